@@ -1,0 +1,102 @@
+"""Refuse, before a file is written, the answers that Google Cloud would refuse later."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+Answers = dict[str, Any]
+
+# The filter writes ASCII on one line, a quote in an answer as \", so no answer can end this string.
+ANSWERS: Answers = json.loads(r"""{{ cookiecutter | tojson }}""")
+
+CHOICES = {"framework": ("pytorch", "tensorflow"), "license": ("Apache-2.0", "MIT", "none")}
+
+# No control characters, line ends or halves of characters; no template mark, which an update would execute.
+TEXT = r"(?!.*[{][#%{])[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*"
+TEXT_IN_WORDS = 'one line without control characters and without "{" before another "{", "%" or "#"'
+BUCKET_PART = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?"
+
+# Question: what the whole answer matches, the same in words, an example.
+SHAPES = {
+    "project_name": (rf"(?=.*\S){TEXT}", f"{TEXT_IN_WORDS}, not blank", "Digits on Vertex"),
+    "project_slug": (
+        r"(?=.{2,40}\Z)[a-z][a-z0-9]*(-[a-z0-9]+)*",
+        "2 to 40 lower-case letters, digits and single hyphens, starting with a letter",
+        "digits-vit",
+    ),
+    "description": (TEXT, TEXT_IN_WORDS, "Reads handwritten digits."),
+    "author": (rf"(?=.*\S){TEXT}", f"{TEXT_IN_WORDS}, not blank", "Ada Lovelace"),
+    "gcp_project": (
+        r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]",
+        "a project ID of 6 to 30 lower-case letters, digits and hyphens, first a letter, last no hyphen",
+        "my-project-123",
+    ),
+    "bucket": (
+        r"(?=.{3,222}\Z)" + BUCKET_PART + rf"([.]{BUCKET_PART})*",
+        "a bucket's bare name, no gs:// and no folder: 3 to 63 lower-case letters, digits, "
+        "hyphens, underscores and dots, first and last a letter or digit",
+        "my-project-training",
+    ),
+    "machine_count": (
+        r"[2-9]|[1-9][0-9]{1,2}|1000",
+        "a whole number from 2 to 1000 (jobs/single.yaml is the job for one machine)",
+        "2",
+    ),
+}
+
+
+def wrong_shape(answers: Answers) -> Iterator[str]:
+    """Answers that cannot be what the question asks for."""
+    for question, (pattern, words, example) in SHAPES.items():
+        if not re.fullmatch(pattern, answers[question]):
+            yield f"{question}: {answers[question]!r} must be {words}; for example {example}"
+
+
+def wrong_choice(answers: Answers) -> Iterator[str]:
+    """Choices that are not on the list; only a replayed answer can be one."""
+    for question, choices in (CHOICES | {"worker_machine": tuple(answers["_machines"])}).items():
+        if answers[question] not in choices:
+            yield f"{question}: {answers[question]!r} must be one of {', '.join(choices)}"
+
+
+def reserved_bucket(answers: Answers) -> Iterator[str]:
+    """Bucket names that Cloud Storage keeps for itself."""
+    bucket = answers["bucket"]
+    if bucket.startswith("goog") or "google" in bucket or re.fullmatch(r"([0-9]+[.]){3}[0-9]+", bucket):
+        yield (
+            f"bucket: {bucket!r} must not start with goog, contain google or look like an IP address; "
+            "for example my-project-training"
+        )
+
+
+def unknown_region(answers: Answers) -> Iterator[str]:
+    """A region where Vertex trains on no GPU at all, most often a typing error or a zone."""
+    region, regions = answers["region"], answers["_regions"]
+    if region not in regions:
+        near = get_close_matches(region.lower(), regions, n=1) or ["us-central1"]
+        yield f"region: {region!r} must be a region that trains on GPUs; for example {near[0]}"
+
+
+def missing_accelerator(answers: Answers) -> Iterator[str]:
+    """A region that trains, but not on the chosen machine."""
+    region, regions, machine = answers["region"], answers["_regions"], answers["worker_machine"]
+    accelerator = answers["_machines"].get(machine, {}).get("accelerator")
+    if accelerator and accelerator not in regions.get(region, [accelerator]):
+        offers = ", ".join(name for name, accelerators in regions.items() if accelerator in accelerators)
+        yield f"region: {region!r} has no {accelerator} for {machine}; these regions have it: {offers}"
+
+
+RULES = (wrong_shape, wrong_choice, reserved_bucket, unknown_region, missing_accelerator)
+
+
+def faults(answers: Answers) -> list[str]:
+    """Every fault of the answers, each in one sentence that names its question."""
+    typed = answers | {"project_slug": answers["__typed_slug"]}
+    return [fault for rule in RULES for fault in rule(typed)]
+
+
+if __name__ == "__main__":
+    sys.exit("\n".join(faults(ANSWERS)) or 0)

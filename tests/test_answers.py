@@ -1,0 +1,206 @@
+"""Every answer is either refused in a sentence, with nothing left on disk, or survives into every format."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import PROJECT, Baked, bake, cookiecutter, copy_template
+
+PROBES = {
+    "probe.toml": 'text = "{{ cookiecutter.__description }}"\n',
+    "probe.yaml": 'text: "{{ cookiecutter.__description }}"\n',
+    "probe.json": '{"text": "{{ cookiecutter.__description }}"}\n',
+}
+READERS = {"probe.toml": tomllib.loads, "probe.yaml": yaml.safe_load, "probe.json": json.loads}
+
+REFUSED = [
+    ("project_slug", "a/b"),
+    ("project_slug", "../x"),
+    ("project_slug", "../../x/y"),
+    ("project_slug", ""),
+    ("project_slug", "."),
+    ("project_slug", ".."),
+    ("project_slug", "~"),
+    ("project_slug", "My_Project"),
+    ("project_slug", "my project"),
+    ("project_slug", "my.project"),
+    ("project_slug", "my--project"),
+    ("project_slug", "-project"),
+    ("project_slug", "project-"),
+    ("project_slug", "1st-project"),
+    ("project_slug", "x"),
+    ("project_slug", "x" * 41),
+    ("project_slug", "x" * 4000),
+    ("project_slug", "two\nlines"),
+    ("project_slug", "проект"),
+    ("project_name", ""),
+    ("project_name", "  "),
+    ("project_name", "two\nlines"),
+    ("project_name", "bell\a"),
+    ("description", "escape \x1b[31m"),
+    ("description", "separator \u2028"),
+    ("description", "not UTF-8: \udcff"),
+    ("author", ""),
+    ("author", "tab\tbed"),
+    ("gcp_project", ""),
+    ("gcp_project", "short"),
+    ("gcp_project", "My-Project"),
+    ("gcp_project", "my-project-"),
+    ("gcp_project", "1-project"),
+    ("gcp_project", "123456789012"),
+    ("gcp_project", "projects/my-project"),
+    ("gcp_project", "x" * 31),
+    ("bucket", ""),
+    ("bucket", "gs://my-bucket"),
+    ("bucket", "my-bucket/folder"),
+    ("bucket", "My-Bucket"),
+    ("bucket", "-bucket"),
+    ("bucket", "my..bucket"),
+    ("bucket", "ab"),
+    ("bucket", "x" * 64),
+    ("bucket", "192.168.5.4"),
+    ("bucket", "goog-bucket"),
+    ("bucket", "my-google-bucket"),
+    ("region", ""),
+    ("region", "us-central1-a"),
+    ("region", "US-CENTRAL1"),
+    ("region", "the moon"),
+    ("region", "asia-east2"),
+    ("machine_count", ""),
+    ("machine_count", "0"),
+    ("machine_count", "1"),
+    ("machine_count", "-2"),
+    ("machine_count", "2.5"),
+    ("machine_count", "two"),
+    ("machine_count", "1e2"),
+    ("machine_count", "1001"),
+    ("machine_count", "٢"),
+    ("machine_count", "9" * 5000),
+]
+
+KEPT = [
+    "",
+    "'single' and \"double\"",
+    "'''three''' and \"\"\"three\"\"\"",
+    '"',
+    "\\",
+    '\\"',
+    "C:\\new\\table \\u0041 \\x41",
+    "ends in a backslash \\",
+    "a: b # c, [d] {e} & *f | >g !h %i @j `k`",
+    "}} %} #}",
+    "<b>&amp;</b>",
+    "$(touch owned) `touch owned` ; touch owned",
+    "%s {} {0} $x ${x}",
+    "null",
+    "Zoë, 数字, цифры, 🤖, 👩‍💻, a\u0301",
+]
+
+
+def sentences(baked: Baked) -> list[str]:
+    """What the refusal says; the traceback on the other stream is cookiecutter's own log."""
+    assert baked.status == 1
+    assert "Traceback" not in baked.stderr
+    return baked.stderr.splitlines()
+
+
+def left_behind(tmp: Path) -> list[str]:
+    """What lies around outside the folders that the test itself made and the command's own log."""
+    made = {tmp / name for name in ("template", "home", "scratch", "work", "work/here")}
+    places = (tmp, tmp / "work", tmp / "work" / "here")
+    return [str(path) for place in places for path in place.iterdir() if path not in made]
+
+
+@pytest.mark.parametrize(("question", "answer"), REFUSED, ids=lambda value: repr(value)[:30])
+def test_an_unusable_answer_is_refused_in_one_sentence(tmp_path: Path, question: str, answer: str) -> None:
+    good = {"project_slug": "good-slug", "author": "Good Author", "bucket": "good-bucket"}
+    (sentence,) = sentences(bake(tmp_path, **good | {question: answer}))
+    assert sentence.startswith(f"{question}: ")
+    assert "; for example " in sentence or "; these regions have it: " in sentence
+    assert not left_behind(tmp_path)
+
+
+def test_an_absolute_slug_makes_no_folder(tmp_path: Path) -> None:
+    (sentence,) = sentences(bake(tmp_path, project_slug=f"{tmp_path}/x/y"))
+    assert sentence.startswith("project_slug: ")
+    assert not left_behind(tmp_path)
+
+
+def test_all_faults_come_at_once(tmp_path: Path) -> None:
+    wrong = {"project_slug": "A", "gcp_project": "b", "bucket": "gs://c", "region": "d", "machine_count": "e"}
+    questions = [sentence.partition(":")[0] for sentence in sentences(bake(tmp_path, **wrong))]
+    assert sorted(questions) == sorted(wrong)
+
+
+def test_a_mistyped_region_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    (sentence,) = sentences(bake(tmp_path, region="europe-west4-b"))
+    assert sentence.endswith("for example europe-west4")
+
+
+def test_a_region_without_the_accelerator_is_answered_with_those_that_have_it(tmp_path: Path) -> None:
+    (sentence,) = sentences(bake(tmp_path, region="us-east4", worker_machine="n1-highmem-96"))
+    assert sentence.endswith(
+        "these regions have it: asia-east1, europe-west4, us-central1, us-east1, us-west1"
+    )
+
+
+@pytest.mark.parametrize("text", KEPT)
+def test_free_text_survives_into_every_format(tmp_path: Path, text: str) -> None:
+    template = copy_template(tmp_path / "template")
+    for name, content in PROBES.items():
+        (template / PROJECT / name).write_text(content, encoding="utf-8")
+    project = bake(tmp_path, description=text).project
+    for name, read in READERS.items():
+        assert read((project / name).read_text(encoding="utf-8"))["text"] == text
+    assert not (project / "owned").exists()
+
+
+@pytest.mark.parametrize("text", [text for text in KEPT if text])
+def test_an_awkward_author_owns_the_license(tmp_path: Path, text: str) -> None:
+    project = bake(tmp_path, author=text, project_name=text, project_slug="awkward", license="MIT").project
+    assert f"Copyright (c) 2026 {text}\n" in (project / "LICENSE").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("mark", ["{{ 6 * 7 }}", "{% raw %}", "{# hidden #}"])
+def test_a_typed_template_mark_is_refused_because_an_update_would_execute_it(
+    tmp_path: Path, mark: str
+) -> None:
+    copy_template(tmp_path / "template")
+    (sentence,) = sentences(cookiecutter(tmp_path, typed=f"\n\n{mark}\n" + "\n" * 8))
+    assert sentence.startswith(f"description: {mark!r}")
+    assert not left_behind(tmp_path)
+
+
+def test_answers_can_be_typed(tmp_path: Path) -> None:
+    copy_template(tmp_path / "template")
+    typed = ['Handwritten "Digits"', "", "", "Zoë", "2", "", "europe-west4", "", "3", "4", "3"]
+    project = cookiecutter(tmp_path, typed="\n".join(typed) + "\n").project
+    assert project.name == "handwritten-digits"
+    assert not (project / "LICENSE").exists()
+    assert "machineType: n1-highmem-96" in (project / "jobs/workers.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("question", ["framework", "worker_machine", "license"])
+def test_a_replayed_choice_that_is_not_offered_is_refused(tmp_path: Path, question: str) -> None:
+    assert bake(tmp_path, project_slug="first").status == 0
+    replay = tmp_path / "home/.cookiecutter_replay/template.json"
+    context = json.loads(replay.read_text(encoding="utf-8"))
+    context["cookiecutter"] |= {"project_slug": "second", "__typed_slug": "second", question: "jax"}
+    replay.write_text(json.dumps(context), encoding="utf-8")
+    (sentence,) = sentences(cookiecutter(tmp_path, "--replay"))
+    assert sentence.startswith(f"{question}: 'jax' must be one of ")
+    assert not (tmp_path / "work/here/second").exists()
+
+
+def test_a_long_name_still_makes_a_usable_slug(tmp_path: Path) -> None:
+    assert len(bake(tmp_path, project_name="A very long name " * 20).project.name) <= 40
+
+
+def test_a_project_of_a_domain_is_a_folder_in_the_image_name(tmp_path: Path) -> None:
+    project = bake(tmp_path, gcp_project="example.com:my-project").project
+    settings = tomllib.loads((project / "vertex.toml").read_text(encoding="utf-8"))
+    assert settings["project"] == "example.com:my-project"
+    assert settings["bucket"] == "my-project-training"
+    assert "-docker.pkg.dev/example.com/my-project/training/" in settings["image"]

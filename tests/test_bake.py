@@ -1,0 +1,229 @@
+"""Every framework on every machine bakes into a project that is whole, readable and its own."""
+
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import PROJECT, ROOT, bake, cookiecutter
+
+QUESTIONS = json.loads((ROOT / "cookiecutter.json").read_text(encoding="utf-8"))
+MACHINES = list(QUESTIONS["_machines"])
+PARSERS: dict[str, Callable[[str], object]] = {
+    ".py": lambda text: compile(text, "baked", "exec", dont_inherit=True),
+    ".toml": tomllib.loads,
+    ".yaml": lambda text: list(yaml.safe_load_all(text)),
+    ".yml": lambda text: list(yaml.safe_load_all(text)),
+    ".json": json.loads,
+}
+OTHER_FRAMEWORK = {
+    "pytorch": re.compile(r"tensorflow|keras|\btf\.|MultiWorkerMirrored", re.IGNORECASE),
+    "tensorflow": re.compile(r"torch|\bDDP\b", re.IGNORECASE),
+}
+MARKS = re.compile(r"(?<!\$)\{\{|\{%|\{#")  # GitHub's own ${{ }} may stay
+
+
+@pytest.fixture(scope="module", params=[(f, m) for f in OTHER_FRAMEWORK for m in MACHINES], ids="-".join)
+def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project for one framework and one machine."""
+    framework, machine = request.param
+    return bake(tmp_path_factory.mktemp("baked"), framework=framework, worker_machine=machine).project
+
+
+@pytest.fixture
+def framework(request: pytest.FixtureRequest) -> str:
+    """The framework of the project at hand."""
+    name: str = request.node.callspec.params["project"][0]
+    return name
+
+
+def texts(project: Path) -> dict[str, str]:
+    """Every file of the project, by its path."""
+    files = sorted(path for path in project.rglob("*") if path.is_file())
+    return {str(path.relative_to(project)): path.read_text(encoding="utf-8") for path in files}
+
+
+def job(project: Path, name: str) -> Any:
+    """One job file, parsed."""
+    return yaml.safe_load((project / f"jobs/{name}.yaml").read_text(encoding="utf-8"))
+
+
+def matches(pattern: re.Pattern[str], project: Path) -> list[str]:
+    """Where the pattern is found, as file:line: text, to be read in a failure."""
+    lines = (
+        (name, n, line)
+        for name, text in texts(project).items()
+        for n, line in enumerate(text.splitlines(), 1)
+    )
+    return [f"{name}:{n}: {line.strip()}" for name, n, line in lines if pattern.search(line)]
+
+
+def test_every_file_parses(project: Path) -> None:
+    for name, text in texts(project).items():
+        PARSERS.get(Path(name).suffix, str)(text)
+
+
+def test_no_template_mark_is_left(project: Path) -> None:
+    assert not matches(re.compile("cookiecutter", re.IGNORECASE), project)
+    # Braces in a Python file are its own: it is copied byte for byte.
+    assert not [place for place in matches(MARKS, project) if ".py:" not in place]
+
+
+def test_python_is_copied_byte_for_byte(project: Path, framework: str) -> None:
+    template = ROOT / PROJECT
+    for path in project.rglob("*.py"):
+        name = path.relative_to(project)
+        laid = template / "frameworks" / framework / name
+        assert path.read_bytes() == (laid if laid.exists() else template / name).read_bytes(), name
+
+
+def test_the_framework_is_laid_in_place_and_the_parts_are_gone(project: Path) -> None:
+    assert (project / "trainer/task.py").exists()
+    assert not (project / "frameworks").exists()
+    assert not (project / "licenses").exists()
+
+
+def test_the_other_framework_leaves_no_trace(project: Path, framework: str) -> None:
+    assert not matches(OTHER_FRAMEWORK[framework], project)
+
+
+def test_the_jobs_ask_for_the_chosen_machine(project: Path, request: pytest.FixtureRequest) -> None:
+    machine = request.node.callspec.params["project"][1]
+    facts = QUESTIONS["_machines"][machine]
+    for name in ("single", "workers", "reduction-server"):
+        for pool in job(project, name)["workerPoolSpecs"][:2]:
+            assert pool["machineSpec"] == {
+                "machineType": machine,
+                "acceleratorType": facts["accelerator"],
+                "acceleratorCount": facts["count"],
+            }
+
+
+def test_each_job_repeats_the_one_before_it_and_adds_a_pool(project: Path) -> None:
+    pools = [job(project, name)["workerPoolSpecs"] for name in ("single", "workers", "reduction-server")]
+    assert [len(each) for each in pools] == [1, 2, 3]
+    assert pools[1][:1] == pools[0]
+    assert pools[2][:2] == pools[1]
+
+
+def test_the_settings_and_the_jobs_name_the_same_bucket_and_image(project: Path) -> None:
+    settings = tomllib.loads((project / "vertex.toml").read_text(encoding="utf-8"))
+    workers = job(project, "workers")
+    prefix = f"gs://{settings['bucket']}/distributed-training/"
+    assert settings.keys() == {"project", "region", "bucket", "image", "service_account"}
+    assert workers["baseOutputDirectory"]["outputUriPrefix"].startswith(prefix)
+    assert {pool["containerSpec"]["imageUri"] for pool in workers["workerPoolSpecs"]} == {settings["image"]}
+
+
+@pytest.mark.parametrize(
+    ("machine", "count", "reducers"),
+    [
+        ("n1-highmem-96", 5, 16),  # the documentation's first example
+        ("a2-megagpu-16g", 8, 25),  # and its second
+        ("a2-highgpu-8g", 2, 7),
+        ("a2-highgpu-8g", 3, 10),
+        ("g2-standard-24", 2, 2),
+        ("g2-standard-24", 1000, 1000),
+        ("a3-highgpu-8g", 2, 13),
+    ],
+)
+def test_reducers_match_the_bandwidth_of_the_trainers(
+    tmp_path: Path, machine: str, count: int, reducers: int
+) -> None:
+    project = bake(tmp_path, worker_machine=machine, machine_count=str(count)).project
+    pools = job(project, "reduction-server")["workerPoolSpecs"]
+    assert [pool["replicaCount"] for pool in pools] == [1, count - 1, reducers]
+    assert pools[2].keys() == {"machineSpec", "replicaCount", "containerSpec"}
+    assert pools[2]["containerSpec"].keys() == {"imageUri"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "count", "batch"),
+    [
+        ("a2-highgpu-8g", 2, 96),
+        ("a2-highgpu-8g", 5, 120),
+        ("a2-megagpu-16g", 8, 128),
+        ("g2-standard-24", 2, 96),
+    ],
+)
+def test_every_gpu_gets_the_same_number_of_samples(
+    tmp_path: Path, machine: str, count: int, batch: int
+) -> None:
+    project = bake(tmp_path, worker_machine=machine, machine_count=str(count)).project
+    for name in ("single", "workers", "reduction-server"):
+        args = job(project, name)["workerPoolSpecs"][0]["containerSpec"]["args"]
+        assert args[-2:] == ["--global-batch", str(batch)]
+
+
+@pytest.mark.parametrize(
+    ("region", "place"),
+    [("us-west1", "us"), ("northamerica-northeast2", "us"), ("europe-west2", "europe"),
+     ("me-central2", "europe"), ("asia-south1", "asia")],
+)  # fmt: skip
+def test_the_reducer_image_is_the_nearest(tmp_path: Path, region: str, place: str) -> None:
+    project = bake(tmp_path, region=region, worker_machine="g2-standard-24").project
+    image = job(project, "reduction-server")["workerPoolSpecs"][2]["containerSpec"]["imageUri"]
+    assert image == f"{place}-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
+
+
+@pytest.mark.parametrize(("license", "title"), [("Apache-2.0", "Apache License"), ("MIT", "MIT License")])
+def test_the_license_is_the_chosen_one(tmp_path: Path, license: str, title: str) -> None:
+    text = (bake(tmp_path, license=license).project / "LICENSE").read_text(encoding="utf-8")
+    assert text.strip().startswith(title)
+
+
+def test_no_license_is_no_file(tmp_path: Path) -> None:
+    assert not (bake(tmp_path, license="none").project / "LICENSE").exists()
+
+
+def test_the_next_commands_are_said(tmp_path: Path) -> None:
+    said = bake(tmp_path, project_slug="digits-vit").stdout.split("\n")
+    assert [line.strip() for line in said[-4:]] == ["cd digits-vit", "pip install nox", "nox -s local", ""]
+
+
+def test_baking_again_over_a_project_gives_the_same_project(tmp_path: Path) -> None:
+    first = texts(bake(tmp_path).project)
+    again = cookiecutter(tmp_path, "--no-input", "--overwrite-if-exists")
+    assert texts(again.project) == first
+
+
+def test_at_most_twelve_questions_each_a_sentence_with_labels_for_its_choices() -> None:
+    prompts = QUESTIONS["__prompts__"]
+    asked = {question: default for question, default in QUESTIONS.items() if not question.startswith("_")}
+    assert len(asked) <= 12
+    assert list(prompts) == list(asked)
+    for question, choices in asked.items():
+        if isinstance(choices, list):
+            assert prompts[question].keys() == {"__prompt__", *choices}
+
+
+def test_a_machine_is_labelled_with_its_gpus() -> None:
+    labels = QUESTIONS["__prompts__"]["worker_machine"]
+    for machine, facts in QUESTIONS["_machines"].items():
+        assert labels[machine] == f"{facts['label']} ({machine})"
+        assert facts["label"].startswith(f"{facts['count']} x ")
+    assert QUESTIONS["worker_machine"] == MACHINES
+
+
+def test_the_questions_and_the_project_know_the_same_regions_and_machines() -> None:
+    path = ROOT / PROJECT / "launch/machines.yaml"
+    known = yaml.safe_load(path.read_text(encoding="utf-8"))
+    presets = {facts["accelerator"] for facts in QUESTIONS["_machines"].values()}
+    offered = {region: presets & set(accelerators) for region, accelerators in known["regions"].items()}
+    assert {region: set(each) for region, each in QUESTIONS["_regions"].items()} == offered
+    for machine, facts in QUESTIONS["_machines"].items():
+        assert facts["count"] in known["machines"][machine]["gpus"][facts["accelerator"]]
+        assert facts["gbps"] == gbps(known, machine, facts)
+
+
+def gbps(known: Any, machine: str, facts: Any) -> int:
+    """The machine's network with its GPUs; an N1's grows with its vCPUs up to a cap for the GPUs."""
+    row, network = known["machines"][machine], known["n1_gpu_network"]
+    if not machine.startswith("n1-"):
+        return int(row["gbps"])
+    cap = network["cap_gbps"][facts["accelerator"]][facts["count"]]
+    return int(min(network["gbps_per_vcpu"] * row["vcpus"], cap))

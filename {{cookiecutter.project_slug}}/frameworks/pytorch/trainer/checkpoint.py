@@ -1,0 +1,67 @@
+"""The state of a run, saved whole or not at all by all processes together."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import optim
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.nn.parallel import DistributedDataParallel
+from trainer.strategy import World
+
+from trainer import sealed
+from trainer.errors import TrainerError
+from trainer.telemetry import say, warn
+
+
+@dataclass
+class State:
+    """What a checkpoint holds; `step` counts finished steps."""
+
+    model: DistributedDataParallel
+    optimizer: optim.Optimizer
+    step: int = 0
+
+
+def save(state: State, root: Path, keep: int, world: World) -> None:
+    """Write the checkpoint of this step and keep the newest `keep`. Every process must call it."""
+    folder = sealed.numbered(root, state.step)
+    if world.is_chief:
+        sealed.begin(folder)
+    world.wait()
+    model, optimizer = get_state_dict(state.model, state.optimizer)
+    state_dict_saver.save({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
+    if world.is_chief:
+        sealed.seal(folder)
+        sealed.prune(root, keep)
+        say(f"saved {folder}")
+
+
+def restore(state: State, root: Path, world: World) -> None:
+    """Load the newest whole checkpoint, if there is one. Every process must call it.
+
+    Raises:
+        TrainerError: the checkpoint is of another model.
+    """
+    folder = sealed.latest(root, warn if world.is_chief else lambda _: None)
+    if folder is None:
+        return
+    model, optimizer = get_state_dict(state.model, state.optimizer)
+    try:
+        state_dict_loader.load({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
+    except CheckpointException as error:
+        raise TrainerError(
+            f"{folder} does not fit this model ({first_cause(error)}); "
+            "use the flags it was saved with, or another output folder"
+        ) from None
+    set_state_dict(state.model, state.optimizer, model_state_dict=model, optim_state_dict=optimizer)
+    state.step = sealed.number(folder)
+    if world.is_chief:
+        say(f"resumed at step {state.step} from {folder}")
+
+
+def first_cause(error: CheckpointException) -> str:
+    """One line out of one process's trouble."""
+    cause, _ = next(iter(error.failures.values()))
+    return str(cause).partition("\n")[0]

@@ -1,0 +1,94 @@
+"""A Vision Transformer: the file to replace first.
+
+Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020; pre-norm blocks, mean pooling in
+place of a class token, no dropout.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainer.errors import TrainerError
+
+
+@dataclass(frozen=True)
+class Size:
+    width: int
+    depth: int
+    heads: int
+
+
+SIZES = {
+    "tiny": Size(64, 4, 4),
+    "small": Size(384, 12, 6),
+    "base": Size(768, 12, 12),
+    "large": Size(1024, 24, 16),
+}
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        # A bias on the keys has no gradient: the softmax does not see it.
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, tokens, width) -> the same shape."""
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(q, k, v)
+        return self.out(mixed.transpose(1, 2).flatten(-2))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class VisionTransformer(nn.Module):
+    def __init__(self, size: Size, image: tuple[int, int, int], patch: int, classes: int) -> None:
+        super().__init__()
+        height, width, channels = image
+        self.patch = patch
+        self.embed = nn.Linear(patch * patch * channels, size.width)
+        self.position = nn.Parameter(torch.randn((height // patch) * (width // patch), size.width) * 0.02)
+        self.blocks = nn.Sequential(*(Block(size.width, size.heads) for _ in range(size.depth)))
+        self.norm = nn.LayerNorm(size.width)
+        self.head = nn.Linear(size.width, classes)
+        self.apply(initialize)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (n, height, width, channels) in [0, 1] -> logits (n, classes)."""
+        x = self.embed(self.patches(images)) + self.position
+        return self.head(self.norm(self.blocks(x)).mean(dim=1))
+
+    def patches(self, images: Tensor) -> Tensor:
+        """(n, height, width, channels) -> (n, patches, patch * patch * channels)."""
+        tiles = images.unflatten(2, (-1, self.patch)).unflatten(1, (-1, self.patch))
+        return tiles.transpose(2, 3).flatten(3).flatten(1, 2)
+
+
+def initialize(module: nn.Module) -> None:
+    """Glorot weights and zero biases, as in the paper's own code."""
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def build(size: str, image: tuple[int, int, int], patch: int, classes: int) -> VisionTransformer:
+    """Raises TrainerError if the patch does not divide the image."""
+    if image[0] % patch or image[1] % patch:
+        raise TrainerError(f"--patch is {patch}, must divide the image of {image[0]} x {image[1]} pixels")
+    return VisionTransformer(SIZES[size], image, patch, classes)

@@ -1,0 +1,35 @@
+"""python -m trainer.task: environment and flags in, a trained and exported model out."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from trainer import cluster as clusters
+from trainer import config as configs
+from trainer import data, rollcall, strategy, train
+from trainer import storage as storages
+from trainer.errors import TrainerError
+from trainer.telemetry import say
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """One replica's run; returns its exit code."""
+    try:
+        config = configs.parse(argv)
+        cluster = clusters.from_env(environ)
+        storage = storages.from_env(environ)
+        patience = config.rollcall_timeout or (60 if storage.local else 600)
+        rollcall.call(cluster, patience)
+        with data.shards(config.data, storage) as shards:
+            strategy.launch(cluster, patience, train.run, config, storage, shards)
+    except strategy.ProcessError as error:
+        say(str(error), "ERROR")
+        return error.exit_code
+    except TrainerError as error:
+        say(str(error), "ERROR")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

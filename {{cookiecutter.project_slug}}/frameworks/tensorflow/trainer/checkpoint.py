@@ -1,0 +1,60 @@
+"""The state of a run, saved whole or not at all by the chief."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+from trainer.strategy import World
+
+from trainer import sealed
+from trainer.errors import TrainerError
+from trainer.telemetry import say, warn
+
+PREFIX = "state"
+
+
+@dataclass
+class State:
+    """What a checkpoint holds; `step` counts finished steps."""
+
+    model: keras.Model
+    optimizer: keras.Optimizer
+    step: int = 0
+
+    def objects(self) -> tf.train.Checkpoint:
+        return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer)
+
+
+def save(state: State, root: Path, keep: int, world: World) -> None:
+    """Write the checkpoint of this step and keep the newest `keep`; only the chief writes."""
+    if not world.is_chief:
+        return
+    folder = sealed.numbered(root, state.step)
+    sealed.begin(folder)
+    state.objects().write(str(folder / PREFIX))
+    sealed.seal(folder)
+    sealed.prune(root, keep)
+    say(f"saved {folder}")
+
+
+def restore(state: State, root: Path, world: World) -> None:
+    """Load the newest whole checkpoint, if there is one, on every machine.
+
+    Raises:
+        TrainerError: the checkpoint is of another model.
+    """
+    folder = sealed.latest(root, warn if world.is_chief else lambda _: None)
+    if folder is None:
+        return
+    try:
+        with world.strategy.scope():
+            state.objects().read(str(folder / PREFIX)).assert_consumed()
+    except (AssertionError, ValueError, tf.errors.OpError) as error:
+        raise TrainerError(
+            f"{folder} does not fit this model ({str(error).partition(chr(10))[0]}); "
+            "use the flags it was saved with, or another output folder"
+        ) from None
+    state.step = sealed.number(folder)
+    if world.is_chief:
+        say(f"resumed at step {state.step} from {folder}")

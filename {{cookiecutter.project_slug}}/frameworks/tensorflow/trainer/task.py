@@ -1,0 +1,54 @@
+"""python -m trainer.task: environment and flags in, a trained and exported model out."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import MutableMapping, Sequence
+
+from trainer import cluster as clusters
+from trainer import config as configs
+from trainer import data, rollcall
+from trainer import storage as storages
+from trainer.errors import TrainerError
+from trainer.telemetry import say
+
+
+def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
+    """One replica's run; returns its exit code."""
+    end_on_sigterm()
+    try:
+        config = configs.parse(argv)
+        cluster = clusters.from_env(environ)
+        storage = storages.from_env(environ)
+        rollcall.call(cluster, config.rollcall_timeout or (60 if storage.local else 600))
+        # TensorFlow must not see TF_CONFIG: it may list reducers, for which it would wait in silence.
+        environ.pop("TF_CONFIG", None)
+        environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # on a CPU: the same sums in the same order
+        from trainer import train  # imports TensorFlow, so only now
+
+        with data.shards(config.data, storage) as shards:
+            train.run(config, cluster, storage, shards)
+    except TrainerError as error:
+        say(str(error), "ERROR")
+        return 1
+    return 0
+
+
+def end_on_sigterm() -> None:
+    """Exit at once on SIGTERM, also while TensorFlow waits for a peer: it catches the signal and stays.
+
+    The signal is blocked in every thread to come and taken by one that does nothing else.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def wait() -> None:
+        signal.sigwait([signal.SIGTERM])
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

@@ -1,0 +1,1 @@
+"""What runs on the laptop: from a job file to a job, here or on Vertex AI."""

@@ -1,0 +1,112 @@
+"""Check, run or submit a job file."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from google.api_core.exceptions import GoogleAPICallError
+from google.auth.exceptions import GoogleAuthError
+from rich.console import Console
+
+from launch import local, rules, settings, spec, submit
+from launch.faults import FaultError
+from launch.replicas import limit, with_arguments
+from launch.settings import Settings
+from launch.spec import Job
+
+SETTINGS = Path("vertex.toml")
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+console = Console(highlight=False, soft_wrap=True)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="A job file, as in jobs/.")]
+
+
+@app.command()
+def check(
+    jobs: Annotated[list[Path], typer.Argument(metavar="JOB...", help="Job files, as in jobs/.")],
+) -> None:
+    """Say everything that Vertex AI would refuse later, or spoil."""
+    ours = settings.load(SETTINGS)
+    refused = [path for path in jobs if not approves(path, ours)]
+    raise typer.Exit(1 if refused else 0)
+
+
+@app.command()
+def run(
+    job: JobFile,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGS", help="More trainer flags.")] = None,
+    max_replicas: Annotated[int | None, typer.Option(min=1, help="At most so many replicas that train.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Empty the job's output folder first.")] = False,
+) -> None:
+    """Run a job in the local Vertex: each replica a process, with the service's environment."""
+    loaded = approved(job)
+    limited = limit(loaded, max_replicas) if max_replicas else loaded
+    wanted = with_arguments(limited, arguments or ())
+    home = local.Home()
+    if fresh:
+        local.empty_output(wanted, home)
+    outcome = local.run(wanted, home, os.environ, console)
+    raise typer.Exit(0 if outcome.succeeded else 1)
+
+
+@app.command("submit")
+def submit_command(
+    job: JobFile, yes: Annotated[bool, typer.Option("--yes", help="Do not ask before sending.")] = False
+) -> None:
+    """Send a job to Vertex AI; shows what will be sent, and asks."""
+    loaded = approved(job)
+    ours = settings.load(SETTINGS)
+    console.print(submit.summary(loaded, ours))
+    if not (yes or typer.confirm("Send it?")):
+        raise typer.Exit(1)
+    # VERTEX_ENDPOINT: a service on this machine in place of Google's.
+    client = submit.client(ours, os.environ.get("VERTEX_ENDPOINT", ""))
+    name = submit.submit(submit.request(loaded, ours), client)
+    console.print(f"sent: {name}\n{submit.console_url(name)}")
+
+
+def approved(path: Path) -> Job:
+    """The job, if no rule refuses it; otherwise everything is said and the program ends."""
+    ours = settings.load(SETTINGS)
+    if not approves(path, ours, quiet=True):
+        raise typer.Exit(1)
+    return spec.load(path)
+
+
+def approves(path: Path, ours: Settings, quiet: bool = False) -> bool:
+    """Print what the rules find; true unless one of them refuses."""
+    try:
+        findings = rules.findings(spec.load(path), ours)
+    except FaultError as error:
+        errors.print(f"[red]{error}[/]")
+        return False
+    refused = [finding for finding in findings if finding.severity == "error"]
+    for finding in findings:
+        style = "red" if finding in refused else "yellow"
+        errors.print(f"{path}: [{style}]{finding.severity}[/]: {finding} ({finding.code})")
+    if not quiet and not refused:
+        console.print(f"{path}: [green]ok[/]")
+    return not refused
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one sentence, never a traceback."""
+    try:
+        app(prog_name="python -m launch")
+    except FaultError as error:
+        errors.print(f"[red]{error}[/]")
+    except (GoogleAPICallError, GoogleAuthError) as error:
+        errors.print(f"[red]Google Cloud: {error}[/]")
+    except KeyboardInterrupt:
+        errors.print("interrupted; every replica was stopped")
+        raise SystemExit(130) from None
+    else:
+        return
+    raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

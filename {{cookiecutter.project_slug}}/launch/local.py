@@ -1,0 +1,132 @@
+"""Runs a job in the local Vertex and shows it: the same job file, the same environment, this machine."""
+
+import json
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from launch.emulator import engine, laptop
+from launch.emulator.engine import Ended, Outcome
+from launch.replicas import Replica, replicas
+from launch.spec import Job
+
+COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
+SEVERITY_STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folder that holds the local Vertex's state."""
+
+    folder: Path = Path(".vertex")
+
+    @property
+    def buckets(self) -> Path:
+        """One folder a bucket: what /gcs is in the cloud."""
+        return self.folder.absolute() / "gcs"
+
+    def logs(self, job_id: str) -> Path:
+        return self.folder / "jobs" / job_id
+
+
+def plan(job: Job, job_id: str, home: Home, environ: Mapping[str, str]) -> list[Replica]:
+    """Every replica of the job, at loopback addresses, with all that its command sees here."""
+    count = sum(pool.replica_count for pool in job.pools)
+    free = iter(laptop.free_addresses(count))
+    everyone = replicas(job, job_id, lambda pool, index: next(free))
+    base = laptop.image_environment(environ, home.buckets)
+    started = [replica for replica in everyone if not replica.reduces]
+    shares = dict(
+        zip(
+            [one.name for one in started],
+            laptop.shares(laptop.visible_gpus(environ), len(started)),
+            strict=True,
+        )
+    )
+    return [replace(one, env={**base, **shares.get(one.name, {}), **one.env}) for one in everyone]
+
+
+def empty_output(job: Job, home: Home) -> None:
+    """Forget what earlier runs of this job left in its output folder."""
+    prefix = job.spec.base_output_directory.output_uri_prefix
+    if prefix:
+        shutil.rmtree(laptop.bucket_path(prefix, home.buckets), ignore_errors=True)
+
+
+def run(job: Job, home: Home, environ: Mapping[str, str], console: Console) -> Outcome:
+    """Run the job to its end; every line of every replica is shown and kept in a log file."""
+    job_id = str(time.time_ns() // 1_000_000)
+    everyone = plan(job, job_id, home, environ)
+    started = [replica for replica in everyone if not replica.reduces]
+    introduce(job.name, everyone, console)
+    began = time.monotonic()
+    outcome = engine.run(started, home.logs(job_id), shower(everyone, console))
+    seconds = time.monotonic() - began
+    conclude(job, outcome, seconds, home, job_id, console)
+    return outcome
+
+
+def introduce(name: str, everyone: Sequence[Replica], console: Console) -> None:
+    reducers = [replica.name for replica in everyone if replica.reduces]
+    count = len(everyone) - len(reducers)
+    console.print(f"[bold]{name}[/]: {count} {'replica' if count == 1 else 'replicas'} on this machine")
+    if reducers:
+        listed = reducers[0] if len(reducers) == 1 else f"{reducers[0]} to {reducers[-1]}"
+        console.print(
+            f"not started: {listed}, reducers; CLUSTER_SPEC lists them, here gradients go without",
+            style="dim",
+        )
+
+
+def shower(everyone: Sequence[Replica], console: Console) -> engine.Show:
+    """Prints a line behind the coloured name of its replica; of a JSON line, what Cloud Logging shows."""
+    width = max(len(replica.name) for replica in everyone) + 2
+    colours = {replica.name: COLOURS[i % len(COLOURS)] for i, replica in enumerate(everyone)}
+
+    def show(replica: Replica, line: str) -> None:
+        message, style = parse_line(line)
+        prefix = Text(f"[{replica.name}]".ljust(width), style=colours[replica.name])
+        console.print(prefix, Text(message, style=style), soft_wrap=True)
+
+    return show
+
+
+def parse_line(line: str) -> tuple[str, str]:
+    """The text and the style of one printed line."""
+    try:
+        entry = json.loads(line) if line.startswith("{") else None
+    except ValueError:
+        entry = None
+    if isinstance(entry, dict) and isinstance(entry.get("message"), str):
+        return entry["message"], SEVERITY_STYLES.get(str(entry.get("severity")), "")
+    return line, ""
+
+
+def conclude(job: Job, outcome: Outcome, seconds: float, home: Home, job_id: str, console: Console) -> None:
+    """What happened, first cause first, and where everything is."""
+    for first, ended in [(i == 0, ended) for i, ended in enumerate(outcome.failures)]:
+        console.print(f"[bold red]Job failed: {ended}[/]" if first else f"[dim]after that {ended}[/]")
+        if first:
+            show_last_lines(ended, console)
+    if outcome.succeeded:
+        console.print(f"[bold green]Job succeeded[/] in {seconds:.0f} s")
+        prefix = job.spec.base_output_directory.output_uri_prefix
+        if prefix:
+            console.print(f"output: {shown(laptop.bucket_path(prefix, home.buckets))}", soft_wrap=True)
+    console.print(f"logs:   {home.logs(job_id)}", soft_wrap=True)
+
+
+def show_last_lines(ended: Ended, console: Console) -> None:
+    for line in ended.last_lines:
+        message, style = parse_line(line)
+        console.print(Text(f"    {message}", style=style), soft_wrap=True)
+
+
+def shown(path: Path) -> Path:
+    """Relative to where the user stands, if it lies below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -1,0 +1,81 @@
+"""Everything one does with this project, by name: nox -l lists it, nox -s NAME does it.
+
+All sessions share one environment, .venv, which they make and keep up to date themselves.
+What follows a -- goes to the tool of the session: nox -s tests -- -k cluster
+"""
+
+import os
+import sys
+import tomllib
+from pathlib import Path
+
+import nox
+
+nox.options.sessions = ["lint", "types", "tests", "check"]
+
+ROOT = Path(__file__).parent
+VENV = ROOT / ".venv"
+REQUIREMENTS = [ROOT / "requirements" / name for name in ("cpu.txt", "trainer.txt", "laptop.txt")]
+CODE = ("trainer", "launch", "tests", "noxfile.py")
+
+
+def python(session: nox.Session, *arguments: str) -> None:
+    """Run the Python of .venv, after making .venv or bringing it up to date."""
+    executable = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    wanted = "".join(path.read_text() for path in REQUIREMENTS)
+    installed = VENV / "requirements.txt"
+    if not (installed.exists() and installed.read_text() == wanted):
+        session.run(sys.executable, "-m", "venv", str(VENV), external=True)
+        # The first file may name an index of its own, so it goes first and alone.
+        for files in (REQUIREMENTS[:1], REQUIREMENTS):
+            listed = [argument for path in files for argument in ("-r", str(path))]
+            session.run(str(executable), "-m", "pip", "install", "-q", "--retries=1", *listed, external=True)
+        installed.write_text(wanted)
+    session.run(str(executable), *arguments, external=True)
+
+
+@nox.session(venv_backend="none")
+def lint(session: nox.Session) -> None:
+    """Check style; nox -s lint -- --fix mends what it can."""
+    python(session, "-m", "ruff", "check", *session.posargs, *CODE)
+    python(session, "-m", "ruff", "format", *([] if session.posargs else ["--check"]), *CODE)
+
+
+@nox.session(venv_backend="none")
+def types(session: nox.Session) -> None:
+    """Check the type hints."""
+    python(session, "-m", "mypy", *(session.posargs or CODE))
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """Run the tests; nox -s tests -- -m "not slow" leaves out those that train."""
+    python(session, "-m", "pytest", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def check(session: nox.Session) -> None:
+    """Check the job files: what would Vertex AI refuse?"""
+    jobs = session.posargs or [str(path.relative_to(ROOT)) for path in sorted((ROOT / "jobs").glob("*.yaml"))]
+    python(session, "-m", "launch", "check", *jobs)
+
+
+@nox.session(venv_backend="none")
+def local(session: nox.Session) -> None:
+    """Run a job on this machine, from its first step: nox -s local -- jobs/reduction-server.yaml."""
+    python(session, "-m", "launch", "run", *(session.posargs or ["jobs/workers.yaml", "--fresh"]))
+
+
+@nox.session(venv_backend="none")
+def image(session: nox.Session) -> None:
+    """Build the image that vertex.toml names; nox -s image -- push sends it, too."""
+    name = tomllib.loads((ROOT / "vertex.toml").read_text())["image"]
+    session.run("docker", "build", "--platform", "linux/amd64", "--tag", name, str(ROOT), external=True)
+    if "push" in session.posargs:
+        session.run("docker", "push", name, external=True)
+
+
+@nox.session(venv_backend="none")
+def submit(session: nox.Session) -> None:
+    """Send a job to Vertex AI; shows what it sends, and asks: nox -s submit -- jobs/single.yaml."""
+    python(session, "-m", "launch", "submit", *(session.posargs or ["jobs/workers.yaml"]))

@@ -1,0 +1,125 @@
+import re
+
+import pytest
+from google.cloud.aiplatform_v1.types import AcceleratorType
+
+from launch import catalog
+
+
+def test_a_machine_is_known_by_its_name():
+    machine = catalog.machine("a2-highgpu-8g")
+    assert machine is not None
+    assert (machine.vcpus, machine.memory_gb, machine.gbps) == (96, 680, 100)
+    assert machine.gpus == {"NVIDIA_TESLA_A100": (8,)}
+    assert machine.needs_gpus
+
+
+@pytest.mark.parametrize("name", ["a2-megagpu-8g", "n1-standard-2", "c3-standard-8", ""])
+def test_a_machine_that_training_does_not_offer_is_none(name):
+    assert catalog.machine(name) is None
+
+
+def test_an_n1_may_have_gpus_and_may_go_without():
+    machine = catalog.machine("n1-standard-16")
+    assert machine is not None
+    assert machine.gpus["NVIDIA_TESLA_V100"] == (2, 4, 8)
+    assert not machine.needs_gpus
+
+
+def test_machines_that_come_with_gpus_come_with_the_number_in_their_name():
+    for machine in catalog.machines().values():
+        if machine.needs_gpus:
+            assert [len(counts) for counts in machine.gpus.values()] == [1], machine
+        if match := re.fullmatch(r"a\w+-\w+-([0-9]+)g", machine.name):
+            assert list(machine.gpus.values()) == [(int(match[1]),)], machine
+
+
+def test_every_gpu_in_the_file_is_a_name_of_the_api():
+    of_machines = {kind for machine in catalog.machines().values() for kind in machine.gpus}
+    of_regions = {kind for kinds in catalog.regions().values() for kind in kinds}
+    gpus = {kind for kind in of_regions if kind.startswith("NVIDIA")} | catalog.retired_accelerators().keys()
+    gpus |= set(catalog.limits().flex_start_accelerators)
+    assert of_machines | gpus <= set(AcceleratorType.__members__)
+
+
+def test_every_accelerator_of_a_machine_is_in_some_region_and_the_reverse():
+    machines = catalog.machines().values()
+    of_machines = {kind for machine in machines for kind in (*machine.gpus, machine.tpu) if kind}
+    of_regions = {kind for kinds in catalog.regions().values() for kind in kinds}
+    assert of_machines <= of_regions
+    assert {kind for kind in of_regions - of_machines if kind.startswith("NVIDIA")} == set()
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "accelerator", "count", "gbps"),
+    [
+        ("n1-highmem-96", "NVIDIA_TESLA_V100", 8, 100),  # documented
+        ("a2-megagpu-16g", "NVIDIA_TESLA_A100", 16, 100),  # documented
+        ("a2-megagpu-16g", "", 0, 100),
+        ("a2-highgpu-4g", "NVIDIA_TESLA_A100", 4, 50),
+        ("n1-highcpu-16", "", 0, 32),
+        ("n1-standard-16", "NVIDIA_TESLA_V100", 2, 32),  # 2 x 16 vCPUs, and the cap
+        ("n1-standard-4", "NVIDIA_TESLA_T4", 4, 8),  # 2 x 4 vCPUs, below the cap
+        ("n1-standard-32", "NVIDIA_TESLA_P4", 4, 32),
+        ("a3-highgpu-8g", "NVIDIA_H100_80GB", 8, 200),  # the machine's own, beside 800 of its GPUs
+        ("cloud-tpu", "TPU_V2", 8, None),
+        ("no-such-machine", "", 0, None),
+    ],
+)
+def test_the_network_of_a_machine_follows_its_type_and_on_n1_its_gpus(machine_type, accelerator, count, gbps):
+    assert catalog.network_gbps(machine_type, accelerator, count) == gbps
+
+
+def test_only_machines_with_gpudirect_have_a_fabric_of_their_own():
+    machines = catalog.machines().values()
+    assert {machine.name: machine.fabric_gbps for machine in machines if machine.fabric_gbps} == {
+        "a3-highgpu-8g": 800,
+        "a3-megagpu-8g": 1600,
+        "a3-ultragpu-8g": 3200,
+        "a4-highgpu-8g": 3200,
+        "a4x-highgpu-4g": 1600,
+    }
+
+
+@pytest.mark.parametrize(
+    ("worker_count", "worker_gbps", "reducer_gbps", "reducers"),
+    [(5, 100, 32, 16), (8, 100, 32, 25), (2, 50, 32, 4), (3, 32, 32, 3), (1, 32, 50, 1)],
+)
+def test_reducers_send_at_least_what_the_workers_send(worker_count, worker_gbps, reducer_gbps, reducers):
+    assert catalog.reducers_needed(worker_count, worker_gbps, reducer_gbps) == reducers
+
+
+@pytest.mark.parametrize(
+    ("region", "continent"),
+    [
+        ("us-central1", "us"),
+        ("northamerica-northeast1", "us"),
+        ("southamerica-east1", "us"),
+        ("europe-west4", "europe"),
+        ("me-west1", "europe"),
+        ("asia-east1", "asia"),
+        ("australia-southeast1", "asia"),
+    ],
+)
+def test_the_reduction_server_comes_from_the_nearest_registry(region, continent):
+    image = f"{continent}-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
+    assert catalog.reduction_server_image(region) == image
+
+
+def test_every_region_has_a_nearest_reduction_server():
+    for region in catalog.regions():
+        assert catalog.reduction_server_image(region).endswith("/reductionserver:latest")
+
+
+def test_a_region_on_no_continent_is_refused_by_name():
+    with pytest.raises(ValueError, match='region "mars-east1"'):
+        catalog.reduction_server_image("mars-east1")
+
+
+def test_regions_list_what_they_offer_for_training():
+    assert "NVIDIA_TESLA_A100" in catalog.regions()["europe-west4"]
+    assert "NVIDIA_TESLA_A100" not in catalog.regions()["asia-east1"]
+
+
+def test_the_facts_say_when_they_were_compiled():
+    assert re.fullmatch(r"20[0-9]{2}-[0-9]{2}-[0-9]{2}", catalog.compiled())

@@ -1,0 +1,86 @@
+import pytest
+
+from launch.settings import Settings, SettingsError, load
+
+GOOD = """
+project = "demo"
+region = "us-central1"
+bucket = "demo-data"
+image = "us-central1-docker.pkg.dev/demo/training/trainer:1"
+"""
+
+# What is wrong, the file, and words that its one sentence must hold.
+MALFORMED = [
+    ("misspelt key", GOOD + 'regoin = "us-east1"', ['unknown key "regoin"', "did you mean region?"]),
+    ("strange key", GOOD + 'colour = "red"', ['unknown key "colour"', "use one of project, region"]),
+    ("a table", GOOD + "[vertex]", ['unknown key "vertex"', "no tables", "[vertex]"]),
+    (
+        "missing key",
+        GOOD.replace('bucket = "demo-data"', ""),
+        ["the key bucket is missing", 'bucket = "..."'],
+    ),
+    ("number", GOOD.replace('"demo"', "42"), ["project: must be text, not a number", 'project = "..."']),
+    ("boolean", GOOD.replace('"demo"', "true"), ["project: must be text, not a boolean"]),
+    ("list", GOOD.replace('"demo-data"', '["a", "b"]'), ["bucket: must be text, not a list"]),
+    ("date", GOOD.replace('"demo"', "2026-11-20"), ["project: must be text, not a date"]),
+    ("empty", GOOD.replace('"demo"', '""'), ["project: is empty"]),
+    (
+        "bucket with gs://",
+        GOOD.replace('"demo-data"', '"gs://demo-data"'),
+        ["bucket: has gs://", "name alone"],
+    ),
+    ("no quotes", GOOD.replace('"demo"', "demo"), ["is not TOML", "line 2"]),
+    ("key twice", GOOD + 'region = "us-east1"', ["is not TOML", "overwrite", "line"]),
+    ("YAML", "project: demo", ["is not TOML", "line 1"]),
+]
+
+
+def test_the_file_is_read_into_settings(tmp_path):
+    path = tmp_path / "vertex.toml"
+    path.write_text(GOOD + 'service_account = "trainer@demo.iam.gserviceaccount.com"\n')
+    assert load(path) == Settings(
+        project="demo",
+        region="us-central1",
+        bucket="demo-data",
+        image="us-central1-docker.pkg.dev/demo/training/trainer:1",
+        service_account="trainer@demo.iam.gserviceaccount.com",
+    )
+
+
+@pytest.mark.parametrize("line", ["", 'service_account = ""'])
+def test_without_an_account_it_is_the_service_agent(tmp_path, line):
+    path = tmp_path / "vertex.toml"
+    path.write_text(GOOD + line)
+    assert load(path).service_account == ""
+
+
+@pytest.mark.parametrize(("text", "words"), [row[1:] for row in MALFORMED], ids=[row[0] for row in MALFORMED])
+def test_a_malformed_file_is_refused_in_one_sentence(tmp_path, text, words):
+    path = tmp_path / "vertex.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load(path)
+    (sentence,) = str(caught.value).splitlines()
+    assert sentence.startswith(f"{path}: ")
+    assert [word for word in words if word not in sentence] == []
+
+
+def test_all_faults_come_at_once(tmp_path):
+    path = tmp_path / "vertex.toml"
+    path.write_text("projct = 1\nregion = 2\n")
+    with pytest.raises(SettingsError) as caught:
+        load(path)
+    assert len(caught.value.faults) == 5  # an unknown key, a wrong type, three missing keys
+
+
+def test_a_missing_file_is_refused_and_a_near_name_offered(tmp_path):
+    (tmp_path / "vertex.toml").write_text(GOOD)
+    with pytest.raises(SettingsError, match=r"vertx.toml: there is no such file; did you mean vertex.toml\?"):
+        load(tmp_path / "vertx.toml")
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path):
+    path = tmp_path / "vertex.toml"
+    path.write_bytes(GOOD.encode("utf-16"))
+    with pytest.raises(SettingsError, match="byte 0 is not UTF-8 text; save the file as UTF-8"):
+        load(path)

@@ -1,0 +1,287 @@
+import json
+import random
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from google.cloud.aiplatform_v1.types import AcceleratorType, Scheduling
+
+from launch.spec import Job, JobError, load, parse
+
+GOOD = """\
+workerPoolSpecs:
+- machineSpec: &machine
+    machineType: a2-highgpu-8g
+    acceleratorType: NVIDIA_TESLA_A100
+    acceleratorCount: 8
+  replicaCount: 1
+  containerSpec: &task
+    imageUri: us-central1-docker.pkg.dev/demo/training/trainer:1
+    args: ["--steps", "100"]
+    env: [{name: SEED, value: "7"}]
+- {machineSpec: *machine, replicaCount: 3, containerSpec: *task}
+- machineSpec: {machineType: n1-highcpu-16}
+  replicaCount: 13
+  containerSpec: {imageUri: us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest}
+scheduling: {timeout: 3600s, strategy: SPOT, restartJobOnWorkerRestart: true}
+baseOutputDirectory: {outputUriPrefix: gs://demo/run}
+"""
+
+
+def pool(text):
+    return f"workerPoolSpecs: [{{{text}}}]"
+
+
+def args(text):
+    return pool(f"containerSpec: {{args: [{text}]}}")
+
+
+ALIAS_BOMB = "\n".join(
+    ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
+    + [f"{name}: &{name} [{', '.join([f'*{alias}'] * 10)}]" for alias, name in ["ab", "bc", "cd", "de", "ef"]]
+)
+
+# What is wrong, the file, and words that its one sentence must hold.
+MALFORMED = [
+    # not a document
+    ("empty", "", ["is empty"]),
+    ("only comments", "# to do\n", ["is empty"]),
+    ("text", "hello", ["must be a mapping, not text", "workerPoolSpecs"]),
+    ("list of pools", "- replicaCount: 1", ["must be a mapping, not a list", "workerPoolSpecs"]),
+    ("two documents", "network: a\n---\nnetwork: b\n", ["line 2", "second document"]),
+    ("open bracket", "reservedIpRanges: [a,", ["line 1"]),
+    ("colon in text", "network: a: b", ["line 1", "mapping values are not allowed here"]),
+    ("bad indentation", "network: a\n tensorboard: b\n", ["line 2"]),
+    ("tab", "scheduling:\n\ttimeout: 3600s", ["line 2", "tab", "spaces"]),
+    ("tab in JSON", '{\n\t"network": "a"}', ["line 2", "tab", "spaces"]),
+    ("control character", "network: a\x01", ["not YAML", "#x0001"]),
+    ("template left in", "network: {{ network }}", ["line 1", "a key must be a plain name", "quote"]),
+    ("undefined alias", "network: *missing", ["line 1", "undefined alias 'missing'"]),
+    ("alias in a circle", "workerPoolSpecs: &pools [*pools]", ["line 1", "alias", "inside"]),
+    ("alias bomb", ALIAS_BOMB, ["line 5", "aliases", "100,000"]),
+    ("merge of text", "scheduling: {<<: fast}", ["line 1", "<<", "mappings"]),
+    ("nested too deeply", "network: " + "[" * 5000, ["nested too deeply"]),
+    # keys
+    ("key twice", "network: a\nnetwork: b\n", ['the key "network"', "lines 1 and 2"]),
+    (
+        "inner key twice",
+        pool("replicaCount: 1, replicaCount: 2"),
+        ["workerPoolSpecs[0]", '"replicaCount"', "lines 1"],
+    ),
+    ("misspelt key", "workerPoolSpec: []", ['unknown key "workerPoolSpec"', "did you mean workerPoolSpecs?"]),
+    (
+        "strange key",
+        "colour: red",
+        ['unknown key "colour"', "use one of persistentResourceId, workerPoolSpecs"],
+    ),
+    ("number as key", "1: a", ['unknown key "1"']),
+    (
+        "misspelt inner key",
+        pool("machineSpec: {machinType: n1-standard-4}"),
+        ['workerPoolSpecs[0].machineSpec: unknown key "machinType"; did you mean machineType?'],
+    ),
+    ("wrong case", pool("replicacount: 1"), ["workerPoolSpecs[0]", "did you mean replicaCount?"]),
+    ("snake case", "worker_pool_specs: []", ['"worker_pool_specs"', "write workerPoolSpecs", "gcloud"]),
+    (
+        "inner snake case",
+        pool("containerSpec: {image_uri: a}"),
+        ["workerPoolSpecs[0].containerSpec", "write imageUri"],
+    ),
+    (
+        "two tasks",
+        pool("containerSpec: {imageUri: a}, pythonPackageSpec: {pythonModule: b}"),
+        ["workerPoolSpecs[0]: containerSpec and pythonPackageSpec exclude each other"],
+    ),
+    # other resources
+    ("CustomJob", "displayName: a\njobSpec: {network: a}", ["CustomJob", "at the top"]),
+    (
+        "tuning job",
+        "studySpec: {}\ntrialJobSpec: {}\n",
+        ["HyperparameterTuningJob", "not supported here yet"],
+    ),
+    ("pipeline", "trainingTaskDefinition: a\n", ["TrainingPipeline", "not supported here yet"]),
+    # lists, mappings, nothing
+    (
+        "pools as mapping",
+        "workerPoolSpecs: {replicaCount: 1}",
+        ["workerPoolSpecs: must be a list, not a mapping"],
+    ),
+    ("pools missing", "workerPoolSpecs:\n", ["workerPoolSpecs: must be a list, not nothing"]),
+    ("null pool", "workerPoolSpecs: [null]", ["workerPoolSpecs[0]: has no value", "write {}"]),
+    (
+        "pool as text",
+        "workerPoolSpecs: [chief]",
+        ["workerPoolSpecs[0]: must be a mapping, not text", "machineSpec"],
+    ),
+    ("args as text", pool("containerSpec: {args: --fast}"), ["containerSpec.args: must be a list, not text"]),
+    ("image as list", pool("containerSpec: {imageUri: [a]}"), ["imageUri: must be text, not a list"]),
+    ("nothing", "serviceAccount:\n", ["serviceAccount: has no value", "remove it"]),
+    # text
+    (
+        "number in args",
+        args("--steps, 100"),
+        ['args[1]: must be text, and YAML reads 100 as a number; quote it: "100"'],
+    ),
+    ("fraction in args", args("0.0010"), ['quote it: "0.0010"']),
+    ("time in args", args("10:30"), ['quote it: "10:30"']),
+    ("boolean in args", args("yes"), ["YAML reads yes as a boolean", 'quote it: "yes"']),
+    ("date in args", args("2026-02-30"), ["as a date", 'quote it: "2026-02-30"']),
+    ("nothing in args", args("~"), ["args[0]: has no value"]),
+    ("tag", args("!!python/name:os.system x"), ["special value", 'quote it: "x"']),
+    ("tagged mapping", "scheduling: !!set {timeout}", ["line 1", "tag", "remove it"]),
+    ("number in env", pool("containerSpec: {env: [{name: A, value: 1}]}"), ["env[0].value", 'quote it: "1"']),
+    (
+        "env as mapping",
+        pool("containerSpec: {env: {A: b}}"),
+        ["containerSpec.env: must be a list, not a mapping"],
+    ),
+    ("half a character", r'network: "\ud83d"', ["network", "surrogate"]),
+    # numbers, booleans, enums, durations
+    ("fraction of a replica", pool("replicaCount: 1.5"), ["replicaCount: must be a whole number", "not 1.5"]),
+    ("replicas in words", pool("replicaCount: two"), ["replicaCount: must be a whole number", 'not "two"']),
+    ("octal", pool("replicaCount: 010"), ["must be a whole number", "not 010"]),
+    ("too large", pool("diskSpec: {bootDiskSizeGb: 9999999999}"), ["diskSpec.bootDiskSizeGb", "32 bits"]),
+    ("enormous", pool(f"replicaCount: {'9' * 5000}"), ["replicaCount", "64 bits"]),
+    ("quoted boolean", 'enableWebAccess: "true"', ["enableWebAccess: must be a boolean", "without quotes"]),
+    ("number for boolean", "enableWebAccess: 1", ["enableWebAccess: must be a boolean, not 1"]),
+    ("yes", "enableWebAccess: yes", ["not yes", "write true or false"]),
+    (
+        "misspelt accelerator",
+        pool("machineSpec: {acceleratorType: NVIDIA_TESLA_T40}"),
+        ['machineSpec.acceleratorType: unknown value "NVIDIA_TESLA_T40"; did you mean NVIDIA_TESLA_T4?'],
+    ),
+    ("gcloud's spelling", pool("machineSpec: {acceleratorType: nvidia-l4}"), ["did you mean NVIDIA_L4?"]),
+    ("strategy", "scheduling: {strategy: CHEAP}", ['"CHEAP"', "use one of ON_DEMAND", "SPOT"]),
+    ("unknown enum number", "scheduling: {strategy: 999}", ["scheduling.strategy: unknown value 999"]),
+    ("enum as list", "scheduling: {strategy: [SPOT]}", ["scheduling.strategy: unknown value a list"]),
+    ("timeout as number", "scheduling: {timeout: 3600}", ["scheduling.timeout", "not 3600", 'write "3600s"']),
+    ("timeout in hours", "scheduling: {timeout: 1h}", ["scheduling.timeout", 'not "1h"', 'write "3600s"']),
+    ("negative timeout", "scheduling: {timeout: -1s}", ["scheduling.timeout", 'not "-1s"']),
+    ("timeout as mapping", "scheduling: {timeout: {seconds: 1}}", ["scheduling.timeout", "not a mapping"]),
+    ("endless timeout", "scheduling: {timeout: 999999999999999s}", ["scheduling.timeout", "seconds"]),
+]
+
+
+def write(tmp_path, text, name="job.yaml"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def faults_of(text):
+    try:
+        parse(text, "job.yaml")
+    except JobError as error:
+        return error.faults
+    return ()
+
+
+def refusal(path):
+    with pytest.raises(JobError) as caught:
+        load(path)
+    return caught.value
+
+
+@pytest.mark.parametrize(("text", "words"), [row[1:] for row in MALFORMED], ids=[row[0] for row in MALFORMED])
+def test_a_malformed_job_is_refused_in_one_sentence(tmp_path, text, words):
+    path = write(tmp_path, text)
+    (sentence,) = str(refusal(path)).splitlines()
+    assert sentence.startswith(f"{path}: ")
+    assert "; " in sentence  # the cure
+    assert [word for word in words if word not in sentence] == []
+
+
+def test_a_good_job_is_the_real_protobuf(tmp_path):
+    job = load(write(tmp_path, GOOD, "reduction-server.yaml"))
+    assert job == Job(job.path, "reduction-server", parse(GOOD, ""))
+    chief, workers, reducers = job.spec.worker_pool_specs
+    assert chief.machine_spec.accelerator_type == AcceleratorType.NVIDIA_TESLA_A100
+    assert list(workers.container_spec.args) == ["--steps", "100"]
+    assert (chief.replica_count, workers.replica_count, reducers.replica_count) == (1, 3, 13)
+    assert job.spec.scheduling.timeout == timedelta(hours=1)
+    assert job.spec.scheduling.strategy == Scheduling.Strategy.SPOT
+    assert job.spec.scheduling.restart_job_on_worker_restart
+
+
+def test_pools_are_known_by_what_they_do():
+    job = Job(Path("job.yaml"), "job", parse(GOOD, "job.yaml"))
+    assert [(pool.index, pool.trains, pool.reduces) for pool in job.pools] == [
+        (0, True, False),
+        (1, True, False),
+        (2, False, True),
+    ]
+    assert (job.chief, job.training_pools, job.reducers) == (job.pools[0], job.pools[:2], job.pools[2:])
+
+
+def test_a_pool_answers_what_is_often_asked():
+    chief, _, reducers = Job(Path("job.yaml"), "job", parse(GOOD, "job.yaml")).pools
+    assert (chief.machine_type, chief.accelerator, chief.accelerator_count) == (
+        "a2-highgpu-8g",
+        "NVIDIA_TESLA_A100",
+        8,
+    )
+    assert (reducers.machine_type, reducers.accelerator, reducers.accelerator_count) == (
+        "n1-highcpu-16",
+        "",
+        0,
+    )
+    assert [(variable.name, variable.value) for variable in chief.env] == [("SEED", "7")]
+    assert chief.at(chief.task, "args") == "workerPoolSpecs[0].containerSpec.args"
+
+
+def test_an_empty_pool_keeps_its_position_and_holds_nothing():
+    text = "workerPoolSpecs: [{replicaCount: 1}, {}, {replicaCount: 2}]"
+    job = Job(Path("job.yaml"), "job", parse(text, "job.yaml"))
+    assert len(job.spec.worker_pool_specs) == 3
+    assert [pool.index for pool in job.pools] == [0, 2]
+
+
+def test_json_is_read_too(tmp_path):
+    document = {"workerPoolSpecs": [{"replicaCount": "3", "machineSpec": {"acceleratorType": 5}}]}
+    (pool,) = load(write(tmp_path, json.dumps(document), "job.json")).pools
+    assert (pool.replica_count, pool.accelerator) == (3, "NVIDIA_TESLA_T4")  # both as the SDK sends them
+
+
+def test_a_pool_may_merge_another_and_override_it():
+    text = """
+workerPoolSpecs:
+- &pool {replicaCount: 1, machineSpec: {machineType: n1-standard-8}}
+- {<<: *pool, replicaCount: 3}
+- {<<: [{replicaCount: 5}, *pool]}
+"""
+    pools = Job(Path("job.yaml"), "job", parse(text, "")).pools
+    assert [pool.replica_count for pool in pools] == [1, 3, 5]
+    assert {pool.machine_type for pool in pools} == {"n1-standard-8"}
+
+
+def test_all_faults_come_at_once(tmp_path):
+    text = GOOD.replace("machineType: a2", "machinType: a2").replace('"100"', "100").replace("3600s", "1h")
+    error = refusal(write(tmp_path, text))
+    assert len(error.faults) == 5  # pools 0 and 1 share a machine and a task
+    assert str(error).splitlines() == list(error.faults)
+
+
+def test_the_next_file_name_is_offered_for_a_missing_one(tmp_path):
+    write(tmp_path, GOOD, "reduction-server.yaml")
+    assert "did you mean reduction-server.yaml?" in str(refusal(tmp_path / "reduction_servr.yaml"))
+    assert "there is no such file; check its name" in str(refusal(tmp_path / "nowhere" / "job.yaml"))
+
+
+def test_what_is_no_small_text_file_is_refused(tmp_path):
+    (tmp_path / "utf16.yaml").write_bytes(GOOD.encode("utf-16"))
+    write(tmp_path, "# " + "x" * 2**20, "large.yaml")
+    assert "is a folder" in str(refusal(tmp_path))
+    assert "cannot be read" in str(refusal(write(tmp_path, GOOD) / "job.yaml"))
+    assert "is not UTF-8" in str(refusal(tmp_path / "utf16.yaml"))
+    assert "larger than 1 MiB" in str(refusal(tmp_path / "large.yaml"))
+
+
+DAMAGE = [" ", "-", ":", "{", "]", "&a ", "*a", "<<: ", "\t", '"', "!!int ", "? "]
+
+
+def test_damaged_files_are_read_or_refused_in_sentences_and_nothing_else():
+    source = random.Random(2026)
+    for _ in range(150):
+        start = source.randrange(len(GOOD))
+        text = GOOD[:start] + source.choice(DAMAGE) + GOOD[start + source.randrange(4) :]
+        assert all(fault.startswith("job.yaml: ") and "\n" not in fault for fault in faults_of(text))

@@ -1,0 +1,139 @@
+import json
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from google.api_core.exceptions import Forbidden
+from google.auth.exceptions import DefaultCredentialsError
+
+from launch.settings import Settings
+from launch.spec import Job, parse
+from launch.submit import client, console_url, request, submit, summary
+
+SETTINGS = Settings("demo", "europe-west4", "demo-data", "registry/trainer:1")
+ACCOUNT = "trainer@demo.iam.gserviceaccount.com"
+TEXT = """
+workerPoolSpecs:
+- machineSpec: {machineType: n1-standard-16, acceleratorType: NVIDIA_TESLA_V100, acceleratorCount: 2}
+  replicaCount: 1
+  containerSpec: {imageUri: registry/trainer:1}
+- {}
+- machineSpec: {machineType: n1-highcpu-16}
+  replicaCount: 4
+  containerSpec: {imageUri: registry/reductionserver:latest}
+scheduling: {timeout: 5400s, strategy: SPOT}
+baseOutputDirectory: {outputUriPrefix: gs://demo-data/run}
+"""
+JOB = Job(Path("jobs/run.yaml"), "run", parse(TEXT, "jobs/run.yaml"))
+NAME = "projects/123/locations/europe-west4/customJobs/456"
+
+
+class Vertex(BaseHTTPRequestHandler):
+    """Answers every POST with `reply` and remembers it."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.received.append((self.path.partition("?")[0], json.loads(body), self.headers))
+        status, reply = self.server.reply
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(reply).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def vertex():
+    server = HTTPServer(("127.0.0.1", 0), Vertex)
+    server.received, server.reply = [], (200, {"name": NAME, "displayName": "run"})
+    server.endpoint = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_job_is_sent_whole_and_its_name_comes_back(vertex):
+    assert submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint)) == NAME
+    ((path, body, headers),) = vertex.received
+    assert path == "/v1/projects/demo/locations/europe-west4/customJobs"
+    assert body["displayName"] == "run"
+    assert parse(json.dumps(body["jobSpec"]), "sent") == JOB.spec  # the empty pool too
+    assert "Authorization" not in headers
+
+
+def test_a_refusal_is_the_exception_of_the_api(vertex):
+    vertex.reply = (403, {"error": {"code": 403, "status": "PERMISSION_DENIED", "message": "no"}})
+    with pytest.raises(Forbidden, match="no"):
+        submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint))
+
+
+def test_no_service_at_the_endpoint_is_an_os_error(vertex):
+    vertex.shutdown()
+    vertex.server_close()
+    with pytest.raises(OSError, match="refused"):
+        submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint))
+
+
+def test_the_request_names_project_region_and_job():
+    sent = request(JOB, SETTINGS)
+    assert sent.parent == "projects/demo/locations/europe-west4"
+    assert sent.custom_job.display_name == "run"
+    assert sent.custom_job.job_spec == JOB.spec
+
+
+@pytest.mark.parametrize(
+    ("in_file", "in_settings", "sent"),
+    [("", "", ""), ("", ACCOUNT, ACCOUNT), ("own@demo", ACCOUNT, "own@demo"), ("own@demo", "", "own@demo")],
+)
+def test_the_account_in_the_file_goes_before_the_one_in_the_settings(in_file, in_settings, sent):
+    job = replace(JOB, spec=parse(f'{TEXT}serviceAccount: "{in_file}"', "jobs/run.yaml"))
+    settings = replace(SETTINGS, service_account=in_settings)
+    assert request(job, settings).custom_job.job_spec.service_account == sent
+    assert job.spec.service_account == in_file  # the job itself stays as it was
+
+
+def test_the_summary_shows_machines_place_and_output():
+    assert (
+        summary(JOB, replace(SETTINGS, service_account=ACCOUNT))
+        == f"""\
+run -> projects/demo/locations/europe-west4
+  pool 0   chief        1 x n1-standard-16 + 2 NVIDIA_TESLA_V100, registry/trainer:1
+  pool 2   reducers     4 x n1-highcpu-16, registry/reductionserver:latest
+  output   gs://demo-data/run
+  account  {ACCOUNT}
+  limits   SPOT, at most 1.5 hours"""
+    )
+
+
+def test_the_summary_says_what_holds_where_the_file_says_nothing():
+    lines = summary(Job(Path("a.yaml"), "a", parse("{}", "a.yaml")), SETTINGS).splitlines()
+    assert lines[1:] == [
+        "  output   nowhere: nothing is kept",
+        "  account  Vertex AI service agent",
+        "  limits   STANDARD, at most 168 hours",
+    ]
+
+
+def test_the_client_is_the_regions_own(tmp_path, monkeypatch):
+    login = {"type": "authorized_user", "client_id": "a", "client_secret": "b", "refresh_token": "c"}
+    (tmp_path / "login.json").write_text(json.dumps(login))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "login.json"))
+    vertex = client(SETTINGS)
+    assert vertex.api_endpoint == "europe-west4-aiplatform.googleapis.com"
+    assert vertex.transport.kind == "grpc"
+
+
+def test_without_a_login_there_is_no_client(tmp_path, monkeypatch):
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "missing.json"))
+    with pytest.raises(DefaultCredentialsError):
+        client(SETTINGS)
+
+
+def test_a_job_has_a_page_in_the_console():
+    page = "https://console.cloud.google.com/agent-platform/locations/europe-west4/training/456?project=123"
+    assert console_url(NAME) == page

@@ -1,0 +1,102 @@
+"""Everything one can set about a run: one dataclass, one flag per field.
+
+The flags are the field names with dashes: `--global-batch 192 --steps 2000`.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import tyro
+
+from trainer.errors import TrainerError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Train a Vision Transformer on images."""
+
+    data: str = "digits"
+    """Folder of shards, as a path or gs://BUCKET/FOLDER; "digits" is a small built-in data set."""
+    size: Literal["tiny", "small", "base", "large"] = "tiny"
+    """Model size: about 0.2, 21, 86 or 303 million parameters."""
+    patch: int = 2
+    """Side of a square patch, in pixels; must divide the image."""
+    classes: int = 10
+    """Number of classes; labels run from 0 to one below it."""
+    noise: float = 0.1
+    """Standard deviation of the Gaussian noise on training images, whose pixels lie in 0 to 1."""
+    steps: int = 600
+    """Optimizer steps."""
+    global_batch: int = 96
+    """Samples per step over all processes; the same curve whatever their number."""
+    accumulate: int = 1
+    """Micro-batches per step and process; raise it when a batch does not fit in memory."""
+    learning_rate: float = 2e-3
+    """Peak of the schedule: linear warm-up, then cosine decay to zero."""
+    warmup: int = 50
+    """Steps of warm-up."""
+    weight_decay: float = 0.05
+    """Decoupled decay of the weight matrices (AdamW)."""
+    clip: float = 1.0
+    """Largest global norm of the gradient."""
+    seed: int = 0
+    """Decides the initial weights and the order of the data."""
+    log_every: int = 50
+    """Steps between two reports."""
+    evaluate_every: int = 200
+    """Steps between two evaluations on the held-out shards; there is one at the end."""
+    checkpoint_every: int = 200
+    """Steps between two checkpoints; there is one at the end."""
+    keep: int = 2
+    """Checkpoints to keep, newest first."""
+    rollcall_timeout: float | None = None
+    """Seconds to wait for the other replicas; by default 600 in the cloud, 60 in the local Vertex."""
+    collective_timeout: float = 300
+    """Seconds after which a silent peer fails the run."""
+
+
+def parse(argv: Sequence[str]) -> Config:
+    """Flags -> Config; a wrong flag exits with a usage message, a wrong value raises TrainerError."""
+    config = tyro.cli(Config, args=list(argv), prog="python -m trainer.task")
+    faults = list(problems(config))
+    if faults:
+        raise TrainerError("; ".join(faults))
+    return config
+
+
+def problems(config: Config) -> Iterator[str]:
+    """What is wrong with the values, each in one phrase that names the flag."""
+    for name in (
+        "patch",
+        "classes",
+        "steps",
+        "global_batch",
+        "accumulate",
+        "log_every",
+        "evaluate_every",
+        "checkpoint_every",
+    ):
+        if getattr(config, name) < 1:
+            yield f"--{name.replace('_', '-')} is {getattr(config, name)}, must be at least 1"
+    for name in ("learning_rate", "clip", "collective_timeout"):
+        if not (math.isfinite(getattr(config, name)) and getattr(config, name) > 0):
+            yield f"--{name.replace('_', '-')} is {getattr(config, name)}, must be above 0"
+    if config.keep < 1:
+        yield f"--keep is {config.keep}, must be at least 1: a run without a checkpoint cannot resume"
+    if not 0 <= config.warmup < config.steps:
+        yield f"--warmup is {config.warmup}, must be from 0 to below --steps ({config.steps})"
+    for name in ("noise", "weight_decay", "seed"):
+        if not getattr(config, name) >= 0:
+            yield f"--{name.replace('_', '-')} is {getattr(config, name)}, must not be negative"
+    if config.rollcall_timeout is not None and config.rollcall_timeout <= 0:
+        yield f"--rollcall-timeout is {config.rollcall_timeout}, must be above 0"
+
+
+def learning_rate(config: Config, step: int) -> float:
+    """Rate of the step with this index, counted from 0: linear warm-up, then cosine decay to zero."""
+    if step < config.warmup:
+        return config.learning_rate * (step + 1) / config.warmup
+    progress = (step - config.warmup) / (config.steps - config.warmup)
+    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))

@@ -1,0 +1,198 @@
+"""Shards of samples, read in one global order by any number of processes.
+
+A data set is a folder of ArrayRecord shards, `train-*.array_record` and `heldout-*.array_record`. The
+order of the training samples follows from the seed alone; of every global batch, process r of w takes
+samples r, r + w, r + 2w, ... So the run is the same run on 1 machine or on 100, and starting at step k
+costs nothing: reading is random access.
+
+Write the example data set, and with the same code your own:
+
+    python -m trainer.data digits --to DIR
+"""
+
+import contextlib
+import struct
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import tyro
+from absl import logging
+
+# grain warns at import about a profiler that only JAX users have.
+logging.set_verbosity(logging.ERROR)
+import grain  # noqa: E402
+from array_record.python.array_record_module import ArrayRecordWriter  # noqa: E402
+
+from trainer.config import Config  # noqa: E402
+from trainer.errors import TrainerError  # noqa: E402
+from trainer.storage import Storage  # noqa: E402
+
+Images = np.ndarray[tuple[int, int, int, int], np.dtype[np.float32]]
+Labels = np.ndarray[tuple[int], np.dtype[np.int64]]
+Split = Literal["train", "heldout"]
+
+HEADER = struct.Struct("<iHHH")  # label, height, width, channels; the pixels follow as bytes
+NO_LABEL = -1  # fills up the last held-out batch; never counted
+
+
+class Sample(NamedTuple):
+    image: np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]  # height, width, channels
+    label: int
+
+
+class Batch(NamedTuple):
+    """n samples: images (n, height, width, channels), float32 in [0, 1]; labels (n,), int64."""
+
+    images: Images
+    labels: Labels
+
+
+def digits() -> dict[Split, list[Sample]]:
+    """1,797 handwritten digits of 8 x 8 pixels from scikit-learn; every fifth is held out."""
+    from sklearn.datasets import load_digits
+
+    source = load_digits()
+    images = np.round(source.images * (255 / 16)).astype(np.uint8)[..., np.newaxis]
+    order = np.random.default_rng(0).permutation(len(images))
+    samples = [Sample(images[i], int(source.target[i])) for i in order]
+    return {
+        "train": [sample for i, sample in enumerate(samples) if i % 5],
+        "heldout": samples[::5],
+    }
+
+
+def augment(batch: Batch, indices: Iterable[int], seed: int, noise: float) -> Batch:
+    """Add Gaussian noise that follows from the seed and each sample's place in the global order."""
+    draws = [np.random.default_rng((seed, i)).standard_normal(batch.images.shape[1:]) for i in indices]
+    return Batch(batch.images + np.float32(noise) * np.stack(draws).astype(np.float32), batch.labels)
+
+
+EXAMPLES: dict[str, Callable[[], dict[Split, list[Sample]]]] = {"digits": digits}
+
+
+def encode(sample: Sample) -> bytes:
+    return HEADER.pack(sample.label, *sample.image.shape) + sample.image.tobytes()
+
+
+def decode(record: bytes) -> Sample:
+    label, *shape = HEADER.unpack_from(record)
+    return Sample(np.frombuffer(record, np.uint8, offset=HEADER.size).reshape(shape), label)
+
+
+def write(samples: Iterable[Sample], folder: Path, split: Split, shard_count: int = 4) -> None:
+    """Deal the samples out to `shard_count` files, like cards."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [f"{split}-{i:05d}-of-{shard_count:05d}.array_record" for i in range(shard_count)]
+    # Random access is fast only with one record per group.
+    writers = [ArrayRecordWriter(str(folder / name), "group_size:1") for name in names]
+    for i, sample in enumerate(samples):
+        writers[i % shard_count].write(encode(sample))
+    for writer in writers:
+        writer.close()
+
+
+def write_example(name: str, folder: Path) -> None:
+    for split, samples in EXAMPLES[name]().items():
+        write(samples, folder, split)
+
+
+@contextlib.contextmanager
+def shards(data: str, storage: Storage) -> Iterator[Path]:
+    """The folder of shards that `--data` means; an example data set is written for this run only."""
+    if data in EXAMPLES:
+        with tempfile.TemporaryDirectory(prefix=f"{data}-") as folder:
+            write_example(data, Path(folder))
+            yield Path(folder)
+        return
+    path = storage.path(data)
+    if not path.is_dir():
+        raise TrainerError(f"--data {data}: there is no folder {path}; write shards there with trainer.data.write")
+    yield path
+
+
+class Dataset:
+    """One split of a folder of shards, by index."""
+
+    def __init__(self, folder: Path, split: Split) -> None:
+        paths = sorted(str(path) for path in folder.glob(f"{split}-*.array_record"))
+        if not paths:
+            raise TrainerError(f"{folder}: no file {split}-*.array_record; write one with trainer.data.write")
+        self._source = grain.sources.ArrayRecordDataSource(paths)
+        if len(self._source) == 0:
+            raise TrainerError(f"{folder}: the {split} shards hold no sample")
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> Sample:
+        return decode(self._source[index])
+
+    def batch(self, indices: Iterable[int]) -> Batch:
+        samples = [self[i] for i in indices]
+        images = np.stack([sample.image for sample in samples]).astype(np.float32) / np.float32(255)
+        return Batch(images, np.array([sample.label for sample in samples], np.int64))
+
+
+def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, world_size: int) -> Iterator[Batch]:
+    """This process's part of the global batch of each step from `start` on.
+
+    Parts differ by at most one sample when the global batch does not divide evenly.
+
+    Raises:
+        TrainerError: the global batch is smaller than the world.
+    """
+    size = config.global_batch
+    if size < world_size:
+        raise TrainerError(f"--global-batch is {size}, must be at least one sample per process ({world_size})")
+    order = grain.MapDataset.range(len(dataset)).shuffle(seed=config.seed).repeat()
+
+    def part(step: int) -> Batch:
+        mine = range(step * size + rank, (step + 1) * size, world_size)
+        return augment(dataset.batch(order[i] for i in mine), mine, config.seed, config.noise)
+
+    steps = grain.MapDataset.range(start, config.steps).map(part)
+    return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=4, prefetch_buffer_size=8)))
+
+
+def heldout_batches(dataset: Dataset, *, batch: int, rank: int, world_size: int) -> Iterator[Batch]:
+    """Every sample on exactly one process; the same number of equal batches on each of them.
+
+    What is missing at the end is filled up with samples labelled NO_LABEL.
+    """
+    for start in range(0, len(dataset), batch * world_size):
+        mine = range(start + rank, min(start + batch * world_size, len(dataset)), world_size)
+        yield _fill(dataset.batch(mine or [0]), real=len(mine), batch=batch)
+
+
+def _fill(part: Batch, real: int, batch: int) -> Batch:
+    labels = np.full(batch, NO_LABEL, np.int64)
+    labels[:real] = part.labels[:real]
+    images = np.zeros((batch, *part.images.shape[1:]), np.float32)
+    images[:real] = part.images[:real]
+    return Batch(images, labels)
+
+
+def micro_batches(batch: Batch, count: int) -> list[Batch]:
+    """At most `count` consecutive, nearly equal parts of a batch, none of them empty."""
+    count = min(count, len(batch.labels))
+    parts = zip(np.array_split(batch.images, count), np.array_split(batch.labels, count), strict=True)
+    return [Batch(images, labels) for images, labels in parts]
+
+
+def main(name: tyro.conf.Positional[Literal["digits"]], to: Path) -> None:
+    """Write an example data set as train and held-out shards.
+
+    Args:
+        name: Which example.
+        to: Folder to write the shards to.
+    """
+    write_example(name, to)
+    counts = ", ".join(f"{len(Dataset(to, split))} {split}" for split in ("train", "heldout"))
+    print(f"{counts} samples in {to}; train on them with --data {to}")
+
+
+if __name__ == "__main__":
+    tyro.cli(main, prog="python -m trainer.data")

@@ -1,0 +1,5 @@
+"""The one exception whose text is meant for the person who started the job."""
+
+
+class TrainerError(ValueError):
+    """A fault that the user can cure; `task.py` prints its text without a traceback and exits with 1."""

@@ -1,0 +1,55 @@
+"""Where things are: AIP_* variables and gs:// addresses -> paths.
+
+Vertex AI mounts every bucket under /gcs in each replica and names the job's folders by gs:// address.
+GCS_MOUNT, set by the local Vertex, is another folder in place of /gcs; nothing else differs there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.errors import TrainerError
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The folders of one job; without Vertex they are all under ./output."""
+
+    model: Path = Path("output/model")
+    checkpoints: Path = Path("output/checkpoints")
+    logs: Path = Path("output/logs")
+    mount: Path = Path("/gcs")
+
+    @property
+    def local(self) -> bool:
+        """True on a laptop: Vertex itself always mounts buckets under /gcs."""
+        return self.mount != Path("/gcs")
+
+    def path(self, address: str) -> Path:
+        """A gs:// address, a /gcs path or an ordinary path, as a path of this machine."""
+        return to_path(address, self.mount)
+
+
+def to_path(address: str, mount: Path) -> Path:
+    """Raises TrainerError for an address that no mount can serve."""
+    for prefix in ("gs://", "/gcs/"):
+        if address.startswith(prefix):
+            return mount / address.removeprefix(prefix)
+    if "://" in address:
+        raise TrainerError(f"{address}: neither a path nor gs://BUCKET/FOLDER; copy the data to a bucket first")
+    return Path(address)
+
+
+def from_env(environ: Mapping[str, str]) -> Storage:
+    """AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and AIP_TENSORBOARD_LOG_DIR, each with its default."""
+    mount = Path(environ.get("GCS_MOUNT") or "/gcs")
+
+    def folder(variable: str, default: Path) -> Path:
+        return to_path(environ[variable], mount) if environ.get(variable) else default
+
+    return Storage(
+        model=folder("AIP_MODEL_DIR", Storage.model),
+        checkpoints=folder("AIP_CHECKPOINT_DIR", Storage.checkpoints),
+        logs=folder("AIP_TENSORBOARD_LOG_DIR", Storage.logs),
+        mount=mount,
+    )

@@ -1,0 +1,160 @@
+"""What a run tells: TensorBoard for curves, one JSON line per report in a cluster, a bar on a terminal.
+
+Cloud Logging parses a JSON line on stdout: `message` is what people see, `severity` its colour, and
+every other key can be searched for.
+Source: Cloud Logging documentation, "Structured logging", 2026.
+"""
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import rich.progress
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+Values = Mapping[str, float]
+
+
+def say(message: str, severity: str = "INFO", /, **fields: Any) -> None:
+    """One sentence for people: plain on a terminal, a JSON line otherwise."""
+    if sys.stdout.isatty():
+        rich.print({"WARNING": "[yellow]", "ERROR": "[red]"}.get(severity, "") + rich.markup.escape(message))
+    else:
+        print(json.dumps({"severity": severity, "message": message, **fields}), flush=True)
+
+
+def warn(message: str) -> None:
+    say(message, "WARNING")
+
+
+class Sink(Protocol):
+    """Where reports go."""
+
+    def write(self, step: int, values: Values) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class TensorBoard:
+    """Scalars, one curve a name."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer = EventFileWriter(str(folder))
+
+    def write(self, step: int, values: Values) -> None:
+        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class JsonLines:
+    """What Cloud Logging shows and indexes."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def write(self, step: int, values: Values) -> None:
+        say(f"step {step}/{self._steps}  {describe(values)}", **{"step": step, **values})
+
+    def close(self) -> None:
+        pass
+
+
+class Bar:
+    """A progress bar with the newest values."""
+
+    def __init__(self, steps: int, start: int) -> None:
+        columns = (
+            *rich.progress.Progress.get_default_columns(),
+            rich.progress.TextColumn("{task.fields[values]}"),
+        )
+        self._progress = rich.progress.Progress(*columns)
+        self._task = self._progress.add_task("training", total=steps, completed=start, values="")
+        self._progress.start()
+
+    def write(self, step: int, values: Values) -> None:
+        if "heldout/accuracy" in values:
+            self._progress.console.print(f"step {step}  {describe(values)}")
+        else:
+            self._progress.update(self._task, completed=step, values=describe(values))
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+def describe(values: Values) -> str:
+    """The values worth a glance: `loss 0.1234  accuracy 0.9722  1520 samples/s`."""
+    parts = [f"{name.replace('/', ' ').removeprefix('train ')} {values[name]:.4f}" for name in GLANCE if name in values]
+    if "train/samples_per_second" in values:
+        parts.append(f"{values['train/samples_per_second']:.0f} samples/s")
+    return "  ".join(parts)
+
+
+GLANCE = ("train/loss", "train/accuracy", "heldout/loss", "heldout/accuracy")
+
+
+class Telemetry:
+    """Reports of one run. Only the chief's process has sinks; the others may call it all the same.
+
+    Args:
+        start: number of steps that were finished before this run, as after a resume.
+        global_batch: samples per step.
+        device_count: devices over which a step's samples are spread.
+    """
+
+    def __init__(self, sinks: tuple[Sink, ...], *, start: int, global_batch: int, device_count: int) -> None:
+        self._sinks = sinks
+        self._reported = start
+        self._global_batch = global_batch
+        self._device_count = device_count
+        self._since = time.perf_counter()
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Stop the clock: what happens meanwhile is not training."""
+        begin = time.perf_counter()
+        yield
+        self._since += time.perf_counter() - begin
+
+    def report(self, step: int, values: Values) -> None:
+        """Training values since the last report; `step` counts finished steps."""
+        seconds = (time.perf_counter() - self._since) / (step - self._reported)
+        rate = self._global_batch / seconds
+        speed = {
+            "train/step_seconds": seconds,
+            "train/samples_per_second": rate,
+            "train/samples_per_second_per_device": rate / self._device_count,
+        }
+        self._write(step, {f"train/{name}": value for name, value in values.items()} | speed)
+        self._reported, self._since = step, time.perf_counter()
+
+    def evaluation(self, step: int, values: Values) -> None:
+        self._write(step, {f"heldout/{name}": value for name, value in values.items()})
+
+    def _write(self, step: int, values: Values) -> None:
+        for sink in self._sinks:
+            sink.write(step, values)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+
+def sinks(logs: Path, steps: int, start: int) -> tuple[Sink, ...]:
+    """The sinks of the chief's process; `start` is the step it resumes at."""
+    return TensorBoard(logs), Bar(steps, start) if sys.stdout.isatty() else JsonLines(steps)
