@@ -7,6 +7,7 @@ Source: Vertex AI documentation, "Distributed training", CLUSTER_SPEC and TF_CON
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -99,11 +100,15 @@ def _from_cluster_spec(text: str) -> Cluster:
 def _from_tf_config(text: str) -> Cluster:
     config = _object("TF_CONFIG", text)
     pools = _pools("TF_CONFIG", config, POOL_OF_ROLE)
+    if len(pools[CHIEF]) > 1:
+        raise ClusterError(
+            f"TF_CONFIG: cluster.chief and cluster.master have {len(pools[CHIEF])} replicas; expected at most one,"
+            " the chief"
+        )
     pool, index, trial = _task("TF_CONFIG", config, POOL_OF_ROLE)
-    if pool == EVALUATORS:
-        # An evaluator is never listed in the cluster; it only knows its own index.
-        pools[EVALUATORS] = pools[EVALUATORS] or (Node(f"{EVALUATORS}-{index}", "localhost:0"),)
-        index = min(index, len(pools[EVALUATORS]) - 1)
+    if pool == EVALUATORS and not pools[EVALUATORS]:
+        # The service lists no evaluators in the cluster; one only knows its own index.
+        pools[EVALUATORS], index = (Node(f"{EVALUATORS}-{index}", "localhost:0"),), 0
     return _cluster("TF_CONFIG", pools, pool, index, trial)
 
 
@@ -140,7 +145,7 @@ def _pools(key: str, spec: dict[str, Any], names: dict[str, str]) -> dict[str, t
         raise ClusterError(f"{key}: cluster.{unknown[0]} is unknown; expected one of {', '.join(names)}")
     pools: dict[str, tuple[Node, ...]] = dict.fromkeys(POOLS, ())
     for name, addresses in cluster.items():
-        pools[names[name]] += _nodes(f"{key}: cluster.{name}", names[name], addresses or [])
+        pools[names[name]] += _nodes(f"{key}: cluster.{name}", names[name], [] if addresses is None else addresses)
     return pools
 
 
@@ -148,7 +153,8 @@ def _nodes(place: str, pool: str, addresses: Any) -> tuple[Node, ...]:
     if not isinstance(addresses, list):
         raise ClusterError(f'{place} is {_kind(addresses)}; expected a list such as ["host:2222"]')
     for index, address in enumerate(addresses):
-        if not (isinstance(address, str) and address.rpartition(":")[0] and address.rpartition(":")[2].isdigit()):
+        match = re.fullmatch(r"\S+:([0-9]{1,5})", address) if isinstance(address, str) else None
+        if not match or int(match[1]) > 65535:
             raise ClusterError(f'{place}[{index}] is {json.dumps(address)}; expected host:port, as in "host:2222"')
     return tuple(Node(f"{pool}-{index}", address) for index, address in enumerate(addresses))
 
@@ -158,15 +164,15 @@ def _task(key: str, spec: dict[str, Any], names: dict[str, str]) -> tuple[str, i
     task = spec.get("task")
     if not isinstance(task, dict):
         raise ClusterError(f"{key}: task is {_kind(task)}; {shape}")
-    if task.get("type") not in names:
+    if str(task.get("type")) not in names:
         raise ClusterError(f"{key}: task.type is {json.dumps(task.get('type'))}; expected one of {', '.join(names)}")
     index = task.get("index", 0)
-    if isinstance(index, str) and index.isdigit():
+    if isinstance(index, str) and re.fullmatch("[0-9]{1,9}", index):
         index = int(index)
     if not isinstance(index, int) or isinstance(index, bool) or index < 0:
         raise ClusterError(f"{key}: task.index is {json.dumps(index)}; {shape}")
-    trial = task.get("trial", "")
-    if not isinstance(trial, str | int):
+    trial = task.get("trial") or ""
+    if not isinstance(trial, str | int) or isinstance(trial, bool):
         raise ClusterError(f'{key}: task.trial is {_kind(trial)}; expected the id of a trial, as in "3"')
     return names[task["type"]], index, str(trial)
 

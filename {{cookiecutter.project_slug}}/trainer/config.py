@@ -80,18 +80,18 @@ def problems(config: Config) -> Iterator[str]:
     ):
         if getattr(config, name) < 1:
             yield f"--{name.replace('_', '-')} is {getattr(config, name)}, must be at least 1"
-    for name in ("learning_rate", "clip", "collective_timeout"):
-        if not (math.isfinite(getattr(config, name)) and getattr(config, name) > 0):
+    for name in ("learning_rate", "clip", "collective_timeout", "rollcall_timeout"):
+        if getattr(config, name) is not None and not 0 < getattr(config, name) < math.inf:
             yield f"--{name.replace('_', '-')} is {getattr(config, name)}, must be above 0"
     if config.keep < 1:
         yield f"--keep is {config.keep}, must be at least 1: a run without a checkpoint cannot resume"
     if not 0 <= config.warmup < config.steps:
         yield f"--warmup is {config.warmup}, must be from 0 to below --steps ({config.steps})"
-    for name in ("noise", "weight_decay", "seed"):
-        if not getattr(config, name) >= 0:
-            yield f"--{name.replace('_', '-')} is {getattr(config, name)}, must not be negative"
-    if config.rollcall_timeout is not None and config.rollcall_timeout <= 0:
-        yield f"--rollcall-timeout is {config.rollcall_timeout}, must be above 0"
+    for name in ("noise", "weight_decay"):
+        if not 0 <= getattr(config, name) < math.inf:
+            yield f"--{name.replace('_', '-')} is {getattr(config, name)}, must be 0 or more"
+    if not 0 <= config.seed < 2**32:
+        yield f"--seed is {config.seed}, must be from 0 to 2**32 - 1"
 
 
 def learning_rate(config: Config, step: int) -> float:

@@ -12,6 +12,7 @@ Write the example data set, and with the same code your own:
 
 import contextlib
 import struct
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -74,6 +75,11 @@ EXAMPLES: dict[str, Callable[[], dict[Split, list[Sample]]]] = {"digits": digits
 
 
 def encode(sample: Sample) -> bytes:
+    """Raises TrainerError for an image of another type or shape than that of `Sample`."""
+    if sample.image.dtype != np.uint8 or sample.image.ndim != 3:
+        raise TrainerError(
+            f"an image is {sample.image.dtype} of shape {sample.image.shape}; must be uint8, (height, width, channels)"
+        )
     return HEADER.pack(sample.label, *sample.image.shape) + sample.image.tobytes()
 
 
@@ -120,6 +126,9 @@ class Dataset:
         paths = sorted(str(path) for path in folder.glob(f"{split}-*.array_record"))
         if not paths:
             raise TrainerError(f"{folder}: no file {split}-*.array_record; write one with trainer.data.write")
+        broken = [path for path in paths if not _readable(path)]
+        if broken:
+            raise TrainerError(f"{broken[0]}: is not an ArrayRecord file, or was cut short; write it again")
         self._source = grain.sources.ArrayRecordDataSource(paths)
         if len(self._source) == 0:
             raise TrainerError(f"{folder}: the {split} shards hold no sample")
@@ -134,6 +143,13 @@ class Dataset:
         samples = [self[i] for i in indices]
         images = np.stack([sample.image for sample in samples]).astype(np.float32) / np.float32(255)
         return Batch(images, np.array([sample.label for sample in samples], np.int64))
+
+
+def _readable(path: str) -> bool:
+    try:
+        return len(grain.sources.ArrayRecordDataSource(path)) >= 0
+    except RuntimeError:
+        return False
 
 
 def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, world_size: int) -> Iterator[Batch]:
@@ -182,15 +198,20 @@ def micro_batches(batch: Batch, count: int) -> list[Batch]:
     return [Batch(images, labels) for images, labels in parts]
 
 
-def main(name: tyro.conf.Positional[Literal["digits"]], to: Path) -> None:
+def main(name: tyro.conf.Positional[Literal["digits"]], to: str) -> None:
     """Write an example data set as train and held-out shards.
 
     Args:
         name: Which example.
         to: Folder to write the shards to.
     """
-    write_example(name, to)
-    counts = ", ".join(f"{len(Dataset(to, split))} {split}" for split in ("train", "heldout"))
+    if "://" in to:
+        sys.exit(f"--to {to}: must be a folder of this machine; copy it from there to the bucket")
+    try:
+        write_example(name, Path(to))
+    except OSError as error:
+        sys.exit(f"--to {to}: cannot be written ({error.strerror})")
+    counts = ", ".join(f"{len(Dataset(Path(to), split))} {split}" for split in ("train", "heldout"))
     print(f"{counts} samples in {to}; train on them with --data {to}")
 
 

@@ -7,15 +7,19 @@ the chief's own address. The chief answers everybody at once: go, or who is abse
 
 import contextlib
 import json
+import selectors
 import socket
+import struct
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Self, cast
 
 from trainer.cluster import Cluster, Node
 from trainer.errors import TrainerError
 
 RETRY_SECONDS = 0.2
 ANSWER_SECONDS = 10.0  # the chief's answer may come this much after our own deadline: clocks start apart
+LONGEST_LINE = 1 << 20  # bytes; the addresses of some ten thousand replicas
 
 
 class RollcallError(TrainerError):
@@ -27,13 +31,15 @@ def call(cluster: Cluster, timeout: float) -> None:
 
     Raises:
         RollcallError: somebody is absent after `timeout` seconds, or describes another cluster.
+        ClusterError: this replica does not train.
     """
+    rank, began = cluster.rank, time.monotonic()
     if len(cluster.nodes) == 1:
         return
-    deadline = time.monotonic() + timeout
-    problem = _lead(cluster, deadline) if cluster.rank == 0 else _check_in(cluster, deadline)
+    deadline = began + timeout
+    problem = _lead(cluster, deadline) if rank == 0 else _check_in(cluster, deadline)
     if problem:
-        raise RollcallError(f"rollcall: {problem} (waited {timeout:g} s)")
+        raise RollcallError(f"rollcall: {problem} (waited {time.monotonic() - began:.0f} s)")
 
 
 def _lead(cluster: Cluster, deadline: float) -> str:
@@ -41,46 +47,75 @@ def _lead(cluster: Cluster, deadline: float) -> str:
     expected = {node.name for node in cluster.nodes[1:]}
     present: dict[str, socket.socket] = {}
     problem = ""
-    with _listen(cluster.chief, len(expected)) as server:
-        while expected - set(present) and not problem:
-            server.settimeout(max(deadline - time.monotonic(), 0.001))
-            try:
-                connection, _ = server.accept()
-            except TimeoutError:
-                problem = _absent(cluster, expected - set(present))
-                break
-            name, problem = _hear(connection, cluster)
-            present[name] = connection
+    with _listen(cluster.chief, len(expected)) as server, _Callers(server) as callers:
+        while (missing := expected - present.keys()) and not problem:
+            if time.monotonic() > deadline:
+                problem = _absent(cluster, missing)
+            for connection, message in callers.heard(deadline - time.monotonic()):
+                name = str(message.get("name"))
+                present[name] = connection
+                if message.get("nodes") != [node.address for node in cluster.nodes]:
+                    problem = f"{name} describes another cluster than {cluster.name}; are two jobs mixed?"
         for connection in present.values():
             _send(connection, {"problem": problem})
-            # The caller closes first, so that this port is free for the framework at once.
-            _receive(connection)
-            connection.close()
+        for connection in present.values():
+            _receive(connection)  # ends when the caller, who has read the answer, hangs up
     return problem
+
+
+class _Callers:
+    """Everybody who called, heard side by side: a stranger who connects and stays silent holds nobody up."""
+
+    def __init__(self, server: socket.socket) -> None:
+        self._server = server
+        self._lines: dict[socket.socket, bytes] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(server, selectors.EVENT_READ)
+
+    def heard(self, timeout: float) -> Iterator[tuple[socket.socket, dict[str, Any]]]:
+        """The messages that are whole now, or as soon as something arrives; whoever speaks otherwise is dropped."""
+        for key, _ in self._selector.select(max(timeout, 0)):
+            if key.fileobj is self._server:
+                self._accept()
+                continue
+            connection = cast(socket.socket, key.fileobj)
+            part = _part(connection)
+            self._lines[connection] += part
+            line = self._lines[connection]
+            if part and b"\n" not in part and len(line) < LONGEST_LINE:
+                continue
+            self._selector.unregister(connection)
+            message = _parsed(line)
+            if message:
+                yield connection, message
+            else:
+                connection.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # hung up already
+            connection, _ = self._server.accept()
+            connection.settimeout(ANSWER_SECONDS)
+            # Closing resets the connection, so that this port is free for the framework at once.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self._lines[connection] = b""
+            self._selector.register(connection, selectors.EVENT_READ)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._selector.close()
+        for connection in self._lines:
+            connection.close()
 
 
 def _listen(node: Node, backlog: int) -> socket.socket:
     """Listen where the cluster says the chief is; on a cloud machine that name is the machine itself."""
-    family, kind, protocol, _, address = socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)[0]
-    server = socket.socket(family, kind, protocol)
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        server.bind(address)
+        family, _, _, _, address = socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=backlog + 8)
     except OSError as error:
-        server.close()
         raise RollcallError(f"rollcall: cannot listen at {node.address}, the chief's address: {error}") from None
-    server.listen(backlog + 8)
-    return server
-
-
-def _hear(connection: socket.socket, cluster: Cluster) -> tuple[str, str]:
-    """One replica's name, and what is wrong with its idea of the cluster."""
-    connection.settimeout(ANSWER_SECONDS)
-    message = _receive(connection)
-    name = str(message.get("name", ""))
-    if name and message.get("nodes") != [node.address for node in cluster.nodes]:
-        return name, f"{name} describes another cluster than {cluster.name}; are two jobs mixed?"
-    return name, ""
 
 
 def _check_in(cluster: Cluster, deadline: float) -> str:
@@ -88,7 +123,8 @@ def _check_in(cluster: Cluster, deadline: float) -> str:
     problem = f"{cluster.chief.name}, the chief, is absent at {cluster.chief.address}"
     while time.monotonic() < deadline:
         try:
-            with socket.create_connection((cluster.chief.host, cluster.chief.port), timeout=5) as connection:
+            address, patience = (cluster.chief.host, cluster.chief.port), max(deadline - time.monotonic(), 0.1)
+            with socket.create_connection(address, timeout=min(patience, 5)) as connection:
                 _send(connection, {"name": cluster.name, "nodes": [node.address for node in cluster.nodes]})
                 connection.settimeout(max(deadline - time.monotonic(), 0) + ANSWER_SECONDS)
                 verdict = _receive(connection)
@@ -116,7 +152,22 @@ def _receive(connection: socket.socket) -> dict[str, Any]:
     """One JSON object on a line; empty when the peer closed, sent nothing in time, or spoke otherwise."""
     try:
         with connection.makefile("rb") as stream:
-            message = json.loads(stream.readline(1 << 20))
-    except (OSError, ValueError):
+            return _parsed(stream.readline(LONGEST_LINE))
+    except OSError:
+        return {}
+
+
+def _part(connection: socket.socket) -> bytes:
+    """What has arrived; nothing when the peer is gone."""
+    try:
+        return connection.recv(1 << 16)
+    except OSError:
+        return b""
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
         return {}
     return message if isinstance(message, dict) else {}

@@ -28,13 +28,13 @@ def seal(folder: Path) -> None:
 def fault(folder: Path) -> str:
     """Why the folder is not whole; empty if it is."""
     try:
-        files = json.loads((folder / SEAL).read_text())["files"]
+        files = json.loads((folder / SEAL).read_text())["files"].items()
     except FileNotFoundError:
         return "it was never finished"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return f"its {SEAL} cannot be read ({error})"
     sizes = _sizes(folder)
-    changed = sorted(name for name, size in files.items() if sizes.get(name) != size)
+    changed = sorted(name for name, size in files if sizes.get(name) != size)
     return f"{changed[0]} is missing or was cut short" if changed else ""
 
 

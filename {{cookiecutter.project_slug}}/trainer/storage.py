@@ -34,7 +34,7 @@ def to_path(address: str, mount: Path) -> Path:
     """Raises TrainerError for an address that no mount can serve."""
     for prefix in ("gs://", "/gcs/"):
         if address.startswith(prefix):
-            return mount / address.removeprefix(prefix)
+            return mount / address.removeprefix(prefix).lstrip("/")
     if "://" in address:
         raise TrainerError(f"{address}: neither a path nor gs://BUCKET/FOLDER; copy the data to a bucket first")
     return Path(address)

@@ -7,6 +7,7 @@ Source: Cloud Logging documentation, "Structured logging", 2026.
 
 import contextlib
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -64,7 +65,9 @@ class JsonLines:
         self._steps = steps
 
     def write(self, step: int, values: Values) -> None:
-        say(f"step {step}/{self._steps}  {describe(values)}", **{"step": step, **values})
+        # JSON has no NaN: the line would arrive as plain text just when a run diverges.
+        numbers = {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
+        say(f"step {step}/{self._steps}  {describe(values)}", **{"step": step, **numbers})
 
     def close(self) -> None:
         pass

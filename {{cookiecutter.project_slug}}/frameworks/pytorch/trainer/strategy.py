@@ -6,8 +6,10 @@ run resumes from its last whole checkpoint.
 """
 
 import contextlib
+import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.nn.parallel import DistributedDataParallel
@@ -70,37 +73,47 @@ def launch(cluster: Cluster, timeout: float, main: Callable[..., None], *args: A
     if all(node.host in LOOPBACK for node in cluster.nodes):
         # The host name of a laptop often leads nowhere; gloo must not try it.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    # The agent would log its own traceback for each failed process; we say who failed, the process why.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     try:
         elastic_launch(config, _process)(main, args)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         raise ProcessError(f"process {rank} of {cluster.name} failed", failure.exitcode) from None
+    except SignalException as error:
+        raise ProcessError(f"{cluster.name} was stopped by {error.sigval.name}", -error.sigval) from None
 
 
 def _process(main: Callable[..., None], args: tuple[Any, ...]) -> None:
-    """What the agent starts: `main`, its user errors as one sentence."""
+    """What the agent starts: `main`, or after an error the end of the process, at once.
+
+    Tearing down a process group whose peers are gone can hang or abort; exiting cannot.
+    """
     try:
-        main(*args)
+        return main(*args)
     except TrainerError as error:
         say(str(error), "ERROR")
-        sys.exit(1)
+    except Exception:
+        traceback.print_exc()
+    sys.stdout.flush()
+    os._exit(1)
 
 
 class ProcessError(TrainerError):
-    """A process of this replica failed; its own output has said why."""
+    """A process of this replica failed, its own output has said why; or the replica was stopped."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         # Minus a signal's number, as Python reports it, becomes 128 plus it, as containers do.
         self.exit_code = 128 - exit_code if exit_code < 0 else exit_code or 1
-        super().__init__(f"{text} with exit code {self.exit_code}")
+        super().__init__(f"{text} (exit code {self.exit_code})")
 
 
 @contextlib.contextmanager
 def join(timeout: float) -> Iterator[World]:
     """Join the process group, once, in a process that `launch` started.
 
-    The wrapped model must be gone when the block ends: its reducer would own the group's last reference
-    and wait, with Python's lock held, for threads of the group that need this lock.
+    The wrapped model must be gone when the block ends. Its reducer would own the group's last reference and
+    wait, with Python's lock held, for threads of the group that need this lock (pytorch/pytorch#56297).
     """
     backend, device = "gloo", torch.device("cpu")
     if torch.cuda.is_available():
@@ -109,7 +122,6 @@ def join(timeout: float) -> Iterator[World]:
         torch.cuda.set_device(device)
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
     yield World(dist.get_rank(), dist.get_world_size(), device)
-    # Not after an error: its traceback still holds the model, and the process ends anyway.
     dist.destroy_process_group()
 
 

@@ -26,6 +26,10 @@ def export(model: keras.Model, images: Images, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as aside:
         model.export(aside, verbose=False)
         shutil.copytree(aside, folder, dirs_exist_ok=True)
+    prove(model, images, folder)
+
+
+def prove(model: keras.Model, images: Images, folder: Path) -> None:
     reloaded = tf.saved_model.load(str(folder))
     expected, answer = model(images), reloaded.serve(images)
     if not np.allclose(expected, answer, atol=1e-5):

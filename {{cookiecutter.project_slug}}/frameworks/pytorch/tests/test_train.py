@@ -1,0 +1,101 @@
+"""Training, for real: several processes, their losses, their failures and their checkpoints."""
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training import Run, eventually, processes, train
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+STEPS = ("--steps", "50")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One process, 50 steps."""
+    return train(tmp_path_factory.mktemp("alone"), 1, *STEPS)
+
+
+def weights(run: Run) -> dict[str, torch.Tensor]:
+    loaded: dict[str, torch.Tensor] = torch.load(run.output_folder / "model/weights.pt")
+    return loaded
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_losses_do_not_depend_on_the_number_of_processes(count: int, alone: Run, tmp_path: Path) -> None:
+    together = train(tmp_path, count, *STEPS)
+    assert together.code == 0, together.output
+    assert len(together.losses) == 50
+    assert together.losses == pytest.approx(alone.losses, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_batch_that_does_not_divide_evenly_changes_nothing(tmp_path: Path) -> None:
+    flags = ("--global-batch", "25", "--steps", "10")
+    one, three = train(tmp_path / "1", 1, *flags), train(tmp_path / "3", 3, *flags)
+    assert three.losses == pytest.approx(one.losses, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_micro_batches_change_nothing_but_memory(alone: Run, tmp_path: Path) -> None:
+    accumulated = train(tmp_path, 1, *STEPS, "--accumulate", "5")
+    assert accumulated.losses == pytest.approx(alone.losses, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_the_exported_model_is_where_vertex_wants_it(alone: Run) -> None:
+    assert sorted(path.name for path in (alone.output_folder / "model").iterdir()) == ["model.pt2", "weights.pt"]
+    assert any((alone.output_folder / "logs").iterdir())
+
+
+@linux
+@pytest.mark.slow
+def test_a_killed_worker_ends_the_job_and_the_next_run_resumes_bit_for_bit(tmp_path: Path) -> None:
+    flags = ("--steps", "40", "--checkpoint-every", "15")
+    checkpoints = tmp_path / "broken/.vertex/gcs/b/run/checkpoints"
+    victims: list[int] = []
+
+    def kill_a_worker_after_the_first_checkpoint() -> None:
+        if not victims and (checkpoints / "step-000000015/sealed.json").exists():
+            victims.extend(processes('"workerpool1", "index": 0', "multiprocessing.spawn"))
+            os.kill(victims[0], signal.SIGKILL)
+
+    broken = train(tmp_path / "broken", 2, *flags, watch=kill_a_worker_after_the_first_checkpoint)
+    assert broken.code == 1
+    assert "Job failed: workerpool1-0 was ended by SIGKILL" in broken.output
+    assert eventually(lambda: not processes("CLUSTER_SPEC", str(tmp_path)))
+
+    resumed, unbroken = train(tmp_path / "broken", 2, *flags), train(tmp_path / "whole", 2, *flags)
+    assert any("resumed at step" in report["message"] for report in resumed.reports)
+    expected = weights(unbroken)
+    assert all(torch.equal(value, expected[name]) for name, value in weights(resumed).items())
+    assert resumed.losses == unbroken.losses[-len(resumed.losses) :]
+
+
+@linux
+@pytest.mark.slow
+def test_a_stopped_launcher_leaves_no_process(tmp_path: Path) -> None:
+    flags = ("--steps", "5000")
+
+    def kill_the_launcher_once_it_trains() -> None:
+        if "loss" in (tmp_path / "shown.txt").read_text():
+            (launcher,) = processes("launch\0run\0job.yaml", f"PWD={tmp_path}") or processes("launch\0run\0job.yaml")
+            os.kill(launcher, signal.SIGKILL)
+
+    assert train(tmp_path, 2, *flags, watch=kill_the_launcher_once_it_trains).code == -signal.SIGKILL
+    assert eventually(lambda: not processes("CLUSTER_SPEC", str(tmp_path)))
+
+
+@pytest.mark.slow
+def test_other_flags_than_those_of_the_checkpoint_are_refused_in_one_sentence(tmp_path: Path, alone: Run) -> None:
+    shutil.copytree(alone.output_folder / "checkpoints", tmp_path / ".vertex/gcs/b/run/checkpoints")
+    run = train(tmp_path, 1, *STEPS, "--size", "small")
+    assert run.code == 1
+    assert "does not fit this model" in run.output
+    assert "Traceback" not in run.output

@@ -1,0 +1,74 @@
+"""Training, for real: several processes, their losses, their failures and their checkpoints."""
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.training import Run, eventually, processes, train
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+STEPS = ("--steps", "50")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One process, 50 steps."""
+    return train(tmp_path_factory.mktemp("alone"), 1, *STEPS)
+
+
+def weights(run: Run) -> list[np.ndarray]:
+    model = tf.saved_model.load(str(run.output_folder / "model"))
+    return [variable.numpy() for variable in model.variables]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_losses_do_not_depend_on_the_number_of_processes(count: int, alone: Run, tmp_path: Path) -> None:
+    together = train(tmp_path, count, *STEPS)
+    assert together.code == 0, together.output
+    assert len(together.losses) == 50
+    assert together.losses == pytest.approx(alone.losses, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_the_exported_model_is_where_vertex_wants_it(alone: Run) -> None:
+    assert (alone.output_folder / "model/saved_model.pb").exists()
+    assert any((alone.output_folder / "logs").iterdir())
+
+
+@linux
+@pytest.mark.slow
+def test_a_killed_worker_ends_the_job_and_the_next_run_resumes(tmp_path: Path) -> None:
+    flags = ("--steps", "40", "--checkpoint-every", "15")
+    checkpoints = tmp_path / "broken/.vertex/gcs/b/run/checkpoints"
+    victims: list[int] = []
+
+    def kill_the_worker_after_the_first_checkpoint() -> None:
+        if not victims and (checkpoints / "step-000000015/sealed.json").exists():
+            victims.extend(processes('"workerpool1", "index": 0', "trainer.task"))
+            os.kill(victims[-1], signal.SIGKILL)
+
+    broken = train(tmp_path / "broken", 2, *flags, watch=kill_the_worker_after_the_first_checkpoint)
+    assert broken.code == 1
+    assert "Job failed: workerpool1-0 was ended by SIGKILL" in broken.output
+    assert eventually(lambda: not processes("CLUSTER_SPEC", str(tmp_path)))
+
+    resumed, unbroken = train(tmp_path / "broken", 2, *flags), train(tmp_path / "whole", 2, *flags)
+    assert any("resumed at step" in report["message"] for report in resumed.reports)
+    for ours, theirs in zip(weights(resumed), weights(unbroken), strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_other_flags_than_those_of_the_checkpoint_are_refused_in_one_sentence(tmp_path: Path, alone: Run) -> None:
+    shutil.copytree(alone.output_folder / "checkpoints", tmp_path / ".vertex/gcs/b/run/checkpoints")
+    run = train(tmp_path, 1, *STEPS, "--size", "small")
+    assert run.code == 1
+    assert "does not fit this model" in run.output
+    assert "Traceback" not in run.output

@@ -1,0 +1,64 @@
+"""One replica's command, as Vertex starts it."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launch.emulator.laptop import free_addresses
+from tests.training import PROJECT
+
+CHIEF, WORKERS = ("workerpool0", "workerpool1")
+
+
+def start(cluster: dict[str, list[str]], pool: str, index: int, folder: Path) -> "subprocess.Popen[str]":
+    spec = {"cluster": cluster, "task": {"type": pool, "index": index}}
+    return subprocess.Popen(
+        [sys.executable, "-m", "trainer.task", "--rollcall-timeout", "3"],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(PROJECT), "CLUSTER_SPEC": json.dumps(spec)},
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_an_absent_worker_is_named_by_every_replica_within_the_timeout(tmp_path: Path) -> None:
+    chief, *workers = free_addresses(3)
+    cluster = {CHIEF: [chief], WORKERS: workers}
+    began = time.monotonic()
+    present = [start(cluster, CHIEF, 0, tmp_path), start(cluster, WORKERS, 0, tmp_path)]
+    said = [process.communicate(timeout=60)[0] for process in present]
+    assert [process.returncode for process in present] == [1, 1]
+    assert all("workerpool1-1 is absent" in text and "Traceback" not in text for text in said)
+    assert time.monotonic() - began < 40  # most of it imports
+
+
+def test_a_reducer_that_is_told_to_train_says_so_at_once(tmp_path: Path) -> None:
+    cluster = {CHIEF: ["a:2222"], WORKERS: ["b:2222"], "workerpool2": ["c:2222"]}
+    process = start(cluster, "workerpool2", 0, tmp_path)
+    assert "workerpool2-0: only pools 0 and 1 train" in process.communicate(timeout=60)[0]
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--steps", "0"], "--steps is 0, must be at least 1"),
+        (["--data", "gs://no/such"], "--data gs://no/such: there is no folder"),
+        (["--patch", "3", "--steps", "60"], "--patch is 3, must divide the image"),
+        (["--global-batch", "0", "--warmup", "-1"], "--warmup is -1"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_1(flags: list[str], words: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "trainer.task", *flags]
+    run = subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": str(PROJECT)}, capture_output=True, text=True, timeout=90
+    )
+    assert run.returncode == 1
+    assert words in run.stdout
+    assert "Traceback" not in run.stdout + run.stderr

@@ -1,0 +1,117 @@
+"""Real training for tests: a job in the local Vertex, in a folder of its own, with a hard deadline."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+PROJECT = Path(__file__).resolve().parents[1]
+SETTINGS = 'project = "p"\nregion = "us-central1"\nbucket = "b"\nimage = "image"\n'
+DEADLINE = 150.0  # seconds; several times what these runs need
+
+# A small batch, a steady rate and every loss reported: steps can be compared one by one.
+FLAGS = ("--global-batch", "24", "--warmup", "5", "--log-every", "1", "--evaluate-every", "1000")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job that has ended: its exit code, what was shown, and what each replica printed."""
+
+    code: int
+    output: str
+    lines: dict[str, list[str]]
+    folder: Path
+
+    @property
+    def reports(self) -> list[dict[str, Any]]:
+        """The JSON lines of the chief."""
+        lines = self.lines.get("workerpool0-0", [])
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    @property
+    def losses(self) -> list[float]:
+        return [report["train/loss"] for report in self.reports if "train/loss" in report]
+
+    @property
+    def output_folder(self) -> Path:
+        """What AIP_MODEL_DIR and the like are below."""
+        return self.folder / ".vertex/gcs/b/run"
+
+
+def train(folder: Path, count: int, *flags: str, watch: Callable[[], None] = lambda: None) -> Run:
+    """Train with `count` replicas to the end of the job; `watch` is called again and again meanwhile."""
+    with started(folder, count, *flags) as (process, show):
+        deadline = time.monotonic() + DEADLINE
+        while process.poll() is None:
+            assert time.monotonic() < deadline, f"still running after {DEADLINE:g} s:\n{show.read_text()}"
+            watch()
+            time.sleep(0.05)
+    (logs,) = sorted((folder / ".vertex/jobs").iterdir())[-1:]
+    lines = {path.stem: path.read_text().splitlines() for path in logs.iterdir()}
+    return Run(process.returncode, show.read_text(), lines, folder)
+
+
+@contextlib.contextmanager
+def started(folder: Path, count: int, *flags: str) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
+    """The running launcher and the file that its output goes to; nothing outlives the block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "vertex.toml").write_text(SETTINGS)
+    (folder / "job.yaml").write_text(yaml.safe_dump(job(count)))
+    show = folder / "shown.txt"
+    command = [sys.executable, "-m", "launch", "run", "job.yaml", "--", *FLAGS, *flags]
+    with show.open("wb") as output:
+        environment = os.environ | {"PYTHONPATH": str(PROJECT)}
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            yield process, show
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def job(count: int) -> dict[str, Any]:
+    """A CustomJobSpec of one chief and count - 1 workers."""
+    pool = {
+        "machineSpec": {"machineType": "n1-standard-4"},
+        "replicaCount": 1,
+        "containerSpec": {
+            "imageUri": "image",
+            "command": ["python", "-m", "trainer.task"],
+            "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
+        },
+    }
+    pools = [pool, pool | {"replicaCount": count - 1}] if count > 1 else [pool]
+    return {"workerPoolSpecs": pools, "baseOutputDirectory": {"outputUriPrefix": "gs://b/run"}}
+
+
+def processes(*words: str) -> list[int]:
+    """The processes of this machine whose environment or command line has all these words (Linux)."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            text = (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes()
+            if all(word.encode() in text for word in words):
+                found.append(int(folder.name))
+    return found
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10) -> bool:
+    """True as soon as the condition holds, false if it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
