@@ -2,10 +2,13 @@
 
 import json
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+
 from conftest import PROJECT, Baked, bake, cookiecutter, copy_template
 
 PROBES = {
@@ -13,7 +16,11 @@ PROBES = {
     "probe.yaml": 'text: "{{ cookiecutter.__description }}"\n',
     "probe.json": '{"text": "{{ cookiecutter.__description }}"}\n',
 }
-READERS = {"probe.toml": tomllib.loads, "probe.yaml": yaml.safe_load, "probe.json": json.loads}
+READERS: dict[str, Callable[[str], Any]] = {
+    "probe.toml": tomllib.loads,
+    "probe.yaml": yaml.safe_load,
+    "probe.json": json.loads,
+}
 
 REFUSED = [
     ("project_slug", "a/b"),
@@ -141,9 +148,7 @@ def test_a_mistyped_region_is_answered_with_the_nearest(tmp_path: Path) -> None:
 
 def test_a_region_without_the_accelerator_is_answered_with_those_that_have_it(tmp_path: Path) -> None:
     (sentence,) = sentences(bake(tmp_path, region="us-east4", worker_machine="n1-highmem-96"))
-    assert sentence.endswith(
-        "these regions have it: asia-east1, europe-west4, us-central1, us-east1, us-west1"
-    )
+    assert sentence.endswith("these regions have it: asia-east1, europe-west4, us-central1, us-east1, us-west1")
 
 
 @pytest.mark.parametrize("text", KEPT)
@@ -164,9 +169,7 @@ def test_an_awkward_author_owns_the_license(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("mark", ["{{ 6 * 7 }}", "{% raw %}", "{# hidden #}"])
-def test_a_typed_template_mark_is_refused_because_an_update_would_execute_it(
-    tmp_path: Path, mark: str
-) -> None:
+def test_a_typed_template_mark_is_refused_because_an_update_would_execute_it(tmp_path: Path, mark: str) -> None:
     copy_template(tmp_path / "template")
     (sentence,) = sentences(cookiecutter(tmp_path, typed=f"\n\n{mark}\n" + "\n" * 8))
     assert sentence.startswith(f"description: {mark!r}")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from conftest import PROJECT, ROOT, bake, cookiecutter
 
 QUESTIONS = json.loads((ROOT / "cookiecutter.json").read_text(encoding="utf-8"))
@@ -54,11 +55,7 @@ def job(project: Path, name: str) -> Any:
 
 def matches(pattern: re.Pattern[str], project: Path) -> list[str]:
     """Where the pattern is found, as file:line: text, to be read in a failure."""
-    lines = (
-        (name, n, line)
-        for name, text in texts(project).items()
-        for n, line in enumerate(text.splitlines(), 1)
-    )
+    lines = ((name, n, line) for name, text in texts(project).items() for n, line in enumerate(text.splitlines(), 1))
     return [f"{name}:{n}: {line.strip()}" for name, n, line in lines if pattern.search(line)]
 
 
@@ -131,9 +128,7 @@ def test_the_settings_and_the_jobs_name_the_same_bucket_and_image(project: Path)
         ("a3-highgpu-8g", 2, 13),
     ],
 )
-def test_reducers_match_the_bandwidth_of_the_trainers(
-    tmp_path: Path, machine: str, count: int, reducers: int
-) -> None:
+def test_reducers_match_the_bandwidth_of_the_trainers(tmp_path: Path, machine: str, count: int, reducers: int) -> None:
     project = bake(tmp_path, worker_machine=machine, machine_count=str(count)).project
     pools = job(project, "reduction-server")["workerPoolSpecs"]
     assert [pool["replicaCount"] for pool in pools] == [1, count - 1, reducers]
@@ -150,9 +145,7 @@ def test_reducers_match_the_bandwidth_of_the_trainers(
         ("g2-standard-24", 2, 96),
     ],
 )
-def test_every_gpu_gets_the_same_number_of_samples(
-    tmp_path: Path, machine: str, count: int, batch: int
-) -> None:
+def test_every_gpu_gets_the_same_number_of_samples(tmp_path: Path, machine: str, count: int, batch: int) -> None:
     project = bake(tmp_path, worker_machine=machine, machine_count=str(count)).project
     for name in ("single", "workers", "reduction-server"):
         args = job(project, name)["workerPoolSpecs"][0]["containerSpec"]["args"]

@@ -8,10 +8,11 @@ import typer
 from google.api_core.exceptions import GoogleAPICallError
 from google.auth.exceptions import GoogleAuthError
 from rich.console import Console
+from rich.text import Text
 
 from launch import local, rules, settings, spec, submit
 from launch.faults import FaultError
-from launch.replicas import limit, with_arguments
+from launch.replicas import limit, require_commands, with_arguments
 from launch.settings import Settings
 from launch.spec import Job
 
@@ -43,12 +44,17 @@ def run(
 ) -> None:
     """Run a job in the local Vertex: each replica a process, with the service's environment."""
     loaded = approved(job)
+    require_commands(loaded)
     limited = limit(loaded, max_replicas) if max_replicas else loaded
     wanted = with_arguments(limited, arguments or ())
     home = local.Home()
     if fresh:
         local.empty_output(wanted, home)
-    outcome = local.run(wanted, home, os.environ, console)
+    try:
+        outcome = local.run(wanted, home, os.environ, console)
+    except KeyboardInterrupt:
+        errors.print("interrupted; every replica was stopped")
+        raise typer.Exit(130) from None
     raise typer.Exit(0 if outcome.succeeded else 1)
 
 
@@ -59,7 +65,7 @@ def submit_command(
     """Send a job to Vertex AI; shows what will be sent, and asks."""
     loaded = approved(job)
     ours = settings.load(SETTINGS)
-    console.print(submit.summary(loaded, ours))
+    console.print(submit.summary(loaded, ours), markup=False)
     if not (yes or typer.confirm("Send it?")):
         raise typer.Exit(1)
     # VERTEX_ENDPOINT: a service on this machine in place of Google's.
@@ -81,15 +87,20 @@ def approves(path: Path, ours: Settings, quiet: bool = False) -> bool:
     try:
         findings = rules.findings(spec.load(path), ours)
     except FaultError as error:
-        errors.print(f"[red]{error}[/]")
+        complain(str(error))
         return False
     refused = [finding for finding in findings if finding.severity == "error"]
     for finding in findings:
         style = "red" if finding in refused else "yellow"
-        errors.print(f"{path}: [{style}]{finding.severity}[/]: {finding} ({finding.code})")
+        errors.print(Text.assemble(f"{path}: ", (finding.severity, style), f": {finding} ({finding.code})"))
     if not quiet and not refused:
-        console.print(f"{path}: [green]ok[/]")
+        console.print(Text.assemble(f"{path}: ", ("ok", "green")))
     return not refused
+
+
+def complain(text: str) -> None:
+    """A fault, as it is: brackets that the user wrote are no markup."""
+    errors.print(Text(text, style="red"))
 
 
 def main() -> None:
@@ -97,14 +108,11 @@ def main() -> None:
     try:
         app(prog_name="python -m launch")
     except FaultError as error:
-        errors.print(f"[red]{error}[/]")
+        complain(str(error))
     except (GoogleAPICallError, GoogleAuthError) as error:
-        errors.print(f"[red]Google Cloud: {error}[/]")
-    except KeyboardInterrupt:
-        errors.print("interrupted; every replica was stopped")
-        raise SystemExit(130) from None
-    else:
-        return
+        complain(f"Google Cloud: {error}")
+    except OSError as error:  # a full disk, a folder that is not ours, no network
+        complain(str(error))
     raise SystemExit(1)
 
 

@@ -8,15 +8,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.text import Text
 
 from launch.emulator import engine, laptop
 from launch.emulator.engine import Ended, Outcome
+from launch.faults import FaultError
 from launch.replicas import Replica, replicas
 from launch.spec import Job
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
+OUTPUT = "baseOutputDirectory.outputUriPrefix"
 SEVERITY_STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
+
+
+class OutputError(FaultError):
+    """The job's output folder cannot be used on this machine."""
 
 
 @dataclass(frozen=True)
@@ -51,30 +58,40 @@ def plan(job: Job, job_id: str, home: Home, environ: Mapping[str, str]) -> list[
     return [replace(one, env={**base, **shares.get(one.name, {}), **one.env}) for one in everyone]
 
 
+def output_folder(job: Job, home: Home) -> Path | None:
+    """The folder that stands for the job's output, never one outside its bucket; none if the job names none."""
+    prefix = job.spec.base_output_directory.output_uri_prefix
+    if not {"", ".", ".."}.isdisjoint(prefix.removeprefix("gs://").rstrip("/").split("/")) and prefix:
+        raise OutputError(f'{job.path}: {OUTPUT}: "{prefix}" is no folder in a bucket; write gs://BUCKET/FOLDER')
+    return laptop.bucket_path(prefix, home.buckets) if prefix else None
+
+
 def empty_output(job: Job, home: Home) -> None:
     """Forget what earlier runs of this job left in its output folder."""
-    prefix = job.spec.base_output_directory.output_uri_prefix
-    if prefix:
-        shutil.rmtree(laptop.bucket_path(prefix, home.buckets), ignore_errors=True)
+    folder = output_folder(job, home)
+    if folder and folder.parent == home.buckets:
+        raise OutputError(f"{job.path}: {OUTPUT}: is a whole bucket, which --fresh never empties; add a folder to it")
+    if folder and folder.exists():
+        shutil.rmtree(folder)
 
 
 def run(job: Job, home: Home, environ: Mapping[str, str], console: Console) -> Outcome:
     """Run the job to its end; every line of every replica is shown and kept in a log file."""
+    folder = output_folder(job, home)
     job_id = str(time.time_ns() // 1_000_000)
     everyone = plan(job, job_id, home, environ)
     started = [replica for replica in everyone if not replica.reduces]
     introduce(job.name, everyone, console)
     began = time.monotonic()
     outcome = engine.run(started, home.logs(job_id), shower(everyone, console))
-    seconds = time.monotonic() - began
-    conclude(job, outcome, seconds, home, job_id, console)
+    conclude(outcome, time.monotonic() - began, folder, home.logs(job_id), console)
     return outcome
 
 
 def introduce(name: str, everyone: Sequence[Replica], console: Console) -> None:
     reducers = [replica.name for replica in everyone if replica.reduces]
     count = len(everyone) - len(reducers)
-    console.print(f"[bold]{name}[/]: {count} {'replica' if count == 1 else 'replicas'} on this machine")
+    console.print(f"[bold]{escape(name)}[/]: {count} {'replica' if count == 1 else 'replicas'} on this machine")
     if reducers:
         listed = reducers[0] if len(reducers) == 1 else f"{reducers[0]} to {reducers[-1]}"
         console.print(
@@ -107,7 +124,7 @@ def parse_line(line: str) -> tuple[str, str]:
     return line, ""
 
 
-def conclude(job: Job, outcome: Outcome, seconds: float, home: Home, job_id: str, console: Console) -> None:
+def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, console: Console) -> None:
     """What happened, first cause first, and where everything is."""
     for first, ended in [(i == 0, ended) for i, ended in enumerate(outcome.failures)]:
         console.print(f"[bold red]Job failed: {ended}[/]" if first else f"[dim]after that {ended}[/]")
@@ -115,10 +132,9 @@ def conclude(job: Job, outcome: Outcome, seconds: float, home: Home, job_id: str
             show_last_lines(ended, console)
     if outcome.succeeded:
         console.print(f"[bold green]Job succeeded[/] in {seconds:.0f} s")
-        prefix = job.spec.base_output_directory.output_uri_prefix
-        if prefix:
-            console.print(f"output: {shown(laptop.bucket_path(prefix, home.buckets))}", soft_wrap=True)
-    console.print(f"logs:   {home.logs(job_id)}", soft_wrap=True)
+        if output:
+            console.print(f"output: {shown(output)}", soft_wrap=True)
+    console.print(f"logs:   {logs}", soft_wrap=True)
 
 
 def show_last_lines(ended: Ended, console: Console) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from google.cloud.aiplatform_v1.types import CustomJobSpec
 from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
 
+from launch.faults import FaultError
 from launch.spec import CHIEF, EVALUATORS, WORKERS, Job, Pool
 
 TRAINING_POOLS = (CHIEF, WORKERS)
@@ -24,6 +25,10 @@ PROJECT_NUMBER = "000000000000"
 
 Address = Callable[[int, int], str]
 Members = Mapping[int, tuple[str, ...]]  # pool -> addresses of its replicas
+
+
+class CommandError(FaultError):
+    """The job runs only in its image; one line for each pool whose command it does not say."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,21 @@ class Replica:
 
 def replica_name(pool: int, index: int) -> str:
     return f"workerpool{pool}-{index}"
+
+
+def require_commands(job: Job) -> None:
+    """Raises CommandError unless the job says what runs in every pool but that of the reducers."""
+    faults = []
+    for pool in job.pools:
+        if pool.spec.python_package_spec:
+            faults.append(f"{job.path}: {pool.at('pythonPackageSpec')}: runs only in Google's image; submit the job")
+        elif not (pool.spec.container_spec.command or pool.reduces):
+            cure = 'add one, such as command: ["python", "-m", "trainer.task"]'
+            faults.append(
+                f"{job.path}: {pool.at('containerSpec')}: no command, and without the image it is not known; {cure}"
+            )
+    if faults:
+        raise CommandError(*faults)
 
 
 def replicas(job: Job, job_id: str, address: Address) -> tuple[Replica, ...]:

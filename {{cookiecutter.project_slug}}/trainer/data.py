@@ -126,11 +126,13 @@ class Dataset:
         paths = sorted(str(path) for path in folder.glob(f"{split}-*.array_record"))
         if not paths:
             raise TrainerError(f"{folder}: no file {split}-*.array_record; write one with trainer.data.write")
-        broken = [path for path in paths if not _readable(path)]
-        if broken:
-            raise TrainerError(f"{broken[0]}: is not an ArrayRecord file, or was cut short; write it again")
-        self._source = grain.sources.ArrayRecordDataSource(paths)
-        if len(self._source) == 0:
+        try:
+            self._source = grain.sources.ArrayRecordDataSource(paths)
+            count = len(self._source)
+        except RuntimeError:
+            broken = next((path for path in paths if not _readable(path)), str(folder))
+            raise TrainerError(f"{broken}: is not an ArrayRecord file, or was cut short; write it again") from None
+        if count == 0:
             raise TrainerError(f"{folder}: the {split} shards hold no sample")
 
     def __len__(self) -> int:

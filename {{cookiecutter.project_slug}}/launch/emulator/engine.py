@@ -8,6 +8,7 @@ import contextlib
 import functools
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,9 +39,14 @@ class Ended:
     code: int
     last_lines: tuple[str, ...]
 
+    @property
+    def signal_name(self) -> str:
+        """The name of the signal that ended it, or "" if none did; 255, say, is no signal."""
+        return signal.Signals(self.code - 128).name if self.code - 128 in set(signal.Signals) else ""
+
     def __str__(self) -> str:
-        if self.code > 128 and self.code - 128 in set(signal.Signals):
-            return f"{self.replica.name} was ended by {signal.Signals(self.code - 128).name} (exit code {self.code})"
+        if self.signal_name:
+            return f"{self.replica.name} was ended by {self.signal_name} (exit code {self.code})"
         return f"{self.replica.name} exited with code {self.code}"
 
 
@@ -55,7 +61,9 @@ class Outcome:
         return not self.failures
 
 
-def run(replicas: Sequence[Replica], logs: Path, show: Show, grace: float = 10) -> Outcome:
+def run(
+    replicas: Sequence[Replica], logs: Path, show: Show, grace: float = 10, prefix: Sequence[str] | None = None
+) -> Outcome:
     """Run these replicas to the end of the job.
 
     Args:
@@ -63,6 +71,7 @@ def run(replicas: Sequence[Replica], logs: Path, show: Show, grace: float = 10) 
         logs: folder for one log file a replica.
         show: called with each line a replica prints, from several threads.
         grace: seconds between SIGTERM and SIGKILL.
+        prefix: command under which each replica runs; by default that of `namespace`.
     """
     logs.mkdir(parents=True, exist_ok=True)
     ends: queue.SimpleQueue[Ended] = queue.SimpleQueue()
@@ -70,7 +79,7 @@ def run(replicas: Sequence[Replica], logs: Path, show: Show, grace: float = 10) 
         running: list[_Process] = []
         try:
             for replica in replicas:
-                running.append(_Process(replica, logs, show, ends.put))
+                running.append(_Process(replica, logs, show, ends.put, namespace() if prefix is None else prefix))
             return _watch(ends, len(running), grace)
         finally:
             _stop(running, grace)
@@ -93,7 +102,7 @@ def _watch(ends: "queue.SimpleQueue[Ended]", count: int, grace: float) -> Outcom
         elif ended.replica.name == PRIMARY and not failures:
             succeeded = True
             deadline = time.monotonic() + grace
-    return Outcome(tuple(sorted(failures, key=lambda ended: ended.code <= 128)))
+    return Outcome(tuple(sorted(failures, key=lambda ended: not ended.signal_name)))
 
 
 def _stop(running: Sequence["_Process"], grace: float) -> None:
@@ -112,13 +121,15 @@ def _stop(running: Sequence["_Process"], grace: float) -> None:
 class _Process:
     """A started replica: its process group, its log and the threads that follow it."""
 
-    def __init__(self, replica: Replica, logs: Path, show: Show, ended: Callable[[Ended], None]) -> None:
+    def __init__(
+        self, replica: Replica, logs: Path, show: Show, ended: Callable[[Ended], None], prefix: Sequence[str]
+    ) -> None:
         self._replica = replica
         self._show = show
         self._log = (logs / f"{replica.name}.log").open("w", encoding="utf-8")
         self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._process = subprocess.Popen(
-            [*namespace(), sys.executable, "-I", str(SHIM), *replica.command],
+            [*prefix, sys.executable, "-I", str(SHIM), *replica.command],
             env=dict(replica.env),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -153,7 +164,9 @@ class _Process:
             self._log.write(f"{line}\n")
             self._log.flush()
             self._last_lines.append(line)
-            self._show(self._replica, line)
+            # A reader who has left, as in `| head`, must not leave the replica with a full pipe.
+            with contextlib.suppress(Exception, SystemExit):
+                self._show(self._replica, line)
 
     def _wait(self, ended: Callable[[Ended], None]) -> None:
         code = self._process.wait()
@@ -186,7 +199,10 @@ def namespace() -> tuple[str, ...]:
 
     In a namespace even a detached grandchild ends with its replica.
     """
-    own = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+    unshare = shutil.which("unshare")  # its full path: a replica may have a PATH of its own
+    if not unshare:
+        return ()
+    own = (unshare, "--pid", "--fork", "--kill-child", "--mount-proc")
     for prefix in (own, (*own, "--user", "--map-current-user")):
         with contextlib.suppress(OSError):
             if subprocess.run([*prefix, "true"], capture_output=True, timeout=10).returncode == 0:

@@ -8,10 +8,10 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.parallel import DistributedDataParallel
-from trainer.strategy import World
 
 from trainer import sealed
 from trainer.errors import TrainerError
+from trainer.strategy import World
 from trainer.telemetry import say, warn
 
 

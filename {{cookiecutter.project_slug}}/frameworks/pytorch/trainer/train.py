@@ -6,13 +6,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn, optim
 from torch.nn.functional import cross_entropy
-from trainer.checkpoint import State
-from trainer.strategy import World
 
 from trainer import checkpoint, export, model, strategy, telemetry
+from trainer.checkpoint import State
 from trainer.config import Config, learning_rate
 from trainer.data import NO_LABEL, Batch, Dataset, heldout_batches, micro_batches, train_batches
 from trainer.storage import Storage
+from trainer.strategy import World
 from trainer.telemetry import Telemetry
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from trainer.strategy import World
 
 from trainer import cluster, data, strategy, train
 from trainer.config import Config
+from trainer.strategy import World
 
 CONFIG = Config(global_batch=10, steps=12, warmup=3)
 

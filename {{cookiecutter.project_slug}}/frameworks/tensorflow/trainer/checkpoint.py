@@ -5,10 +5,10 @@ from pathlib import Path
 
 import keras
 import tensorflow as tf
-from trainer.strategy import World
 
 from trainer import sealed
 from trainer.errors import TrainerError
+from trainer.strategy import World
 from trainer.telemetry import say, warn
 
 PREFIX = "state"

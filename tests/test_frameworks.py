@@ -1,0 +1,58 @@
+"""The generated project passes its own checks and trains: each framework, for real."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import bake
+
+SESSIONS = ("lint", "types", "tests", "check", "local")
+MINUTES = 20
+
+
+@pytest.fixture(scope="module", params=["pytorch", "tensorflow"])
+def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A baked project whose environment, the slow part, is kept where BAKED says, for the next run."""
+    folder = tmp_path_factory.mktemp(request.param)
+    baked = bake(folder, framework=request.param).project
+    environment = Path(os.environ.get("BAKED", folder)) / request.param
+    environment.mkdir(parents=True, exist_ok=True)
+    (baked / ".venv").symlink_to(environment)
+    yield baked
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def run(project: Path, *command: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*command],
+        cwd=project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60 * MINUTES,
+    )
+
+
+@pytest.mark.slow
+def test_the_generated_project_passes_its_own_checks_and_trains(project: Path) -> None:
+    done = run(project, sys.executable, "-m", "nox", "--session", *SESSIONS)
+    print(done.stdout)
+    assert done.returncode == 0
+    assert "Job succeeded" in done.stdout
+    accuracy = float(done.stdout.rpartition("accuracy ")[2].partition(";")[0])
+    assert accuracy >= 0.96
+
+    shown = run(
+        project,
+        *(str(project / ".venv/bin/python"), "-m", "launch", "run", "jobs/reduction-server.yaml"),
+        *("--max-replicas", "3", "--", "--steps", "60", "--warmup", "10"),
+    )
+    print(shown.stdout)
+    assert shown.returncode == 0
+    assert "3 replicas on this machine" in shown.stdout
+    assert "not started: workerpool2-0 to workerpool2-9, reducers" in shown.stdout
