@@ -26,9 +26,11 @@ def demo(session: nox.Session) -> None:
     framework = session.posargs[0] if session.posargs else "pytorch"
     project = bake(session, framework, ROOT / "demo" / framework)
     session.run("nox", "--noxfile", str(project / "noxfile.py"), "--session", "local")
-    session.log(f"The project is in {project.relative_to(Path.cwd())}. Next: cd there, read README.md, or try")
-    session.log("  nox -s local -- jobs/reduction-server.yaml --max-replicas 3")
-    session.log("  nox -s check")
+    nox_command = Path(sys.executable).with_name("nox")
+    print(f"The project is in {project}. Next: read its README.md, or go there and try")
+    print(f"  {nox_command} -s local -- jobs/reduction-server.yaml --fresh --max-replicas 3")
+    print(f"  {nox_command} -s tests")
+    print(f"  {nox_command} -l")
 
 
 @nox.session
@@ -46,7 +48,7 @@ def lint(session: nox.Session) -> None:
     ruff = ("--config", "pyproject.toml", "--no-cache", ".")
     session.run("ruff", "check", *session.posargs, *ruff)
     session.run("ruff", "format", *([] if session.posargs else ["--check"]), *ruff)
-    session.run("mypy", "noxfile.py", "hooks/pre_gen_project.py", "tests", "benchmarks/step.py")
+    session.run("mypy", "noxfile.py", "hooks/pre_gen_project.py", "tests", "benchmarks/step.py", "benchmarks/bake.py")
     session.run("mypy", "hooks/post_gen_project.py")
     session.run("hadolint", *(str(path) for path in sorted(PROJECT.glob("frameworks/*/Dockerfile"))))
 
@@ -55,6 +57,7 @@ def lint(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Measure what the README states: step time and memory against hand-written and built-in loops."""
     session.install(*TOOLS)
+    session.run("python", "benchmarks/bake.py")
     for framework in session.posargs or FRAMEWORKS:
         project = bake(session, framework, ROOT / ".nox" / "bench" / framework)
         session.run("nox", "--noxfile", str(project / "noxfile.py"), "--session", "check")
@@ -73,7 +76,9 @@ def bake(session: nox.Session, framework: str, folder: Path) -> Path:
     if (project / ".venv").exists():
         (project / ".venv").rename(kept)
     shutil.rmtree(project, ignore_errors=True)
-    session.run("cookiecutter", "--no-input", "--output-dir", str(folder), str(ROOT), f"framework={framework}")
+    session.run(
+        "cookiecutter", "--no-input", "--output-dir", str(folder), str(ROOT), f"framework={framework}", silent=True
+    )
     if kept.exists():
         kept.rename(project / ".venv")
     return project

@@ -26,10 +26,9 @@ def python(session: nox.Session, *arguments: str) -> None:
     installed = VENV / "requirements.txt"
     if not (installed.exists() and installed.read_text() == wanted):
         session.run(sys.executable, "-m", "venv", str(VENV), external=True)
-        # The first file may name an index of its own, so it goes first and alone.
-        for files in (REQUIREMENTS[:1], REQUIREMENTS):
-            listed = [argument for path in files for argument in ("-r", str(path))]
-            session.run(str(executable), "-m", "pip", "install", "-q", "--retries=1", *listed, external=True)
+        # One by one: the first may name an index of its own, which is not asked for what the others need.
+        for path in REQUIREMENTS:
+            session.run(str(executable), "-m", "pip", "install", "-qq", "--retries=1", "-r", str(path), external=True)
         installed.write_text(wanted)
     session.run(str(executable), *arguments, external=True)
 
@@ -62,8 +61,9 @@ def check(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def local(session: nox.Session) -> None:
-    """Run a job on this machine, from its first step: nox -s local -- jobs/reduction-server.yaml."""
-    python(session, "-m", "launch", "run", *(session.posargs or ["jobs/workers.yaml", "--fresh"]))
+    """Run a job on this machine: nox -s local -- jobs/reduction-server.yaml --fresh --max-replicas 3."""
+    default = ["jobs/workers.yaml", "--fresh", "--max-replicas", "3"]
+    python(session, "-m", "launch", "run", *(session.posargs or default))
 
 
 @nox.session(venv_backend="none")

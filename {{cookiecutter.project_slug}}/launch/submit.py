@@ -22,7 +22,7 @@ def summary(job: Job, settings: Settings) -> str:
             *map(_pool_line, job.pools),
             f"  output   {spec.base_output_directory.output_uri_prefix or 'nowhere: nothing is kept'}",
             f"  account  {spec.service_account or 'Vertex AI service agent'}",
-            f"  limits   {strategy}, at most {hours:g} hours",
+            f"  limits   {strategy}, at most {hours:g} h",
         ]
     )
 

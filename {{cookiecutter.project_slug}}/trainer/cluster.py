@@ -130,7 +130,7 @@ def _object(key: str, text: str) -> dict[str, Any]:
     except ValueError as error:
         raise ClusterError(f'{key}: not JSON ({error}); expected {{"cluster": {{...}}, "task": {{...}}}}') from None
     if not isinstance(value, dict):
-        raise ClusterError(f'{key}: is a {_kind(value)}; expected {{"cluster": {{...}}, "task": {{...}}}}')
+        raise ClusterError(f'{key}: is {_kind(value)}; expected {{"cluster": {{...}}, "task": {{...}}}}')
     return value
 
 

@@ -25,6 +25,8 @@ SHIM = Path(__file__).with_name("replica.py")
 PRIMARY = "workerpool0-0"
 LAST_LINES = 20
 
+LIFELINE_SECONDS = 3
+
 # After a first failure others follow within moments; a signal among them is the likelier cause.
 SETTLE_SECONDS = 1.5
 
@@ -152,6 +154,10 @@ class _Process:
                 os.killpg(self._process.pid, number)
 
     def close(self) -> None:
+        """End what is left: by the lifeline, which reaches more, and at once if that takes too long."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._waiter.join(timeout=LIFELINE_SECONDS)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._waiter.join()
@@ -197,7 +203,7 @@ def _signals_as_exceptions() -> Iterator[None]:
 def namespace() -> tuple[str, ...]:
     """The prefix that gives a replica its own PID namespace, empty where the system permits none.
 
-    In a namespace even a detached grandchild ends with its replica.
+    In a namespace even a detached grandchild ends with its replica, also where the replica itself is killed.
     """
     unshare = shutil.which("unshare")  # its full path: a replica may have a PATH of its own
     if not unshare:

@@ -1,0 +1,68 @@
+"""The images' Dockerfiles: what hadolint does not look for, and hadolint itself."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import PROJECT, ROOT
+
+FILES = sorted((ROOT / PROJECT / "frameworks").glob("*/Dockerfile"))
+
+pytestmark = pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """(name, arguments) of each instruction, continued lines joined, comments left out."""
+    text = "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("#"))
+    lines = re.sub(r"\\\n", " ", text).splitlines()
+    return [(line.split()[0], line.split(maxsplit=1)[1].strip()) for line in lines if line.strip()]
+
+
+def of(path: Path, name: str) -> list[str]:
+    return [arguments for instruction, arguments in instructions(path) if instruction == name]
+
+
+def test_hadolint_finds_nothing(path: Path) -> None:
+    command = [str(Path(sys.executable).with_name("hadolint")), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_base_can_be_pinned_by_digest(path: Path) -> None:
+    (base,) = of(path, "ARG")
+    assert re.fullmatch(r"BASE_IMAGE=nvidia/cuda:[0-9.]+-base-ubuntu[0-9.]+", base)
+    assert of(path, "FROM") == ["${BASE_IMAGE}"]
+
+
+def test_googles_key_signs_googles_repository_only(path: Path) -> None:
+    text = " ".join(of(path, "RUN"))
+    assert "apt-key " not in text
+    assert "deb [signed-by=/usr/share/keyrings/cloud.google.asc] https://packages.cloud.google.com/apt" in text
+
+
+def test_reduction_server_is_installed_and_fast_socket_is_not(path: Path) -> None:
+    text = " ".join(of(path, "RUN"))
+    assert re.search(r"apt-get install [^&]*\bgoogle-reduction-server\b", text)
+    assert not re.search(r"apt-get install [^&]*\bgoogle-fast-socket\b", text)
+    assert "apt-get purge --yes google-fast-socket" in text
+
+
+def test_the_build_stops_if_nccl_is_too_old_for_reduction_server(path: Path) -> None:
+    (pip,) = [arguments for arguments in of(path, "RUN") if "pip install" in arguments]
+    assert re.search(r'&& python -c ".*nccl = .*assert .*>= \(2, 7\)', pip)
+
+
+def test_a_change_of_code_does_not_install_the_dependencies_again(path: Path) -> None:
+    names = [f"{name} {arguments}" for name, arguments in instructions(path)]
+    (code,) = [i for i, line in enumerate(names) if line.startswith("COPY trainer")]
+    (pip,) = [i for i, line in enumerate(names) if "pip install" in line]
+    assert pip < code
+
+
+def test_a_user_without_rights_runs_the_trainer_which_gets_the_signals_itself(path: Path) -> None:
+    assert of(path, "USER")[-1].isdigit()
+    assert json.loads(of(path, "ENTRYPOINT")[-1]) == ["python", "-m", "trainer.task"]

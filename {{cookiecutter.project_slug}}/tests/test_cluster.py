@@ -1,0 +1,215 @@
+import json
+from typing import Any
+
+import pytest
+
+from trainer.cluster import Cluster, ClusterError, Node, from_env
+
+CHIEF, WORKERS, REDUCERS, EVALUATORS = ("workerpool0", "workerpool1", "workerpool2", "workerpool3")
+FULL = {
+    CHIEF: ["job-workerpool0-0:2222"],
+    WORKERS: ["job-workerpool1-0:2222", "job-workerpool1-1:2222"],
+    REDUCERS: ["job-workerpool2-0:2222", "job-workerpool2-1:2222"],
+    EVALUATORS: ["job-workerpool3-0:2222"],
+}
+TRAINING = ["workerpool0-0", "workerpool1-0", "workerpool1-1"]
+
+
+def cluster_spec(cluster: Any, pool: Any = CHIEF, index: Any = 0, **task: Any) -> dict[str, str]:
+    spec = {"cluster": cluster, "environment": "cloud", "task": {"type": pool, "index": index, **task}, "job": {}}
+    return {"CLUSTER_SPEC": json.dumps(spec)}
+
+
+def tf_config(cluster: Any, role: Any = "chief", index: Any = 0, **task: Any) -> dict[str, str]:
+    config = {"cluster": cluster, "task": {"type": role, "index": index, "cloud": "c", **task}, "job": "{}"}
+    return {"TF_CONFIG": json.dumps(config)}
+
+
+def names(nodes: tuple[Node, ...]) -> list[str]:
+    return [node.name for node in nodes]
+
+
+def test_with_nothing_set_it_is_a_cluster_of_one() -> None:
+    cluster = from_env({})
+    assert cluster == Cluster()
+    assert (cluster.rank, cluster.trains, len(cluster.nodes)) == (0, True, 1)
+
+
+def test_empty_variables_are_as_good_as_absent_ones() -> None:
+    assert from_env({"CLUSTER_SPEC": "", "TF_CONFIG": ""}) == Cluster()
+
+
+def test_pools_0_and_1_train_with_the_chief_first() -> None:
+    cluster = from_env(cluster_spec(FULL))
+    assert names(cluster.nodes) == TRAINING
+    assert cluster.chief.address == "job-workerpool0-0:2222"
+
+
+def test_every_training_replica_finds_its_own_rank_in_the_same_list() -> None:
+    ranks = {}
+    for name in TRAINING:
+        pool, _, index = name.rpartition("-")
+        cluster = from_env(cluster_spec(FULL, pool, int(index)))
+        ranks[cluster.name] = cluster.rank
+        assert names(cluster.nodes) == TRAINING
+    assert ranks == {name: rank for rank, name in enumerate(TRAINING)}
+
+
+def test_reducers_and_evaluators_are_known_and_never_counted() -> None:
+    cluster = from_env(cluster_spec(FULL))
+    assert names(cluster.reducers) == ["workerpool2-0", "workerpool2-1"]
+    assert names(cluster.evaluators) == ["workerpool3-0"]
+    assert len(cluster.nodes) == 3
+
+
+@pytest.mark.parametrize(("pool", "index"), [(REDUCERS, 1), (EVALUATORS, 0)])
+def test_who_does_not_train_has_no_rank_and_is_told_so(pool: str, index: int) -> None:
+    cluster = from_env(cluster_spec(FULL, pool, index))
+    assert not cluster.trains
+    with pytest.raises(ClusterError, match=f"{pool}-{index}: only pools 0 and 1 train"):
+        _ = cluster.rank
+
+
+def test_the_number_of_reducers_changes_nothing_for_those_that_train() -> None:
+    without = from_env(cluster_spec({pool: FULL[pool] for pool in (CHIEF, WORKERS)}, WORKERS, 1))
+    with_many = from_env(cluster_spec(FULL | {REDUCERS: [f"r{i}:2222" for i in range(20)]}, WORKERS, 1))
+    assert (without.nodes, without.rank) == (with_many.nodes, with_many.rank)
+
+
+@pytest.mark.parametrize(("trial", "read"), [("3", "3"), (3, "3"), ("", ""), (None, "")])
+def test_the_trial_of_a_tuning_job_is_known_by_its_id(trial: Any, read: str) -> None:
+    assert from_env(cluster_spec(FULL, trial=trial)).trial == read
+
+
+def test_without_tuning_there_is_no_trial() -> None:
+    assert from_env(cluster_spec(FULL)).trial == ""
+
+
+@pytest.mark.parametrize("workers", [{}, {WORKERS: []}, {WORKERS: None}])
+def test_an_empty_pool_and_an_absent_one_are_the_same(workers: dict[str, Any]) -> None:
+    cluster = from_env(cluster_spec({CHIEF: ["a:2222"], REDUCERS: ["c:2222"], **workers}))
+    assert names(cluster.nodes) == ["workerpool0-0"]
+    assert names(cluster.reducers) == ["workerpool2-0"]
+
+
+def test_one_machine_is_a_cluster_of_one_with_an_address_of_its_own() -> None:
+    cluster = from_env(cluster_spec({CHIEF: ["job-workerpool0-0:2222"]}))
+    assert (cluster.rank, cluster.nodes) == (0, (Node("workerpool0-0", "job-workerpool0-0:2222"),))
+
+
+def test_an_index_in_quotes_and_keys_of_tomorrow_are_taken() -> None:
+    spec = json.loads(cluster_spec(FULL, WORKERS, "1")["CLUSTER_SPEC"]) | {"open_ports": [3333]}
+    assert from_env({"CLUSTER_SPEC": json.dumps(spec)}).name == "workerpool1-1"
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port"),
+    [("a.b:2222", "a.b", 2222), ("[::1]:80", "::1", 80), ("10.0.0.3:65535", "10.0.0.3", 65535)],
+)
+def test_an_address_is_a_host_and_a_port(address: str, host: str, port: int) -> None:
+    node = Node("workerpool0-0", address)
+    assert (node.host, node.port) == (host, port)
+
+
+@pytest.mark.parametrize("role", ["chief", "master"])
+def test_chief_and_master_are_the_same_replica(role: str) -> None:
+    cluster = from_env(tf_config({role: ["a:2222"], "worker": ["b:2222"]}, role))
+    assert (cluster.name, cluster.rank) == ("workerpool0-0", 0)
+    assert names(cluster.nodes) == ["workerpool0-0", "workerpool1-0"]
+
+
+def test_tf_config_says_the_same_as_cluster_spec() -> None:
+    roles = {"chief": FULL[CHIEF], "worker": FULL[WORKERS], "ps": FULL[REDUCERS]}
+    spec = {pool: FULL[pool] for pool in (CHIEF, WORKERS, REDUCERS)}
+    assert from_env(tf_config(roles, "worker", 1, trial="7")) == from_env(cluster_spec(spec, WORKERS, 1, trial="7"))
+
+
+def test_reducers_that_tf_config_lists_as_ps_never_count() -> None:
+    cluster = from_env(tf_config({"chief": ["a:2222"], "ps": ["c:2222", "d:2222"]}))
+    assert names(cluster.nodes) == ["workerpool0-0"]
+    assert names(cluster.reducers) == ["workerpool2-0", "workerpool2-1"]
+
+
+def test_an_evaluator_that_tf_config_does_not_list_knows_its_name_and_does_not_train() -> None:
+    cluster = from_env(tf_config({"chief": ["a:2222"], "worker": ["b:2222"]}, "evaluator", 2))
+    assert (cluster.name, cluster.trains) == ("workerpool3-2", False)
+    assert names(cluster.nodes) == ["workerpool0-0", "workerpool1-0"]
+
+
+def test_without_a_chief_in_tf_config_the_first_worker_leads() -> None:
+    cluster = from_env(tf_config({"worker": ["a:2222", "b:2222"]}, "worker", 1))
+    assert (cluster.chief.name, cluster.rank, len(cluster.nodes)) == ("workerpool1-0", 1, 2)
+
+
+def test_cluster_spec_goes_before_tf_config() -> None:
+    both = cluster_spec(FULL, WORKERS, 1) | tf_config({"chief": ["other:1"]})
+    assert from_env(both).name == "workerpool1-1"
+
+
+def test_variables_that_count_machines_are_never_read() -> None:
+    node_level = {"RANK": "7", "WORLD_SIZE": "9", "LOCAL_RANK": "5", "MASTER_ADDR": "other", "MASTER_PORT": "1"}
+    assert from_env(node_level) == Cluster()
+    assert from_env(node_level | cluster_spec(FULL, WORKERS, 0)) == from_env(cluster_spec(FULL, WORKERS, 0))
+
+
+ONE = {CHIEF: ["a:2222"]}
+TWO = {CHIEF: ["a:2222"], WORKERS: ["b:2222"]}
+SHAPE = 'expected {"cluster": {...}, "task": {...}}'
+TASK = 'expected {"type": "workerpool0", "index": 0}'
+
+# What is wrong, the environment, and words that its one sentence must hold.
+MALFORMED: list[tuple[str, dict[str, str], list[str]]] = [
+    ("not JSON", {"CLUSTER_SPEC": "workerpool0"}, ["CLUSTER_SPEC: not JSON", SHAPE]),
+    ("cut short", {"CLUSTER_SPEC": '{"cluster": {"workerpool0"'}, ["CLUSTER_SPEC: not JSON", SHAPE]),
+    ("a list", {"CLUSTER_SPEC": "[]"}, ["CLUSTER_SPEC: is a list", SHAPE]),
+    ("a number", {"CLUSTER_SPEC": "1"}, ["CLUSTER_SPEC: is a number", SHAPE]),
+    ("null", {"CLUSTER_SPEC": "null"}, ["CLUSTER_SPEC: is missing", SHAPE]),
+    ("no cluster", {"CLUSTER_SPEC": '{"task": {}}'}, ["cluster is missing", '{"workerpool0": ["host:2222"], ...}']),
+    ("cluster is a list", cluster_spec(["a:2222"]), ["cluster is a list", '"host:2222"']),
+    ("unknown pool", cluster_spec(ONE | {"workerpool4": []}), ["cluster.workerpool4 is unknown", "workerpool3"]),
+    ("role for a pool", cluster_spec({"chief": ["a:2222"]}), ["cluster.chief is unknown", "workerpool0"]),
+    ("no chief", cluster_spec({WORKERS: ["b:2222"]}, WORKERS), ["cluster.workerpool0 has 0 replicas", "exactly one"]),
+    ("two chiefs", cluster_spec({CHIEF: ["a:1", "b:1"]}), ["cluster.workerpool0 has 2 replicas", "exactly one"]),
+    ("text for a pool", cluster_spec({CHIEF: "a:2222"}), ["cluster.workerpool0 is a string", '["host:2222"]']),
+    ("no text for a pool", cluster_spec(ONE | {WORKERS: ""}), ["cluster.workerpool1 is a string", '["host:2222"]']),
+    ("object for a pool", cluster_spec({CHIEF: {"0": "a:1"}}), ["cluster.workerpool0 is an object", '["host:2222"]']),
+    ("no port", cluster_spec({CHIEF: ["a"]}), ['cluster.workerpool0[0] is "a"', "host:port"]),
+    ("empty port", cluster_spec({CHIEF: ["a:"]}), ['[0] is "a:"', "host:port"]),
+    ("no host", cluster_spec({CHIEF: [":2222"]}), ['[0] is ":2222"', "host:port"]),
+    ("port too large", cluster_spec({CHIEF: ["a:65536"]}), ['[0] is "a:65536"', "host:port"]),
+    ("port in other digits", cluster_spec({CHIEF: ["a:\u00b2"]}), ["[0] is", "host:port"]),
+    ("address is a number", cluster_spec({CHIEF: [2222]}), ["[0] is 2222", "host:port"]),
+    ("second address", cluster_spec(TWO | {WORKERS: ["b:1", None]}), ["workerpool1[1] is null", "host:port"]),
+    ("no task", {"CLUSTER_SPEC": json.dumps({"cluster": ONE})}, ["task is missing", TASK]),
+    ("task is text", {"CLUSTER_SPEC": json.dumps({"cluster": ONE, "task": "chief"})}, ["task is a string", TASK]),
+    ("unknown type", cluster_spec(ONE, "worker"), ['task.type is "worker"', "expected one of workerpool0"]),
+    ("type is a list", cluster_spec(ONE, [CHIEF]), ["task.type is [", "expected one of workerpool0"]),
+    ("type is missing", cluster_spec(ONE, None), ["task.type is null", "expected one of workerpool0"]),
+    ("index is text", cluster_spec(ONE, CHIEF, "first"), ['task.index is "first"', TASK]),
+    ("index in other digits", cluster_spec(ONE, CHIEF, "\u00b2"), ["task.index is", TASK]),
+    ("index below 0", cluster_spec(TWO, WORKERS, -1), ["task.index is -1", TASK]),
+    ("index is a fraction", cluster_spec(TWO, WORKERS, 0.5), ["task.index is 0.5", TASK]),
+    ("index is true", cluster_spec(TWO, WORKERS, True), ["task.index is true", TASK]),
+    ("index too large", cluster_spec(TWO, WORKERS, 1), ["task.index is 1", "an index into that list"]),
+    ("pool without replicas", cluster_spec(ONE, REDUCERS), ["task.index is 0", "lists 0 replicas"]),
+    ("trial is a list", cluster_spec(ONE, trial=["1"]), ["task.trial is a list", 'as in "3"']),
+    ("trial is true", cluster_spec(ONE, trial=True), ["task.trial is true or false", 'as in "3"']),
+    ("TF_CONFIG, not JSON", {"TF_CONFIG": "{"}, ["TF_CONFIG: not JSON", SHAPE]),
+    ("TF_CONFIG, pool for a role", tf_config(ONE), ["TF_CONFIG: cluster.workerpool0 is unknown", "chief"]),
+    ("TF_CONFIG, unknown role", tf_config({"chief": ["a:1"]}, "boss"), ['task.type is "boss"', "chief, master"]),
+    ("TF_CONFIG, nobody trains", tf_config({"ps": ["a:1"]}, "ps"), ["no chief and no worker", "at least one"]),
+    ("TF_CONFIG, role not listed", tf_config({"worker": ["a:1"]}, "chief"), ["task.index is 0", "lists 0 replicas"]),
+    ("TF_CONFIG, two chiefs", tf_config({"chief": ["a:1"], "master": ["b:1"]}), ["2 replicas", "at most one"]),
+    ("TF_CONFIG, two evaluators", tf_config({"chief": ["a:1"], "evaluator": ["b:1"]}, "evaluator", 1), ["index is 1"]),
+]
+
+
+@pytest.mark.parametrize(("environ", "words"), [row[1:] for row in MALFORMED], ids=[row[0] for row in MALFORMED])
+def test_a_malformed_variable_is_one_sentence_with_the_key_and_the_shape(
+    environ: dict[str, str], words: list[str]
+) -> None:
+    with pytest.raises(ClusterError) as caught:
+        from_env(environ)
+    (sentence,) = str(caught.value).splitlines()
+    assert sentence.startswith(f"{next(iter(environ))}: ")
+    assert [word for word in [*words, "expected"] if word not in sentence] == []

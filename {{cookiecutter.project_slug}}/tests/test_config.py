@@ -1,0 +1,99 @@
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from trainer.config import Config, learning_rate, parse, problems
+from trainer.errors import TrainerError
+
+# The field, a value that it must not have, and words of the sentence.
+WRONG: list[tuple[str, Any, str]] = [
+    ("patch", 0, "--patch is 0, must be at least 1"),
+    ("classes", 0, "--classes is 0, must be at least 1"),
+    ("steps", 0, "--steps is 0, must be at least 1"),
+    ("global_batch", -8, "--global-batch is -8, must be at least 1"),
+    ("accumulate", 0, "--accumulate is 0, must be at least 1"),
+    ("log_every", 0, "--log-every is 0, must be at least 1"),
+    ("evaluate_every", 0, "--evaluate-every is 0, must be at least 1"),
+    ("checkpoint_every", 0, "--checkpoint-every is 0, must be at least 1"),
+    ("learning_rate", 0.0, "--learning-rate is 0.0, must be above 0"),
+    ("learning_rate", math.inf, "--learning-rate is inf, must be above 0"),
+    ("clip", math.nan, "--clip is nan, must be above 0"),
+    ("collective_timeout", -1.0, "--collective-timeout is -1.0, must be above 0"),
+    ("rollcall_timeout", 0.0, "--rollcall-timeout is 0.0, must be above 0"),
+    ("rollcall_timeout", math.inf, "--rollcall-timeout is inf, must be above 0"),
+    ("rollcall_timeout", math.nan, "--rollcall-timeout is nan, must be above 0"),
+    ("keep", 0, "--keep is 0, must be at least 1: a run without a checkpoint cannot resume"),
+    ("warmup", -1, "--warmup is -1, must be from 0 to below --steps (600)"),
+    ("warmup", 600, "--warmup is 600, must be from 0 to below --steps (600)"),
+    ("noise", -0.1, "--noise is -0.1, must be 0 or more"),
+    ("noise", math.inf, "--noise is inf, must be 0 or more"),
+    ("weight_decay", math.nan, "--weight-decay is nan, must be 0 or more"),
+    ("seed", -1, "--seed is -1, must be from 0 to 2**32 - 1"),
+    ("seed", 2**32, "--seed is 4294967296, must be from 0 to 2**32 - 1"),
+]
+
+
+def test_the_defaults_have_no_problem() -> None:
+    assert list(problems(Config())) == []
+
+
+def test_no_flags_are_the_defaults() -> None:
+    assert parse([]) == Config()
+
+
+def test_each_field_has_a_flag_of_its_name_with_dashes() -> None:
+    others = Config(
+        data="gs://b/d", size="base", patch=4, classes=1000, noise=0.0, steps=2000, global_batch=192, accumulate=2,
+        learning_rate=1e-4, warmup=7, weight_decay=0.1, clip=2.0, seed=3, log_every=5, evaluate_every=6,
+        checkpoint_every=8, keep=9, rollcall_timeout=5.0, collective_timeout=20.0,
+    )  # fmt: skip
+    flags = [(f"--{field.name.replace('_', '-')}", str(getattr(others, field.name))) for field in fields(Config)]
+    assert parse([word for flag in flags for word in flag]) == others
+    assert [field.name for field in fields(Config) if getattr(others, field.name) == field.default] == []
+
+
+@pytest.mark.parametrize(("field", "value", "words"), WRONG)
+def test_a_wrong_value_is_one_phrase_that_names_the_flag(field: str, value: Any, words: str) -> None:
+    assert next(problems(replace(Config(), **{field: value}))) == words
+
+
+def test_all_problems_come_at_once() -> None:
+    with pytest.raises(TrainerError) as caught:
+        parse(["--patch", "0", "--clip", "-1", "--seed", "-1", "--keep", "0"])
+    assert [phrase.split()[0] for phrase in str(caught.value).split("; ")] == ["--patch", "--clip", "--keep", "--seed"]
+
+
+@pytest.mark.parametrize("argv", [["--stpes", "5"], ["--steps", "many"], ["--size", "huge"], ["--steps"], ["extra"]])
+def test_a_wrong_flag_ends_with_a_usage_message(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(argv)
+    assert caught.value.code == 2
+    assert "python -m trainer.task" in capsys.readouterr().err
+
+
+def test_help_tells_each_field_and_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    text = capsys.readouterr().out
+    assert [field.name for field in fields(Config) if f"--{field.name.replace('_', '-')}" not in text] == []
+    assert "default: 600" in text
+
+
+def test_the_rate_rises_evenly_to_its_peak_and_never_starts_at_zero() -> None:
+    config = Config(steps=100, warmup=10, learning_rate=1.0)
+    assert [learning_rate(config, step) for step in range(10)] == pytest.approx([(i + 1) / 10 for i in range(10)])
+
+
+def test_after_the_warm_up_the_rate_falls_along_half_a_cosine_to_zero() -> None:
+    config = Config(steps=110, warmup=10, learning_rate=2.0)
+    rates = [learning_rate(config, step) for step in range(10, 110)]
+    assert rates == sorted(rates, reverse=True)
+    assert (rates[0], rates[50]) == pytest.approx((2.0, 1.0))
+    assert 0 < rates[-1] < 0.001
+    assert learning_rate(config, 110) == pytest.approx(0)
+
+
+def test_without_a_warm_up_the_first_step_has_the_peak_rate() -> None:
+    assert learning_rate(Config(steps=1, warmup=0, learning_rate=0.5), 0) == 0.5

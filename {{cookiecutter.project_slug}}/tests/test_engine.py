@@ -1,0 +1,240 @@
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launch.emulator import engine
+from launch.emulator.engine import LAST_LINES, Outcome, namespace
+from launch.replicas import Replica
+from tests.training import PROJECT, eventually, processes
+
+FOREVER = "import time\nwhile True: time.sleep(1)"
+FAST = 10.0  # seconds; none of these jobs needs longer
+
+# With namespaces and without: on many systems only the one or the other can be had.
+PREFIXES = [pytest.param((), id="plain"), pytest.param(namespace(), id="namespace")]
+
+
+def replica(script: str, index: int | None = None, **env: str) -> Replica:
+    """The chief, or a worker by its index, that runs a Python script."""
+    pool, index = (0, 0) if index is None else (1, index)
+    # With LC_CTYPE set, no Python on the way sets it.
+    return Replica(pool, index, (sys.executable, "-c", script), {"LC_CTYPE": "C.UTF-8"} | env)
+
+
+def run(folder: Path, *replicas: Replica, grace: float = 2, prefix: tuple[str, ...] | None = None) -> Outcome:
+    with deadline():
+        return engine.run(replicas, folder, lambda *_: None, grace, prefix)
+
+
+@contextlib.contextmanager
+def deadline(seconds: float = 30) -> Iterator[None]:
+    """A test that hangs fails."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail(f"still running after {seconds:g} s"))
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_the_job_succeeds_with_its_primary_and_the_others_are_stopped(tmp_path: Path, prefix: tuple[str, ...]) -> None:
+    mark = str(uuid.uuid4())
+    began = time.monotonic()
+    outcome = run(tmp_path, replica("print('done')"), replica(FOREVER, 0, MARK=mark), grace=0.3, prefix=prefix)
+    assert outcome == Outcome(())
+    assert time.monotonic() - began < FAST
+    assert processes(mark) == []
+
+
+def test_a_worker_that_is_ready_first_does_not_end_the_job(tmp_path: Path) -> None:
+    outcome = run(tmp_path, replica("import time; time.sleep(0.5); print('late')"), replica("", 0))
+    assert outcome.succeeded
+    assert (tmp_path / "workerpool0-0.log").read_text() == "late\n"
+
+
+def test_what_others_do_after_the_success_is_no_failure(tmp_path: Path) -> None:
+    assert run(tmp_path, replica(""), replica("import time; time.sleep(0.5); exit(3)", 0)).succeeded
+
+
+def test_a_failing_worker_ends_the_job_and_is_the_first_failure(tmp_path: Path) -> None:
+    began = time.monotonic()
+    outcome = run(tmp_path, replica(FOREVER), replica(FOREVER, 0), replica("exit(7)", 1))
+    assert [(ended.replica.name, ended.code) for ended in outcome.failures] == [("workerpool1-1", 7)]
+    assert str(outcome.failures[0]) == "workerpool1-1 exited with code 7"
+    assert time.monotonic() - began < FAST
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_signal_is_a_likelier_cause_than_the_peers_that_fell_over_before_it_was_seen(
+    tmp_path: Path, prefix: tuple[str, ...]
+) -> None:
+    killed = "import os, time; time.sleep(0.6); os.kill(os.getpid(), 9)"
+    outcome = run(tmp_path, replica("exit(1)"), replica("exit(255)", 0), replica(killed, 1), prefix=prefix)
+    assert outcome.failures[0].code == 137
+    assert str(outcome.failures[0]) == "workerpool1-1 was ended by SIGKILL (exit code 137)"
+    assert sorted(ended.code for ended in outcome.failures[1:]) == [1, 255]
+
+
+def test_the_last_lines_are_kept_and_the_log_has_all(tmp_path: Path) -> None:
+    outcome = run(tmp_path, replica("for i in range(500): print(i)\nexit(1)"))
+    lines = [str(i) for i in range(500)]
+    assert list(outcome.failures[0].last_lines) == lines[-LAST_LINES:]
+    assert (tmp_path / "workerpool0-0.log").read_text().splitlines() == lines
+
+
+def test_stdout_and_stderr_come_in_order_with_the_last_line_even_if_unfinished(tmp_path: Path) -> None:
+    script = "import os; os.write(1, b'one\\n'); os.write(2, b'two\\r\\n'); os.write(1, b'three'); exit(1)"
+    assert run(tmp_path, replica(script)).failures[0].last_lines == ("one", "two", "three")
+
+
+def test_every_line_is_shown_with_its_replica(tmp_path: Path) -> None:
+    shown: list[tuple[str, str]] = []
+    chief = replica("import time; print('a'); time.sleep(0.5)")
+    with deadline():
+        engine.run([chief, replica("print('b')", 0)], tmp_path, lambda who, line: shown.append((who.name, line)))
+    assert sorted(shown) == [("workerpool0-0", "a"), ("workerpool1-0", "b")]
+
+
+def test_output_that_cannot_be_shown_holds_no_replica_up(tmp_path: Path) -> None:
+    def gone(_: Replica, __: str) -> None:
+        raise BrokenPipeError
+
+    with deadline():
+        outcome = engine.run([replica("for i in range(50_000): print('many words')")], tmp_path, gone)
+    assert outcome.succeeded
+    assert len((tmp_path / "workerpool0-0.log").read_text().splitlines()) == 50_000
+
+
+def test_bytes_that_are_no_text_and_a_very_long_line_are_survived(tmp_path: Path) -> None:
+    script = "import os; os.write(1, bytes([0xff, 0xfe, 0x41, 10])); print('x' * 3_000_000); exit(1)"
+    odd, long = run(tmp_path, replica(script)).failures[0].last_lines
+    assert odd == "\ufffd\ufffdA"
+    assert len(long) == 3_000_000
+
+
+@pytest.mark.parametrize("command", ["no-such-command", "/no/such/file", "/"])
+def test_a_command_that_cannot_be_started_is_127_and_named(tmp_path: Path, command: str) -> None:
+    outcome = run(tmp_path, Replica(0, 0, (command, "--flag"), {}))
+    assert outcome.failures[0].code == 127
+    assert outcome.failures[0].last_lines[0].startswith(f"{command}: cannot be started: ")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_the_environment_is_exactly_what_the_replica_states(tmp_path: Path, prefix: tuple[str, ...]) -> None:
+    env = {"LC_CTYPE": "C.UTF-8", "PATH": "/nowhere", "TF_CONFIG": '{"a": "é"}', "EMPTY": ""}
+    one = Replica(0, 0, (sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))"), env)
+    assert run(tmp_path, one, prefix=prefix).succeeded
+    assert json.loads((tmp_path / "workerpool0-0.log").read_text()) == env
+
+
+def test_a_replica_has_nothing_to_read_on_standard_input(tmp_path: Path) -> None:
+    assert run(tmp_path, replica("import sys; assert sys.stdin.read() == ''")).succeeded
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_replica_is_asked_to_end_before_it_is_made_to(tmp_path: Path, prefix: tuple[str, ...]) -> None:
+    polite = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('saved')))\n"
+        "print('ready')\n"
+        "while True: time.sleep(1)"
+    )
+    chief = replica("import time; time.sleep(0.7)")
+    run(tmp_path, chief, replica(polite, 0, PYTHONUNBUFFERED="1"), grace=0.5, prefix=prefix)
+    assert (tmp_path / "workerpool1-0.log").read_text() == "ready\nsaved\n"
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_replica_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path, prefix: tuple[str, ...]) -> None:
+    mark = str(uuid.uuid4())
+    stubborn = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{FOREVER}"
+    began = time.monotonic()
+    run(tmp_path, replica("import time; time.sleep(0.5)"), replica(stubborn, 0, MARK=mark), grace=0.5, prefix=prefix)
+    assert 0.5 < time.monotonic() - began < FAST
+    assert processes(mark) == []
+
+
+# A command that starts a child, and a grandchild in a session of its own, and says when they run.
+FAMILY = f"""
+import subprocess, sys, time
+for detached in (False, True):
+    subprocess.Popen([sys.executable, "-c", {FOREVER!r}], start_new_session=detached)
+subprocess.run([sys.executable, "-c", '''
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
+'''])
+print("started", flush=True)
+"""
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("end", ["", "exit(1)", "import os; os.kill(os.getpid(), 11)"], ids=["success", "1", "signal"])
+def test_whatever_a_replica_started_ends_with_it(tmp_path: Path, end: str, prefix: tuple[str, ...]) -> None:
+    mark = str(uuid.uuid4())
+    began = time.monotonic()
+    outcome = run(tmp_path, replica(FAMILY + end, MARK=mark), prefix=prefix)
+    assert outcome.succeeded == (end == "")
+    assert "started" in (tmp_path / "workerpool0-0.log").read_text()
+    assert processes(mark) == []
+    assert time.monotonic() - began < FAST
+
+
+LAUNCHER = """
+import json, sys
+from pathlib import Path
+from launch.emulator import engine
+from launch.replicas import Replica
+
+folder = Path(sys.argv[1])
+job = json.loads((folder / "job.json").read_text())
+replicas = [Replica(*one) for one in job["replicas"]]
+outcome = engine.run(replicas, folder, lambda *_: None, 0.5, job["prefix"])
+sys.exit(0 if outcome.succeeded else 1)
+"""
+
+
+# All end with the launcher, also what was detached. Only who kills a replica's own first process as well can
+# leave something behind, and only without a namespace.
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_outlives_the_launcher(tmp_path: Path, number: signal.Signals, prefix: tuple[str, ...]) -> None:
+    mark = str(uuid.uuid4())
+    script = FAMILY + FOREVER
+    replicas = [replica(script, MARK=mark), replica(script, 0, MARK=mark)]
+    document = {"replicas": [[one.pool, one.index, one.command, one.env] for one in replicas], "prefix": prefix}
+    (tmp_path / "job.json").write_text(json.dumps(document))
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(tmp_path)], cwd=PROJECT, stderr=subprocess.PIPE)
+    logs = [tmp_path / f"{one.name}.log" for one in replicas]
+    assert eventually(lambda: all(log.exists() and "started" in log.read_text() for log in logs), 20)
+    assert len(processes(mark)) >= 8
+    launcher.send_signal(number)
+    _, said = launcher.communicate(timeout=20)
+    assert eventually(lambda: processes(mark) == [])
+    assert launcher.returncode != 0
+    assert (said.count(b"KeyboardInterrupt:") == 1) == (number != signal.SIGKILL)
+
+
+def test_signals_mean_again_what_they_meant_before(tmp_path: Path) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    run(tmp_path, replica(""))
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+@pytest.mark.skipif(not namespace(), reason="this system permits no PID namespaces")
+def test_in_a_namespace_a_replica_sees_only_itself(tmp_path: Path) -> None:
+    run(tmp_path, replica("import os; print(*sorted(p for p in os.listdir('/proc') if p.isdigit()), os.getppid())"))
+    *seen, parent = (tmp_path / "workerpool0-0.log").read_text().split()
+    assert parent == "1"
+    assert len(seen) == 2
+    assert str(os.getpid()) not in seen

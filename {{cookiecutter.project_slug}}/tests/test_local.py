@@ -1,0 +1,292 @@
+"""The command line, as a person uses it: in a project folder, with small job files."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from launch import local, spec
+from launch.local import Home, OutputError
+from tests.training import PROJECT, SETTINGS, eventually, processes
+
+MACHINE = {"machineType": "n1-standard-4"}
+GPUS = MACHINE | {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 4}
+REDUCERS = {
+    "machineSpec": MACHINE,
+    "replicaCount": 2,
+    "containerSpec": {"imageUri": "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"},
+}
+# Says who it is and with what it was started.
+HELLO = """
+import json, os, sys
+spec = json.loads(os.environ["CLUSTER_SPEC"])
+print(json.dumps({"severity": "INFO", "message": f"hello from {spec['task']['type']} {sys.argv[1:]}", "other": 1}))
+"""
+# Leaves a file where the service says that checkpoints belong.
+SAVE = """
+import os, pathlib
+folder = pathlib.Path(os.environ["GCS_MOUNT"], os.environ["AIP_CHECKPOINT_DIR"].removeprefix("gs://"))
+folder.mkdir(parents=True, exist_ok=True)
+print("found", *sorted(path.name for path in folder.iterdir()))
+(folder / "state").touch()
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project folder without any job."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "vertex.toml").write_text(SETTINGS)
+    return folder
+
+
+def pool(script: str, count: int = 1, **task: Any) -> dict[str, Any]:
+    container = {"imageUri": "image", "command": ["python", "-c", script], **task}
+    return {"machineSpec": GPUS, "replicaCount": count, "containerSpec": container}
+
+
+def write(project: Path, *pools: dict[str, Any], output: str = "gs://b/run", name: str = "job.yaml") -> str:
+    document = {"workerPoolSpecs": list(pools), "baseOutputDirectory": {"outputUriPrefix": output}}
+    (project / name).write_text(yaml.safe_dump(document))
+    return name
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "launch", *arguments]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(PROJECT), "COLUMNS": "80"} | more
+
+
+def launch(project: Path, *arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    run = subprocess.run(
+        command(*arguments), cwd=project, env=environment(**env), capture_output=True, text=True, timeout=60
+    )
+    assert "Traceback" not in run.stderr + run.stdout
+    return run
+
+
+def lines(text: str, start: str) -> list[str]:
+    return sorted(line for line in text.splitlines() if line.startswith(start))
+
+
+def test_check_says_ok_for_a_job_without_a_fault(project: Path) -> None:
+    run = launch(project, "check", write(project, pool(HELLO)))
+    assert (run.returncode, run.stdout, run.stderr) == (0, "job.yaml: ok\n", "")
+
+
+def test_check_refuses_a_job_and_says_why_where_and_how_to_mend_it(project: Path) -> None:
+    run = launch(project, "check", write(project, pool(HELLO, count=2)))
+    assert (run.returncode, run.stdout) == (1, "")
+    assert "job.yaml: error: workerPoolSpecs[0].replicaCount: must be 1, the chief, not 2; set it to 1" in run.stderr
+
+
+def test_check_goes_through_several_files_and_fails_if_one_is_refused(project: Path) -> None:
+    good, bad = write(project, pool(HELLO)), write(project, pool(HELLO, count=2), name="bad.yaml")
+    run = launch(project, "check", bad, "missing.yaml", good)
+    assert (run.returncode, run.stdout) == (1, "job.yaml: ok\n")
+    assert "bad.yaml: error: " in run.stderr
+    assert "missing.yaml: there is no such file" in run.stderr
+
+
+@pytest.mark.parametrize("arguments", [("check", "job.yaml"), ("run", "job.yaml")])
+def test_without_vertex_toml_it_is_one_sentence(project: Path, arguments: tuple[str, ...]) -> None:
+    write(project, pool(HELLO))
+    (project / "vertex.toml").unlink()
+    run = launch(project, *arguments)
+    assert run.returncode == 1
+    assert run.stderr.startswith("vertex.toml: there is no such file; ")
+    assert run.stderr.count("\n") == 1
+
+
+def test_brackets_in_a_file_are_shown_as_they_are(project: Path) -> None:
+    keys = ["[/red]", "[bold]", "[link=x]y[/link]"]
+    (project / "job.yaml").write_text("".join(f'"{key}": 1\n' for key in keys))
+    said = launch(project, "check", "job.yaml").stderr
+    assert [key for key in keys if f'unknown key "{key}"' not in said] == []
+
+
+def test_run_shows_each_line_behind_the_name_of_its_replica_and_json_as_its_message(project: Path) -> None:
+    write(project, pool(HELLO + "import time; time.sleep(0.5)"), pool(HELLO, count=2))
+    run = launch(project, "run", "job.yaml")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert lines(run.stdout, "[") == [
+        "[workerpool0-0] hello from workerpool0 []",
+        "[workerpool1-0] hello from workerpool1 []",
+        "[workerpool1-1] hello from workerpool1 []",
+    ]
+    assert "job: 3 replicas on this machine" in run.stdout
+    assert re.search(r"^Job succeeded in \d+ s$", run.stdout, re.MULTILINE)
+    assert lines(run.stdout, "output: ") == ["output: .vertex/gcs/b/run"]
+
+
+def test_reducers_are_named_as_not_started_and_still_listed_in_the_cluster(project: Path) -> None:
+    count = "import json, os; print(len(json.loads(os.environ['CLUSTER_SPEC'])['cluster']['workerpool2']), 'reducers')"
+    run = launch(project, "run", write(project, pool(count), pool("", count=2), REDUCERS))
+    assert run.returncode == 0
+    assert "not started: workerpool2-0 to workerpool2-1, reducers" in run.stdout
+    assert lines(run.stdout, "[workerpool") == ["[workerpool0-0] 2 reducers"]
+
+
+def test_max_replicas_limits_those_that_train(project: Path) -> None:
+    wait = HELLO + "import time; time.sleep(0.5 * (spec['task']['type'] == 'workerpool0'))"
+    run = launch(project, "run", write(project, pool(wait), pool(wait, count=3)), "--max-replicas", "2")
+    assert run.returncode == 0
+    assert len(lines(run.stdout, "[workerpool")) == 2
+
+
+def test_what_follows_two_dashes_goes_to_every_trainer(project: Path) -> None:
+    job = write(project, pool(HELLO + "import time; time.sleep(0.5)", args=["--a"]), pool(HELLO))
+    run = launch(project, "run", job, "--", "--steps", "5", "two words")
+    assert lines(run.stdout, "[workerpool") == [
+        "[workerpool0-0] hello from workerpool0 ['--a', '--steps', '5', 'two words']",
+        "[workerpool1-0] hello from workerpool1 ['--steps', '5', 'two words']",
+    ]
+
+
+def test_nothing_of_vertex_leaks_from_the_shell_into_a_replica(project: Path) -> None:
+    show = "import os; print(*[v for v in ('RANK', 'TF_CONFIG', 'AIP_X', 'CLOUD_ML_X') if v in os.environ], 'end')"
+    leaks = {"RANK": "3", "TF_CONFIG": "{}", "AIP_X": "1", "CLOUD_ML_X": "1"}
+    run = launch(project, "run", write(project, pool(show)), **leaks)
+    assert lines(run.stdout, "[workerpool") == ["[workerpool0-0] end"]
+
+
+def test_a_run_finds_what_the_one_before_saved(project: Path) -> None:
+    job = write(project, pool(SAVE))
+    found = [lines(launch(project, "run", job).stdout, "[")[0] for _ in range(2)]
+    assert found == ["[workerpool0-0] found", "[workerpool0-0] found state"]
+
+
+def neighbours(project: Path) -> list[Path]:
+    """Files all around the output folder gs://b/run, none of them in it."""
+    buckets = project / ".vertex/gcs"
+    paths = [buckets / "b/data", buckets / "b/running/x", buckets / "c/run/x", project / ".vertex/x", project / "run"]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return paths
+
+
+def test_fresh_empties_the_output_folder_and_nothing_else(project: Path) -> None:
+    left = neighbours(project)
+    (project / ".vertex/gcs/b/run/old").mkdir(parents=True)
+    assert launch(project, "run", write(project, pool("")), "--fresh").returncode == 0
+    assert not (project / ".vertex/gcs/b/run").exists()
+    assert all(path.exists() for path in left)
+
+
+@pytest.mark.parametrize("output", ["gs://b", "gs://b/"])
+def test_fresh_never_empties_a_whole_bucket_which_may_be_the_output_folder_all_the_same(
+    project: Path, output: str
+) -> None:
+    left = neighbours(project)
+    job, home = spec.load(project / write(project, pool(HELLO), output=output)), Home(project / ".vertex")
+    with pytest.raises(OutputError, match="outputUriPrefix: is a whole bucket, which --fresh never empties"):
+        local.empty_output(job, home)
+    assert all(path.exists() for path in left)
+    assert local.output_folder(job, home) == project / ".vertex/gcs/b"
+
+
+@pytest.mark.parametrize("folder", ["b/../../x", "b/run/../..", "..", "", "/", "//b/run", "b/./run", "b//run", "/tmp"])
+def test_an_output_folder_that_leaves_its_bucket_is_refused(project: Path, folder: str) -> None:
+    left = neighbours(project)
+    job, home = spec.load(project / write(project, pool(SAVE), output=f"gs://{folder}")), Home(project / ".vertex")
+    for use in (local.output_folder, local.empty_output):
+        with pytest.raises(OutputError, match=r"outputUriPrefix: .* is no folder in a bucket; write gs://BUCKET"):
+            use(job, home)
+    assert all(path.exists() for path in left)
+
+
+def test_an_absolute_path_behind_gs_is_not_written_to(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").touch()
+    run = launch(project, "run", write(project, pool(SAVE), output=f"gs://{tmp_path}"))
+    assert (run.returncode, run.stdout) == (1, "")
+    assert "write gs://BUCKET/FOLDER" in run.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["precious", "project"]
+
+
+def test_a_failure_is_shown_with_its_last_lines_first_cause_first(project: Path) -> None:
+    fail = "print('step 1'); print('out of memory'); exit(9)"
+    run = launch(project, "run", write(project, pool("import time; time.sleep(60)"), pool(fail)))
+    assert run.returncode == 1
+    _, _, conclusion = run.stdout.partition("Job failed: ")
+    assert conclusion.splitlines()[:3] == ["workerpool1-0 exited with code 9", "    step 1", "    out of memory"]
+    assert "Job succeeded" not in run.stdout
+
+
+def test_a_job_without_an_output_folder_runs_and_has_a_log_of_all_that_was_printed(project: Path) -> None:
+    (project / "job.yaml").write_text(yaml.safe_dump({"workerPoolSpecs": [pool(HELLO)]}))
+    run = launch(project, "run", "job.yaml", "--fresh")
+    assert run.returncode == 0
+    assert "output: " not in run.stdout
+    (line,) = lines(run.stdout, "logs: ")
+    (log,) = (project / line.split()[1]).iterdir()
+    assert log.name == "workerpool0-0.log"
+    assert json.loads(log.read_text())["other"] == 1
+
+
+PACKAGE = {
+    "executorImageUri": "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-17.py310:latest",
+    "packageUris": ["gs://b/p.tar.gz"],
+    "pythonModule": "trainer.task",
+}
+
+
+# Every case is in test_replicas.py.
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ({"pythonPackageSpec": PACKAGE}, "workerPoolSpecs[0].pythonPackageSpec: runs only in Google's image"),
+        ({"containerSpec": {"imageUri": "image", "args": ["x"]}}, "workerPoolSpecs[0].containerSpec: no command"),
+    ],
+    ids=["package", "arguments"],
+)
+def test_a_job_that_runs_only_in_its_image_is_refused_in_one_sentence(
+    project: Path, task: dict[str, Any], words: str
+) -> None:
+    write(project, {"machineSpec": MACHINE, "replicaCount": 1, **task})
+    (project / ".vertex/gcs/b/run").mkdir(parents=True)
+    run = launch(project, "run", "job.yaml", "--fresh", "--", "--steps", "5")
+    assert (run.returncode, run.stdout) == (1, "")
+    refusals = [line for line in run.stderr.splitlines() if "warning" not in line]
+    assert [line.startswith(f"job.yaml: {words}") for line in refusals] == [True]
+    assert (project / ".vertex/gcs/b/run").exists()  # a refused job forgets nothing
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_is_one_line_and_exit_code_130(project: Path, number: signal.Signals) -> None:
+    mark = str(project)
+    forever = "import time; print('started', flush=True); time.sleep(1000)"
+    write(project, pool(forever, env=[{"name": "MARK", "value": mark}]))
+    launcher = subprocess.Popen(
+        command("run", "job.yaml"), cwd=project, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    logs = project / ".vertex/jobs"
+    assert eventually(lambda: any("started" in path.read_text() for path in logs.glob("*/workerpool0-0.log")), 30)
+    launcher.send_signal(number)
+    _, said = launcher.communicate(timeout=30)
+    assert (launcher.returncode, said) == (130, b"interrupted; every replica was stopped\n")
+    assert eventually(lambda: processes(f"MARK={mark}") == [])
+
+
+def test_a_reader_that_leaves_does_not_leave_the_job_hanging(project: Path) -> None:
+    many = "for i in range(10_000): print('a line of some length', i)"
+    write(project, pool(many))
+    with subprocess.Popen(
+        command("run", "job.yaml"), cwd=project, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as launcher:
+        assert launcher.stdout is not None
+        launcher.stdout.readline()
+        launcher.stdout.close()
+        launcher.wait(timeout=60)
+    (log,) = (project / ".vertex/jobs").glob("*/workerpool0-0.log")
+    assert len(log.read_text().splitlines()) == 10_000

@@ -1,0 +1,176 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.replicas import CommandError, Replica, limit, replicas, require_commands, with_arguments
+from launch.spec import Job, parse
+
+TRAINER = {
+    "imageUri": "registry/trainer:1",
+    "command": ["python", "-m", "trainer.task"],
+    "args": ["--steps", "5"],
+    "env": [{"name": "SEED", "value": "7"}, {"name": "RANK", "value": "mine"}, {"name": "NOTE", "value": ""}],
+}
+MACHINE = {"machineType": "n1-standard-4"}
+CHIEF = {"machineSpec": MACHINE, "replicaCount": 1, "containerSpec": TRAINER}
+WORKERS = CHIEF | {"replicaCount": 2}
+REDUCERS = {
+    "machineSpec": MACHINE,
+    "replicaCount": 2,
+    "containerSpec": {"imageUri": "registry/reductionserver:latest"},
+}
+EVALUATOR = CHIEF
+EVERYBODY = [CHIEF, WORKERS, REDUCERS, EVALUATOR]
+PACKAGE = {"executorImageUri": "image", "packageUris": ["gs://b/p.tar.gz"], "pythonModule": "trainer.task"}
+
+
+def job(*pools: dict[str, Any], output: str = "gs://b/run") -> Job:
+    document = {"workerPoolSpecs": pools} | ({"baseOutputDirectory": {"outputUriPrefix": output}} if output else {})
+    return Job(Path("jobs/run.yaml"), "run", parse(json.dumps(document), "jobs/run.yaml"))
+
+
+def address(pool: int, index: int) -> str:
+    return f"machine-{pool}-{index}:2222"
+
+
+def started(job: Job) -> dict[str, Replica]:
+    return {replica.name: replica for replica in replicas(job, "123", address)}
+
+
+def read(replica: Replica, variable: str) -> Any:
+    return json.loads(replica.env[variable])
+
+
+ADDRESSES = {
+    "workerpool0": ["machine-0-0:2222"],
+    "workerpool1": ["machine-1-0:2222", "machine-1-1:2222"],
+    "workerpool2": ["machine-2-0:2222", "machine-2-1:2222"],
+    "workerpool3": ["machine-3-0:2222"],
+}
+ROLES = {
+    "chief": ADDRESSES["workerpool0"],
+    "worker": ADDRESSES["workerpool1"],
+    "ps": ADDRESSES["workerpool2"],
+}
+
+
+def test_there_is_one_replica_a_machine_chief_first() -> None:
+    names = [f"workerpool{pool}-{i}" for pool, count in enumerate((1, 2, 2, 1)) for i in range(count)]
+    everyone = started(job(*EVERYBODY))
+    assert list(everyone) == names
+    assert [name for name, replica in everyone.items() if replica.trains] == names[:3]
+    assert [name for name, replica in everyone.items() if replica.reduces] == names[3:5]
+
+
+def test_the_command_is_the_files_command_and_arguments() -> None:
+    everyone = started(job(*EVERYBODY))
+    assert everyone["workerpool1-1"].command == ("python", "-m", "trainer.task", "--steps", "5")
+    assert everyone["workerpool2-0"].command == ()
+
+
+# A replica, its task in TF_CONFIG, and its rank among the machines that train.
+@pytest.mark.parametrize(
+    ("name", "role", "rank"),
+    [
+        ("workerpool0-0", {"type": "chief", "index": 0}, "0"),
+        ("workerpool1-1", {"type": "worker", "index": 1}, "2"),
+        ("workerpool2-1", {"type": "ps", "index": 1}, None),
+        ("workerpool3-0", {"type": "evaluator", "index": 0}, None),
+    ],
+)
+def test_the_environment_is_exactly_that_of_the_service(name: str, role: dict[str, Any], rank: str | None) -> None:
+    replica = started(job(*EVERYBODY))[name]
+    pool, _, index = name.rpartition("-")
+    cluster_spec, tf_config = read(replica, "CLUSTER_SPEC"), read(replica, "TF_CONFIG")
+    own = {} if pool == "workerpool2" else {"SEED": "7", "NOTE": "", "RANK": "mine"}
+    node_level = {"RANK": rank, "WORLD_SIZE": "3", "MASTER_ADDR": "machine-0-0", "MASTER_PORT": "2222"}
+    assert cluster_spec.pop("job")["workerPoolSpecs"][0]["containerSpec"]["imageUri"] == "registry/trainer:1"
+    assert json.loads(tf_config.pop("job"))["workerPoolSpecs"][1]["replicaCount"] in ("2", 2)
+    assert cluster_spec == {
+        "cluster": ADDRESSES,
+        "environment": "cloud",
+        "task": {"type": pool, "index": int(index)},
+    }
+    assert tf_config == {"cluster": ROLES, "environment": "cloud", "task": role | {"cloud": tf_config["task"]["cloud"]}}
+    rest = {key: value for key, value in replica.env.items() if key not in ("CLUSTER_SPEC", "TF_CONFIG")}
+    assert rest == own | (node_level if rank else {}) | {
+        "CLOUD_ML_JOB_ID": "123",
+        "CLOUD_ML_PROJECT_ID": "000000000000",
+        "AIP_MODEL_DIR": "gs://b/run/model/",
+        "AIP_CHECKPOINT_DIR": "gs://b/run/checkpoints/",
+        "AIP_TENSORBOARD_LOG_DIR": "gs://b/run/logs/",
+    }
+
+
+def test_a_single_replica_has_a_cluster_of_one_and_no_tf_config() -> None:
+    (replica,) = started(job(CHIEF, output="")).values()
+    assert read(replica, "CLUSTER_SPEC")["cluster"] == {"workerpool0": ["machine-0-0:2222"]}
+    assert sorted(replica.env) == ["CLOUD_ML_JOB_ID", "CLOUD_ML_PROJECT_ID", "CLUSTER_SPEC", "NOTE", "RANK", "SEED"]
+
+
+def test_a_pool_that_is_left_out_is_in_no_list() -> None:
+    replica = started(job(CHIEF, {}, REDUCERS))["workerpool0-0"]
+    assert list(read(replica, "CLUSTER_SPEC")["cluster"]) == ["workerpool0", "workerpool2"]
+    assert list(read(replica, "TF_CONFIG")["cluster"]) == ["chief", "ps"]
+    assert replica.env["WORLD_SIZE"] == "1"
+
+
+@pytest.mark.parametrize("output", ["gs://b/run", "gs://b/run/"])
+def test_a_slash_at_the_end_of_the_output_folder_is_one_slash(output: str) -> None:
+    (replica,) = started(job(CHIEF, output=output)).values()
+    assert replica.env["AIP_MODEL_DIR"] == "gs://b/run/model/"
+
+
+def test_a_variable_of_the_job_file_stays_unless_the_service_sets_it() -> None:
+    env = [{"name": name, "value": "mine"} for name in ("CLUSTER_SPEC", "AIP_MODEL_DIR", "CLOUD_ML_JOB_ID", "OTHER")]
+    (replica,) = started(job(CHIEF | {"containerSpec": TRAINER | {"env": env}})).values()
+    assert [name for name, value in replica.env.items() if value == "mine"] == ["OTHER"]
+
+
+@pytest.mark.parametrize(("count", "workers"), [(1, 0), (2, 1), (3, 2), (4, 2), (100, 2)])
+def test_limit_leaves_the_chief_and_fewer_workers(count: int, workers: int) -> None:
+    original = job(*EVERYBODY)
+    everyone = started(limit(original, count))
+    assert sum(replica.pool == 1 for replica in everyone.values()) == workers
+    assert everyone["workerpool0-0"].env["WORLD_SIZE"] == str(workers + 1)
+    assert ("workerpool1" in read(everyone["workerpool0-0"], "CLUSTER_SPEC")["cluster"]) == (workers > 0)
+    assert {"workerpool2-1", "workerpool3-0"} <= set(everyone)
+    assert len(started(original)) == 6
+
+
+@pytest.mark.parametrize("pools", [[CHIEF], [CHIEF, {}, REDUCERS]])
+def test_limit_leaves_a_job_without_workers_alone(pools: list[dict[str, Any]]) -> None:
+    assert list(started(limit(job(*pools), 2))) == list(started(job(*pools)))
+
+
+def test_arguments_are_added_to_what_trains_and_to_nothing_else() -> None:
+    original = job(*EVERYBODY)
+    everyone = started(with_arguments(original, ["--size", "base"]))
+    longer = [name for name, replica in everyone.items() if replica.command[-2:] == ("--size", "base")]
+    assert longer == ["workerpool0-0", "workerpool1-0", "workerpool1-1"]
+    assert everyone["workerpool3-0"].command[-2:] == ("--steps", "5")
+    assert started(original)["workerpool0-0"].command[-2:] == ("--steps", "5")
+
+
+def test_no_arguments_change_nothing() -> None:
+    original = job(CHIEF | {"containerSpec": {"imageUri": "image"}}, WORKERS)
+    assert with_arguments(original, ()).spec == original.spec
+
+
+def test_a_job_that_says_its_commands_can_run_without_the_image() -> None:
+    require_commands(job(*EVERYBODY))
+    require_commands(job(CHIEF, {}, REDUCERS))
+
+
+def test_every_pool_that_cannot_run_without_its_image_is_named_at_once() -> None:
+    package = {"machineSpec": MACHINE, "replicaCount": 1, "pythonPackageSpec": PACKAGE}
+    only_arguments = CHIEF | {"containerSpec": {"imageUri": "image", "args": ["--steps", "5"]}}
+    with pytest.raises(CommandError) as caught:
+        require_commands(job(package, only_arguments, REDUCERS, CHIEF | {"containerSpec": {"imageUri": "image"}}))
+    assert [fault.split(": ")[:2] for fault in caught.value.faults] == [
+        ["jobs/run.yaml", "workerPoolSpecs[0].pythonPackageSpec"],
+        ["jobs/run.yaml", "workerPoolSpecs[1].containerSpec"],
+        ["jobs/run.yaml", "workerPoolSpecs[3].containerSpec"],
+    ]

@@ -1,0 +1,188 @@
+import json
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from launch.emulator.laptop import free_addresses
+from trainer import rollcall
+from trainer.cluster import Cluster, ClusterError, Node
+from trainer.rollcall import RollcallError
+
+TIMEOUT = 1.0  # seconds; who is absent is known after it
+SLACK = 5.0
+
+
+def clusters(count: int, addresses: list[str] | None = None) -> list[Cluster]:
+    """The views of `count` replicas, chief first, at loopback addresses where nobody listens."""
+    chief, *workers = addresses or free_addresses(count)
+    nodes = (Node("workerpool0-0", chief), *(Node(f"workerpool1-{i}", a) for i, a in enumerate(workers)))
+    return [Cluster(nodes, node.name) for node in nodes]
+
+
+def call(cluster: Cluster, delay: float = 0, timeout: float = TIMEOUT) -> str:
+    """What one replica learns: "" if all are here."""
+    time.sleep(delay)
+    try:
+        rollcall.call(cluster, timeout)
+    except RollcallError as error:
+        return str(error)
+    return ""
+
+
+def call_all(*calls: tuple[Cluster, float], timeout: float = TIMEOUT) -> list[str]:
+    """What each of these replicas learns, who come after as many seconds."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result(timeout=30) for future in [pool.submit(call, *one, timeout) for one in calls]]
+
+
+def bind(address: str) -> None:
+    """Bind as the pickiest framework would, without SO_REUSEADDR; raises OSError if the address is taken."""
+    host, _, port = address.rpartition(":")
+    with socket.socket() as server:
+        server.bind((host, int(port)))
+        server.listen()
+
+
+def test_when_all_are_here_all_go_on_at_once() -> None:
+    began = time.monotonic()
+    assert call_all(*((cluster, 0.0) for cluster in clusters(4))) == [""] * 4
+    assert time.monotonic() - began < TIMEOUT
+
+
+def test_one_machine_waits_for_nobody() -> None:
+    began = time.monotonic()
+    assert call(Cluster()) == ""
+    assert time.monotonic() - began < 0.1
+
+
+@pytest.mark.parametrize("delays", [(0.0, 0.6, 0.0), (0.6, 0.0, 0.0), (0.2, 0.6, 0.4)])
+def test_who_comes_late_is_waited_for(delays: tuple[float, ...]) -> None:
+    assert call_all(*zip(clusters(3), delays, strict=True)) == ["", "", ""]
+
+
+def test_everybody_learns_who_is_absent_within_the_timeout() -> None:
+    chief, worker, _, other = clusters(4)
+    began = time.monotonic()
+    told = call_all((chief, 0.0), (worker, 0.0), (other, 0.2))
+    assert time.monotonic() - began < TIMEOUT + SLACK
+    assert len(told) == 3
+    assert all(text.startswith("rollcall: workerpool1-1 is absent; 3 of 4 are here") for text in told)
+
+
+def test_several_absent_replicas_are_named_in_order() -> None:
+    chief, _, worker, _ = clusters(4)
+    for text in call_all((chief, 0.0), (worker, 0.0)):
+        assert text.startswith("rollcall: workerpool1-0, workerpool1-2 are absent; 2 of 4 are here")
+
+
+def test_an_absent_chief_is_named_with_its_address() -> None:
+    _, *workers = clusters(3)
+    began = time.monotonic()
+    told = call_all(*((worker, 0.0) for worker in workers))
+    assert time.monotonic() - began < TIMEOUT + SLACK
+    assert len(told) == 2
+    assert all(f"workerpool0-0, the chief, is absent at {workers[0].chief.address}" in text for text in told)
+
+
+def test_a_chief_that_hangs_up_without_an_answer_is_told_apart_from_an_absent_one() -> None:
+    _, worker = clusters(2)
+    with socketserver.TCPServer((worker.chief.host, worker.chief.port), socketserver.BaseRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        assert "workerpool0-0, the chief, is here but gave no answer" in call(worker)
+        server.shutdown()
+
+
+def test_a_chief_whose_name_leads_nowhere_says_so() -> None:
+    nodes = (Node("workerpool0-0", "no-such-host.invalid:2222"), Node("workerpool1-0", "localhost:2222"))
+    assert "cannot listen at no-such-host.invalid:2222, the chief's address" in call(Cluster(nodes))
+
+
+def test_a_chief_whose_address_is_taken_says_so() -> None:
+    chief, _ = clusters(2)
+    with socket.create_server((chief.chief.host, chief.chief.port)):
+        assert f"cannot listen at {chief.chief.address}, the chief's address" in call(chief)
+
+
+def test_two_jobs_that_are_mixed_are_told_so_at_once() -> None:
+    chief, *_ = clusters(3)
+    *_, stray = clusters(3, [chief.chief.address, "127.0.0.1:1", "127.0.0.1:2"])
+    began = time.monotonic()
+    told = call_all((chief, 0.0), (stray, 0.0))
+    assert time.monotonic() - began < TIMEOUT
+    assert all("workerpool1-1 describes another cluster than workerpool0-0; are two jobs mixed?" in t for t in told)
+
+
+def test_who_does_not_train_is_not_expected_and_told_so() -> None:
+    reducer = Cluster(name="workerpool2-0", reducers=(Node("workerpool2-0", "localhost:1"),))
+    with pytest.raises(ClusterError, match="workerpool2-0: only pools 0 and 1 train"):
+        rollcall.call(reducer, TIMEOUT)
+
+
+RUBBISH: dict[str, Callable[[socket.socket], object]] = {
+    "silence": lambda _: None,
+    "hangs up": lambda connection: connection.close(),
+    "HTTP": lambda connection: connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+    "bytes": lambda connection: connection.sendall(bytes(range(256)) * 500),
+    "half a line": lambda connection: connection.sendall(b'{"name": "workerpool1-0", '),
+    "another object": lambda connection: connection.sendall(b"{}\n"),
+    "a list": lambda connection: connection.sendall(b"[1, 2]\n"),
+    "deep": lambda connection: connection.sendall(b"[" * 100_000 + b"\n"),
+}
+
+
+@pytest.mark.parametrize("speak", RUBBISH.values(), ids=RUBBISH)
+def test_a_port_scanner_holds_nobody_up(speak: Callable[[socket.socket], object]) -> None:
+    chief, worker = clusters(2)
+    with ThreadPoolExecutor(2) as pool:
+        leader = pool.submit(call, chief, 0.0, 3.0)
+        strangers = [connect(chief.chief.address) for _ in range(3)]
+        for stranger in strangers:
+            speak(stranger)
+        began = time.monotonic()
+        assert pool.submit(call, worker, 0.0, 3.0).result(timeout=30) == ""
+        assert leader.result(timeout=30) == ""
+        assert time.monotonic() - began < 1
+        bind(chief.chief.address)  # even while the strangers stay
+        for stranger in strangers:
+            stranger.close()
+
+
+def connect(address: str) -> socket.socket:
+    """A connection, as soon as somebody listens."""
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + 5
+    while True:
+        try:
+            return socket.create_connection((host, int(port)), timeout=5)
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_a_stranger_does_not_make_an_absent_worker_present() -> None:
+    chief, worker, _ = clusters(3)
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(call, cluster) for cluster in (chief, worker)]
+        with connect(chief.chief.address) as stranger:
+            stranger.sendall(json.dumps({"name": "", "nodes": []}).encode())
+            told = [one.result(timeout=30) for one in calls]
+    assert all("workerpool1-1 is absent" in text for text in told)
+
+
+@pytest.mark.parametrize("present", [3, 2])
+def test_the_chiefs_address_is_free_right_after(present: int) -> None:
+    everyone = clusters(3)
+    call_all(*((cluster, 0.0) for cluster in everyone[:present]))
+    bind(everyone[0].chief.address)
+
+
+def test_many_replicas_are_counted_fast() -> None:
+    everyone = clusters(40)
+    began = time.monotonic()
+    assert call_all(*((cluster, 0.0) for cluster in everyone), timeout=10) == [""] * 40
+    assert time.monotonic() - began < 5

@@ -1,0 +1,136 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from trainer import sealed
+
+
+def whole(root: Path, number: int) -> Path:
+    """A sealed folder with a file and a file in a folder of its own."""
+    folder = sealed.numbered(root, number)
+    sealed.begin(folder)
+    (folder / "weights").write_bytes(bytes(100))
+    (folder / "part").mkdir()
+    (folder / "part/0").write_bytes(bytes(10))
+    sealed.seal(folder)
+    return folder
+
+
+def unheard(message: str) -> None:
+    raise AssertionError(f"an unexpected warning: {message}")
+
+
+def test_a_sealed_folder_is_whole(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 3)
+    assert sealed.fault(folder) == ""
+    assert sealed.latest(tmp_path, unheard) == folder
+    assert sealed.number(folder) == 3
+
+
+def test_a_folder_without_a_seal_was_never_finished(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    (folder / sealed.SEAL).unlink()
+    assert sealed.fault(folder) == "it was never finished"
+
+
+def test_a_seal_that_is_still_being_written_does_not_count(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    (folder / sealed.SEAL).rename(folder / f"{sealed.SEAL}.partial")
+    assert sealed.fault(folder) == "it was never finished"
+
+
+@pytest.mark.parametrize(("name", "size"), [("weights", 99), ("part/0", 0), ("weights", 101)])
+def test_a_file_of_another_size_breaks_the_folder(tmp_path: Path, name: str, size: int) -> None:
+    folder = whole(tmp_path, 1)
+    (folder / name).write_bytes(bytes(size))
+    assert sealed.fault(folder) == f"{name} is missing or was cut short"
+
+
+def test_a_missing_file_breaks_the_folder(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    (folder / "part/0").unlink()
+    assert sealed.fault(folder) == "part/0 is missing or was cut short"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"files": []}', '{"files": null}', "null", "\x00"])
+def test_a_broken_seal_breaks_the_folder(tmp_path: Path, text: str) -> None:
+    folder = whole(tmp_path, 1)
+    (folder / sealed.SEAL).write_text(text)
+    assert "sealed.json cannot be read" in sealed.fault(folder)
+
+
+def test_a_seal_that_is_no_text_breaks_the_folder(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    (folder / sealed.SEAL).write_bytes(b"\xff\xfe")
+    assert "sealed.json cannot be read" in sealed.fault(folder)
+
+
+def test_a_file_that_came_later_breaks_nothing(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    (folder / "notes").write_text("good run")
+    assert sealed.fault(folder) == ""
+
+
+def test_the_newest_whole_folder_is_taken_and_newer_broken_ones_are_named(tmp_path: Path) -> None:
+    wanted = whole(tmp_path, 9)
+    whole(tmp_path, 2)
+    (whole(tmp_path, 10) / "weights").unlink()
+    sealed.begin(sealed.numbered(tmp_path, 100))
+    warnings: list[str] = []
+    assert sealed.latest(tmp_path, warnings.append) == wanted
+    assert [warning.partition(": ")[0].rpartition("-")[2] for warning in warnings] == ["000000100", "000000010"]
+    assert "never finished" in warnings[0]
+    assert "weights is missing" in warnings[1]
+
+
+@pytest.mark.parametrize("root", [".", "not/there"])
+def test_where_nothing_was_saved_there_is_nothing_to_resume(tmp_path: Path, root: str) -> None:
+    assert sealed.latest(tmp_path / root, unheard) is None
+
+
+def test_other_things_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    for name in ("step-latest", "step-000000001.bak", "notes"):
+        (tmp_path / name).mkdir()
+    newest = whole(tmp_path, 2)
+    assert sealed.latest(tmp_path, unheard) == newest
+    sealed.prune(tmp_path, 1)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_begin_clears_what_an_interrupted_run_left(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    sealed.begin(folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_the_seal_lists_every_file_with_its_size(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    assert json.loads((folder / sealed.SEAL).read_text()) == {"files": {"part/0": 10, "weights": 100}}
+
+
+def test_prune_keeps_the_newest_whole_folders(tmp_path: Path) -> None:
+    folders = [whole(tmp_path, number) for number in (5, 20, 100, 1000)]
+    sealed.prune(tmp_path, 2)
+    assert sorted(tmp_path.iterdir()) == folders[2:]
+
+
+def test_a_broken_folder_never_takes_the_place_of_a_whole_one(tmp_path: Path) -> None:
+    kept = [whole(tmp_path, 1), whole(tmp_path, 2)]
+    broken = whole(tmp_path, 3)
+    (broken / "weights").unlink()
+    sealed.prune(tmp_path, 2)
+    assert sorted(tmp_path.iterdir()) == [*kept, broken]
+
+
+def test_prune_removes_broken_folders_that_are_older(tmp_path: Path) -> None:
+    sealed.begin(sealed.numbered(tmp_path, 1))
+    kept = [whole(tmp_path, 2), whole(tmp_path, 3)]
+    sealed.prune(tmp_path, 2)
+    assert sorted(tmp_path.iterdir()) == kept
+
+
+def test_with_fewer_whole_folders_than_to_keep_nothing_goes(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    sealed.prune(tmp_path, 2)
+    assert list(tmp_path.iterdir()) == [folder]

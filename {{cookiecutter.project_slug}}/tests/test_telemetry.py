@@ -1,0 +1,156 @@
+import json
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+from trainer.telemetry import JsonLines, Telemetry, TensorBoard, Values, describe, say, sinks, warn
+
+
+@dataclass
+class Memory:
+    """A sink that keeps what it is given."""
+
+    reports: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    closed: bool = False
+
+    def write(self, step: int, values: Values) -> None:
+        self.reports.append((step, dict(values)))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def read_curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Every scalar in the folder's event files, by tensorboard's own loader."""
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for path in sorted(folder.iterdir()):
+        for event in EventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                curves.setdefault(value.tag, []).append((event.step, value.tensor.float_val[0]))
+    return curves
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    """JSON lines as Cloud Logging reads them: NaN and Infinity are not JSON."""
+    return [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
+
+
+def test_tensorboard_reads_back_what_was_reported(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path / "logs")
+    board.write(50, {"train/loss": 0.5, "train/accuracy": 0.25})
+    board.write(100, {"train/loss": 0.125})
+    board.close()
+    assert read_curves(tmp_path / "logs") == {
+        "train/loss": [(50, 0.5), (100, 0.125)],
+        "train/accuracy": [(50, 0.25)],
+    }
+
+
+def test_a_resumed_run_adds_to_the_curves(tmp_path: Path) -> None:
+    for step in (1, 2):
+        board = TensorBoard(tmp_path)
+        board.write(step, {"train/loss": 1.0})
+        board.close()
+    assert sorted(read_curves(tmp_path)["train/loss"]) == [(1, 1.0), (2, 1.0)]
+
+
+def test_a_json_line_carries_message_severity_and_values(capsys: pytest.CaptureFixture[str]) -> None:
+    JsonLines(600).write(50, {"train/loss": 0.5, "train/samples_per_second": 1520.2})
+    (line,) = lines(capsys.readouterr().out)
+    assert line == {
+        "severity": "INFO",
+        "message": "step 50/600  loss 0.5000  1520 samples/s",
+        "step": 50,
+        "train/loss": 0.5,
+        "train/samples_per_second": 1520.2,
+    }
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_run_that_diverges_still_writes_json(loss: float, capsys: pytest.CaptureFixture[str]) -> None:
+    JsonLines(10).write(1, {"train/loss": loss, "train/accuracy": 0.5})
+    (line,) = lines(capsys.readouterr().out)
+    assert (line["train/loss"], line["train/accuracy"]) == (str(loss), 0.5)
+
+
+@pytest.mark.parametrize("text", ["two\nlines", 'a "quote"', "é ✓", "[bold]", "{}", ""])
+def test_a_sentence_is_one_json_line_whatever_it_holds(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    say(text)
+    warn(text)
+    assert lines(capsys.readouterr().out) == [
+        {"severity": severity, "message": text} for severity in ("INFO", "WARNING")
+    ]
+
+
+def test_at_a_glance_one_sees_loss_accuracy_and_speed() -> None:
+    assert describe({"train/loss": 0.1234, "train/accuracy": 0.5, "train/learning_rate": 1.0}) == (
+        "loss 0.1234  accuracy 0.5000"
+    )
+    assert describe({"heldout/accuracy": 0.97219}) == "heldout accuracy 0.9722"
+
+
+def test_a_report_is_a_training_value_with_its_speed() -> None:
+    memory = Memory()
+    telemetry = Telemetry((memory,), start=10, global_batch=96, device_count=4)
+    time.sleep(0.02)
+    telemetry.report(12, {"loss": 0.5})
+    ((step, values),) = memory.reports
+    assert (step, values["train/loss"]) == (12, 0.5)
+    assert values["train/step_seconds"] >= 0.01  # two steps since the start
+    assert values["train/samples_per_second"] == pytest.approx(96 / values["train/step_seconds"])
+    assert values["train/samples_per_second_per_device"] * 4 == pytest.approx(values["train/samples_per_second"])
+
+
+def test_each_report_counts_from_the_one_before() -> None:
+    memory = Memory()
+    telemetry = Telemetry((memory,), start=0, global_batch=1, device_count=1)
+    time.sleep(0.05)
+    telemetry.report(1, {})
+    telemetry.report(2, {})
+    first, second = (values["train/step_seconds"] for _, values in memory.reports)
+    assert first >= 0.05 > second
+
+
+def test_a_pause_stops_the_clock() -> None:
+    memory = Memory()
+    telemetry = Telemetry((memory,), start=0, global_batch=1, device_count=1)
+    with telemetry.pause():
+        time.sleep(0.2)
+    telemetry.report(1, {})
+    assert memory.reports[0][1]["train/step_seconds"] < 0.1
+
+
+def test_an_evaluation_has_names_of_its_own() -> None:
+    memory = Memory()
+    Telemetry((memory,), start=0, global_batch=1, device_count=1).evaluation(5, {"loss": 1.0})
+    assert memory.reports == [(5, {"heldout/loss": 1.0})]
+
+
+def test_only_the_chief_has_sinks_and_the_others_may_report_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    with Telemetry((), start=0, global_batch=1, device_count=1) as telemetry:
+        telemetry.report(1, {"loss": 1.0})
+        telemetry.evaluation(1, {"loss": 1.0})
+    assert capsys.readouterr().out == ""
+
+
+def test_sinks_are_closed_whatever_happens() -> None:
+    memory = Memory()
+    with pytest.raises(KeyError), Telemetry((memory,), start=0, global_batch=1, device_count=1):
+        raise KeyError
+    assert memory.closed
+
+
+def test_the_chief_of_a_cluster_writes_curves_and_json_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Telemetry(sinks(tmp_path, 4, 0), start=0, global_batch=1, device_count=1) as telemetry:
+        telemetry.report(1, {"loss": 0.5})
+        telemetry.evaluation(1, {"accuracy": 0.25})
+    curves = read_curves(tmp_path)
+    assert (curves["train/loss"], curves["heldout/accuracy"]) == ([(1, 0.5)], [(1, 0.25)])
+    assert [line["message"].partition("  ")[0] for line in lines(capsys.readouterr().out)] == ["step 1/4"] * 2
