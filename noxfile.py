@@ -4,6 +4,7 @@ What follows a -- goes to the session: nox -s demo -- tensorflow
 """
 
 import shutil
+import sys
 from pathlib import Path
 
 import nox

@@ -95,7 +95,7 @@ def introduce(name: str, everyone: Sequence[Replica], console: Console) -> None:
     if reducers:
         listed = reducers[0] if len(reducers) == 1 else f"{reducers[0]} to {reducers[-1]}"
         console.print(
-            f"not started: {listed}, reducers; CLUSTER_SPEC lists them, here gradients go without",
+            f"not started: {listed}, reducers; CLUSTER_SPEC lists them, but no gradient passes through them here",
             style="dim",
         )
 
@@ -106,7 +106,7 @@ def shower(everyone: Sequence[Replica], console: Console) -> engine.Show:
     colours = {replica.name: COLOURS[i % len(COLOURS)] for i, replica in enumerate(everyone)}
 
     def show(replica: Replica, line: str) -> None:
-        message, style = parse_line(line)
+        message, style = parse_line(line.replace(f"{Path.cwd()}/", ""))
         prefix = Text(f"[{replica.name}]".ljust(width), style=colours[replica.name])
         console.print(prefix, Text(message, style=style), soft_wrap=True)
 

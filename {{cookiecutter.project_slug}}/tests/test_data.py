@@ -16,7 +16,14 @@ from trainer.errors import TrainerError
 from trainer.storage import Storage
 
 PROJECT = Path(__file__).resolve().parents[1]
-PLAIN = Config(global_batch=24, steps=100, noise=0.0)
+
+
+def run(**fields: Any) -> Config:
+    """A run on samples whose labels are their numbers."""
+    return Config(classes=101, **fields)
+
+
+PLAIN = run(global_batch=24, steps=100, noise=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -101,19 +108,19 @@ def test_an_image_of_another_type_or_shape_is_refused_when_it_is_written(image: 
 
 def test_the_order_follows_from_the_seed_alone(numbered: Dataset, digits: Path) -> None:
     order = labels(numbered, PLAIN, 6)
-    assert labels(numbered, Config(global_batch=24, steps=50, learning_rate=1.0, accumulate=3), 6) == order
-    assert labels(numbered, Config(global_batch=24, steps=100, seed=1), 6) != order
+    assert labels(numbered, run(global_batch=24, steps=50, learning_rate=1.0, accumulate=3), 6) == order
+    assert labels(numbered, run(global_batch=24, steps=100, seed=1), 6) != order
 
 
 def test_an_epoch_has_every_sample_once_and_the_next_another_order(numbered: Dataset) -> None:
-    config = Config(global_batch=101, steps=100)
+    config = run(global_batch=101, steps=100)
     first, second = labels(numbered, config, 2)
     assert sorted(first) == sorted(second) == list(range(101))
     assert first != second != list(range(101))
 
 
 def test_a_batch_larger_than_the_data_goes_round(numbered: Dataset) -> None:
-    (only,) = labels(numbered, Config(global_batch=250, steps=100), 1)
+    (only,) = labels(numbered, run(global_batch=250, steps=100), 1)
     assert set(Counter(only).values()) == {2, 3}
 
 
@@ -122,7 +129,7 @@ def test_a_batch_larger_than_the_data_goes_round(numbered: Dataset) -> None:
 def test_the_parts_of_all_processes_are_the_global_batch_each_in_its_place(
     numbered: Dataset, world: int, global_batch: int
 ) -> None:
-    config = Config(global_batch=global_batch, steps=100)
+    config = run(global_batch=global_batch, steps=100)
     whole = batches(numbered, config, 3)
     parts = [batches(numbered, config, 3, rank=rank, world=world) for rank in range(world)]
     for step, batch in enumerate(whole):
@@ -132,7 +139,7 @@ def test_the_parts_of_all_processes_are_the_global_batch_each_in_its_place(
 
 @pytest.mark.parametrize("world", [1, 3])
 def test_starting_at_a_step_is_the_same_as_getting_there(numbered: Dataset, world: int) -> None:
-    config = Config(global_batch=25, steps=12, warmup=1)
+    config = run(global_batch=25, steps=12, warmup=1)
     unbroken = batches(numbered, config, 99, rank=world - 1, world=world)
     assert len(unbroken) == 12
     for start in (1, 7, 11):
@@ -146,17 +153,17 @@ def test_a_run_that_is_complete_has_no_batch_left(numbered: Dataset) -> None:
 
 
 def test_the_noise_is_new_in_each_epoch_and_follows_from_the_seed(numbered: Dataset) -> None:
-    config = Config(global_batch=101, steps=100, noise=0.5)
+    config = run(global_batch=101, steps=100, noise=0.5)
     first, second = (batch.images[np.argsort(batch.labels)] for batch in batches(numbered, config, 2))
     assert not np.array_equal(first, second)
     assert same(batches(numbered, config, 1)[0], batches(numbered, config, 1)[0])
-    other = batches(numbered, Config(global_batch=101, steps=100, noise=0.5, seed=1), 1)[0]
+    other = batches(numbered, run(global_batch=101, steps=100, noise=0.5, seed=1), 1)[0]
     assert not np.array_equal(first, other.images[np.argsort(other.labels)])
 
 
 def test_noise_has_the_deviation_asked_for_and_leaves_labels_alone(numbered: Dataset) -> None:
-    config = Config(global_batch=1000, steps=100, noise=0.25)
-    noisy, plain = batches(numbered, config, 1)[0], batches(numbered, Config(global_batch=1000, noise=0.0), 1)[0]
+    config = run(global_batch=1000, steps=100, noise=0.25)
+    noisy, plain = batches(numbered, config, 1)[0], batches(numbered, run(global_batch=1000, noise=0.0), 1)[0]
     assert (noisy.images - plain.images).std() == pytest.approx(0.25, rel=0.05)
     assert np.array_equal(noisy.labels, plain.labels)
     assert noisy.images.dtype == np.float32
@@ -164,13 +171,14 @@ def test_noise_has_the_deviation_asked_for_and_leaves_labels_alone(numbered: Dat
 
 def test_a_global_batch_smaller_than_the_world_is_refused(numbered: Dataset) -> None:
     with pytest.raises(TrainerError, match=r"--global-batch is 4, must be at least one sample per process \(5\)"):
-        batches(numbered, Config(global_batch=4), 1, world=5)
+        batches(numbered, run(global_batch=4), 1, world=5)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
 @pytest.mark.parametrize("batch", [1, 16, 101, 500])
 def test_every_held_out_sample_is_seen_exactly_once(numbered: Dataset, world: int, batch: int) -> None:
-    ranks = [list(heldout_batches(numbered, batch=batch, rank=rank, world_size=world)) for rank in range(world)]
+    config = run(global_batch=batch * world)
+    ranks = [list(heldout_batches(numbered, config, rank=rank, world_size=world)) for rank in range(world)]
     seen = Counter(label for rank in ranks for part in rank for label in part.labels.tolist())
     del seen[NO_LABEL]
     assert seen == Counter(range(101))
@@ -178,8 +186,15 @@ def test_every_held_out_sample_is_seen_exactly_once(numbered: Dataset, world: in
     assert {part.labels.shape for rank in ranks for part in rank} == {(batch,)}
 
 
+def test_a_label_that_is_no_class_is_named(numbered: Dataset) -> None:
+    with pytest.raises(TrainerError, match=r"the data has the label \d+, must be from 0 to below --classes \(10\)"):
+        batches(numbered, Config(), 1)
+    with pytest.raises(TrainerError, match=r"the data has the label \d\d, must be"):
+        list(heldout_batches(numbered, Config(), rank=0, world_size=1))
+
+
 def test_what_fills_up_a_held_out_batch_is_blank(numbered: Dataset) -> None:
-    *_, last = heldout_batches(numbered, batch=60, rank=0, world_size=1)
+    *_, last = heldout_batches(numbered, run(global_batch=60), rank=0, world_size=1)
     assert Counter((last.labels == NO_LABEL).tolist()) == {False: 41, True: 19}
     assert last.images.shape == (60, 2, 3, 1)
     assert not last.images[last.labels == NO_LABEL].any()
@@ -187,7 +202,7 @@ def test_what_fills_up_a_held_out_batch_is_blank(numbered: Dataset) -> None:
 
 def test_the_held_out_images_have_no_noise(digits: Path) -> None:
     dataset = Dataset(digits, "heldout")
-    first = next(heldout_batches(dataset, batch=10, rank=0, world_size=1))
+    first = next(heldout_batches(dataset, run(global_batch=10), rank=0, world_size=1))
     assert same(first, dataset.batch(range(10)))
 
 

@@ -116,6 +116,14 @@ def test_output_that_cannot_be_shown_holds_no_replica_up(tmp_path: Path) -> None
     assert len((tmp_path / "workerpool0-0.log").read_text().splitlines()) == 50_000
 
 
+def test_the_last_words_are_kept_however_slowly_they_are_shown(tmp_path: Path) -> None:
+    script = "import os; os.write(1, b'x\\n' * 3000 + b'the reason\\n'); os._exit(1)"
+    with deadline():
+        outcome = engine.run([replica(script)], tmp_path, lambda *_: time.sleep(0.0005))
+    assert outcome.failures[0].last_lines[-1] == "the reason"
+    assert len((tmp_path / "workerpool0-0.log").read_text().splitlines()) == 3001
+
+
 def test_bytes_that_are_no_text_and_a_very_long_line_are_survived(tmp_path: Path) -> None:
     script = "import os; os.write(1, bytes([0xff, 0xfe, 0x41, 10])); print('x' * 3_000_000); exit(1)"
     odd, long = run(tmp_path, replica(script)).failures[0].last_lines

@@ -106,7 +106,7 @@ run -> projects/demo/locations/europe-west4
   pool 2   reducers     4 x n1-highcpu-16, registry/reductionserver:latest
   output   gs://demo-data/run
   account  {ACCOUNT}
-  limits   SPOT, at most 1.5 hours"""
+  limits   SPOT, at most 1.5 h"""
     )
 
 
@@ -115,7 +115,7 @@ def test_the_summary_says_what_holds_where_the_file_says_nothing():
     assert lines[1:] == [
         "  output   nowhere: nothing is kept",
         "  account  Vertex AI service agent",
-        "  limits   STANDARD, at most 168 hours",
+        "  limits   STANDARD, at most 168 h",
     ]
 
 

@@ -52,6 +52,7 @@ def test_a_reducer_that_is_told_to_train_says_so_at_once(tmp_path: Path) -> None
         (["--data", "gs://no/such"], "--data gs://no/such: there is no folder"),
         (["--patch", "3", "--steps", "60"], "--patch is 3, must divide the image"),
         (["--global-batch", "0", "--warmup", "-1"], "--warmup is -1"),
+        (["--classes", "3"], "must be from 0 to below --classes (3)"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_1(flags: list[str], words: str, tmp_path: Path) -> None:

@@ -32,6 +32,11 @@ class Node:
     address: str
 
     @property
+    def is_local(self) -> bool:
+        """True where all replicas share one machine, as in the local Vertex."""
+        return self.host in ("localhost", "127.0.0.1", "::1")
+
+    @property
     def host(self) -> str:
         return self.address.rpartition(":")[0].strip("[]")
 

@@ -36,7 +36,7 @@ class Config:
     learning_rate: float = 2e-3
     """Peak of the schedule: linear warm-up, then cosine decay to zero."""
     warmup: int = 50
-    """Steps of warm-up."""
+    """Steps of warm-up; a run that is shorter ends within it."""
     weight_decay: float = 0.05
     """Decoupled decay of the weight matrices (AdamW)."""
     clip: float = 1.0
@@ -85,9 +85,7 @@ def problems(config: Config) -> Iterator[str]:
             yield f"--{name.replace('_', '-')} is {getattr(config, name)}, must be above 0"
     if config.keep < 1:
         yield f"--keep is {config.keep}, must be at least 1: a run without a checkpoint cannot resume"
-    if not 0 <= config.warmup < config.steps:
-        yield f"--warmup is {config.warmup}, must be from 0 to below --steps ({config.steps})"
-    for name in ("noise", "weight_decay"):
+    for name in ("warmup", "noise", "weight_decay"):
         if not 0 <= getattr(config, name) < math.inf:
             yield f"--{name.replace('_', '-')} is {getattr(config, name)}, must be 0 or more"
     if not 0 <= config.seed < 2**32:

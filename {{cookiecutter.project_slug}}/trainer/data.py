@@ -18,18 +18,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import grain
 import numpy as np
 import tyro
-from absl import logging
+from array_record.python.array_record_module import ArrayRecordWriter
 
-# grain warns at import about a profiler that only JAX users have.
-logging.set_verbosity(logging.ERROR)
-import grain  # noqa: E402
-from array_record.python.array_record_module import ArrayRecordWriter  # noqa: E402
-
-from trainer.config import Config  # noqa: E402
-from trainer.errors import TrainerError  # noqa: E402
-from trainer.storage import Storage  # noqa: E402
+from trainer.config import Config
+from trainer.errors import TrainerError
+from trainer.storage import Storage
 
 Images = np.ndarray[tuple[int, int, int, int], np.dtype[np.float32]]
 Labels = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -160,7 +156,7 @@ def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, wo
     Parts differ by at most one sample when the global batch does not divide evenly.
 
     Raises:
-        TrainerError: the global batch is smaller than the world.
+        TrainerError: the global batch is smaller than the world, or a label is no class.
     """
     size = config.global_batch
     if size < world_size:
@@ -169,28 +165,40 @@ def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, wo
 
     def part(step: int) -> Batch:
         mine = range(step * size + rank, (step + 1) * size, world_size)
-        return augment(dataset.batch(order[i] for i in mine), mine, config.seed, config.noise)
+        batch = dataset.batch(order[i] for i in mine)
+        require_classes(batch, config.classes)
+        return augment(batch, mine, config.seed, config.noise)
 
     steps = grain.MapDataset.range(start, config.steps).map(part)
     return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=4, prefetch_buffer_size=8)))
 
 
-def heldout_batches(dataset: Dataset, *, batch: int, rank: int, world_size: int) -> Iterator[Batch]:
+def heldout_batches(dataset: Dataset, config: Config, *, rank: int, world_size: int) -> Iterator[Batch]:
     """Every sample on exactly one process; the same number of equal batches on each of them.
 
     What is missing at the end is filled up with samples labelled NO_LABEL.
     """
-    for start in range(0, len(dataset), batch * world_size):
-        mine = range(start + rank, min(start + batch * world_size, len(dataset)), world_size)
-        yield _fill(dataset.batch(mine or [0]), real=len(mine), batch=batch)
+    size = -(-config.global_batch // world_size)
+    for start in range(0, len(dataset), size * world_size):
+        mine = range(start + rank, min(start + size * world_size, len(dataset)), world_size)
+        part = dataset.batch(mine or [0])
+        require_classes(part, config.classes)
+        yield _fill(part, real=len(mine), size=size)
 
 
-def _fill(part: Batch, real: int, batch: int) -> Batch:
-    labels = np.full(batch, NO_LABEL, np.int64)
+def _fill(part: Batch, real: int, size: int) -> Batch:
+    labels = np.full(size, NO_LABEL, np.int64)
     labels[:real] = part.labels[:real]
-    images = np.zeros((batch, *part.images.shape[1:]), np.float32)
+    images = np.zeros((size, *part.images.shape[1:]), np.float32)
     images[:real] = part.images[:real]
     return Batch(images, labels)
+
+
+def require_classes(batch: Batch, classes: int) -> None:
+    """Raises TrainerError for a label that is no class; on a GPU it would end in an unrelated error."""
+    for label in batch.labels:
+        if not 0 <= label < classes:
+            raise TrainerError(f"the data has the label {label}, must be from 0 to below --classes ({classes})")
 
 
 def micro_batches(batch: Batch, count: int) -> list[Batch]:

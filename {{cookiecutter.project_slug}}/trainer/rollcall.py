@@ -110,10 +110,11 @@ class _Callers:
 
 
 def _listen(node: Node, backlog: int) -> socket.socket:
-    """Listen where the cluster says the chief is; on a cloud machine that name is the machine itself."""
+    """Listen at the chief's port; on every interface in a cluster, where a machine may call itself 127.0.1.1."""
+    host = node.host if node.is_local else ""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        family, _, _, _, address = socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=backlog + 8)
+        return socket.create_server((host, node.port), family=family, backlog=backlog + 8)
     except OSError as error:
         raise RollcallError(f"rollcall: cannot listen at {node.address}, the chief's address: {error}") from None
 

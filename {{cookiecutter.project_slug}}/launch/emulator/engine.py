@@ -26,6 +26,7 @@ PRIMARY = "workerpool0-0"
 LAST_LINES = 20
 
 LIFELINE_SECONDS = 3
+READ_SECONDS = 10  # for what a replica printed last: a slow terminal has some thousand lines to go
 
 # After a first failure others follow within moments; a signal among them is the likelier cause.
 SETTLE_SECONDS = 1.5
@@ -161,22 +162,22 @@ class _Process:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._waiter.join()
-        self._log.close()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for raw in self._process.stdout:
-            line = raw.decode("utf-8", "replace").rstrip("\r\n")
-            self._log.write(f"{line}\n")
-            self._log.flush()
-            self._last_lines.append(line)
-            # A reader who has left, as in `| head`, must not leave the replica with a full pipe.
-            with contextlib.suppress(Exception, SystemExit):
-                self._show(self._replica, line)
+        with self._log:
+            for raw in self._process.stdout:
+                line = raw.decode("utf-8", "replace").rstrip("\r\n")
+                self._log.write(f"{line}\n")
+                self._log.flush()
+                self._last_lines.append(line)
+                # A reader who has left, as in `| head`, must not leave the replica with a full pipe.
+                with contextlib.suppress(Exception, SystemExit):
+                    self._show(self._replica, line)
 
     def _wait(self, ended: Callable[[Ended], None]) -> None:
         code = self._process.wait()
-        self._reader.join(timeout=1)
+        self._reader.join(timeout=READ_SECONDS)
         ended(Ended(self._replica, 128 - code if code < 0 else code, tuple(self._last_lines)))
 
 

@@ -27,8 +27,6 @@ from trainer.cluster import Cluster
 from trainer.errors import TrainerError
 from trainer.telemetry import say
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
-
 
 @dataclass(frozen=True)
 class World:
@@ -70,7 +68,7 @@ def launch(cluster: Cluster, timeout: float, main: Callable[..., None], *args: A
         max_restarts=0,
         shutdown_timeout=5,
     )
-    if all(node.host in LOOPBACK for node in cluster.nodes):
+    if all(node.is_local for node in cluster.nodes):
         # The host name of a laptop often leads nowhere; gloo must not try it.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     # The agent would log its own traceback for each failed process; we say who failed, the process why.

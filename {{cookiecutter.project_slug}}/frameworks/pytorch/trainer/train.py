@@ -106,9 +106,8 @@ def score(net: nn.Module, batch: Batch, device: torch.device) -> tuple[Tensor, T
 def evaluate(config: Config, heldout: Dataset, net: nn.Module, world: World) -> dict[str, float]:
     """Loss and accuracy over every held-out sample exactly once. Every process must call it."""
     net.eval()
-    size = -(-config.global_batch // world.size)
     totals = torch.zeros(3, device=world.device)
-    for batch in heldout_batches(heldout, batch=size, rank=world.rank, world_size=world.size):
+    for batch in heldout_batches(heldout, config, rank=world.rank, world_size=world.size):
         totals += score(net, batch, world.device)[1]
     net.train()
     return means(world.sum(totals))

@@ -1,6 +1,6 @@
 """Cluster -> tf.distribute strategy. Each machine runs one process, which drives all its GPUs."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,15 +36,16 @@ class World:
         each = self.device_count // self.size
         return range(self.rank * each, (self.rank + 1) * each)
 
-    def distribute(self, value: Callable[[int], Any]) -> Any:
-        """One value for each of this machine's devices: `value(device rank)`."""
+    def distribute(self, values: Sequence[Any]) -> Any:
+        """One value for each of this machine's devices, in the order of `device_ranks`."""
         return self.strategy.experimental_distribute_values_from_function(
-            lambda context: value(context.replica_id_in_sync_group)
+            lambda context: values[context.replica_id_in_sync_group - self.device_ranks.start]
         )
 
     def wait(self) -> None:
         """Return when every machine is here."""
-        self.strategy.reduce(tf.distribute.ReduceOp.SUM, self.distribute(lambda _: tf.ones(())), axis=None)
+        ones = self.distribute([tf.ones(()) for _ in self.device_ranks])
+        self.strategy.reduce(tf.distribute.ReduceOp.SUM, ones, axis=None)
 
 
 class AdamW(keras.optimizers.AdamW):

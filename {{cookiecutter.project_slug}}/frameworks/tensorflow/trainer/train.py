@@ -77,12 +77,17 @@ def due(every: int, state: State, config: Config) -> bool:
 
 def batches(config: Config, dataset: Dataset, state: State, world: World) -> Iterator[Any]:
     """Each device's part of each global batch, as distributed values."""
-    parts = {
-        rank: train_batches(dataset, config, start=state.step, rank=rank, world_size=world.device_count)
-        for rank in world.device_ranks
-    }
-    for _ in range(state.step, config.steps):
-        yield world.distribute(lambda rank: tensors(next(parts[rank])))
+
+    def part(rank: int) -> Iterator[Batch]:
+        return train_batches(dataset, config, start=state.step, rank=rank, world_size=world.device_count)
+
+    return distributed(part, world)
+
+
+def distributed(part: Callable[[int], Iterator[Batch]], world: World) -> Iterator[Any]:
+    """The batches that `part(device rank)` yields for this machine's devices, as distributed values."""
+    for parts in zip(*map(part, world.device_ranks), strict=True):
+        yield world.distribute([tensors(batch) for batch in parts])
 
 
 def tensors(batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
@@ -136,22 +141,17 @@ def score(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, Totals]:
 
 def evaluation(config: Config, heldout: Dataset, state: State, world: World) -> Callable[[], dict[str, float]]:
     """A function that scores every held-out sample exactly once. Every machine must call it."""
-    size = -(-config.global_batch // world.device_count)
 
     @tf.function
     def add(batch: Any) -> Totals:
         per_device = world.strategy.run(lambda x, y: score(state.model(x, training=False), y)[1], args=batch)
         return world.strategy.reduce(SUM, per_device, axis=None)
 
+    def part(rank: int) -> Iterator[Batch]:
+        return heldout_batches(heldout, config, rank=rank, world_size=world.device_count)
+
     def evaluate() -> dict[str, float]:
-        parts = {
-            rank: heldout_batches(heldout, batch=size, rank=rank, world_size=world.device_count)
-            for rank in world.device_ranks
-        }
-        totals = tf.zeros(3)
-        for _ in range(-(-len(heldout) // (size * world.device_count))):
-            totals += add(world.distribute(lambda rank: tensors(next(parts[rank]))))
-        return means(totals)
+        return means(sum(map(add, distributed(part, world)), start=tf.zeros(3)))
 
     return evaluate
 
