@@ -289,6 +289,26 @@ def output_folder(job: Job, settings: Settings) -> Findings:
         yield Finding("output-folder", place, f'"{prefix}" is not in a bucket', f"set it to {folder}")
 
 
+def image_ours(job: Job, settings: Settings) -> Findings:
+    known = {settings.image, ""}  # `tasks_complete` reports a missing one
+    for pool in job.training_pools:
+        image = pool.spec.container_spec.image_uri
+        pinned = image.startswith(f"{settings.image.rpartition(':')[0]}@sha256:")  # by digest: the best there is
+        if image not in known and not (pool.reduces or pinned):
+            known.add(image)  # two pools with one image are one finding
+            fault = f'"{image}" is not the image that nox -s image builds'
+            cure = f"write {settings.image} here, or change image in vertex.toml"
+            yield Finding("image-differs", pool.at("containerSpec.imageUri"), fault, cure, "warning")
+
+
+def bucket_ours(job: Job, settings: Settings) -> Findings:
+    place, prefix = "baseOutputDirectory.outputUriPrefix", job.spec.base_output_directory.output_uri_prefix
+    if prefix.startswith("gs://") and not f"{prefix}/".startswith(f"gs://{settings.bucket}/"):
+        fault = f'"{prefix}" is not in the bucket that vertex.toml names'
+        cure = f"begin with gs://{settings.bucket}/ here, or change bucket in vertex.toml"
+        yield Finding("bucket-differs", place, fault, cure, "warning")
+
+
 RULES: tuple[Rule, ...] = (
     one_chief,
     pool_count,
@@ -314,6 +334,8 @@ RULES: tuple[Rule, ...] = (
     disks,
     environment,
     output_folder,
+    image_ours,
+    bucket_ours,
 )
 
 

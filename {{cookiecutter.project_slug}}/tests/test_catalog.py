@@ -6,7 +6,7 @@ from google.cloud.aiplatform_v1.types import AcceleratorType
 from launch import catalog
 
 
-def test_a_machine_is_known_by_its_name():
+def test_a_machine_is_known_by_its_name() -> None:
     machine = catalog.machine("a2-highgpu-8g")
     assert machine is not None
     assert (machine.vcpus, machine.memory_gb, machine.gbps) == (96, 680, 100)
@@ -15,18 +15,18 @@ def test_a_machine_is_known_by_its_name():
 
 
 @pytest.mark.parametrize("name", ["a2-megagpu-8g", "n1-standard-2", "c3-standard-8", ""])
-def test_a_machine_that_training_does_not_offer_is_none(name):
+def test_a_machine_that_training_does_not_offer_is_none(name: str) -> None:
     assert catalog.machine(name) is None
 
 
-def test_an_n1_may_have_gpus_and_may_go_without():
+def test_an_n1_may_have_gpus_and_may_go_without() -> None:
     machine = catalog.machine("n1-standard-16")
     assert machine is not None
     assert machine.gpus["NVIDIA_TESLA_V100"] == (2, 4, 8)
     assert not machine.needs_gpus
 
 
-def test_machines_that_come_with_gpus_come_with_the_number_in_their_name():
+def test_machines_that_come_with_gpus_come_with_the_number_in_their_name() -> None:
     for machine in catalog.machines().values():
         if machine.needs_gpus:
             assert [len(counts) for counts in machine.gpus.values()] == [1], machine
@@ -34,7 +34,7 @@ def test_machines_that_come_with_gpus_come_with_the_number_in_their_name():
             assert list(machine.gpus.values()) == [(int(match[1]),)], machine
 
 
-def test_every_gpu_in_the_file_is_a_name_of_the_api():
+def test_every_gpu_in_the_file_is_a_name_of_the_api() -> None:
     of_machines = {kind for machine in catalog.machines().values() for kind in machine.gpus}
     of_regions = {kind for kinds in catalog.regions().values() for kind in kinds}
     gpus = {kind for kind in of_regions if kind.startswith("NVIDIA")} | catalog.retired_accelerators().keys()
@@ -42,7 +42,7 @@ def test_every_gpu_in_the_file_is_a_name_of_the_api():
     assert of_machines | gpus <= set(AcceleratorType.__members__)
 
 
-def test_every_accelerator_of_a_machine_is_in_some_region_and_the_reverse():
+def test_every_accelerator_of_a_machine_is_in_some_region_and_the_reverse() -> None:
     machines = catalog.machines().values()
     of_machines = {kind for machine in machines for kind in (*machine.gpus, machine.tpu) if kind}
     of_regions = {kind for kinds in catalog.regions().values() for kind in kinds}
@@ -66,11 +66,13 @@ def test_every_accelerator_of_a_machine_is_in_some_region_and_the_reverse():
         ("no-such-machine", "", 0, None),
     ],
 )
-def test_the_network_of_a_machine_follows_its_type_and_on_n1_its_gpus(machine_type, accelerator, count, gbps):
+def test_the_network_of_a_machine_follows_its_type_and_on_n1_its_gpus(
+    machine_type: str, accelerator: str, count: int, gbps: float | None
+) -> None:
     assert catalog.network_gbps(machine_type, accelerator, count) == gbps
 
 
-def test_only_machines_with_gpudirect_have_a_fabric_of_their_own():
+def test_only_machines_with_gpudirect_have_a_fabric_of_their_own() -> None:
     machines = catalog.machines().values()
     assert {machine.name: machine.fabric_gbps for machine in machines if machine.fabric_gbps} == {
         "a3-highgpu-8g": 800,
@@ -85,7 +87,9 @@ def test_only_machines_with_gpudirect_have_a_fabric_of_their_own():
     ("worker_count", "worker_gbps", "reducer_gbps", "reducers"),
     [(5, 100, 32, 16), (8, 100, 32, 25), (2, 50, 32, 4), (3, 32, 32, 3), (1, 32, 50, 1)],
 )
-def test_reducers_send_at_least_what_the_workers_send(worker_count, worker_gbps, reducer_gbps, reducers):
+def test_reducers_send_at_least_what_the_workers_send(
+    worker_count: int, worker_gbps: float, reducer_gbps: float, reducers: int
+) -> None:
     assert catalog.reducers_needed(worker_count, worker_gbps, reducer_gbps) == reducers
 
 
@@ -101,25 +105,25 @@ def test_reducers_send_at_least_what_the_workers_send(worker_count, worker_gbps,
         ("australia-southeast1", "asia"),
     ],
 )
-def test_the_reduction_server_comes_from_the_nearest_registry(region, continent):
+def test_the_reduction_server_comes_from_the_nearest_registry(region: str, continent: str) -> None:
     image = f"{continent}-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
     assert catalog.reduction_server_image(region) == image
 
 
-def test_every_region_has_a_nearest_reduction_server():
+def test_every_region_has_a_nearest_reduction_server() -> None:
     for region in catalog.regions():
         assert catalog.reduction_server_image(region).endswith("/reductionserver:latest")
 
 
-def test_a_region_on_no_continent_is_refused_by_name():
+def test_a_region_on_no_continent_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match='region "mars-east1"'):
         catalog.reduction_server_image("mars-east1")
 
 
-def test_regions_list_what_they_offer_for_training():
+def test_regions_list_what_they_offer_for_training() -> None:
     assert "NVIDIA_TESLA_A100" in catalog.regions()["europe-west4"]
     assert "NVIDIA_TESLA_A100" not in catalog.regions()["asia-east1"]
 
 
-def test_the_facts_say_when_they_were_compiled():
+def test_the_facts_say_when_they_were_compiled() -> None:
     assert re.fullmatch(r"20[0-9]{2}-[0-9]{2}-[0-9]{2}", catalog.compiled())

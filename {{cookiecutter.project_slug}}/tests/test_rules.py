@@ -1,13 +1,17 @@
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from launch import catalog
-from launch.rules import RULES, Finding, findings
+from launch.rules import RULES, Finding, Rule, findings
 from launch.settings import Settings
 from launch.spec import Job, parse
+
+Part = Mapping[str, object]  # of a job, in the API's camelCase
+Edits = dict[str, object]  # values by path, such as workerPoolSpecs.0.replicaCount
 
 SETTINGS = Settings("demo", "us-central1", "demo-data", "us-central1-docker.pkg.dev/demo/training/trainer:1")
 REDUCER_IMAGE = catalog.reduction_server_image("us-central1")
@@ -16,12 +20,13 @@ H100 = {"machineType": "a3-highgpu-8g", "acceleratorType": "NVIDIA_H100_80GB", "
 ONE_L4 = {"machineType": "g2-standard-8", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 1}
 CPU = {"machineType": "n1-standard-8"}
 TASK = {"imageUri": SETTINGS.image, "args": ["--steps", "100"], "env": [{"name": "SEED", "value": "7"}]}
+CHIEF = {"machineSpec": A100, "replicaCount": 1, "containerSpec": TASK}
 
 # Four machines of 100 Gbps and as many reducers as these need: nothing to find.
 GOOD = {
     "workerPoolSpecs": [
-        {"machineSpec": A100, "replicaCount": 1, "containerSpec": TASK},
-        {"machineSpec": A100, "replicaCount": 3, "containerSpec": TASK},
+        CHIEF,
+        CHIEF | {"replicaCount": 3},
         {
             "machineSpec": {"machineType": "n1-highcpu-16"},
             "replicaCount": 13,
@@ -39,8 +44,8 @@ TPU = {
 GONE = object()
 
 
-def edited(edits):
-    """The good job with values set, or removed, at paths such as workerPoolSpecs.0.replicaCount."""
+def edited(edits: Mapping[str, object]) -> Job:
+    """The good job with values set, or removed."""
     document = json.loads(json.dumps(GOOD))  # a copy in which no two pools share a part
     for path, value in edits.items():
         *keys, last = [int(key) if key.isdigit() else key for key in path.split(".")]
@@ -54,13 +59,13 @@ def edited(edits):
     return Job(Path("jobs/run.yaml"), "run", parse(json.dumps(document), "jobs/run.yaml"))
 
 
-def chief(machine, **more):
+def chief(machine: Part, **more: object) -> Edits:
     """Edits for a job of one pool with one machine."""
     pool = {"machineSpec": machine, "replicaCount": 1, "containerSpec": TASK}
     return {"workerPoolSpecs": [pool], **{f"workerPoolSpecs.0.{path}": value for path, value in more.items()}}
 
 
-def both(machine, reducers=1):
+def both(machine: Part, reducers: int = 1) -> Edits:
     """Edits for a chief and a worker of one type, with reducers."""
     return {
         "workerPoolSpecs.0.machineSpec": machine,
@@ -74,7 +79,8 @@ P0, P1, P2 = "workerPoolSpecs.0", "workerPoolSpecs.1", "workerPoolSpecs.2"
 PREBUILT = {"executorImageUri": "a", "packageUris": ["gs://b/c"], "pythonModule": "trainer.task"}
 
 # The code, the edits of the good job, and words of the only finding.
-ERRORS = [
+Row = tuple[str, Edits, list[str]]
+ERRORS: list[Row] = [
     (
         "chief-count",
         {f"{P0}.replicaCount": 3, P2: GONE},
@@ -83,7 +89,7 @@ ERRORS = [
     ("chief-count", {f"{P0}.replicaCount": GONE}, ["must be 1", "not 0"]),
     ("chief-count", {P0: {}}, ["workerPoolSpecs[0]", "missing or empty"]),
     ("chief-count", {"workerPoolSpecs": []}, ["workerPoolSpecs[0]", "missing or empty"]),
-    ("pool-count", {"workerPoolSpecs": [GOOD["workerPoolSpecs"][0]] * 5}, ["has 5 pools", "takes 4"]),
+    ("pool-count", {"workerPoolSpecs": [CHIEF] * 5}, ["has 5 pools", "takes 4"]),
     (
         "pool-machine",
         chief(CPU, machineSpec=GONE),
@@ -136,7 +142,7 @@ ERRORS = [
         chief({"machineType": "n1-standard-8", "acceleratorType": "NVIDIA_TESLA_K80", "acceleratorCount": 1}),
         ["NVIDIA_TESLA_K80", "no machine type offers it any more"],
     ),
-    ("tpu-alone", {"workerPoolSpecs": [TPU, GOOD["workerPoolSpecs"][0]]}, ["one pool with one replica"]),
+    ("tpu-alone", {"workerPoolSpecs": [TPU, CHIEF]}, ["one pool with one replica"]),
     ("tpu-topology", chief({"machineType": "ct5lp-hightpu-4t", "tpuTopology": "3x3"}), ['"3x3"', "2x2, 2x4"]),
     ("reducer-pool", {f"{P1}.containerSpec.imageUri": REDUCER_IMAGE}, ["workerPoolSpecs[1]", "pool 2 only"]),
     (
@@ -190,7 +196,7 @@ ERRORS = [
         ['"/gcs/run"', "gs://demo-data/run"],
     ),
 ]
-WARNINGS = [
+WARNINGS: list[Row] = [
     (
         "pool-empty",
         {P1: {}, P2: {"machineSpec": CPU, "replicaCount": 1, "containerSpec": TASK}},
@@ -213,34 +219,46 @@ WARNINGS = [
     ("strategy-deprecated", {"scheduling.strategy": "LOW_COST"}, ["LOW_COST", "write SPOT"]),
     ("strategy-deprecated", {"scheduling.strategy": "ON_DEMAND"}, ["ON_DEMAND", "write STANDARD"]),
     ("output-missing", {"baseOutputDirectory": GONE}, ["kept", "set it to gs://demo-data/run"]),
+    (
+        "image-differs",
+        {f"{P0}.containerSpec.imageUri": "trainer:2", f"{P1}.containerSpec.imageUri": "trainer:2"},
+        ["workerPoolSpecs[0].containerSpec.imageUri", '"trainer:2"', f"write {SETTINGS.image} here", "vertex.toml"],
+    ),
+    ("image-differs", {f"{P1}.containerSpec.imageUri": f"{SETTINGS.image}0"}, ["workerPoolSpecs[1].containerSpec"]),
+    (
+        "bucket-differs",
+        {"baseOutputDirectory.outputUriPrefix": "gs://demo/run"},
+        ["baseOutputDirectory.outputUriPrefix", '"gs://demo/run"', "gs://demo-data/ here", "vertex.toml"],
+    ),
+    ("bucket-differs", {"baseOutputDirectory.outputUriPrefix": "gs://demo-data-2"}, ['"gs://demo-data-2"']),
 ]
 IDS = [f"{code}: {words[0]}" for code, _, words in ERRORS + WARNINGS]
 ROWS = [(*row, "error") for row in ERRORS] + [(*row, "warning") for row in WARNINGS]
 
 
-def test_a_good_job_has_no_findings():
+def test_a_good_job_has_no_findings() -> None:
     assert findings(edited({}), SETTINGS) == []
 
 
 @pytest.mark.parametrize(("code", "edits", "words", "severity"), ROWS, ids=IDS)
-def test_one_mistake_is_one_finding(code, edits, words, severity):
+def test_one_mistake_is_one_finding(code: str, edits: Edits, words: list[str], severity: str) -> None:
     (finding,) = findings(edited(edits), SETTINGS)
     assert (finding.code, finding.severity) == (code, severity)
     assert [word for word in words if word not in str(finding)] == []
 
 
-def test_a_finding_reads_as_place_fault_and_cure():
+def test_a_finding_reads_as_place_fault_and_cure() -> None:
     finding = Finding("chief-count", "workerPoolSpecs[0]", "must be 1, not 3", "move them to pool 1")
     assert str(finding) == "workerPoolSpecs[0]: must be 1, not 3; move them to pool 1"
 
 
-def test_all_findings_come_at_once():
+def test_all_findings_come_at_once() -> None:
     edits = {f"{P0}.replicaCount": 2, f"{P2}.replicaCount": 1, "baseOutputDirectory": GONE}
     codes = [finding.code for finding in findings(edited(edits), SETTINGS)]
     assert codes == ["chief-count", "reducer-count", "output-missing"]
 
 
-def test_a_gpu_that_the_region_lacks_is_an_error_for_each_pool_with_it():
+def test_a_gpu_that_the_region_lacks_is_an_error_for_each_pool_with_it() -> None:
     region = replace(SETTINGS, region="us-west2")
     found = findings(edited({}), region)
     assert [(finding.code, finding.place) for finding in found] == [
@@ -250,48 +268,68 @@ def test_a_gpu_that_the_region_lacks_is_an_error_for_each_pool_with_it():
     assert "europe-west4" in found[0].cure
 
 
-def test_machines_without_accelerators_run_in_regions_the_catalog_does_not_know():
+def test_machines_without_accelerators_run_in_regions_the_catalog_does_not_know() -> None:
     assert findings(edited(chief(CPU)), replace(SETTINGS, region="europe-west9")) == []
 
 
-def test_a_region_that_cannot_be_one_is_an_error_and_a_near_one_offered():
+def test_a_region_that_cannot_be_one_is_an_error_and_a_near_one_offered() -> None:
     (finding,) = findings(edited(chief(CPU)), replace(SETTINGS, region="us-central"))
     assert (finding.code, finding.cure) == ("region-name", "did you mean us-central1?")
 
 
-def test_reducers_from_the_registry_of_the_region_are_right():
+def test_reducers_from_the_registry_of_the_region_are_right() -> None:
     job = edited({f"{P2}.containerSpec.imageUri": catalog.reduction_server_image("europe-west4")})
     assert findings(job, replace(SETTINGS, region="europe-west4")) == []
 
 
-def test_a_mirror_of_the_reduction_server_may_be_anywhere():
+def test_a_mirror_of_the_reduction_server_may_be_anywhere() -> None:
     mirror = "us-central1-docker.pkg.dev/demo/mirror/reductionserver:latest"
     assert findings(edited({f"{P2}.containerSpec.imageUri": mirror}), SETTINGS) == []
 
 
-def test_gpus_with_a_network_of_their_own_make_reducers_doubtful():
+def test_gpus_with_a_network_of_their_own_make_reducers_doubtful() -> None:
     found = findings(edited(both(H100, reducers=13)), SETTINGS)
     assert [(finding.code, finding.severity) for finding in found] == [("reducer-fabric", "warning")] * 2
 
 
-def test_pool_2_may_hold_parameter_servers():
+def test_pool_2_may_hold_parameter_servers() -> None:
     job = edited({P2: {"machineSpec": CPU, "replicaCount": 2, "containerSpec": TASK}})
     assert findings(job, SETTINGS) == []
 
 
-def test_a_python_package_and_a_tpu_are_jobs_too():
+def test_two_images_that_differ_are_two_warnings() -> None:
+    edits = {f"{P0}.containerSpec.imageUri": "trainer:2", f"{P1}.containerSpec.imageUri": "trainer:3"}
+    found = findings(edited(edits), SETTINGS)
+    assert [(finding.code, finding.place) for finding in found] == [
+        ("image-differs", "workerPoolSpecs[0].containerSpec.imageUri"),
+        ("image-differs", "workerPoolSpecs[1].containerSpec.imageUri"),
+    ]
+
+
+def test_our_image_pinned_by_digest_is_ours() -> None:
+    pinned = f"{SETTINGS.image.rpartition(':')[0]}@sha256:{'0' * 64}"
+    job = edited({f"{P0}.containerSpec.imageUri": pinned, f"{P1}.containerSpec.imageUri": pinned})
+    assert findings(job, SETTINGS) == []
+
+
+@pytest.mark.parametrize("folder", ["gs://demo-data", "gs://demo-data/", "gs://demo-data/team/run"])
+def test_any_folder_of_the_bucket_is_right(folder: str) -> None:
+    assert findings(edited({"baseOutputDirectory.outputUriPrefix": folder}), SETTINGS) == []
+
+
+def test_a_python_package_and_a_tpu_are_jobs_too() -> None:
     tpu = {"machineType": "cloud-tpu", "acceleratorType": "TPU_V3", "acceleratorCount": 8}
     job = edited(chief(tpu, containerSpec=GONE, pythonPackageSpec=PREBUILT))
     assert findings(job, SETTINGS) == []
 
 
-def test_flex_start_takes_one_kind_of_machine_for_a_week():
+def test_flex_start_takes_one_kind_of_machine_for_a_week() -> None:
     edits = {P2: GONE, "scheduling": {"strategy": "FLEX_START", "timeout": "604800s"}}
     assert findings(edited(edits), SETTINGS) == []
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 @pytest.mark.parametrize("text", ["{}", "workerPoolSpecs: [{}, {replicaCount: 1}, {containerSpec: {}}]"])
-def test_no_rule_stumbles_over_a_job_that_is_hardly_there(rule, text):
+def test_no_rule_stumbles_over_a_job_that_is_hardly_there(rule: Rule, text: str) -> None:
     found = list(rule(Job(Path("run.yaml"), "run", parse(text, "run.yaml")), SETTINGS))
     assert all(isinstance(finding, Finding) for finding in found)

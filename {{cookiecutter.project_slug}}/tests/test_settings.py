@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from launch.settings import Settings, SettingsError, load
@@ -35,7 +37,7 @@ MALFORMED = [
 ]
 
 
-def test_the_file_is_read_into_settings(tmp_path):
+def test_the_file_is_read_into_settings(tmp_path: Path) -> None:
     path = tmp_path / "vertex.toml"
     path.write_text(GOOD + 'service_account = "trainer@demo.iam.gserviceaccount.com"\n')
     assert load(path) == Settings(
@@ -48,14 +50,14 @@ def test_the_file_is_read_into_settings(tmp_path):
 
 
 @pytest.mark.parametrize("line", ["", 'service_account = ""'])
-def test_without_an_account_it_is_the_service_agent(tmp_path, line):
+def test_without_an_account_it_is_the_service_agent(tmp_path: Path, line: str) -> None:
     path = tmp_path / "vertex.toml"
     path.write_text(GOOD + line)
     assert load(path).service_account == ""
 
 
 @pytest.mark.parametrize(("text", "words"), [row[1:] for row in MALFORMED], ids=[row[0] for row in MALFORMED])
-def test_a_malformed_file_is_refused_in_one_sentence(tmp_path, text, words):
+def test_a_malformed_file_is_refused_in_one_sentence(tmp_path: Path, text: str, words: list[str]) -> None:
     path = tmp_path / "vertex.toml"
     path.write_text(text)
     with pytest.raises(SettingsError) as caught:
@@ -65,7 +67,7 @@ def test_a_malformed_file_is_refused_in_one_sentence(tmp_path, text, words):
     assert [word for word in words if word not in sentence] == []
 
 
-def test_all_faults_come_at_once(tmp_path):
+def test_all_faults_come_at_once(tmp_path: Path) -> None:
     path = tmp_path / "vertex.toml"
     path.write_text("projct = 1\nregion = 2\n")
     with pytest.raises(SettingsError) as caught:
@@ -73,13 +75,13 @@ def test_all_faults_come_at_once(tmp_path):
     assert len(caught.value.faults) == 5  # an unknown key, a wrong type, three missing keys
 
 
-def test_a_missing_file_is_refused_and_a_near_name_offered(tmp_path):
+def test_a_missing_file_is_refused_and_a_near_name_offered(tmp_path: Path) -> None:
     (tmp_path / "vertex.toml").write_text(GOOD)
     with pytest.raises(SettingsError, match=r"vertx.toml: there is no such file; did you mean vertex.toml\?"):
         load(tmp_path / "vertx.toml")
 
 
-def test_a_file_that_is_not_text_is_refused(tmp_path):
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "vertex.toml"
     path.write_bytes(GOOD.encode("utf-16"))
     with pytest.raises(SettingsError, match="byte 0 is not UTF-8 text; save the file as UTF-8"):

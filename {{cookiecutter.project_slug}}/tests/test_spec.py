@@ -1,6 +1,7 @@
 import json
 import random
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -28,17 +29,17 @@ baseOutputDirectory: {outputUriPrefix: gs://demo/run}
 """
 
 
-def pool(text):
+def pool(text: str) -> str:
     return f"workerPoolSpecs: [{{{text}}}]"
 
 
-def args(text):
+def args(text: str) -> str:
     return pool(f"containerSpec: {{args: [{text}]}}")
 
 
 ALIAS_BOMB = "\n".join(
     ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
-    + [f"{name}: &{name} [{', '.join([f'*{alias}'] * 10)}]" for alias, name in ["ab", "bc", "cd", "de", "ef"]]
+    + [f"{name}: &{name} [{', '.join([f'*{alias}'] * 10)}]" for alias, name in pairwise("abcdef")]
 )
 
 # What is wrong, the file, and words that its one sentence must hold.
@@ -162,13 +163,13 @@ MALFORMED = [
 ]
 
 
-def write(tmp_path, text, name="job.yaml"):
+def write(tmp_path: Path, text: str, name: str = "job.yaml") -> Path:
     path = tmp_path / name
     path.write_text(text)
     return path
 
 
-def faults_of(text):
+def faults_of(text: str) -> tuple[str, ...]:
     try:
         parse(text, "job.yaml")
     except JobError as error:
@@ -176,14 +177,14 @@ def faults_of(text):
     return ()
 
 
-def refusal(path):
+def refusal(path: Path) -> JobError:
     with pytest.raises(JobError) as caught:
         load(path)
     return caught.value
 
 
 @pytest.mark.parametrize(("text", "words"), [row[1:] for row in MALFORMED], ids=[row[0] for row in MALFORMED])
-def test_a_malformed_job_is_refused_in_one_sentence(tmp_path, text, words):
+def test_a_malformed_job_is_refused_in_one_sentence(tmp_path: Path, text: str, words: list[str]) -> None:
     path = write(tmp_path, text)
     (sentence,) = str(refusal(path)).splitlines()
     assert sentence.startswith(f"{path}: ")
@@ -191,7 +192,7 @@ def test_a_malformed_job_is_refused_in_one_sentence(tmp_path, text, words):
     assert [word for word in words if word not in sentence] == []
 
 
-def test_a_good_job_is_the_real_protobuf(tmp_path):
+def test_a_good_job_is_the_real_protobuf(tmp_path: Path) -> None:
     job = load(write(tmp_path, GOOD, "reduction-server.yaml"))
     assert job == Job(job.path, "reduction-server", parse(GOOD, ""))
     chief, workers, reducers = job.spec.worker_pool_specs
@@ -203,7 +204,7 @@ def test_a_good_job_is_the_real_protobuf(tmp_path):
     assert job.spec.scheduling.restart_job_on_worker_restart
 
 
-def test_pools_are_known_by_what_they_do():
+def test_pools_are_known_by_what_they_do() -> None:
     job = Job(Path("job.yaml"), "job", parse(GOOD, "job.yaml"))
     assert [(pool.index, pool.trains, pool.reduces) for pool in job.pools] == [
         (0, True, False),
@@ -213,7 +214,7 @@ def test_pools_are_known_by_what_they_do():
     assert (job.chief, job.training_pools, job.reducers) == (job.pools[0], job.pools[:2], job.pools[2:])
 
 
-def test_a_pool_answers_what_is_often_asked():
+def test_a_pool_answers_what_is_often_asked() -> None:
     chief, _, reducers = Job(Path("job.yaml"), "job", parse(GOOD, "job.yaml")).pools
     assert (chief.machine_type, chief.accelerator, chief.accelerator_count) == (
         "a2-highgpu-8g",
@@ -229,20 +230,20 @@ def test_a_pool_answers_what_is_often_asked():
     assert chief.at(chief.task, "args") == "workerPoolSpecs[0].containerSpec.args"
 
 
-def test_an_empty_pool_keeps_its_position_and_holds_nothing():
+def test_an_empty_pool_keeps_its_position_and_holds_nothing() -> None:
     text = "workerPoolSpecs: [{replicaCount: 1}, {}, {replicaCount: 2}]"
     job = Job(Path("job.yaml"), "job", parse(text, "job.yaml"))
     assert len(job.spec.worker_pool_specs) == 3
     assert [pool.index for pool in job.pools] == [0, 2]
 
 
-def test_json_is_read_too(tmp_path):
+def test_json_is_read_too(tmp_path: Path) -> None:
     document = {"workerPoolSpecs": [{"replicaCount": "3", "machineSpec": {"acceleratorType": 5}}]}
     (pool,) = load(write(tmp_path, json.dumps(document), "job.json")).pools
     assert (pool.replica_count, pool.accelerator) == (3, "NVIDIA_TESLA_T4")  # both as the SDK sends them
 
 
-def test_a_pool_may_merge_another_and_override_it():
+def test_a_pool_may_merge_another_and_override_it() -> None:
     text = """
 workerPoolSpecs:
 - &pool {replicaCount: 1, machineSpec: {machineType: n1-standard-8}}
@@ -254,20 +255,20 @@ workerPoolSpecs:
     assert {pool.machine_type for pool in pools} == {"n1-standard-8"}
 
 
-def test_all_faults_come_at_once(tmp_path):
+def test_all_faults_come_at_once(tmp_path: Path) -> None:
     text = GOOD.replace("machineType: a2", "machinType: a2").replace('"100"', "100").replace("3600s", "1h")
     error = refusal(write(tmp_path, text))
     assert len(error.faults) == 5  # pools 0 and 1 share a machine and a task
     assert str(error).splitlines() == list(error.faults)
 
 
-def test_the_next_file_name_is_offered_for_a_missing_one(tmp_path):
+def test_the_next_file_name_is_offered_for_a_missing_one(tmp_path: Path) -> None:
     write(tmp_path, GOOD, "reduction-server.yaml")
     assert "did you mean reduction-server.yaml?" in str(refusal(tmp_path / "reduction_servr.yaml"))
     assert "there is no such file; check its name" in str(refusal(tmp_path / "nowhere" / "job.yaml"))
 
 
-def test_what_is_no_small_text_file_is_refused(tmp_path):
+def test_what_is_no_small_text_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "utf16.yaml").write_bytes(GOOD.encode("utf-16"))
     write(tmp_path, "# " + "x" * 2**20, "large.yaml")
     assert "is a folder" in str(refusal(tmp_path))
@@ -279,7 +280,7 @@ def test_what_is_no_small_text_file_is_refused(tmp_path):
 DAMAGE = [" ", "-", ":", "{", "]", "&a ", "*a", "<<: ", "\t", '"', "!!int ", "? "]
 
 
-def test_damaged_files_are_read_or_refused_in_sentences_and_nothing_else():
+def test_damaged_files_are_read_or_refused_in_sentences_and_nothing_else() -> None:
     source = random.Random(2026)
     for _ in range(150):
         start = source.randrange(len(GOOD))

@@ -1,6 +1,8 @@
 import json
 import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -30,10 +32,22 @@ JOB = Job(Path("jobs/run.yaml"), "run", parse(TEXT, "jobs/run.yaml"))
 NAME = "projects/123/locations/europe-west4/customJobs/456"
 
 
-class Vertex(BaseHTTPRequestHandler):
-    """Answers every POST with `reply` and remembers it."""
+class Vertex(HTTPServer):
+    """Answers every POST with `reply` and remembers it: its path, body and headers."""
 
-    def do_POST(self):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.received: list[tuple[str, dict[str, object], Message]] = []
+        self.reply: tuple[int, Mapping[str, object]] = (200, {"name": NAME, "displayName": "run"})
+        self.endpoint = f"http://127.0.0.1:{self.server_port}"
+
+
+class Answer(BaseHTTPRequestHandler):
+    """One request to the server above."""
+
+    server: Vertex
+
+    def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.received.append((self.path.partition("?")[0], json.loads(body), self.headers))
         status, reply = self.server.reply
@@ -42,22 +56,20 @@ class Vertex(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps(reply).encode())
 
-    def log_message(self, *_):
+    def log_message(self, *_: object) -> None:
         pass
 
 
 @pytest.fixture
-def vertex():
-    server = HTTPServer(("127.0.0.1", 0), Vertex)
-    server.received, server.reply = [], (200, {"name": NAME, "displayName": "run"})
-    server.endpoint = f"http://127.0.0.1:{server.server_port}"
+def vertex() -> Iterator[Vertex]:
+    server = Vertex()
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()
 
 
-def test_a_job_is_sent_whole_and_its_name_comes_back(vertex):
+def test_a_job_is_sent_whole_and_its_name_comes_back(vertex: Vertex) -> None:
     assert submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint)) == NAME
     ((path, body, headers),) = vertex.received
     assert path == "/v1/projects/demo/locations/europe-west4/customJobs"
@@ -66,20 +78,20 @@ def test_a_job_is_sent_whole_and_its_name_comes_back(vertex):
     assert "Authorization" not in headers
 
 
-def test_a_refusal_is_the_exception_of_the_api(vertex):
+def test_a_refusal_is_the_exception_of_the_api(vertex: Vertex) -> None:
     vertex.reply = (403, {"error": {"code": 403, "status": "PERMISSION_DENIED", "message": "no"}})
     with pytest.raises(Forbidden, match="no"):
         submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint))
 
 
-def test_no_service_at_the_endpoint_is_an_os_error(vertex):
+def test_no_service_at_the_endpoint_is_an_os_error(vertex: Vertex) -> None:
     vertex.shutdown()
     vertex.server_close()
     with pytest.raises(OSError, match="refused"):
         submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint))
 
 
-def test_the_request_names_project_region_and_job():
+def test_the_request_names_project_region_and_job() -> None:
     sent = request(JOB, SETTINGS)
     assert sent.parent == "projects/demo/locations/europe-west4"
     assert sent.custom_job.display_name == "run"
@@ -90,14 +102,14 @@ def test_the_request_names_project_region_and_job():
     ("in_file", "in_settings", "sent"),
     [("", "", ""), ("", ACCOUNT, ACCOUNT), ("own@demo", ACCOUNT, "own@demo"), ("own@demo", "", "own@demo")],
 )
-def test_the_account_in_the_file_goes_before_the_one_in_the_settings(in_file, in_settings, sent):
+def test_the_account_in_the_file_goes_before_the_one_in_the_settings(in_file: str, in_settings: str, sent: str) -> None:
     job = replace(JOB, spec=parse(f'{TEXT}serviceAccount: "{in_file}"', "jobs/run.yaml"))
     settings = replace(SETTINGS, service_account=in_settings)
     assert request(job, settings).custom_job.job_spec.service_account == sent
     assert job.spec.service_account == in_file  # the job itself stays as it was
 
 
-def test_the_summary_shows_machines_place_and_output():
+def test_the_summary_shows_machines_place_and_output() -> None:
     assert (
         summary(JOB, replace(SETTINGS, service_account=ACCOUNT))
         == f"""\
@@ -110,7 +122,7 @@ run -> projects/demo/locations/europe-west4
     )
 
 
-def test_the_summary_says_what_holds_where_the_file_says_nothing():
+def test_the_summary_says_what_holds_where_the_file_says_nothing() -> None:
     lines = summary(Job(Path("a.yaml"), "a", parse("{}", "a.yaml")), SETTINGS).splitlines()
     assert lines[1:] == [
         "  output   nowhere: nothing is kept",
@@ -119,7 +131,7 @@ def test_the_summary_says_what_holds_where_the_file_says_nothing():
     ]
 
 
-def test_the_client_is_the_regions_own(tmp_path, monkeypatch):
+def test_the_client_is_the_regions_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     login = {"type": "authorized_user", "client_id": "a", "client_secret": "b", "refresh_token": "c"}
     (tmp_path / "login.json").write_text(json.dumps(login))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "login.json"))
@@ -128,12 +140,12 @@ def test_the_client_is_the_regions_own(tmp_path, monkeypatch):
     assert vertex.transport.kind == "grpc"
 
 
-def test_without_a_login_there_is_no_client(tmp_path, monkeypatch):
+def test_without_a_login_there_is_no_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "missing.json"))
     with pytest.raises(DefaultCredentialsError):
         client(SETTINGS)
 
 
-def test_a_job_has_a_page_in_the_console():
+def test_a_job_has_a_page_in_the_console() -> None:
     page = "https://console.cloud.google.com/agent-platform/locations/europe-west4/training/456?project=123"
     assert console_url(NAME) == page
