@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,15 +15,17 @@ MINUTES = 20
 
 
 @pytest.fixture(scope="module", params=["pytorch", "tensorflow"])
-def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A baked project whose environment, the slow part, is kept where BAKED says, for the next run."""
-    folder = tmp_path_factory.mktemp(request.param)
+def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A freshly baked project; where BAKED says, its environment, the slow part, is kept from run to run."""
+    folder = Path(os.environ.get("BAKED", tmp_path_factory.mktemp("baked"))) / request.param
+    for environment in folder.glob("work/here/*/.venv"):
+        environment.rename(folder / "venv")
+    for old in ("template", "work"):
+        shutil.rmtree(folder / old, ignore_errors=True)
     baked = bake(folder, framework=request.param).project
-    environment = Path(os.environ.get("BAKED", folder)) / request.param
-    environment.mkdir(parents=True, exist_ok=True)
-    (baked / ".venv").symlink_to(environment)
-    yield baked
-    shutil.rmtree(folder, ignore_errors=True)
+    if (folder / "venv").exists():
+        (folder / "venv").rename(baked / ".venv")
+    return baked
 
 
 def run(project: Path, *command: str) -> "subprocess.CompletedProcess[str]":
