@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = "{{cookiecutter.project_slug}}"
 CACHES = shutil.ignore_patterns("__pycache__", ".*_cache", ".nox", ".venv", ".vertex")
@@ -60,3 +62,8 @@ def bake(tmp: Path, **answers: str) -> Baked:
     if not (tmp / "template").exists():
         copy_template(tmp / "template")
     return cookiecutter(tmp, "--no-input", *(f"{question}={answer}" for question, answer in answers.items()))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slow tests first, so that all cores have work until the end."""
+    items.sort(key=lambda item: "slow" not in item.keywords)
