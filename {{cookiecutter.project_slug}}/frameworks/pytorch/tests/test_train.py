@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.training import Run, eventually, processes, train
+from tests.training import Run, eventually, processes, started, train
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 STEPS = ("--steps", "50")
@@ -63,7 +63,7 @@ def test_a_killed_worker_ends_the_job_and_the_next_run_resumes_bit_for_bit(tmp_p
 
     def kill_a_worker_after_the_first_checkpoint() -> None:
         if not victims and (checkpoints / "step-000000015/sealed.json").exists():
-            victims.extend(processes('"workerpool1", "index": 0', "multiprocessing.spawn"))
+            victims.extend(processes('"workerpool1", "index": 0', "multiprocessing.spawn", str(tmp_path)))
             os.kill(victims[0], signal.SIGKILL)
 
     broken = train(tmp_path / "broken", 2, *flags, watch=kill_a_worker_after_the_first_checkpoint)
@@ -81,15 +81,10 @@ def test_a_killed_worker_ends_the_job_and_the_next_run_resumes_bit_for_bit(tmp_p
 @linux
 @pytest.mark.slow
 def test_a_stopped_launcher_leaves_no_process(tmp_path: Path) -> None:
-    flags = ("--steps", "5000")
-
-    def kill_the_launcher_once_it_trains() -> None:
-        if "loss" in (tmp_path / "shown.txt").read_text():
-            (launcher,) = processes("launch\0run\0job.yaml", f"PWD={tmp_path}") or processes("launch\0run\0job.yaml")
-            os.kill(launcher, signal.SIGKILL)
-
-    assert train(tmp_path, 2, *flags, watch=kill_the_launcher_once_it_trains).code == -signal.SIGKILL
-    assert eventually(lambda: not processes("CLUSTER_SPEC", str(tmp_path)))
+    with started(tmp_path, 2, "--steps", "5000") as (launcher, shown):
+        assert eventually(lambda: "loss" in shown.read_text(), seconds=60)
+        launcher.kill()
+        assert eventually(lambda: not processes("CLUSTER_SPEC", str(tmp_path)))
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import optim
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
@@ -44,9 +45,12 @@ def restore(state: State, root: Path, world: World) -> None:
     Raises:
         TrainerError: the checkpoint is of another model.
     """
-    folder = sealed.latest(root, warn if world.is_chief else lambda _: None)
-    if folder is None:
+    # The chief chooses for all: the others' view of a mounted bucket may be older.
+    newest = sealed.latest(root, warn) if world.is_chief else None
+    step = int(world.sum(torch.tensor(sealed.number(newest) if newest else 0, device=world.device)))
+    if step == 0:
         return
+    folder = sealed.numbered(root, step)
     model, optimizer = get_state_dict(state.model, state.optimizer)
     try:
         state_dict_loader.load({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
@@ -56,7 +60,7 @@ def restore(state: State, root: Path, world: World) -> None:
             "use the flags it was saved with, or another output folder"
         ) from None
     set_state_dict(state.model, state.optimizer, model_state_dict=model, optim_state_dict=optimizer)
-    state.step = sealed.number(folder)
+    state.step = step
     if world.is_chief:
         say(f"resumed at step {state.step} from {folder}")
 

@@ -118,7 +118,8 @@ def join(timeout: float) -> Iterator[World]:
         # The local rank: on the second machine there is no cuda:8.
         backend, device = "nccl", torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    device_id = device if device.type == "cuda" else None
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout), device_id=device_id)
     yield World(dist.get_rank(), dist.get_world_size(), device)
     dist.destroy_process_group()
 

@@ -51,8 +51,8 @@ def test_a_killed_worker_ends_the_job_and_the_next_run_resumes(tmp_path: Path) -
 
     def kill_the_worker_after_the_first_checkpoint() -> None:
         if not victims and (checkpoints / "step-000000015/sealed.json").exists():
-            victims.extend(processes('"workerpool1", "index": 0', "trainer.task"))
-            os.kill(victims[-1], signal.SIGKILL)
+            victims.extend(processes('"workerpool1", "index": 0', "trainer.task", str(tmp_path)))
+            os.kill(max(victims), signal.SIGKILL)  # the newest: the trainer, not what started it
 
     broken = train(tmp_path / "broken", 2, *flags, watch=kill_the_worker_after_the_first_checkpoint)
     assert broken.code == 1

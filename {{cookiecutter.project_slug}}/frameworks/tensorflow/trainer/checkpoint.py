@@ -44,9 +44,12 @@ def restore(state: State, root: Path, world: World) -> None:
     Raises:
         TrainerError: the checkpoint is of another model.
     """
-    folder = sealed.latest(root, warn if world.is_chief else lambda _: None)
-    if folder is None:
+    # The chief chooses for all: the others' view of a mounted bucket may be older.
+    newest = sealed.latest(root, warn) if world.is_chief else None
+    step = world.sum(sealed.number(newest) if newest else 0)
+    if step == 0:
         return
+    folder = sealed.numbered(root, step)
     try:
         with world.strategy.scope():
             state.objects().read(str(folder / PREFIX)).assert_consumed()
@@ -55,6 +58,6 @@ def restore(state: State, root: Path, world: World) -> None:
             f"{folder} does not fit this model ({str(error).partition(chr(10))[0]}); "
             "use the flags it was saved with, or another output folder"
         ) from None
-    state.step = sealed.number(folder)
+    state.step = step
     if world.is_chief:
         say(f"resumed at step {state.step} from {folder}")

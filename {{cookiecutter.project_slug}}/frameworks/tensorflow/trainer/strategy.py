@@ -42,10 +42,14 @@ class World:
             lambda context: values[context.replica_id_in_sync_group - self.device_ranks.start]
         )
 
+    def sum(self, value: int) -> int:
+        """The sum of every machine's value, on each of them. Every machine must call it."""
+        values = self.distribute([tf.constant(value if i == 0 else 0) for i, _ in enumerate(self.device_ranks)])
+        return int(self.strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None))
+
     def wait(self) -> None:
         """Return when every machine is here."""
-        ones = self.distribute([tf.ones(()) for _ in self.device_ranks])
-        self.strategy.reduce(tf.distribute.ReduceOp.SUM, ones, axis=None)
+        self.sum(0)
 
 
 class AdamW(keras.optimizers.AdamW):

@@ -29,6 +29,8 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> Non
     checkpoint.restore(state, storage.checkpoints, world)
     accuracy = train(config, storage, Dataset(shards, "train"), heldout, state, world)
     if world.is_chief:
+        # Without the strategy and in float32: what is served must not depend on how it was trained.
+        keras.config.set_dtype_policy("float32")
         plain = model.build(config.size, heldout[0].image.shape, config.patch, config.classes)
         plain.set_weights(state.model.get_weights())
         export.export(plain, heldout.batch(range(min(len(heldout), 32))).images, storage.model)
