@@ -22,11 +22,12 @@ CODE = ("trainer", "launch", "tests", "noxfile.py")
 def python(session: nox.Session, *arguments: str) -> None:
     """Run the Python of .venv, after making .venv or bringing it up to date."""
     executable = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    wanted = "".join(path.read_text() for path in REQUIREMENTS)
+    wanted = f"# Python {sys.version}\n" + "".join(path.read_text() for path in REQUIREMENTS)
     installed = VENV / "requirements.txt"
     if not (installed.exists() and installed.read_text() == wanted):
-        session.run(sys.executable, "-m", "venv", str(VENV), external=True)
-        # One by one: the first may name an index of its own, which is not asked for what the others need.
+        session.run(sys.executable, "-m", "venv", "--clear", str(VENV), external=True)
+        # One by one: the first may name an index of its own, which is not asked for what the others need and
+        # which, if it cannot be reached, costs no more than one more try.
         for path in REQUIREMENTS:
             session.run(str(executable), "-m", "pip", "install", "-qq", "--retries=1", "-r", str(path), external=True)
         installed.write_text(wanted)

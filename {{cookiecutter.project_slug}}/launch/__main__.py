@@ -31,8 +31,10 @@ def check(
 ) -> None:
     """Say everything that Vertex AI would refuse later, or spoil."""
     ours = settings.load(SETTINGS)
-    refused = [path for path in jobs if not approves(path, ours)]
-    raise typer.Exit(1 if refused else 0)
+    examined = [examine(path, ours) for path in jobs]
+    for job in filter(None, examined):
+        console.print(Text.assemble(f"{job.path}: ", ("ok", "green")))
+    raise typer.Exit(0 if all(examined) else 1)
 
 
 @app.command()
@@ -43,7 +45,7 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="Empty the job's output folder first.")] = False,
 ) -> None:
     """Run a job in the local Vertex: each replica a process, with the service's environment."""
-    loaded = approved(job)
+    loaded = approved(job, settings.load(SETTINGS))
     require_commands(loaded)
     limited = limit(loaded, max_replicas) if max_replicas else loaded
     wanted = with_arguments(limited, arguments or ())
@@ -63,8 +65,8 @@ def submit_command(
     job: JobFile, yes: Annotated[bool, typer.Option("--yes", help="Do not ask before sending.")] = False
 ) -> None:
     """Send a job to Vertex AI; shows what will be sent, and asks."""
-    loaded = approved(job)
     ours = settings.load(SETTINGS)
+    loaded = approved(job, ours)
     console.print(submit.summary(loaded, ours), markup=False)
     if not (yes or typer.confirm("Send it?")):
         raise typer.Exit(1)
@@ -74,28 +76,26 @@ def submit_command(
     console.print(f"sent: {name}\n{submit.console_url(name)}")
 
 
-def approved(path: Path) -> Job:
+def approved(path: Path, ours: Settings) -> Job:
     """The job, if no rule refuses it; otherwise everything is said and the program ends."""
-    ours = settings.load(SETTINGS)
-    if not approves(path, ours, quiet=True):
+    job = examine(path, ours)
+    if job is None:
         raise typer.Exit(1)
-    return spec.load(path)
+    return job
 
 
-def approves(path: Path, ours: Settings, quiet: bool = False) -> bool:
-    """Print what the rules find; true unless one of them refuses."""
+def examine(path: Path, ours: Settings) -> Job | None:
+    """Print what is wrong with a job; the job itself, unless it is refused."""
     try:
-        findings = rules.findings(spec.load(path), ours)
+        job = spec.load(path)
     except FaultError as error:
         complain(str(error))
-        return False
-    refused = [finding for finding in findings if finding.severity == "error"]
+        return None
+    findings = rules.findings(job, ours)
     for finding in findings:
-        style = "red" if finding in refused else "yellow"
+        style = "red" if finding.severity == "error" else "yellow"
         errors.print(Text.assemble(f"{path}: ", (finding.severity, style), f": {finding} ({finding.code})"))
-    if not quiet and not refused:
-        console.print(Text.assemble(f"{path}: ", ("ok", "green")))
-    return not refused
+    return None if any(finding.severity == "error" for finding in findings) else job
 
 
 def complain(text: str) -> None:

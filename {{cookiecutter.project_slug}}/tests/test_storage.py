@@ -17,13 +17,13 @@ def test_on_vertex_the_folders_lie_below_gcs() -> None:
     assert storage == Storage(
         Path("/gcs/b/run/model"), Path("/gcs/b/run/checkpoints"), Path("/gcs/b/run/logs"), Path("/gcs")
     )
-    assert not storage.local
+    assert not storage.emulated
 
 
 def test_in_the_local_vertex_another_folder_stands_for_gcs(tmp_path: Path) -> None:
     storage = from_env(VERTEX | {"GCS_MOUNT": str(tmp_path)})
     assert storage.checkpoints == tmp_path / "b/run/checkpoints"
-    assert storage.local
+    assert storage.emulated
 
 
 @pytest.mark.parametrize("environ", [{}, dict.fromkeys(VERTEX, ""), {"GCS_MOUNT": ""}])

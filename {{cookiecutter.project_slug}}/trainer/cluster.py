@@ -145,12 +145,10 @@ def _pools(key: str, spec: dict[str, Any], names: dict[str, str]) -> dict[str, t
         raise ClusterError(
             f'{key}: cluster is {_kind(cluster)}; expected {{"{next(iter(names))}": ["host:2222"], ...}}'
         )
-    unknown = sorted(set(cluster) - set(names))
-    if unknown:
-        raise ClusterError(f"{key}: cluster.{unknown[0]} is unknown; expected one of {', '.join(names)}")
     pools: dict[str, tuple[Node, ...]] = dict.fromkeys(POOLS, ())
-    for name, addresses in cluster.items():
-        pools[names[name]] += _nodes(f"{key}: cluster.{name}", names[name], [] if addresses is None else addresses)
+    for name in names.keys() & cluster.keys():  # others, which the service may add one day, are no ranks
+        addresses = [] if cluster[name] is None else cluster[name]
+        pools[names[name]] += _nodes(f"{key}: cluster.{name}", names[name], addresses)
     return pools
 
 

@@ -138,7 +138,8 @@ class Dataset:
         return decode(self._source[index])
 
     def batch(self, indices: Iterable[int]) -> Batch:
-        samples = [self[i] for i in indices]
+        # One call: the source reads in parallel, which matters where each read asks a bucket.
+        samples = [decode(record) for record in self._source.__getitems__(list(indices))]
         images = np.stack([sample.image for sample in samples]).astype(np.float32) / np.float32(255)
         return Batch(images, np.array([sample.label for sample in samples], np.int64))
 
@@ -169,8 +170,7 @@ def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, wo
         require_classes(batch, config.classes)
         return augment(batch, mine, config.seed, config.noise)
 
-    steps = grain.MapDataset.range(start, config.steps).map(part)
-    return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=4, prefetch_buffer_size=8)))
+    return _ahead(part, range(start, config.steps))
 
 
 def heldout_batches(dataset: Dataset, config: Config, *, rank: int, world_size: int) -> Iterator[Batch]:
@@ -179,11 +179,21 @@ def heldout_batches(dataset: Dataset, config: Config, *, rank: int, world_size: 
     What is missing at the end is filled up with samples labelled NO_LABEL.
     """
     size = -(-config.global_batch // world_size)
-    for start in range(0, len(dataset), size * world_size):
-        mine = range(start + rank, min(start + size * world_size, len(dataset)), world_size)
-        part = dataset.batch(mine or [0])
-        require_classes(part, config.classes)
-        yield _fill(part, real=len(mine), size=size)
+
+    def part(number: int) -> Batch:
+        first, end = number * size * world_size, min((number + 1) * size * world_size, len(dataset))
+        mine = range(first + rank, end, world_size)
+        batch = dataset.batch(mine or [0])
+        require_classes(batch, config.classes)
+        return _fill(batch, real=len(mine), size=size)
+
+    return _ahead(part, range(-(-len(dataset) // (size * world_size))))
+
+
+def _ahead(part: Callable[[int], Batch], numbers: range) -> Iterator[Batch]:
+    """`part` of each number in turn, made by other threads before it is asked for."""
+    batches = grain.MapDataset.range(numbers.start, numbers.stop).map(part)
+    return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=4, prefetch_buffer_size=8)))
 
 
 def _fill(part: Batch, real: int, size: int) -> Batch:

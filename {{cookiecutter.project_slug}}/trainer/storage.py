@@ -4,6 +4,7 @@ Vertex AI mounts every bucket under /gcs in each replica and names the job's fol
 GCS_MOUNT, set by the local Vertex, is another folder in place of /gcs; nothing else differs there.
 """
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ class Storage:
     mount: Path = Path("/gcs")
 
     @property
-    def local(self) -> bool:
+    def emulated(self) -> bool:
         """True on a laptop: Vertex itself always mounts buckets under /gcs."""
         return self.mount != Path("/gcs")
 
@@ -38,6 +39,15 @@ def to_path(address: str, mount: Path) -> Path:
     if "://" in address:
         raise TrainerError(f"{address}: neither a path nor gs://BUCKET/FOLDER; copy the data to a bucket first")
     return Path(address)
+
+
+def copy_files(source: Path, target: Path) -> None:
+    """Copy all files below `source`: their content alone, as a mounted bucket keeps no modes and no times."""
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            copy = target / path.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
 
 
 def from_env(environ: Mapping[str, str]) -> Storage:

@@ -65,7 +65,7 @@ class Outcome:
 
 
 def run(
-    replicas: Sequence[Replica], logs: Path, show: Show, grace: float = 10, prefix: Sequence[str] | None = None
+    replicas: Sequence[Replica], logs: Path, show: Show, grace: float = 5, prefix: Sequence[str] | None = None
 ) -> Outcome:
     """Run these replicas to the end of the job.
 

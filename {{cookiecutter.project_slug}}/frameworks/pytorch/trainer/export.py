@@ -1,7 +1,6 @@
 """The trained model, in the form that PyTorch serves: a `torch.export` program, and its weights."""
 
 import copy
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.errors import TrainerError
+from trainer.storage import copy_files
 
 PROGRAM = "model.pt2"
 WEIGHTS = "weights.pt"
@@ -31,7 +31,7 @@ def export(model: nn.Module, images: Tensor, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as aside:
         torch.export.save(program, Path(aside) / PROGRAM)
         torch.save(model.state_dict(), Path(aside) / WEIGHTS)
-        shutil.copytree(aside, folder, dirs_exist_ok=True)
+        copy_files(Path(aside), folder)
     prove(model, images, folder)
 
 

@@ -7,6 +7,7 @@ run resumes from its last whole checkpoint.
 
 import contextlib
 import logging
+import math
 import os
 import sys
 import traceback
@@ -40,6 +41,16 @@ class World:
     def is_chief(self) -> bool:
         return self.rank == 0
 
+    @property
+    def has_bfloat16(self) -> bool:
+        """True on GPUs that compute in bfloat16 themselves, from A100 and L4 on; older ones only emulate it."""
+        return self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+    def __str__(self) -> str:
+        """`16 x NVIDIA A100-SXM4-40GB`"""
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
+        return f"{self.size} x {name}"
+
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all processes, on each of them. Every process must call it."""
         dist.all_reduce(values)
@@ -60,24 +71,28 @@ def launch(cluster: Cluster, timeout: float, main: Callable[..., None], *args: A
         min_nodes=len(cluster.nodes),
         max_nodes=len(cluster.nodes),
         nproc_per_node=max(torch.cuda.device_count(), 1),
-        run_id=f"trial-{cluster.trial}",
+        run_id="training",
         rdzv_backend="static",
         rdzv_endpoint=cluster.chief.address,
-        rdzv_configs={"rank": cluster.rank, "timeout": timeout},
+        rdzv_configs={"rank": cluster.rank, "timeout": math.ceil(timeout)},
         local_addr=cluster.nodes[cluster.rank].host,
         max_restarts=0,
         shutdown_timeout=5,
     )
-    if all(node.is_local for node in cluster.nodes):
+    if cluster.chief.is_local:
         # The host name of a laptop often leads nowhere; gloo must not try it.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    elif torch.backends.cuda.is_built() and not torch.cuda.is_available():
+        raise TrainerError(f"{cluster.name}: no usable GPU, but this image is made for GPUs; look at the driver")
     # The agent would log its own traceback for each failed process; we say who failed, the process why.
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     try:
         elastic_launch(config, _process)(main, args)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         raise ProcessError(f"process {rank} of {cluster.name} failed", failure.exitcode) from None
+    except dist.DistError as error:
+        raise TrainerError(f"{cluster.name} cannot meet the others at {cluster.chief.address}: {error}") from None
     except SignalException as error:
         raise ProcessError(f"{cluster.name} was stopped by {error.sigval.name}", -error.sigval) from None
 

@@ -18,7 +18,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         config = configs.parse(argv)
         cluster = clusters.from_env(environ)
         storage = storages.from_env(environ)
-        patience = config.rollcall_timeout or (60 if storage.local else 600)
+        patience = config.rollcall_timeout or (60 if storage.emulated else 600)
         rollcall.call(cluster, patience)
         with data.shards(config.data, storage) as shards:
             strategy.launch(cluster, patience, train.run, config, storage, shards)

@@ -24,6 +24,8 @@ def run(config: Config, storage: Storage, shards: Path) -> None:
 
 def train_and_export(config: Config, storage: Storage, shards: Path, world: World) -> None:
     """From the first step, or the last whole checkpoint, to a proven model in `storage.model`."""
+    if world.is_chief:
+        telemetry.say(f"training on {world}")
     heldout = Dataset(shards, "heldout")
     state = start(config, heldout[0].image.shape, world)
     checkpoint.restore(state, storage.checkpoints, world)
@@ -60,9 +62,11 @@ def train(config: Config, storage: Storage, dataset: Dataset, heldout: Dataset, 
             with reports.pause():
                 if due(config.checkpoint_every, state, config):
                     checkpoint.save(state, storage.checkpoints, config.keep, world)
-                if due(config.evaluate_every, state, config):
+                if due(config.evaluate_every, state, config) and state.step < config.steps:
                     reports.evaluation(state.step, evaluate(config, heldout, state.model.module, world))
-        return evaluate(config, heldout, state.model.module, world)["accuracy"]
+        final = evaluate(config, heldout, state.model.module, world)
+        reports.evaluation(state.step, final)
+    return final["accuracy"]
 
 
 def due(every: int, state: State, config: Config) -> bool:
@@ -71,14 +75,14 @@ def due(every: int, state: State, config: Config) -> bool:
 
 def train_step(config: Config, state: State, batch: Batch, world: World) -> Tensor:
     """One optimizer step; returns this process's summed loss, correct answers and samples, shape (3,)."""
-    # Randomness follows from seed, step and rank, so that a resumed run draws the same numbers.
-    torch.manual_seed((config.seed * config.steps + state.step) * world.size + world.rank)
+    # For models that draw numbers, as dropout does: a resumed run draws what the unbroken one would have.
+    torch.manual_seed(hash((config.seed, state.step, world.rank)) % 2**63)
     totals = torch.zeros(3, device=world.device)
     parts = micro_batches(batch, config.accumulate)
     for i, part in enumerate(parts):
         # Gradients are averaged over the world once, with the last part.
         with nullcontext() if i == len(parts) - 1 else state.model.no_sync():
-            loss, counts = score(state.model, part, world.device)
+            loss, counts = score(state.model, part, world)
             # DDP divides by the world size; parts may differ by a sample, so the mean is taken here.
             (loss * world.size / config.global_batch).backward()
             totals += counts
@@ -91,11 +95,11 @@ def train_step(config: Config, state: State, batch: Batch, world: World) -> Tens
     return totals
 
 
-def score(net: nn.Module, batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
+def score(net: nn.Module, batch: Batch, world: World) -> tuple[Tensor, Tensor]:
     """The summed loss, and the detached sums of loss, correct answers and samples, shape (3,)."""
-    images = torch.from_numpy(batch.images).to(device, non_blocking=True)
-    labels = torch.from_numpy(batch.labels).to(device, non_blocking=True)
-    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+    images = torch.from_numpy(batch.images).to(world.device, non_blocking=True)
+    labels = torch.from_numpy(batch.labels).to(world.device, non_blocking=True)
+    with torch.autocast(world.device.type, torch.bfloat16, enabled=world.has_bfloat16):
         logits = net(images)
     loss = cross_entropy(logits.float(), labels, reduction="sum", ignore_index=NO_LABEL)
     correct = (logits.argmax(dim=1) == labels).sum()
@@ -108,7 +112,7 @@ def evaluate(config: Config, heldout: Dataset, net: nn.Module, world: World) -> 
     net.eval()
     totals = torch.zeros(3, device=world.device)
     for batch in heldout_batches(heldout, config, rank=world.rank, world_size=world.size):
-        totals += score(net, batch, world.device)[1]
+        totals += score(net, batch, world)[1]
     net.train()
     return means(world.sum(totals))
 

@@ -1,6 +1,5 @@
 """The trained model, in the form that TensorFlow serves: a SavedModel."""
 
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import tensorflow as tf
 
 from trainer.data import Images
 from trainer.errors import TrainerError
+from trainer.storage import copy_files
 
 
 def export(model: keras.Model, images: Images, folder: Path) -> None:
@@ -25,7 +25,7 @@ def export(model: keras.Model, images: Images, folder: Path) -> None:
     """
     with tempfile.TemporaryDirectory() as aside:
         model.export(aside, verbose=False)
-        shutil.copytree(aside, folder, dirs_exist_ok=True)
+        copy_files(Path(aside), folder)
     prove(model, images, folder)
 
 

@@ -1,5 +1,6 @@
 """Cluster -> tf.distribute strategy. Each machine runs one process, which drives all its GPUs."""
 
+import faulthandler
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from trainer.cluster import Cluster
+from trainer.errors import TrainerError
 
 # Fewer, larger all-reduces are what Reduction Server and the 100 Gbps network want.
 BYTES_PER_PACK = 64 * 2**20
@@ -29,6 +31,12 @@ class World:
     def device_count(self) -> int:
         """Over all machines."""
         return int(self.strategy.num_replicas_in_sync)
+
+    def __str__(self) -> str:
+        """`16 x NVIDIA A100-SXM4-40GB`"""
+        gpus = tf.config.list_physical_devices("GPU")
+        name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU") if gpus else "CPU"
+        return f"{self.device_count} x {name}"
 
     @property
     def device_ranks(self) -> range:
@@ -64,19 +72,33 @@ class AdamW(keras.optimizers.AdamW):
 
 
 def build(cluster: Cluster, timeout: float) -> World:
-    """Join the other machines. All of them must be there: this call itself waits without a limit."""
+    """Join the other machines; the process ends if they do not come within `timeout` seconds.
+
+    Raises:
+        TrainerError: the image is made for GPUs, and none is usable.
+    """
     gpus = tf.config.list_physical_devices("GPU")
+    if tf.test.is_built_with_cuda() and not gpus and not cluster.chief.is_local:
+        raise TrainerError(f"{cluster.name}: no usable GPU, but this image is made for GPUs; look at the driver")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
-    if gpus:
+    if gpus and has_bfloat16(gpus[0]):
         keras.config.set_dtype_policy("mixed_bfloat16")
     options = tf.distribute.experimental.CommunicationOptions(
         bytes_per_pack=BYTES_PER_PACK,
         timeout_seconds=timeout,
         implementation=tf.distribute.experimental.CommunicationImplementation[("NCCL" if gpus else "RING")],
     )
+    # TensorFlow waits without a limit, and holds Python's lock meanwhile; this watchdog needs none.
+    faulthandler.dump_traceback_later(timeout, exit=True)
     strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver(cluster), options)
+    faulthandler.cancel_dump_traceback_later()
     return World(strategy, cluster.rank, len(cluster.nodes))
+
+
+def has_bfloat16(gpu: tf.config.PhysicalDevice) -> bool:
+    """True for GPUs that compute in bfloat16, from A100 and L4 on."""
+    return tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0)) >= (8, 0)
 
 
 def resolver(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:

@@ -1,9 +1,7 @@
 """python -m trainer.task: environment and flags in, a trained and exported model out."""
 
 import os
-import signal
 import sys
-import threading
 from collections.abc import MutableMapping, Sequence
 
 from trainer import cluster as clusters
@@ -16,12 +14,11 @@ from trainer.telemetry import say
 
 def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
     """One replica's run; returns its exit code."""
-    end_on_sigterm()
     try:
         config = configs.parse(argv)
         cluster = clusters.from_env(environ)
         storage = storages.from_env(environ)
-        rollcall.call(cluster, config.rollcall_timeout or (60 if storage.local else 600))
+        rollcall.call(cluster, config.rollcall_timeout or (60 if storage.emulated else 600))
         # TensorFlow must not see TF_CONFIG: it may list reducers, for which it would wait in silence.
         environ.pop("TF_CONFIG", None)
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -34,20 +31,6 @@ def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
         say(str(error), "ERROR")
         return 1
     return 0
-
-
-def end_on_sigterm() -> None:
-    """Exit at once on SIGTERM, also while TensorFlow waits for a peer: it catches the signal and stays.
-
-    The signal is blocked in every thread to come and taken by one that does nothing else.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-
-    def wait() -> None:
-        signal.sigwait([signal.SIGTERM])
-        os._exit(128 + signal.SIGTERM)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 if __name__ == "__main__":

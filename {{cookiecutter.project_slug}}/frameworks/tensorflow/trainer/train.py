@@ -24,6 +24,8 @@ SUM = tf.distribute.ReduceOp.SUM
 def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> None:
     """Join the others, train, export."""
     world = strategy.build(cluster, config.collective_timeout)
+    if world.is_chief:
+        telemetry.say(f"training on {world}")
     heldout = Dataset(shards, "heldout")
     state = start(config, heldout[0].image.shape, world)
     checkpoint.restore(state, storage.checkpoints, world)
@@ -68,9 +70,11 @@ def train(config: Config, storage: Storage, dataset: Dataset, heldout: Dataset, 
             with reports.pause():
                 if due(config.checkpoint_every, state, config):
                     checkpoint.save(state, storage.checkpoints, config.keep, world)
-                if due(config.evaluate_every, state, config):
+                if due(config.evaluate_every, state, config) and state.step < config.steps:
                     reports.evaluation(state.step, evaluate())
-        return evaluate()["accuracy"]
+        final = evaluate()
+        reports.evaluation(state.step, final)
+    return final["accuracy"]
 
 
 def due(every: int, state: State, config: Config) -> bool:
@@ -93,7 +97,8 @@ def distributed(part: Callable[[int], Iterator[Batch]], world: World) -> Iterato
 
 
 def tensors(batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-    return tf.constant(batch.images), tf.constant(batch.labels)
+    with tf.device("CPU:0"):  # else the parts of all devices would pass through the first GPU
+        return tf.constant(batch.images), tf.constant(batch.labels)
 
 
 def train_step(config: Config, state: State, world: World) -> Callable[[Any, float], Totals]:
