@@ -1,5 +1,7 @@
 """Send a job to Vertex AI. The request is a value: what `summary` shows is what `submit` sends."""
 
+import shlex
+
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.aiplatform_v1 import JobServiceClient
 from google.cloud.aiplatform_v1.types import CreateCustomJobRequest, CustomJob, CustomJobSpec, Scheduling
@@ -12,7 +14,7 @@ REQUEST_SECONDS = 60.0
 
 
 def summary(job: Job, settings: Settings) -> str:
-    """What will be sent and where, for a person to agree to; one line for each pool."""
+    """What will be sent and where, for a person to agree to: each pool with its machines, image and command."""
     spec = request(job, settings).custom_job.job_spec
     strategy = Scheduling.Strategy(spec.scheduling.strategy or Scheduling.Strategy.STANDARD).name
     hours = spec.scheduling.timeout.total_seconds() / 3600 if "timeout" in spec.scheduling else 7 * 24
@@ -76,4 +78,5 @@ def _pool_line(pool: Pool) -> str:
     accelerators = f" + {pool.accelerator_count} {pool.accelerator}" if pool.accelerator else ""
     machines = f"{pool.replica_count:>3} x {pool.machine_type}{accelerators}"
     image = pool.spec.container_spec.image_uri or pool.spec.python_package_spec.executor_image_uri
-    return f"  pool {pool.index}   {role:<10} {machines}, {image}"
+    command = shlex.join([*pool.spec.container_spec.command, *pool.spec.container_spec.args])
+    return f"  pool {pool.index}   {role:<10} {machines}, {image}" + (f"\n{'':14}{command}" if command else "")

@@ -20,7 +20,7 @@ TEXT = """
 workerPoolSpecs:
 - machineSpec: {machineType: n1-standard-16, acceleratorType: NVIDIA_TESLA_V100, acceleratorCount: 2}
   replicaCount: 1
-  containerSpec: {imageUri: registry/trainer:1}
+  containerSpec: {imageUri: registry/trainer:1, command: [python, -m, trainer.task], args: [--data, my shards]}
 - {}
 - machineSpec: {machineType: n1-highcpu-16}
   replicaCount: 4
@@ -115,6 +115,7 @@ def test_the_summary_shows_machines_place_and_output() -> None:
         == f"""\
 run -> projects/demo/locations/europe-west4
   pool 0   chief        1 x n1-standard-16 + 2 NVIDIA_TESLA_V100, registry/trainer:1
+              python -m trainer.task --data 'my shards'
   pool 2   reducers     4 x n1-highcpu-16, registry/reductionserver:latest
   output   gs://demo-data/run
   account  {ACCOUNT}
