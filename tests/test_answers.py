@@ -109,7 +109,7 @@ KEPT = [
 def sentences(baked: Baked) -> list[str]:
     """What the refusal says; the traceback on the other stream is cookiecutter's own log."""
     assert baked.status == 1
-    assert "Traceback" not in baked.stderr
+    assert "Traceback" not in baked.stdout + baked.stderr
     return baked.stderr.splitlines()
 
 
