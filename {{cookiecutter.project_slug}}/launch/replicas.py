@@ -43,15 +43,11 @@ class Replica:
 
     @property
     def name(self) -> str:
-        return replica_name(self.pool, self.index)
+        return f"workerpool{self.pool}-{self.index}"
 
     @property
     def trains(self) -> bool:
         return self.pool in TRAINING_POOLS
-
-
-def replica_name(pool: int, index: int) -> str:
-    return f"workerpool{pool}-{index}"
 
 
 def require_commands(job: Job) -> None:

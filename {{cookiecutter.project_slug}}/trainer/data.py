@@ -206,9 +206,9 @@ def _fill(part: Batch, real: int, size: int) -> Batch:
 
 def require_classes(batch: Batch, classes: int) -> None:
     """Raises TrainerError for a label that is no class; on a GPU it would end in an unrelated error."""
-    for label in batch.labels:
-        if not 0 <= label < classes:
-            raise TrainerError(f"the data has the label {label}, must be from 0 to below --classes ({classes})")
+    wrong = batch.labels[(batch.labels < 0) | (batch.labels >= classes)]
+    if len(wrong):
+        raise TrainerError(f"the data has the label {wrong[0]}, must be from 0 to below --classes ({classes})")
 
 
 def micro_batches(batch: Batch, count: int) -> list[Batch]:

@@ -6,6 +6,7 @@ run resumes from its last whole checkpoint.
 """
 
 import contextlib
+import functools
 import logging
 import math
 import os
@@ -41,7 +42,7 @@ class World:
     def is_chief(self) -> bool:
         return self.rank == 0
 
-    @property
+    @functools.cached_property
     def has_bfloat16(self) -> bool:
         """True on GPUs that compute in bfloat16 themselves, from A100 and L4 on; older ones only emulate it."""
         return self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
