@@ -1,9 +1,11 @@
-"""One YAML (or JSON) document as a tree of nodes, which still knows how each value was written.
+"""One YAML or JSON document as a tree of nodes, which still knows how each value was written.
 
 PyYAML's own constructors forget that: 10:30 becomes 630, `yes` becomes True, and of a repeated key
 only the last value stays.
 """
 
+import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +32,8 @@ CLEARER = {
     "found character '\\t' that cannot start any token": "a tab stands where YAML wants spaces; replace it",
 }
 VALUES_LIMIT = 100_000  # with every alias written out
+DEEP = "is nested too deeply; no job needs more than ten levels"
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 def compose(text: str, place: str, error: type[FaultError]) -> Node:
@@ -44,8 +48,32 @@ def compose(text: str, place: str, error: type[FaultError]) -> Node:
     except yaml.YAMLError as fault:
         raise error(f"{place}: not YAML: {str(fault).splitlines()[0]}; remove it") from None
     except RecursionError:
-        raise error(f"{place}: is nested too deeply; no job needs more than ten levels") from None
+        raise error(f"{place}: {DEEP}") from None
     return root
+
+
+def from_json(text: str, place: str, error: type[FaultError]) -> Node:
+    """The same kind of tree from JSON, several times faster; broken JSON is raised as `error`.
+
+    Only the line numbers are missing in it. Source: RFC 8259, which knows neither NaN nor Infinity.
+    """
+    start = f"{place}: " if place else ""
+    try:
+        return _node(
+            json.loads(
+                text,
+                object_pairs_hook=_mapping,
+                parse_int=lambda number: ScalarNode(f"{TAG}int", number),
+                parse_float=lambda number: ScalarNode(f"{TAG}float", number),
+                parse_constant=_no_number,
+            )
+        )
+    except json.JSONDecodeError as fault:
+        raise error(f"{start}line {fault.lineno}: not JSON: {fault.msg}; mend it there or just before") from None
+    except ValueError as fault:
+        raise error(f"{start}{fault}") from None
+    except RecursionError:
+        raise error(f"{start}{DEEP}") from None
 
 
 def kind(node: Node) -> str:
@@ -66,21 +94,62 @@ def items(mapping: MappingNode) -> dict[str, Node]:
     return merged | own
 
 
-def repeated(mapping: MappingNode) -> Iterator[tuple[str, list[int]]]:
-    """Every key that is written more than once, and in which lines."""
-    lines: dict[str, list[int]] = defaultdict(list)
+def repeated(mapping: MappingNode) -> Iterator[tuple[str, str]]:
+    """Every key that is written more than once, and where: "in lines 1 and 4", or from JSON "there 2 times"."""
+    written: dict[str, list[ScalarNode]] = defaultdict(list)
     for key, _ in mapping.value:
-        lines[key.value].append(_line(key))
-    return ((key, where) for key, where in lines.items() if len(where) > 1)
+        written[key.value].append(key)
+    for name, keys in written.items():
+        if len(keys) > 1:
+            lines = [str(_line(key)) for key in keys if key.start_mark]
+            yield name, f"in lines {' and '.join(lines)}" if lines else f"there {len(keys)} times"
 
 
 def plain(node: Node) -> Any:
-    """Dicts, lists, booleans and, for all else, text as written; protobuf reads numbers from text."""
+    """What json.loads would make of it; a value that only YAML knows, such as a date, is text as written."""
     if isinstance(node, MappingNode):
         return {key: plain(value) for key, value in items(node).items()}
     if isinstance(node, SequenceNode):
         return [plain(item) for item in node.value]
+    if kind(node) == "a number":
+        return _number(node.value)
+    if kind(node) == "nothing":
+        return None
     return node.value.lower() == "true" if kind(node) == "a boolean" else node.value
+
+
+def _number(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:  # YAML's 0x1F, or too many digits
+        return text
+
+
+def _node(value: Any) -> Node:
+    """What json.loads returns; numbers and mappings are nodes already."""
+    if isinstance(value, Node):
+        return value
+    if isinstance(value, list):
+        return SequenceNode(f"{TAG}seq", [_node(item) for item in value])
+    if value is None:
+        return ScalarNode(f"{TAG}null", "null")
+    if isinstance(value, bool):
+        return ScalarNode(f"{TAG}bool", str(value).lower())
+    return ScalarNode(f"{TAG}str", _whole(value))
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> MappingNode:
+    return MappingNode(f"{TAG}map", [(ScalarNode(f"{TAG}str", _whole(key)), _node(value)) for key, value in pairs])
+
+
+def _whole(text: str) -> str:
+    if not text.isascii() and HALF_CHARACTER.search(text):
+        raise ValueError(f"{text!a} holds half a character, a lone surrogate; send whole ones")
+    return text
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number in JSON; write one that is finite")
 
 
 def _vet(node: Node, sizes: dict[Node, int]) -> int:

@@ -7,24 +7,27 @@ uncertain, or merely unwise, is a warning. The facts and their sources are in la
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal
 
 from google.cloud.aiplatform_v1.types import Scheduling, WorkerPoolSpec
 from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
 
-from launch import catalog
+from launch import catalog, studies
 from launch.catalog import Machine
 from launch.faults import did_you_mean, nearest
 from launch.settings import Settings
-from launch.spec import CHIEF, REDUCERS, WORKERS, Job, Pool
+from launch.spec import CHIEF, REDUCERS, WORKERS, Job, Pool, TuningJob
 
 # Source: google-cloud-aiplatform 2.7.0, the fields marked as required.
 REQUIRED = {
     "containerSpec": ("imageUri",),
     "pythonPackageSpec": ("executorImageUri", "packageUris", "pythonModule"),
 }
+
+REGION = "region"  # the one place that is in vertex.toml
+REPORTED = ("accuracy", "loss")  # the metrics of trainer/telemetry.py
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,26 @@ Findings = Iterator[Finding]
 Rule = Callable[[Job, Settings], Findings]
 
 
-def findings(job: Job, settings: Settings) -> list[Finding]:
-    """Everything that the rules find, in their order."""
+def findings(job: Job | TuningJob, settings: Settings) -> list[Finding]:
+    """Everything that the rules find, in their order; of a tuning job, first what concerns its study."""
+    if isinstance(job, TuningJob):
+        trials = findings(job.trial_job, settings)
+        return [*study_sound(job), *metrics_reported(job), *(_in_trial(finding) for finding in trials)]
     return [finding for rule in RULES for finding in rule(job, settings)]
+
+
+def study_sound(job: TuningJob) -> Findings:
+    for place, text in studies.faults(job.spec):
+        fault, _, cure = text.rpartition("; ")
+        yield Finding("study", place, fault, cure)
+
+
+def metrics_reported(job: TuningJob) -> Findings:
+    for index, metric in enumerate(job.spec.study_spec.metrics):
+        if metric.metric_id not in REPORTED:
+            fault = f'"{metric.metric_id}" is nothing that trainer/telemetry.py reports'
+            cure = f"use {' or '.join(REPORTED)}, or report it there"
+            yield Finding("metric-unknown", f"studySpec.metrics[{index}].metricId", fault, cure, "warning")
 
 
 def one_chief(job: Job, settings: Settings) -> Findings:
@@ -145,7 +165,7 @@ def tpu_alone(job: Job, settings: Settings) -> Findings:
 def region_named(job: Job, settings: Settings) -> Findings:
     if not re.fullmatch("[a-z]+-[a-z]+[0-9]+", settings.region):
         cure = did_you_mean(settings.region, catalog.regions())
-        yield Finding("region-name", "region", f'"{settings.region}" is no region of Google Cloud', cure)
+        yield Finding("region-name", REGION, f'"{settings.region}" is no region of Google Cloud', cure)
 
 
 def region_offers(job: Job, settings: Settings) -> Findings:
@@ -337,6 +357,10 @@ RULES: tuple[Rule, ...] = (
     image_ours,
     bucket_ours,
 )
+
+
+def _in_trial(finding: Finding) -> Finding:
+    return finding if finding.place == REGION else replace(finding, place=f"trialJobSpec.{finding.place}")
 
 
 def _machines(pools: tuple[Pool, ...]) -> Iterator[tuple[Pool, Machine]]:

@@ -1,16 +1,24 @@
-"""Read a job file: YAML or JSON, strictly, into the real CustomJobSpec, with every fault at once.
+"""Read a job file: YAML or JSON, strictly, into the API's own message, with every fault at once.
 
-A job file is what `gcloud ai custom-jobs create --config` takes: a CustomJobSpec in the API's camelCase.
-gcloud sends unknown keys on to the service, and protobuf stops at its first fault; here all are found.
+A job file is what gcloud takes as --config, in the API's camelCase: a CustomJobSpec (`gcloud ai custom-jobs
+create`) or a whole HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). gcloud sends unknown keys on to
+the service, and protobuf stops at its first fault; here all are found.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
-from google.cloud.aiplatform_v1.types import AcceleratorType, CustomJobSpec, EnvVar, WorkerPoolSpec
+from google.cloud.aiplatform_v1.types import (
+    AcceleratorType,
+    CustomJobSpec,
+    EnvVar,
+    HyperparameterTuningJob,
+    WorkerPoolSpec,
+)
 from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
-from google.protobuf.message import Message  # type: ignore[import-untyped, unused-ignore]
 from yaml import MappingNode, Node
 
 from launch import document, schema
@@ -22,18 +30,24 @@ REDUCER_IMAGE = "/reductionserver"
 
 TASKS = {"container_spec": "containerSpec", "python_package_spec": "pythonPackageSpec", None: ""}
 
-NOT_YET = "not supported here yet; this command takes a CustomJobSpec"
+TUNING_KEYS = {"studySpec", "trialJobSpec"}
+NOT_YET = "not supported here yet; this command takes a CustomJobSpec or a HyperparameterTuningJob"
 OTHER_RESOURCES = {
     "jobSpec": "is a CustomJob, but a job file is only its CustomJobSpec; put what jobSpec holds at the top",
-    "studySpec": f"is a HyperparameterTuningJob, {NOT_YET}",
-    "trialJobSpec": f"is a HyperparameterTuningJob, {NOT_YET}",
     "trainingTaskDefinition": f"is a TrainingPipeline, {NOT_YET}",
     "trainingTaskInputs": f"is a TrainingPipeline, {NOT_YET}",
 }
+FAULTS_LIMIT = 100  # nobody reads more
+
+M = TypeVar("M")
 
 
 class JobError(FaultError):
-    """The file is not a job; one line for each fault."""
+    """The document is not a job; one line for each fault, and the same as places and sentences."""
+
+    def __init__(self, *faults: str, details: Sequence[schema.Fault] = ()) -> None:
+        super().__init__(*faults)
+        self.details = tuple(details) or tuple(schema.Fault("", fault) for fault in faults)
 
 
 @dataclass(frozen=True)
@@ -112,33 +126,84 @@ class Job:
         return tuple(pool for pool in self.pools if pool.trains)
 
 
-def load(path: Path) -> Job:
+@dataclass(frozen=True)
+class TuningJob:
+    """One file with a hyperparameter tuning job, read."""
+
+    path: Path
+    name: str  # its displayName, or the file's name without its ending
+    spec: HyperparameterTuningJob
+
+    @property
+    def trial_job(self) -> Job:
+        """What each trial runs, still without its parameters."""
+        return Job(self.path, self.name, self.spec.trial_job_spec)
+
+
+def load(path: Path) -> Job | TuningJob:
     """Read one job file.
 
     Raises:
-        JobError: it cannot be read or is not a CustomJobSpec.
+        JobError: it cannot be read or is neither a CustomJobSpec nor a HyperparameterTuningJob.
     """
-    return Job(path, path.stem, parse(read_text(path, JobError), str(path)))
+    root = document.compose(read_text(path, JobError), str(path), JobError)
+    if isinstance(root, MappingNode) and TUNING_KEYS & document.items(root).keys():
+        tuning_job = read(root, HyperparameterTuningJob, str(path))
+        return TuningJob(path, tuning_job.display_name or path.stem, tuning_job)
+    return Job(path, path.stem, _custom_job_spec(root, str(path)))
 
 
 def parse(text: str, place: str) -> CustomJobSpec:
     """A CustomJobSpec from YAML or JSON text; `place` begins every line of the JobError that it may raise."""
-    root = document.compose(text, place, JobError)
-    spec = CustomJobSpec()
-    message = CustomJobSpec.pb(spec)
-    faults = [f"{place}: {fault}" for fault in _faults(root, message)]
-    if faults:
-        raise JobError(*faults)
+    return _custom_job_spec(document.compose(text, place, JobError), place)
+
+
+def read(root: Node, kind: type[M], place: str = "") -> M:
+    """The API's message of this kind that a document holds.
+
+    Raises:
+        JobError: with all its differences from the message, `place` before each of them.
+    """
+    message = kind()
+    pb = cast(Any, kind).pb(message)
     try:
-        json_format.ParseDict(document.plain(root), message)
+        faults = [*islice(_faults(root, pb.DESCRIPTOR), FAULTS_LIMIT)]
+        if not faults:
+            json_format.ParseDict(document.plain(root), pb)
     except (json_format.ParseError, ValueError) as error:  # such as half a character
-        raise JobError(f"{place}: {str(error).rstrip('.')}; correct this value") from None
-    return spec
+        faults = [schema.Fault("", f"{str(error).rstrip('.')}; correct this value")]
+    except RecursionError:
+        faults = [schema.Fault("", document.DEEP)]
+    if faults:
+        raise _job_error(faults, place)
+    return message
 
 
-def _faults(root: Node, message: Message) -> Iterator[str]:
-    if not isinstance(root, MappingNode):
-        yield f"must be a mapping, not {document.kind(root)}; begin with the key workerPoolSpecs"
-        return
-    other = [fault for key, fault in OTHER_RESOURCES.items() if key in document.items(root)]
-    yield from other[:1] or schema.faults(root, message.DESCRIPTOR)
+def violations(error: JobError) -> list[tuple[str, str]]:
+    """The faults as pairs of a field's place and what is wrong there, as Google's APIs list them."""
+    return [(fault.place, fault.text) for fault in error.details]
+
+
+def as_json(message: Any) -> dict[str, Any]:
+    """One of the API's messages as it goes over the wire: camelCase, enums by name, 64-bit numbers as text."""
+    return dict(json_format.MessageToDict(type(message).pb(message)))
+
+
+def _custom_job_spec(root: Node, place: str) -> CustomJobSpec:
+    keys = document.items(root) if isinstance(root, MappingNode) else {}
+    other = [schema.Fault("", fault) for key, fault in OTHER_RESOURCES.items() if key in keys]
+    if other:
+        raise _job_error(other[:1], place)
+    return read(root, CustomJobSpec, place)
+
+
+def _faults(root: Node, message: Any) -> Iterator[schema.Fault]:
+    if isinstance(root, MappingNode):
+        yield from schema.faults(root, message)
+    else:
+        keys = ", ".join(field.json_name for field in message.fields)
+        yield schema.Fault("", f"must be a mapping, not {document.kind(root)}; its keys are {keys}")
+
+
+def _job_error(faults: Sequence[schema.Fault], place: str) -> JobError:
+    return JobError(*(f"{place}: {fault}" if place else str(fault) for fault in faults), details=faults)

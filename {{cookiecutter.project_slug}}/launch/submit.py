@@ -4,47 +4,65 @@ import shlex
 
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.aiplatform_v1 import JobServiceClient
-from google.cloud.aiplatform_v1.types import CreateCustomJobRequest, CustomJob, CustomJobSpec, Scheduling
+from google.cloud.aiplatform_v1.types import (
+    CreateCustomJobRequest,
+    CreateHyperparameterTuningJobRequest,
+    CustomJob,
+    CustomJobSpec,
+    HyperparameterTuningJob,
+    Scheduling,
+    StudySpec,
+)
 
+from launch import studies
 from launch.settings import Settings
-from launch.spec import CHIEF, EVALUATORS, REDUCERS, WORKERS, Job, Pool
+from launch.spec import CHIEF, EVALUATORS, REDUCERS, WORKERS, Job, Pool, TuningJob
 
 ROLES = {CHIEF: "chief", WORKERS: "workers", REDUCERS: "servers", EVALUATORS: "evaluators"}
 REQUEST_SECONDS = 60.0
 
+Request = CreateCustomJobRequest | CreateHyperparameterTuningJobRequest
 
-def summary(job: Job, settings: Settings) -> str:
+
+def summary(job: Job | TuningJob, settings: Settings) -> str:
     """What will be sent and where, for a person to agree to: each pool with its machines, image and command."""
-    spec = request(job, settings).custom_job.job_spec
+    trial, search = (job.trial_job, _search_lines(job.spec)) if isinstance(job, TuningJob) else (job, ())
+    spec = _with_account(trial.spec, settings)
     strategy = Scheduling.Strategy(spec.scheduling.strategy or Scheduling.Strategy.STANDARD).name
     hours = spec.scheduling.timeout.total_seconds() / 3600 if "timeout" in spec.scheduling else 7 * 24
     return "\n".join(
         [
             f"{job.name} -> {_parent(settings)}",
-            *map(_pool_line, job.pools),
+            *search,
+            *map(_pool_line, trial.pools),
             f"  output   {spec.base_output_directory.output_uri_prefix or 'nowhere: nothing is kept'}",
             f"  account  {spec.service_account or 'Vertex AI service agent'}",
-            f"  limits   {strategy}, at most {hours:g} h",
+            f"  limits   {strategy}, at most {hours:g} h{' a trial' if search else ''}",
         ]
     )
 
 
-def request(job: Job, settings: Settings) -> CreateCustomJobRequest:
+def request(job: Job | TuningJob, settings: Settings) -> Request:
     """The request as the API takes it; the account in the file goes before the one in vertex.toml."""
-    spec = CustomJobSpec(job.spec)
-    spec.service_account = spec.service_account or settings.service_account
-    custom_job = CustomJob(display_name=job.name, job_spec=spec)
+    if isinstance(job, TuningJob):
+        tuning_job = HyperparameterTuningJob(job.spec)
+        tuning_job.display_name = job.name
+        tuning_job.trial_job_spec = _with_account(tuning_job.trial_job_spec, settings)
+        return CreateHyperparameterTuningJobRequest(parent=_parent(settings), hyperparameter_tuning_job=tuning_job)
+    custom_job = CustomJob(display_name=job.name, job_spec=_with_account(job.spec, settings))
     return CreateCustomJobRequest(parent=_parent(settings), custom_job=custom_job)
 
 
-def submit(request: CreateCustomJobRequest, client: JobServiceClient) -> str:
-    """Create the job; returns its resource name, projects/NUMBER/locations/REGION/customJobs/ID.
+def submit(request: Request, client: JobServiceClient) -> str:
+    """Create the job; returns its resource name, such as projects/NUMBER/locations/REGION/customJobs/ID.
 
     Raises:
         google.api_core.exceptions.GoogleAPICallError: the service refused it, or did not answer in a minute.
         OSError: over REST, there is no service at the endpoint.
     """
-    return client.create_custom_job(request=request, timeout=REQUEST_SECONDS).name
+    if isinstance(request, CreateCustomJobRequest):
+        return client.create_custom_job(request=request, timeout=REQUEST_SECONDS).name
+    return client.create_hyperparameter_tuning_job(request=request, timeout=REQUEST_SECONDS).name
 
 
 def client(settings: Settings, endpoint: str = "") -> JobServiceClient:
@@ -64,13 +82,30 @@ def client(settings: Settings, endpoint: str = "") -> JobServiceClient:
 
 def console_url(name: str) -> str:
     """The job's page in the Cloud console. Source: google-cloud-aiplatform 2.7.0, `_dashboard_uri`."""
-    part = JobServiceClient.parse_custom_job_path(name)
-    path = f"locations/{part['location']}/training/{part['custom_job']}?project={part['project']}"
-    return f"https://console.cloud.google.com/agent-platform/{path}"
+    _, project, _, location, _, id = name.split("/")
+    return f"https://console.cloud.google.com/agent-platform/locations/{location}/training/{id}?project={project}"
 
 
 def _parent(settings: Settings) -> str:
     return f"projects/{settings.project}/locations/{settings.region}"
+
+
+def _with_account(spec: CustomJobSpec, settings: Settings) -> CustomJobSpec:
+    copy = CustomJobSpec(spec)
+    copy.service_account = copy.service_account or settings.service_account
+    return copy
+
+
+def _search_lines(job: HyperparameterTuningJob) -> tuple[str, ...]:
+    goals = StudySpec.MetricSpec.GoalType
+    wanted = [
+        f"{'lowest' if one.goal == goals.MINIMIZE else 'highest'} {one.metric_id}" for one in job.study_spec.metrics
+    ]
+    counts = f"{job.max_trial_count} trials, {job.parallel_trial_count} at once"
+    return (
+        f"  search   {counts}, for the {' and the '.join(wanted)}",
+        *(f"{'':11}{one.parameter_id}: {studies.described(one)}" for one in job.study_spec.parameters),
+    )
 
 
 def _pool_line(pool: Pool) -> str:

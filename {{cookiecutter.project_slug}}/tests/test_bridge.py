@@ -6,17 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from launch.replicas import Replica, replicas
-from launch.spec import load
+from launch.emulator import search
+from launch.replicas import Replica, replicas, with_arguments
+from launch.spec import Job, TuningJob, load
 from trainer.cluster import Cluster, from_env
+from trainer.config import parse
 from trainer.storage import from_env as storage_from_env
 
 PROJECT = Path(__file__).resolve().parents[1]
 JOBS = sorted((PROJECT / "jobs").glob("*.yaml"))
 
 
+def job_in(path: Path) -> Job:
+    """The job of a file or, of a tuning job, that of its trials."""
+    job = load(path)
+    return job.trial_job if isinstance(job, TuningJob) else job
+
+
 def everyone(path: Path) -> tuple[Replica, ...]:
-    return replicas(load(path), "123", lambda pool, index: f"machine-{pool}-{index}:2222")
+    return replicas(job_in(path), "123", lambda pool, index: f"machine-{pool}-{index}:2222")
 
 
 def without(environ: Mapping[str, str], variable: str) -> dict[str, str]:
@@ -31,7 +39,7 @@ def views(path: Path, ignored: str) -> list[tuple[Replica, Cluster]]:
 
 
 def test_there_are_job_files() -> None:
-    assert {"single.yaml", "workers.yaml", "reduction-server.yaml"} <= {path.name for path in JOBS}
+    assert {"single.yaml", "workers.yaml", "reduction-server.yaml", "tuning.yaml"} <= {path.name for path in JOBS}
 
 
 @pytest.mark.parametrize("ignored", ["TF_CONFIG", "CLUSTER_SPEC"])
@@ -61,10 +69,21 @@ def test_the_reduction_server_job_has_reducers() -> None:
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.name)
 def test_the_output_folder_of_the_file_is_where_the_trainer_writes(path: Path) -> None:
-    prefix = load(path).spec.base_output_directory.output_uri_prefix
+    prefix = job_in(path).spec.base_output_directory.output_uri_prefix
     storage = storage_from_env(everyone(path)[0].env)
     folders = [storage.model, storage.checkpoints, storage.logs]
     assert folders == [Path("/gcs", prefix.removeprefix("gs://"), name) for name in ("model", "checkpoints", "logs")]
+
+
+def test_the_trainer_takes_what_the_tuning_job_tries() -> None:
+    job = load(PROJECT / "jobs/tuning.yaml")
+    assert isinstance(job, TuningJob)
+    tried = search.Search(job.spec.study_spec).ask()
+    assert tried
+    chief, *workers = replicas(with_arguments(job.trial_job, search.arguments(tried.parameters)), "1", lambda *_: "a:1")
+    config = parse(chief.command[3:])  # after python -m trainer.task
+    assert {name: getattr(config, name) for name in tried.parameters} == dict(tried.parameters)
+    assert all(worker.command == chief.command for worker in workers)
 
 
 @pytest.mark.parametrize(("package", "other"), [("launch", "trainer"), ("trainer", "launch")])

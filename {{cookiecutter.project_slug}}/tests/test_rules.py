@@ -4,11 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from google.cloud.aiplatform_v1.types import CustomJobSpec, HyperparameterTuningJob
 
 from launch import catalog
 from launch.rules import RULES, Finding, Rule, findings
 from launch.settings import Settings
-from launch.spec import Job, parse
+from launch.spec import Job, TuningJob, parse
 
 Part = Mapping[str, object]  # of a job, in the API's camelCase
 Edits = dict[str, object]  # values by path, such as workerPoolSpecs.0.replicaCount
@@ -333,3 +334,54 @@ def test_flex_start_takes_one_kind_of_machine_for_a_week() -> None:
 def test_no_rule_stumbles_over_a_job_that_is_hardly_there(rule: Rule, text: str) -> None:
     found = list(rule(Job(Path("run.yaml"), "run", parse(text, "run.yaml")), SETTINGS))
     assert all(isinstance(finding, Finding) for finding in found)
+
+
+STUDY = {
+    "metrics": [{"metric_id": "accuracy"}],
+    "parameters": [{"parameter_id": "learning_rate", "double_value_spec": {"min_value": 0.1, "max_value": 1}}],
+}
+
+
+def tuning(trial_job: CustomJobSpec, study: Mapping[str, object], trial_count: int = 4) -> TuningJob:
+    spec = HyperparameterTuningJob(
+        max_trial_count=trial_count, parallel_trial_count=1, study_spec=study, trial_job_spec=trial_job
+    )
+    return TuningJob(Path("jobs/tuning.yaml"), "tuning", spec)
+
+
+def test_there_is_nothing_to_find_in_a_good_tuning_job() -> None:
+    assert findings(tuning(edited({}).spec, STUDY), SETTINGS) == []
+
+
+def test_what_is_wrong_with_a_trials_job_is_found_below_trial_job_spec() -> None:
+    job = tuning(edited({"baseOutputDirectory.outputUriPrefix": "run"}).spec, STUDY)
+    (finding,) = findings(job, SETTINGS)
+    assert (finding.code, finding.place) == ("output-folder", "trialJobSpec.baseOutputDirectory.outputUriPrefix")
+
+
+def test_the_region_is_in_no_job_file() -> None:
+    job = tuning(edited(chief(CPU)).spec, STUDY)
+    assert [finding.place for finding in findings(job, replace(SETTINGS, region="mars"))] == ["region"]
+
+
+def test_what_is_wrong_with_a_study_comes_first_and_as_an_error() -> None:
+    trial_job = edited({"baseOutputDirectory.outputUriPrefix": "run"}).spec
+    found = findings(tuning(trial_job, STUDY | {"parameters": []}, trial_count=0), SETTINGS)
+    assert [(finding.place, finding.severity) for finding in found] == [
+        ("maxTrialCount", "error"),
+        ("studySpec.parameters", "error"),
+        ("trialJobSpec.baseOutputDirectory.outputUriPrefix", "error"),
+    ]
+    assert found[1].cure == "add one"
+
+
+def test_a_metric_that_the_trainer_does_not_report_is_doubtful() -> None:
+    job = tuning(edited({}).spec, STUDY | {"metrics": [{"metric_id": "loss"}, {"metric_id": "f1"}]})
+    (finding,) = findings(job, SETTINGS)
+    assert (finding.code, finding.severity) == ("metric-unknown", "warning")
+    assert str(finding).startswith('studySpec.metrics[1].metricId: "f1" is nothing that trainer/telemetry.py reports')
+
+
+@pytest.mark.parametrize("trial_job", [CustomJobSpec(), CustomJobSpec(worker_pool_specs=[{}])])
+def test_no_rule_stumbles_over_a_tuning_job_that_is_hardly_there(trial_job: CustomJobSpec) -> None:
+    assert findings(tuning(trial_job, {}), SETTINGS)

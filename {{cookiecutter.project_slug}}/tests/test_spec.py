@@ -1,13 +1,23 @@
 import json
 import random
+import time
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from google.cloud.aiplatform_v1.types import AcceleratorType, Scheduling
+from google.cloud.aiplatform_v1.types import (
+    AcceleratorType,
+    CustomJob,
+    CustomJobSpec,
+    HyperparameterTuningJob,
+    Scheduling,
+    StudySpec,
+    TrainingPipeline,
+)
 
-from launch.spec import Job, JobError, load, parse
+from launch import document
+from launch.spec import Job, JobError, TuningJob, as_json, load, parse, read, violations
 
 GOOD = """\
 workerPoolSpecs:
@@ -26,6 +36,19 @@ workerPoolSpecs:
   containerSpec: {imageUri: us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest}
 scheduling: {timeout: 3600s, strategy: SPOT, restartJobOnWorkerRestart: true}
 baseOutputDirectory: {outputUriPrefix: gs://demo/run}
+"""
+TUNING = """\
+displayName: search
+maxTrialCount: 6
+parallelTrialCount: 2
+studySpec:
+  metrics: [{metricId: accuracy, goal: MAXIMIZE}]
+  parameters:
+  - {parameterId: rate, doubleValueSpec: {minValue: 1.0e-4, maxValue: 1}, scaleType: UNIT_LOG_SCALE}
+  - {parameterId: layers, integerValueSpec: {minValue: 1, maxValue: "4"}}
+  - {parameterId: width, discreteValueSpec: {values: [16, 2.5]}}
+trialJobSpec:
+  workerPoolSpecs: [{replicaCount: 1, containerSpec: {imageUri: a}}]
 """
 
 
@@ -95,11 +118,6 @@ MALFORMED = [
     ),
     # other resources
     ("CustomJob", "displayName: a\njobSpec: {network: a}", ["CustomJob", "at the top"]),
-    (
-        "tuning job",
-        "studySpec: {}\ntrialJobSpec: {}\n",
-        ["HyperparameterTuningJob", "not supported here yet"],
-    ),
     ("pipeline", "trainingTaskDefinition: a\n", ["TrainingPipeline", "not supported here yet"]),
     # lists, mappings, nothing
     (
@@ -121,12 +139,12 @@ MALFORMED = [
     (
         "number in args",
         args("--steps, 100"),
-        ['args[1]: must be text, and YAML reads 100 as a number; quote it: "100"'],
+        ['args[1]: must be text, and 100 is a number; quote it: "100"'],
     ),
     ("fraction in args", args("0.0010"), ['quote it: "0.0010"']),
     ("time in args", args("10:30"), ['quote it: "10:30"']),
-    ("boolean in args", args("yes"), ["YAML reads yes as a boolean", 'quote it: "yes"']),
-    ("date in args", args("2026-02-30"), ["as a date", 'quote it: "2026-02-30"']),
+    ("boolean in args", args("yes"), ["yes is a boolean", 'quote it: "yes"']),
+    ("date in args", args("2026-02-30"), ["is a date", 'quote it: "2026-02-30"']),
     ("nothing in args", args("~"), ["args[0]: has no value"]),
     ("tag", args("!!python/name:os.system x"), ["special value", 'quote it: "x"']),
     ("tagged mapping", "scheduling: !!set {timeout}", ["line 1", "tag", "remove it"]),
@@ -194,6 +212,7 @@ def test_a_malformed_job_is_refused_in_one_sentence(tmp_path: Path, text: str, w
 
 def test_a_good_job_is_the_real_protobuf(tmp_path: Path) -> None:
     job = load(write(tmp_path, GOOD, "reduction-server.yaml"))
+    assert isinstance(job, Job)
     assert job == Job(job.path, "reduction-server", parse(GOOD, ""))
     chief, workers, reducers = job.spec.worker_pool_specs
     assert chief.machine_spec.accelerator_type == AcceleratorType.NVIDIA_TESLA_A100
@@ -238,8 +257,10 @@ def test_an_empty_pool_keeps_its_position_and_holds_nothing() -> None:
 
 
 def test_json_is_read_too(tmp_path: Path) -> None:
-    document = {"workerPoolSpecs": [{"replicaCount": "3", "machineSpec": {"acceleratorType": 5}}]}
-    (pool,) = load(write(tmp_path, json.dumps(document), "job.json")).pools
+    body = {"workerPoolSpecs": [{"replicaCount": "3", "machineSpec": {"acceleratorType": 5}}]}
+    job = load(write(tmp_path, json.dumps(body), "job.json"))
+    assert isinstance(job, Job)
+    (pool,) = job.pools
     assert (pool.replica_count, pool.accelerator) == (3, "NVIDIA_TESLA_T4")  # both as the SDK sends them
 
 
@@ -286,3 +307,170 @@ def test_damaged_files_are_read_or_refused_in_sentences_and_nothing_else() -> No
         start = source.randrange(len(GOOD))
         text = GOOD[:start] + source.choice(DAMAGE) + GOOD[start + source.randrange(4) :]
         assert all(fault.startswith("job.yaml: ") and "\n" not in fault for fault in faults_of(text))
+
+
+def test_a_tuning_job_is_read_whole_with_the_job_of_its_trials(tmp_path: Path) -> None:
+    job = load(write(tmp_path, TUNING, "tuning.yaml"))
+    assert isinstance(job, TuningJob)
+    assert (job.name, job.spec.max_trial_count) == ("search", 6)
+    rate, layers, width = job.spec.study_spec.parameters
+    assert (rate.double_value_spec.min_value, rate.double_value_spec.max_value) == (1e-4, 1.0)
+    assert rate.scale_type == StudySpec.ParameterSpec.ScaleType.UNIT_LOG_SCALE
+    assert layers.integer_value_spec.max_value == 4
+    assert list(width.discrete_value_spec.values) == [16.0, 2.5]
+    assert job.trial_job == Job(job.path, "search", CustomJobSpec(job.spec.trial_job_spec))
+    assert [pool.replica_count for pool in job.trial_job.pools] == [1]
+
+
+def test_a_tuning_job_without_a_name_has_that_of_its_file(tmp_path: Path) -> None:
+    assert load(write(tmp_path, "studySpec: {}", "tuning.yaml")).name == "tuning"
+
+
+def test_the_places_of_a_tuning_jobs_faults_begin_at_its_top(tmp_path: Path) -> None:
+    path = write(tmp_path, TUNING.replace("minValue: 1.0e-4", "minValue: low").replace("imageUri", "imageURL"))
+    assert refusal(path).faults == (
+        f'{path}: studySpec.parameters[0].doubleValueSpec.minValue: must be a number, not "low"; '
+        "write digits, such as 0.001 or 1.0e-3",
+        f'{path}: trialJobSpec.workerPoolSpecs[0].containerSpec: unknown key "imageURL"; did you mean imageUri?',
+    )
+
+
+def from_json(text: str, kind: type = HyperparameterTuningJob) -> dict[str, object]:
+    """What a JSON body says, after a round through the message."""
+    return as_json(read(document.from_json(text, "", JobError), kind))
+
+
+def body_faults(text: str, kind: type = HyperparameterTuningJob) -> list[tuple[str, str]]:
+    with pytest.raises(JobError) as caught:
+        from_json(text, kind)
+    assert str(caught.value).splitlines() == [
+        f"{place}: {fault}" if place else fault for place, fault in violations(caught.value)
+    ]
+    return violations(caught.value)
+
+
+def parameter(text: str) -> str:
+    return f'{{"studySpec": {{"parameters": [{text}]}}}}'
+
+
+# As the SDK and gcloud send them, and what the API answers with.
+BODIES = [
+    ('{"labels": {"team": "vision"}}', {"labels": {"team": "vision"}}),
+    ('{"maxTrialCount": 4, "state": 3}', {"maxTrialCount": 4, "state": "JOB_STATE_RUNNING"}),
+    (
+        parameter('{"integerValueSpec": {"minValue": "1", "maxValue": 9}}'),
+        {"studySpec": {"parameters": [{"integerValueSpec": {"minValue": "1", "maxValue": "9"}}]}},
+    ),
+    (
+        parameter('{"doubleValueSpec": {"minValue": -1.5e-3, "maxValue": "1e2"}}'),
+        {"studySpec": {"parameters": [{"doubleValueSpec": {"minValue": -0.0015, "maxValue": 100.0}}]}},
+    ),
+    (
+        '{"studySpec": {"studyStoppingConfig": {"shouldStopAsap": true, "maxNumTrials": 4}}}',
+        {"studySpec": {"studyStoppingConfig": {"shouldStopAsap": True, "maxNumTrials": 4}}},
+    ),
+    ('{"createTime": "2026-11-20T10:00:00.5Z"}', {"createTime": "2026-11-20T10:00:00.500Z"}),
+    ('{"error": {"code": 3, "message": "no"}}', {"error": {"code": 3, "message": "no"}}),
+    (
+        '{"trials": [{"parameters": [{"value": 0.5}, {"value": "adam"}, {"value": [null, {"a": true}]}]}]}',
+        {"trials": [{"parameters": [{"value": 0.5}, {"value": "adam"}, {"value": [None, {"a": True}]}]}]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "answer"), BODIES)
+def test_a_body_is_what_protobufs_json_takes_it_for(text: str, answer: dict[str, object]) -> None:
+    assert from_json(text) == answer
+
+
+MALFORMED_BODIES = [
+    ("", "", "line 1: not JSON"),
+    ('{"labels":\n {,}}', "", "line 2: not JSON"),
+    ("{} {}", "", "not JSON: Extra data"),
+    ("[]", "", "must be a mapping, not a list; its keys are name"),
+    ('{"maxTrialCount": NaN}', "", "NaN is no number in JSON"),
+    ('{"maxTrialCount": -Infinity}', "", "-Infinity is no number in JSON"),
+    ('{"displayName": "\\ud800"}', "", "half a character"),
+    ('{"\\udfff": 1}', "", "half a character"),
+    ("[" * 100_000, "", "nested too deeply"),
+    ('{"labels": ' * 50_000, "", "nested too deeply"),
+    ('{"displayName": "a", "displayName": "b"}', "", 'the key "displayName" is there 2 times; keep one'),
+    ('{"labels": {"a": "b", "a": "c"}}', "labels", 'the key "a" is there 2 times'),
+    ('{"labels": {"a": 1}}', "labels.a", 'must be text, and 1 is a number; quote it: "1"'),
+    ('{"labels": ["a"]}', "labels", "must be a mapping, not a list"),
+    ('{"labels": null}', "labels", "must be a mapping, not nothing"),
+    ('{"maxTrialCount": null}', "maxTrialCount", "has no value"),
+    ('{"maxTrialCount": 1.5}', "maxTrialCount", "must be a whole number"),
+    (f'{{"maxTrialCount": {"9" * 5000}}}', "maxTrialCount", "must be a whole number"),
+    ('{"state": 99}', "state", "unknown value 99"),
+    ('{"createTime": "yesterday"}', "createTime", 'write one such as "2026-11-20T15:30:00Z"'),
+    ('{"createTime": 5}', "createTime", "must be a time, not 5"),
+    ('{"error": {"details": [{"@type": "x"}]}}', "error.details[0]", "filled in by the service"),
+    ('{"trials": [{"parameters": [{"value": [1e400]}]}]}', "trials[0].parameters[0].value[0]", "must be a number"),
+    (
+        parameter('{"doubleValueSpec": {"minValue": "NaN"}}'),
+        "studySpec.parameters[0].doubleValueSpec.minValue",
+        'must be a number, not "NaN"',
+    ),
+    (
+        parameter('{"doubleValueSpec": {"maxValue": 1e999}}'),
+        "studySpec.parameters[0].doubleValueSpec.maxValue",
+        "must be a number, not 1e999",
+    ),
+    (
+        '{"studySpec": {"studyStoppingConfig": {"shouldStopAsap": 1}}}',
+        "studySpec.studyStoppingConfig.shouldStopAsap",
+        "must be a boolean",
+    ),
+    (
+        '{"studySpec": {"medianAutomatedStoppingSpec": {}, "decayCurveStoppingSpec": {}}}',
+        "studySpec",
+        "exclude each other",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "words"), MALFORMED_BODIES, ids=range(len(MALFORMED_BODIES)))
+def test_a_malformed_body_is_refused_with_the_place_of_its_field(text: str, place: str, words: str) -> None:
+    ((where, sentence),) = body_faults(text)
+    assert where == place
+    assert words in sentence
+    assert "; " in sentence
+
+
+def test_a_body_gives_the_faults_of_all_its_fields_at_once() -> None:
+    faults = body_faults('{"displayname": "a", "jobSpec": {"scheduling": {"timeout": 5}}}', CustomJob)
+    assert faults == [
+        ("", 'unknown key "displayname"; did you mean displayName?'),
+        ("jobSpec.scheduling.timeout", 'must be seconds that end in s, not 5; write "5s"'),
+    ]
+
+
+def test_yaml_and_json_are_read_alike() -> None:
+    message = read(document.compose(TUNING, "", JobError), HyperparameterTuningJob)
+    again = document.from_json(json.dumps(as_json(message)), "", JobError)
+    assert read(again, HyperparameterTuningJob) == message
+
+
+@pytest.mark.parametrize("depth", [10, 20, 40, 60, 90, 120, 200, 300])
+def test_what_is_nested_too_deeply_is_refused_wherever_the_limit_lies(depth: int) -> None:
+    branch = '{"conditionalParameterSpecs": [{"parameterSpec": ' * depth + "{}" + "}]}" * depth
+    inputs = '{"trainingTaskInputs": ' + '{"a": [' * depth + "1" + "]}" * depth + "}"
+    for text, kind in ((parameter(branch), HyperparameterTuningJob), (inputs, TrainingPipeline)):
+        assert len(nesting_faults(text, kind)) <= (depth > 10)
+
+
+def nesting_faults(text: str, kind: type) -> tuple[str, ...]:
+    try:
+        from_json(text, kind)
+    except JobError as error:
+        return error.faults
+    return ()
+
+
+def test_a_body_of_megabytes_is_read_in_seconds() -> None:
+    labels = {f"label-{number}": "x" * 20 for number in range(100_000)}
+    began = time.monotonic()
+    assert from_json(json.dumps({"labels": labels})) == {"labels": labels}
+    assert len(body_faults(json.dumps(labels))) == 100  # nobody reads more
+    assert time.monotonic() - began < 20

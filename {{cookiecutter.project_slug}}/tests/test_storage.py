@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from trainer.errors import TrainerError
-from trainer.storage import Storage, from_env, to_path
+from trainer.storage import Storage, Trial, from_env, to_path
 
 VERTEX = {
     "AIP_MODEL_DIR": "gs://b/run/model/",
@@ -61,3 +61,19 @@ def test_an_address_is_a_path_below_the_mount_or_an_ordinary_one(address: str, p
 def test_what_no_mount_can_serve_is_refused_with_a_cure(address: str) -> None:
     with pytest.raises(TrainerError, match=f"^{address}: .*gs://BUCKET/FOLDER; copy the data to a bucket first$"):
         to_path(address, Path("/gcs"))
+
+
+@pytest.mark.parametrize(
+    ("environ", "trial"),
+    [
+        ({}, None),
+        ({"CLOUD_ML_TRIAL_ID": "", "CLOUD_ML_HP_METRIC_FILE": ""}, None),
+        ({"CLOUD_ML_TRIAL_ID": "3", "CLOUD_ML_HP_METRIC_FILE": "/m"}, Trial("3", Path("/m"))),
+        ({"CLOUD_ML_TRIAL_ID": "3"}, Trial("3", Path("/tmp/hypertune/output.metrics"))),
+        ({"CLOUD_ML_HP_METRIC_FILE": "/m"}, Trial("0", Path("/m"))),
+    ],
+)
+def test_a_trial_of_a_tuning_job_knows_itself_as_cloudml_hypertune_does(
+    environ: dict[str, str], trial: Trial | None
+) -> None:
+    assert from_env(environ).trial == trial

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from google.api_core.exceptions import Forbidden
 from google.auth.exceptions import DefaultCredentialsError
+from google.cloud.aiplatform_v1.types import CreateCustomJobRequest, HyperparameterTuningJob
 
 from launch.settings import Settings
-from launch.spec import Job, parse
+from launch.spec import Job, TuningJob, parse
 from launch.submit import client, console_url, request, submit, summary
 
 SETTINGS = Settings("demo", "europe-west4", "demo-data", "registry/trainer:1")
@@ -29,6 +30,24 @@ scheduling: {timeout: 5400s, strategy: SPOT}
 baseOutputDirectory: {outputUriPrefix: gs://demo-data/run}
 """
 JOB = Job(Path("jobs/run.yaml"), "run", parse(TEXT, "jobs/run.yaml"))
+TUNING_JOB = TuningJob(
+    Path("jobs/tuning.yaml"),
+    "search",
+    HyperparameterTuningJob(
+        max_trial_count=6,
+        parallel_trial_count=2,
+        study_spec={
+            "metrics": [{"metric_id": "accuracy", "goal": 1}, {"metric_id": "loss", "goal": 2}],
+            "parameters": [
+                {"parameter_id": "rate", "double_value_spec": {"min_value": 0.0003, "max_value": 0.1}},
+                {"parameter_id": "width", "discrete_value_spec": {"values": [16, 64.5]}},
+                {"parameter_id": "layers", "integer_value_spec": {"min_value": 1, "max_value": 4}},
+                {"parameter_id": "size", "categorical_value_spec": {"values": ["tiny", "small"]}},
+            ],
+        },
+        trial_job_spec=JOB.spec,
+    ),
+)
 NAME = "projects/123/locations/europe-west4/customJobs/456"
 
 
@@ -93,6 +112,7 @@ def test_no_service_at_the_endpoint_is_an_os_error(vertex: Vertex) -> None:
 
 def test_the_request_names_project_region_and_job() -> None:
     sent = request(JOB, SETTINGS)
+    assert isinstance(sent, CreateCustomJobRequest)
     assert sent.parent == "projects/demo/locations/europe-west4"
     assert sent.custom_job.display_name == "run"
     assert sent.custom_job.job_spec == JOB.spec
@@ -105,7 +125,9 @@ def test_the_request_names_project_region_and_job() -> None:
 def test_the_account_in_the_file_goes_before_the_one_in_the_settings(in_file: str, in_settings: str, sent: str) -> None:
     job = replace(JOB, spec=parse(f'{TEXT}serviceAccount: "{in_file}"', "jobs/run.yaml"))
     settings = replace(SETTINGS, service_account=in_settings)
-    assert request(job, settings).custom_job.job_spec.service_account == sent
+    request_sent = request(job, settings)
+    assert isinstance(request_sent, CreateCustomJobRequest)
+    assert request_sent.custom_job.job_spec.service_account == sent
     assert job.spec.service_account == in_file  # the job itself stays as it was
 
 
@@ -150,3 +172,32 @@ def test_without_a_login_there_is_no_client(tmp_path: Path, monkeypatch: pytest.
 def test_a_job_has_a_page_in_the_console() -> None:
     page = "https://console.cloud.google.com/agent-platform/locations/europe-west4/training/456?project=123"
     assert console_url(NAME) == page
+
+
+def test_a_tuning_job_is_sent_whole_and_its_name_comes_back(vertex: Vertex) -> None:
+    name = NAME.replace("customJobs", "hyperparameterTuningJobs")
+    vertex.reply = (200, {"name": name})
+    settings = replace(SETTINGS, service_account=ACCOUNT)
+    assert submit(request(TUNING_JOB, settings), client(SETTINGS, vertex.endpoint)) == name
+    ((path, body, _),) = vertex.received
+    assert path == "/v1/projects/demo/locations/europe-west4/hyperparameterTuningJobs"
+    assert (body["displayName"], body["maxTrialCount"]) == ("search", 6)
+    sent = parse(json.dumps(body["trialJobSpec"]), "sent")
+    assert sent.service_account == ACCOUNT
+    assert sent.worker_pool_specs == JOB.spec.worker_pool_specs
+    assert TUNING_JOB.spec.trial_job_spec.service_account == ""  # the job itself stays as it was
+    assert console_url(name) == console_url(NAME)
+
+
+def test_the_summary_of_a_tuning_job_shows_what_is_searched_and_what_a_trial_costs() -> None:
+    lines = summary(TUNING_JOB, SETTINGS).splitlines()
+    assert lines[:6] == [
+        "search -> projects/demo/locations/europe-west4",
+        "  search   6 trials, 2 at once, for the highest accuracy and the lowest loss",
+        "           rate: 0.0003 to 0.1",
+        "           width: 16, 64.5",
+        "           layers: 1 to 4",
+        "           size: tiny, small",
+    ]
+    assert lines[6:-1] == summary(JOB, SETTINGS).splitlines()[1:-1]
+    assert lines[-1] == "  limits   SPOT, at most 1.5 h a trial"

@@ -11,6 +11,17 @@ from pathlib import Path
 
 from trainer.errors import TrainerError
 
+# Where cloudml-hypertune 0.1.0.dev6 writes, and the service reads, unless told otherwise.
+METRIC_FILE = "/tmp/hypertune/output.metrics"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial of a hyperparameter tuning job, and the file from which the service takes its metrics."""
+
+    id: str
+    metric_file: Path
+
 
 @dataclass(frozen=True)
 class Storage:
@@ -20,6 +31,7 @@ class Storage:
     checkpoints: Path = Path("output/checkpoints")
     logs: Path = Path("output/logs")
     mount: Path = Path("/gcs")
+    trial: Trial | None = None  # only in hyperparameter tuning
 
     @property
     def emulated(self) -> bool:
@@ -51,7 +63,7 @@ def copy_files(source: Path, target: Path) -> None:
 
 
 def from_env(environ: Mapping[str, str]) -> Storage:
-    """AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and AIP_TENSORBOARD_LOG_DIR, each with its default."""
+    """AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and AIP_TENSORBOARD_LOG_DIR, each with its default; the tuning trial."""
     mount = Path(environ.get("GCS_MOUNT") or "/gcs")
 
     def folder(variable: str, default: Path) -> Path:
@@ -62,4 +74,10 @@ def from_env(environ: Mapping[str, str]) -> Storage:
         checkpoints=folder("AIP_CHECKPOINT_DIR", Storage.checkpoints),
         logs=folder("AIP_TENSORBOARD_LOG_DIR", Storage.logs),
         mount=mount,
+        trial=_trial(environ),
     )
+
+
+def _trial(environ: Mapping[str, str]) -> Trial | None:
+    id, file = environ.get("CLOUD_ML_TRIAL_ID", ""), environ.get("CLOUD_ML_HP_METRIC_FILE", "")
+    return Trial(id or "0", Path(file or METRIC_FILE)) if id or file else None

@@ -1,5 +1,7 @@
 """What a run tells: TensorBoard for curves, one JSON line per report in a cluster, a bar on a terminal.
 
+In hyperparameter tuning it also tells the service how good the trial is.
+
 Cloud Logging parses a JSON line on stdout: `message` is what people see, `severity` its colour, and
 every other key can be searched for.
 Source: Cloud Logging documentation, "Structured logging", 2026.
@@ -10,6 +12,7 @@ import json
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +23,11 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from trainer.storage import Trial
+
 Values = Mapping[str, float]
+
+HELDOUT = "heldout/"
 
 
 def say(message: str, severity: str = "INFO", /, **fields: Any) -> None:
@@ -95,6 +102,31 @@ class Bar:
         self._progress.stop()
 
 
+class MetricFile:
+    """The held-out metrics of a tuning trial, under their plain names: `accuracy`, `loss`.
+
+    The format is that of cloudml-hypertune 0.1.0.dev6: one JSON object a metric and step, numbers as text, the last
+    hundred in a file that is written anew each time, and in place: nobody documents how the service follows it.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        trial.metric_file.parent.mkdir(parents=True, exist_ok=True)
+        self._trial = trial
+        self._lines: deque[str] = deque(maxlen=100)
+
+    def write(self, step: int, values: Values) -> None:
+        heldout = {name.removeprefix(HELDOUT): value for name, value in values.items() if name.startswith(HELDOUT)}
+        for name, value in heldout.items():
+            entry = {"timestamp": time.time(), "trial": self._trial.id, "checkpoint_path": ""}
+            entry |= {name: str(float(value)), "global_step": str(step)}
+            self._lines.append(json.dumps(entry, sort_keys=True) + "\n")
+        if heldout:
+            self._trial.metric_file.write_text("".join(self._lines), encoding="utf-8")
+
+    def close(self) -> None:
+        pass
+
+
 def describe(values: Values) -> str:
     """The values worth a glance: `loss 0.1234  accuracy 0.9722  1520 samples/s`."""
     parts = [f"{name.replace('/', ' ').removeprefix('train ')} {values[name]:.4f}" for name in GLANCE if name in values]
@@ -142,7 +174,7 @@ class Telemetry:
         self._reported, self._since = step, time.perf_counter()
 
     def evaluation(self, step: int, values: Values) -> None:
-        self._write(step, {f"heldout/{name}": value for name, value in values.items()})
+        self._write(step, {f"{HELDOUT}{name}": value for name, value in values.items()})
 
     def _write(self, step: int, values: Values) -> None:
         for sink in self._sinks:
@@ -158,6 +190,7 @@ class Telemetry:
             sink.close()
 
 
-def sinks(logs: Path, steps: int, start: int) -> tuple[Sink, ...]:
-    """The sinks of the chief's process; `start` is the step it resumes at."""
-    return TensorBoard(logs), Bar(steps, start) if sys.stdout.isatty() else JsonLines(steps)
+def sinks(logs: Path, steps: int, start: int, trial: Trial | None = None) -> tuple[Sink, ...]:
+    """The sinks of the chief's process; `start` is the step it resumes at, `trial` what it is in a tuning job."""
+    show = Bar(steps, start) if sys.stdout.isatty() else JsonLines(steps)
+    return TensorBoard(logs), show, *((MetricFile(trial),) if trial else ())

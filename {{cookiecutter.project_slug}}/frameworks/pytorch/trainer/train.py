@@ -49,7 +49,7 @@ def start(config: Config, image: tuple[int, int, int], world: World) -> State:
 
 def train(config: Config, storage: Storage, dataset: Dataset, heldout: Dataset, state: State, world: World) -> float:
     """Train to the last step; returns the held-out accuracy."""
-    sinks = telemetry.sinks(storage.logs, config.steps, state.step) if world.is_chief else ()
+    sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if world.is_chief else ()
     with Telemetry(sinks, start=state.step, global_batch=config.global_batch, device_count=world.size) as reports:
         totals = torch.zeros(3, device=world.device)
         batches = train_batches(dataset, config, start=state.step, rank=world.rank, world_size=world.size)

@@ -55,7 +55,7 @@ def start(config: Config, image: tuple[int, int, int], world: World) -> State:
 def train(config: Config, storage: Storage, dataset: Dataset, heldout: Dataset, state: State, world: World) -> float:
     """Train to the last step; returns the held-out accuracy."""
     step, evaluate = train_step(config, state, world), evaluation(config, heldout, state, world)
-    sinks = telemetry.sinks(storage.logs, config.steps, state.step) if world.is_chief else ()
+    sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if world.is_chief else ()
     with Telemetry(
         sinks, start=state.step, global_batch=config.global_batch, device_count=world.device_count
     ) as reports:
