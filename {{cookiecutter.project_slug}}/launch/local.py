@@ -4,66 +4,23 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from launch.emulator import engine, laptop
-from launch.emulator.engine import Ended, Outcome
-from launch.faults import FaultError
-from launch.replicas import Replica, replicas
+from launch.emulator import engine, packages
+from launch.emulator.engine import Outcome, Policy
+from launch.emulator.home import OUTPUT, Home, OutputError, output_folder
+from launch.emulator.isolation import isolation
+from launch.emulator.placement import place
+from launch.emulator.process import Ended, Show
+from launch.replicas import Commands, Replica
 from launch.spec import Job
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
-OUTPUT = "baseOutputDirectory.outputUriPrefix"
 SEVERITY_STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
-
-
-class OutputError(FaultError):
-    """The job's output folder cannot be used on this machine."""
-
-
-@dataclass(frozen=True)
-class Home:
-    """The folder that holds the local Vertex's state."""
-
-    folder: Path = Path(".vertex")
-
-    @property
-    def buckets(self) -> Path:
-        """One folder a bucket: what /gcs is in the cloud."""
-        return self.folder.absolute() / "gcs"
-
-    def logs(self, job_id: str) -> Path:
-        return self.folder / "jobs" / job_id
-
-
-def plan(job: Job, job_id: str, home: Home, environ: Mapping[str, str]) -> list[Replica]:
-    """Every replica of the job, at loopback addresses, with all that its command sees here."""
-    count = sum(pool.replica_count for pool in job.pools)
-    free = iter(laptop.free_addresses(count))
-    everyone = replicas(job, job_id, lambda pool, index: next(free))
-    base = laptop.image_environment(environ, home.buckets)
-    started = [replica for replica in everyone if not replica.reduces]
-    shares = dict(
-        zip(
-            [one.name for one in started],
-            laptop.shares(laptop.visible_gpus(environ), len(started)),
-            strict=True,
-        )
-    )
-    return [replace(one, env={**base, **shares.get(one.name, {}), **one.env}) for one in everyone]
-
-
-def output_folder(job: Job, home: Home) -> Path | None:
-    """The folder that stands for the job's output, never one outside its bucket; none if the job names none."""
-    prefix = job.spec.base_output_directory.output_uri_prefix
-    if not {"", ".", ".."}.isdisjoint(prefix.removeprefix("gs://").rstrip("/").split("/")) and prefix:
-        raise OutputError(f'{job.path}: {OUTPUT}: "{prefix}" is no folder in a bucket; write gs://BUCKET/FOLDER')
-    return laptop.bucket_path(prefix, home.buckets) if prefix else None
 
 
 def empty_output(job: Job, home: Home) -> None:
@@ -75,15 +32,25 @@ def empty_output(job: Job, home: Home) -> None:
         shutil.rmtree(folder)
 
 
-def run(job: Job, home: Home, environ: Mapping[str, str], console: Console) -> Outcome:
-    """Run the job to its end; every line of every replica is shown and kept in a log file."""
+def run(
+    job: Job, home: Home, environ: Mapping[str, str], console: Console, commands: Commands, fresh: bool = False
+) -> Outcome:
+    """Run the job to its end; every line of every replica is shown and kept in a log file.
+
+    Args:
+        commands: what runs in an image for which the job names no command.
+        fresh: whether to forget what earlier runs left in the job's output folder.
+    """
     folder = output_folder(job, home)
     job_id = str(time.time_ns() // 1_000_000)
-    everyone = plan(job, job_id, home, environ)
-    started = [replica for replica in everyone if not replica.reduces]
+    everyone = place(job, job_id, home, environ, commands)
     introduce(job.name, everyone, console)
+    started = [replica for replica in everyone if not replica.reduces]
+    started = packages.prepared(job, started, home.logs(job_id), home.buckets)
+    if fresh:  # only here: a job that cannot run must not forget anything
+        empty_output(job, home)
     began = time.monotonic()
-    outcome = engine.run(started, home.logs(job_id), shower(everyone, console))
+    outcome = engine.run(started, home.logs(job_id), shower(everyone, console), Policy(), isolation(home.buckets))
     conclude(outcome, time.monotonic() - began, folder, home.logs(job_id), console)
     return outcome
 
@@ -100,7 +67,7 @@ def introduce(name: str, everyone: Sequence[Replica], console: Console) -> None:
         )
 
 
-def shower(everyone: Sequence[Replica], console: Console) -> engine.Show:
+def shower(everyone: Sequence[Replica], console: Console) -> Show:
     """Prints a line behind the coloured name of its replica; of a JSON line, what Cloud Logging shows."""
     width = max(len(replica.name) for replica in everyone) + 2
     colours = {replica.name: COLOURS[i % len(COLOURS)] for i, replica in enumerate(everyone)}
@@ -134,7 +101,7 @@ def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, 
         console.print(f"[bold green]Job succeeded[/] in {seconds:.0f} s")
         if output:
             console.print(f"output: {shown(output)}", soft_wrap=True)
-    console.print(f"logs:   {logs}", soft_wrap=True)
+    console.print(f"logs:   {shown(logs)}", soft_wrap=True)
 
 
 def show_last_lines(ended: Ended, console: Console) -> None:

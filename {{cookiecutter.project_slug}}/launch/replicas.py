@@ -7,6 +7,7 @@ RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are what Google's notebooks for cu
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from google.cloud.aiplatform_v1.types import CustomJobSpec
@@ -25,6 +26,7 @@ PROJECT_NUMBER = "000000000000"
 
 Address = Callable[[int, int], str]
 Members = Mapping[int, tuple[str, ...]]  # pool -> addresses of its replicas
+Commands = Mapping[str, Sequence[str]]  # image -> its entry point
 
 
 class CommandError(FaultError):
@@ -50,30 +52,54 @@ class Replica:
         return self.pool in TRAINING_POOLS
 
 
-def require_commands(job: Job) -> None:
-    """Raises CommandError unless the job says what runs in every pool but that of the reducers."""
+def require_commands(job: Job, commands: Commands) -> None:
+    """Raises CommandError unless it is known what runs in every pool but that of the reducers."""
     faults = []
     for pool in job.pools:
-        if pool.spec.python_package_spec:
-            faults.append(f"{job.path}: {pool.at('pythonPackageSpec')}: runs only in Google's image; submit the job")
-        elif not (pool.spec.container_spec.command or pool.reduces):
-            cure = 'add one, such as command: ["python", "-m", "trainer.task"]'
-            faults.append(
-                f"{job.path}: {pool.at('containerSpec')}: no command, and without the image it is not known; {cure}"
-            )
+        if not (_command(pool, commands) or pool.reduces):
+            cure = f"add one, or say in vertex.toml, below [commands], what it runs: {_mapping(pool)}"
+            fault = f"no command, and without the image it is not known; {cure}"
+            faults.append(f"{job.path}: {pool.at('containerSpec')}: {fault}")
     if faults:
         raise CommandError(*faults)
 
 
-def replicas(job: Job, job_id: str, address: Address) -> tuple[Replica, ...]:
-    """All replicas, chief first. `address(pool, index)` says where one listens, as host:port."""
+@dataclass(frozen=True)
+class _Cluster:
+    """What all replicas of one run have in common."""
+
+    job: Job
+    job_id: str
+    members: Members
+    trial: Mapping[str, str]  # {"trial": ID} in hyperparameter tuning, else empty
+    reducers_as_ps: bool
+
+
+def replicas(
+    job: Job,
+    job_id: str,
+    address: Address,
+    trial: str = "",
+    reducers_as_ps: bool = True,
+    commands: Commands = MappingProxyType({}),
+) -> tuple[Replica, ...]:
+    """All replicas, chief first.
+
+    Args:
+        address: where a pool's replica with this index listens, as host:port.
+        trial: id of the tuning trial that the job is, if it is one.
+        reducers_as_ps: whether TF_CONFIG lists reducers as "ps". The documentation does not say, and a trainer
+            must survive that it does.
+        commands: what runs in an image for which the job names no command.
+    """
     members = {
         pool.index: tuple(address(pool.index, index) for index in range(pool.replica_count))
         for pool in job.pools
         if pool.replica_count
     }
+    cluster = _Cluster(job, job_id, members, {"trial": trial} if trial else {}, reducers_as_ps)
     return tuple(
-        Replica(pool.index, index, _command(pool), _environment(job, members, pool, index, job_id), pool.reduces)
+        Replica(pool.index, index, _command(pool, commands), _environment(cluster, pool, index), pool.reduces)
         for pool in job.pools
         for index in range(pool.replica_count)
     )
@@ -91,45 +117,62 @@ def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
     """The same job with these arguments added to what its training replicas run."""
     extended = replace(job, spec=CustomJobSpec(job.spec))
     for pool in extended.pools:
-        if pool.trains:
+        if pool.trains and pool.task == "pythonPackageSpec":
+            pool.spec.python_package_spec.args.extend(arguments)
+        elif pool.trains:
             pool.spec.container_spec.args.extend(arguments)
     return extended
 
 
-def _command(pool: Pool) -> tuple[str, ...]:
-    return (*pool.spec.container_spec.command, *pool.spec.container_spec.args)
+def _command(pool: Pool, commands: Commands) -> tuple[str, ...]:
+    """All that a replica runs; empty if only the image knows. A command replaces the image's own entry point."""
+    if pool.task == "pythonPackageSpec":
+        # -P: a folder with the module's name, where the launcher stands, must not hide the package.
+        package = pool.spec.python_package_spec
+        return ("python", "-P", "-m", package.python_module, *package.args)
+    container = pool.spec.container_spec
+    command = container.command or commands.get(container.image_uri, ())
+    return (*command, *container.args) if command else ()
 
 
-def _environment(job: Job, members: Members, pool: Pool, index: int, job_id: str) -> dict[str, str]:
-    env = {variable.name: variable.value for variable in pool.spec.container_spec.env}
+def _mapping(pool: Pool) -> str:
+    """A line of vertex.toml for the pool's image."""
+    return f'"{pool.spec.container_spec.image_uri}" = ["python", "-m", "trainer.task"]'
+
+
+def _environment(cluster: _Cluster, pool: Pool, index: int) -> dict[str, str]:
+    env = {variable.name: variable.value for variable in pool.env}
     env |= {
-        "CLUSTER_SPEC": json.dumps(_cluster_spec(job, members, pool, index)),
-        "CLOUD_ML_JOB_ID": job_id,
+        "CLUSTER_SPEC": json.dumps(_cluster_spec(cluster, pool, index)),
+        "CLOUD_ML_JOB_ID": cluster.job_id,
         "CLOUD_ML_PROJECT_ID": PROJECT_NUMBER,
     }
-    if sum(map(len, members.values())) > 1:
-        env["TF_CONFIG"] = json.dumps(_tf_config(job, members, pool, index))
-        env |= _node_level(members, pool, index)
-    return env | _folders(job)
+    if cluster.trial:
+        env["CLOUD_ML_TRIAL_ID"] = cluster.trial["trial"]
+    if cluster.job.spec.tensorboard:
+        env["AIP_TENSORBOARD_RESOURCE_NAME"] = cluster.job.spec.tensorboard
+    if sum(map(len, cluster.members.values())) > 1:
+        env["TF_CONFIG"] = json.dumps(_tf_config(cluster, pool, index))
+        env |= _node_level(cluster.members, pool, index)
+    return env | _folders(cluster)
 
 
-def _cluster_spec(job: Job, members: Members, pool: Pool, index: int) -> dict[str, Any]:
+def _cluster_spec(cluster: _Cluster, pool: Pool, index: int) -> dict[str, Any]:
     return {
-        "cluster": {f"workerpool{number}": list(addresses) for number, addresses in members.items()},
+        "cluster": {f"workerpool{number}": list(addresses) for number, addresses in cluster.members.items()},
         "environment": "cloud",
-        "task": {"type": f"workerpool{pool.index}", "index": index},
-        "job": _as_json(job),
+        "task": {"type": f"workerpool{pool.index}", "index": index, **cluster.trial},
+        "job": _as_json(cluster.job),
     }
 
 
-def _tf_config(job: Job, members: Members, pool: Pool, index: int) -> dict[str, Any]:
-    # Whether the service lists reducers as "ps" is not documented; a trainer must survive that it does.
-    cluster = {ROLES[number]: list(members[number]) for number in members if number != EVALUATORS}
+def _tf_config(cluster: _Cluster, pool: Pool, index: int) -> dict[str, Any]:
+    hidden = {EVALUATORS} if cluster.reducers_as_ps else {EVALUATORS, *(one.index for one in cluster.job.reducers)}
     return {
-        "cluster": cluster,
+        "cluster": {ROLES[number]: list(cluster.members[number]) for number in cluster.members if number not in hidden},
         "environment": "cloud",
-        "task": {"type": ROLES[pool.index], "index": index, "cloud": "local"},
-        "job": json.dumps(_as_json(job)),
+        "task": {"type": ROLES[pool.index], "index": index, "cloud": "local", **cluster.trial},
+        "job": json.dumps(_as_json(cluster.job)),
     }
 
 
@@ -151,10 +194,12 @@ def _node_level(members: Members, pool: Pool, index: int) -> dict[str, str]:
     }
 
 
-def _folders(job: Job) -> dict[str, str]:
-    prefix = job.spec.base_output_directory.output_uri_prefix.rstrip("/")
+def _folders(cluster: _Cluster) -> dict[str, str]:
+    """The job's folders; in tuning, each trial has its own."""
+    prefix = cluster.job.spec.base_output_directory.output_uri_prefix.rstrip("/")
     if not prefix:
         return {}
+    prefix = "/".join((prefix, *cluster.trial.values()))
     return {
         "AIP_MODEL_DIR": f"{prefix}/model/",
         "AIP_CHECKPOINT_DIR": f"{prefix}/checkpoints/",

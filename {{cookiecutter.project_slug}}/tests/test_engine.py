@@ -12,15 +12,19 @@ from pathlib import Path
 import pytest
 
 from launch.emulator import engine
-from launch.emulator.engine import LAST_LINES, Outcome, namespace
+from launch.emulator.engine import Outcome, Policy
+from launch.emulator.isolation import Isolation, isolation
+from launch.emulator.process import LAST_LINES
 from launch.replicas import Replica
 from tests.training import PROJECT, eventually, processes
 
 FOREVER = "import time\nwhile True: time.sleep(1)"
+# Process 1 of a namespace cannot be killed from inside, not even by itself; a real fault ends it all the same.
+CRASH = "import ctypes; ctypes.string_at(0)"
 FAST = 10.0  # seconds; none of these jobs needs longer
 
 # With namespaces and without: on many systems only the one or the other can be had.
-PREFIXES = [pytest.param((), id="plain"), pytest.param(namespace(), id="namespace")]
+ISOLATIONS = [pytest.param(Isolation(), id="plain"), pytest.param(isolation(), id="namespace")]
 
 
 def replica(script: str, index: int | None = None, **env: str) -> Replica:
@@ -30,9 +34,9 @@ def replica(script: str, index: int | None = None, **env: str) -> Replica:
     return Replica(pool, index, (sys.executable, "-c", script), {"LC_CTYPE": "C.UTF-8"} | env)
 
 
-def run(folder: Path, *replicas: Replica, grace: float = 2, prefix: tuple[str, ...] | None = None) -> Outcome:
+def run(folder: Path, *replicas: Replica, grace: float = 2, isolated: Isolation | None = None) -> Outcome:
     with deadline():
-        return engine.run(replicas, folder, lambda *_: None, grace, prefix)
+        return engine.run(replicas, folder, lambda *_: None, Policy(grace=grace), isolated)
 
 
 @contextlib.contextmanager
@@ -47,12 +51,12 @@ def deadline(seconds: float = 30) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
-def test_the_job_succeeds_with_its_primary_and_the_others_are_stopped(tmp_path: Path, prefix: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("isolated", ISOLATIONS)
+def test_the_job_succeeds_with_its_primary_and_the_others_are_stopped(tmp_path: Path, isolated: Isolation) -> None:
     mark = str(uuid.uuid4())
     began = time.monotonic()
-    outcome = run(tmp_path, replica("print('done')"), replica(FOREVER, 0, MARK=mark), grace=0.3, prefix=prefix)
-    assert outcome == Outcome(())
+    outcome = run(tmp_path, replica("print('done')"), replica(FOREVER, 0, MARK=mark), grace=0.3, isolated=isolated)
+    assert outcome == Outcome()
     assert time.monotonic() - began < FAST
     assert processes(mark) == []
 
@@ -75,14 +79,14 @@ def test_a_failing_worker_ends_the_job_and_is_the_first_failure(tmp_path: Path) 
     assert time.monotonic() - began < FAST
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("isolated", ISOLATIONS)
 def test_a_signal_is_a_likelier_cause_than_the_peers_that_fell_over_before_it_was_seen(
-    tmp_path: Path, prefix: tuple[str, ...]
+    tmp_path: Path, isolated: Isolation
 ) -> None:
-    killed = "import os, time; time.sleep(0.6); os.kill(os.getpid(), 9)"
-    outcome = run(tmp_path, replica("exit(1)"), replica("exit(255)", 0), replica(killed, 1), prefix=prefix)
-    assert outcome.failures[0].code == 137
-    assert str(outcome.failures[0]) == "workerpool1-1 was ended by SIGKILL (exit code 137)"
+    killed = f"import time; time.sleep(0.6); {CRASH}"
+    outcome = run(tmp_path, replica("exit(1)"), replica("exit(255)", 0), replica(killed, 1), isolated=isolated)
+    assert outcome.failures[0].code == 139
+    assert str(outcome.failures[0]) == "workerpool1-1 was ended by SIGSEGV (exit code 139)"
     assert sorted(ended.code for ended in outcome.failures[1:]) == [1, 255]
 
 
@@ -102,7 +106,9 @@ def test_every_line_is_shown_with_its_replica(tmp_path: Path) -> None:
     shown: list[tuple[str, str]] = []
     chief = replica("import time; print('a'); time.sleep(0.5)")
     with deadline():
-        engine.run([chief, replica("print('b')", 0)], tmp_path, lambda who, line: shown.append((who.name, line)))
+        engine.run(
+            [chief, replica("print('b')", 0)], tmp_path, lambda who, line: shown.append((who.name, line)), Policy()
+        )
     assert sorted(shown) == [("workerpool0-0", "a"), ("workerpool1-0", "b")]
 
 
@@ -111,7 +117,7 @@ def test_output_that_cannot_be_shown_holds_no_replica_up(tmp_path: Path) -> None
         raise BrokenPipeError
 
     with deadline():
-        outcome = engine.run([replica("for i in range(50_000): print('many words')")], tmp_path, gone)
+        outcome = engine.run([replica("for i in range(50_000): print('many words')")], tmp_path, gone, Policy())
     assert outcome.succeeded
     assert len((tmp_path / "workerpool0-0.log").read_text().splitlines()) == 50_000
 
@@ -119,7 +125,7 @@ def test_output_that_cannot_be_shown_holds_no_replica_up(tmp_path: Path) -> None
 def test_the_last_words_are_kept_however_slowly_they_are_shown(tmp_path: Path) -> None:
     script = "import os; os.write(1, b'x\\n' * 3000 + b'the reason\\n'); os._exit(1)"
     with deadline():
-        outcome = engine.run([replica(script)], tmp_path, lambda *_: time.sleep(0.0005))
+        outcome = engine.run([replica(script)], tmp_path, lambda *_: time.sleep(0.0005), Policy())
     assert outcome.failures[0].last_lines[-1] == "the reason"
     assert len((tmp_path / "workerpool0-0.log").read_text().splitlines()) == 3001
 
@@ -138,11 +144,11 @@ def test_a_command_that_cannot_be_started_is_127_and_named(tmp_path: Path, comma
     assert outcome.failures[0].last_lines[0].startswith(f"{command}: cannot be started: ")
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
-def test_the_environment_is_exactly_what_the_replica_states(tmp_path: Path, prefix: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("isolated", ISOLATIONS)
+def test_the_environment_is_exactly_what_the_replica_states(tmp_path: Path, isolated: Isolation) -> None:
     env = {"LC_CTYPE": "C.UTF-8", "PATH": "/nowhere", "TF_CONFIG": '{"a": "é"}', "EMPTY": ""}
     one = Replica(0, 0, (sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))"), env)
-    assert run(tmp_path, one, prefix=prefix).succeeded
+    assert run(tmp_path, one, isolated=isolated).succeeded
     assert json.loads((tmp_path / "workerpool0-0.log").read_text()) == env
 
 
@@ -150,8 +156,8 @@ def test_a_replica_has_nothing_to_read_on_standard_input(tmp_path: Path) -> None
     assert run(tmp_path, replica("import sys; assert sys.stdin.read() == ''")).succeeded
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
-def test_a_replica_is_asked_to_end_before_it_is_made_to(tmp_path: Path, prefix: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("isolated", ISOLATIONS)
+def test_a_replica_is_asked_to_end_before_it_is_made_to(tmp_path: Path, isolated: Isolation) -> None:
     polite = (
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('saved')))\n"
@@ -159,16 +165,18 @@ def test_a_replica_is_asked_to_end_before_it_is_made_to(tmp_path: Path, prefix: 
         "while True: time.sleep(1)"
     )
     chief = replica("import time; time.sleep(0.7)")
-    run(tmp_path, chief, replica(polite, 0, PYTHONUNBUFFERED="1"), grace=0.5, prefix=prefix)
+    run(tmp_path, chief, replica(polite, 0, PYTHONUNBUFFERED="1"), grace=0.5, isolated=isolated)
     assert (tmp_path / "workerpool1-0.log").read_text() == "ready\nsaved\n"
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
-def test_a_replica_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path, prefix: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("isolated", ISOLATIONS)
+def test_a_replica_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path, isolated: Isolation) -> None:
     mark = str(uuid.uuid4())
     stubborn = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{FOREVER}"
     began = time.monotonic()
-    run(tmp_path, replica("import time; time.sleep(0.5)"), replica(stubborn, 0, MARK=mark), grace=0.5, prefix=prefix)
+    run(
+        tmp_path, replica("import time; time.sleep(0.5)"), replica(stubborn, 0, MARK=mark), grace=0.5, isolated=isolated
+    )
     assert 0.5 < time.monotonic() - began < FAST
     assert processes(mark) == []
 
@@ -186,12 +194,12 @@ print("started", flush=True)
 """
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize("end", ["", "exit(1)", "import os; os.kill(os.getpid(), 11)"], ids=["success", "1", "signal"])
-def test_whatever_a_replica_started_ends_with_it(tmp_path: Path, end: str, prefix: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("isolated", ISOLATIONS)
+@pytest.mark.parametrize("end", ["", "exit(1)", CRASH], ids=["success", "1", "signal"])
+def test_whatever_a_replica_started_ends_with_it(tmp_path: Path, end: str, isolated: Isolation) -> None:
     mark = str(uuid.uuid4())
     began = time.monotonic()
-    outcome = run(tmp_path, replica(FAMILY + end, MARK=mark), prefix=prefix)
+    outcome = run(tmp_path, replica(FAMILY + end, MARK=mark), isolated=isolated)
     assert outcome.succeeded == (end == "")
     assert "started" in (tmp_path / "workerpool0-0.log").read_text()
     assert processes(mark) == []
@@ -202,25 +210,31 @@ LAUNCHER = """
 import json, sys
 from pathlib import Path
 from launch.emulator import engine
+from launch.emulator.engine import Policy
+from launch.emulator.isolation import Isolation
 from launch.replicas import Replica
 
 folder = Path(sys.argv[1])
 job = json.loads((folder / "job.json").read_text())
 replicas = [Replica(*one) for one in job["replicas"]]
-outcome = engine.run(replicas, folder, lambda *_: None, 0.5, job["prefix"])
+isolated = Isolation(job["world"])
+outcome = engine.run(replicas, folder, lambda *_: None, Policy(grace=0.5), isolated)
 sys.exit(0 if outcome.succeeded else 1)
 """
 
 
 # All end with the launcher, also what was detached. Only who kills a replica's own first process as well can
 # leave something behind, and only without a namespace.
-@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("isolated", ISOLATIONS)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_outlives_the_launcher(tmp_path: Path, number: signal.Signals, prefix: tuple[str, ...]) -> None:
+def test_nothing_outlives_the_launcher(tmp_path: Path, number: signal.Signals, isolated: Isolation) -> None:
     mark = str(uuid.uuid4())
     script = FAMILY + FOREVER
     replicas = [replica(script, MARK=mark), replica(script, 0, MARK=mark)]
-    document = {"replicas": [[one.pool, one.index, one.command, one.env] for one in replicas], "prefix": prefix}
+    document = {
+        "replicas": [[one.pool, one.index, one.command, one.env] for one in replicas],
+        "world": isolated.world,
+    }
     (tmp_path / "job.json").write_text(json.dumps(document))
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(tmp_path)], cwd=PROJECT, stderr=subprocess.PIPE)
     logs = [tmp_path / f"{one.name}.log" for one in replicas]
@@ -239,10 +253,39 @@ def test_signals_mean_again_what_they_meant_before(tmp_path: Path) -> None:
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
-@pytest.mark.skipif(not namespace(), reason="this system permits no PID namespaces")
-def test_in_a_namespace_a_replica_sees_only_itself(tmp_path: Path) -> None:
-    run(tmp_path, replica("import os; print(*sorted(p for p in os.listdir('/proc') if p.isdigit()), os.getppid())"))
-    *seen, parent = (tmp_path / "workerpool0-0.log").read_text().split()
-    assert parent == "1"
-    assert len(seen) == 2
-    assert str(os.getpid()) not in seen
+@pytest.mark.skipif(isolation().world == "none", reason="this system permits no PID namespaces")
+def test_in_a_namespace_a_replicas_command_is_process_1_and_sees_only_itself(tmp_path: Path) -> None:
+    run(tmp_path, replica("import os; print(*sorted(p for p in os.listdir('/proc') if p.isdigit()), os.getpid())"))
+    assert (tmp_path / "workerpool0-0.log").read_text().split() == ["1", "1"]
+
+
+@pytest.mark.skipif(isolation().world == "none", reason="this system permits no PID namespaces")
+def test_sigterm_means_nothing_to_a_process_1_that_does_not_handle_it(tmp_path: Path) -> None:
+    began = time.monotonic()
+    run(tmp_path, replica("import time; time.sleep(0.3)"), replica(FOREVER, 0), grace=1)
+    assert time.monotonic() - began > 2  # to end by itself, and after SIGTERM
+
+
+@pytest.mark.parametrize("isolated", ISOLATIONS)
+def test_sigterm_reaches_the_command_and_not_what_it_started(tmp_path: Path, isolated: Isolation) -> None:
+    child = "import signal, time; signal.signal(15, lambda *_: print('child', flush=True)); time.sleep(600)"
+    parent = (
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(15, lambda *_: sys.exit(print('parent', flush=True)))\n"
+        f"subprocess.Popen([sys.executable, '-c', {child!r}])\n"
+        "while True: time.sleep(1)"
+    )
+    run(tmp_path, replica("import time; time.sleep(1)"), replica(parent, 0), grace=1, isolated=isolated)
+    assert (tmp_path / "workerpool1-0.log").read_text() == "parent\n"
+
+
+def test_a_bucket_is_a_folder_in_gcs(tmp_path: Path) -> None:
+    if not isolation(tmp_path / "gcs").buckets:
+        pytest.skip("this system permits no mount namespaces")
+    (tmp_path / "gcs/b").mkdir()
+    (tmp_path / "gcs/b/in").write_text("from outside")
+    script = "import os; print(open('/gcs/b/in').read(), os.getcwd()); open('/gcs/b/out', 'w').write('from inside')"
+    assert run(tmp_path, replica(script), isolated=isolation(tmp_path / "gcs")).succeeded
+    assert (tmp_path / "workerpool0-0.log").read_text() == f"from outside {os.getcwd()}\n"
+    assert (tmp_path / "gcs/b/out").read_text() == "from inside"
+    assert not any((tmp_path / "root").iterdir())  # for everybody else

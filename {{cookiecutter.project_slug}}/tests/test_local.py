@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from launch import local, spec
-from launch.local import Home, OutputError
+from launch.emulator.home import Home, OutputError, output_folder
 from tests.training import PROJECT, SETTINGS, eventually, processes
 
 MACHINE = {"machineType": "n1-standard-4"}
@@ -184,23 +184,29 @@ def test_fresh_empties_the_output_folder_and_nothing_else(project: Path) -> None
     assert all(path.exists() for path in left)
 
 
+def custom_job(path: Path) -> spec.Job:
+    job = spec.load(path)
+    assert isinstance(job, spec.Job)
+    return job
+
+
 @pytest.mark.parametrize("output", ["gs://b", "gs://b/"])
 def test_fresh_never_empties_a_whole_bucket_which_may_be_the_output_folder_all_the_same(
     project: Path, output: str
 ) -> None:
     left = neighbours(project)
-    job, home = spec.load(project / write(project, pool(HELLO), output=output)), Home(project / ".vertex")
+    job, home = custom_job(project / write(project, pool(HELLO), output=output)), Home(project / ".vertex")
     with pytest.raises(OutputError, match="outputUriPrefix: is a whole bucket, which --fresh never empties"):
         local.empty_output(job, home)
     assert all(path.exists() for path in left)
-    assert local.output_folder(job, home) == project / ".vertex/gcs/b"
+    assert output_folder(job, home) == project / ".vertex/gcs/b"
 
 
 @pytest.mark.parametrize("folder", ["b/../../x", "b/run/../..", "..", "", "/", "//b/run", "b/./run", "b//run", "/tmp"])
 def test_an_output_folder_that_leaves_its_bucket_is_refused(project: Path, folder: str) -> None:
     left = neighbours(project)
-    job, home = spec.load(project / write(project, pool(SAVE), output=f"gs://{folder}")), Home(project / ".vertex")
-    for use in (local.output_folder, local.empty_output):
+    job, home = custom_job(project / write(project, pool(SAVE), output=f"gs://{folder}")), Home(project / ".vertex")
+    for use in (output_folder, local.empty_output):
         with pytest.raises(OutputError, match=r"outputUriPrefix: .* is no folder in a bucket; write gs://BUCKET"):
             use(job, home)
     assert all(path.exists() for path in left)
@@ -241,22 +247,22 @@ PACKAGE = {
 }
 
 
-# Every case is in test_replicas.py.
+# Every case is in test_replicas.py and test_packages.py.
 @pytest.mark.parametrize(
     ("task", "words"),
     [
-        ({"pythonPackageSpec": PACKAGE}, "workerPoolSpecs[0].pythonPackageSpec: runs only in Google's image"),
+        ({"pythonPackageSpec": PACKAGE}, "workerPoolSpecs[0].pythonPackageSpec.packageUris[0]: "),
         ({"containerSpec": {"imageUri": "image", "args": ["x"]}}, "workerPoolSpecs[0].containerSpec: no command"),
     ],
     ids=["package", "arguments"],
 )
-def test_a_job_that_runs_only_in_its_image_is_refused_in_one_sentence(
+def test_a_job_of_which_a_part_is_missing_here_is_refused_in_one_sentence(
     project: Path, task: dict[str, Any], words: str
 ) -> None:
     write(project, {"machineSpec": MACHINE, "replicaCount": 1, **task})
     (project / ".vertex/gcs/b/run").mkdir(parents=True)
     run = launch(project, "run", "job.yaml", "--fresh", "--", "--steps", "5")
-    assert (run.returncode, run.stdout) == (1, "")
+    assert run.returncode == 1
     refusals = [line for line in run.stderr.splitlines() if "warning" not in line]
     assert [line.startswith(f"job.yaml: {words}") for line in refusals] == [True]
     assert (project / ".vertex/gcs/b/run").exists()  # a refused job forgets nothing
@@ -290,3 +296,19 @@ def test_a_reader_that_leaves_does_not_leave_the_job_hanging(project: Path) -> N
         launcher.wait(timeout=60)
     (log,) = (project / ".vertex/jobs").glob("*/workerpool0-0.log")
     assert len(log.read_text().splitlines()) == 10_000
+
+
+def test_a_tuning_job_is_checked_and_run_says_what_runs_it(project: Path) -> None:
+    write(project, pool(HELLO))
+    rate = {"parameterId": "rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}
+    document = {
+        "maxTrialCount": 2,
+        "parallelTrialCount": 1,
+        "studySpec": {"metrics": [{"metricId": "accuracy"}], "parameters": [rate]},
+        "trialJobSpec": yaml.safe_load((project / "job.yaml").read_text()),
+    }
+    (project / "tuning.yaml").write_text(yaml.safe_dump(document))
+    assert launch(project, "check", "tuning.yaml").stdout == "tuning.yaml: ok\n"
+    run = launch(project, "run", "tuning.yaml")
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr.startswith("tuning.yaml: is a tuning job, and this command runs one custom job; start python -m")

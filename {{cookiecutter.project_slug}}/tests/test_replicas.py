@@ -23,12 +23,21 @@ REDUCERS = {
 }
 EVALUATOR = CHIEF
 EVERYBODY = [CHIEF, WORKERS, REDUCERS, EVALUATOR]
-PACKAGE = {"executorImageUri": "image", "packageUris": ["gs://b/p.tar.gz"], "pythonModule": "trainer.task"}
+PACKAGE = {
+    "executorImageUri": "image",
+    "packageUris": ["gs://b/p.tar.gz"],
+    "pythonModule": "trainer.task",
+    "args": ["--steps", "5"],
+}
 
 
 def job(*pools: dict[str, Any], output: str = "gs://b/run") -> Job:
     document = {"workerPoolSpecs": pools} | ({"baseOutputDirectory": {"outputUriPrefix": output}} if output else {})
     return Job(Path("jobs/run.yaml"), "run", parse(json.dumps(document), "jobs/run.yaml"))
+
+
+def package(**more: Any) -> dict[str, Any]:
+    return {"machineSpec": MACHINE, "replicaCount": 1, "pythonPackageSpec": PACKAGE | more}
 
 
 def address(pool: int, index: int) -> str:
@@ -104,6 +113,14 @@ def test_the_environment_is_exactly_that_of_the_service(name: str, role: dict[st
     }
 
 
+def test_only_a_job_with_a_tensorboard_names_one() -> None:
+    board = "projects/p/locations/us-central1/tensorboards/1"
+    own, plain = job(*EVERYBODY), job(*EVERYBODY)
+    own.spec.tensorboard = board
+    assert {replica.env["AIP_TENSORBOARD_RESOURCE_NAME"] for replica in started(own).values()} == {board}
+    assert not any("AIP_TENSORBOARD_RESOURCE_NAME" in replica.env for replica in started(plain).values())
+
+
 def test_a_single_replica_has_a_cluster_of_one_and_no_tf_config() -> None:
     (replica,) = started(job(CHIEF, output="")).values()
     assert read(replica, "CLUSTER_SPEC")["cluster"] == {"workerpool0": ["machine-0-0:2222"]}
@@ -159,18 +176,51 @@ def test_no_arguments_change_nothing() -> None:
     assert with_arguments(original, ()).spec == original.spec
 
 
-def test_a_job_that_says_its_commands_can_run_without_the_image() -> None:
-    require_commands(job(*EVERYBODY))
-    require_commands(job(CHIEF, {}, REDUCERS))
+def test_arguments_reach_a_package_too() -> None:
+    original = job(package(), CHIEF)
+    everyone = started(with_arguments(original, ["--size", "base"]))
+    assert everyone["workerpool0-0"].command[-4:] == ("--steps", "5", "--size", "base")
+    assert everyone["workerpool1-0"].command[-2:] == ("--size", "base")
+    assert started(original)["workerpool0-0"].command[-2:] == ("--steps", "5")
 
 
-def test_every_pool_that_cannot_run_without_its_image_is_named_at_once() -> None:
-    package = {"machineSpec": MACHINE, "replicaCount": 1, "pythonPackageSpec": PACKAGE}
-    only_arguments = CHIEF | {"containerSpec": {"imageUri": "image", "args": ["--steps", "5"]}}
+def test_a_package_runs_as_its_module_with_its_environment() -> None:
+    (replica,) = started(job(package(env=[{"name": "SEED", "value": "7"}]))).values()
+    assert replica.command == ("python", "-P", "-m", "trainer.task", "--steps", "5")
+    assert replica.env["SEED"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("container", "command"),
+    [
+        ({"imageUri": "mapped"}, ("python", "train.py")),
+        ({"imageUri": "mapped", "args": ["--steps", "5"]}, ("python", "train.py", "--steps", "5")),
+        ({"imageUri": "mapped", "command": ["sh"], "args": ["-c", "x"]}, ("sh", "-c", "x")),
+        ({"imageUri": "mapped:2", "args": ["--steps", "5"]}, ()),
+    ],
+    ids=["entry point", "its arguments", "a command of its own", "another image"],
+)
+def test_an_image_without_a_command_runs_what_vertex_toml_says(
+    container: dict[str, Any], command: tuple[str, ...]
+) -> None:
+    one = CHIEF | {"containerSpec": container}
+    (replica,) = replicas(job(one), "123", address, commands={"mapped": ["python", "train.py"]})
+    assert replica.command == command
+
+
+def test_a_job_whose_commands_are_known_can_run_without_its_images() -> None:
+    require_commands(job(*EVERYBODY), {})
+    require_commands(job(CHIEF, {}, REDUCERS), {})
+    require_commands(job(package(), CHIEF | {"containerSpec": {"imageUri": "mapped"}}), {"mapped": ["python", "x.py"]})
+
+
+def test_every_pool_whose_command_only_its_image_knows_is_named_at_once() -> None:
+    only_arguments = CHIEF | {"containerSpec": {"imageUri": "image:1", "args": ["--steps", "5"]}}
     with pytest.raises(CommandError) as caught:
-        require_commands(job(package, only_arguments, REDUCERS, CHIEF | {"containerSpec": {"imageUri": "image"}}))
+        require_commands(job(package(), only_arguments, REDUCERS, CHIEF | {"containerSpec": {"imageUri": "other"}}), {})
     assert [fault.split(": ")[:2] for fault in caught.value.faults] == [
-        ["jobs/run.yaml", "workerPoolSpecs[0].pythonPackageSpec"],
         ["jobs/run.yaml", "workerPoolSpecs[1].containerSpec"],
         ["jobs/run.yaml", "workerPoolSpecs[3].containerSpec"],
     ]
+    line = '"image:1" = ["python", "-m", "trainer.task"]'
+    assert caught.value.faults[0].endswith(f"say in vertex.toml, below [commands], what it runs: {line}")

@@ -15,7 +15,16 @@ image = "us-central1-docker.pkg.dev/demo/training/trainer:1"
 MALFORMED = [
     ("misspelt key", GOOD + 'regoin = "us-east1"', ['unknown key "regoin"', "did you mean region?"]),
     ("strange key", GOOD + 'colour = "red"', ['unknown key "colour"', "use one of project, region"]),
-    ("a table", GOOD + "[vertex]", ['unknown key "vertex"', "no tables", "[vertex]"]),
+    ("a table", GOOD + "[vertex]", ['unknown key "vertex"', "the only table is [commands]", "[vertex]"]),
+    ("no table", GOOD + 'commands = "python"', ["commands: must be a table, not text", "write [commands]"]),
+    (
+        "a command in one text",
+        GOOD + '[commands]\n"trainer:1" = "python x.py"',
+        ['commands: "trainer:1": must be a list of words', '"trainer:1" = ["python", "-m", "trainer.task"]'],
+    ),
+    ("an empty command", GOOD + '[commands]\n"trainer:1" = []', ['"trainer:1": must be a list of words']),
+    ("a number in a command", GOOD + '[commands]\n"trainer:1" = ["x", 1]', ['"trainer:1": must be a list of words']),
+    ("an image without quotes", GOOD + '[commands]\ngcr.io = ["x"]', ["the image gcr... is not in quotes"]),
     (
         "missing key",
         GOOD.replace('bucket = "demo-data"', ""),
@@ -47,6 +56,14 @@ def test_the_file_is_read_into_settings(tmp_path: Path) -> None:
         image="us-central1-docker.pkg.dev/demo/training/trainer:1",
         service_account="trainer@demo.iam.gserviceaccount.com",
     )
+
+
+def test_images_are_mapped_to_what_they_run(tmp_path: Path) -> None:
+    path = tmp_path / "vertex.toml"
+    path.write_text(GOOD + '[commands]\n"gcr.io/demo/trainer:1" = ["python", "-m", "trainer.task"]\n')
+    assert load(path).commands == {"gcr.io/demo/trainer:1": ["python", "-m", "trainer.task"]}
+    path.write_text(GOOD)
+    assert load(path).commands == {}
 
 
 @pytest.mark.parametrize("line", ["", 'service_account = ""'])

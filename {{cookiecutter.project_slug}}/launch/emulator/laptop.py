@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -12,19 +13,32 @@ from pathlib import Path
 CONTRACT = ("CLUSTER_SPEC", "TF_CONFIG", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 CONTRACT_PREFIXES = ("AIP_", "CLOUD_ML_")
 
+LOOPBACK = "127.0.0.1"
+LOWEST_PORT = 10_000
+PORTS_TRIED = 10_000
+
 
 def free_addresses(count: int) -> list[str]:
-    """Distinct loopback addresses, host:port, at which nobody listens just now."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    """Distinct loopback addresses, host:port, at which nobody listens just now.
+
+    Not from the ports that the system gives to outgoing connections: a replica that restarts needs its own again.
+    """
+    found: list[str] = []
+    for port in random.sample(range(LOWEST_PORT, _first_ephemeral_port()), k=PORTS_TRIED):
+        if len(found) == count:
+            return found
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind((LOOPBACK, port))
+            found.append(f"{LOOPBACK}:{port}")
+    raise OSError(f"this machine has no {count} free ports from {LOWEST_PORT} on; end what uses them")
 
 
-def bucket_path(address: str, buckets: Path) -> Path:
-    """gs://BUCKET/FOLDER -> the folder that stands for it here."""
-    return buckets / address.removeprefix("gs://")
+def _first_ephemeral_port() -> int:
+    """Where the ports of outgoing connections begin. Source: ip(7), ip_local_port_range."""
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:  # only Linux has it
+        return 32768
 
 
 def image_environment(environ: Mapping[str, str], buckets: Path) -> dict[str, str]:

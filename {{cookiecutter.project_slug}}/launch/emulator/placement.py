@@ -1,0 +1,40 @@
+"""A job's replicas on this machine: where each listens, its share of the machine, and all that its command sees."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from launch.emulator import laptop
+from launch.emulator.home import Home, output_folder
+from launch.replicas import Commands, Replica, replicas, require_commands
+from launch.spec import Job
+
+
+def place(
+    job: Job,
+    job_id: str,
+    home: Home,
+    environ: Mapping[str, str],
+    commands: Commands,
+    trial: str = "",
+    reducers_as_ps: bool = True,
+) -> list[Replica]:
+    """Every replica of the job, reducers too, at loopback addresses.
+
+    Args:
+        environ: the shell's environment, which stands for the image's.
+        commands, trial, reducers_as_ps: see `launch.replicas.replicas`.
+
+    Raises:
+        CommandError: what a pool runs is known only to its image.
+        OutputError: the job's output folder is none in a bucket.
+    """
+    require_commands(job, commands)
+    output = output_folder(job, home)
+    if output:  # the cloud's buckets were there before the job
+        (home.buckets / output.relative_to(home.buckets).parts[0]).mkdir(parents=True, exist_ok=True)
+    free = iter(laptop.free_addresses(sum(pool.replica_count for pool in job.pools)))
+    everyone = replicas(job, job_id, lambda pool, index: next(free), trial, reducers_as_ps, commands)
+    base = laptop.image_environment(environ, home.buckets)
+    started = [replica.name for replica in everyone if not replica.reduces]
+    shares = dict(zip(started, laptop.shares(laptop.visible_gpus(environ), len(started)), strict=True))
+    return [replace(one, env={**base, **shares.get(one.name, {}), **one.env}) for one in everyone]
