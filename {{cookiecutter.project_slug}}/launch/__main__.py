@@ -1,4 +1,4 @@
-"""Check, run or submit a job file."""
+"""Check, run or submit a job file; or be the service that runs it."""
 
 import os
 from pathlib import Path
@@ -10,15 +10,18 @@ from google.auth.exceptions import GoogleAuthError
 from rich.console import Console
 from rich.text import Text
 
-from launch import local, rules, settings, spec, submit
+from launch import local, rules, settings, spec
+from launch.emulator import commands
+from launch.emulator.home import Home
 from launch.faults import FaultError
-from launch.replicas import limit, require_commands, with_arguments
+from launch.replicas import limit, with_arguments
 from launch.settings import Settings
-from launch.spec import Job
+from launch.spec import Job, JobError, TuningJob
 
 SETTINGS = Path("vertex.toml")
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app.add_typer(commands.app, name="emulate")
 console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -32,8 +35,9 @@ def check(
     """Say everything that Vertex AI would refuse later, or spoil."""
     ours = settings.load(SETTINGS)
     examined = [examine(path, ours) for path in jobs]
-    for job in filter(None, examined):
-        console.print(Text.assemble(f"{job.path}: ", ("ok", "green")))
+    for job in examined:
+        if job:
+            console.print(Text.assemble(f"{job.path}: ", ("ok", "green")))
     raise typer.Exit(0 if all(examined) else 1)
 
 
@@ -45,15 +49,15 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="Empty the job's output folder first.")] = False,
 ) -> None:
     """Run a job in the local Vertex: each replica a process, with the service's environment."""
-    loaded = approved(job, settings.load(SETTINGS))
-    require_commands(loaded)
+    ours = settings.load(SETTINGS)
+    loaded = approved(job, ours)
+    if isinstance(loaded, TuningJob):
+        cure = "start python -m launch emulate and send it there, with gcloud or the SDK"
+        raise JobError(f"{job}: is a tuning job, and this command runs one custom job; {cure}")
     limited = limit(loaded, max_replicas) if max_replicas else loaded
     wanted = with_arguments(limited, arguments or ())
-    home = local.Home()
-    if fresh:
-        local.empty_output(wanted, home)
     try:
-        outcome = local.run(wanted, home, os.environ, console)
+        outcome = local.run(wanted, Home(), os.environ, console, ours.commands, fresh)
     except KeyboardInterrupt:
         errors.print("interrupted; every replica was stopped")
         raise typer.Exit(130) from None
@@ -65,6 +69,8 @@ def submit_command(
     job: JobFile, yes: Annotated[bool, typer.Option("--yes", help="Do not ask before sending.")] = False
 ) -> None:
     """Send a job to Vertex AI; shows what will be sent, and asks."""
+    from launch import submit  # only here: it brings Google's clients along, which take most of a second
+
     ours = settings.load(SETTINGS)
     loaded = approved(job, ours)
     console.print(submit.summary(loaded, ours), markup=False)
@@ -76,7 +82,7 @@ def submit_command(
     console.print(f"sent: {name}\n{submit.console_url(name)}")
 
 
-def approved(path: Path, ours: Settings) -> Job:
+def approved(path: Path, ours: Settings) -> Job | TuningJob:
     """The job, if no rule refuses it; otherwise everything is said and the program ends."""
     job = examine(path, ours)
     if job is None:
@@ -84,7 +90,7 @@ def approved(path: Path, ours: Settings) -> Job:
     return job
 
 
-def examine(path: Path, ours: Settings) -> Job | None:
+def examine(path: Path, ours: Settings) -> Job | TuningJob | None:
     """Print what is wrong with a job; the job itself, unless it is refused."""
     try:
         job = spec.load(path)

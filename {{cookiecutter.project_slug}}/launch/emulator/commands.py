@@ -1,0 +1,101 @@
+"""The command `emulate`: start the local Vertex, or do to a replica what happens to machines."""
+
+import json
+import os
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from launch import settings
+from launch.emulator.store import StoreError, endpoint_of
+from launch.faults import FaultError
+
+SETTINGS = Path("vertex.toml")
+REQUEST_SECONDS = 30
+
+app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
+console = Console(highlight=False, soft_wrap=True)
+
+Home = Annotated[Path, typer.Option(help="Folder of the service's state.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="A custom job's id, the last part of its name.")]
+ReplicaName = Annotated[str, typer.Argument(metavar="REPLICA", help="Such as workerpool1-0.")]
+Seconds = Annotated[float, typer.Argument(min=0)]
+
+
+class ControlError(FaultError):
+    """The service could not do what it was asked."""
+
+
+@app.callback()
+def emulate(
+    context: typer.Context,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of 127.0.0.1; 0 takes a free one.")] = 8911,
+    home: Home = Path(".vertex"),
+    capacity: Annotated[int, typer.Option(min=1, help="Replicas at once; further jobs are queued.")] = 16,
+    provision_seconds: Annotated[float, typer.Option(min=0, help="Until a job's machines arrive.")] = 0,
+    grace_seconds: Annotated[float, typer.Option(min=0, help="Between SIGTERM and SIGKILL.")] = 5,
+    reducers_as_ps: Annotated[bool, typer.Option(help="List reducers as ps in TF_CONFIG.")] = True,
+) -> None:
+    """Run a local Vertex AI for gcloud and the SDK; its commands disturb the replicas of a job."""
+    context.obj = home
+    if context.invoked_subcommand:
+        return
+    # Only here: `check` and `run` need no web server.
+    from launch.emulator import server
+    from launch.emulator.home import Home
+    from launch.emulator.jobs import Options
+
+    options = Options(
+        capacity=capacity, provision=provision_seconds, grace=grace_seconds, reducers_as_ps=reducers_as_ps
+    )
+    server.serve(Home(home), settings.load(SETTINGS), options, port, os.environ, console)
+
+
+@app.command()
+def preempt(context: typer.Context, job: JobId, replica: ReplicaName) -> None:
+    """Take a SPOT machine away: SIGTERM, the grace time, SIGKILL; then the whole job starts again."""
+    disturb(context.obj, "preempt", job, replica)
+
+
+@app.command()
+def kill(context: typer.Context, job: JobId, replica: ReplicaName) -> None:
+    """End a replica at once, as when its memory is exhausted."""
+    disturb(context.obj, "kill", job, replica)
+
+
+@app.command()
+def freeze(context: typer.Context, job: JobId, replica: ReplicaName, seconds: Seconds) -> None:
+    """Stop a replica for some seconds, as a machine that hangs."""
+    disturb(context.obj, "freeze", job, replica, seconds)
+
+
+@app.command()
+def delay(context: typer.Context, job: JobId, replica: ReplicaName, seconds: Seconds) -> None:
+    """Let a replica's next start come some seconds later, as a machine that is hard to get."""
+    disturb(context.obj, "delay", job, replica, seconds)
+
+
+def disturb(home: Path, action: str, job: str, replica: str, seconds: float = 0) -> None:
+    """Ask the service that works in this folder.
+
+    Raises:
+        StoreError: there is none.
+        ControlError: it refused.
+    """
+    endpoint = endpoint_of(home)
+    if not endpoint:
+        raise StoreError(f"{home}: no local Vertex works here; start one with python -m launch emulate")
+    body = json.dumps({"replica": replica, "seconds": seconds}).encode()
+    url = f"{endpoint}/control/{job.rpartition('/')[2]}/{action}"
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=REQUEST_SECONDS):
+            console.print(f"{action}: {replica} of {job}", markup=False)
+    except urllib.error.HTTPError as error:
+        raise ControlError(json.loads(error.read())["error"]["message"]) from None
+    except urllib.error.URLError as error:
+        raise ControlError(f"{endpoint}: {error.reason}; is the service still there?") from None

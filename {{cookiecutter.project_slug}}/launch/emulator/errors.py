@@ -1,0 +1,53 @@
+"""What the service refuses, said as Google's APIs say it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+# Status -> HTTP status and google.rpc.Code. Source: googleapis, google/rpc/code.proto.
+STATUSES = {
+    "CANCELLED": (499, 1),
+    "INVALID_ARGUMENT": (400, 3),
+    "DEADLINE_EXCEEDED": (504, 4),
+    "NOT_FOUND": (404, 5),
+    "ALREADY_EXISTS": (409, 6),
+    "PERMISSION_DENIED": (403, 7),
+    "RESOURCE_EXHAUSTED": (429, 8),
+    "FAILED_PRECONDITION": (400, 9),
+    "UNIMPLEMENTED": (501, 12),
+    "INTERNAL": (500, 13),
+    "UNAVAILABLE": (503, 14),
+}
+
+
+class ApiError(Exception):
+    """A request that is refused; `violations` are pairs of a field's place and what is wrong there."""
+
+    def __init__(self, status: str, message: str, violations: Iterable[tuple[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.violations = tuple(violations)
+
+    @property
+    def http_status(self) -> int:
+        return STATUSES[self.status][0]
+
+    def as_json(self) -> dict[str, Any]:
+        """The body of the answer. Source: google/rpc/status.proto and error_details.proto, BadRequest."""
+        error: dict[str, Any] = {"code": self.http_status, "message": self.message, "status": self.status}
+        if self.violations:
+            violations = [{"field": field, "description": fault} for field, fault in self.violations]
+            error["details"] = [{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations}]
+        return {"error": error}
+
+
+def invalid(faults: Iterable[tuple[str, str]]) -> ApiError:
+    """INVALID_ARGUMENT for these faults, each a place and what is wrong there; all are in the message, too."""
+    violations = tuple(faults)
+    lines = [f"{field}: {fault}" if field else fault for field, fault in violations]
+    return ApiError("INVALID_ARGUMENT", "\n".join(lines), violations)
+
+
+def rpc_status(status: str, message: str) -> dict[str, Any]:
+    """A resource's `error` field, a google.rpc.Status."""
+    return {"code": STATUSES[status][1], "message": message}

@@ -1,0 +1,47 @@
+"""Keeps web pages out: the service runs what it is sent, and every page open in a browser can send requests.
+
+A page cannot forge the Host header, cannot leave out Origin where it sends anything, and cannot send JSON to
+another site without asking first. Source: Fetch standard, 2026, "CORS protocol" and "forbidden request-header".
+"""
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from launch.emulator.errors import ApiError
+
+LARGEST_BODY = 10 * 10**6  # bytes; uploads to a bucket are not bounded
+OURS = ("127.0.0.1", "localhost", "[::1]")
+
+# Google's storage clients send any content type, as part of a URL that no form guesses; Origin still guards it.
+STORAGE = ("/upload/", "/storage/", "/resumable/", "/download/", "/batch/")
+
+
+class Guard:
+    """Passes on what a client on this machine sends, and refuses everything else before it is read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        fault = refusal(scope) if scope["type"] == "http" else ""
+        if fault:
+            error = ApiError("PERMISSION_DENIED", fault)
+            await JSONResponse(error.as_json(), error.http_status)(scope, receive, send)
+        elif scope["type"] != "websocket":  # nothing here speaks it, and browsers open it to any site
+            await self._app(scope, receive, send)
+
+
+def refusal(scope: Scope) -> str:
+    """Why a request is refused, or "" """
+    headers = Headers(scope=scope)
+    host = headers.get("host", "").lower()
+    if host.rpartition(":")[0] not in OURS and host not in OURS:
+        return f'the Host "{host}" is not this machine; use http://127.0.0.1 and the port'
+    if "origin" in headers:
+        return "requests of web pages are refused; use gcloud, the SDK or this project's own commands"
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    writes = scope["method"] in ("POST", "PUT", "PATCH") and not scope["path"].startswith(STORAGE)
+    if writes and kind != "application/json":
+        return f'a body of type "{kind}" is refused; send application/json'
+    return ""

@@ -1,0 +1,369 @@
+"""The life of custom jobs: checked, queued, run and ended; each that runs has a thread.
+
+QUEUED -> PENDING -> RUNNING -> SUCCEEDED, FAILED or (CANCELLING ->) CANCELLED; a FLEX_START job whose wait is too
+long is EXPIRED. Source: Vertex AI documentation, "Understand the custom training service", mid 2026.
+"""
+
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec, Scheduling
+
+from launch import rules
+from launch.emulator import packages
+from launch.emulator.engine import Ending, Execution, Outcome, Phase, Policy, Status
+from launch.emulator.errors import ApiError, invalid, rpc_status
+from launch.emulator.home import Home
+from launch.emulator.isolation import isolation
+from launch.emulator.logs import Journal
+from launch.emulator.placement import place
+from launch.emulator.store import Resource, Store, now
+from launch.faults import FaultError
+from launch.replicas import Replica
+from launch.settings import Settings
+from launch.spec import Job, as_json
+
+COLLECTION = "customJobs"
+ENDED = frozenset(f"JOB_STATE_{state}" for state in ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"))
+LONGEST_NAME = 128  # characters of a display name
+
+# Source: the page named above, and "Use Spot VMs with training".
+REPLICA_RESTARTS, JOB_RETRIES, SPOT_RESTARTS = 5, 3, 6
+LONGEST_SECONDS = 7 * 24 * 3600.0
+LONGEST_WAIT_SECONDS = 24 * 3600.0  # of FLEX_START, where the job says nothing else; 0 is for ever
+
+STOPPED = "the local Vertex was stopped while this job had not ended; create it again, and it resumes"
+
+Action = Literal["preempt", "kill", "freeze", "delay"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the service is told at its start; times in seconds."""
+
+    capacity: int = 16  # replicas at once; further jobs wait in the order of their creation
+    provision: float = 0  # until a job's machines arrive
+    stagger: float = 0.02  # between two of them
+    grace: float = 5  # between SIGTERM and SIGKILL
+    reducers_as_ps: bool = True  # whether TF_CONFIG lists reducers; the documentation does not say
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What a tuning trial or a training pipeline adds to its job."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    trial: str = ""
+
+
+@dataclass
+class _Ticket:
+    """A job that has not ended."""
+
+    name: str
+    job: Job
+    extras: Extras
+    size: int  # replicas to start
+    execution: Execution | None = None
+    thread: threading.Thread | None = None
+    cancelled: bool = False
+
+    @property
+    def id(self) -> str:
+        return self.name.rpartition("/")[2]
+
+
+class Jobs:
+    """All custom jobs of the service; thread-safe."""
+
+    def __init__(
+        self, store: Store, home: Home, settings: Settings, environ: Mapping[str, str], options: Options
+    ) -> None:
+        self._store = store
+        self._home = home
+        self._settings = settings
+        self._environ = environ
+        self._options = options
+        self._lock = threading.RLock()
+        self._free = options.capacity
+        self._queue: deque[_Ticket] = deque()
+        self._running: dict[str, _Ticket] = {}
+        self._closed = False
+        for resource in store.all(COLLECTION):
+            if resource["state"] not in ENDED:
+                self._finish(resource["name"], "FAILED", "UNAVAILABLE", STOPPED)
+
+    def create(self, parent: str, message: CustomJob, extras: Extras | None = None) -> Resource:
+        """Check a job and queue it.
+
+        Raises:
+            ApiError: INVALID_ARGUMENT with all faults, or RESOURCE_EXHAUSTED for a job that can never run here.
+        """
+        name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
+        job = Job(Path(message.display_name), message.display_name, CustomJobSpec(message.job_spec))
+        faults = [*name_faults(message.display_name), *self.faults(parent, job, "jobSpec")]
+        if faults:
+            raise invalid(faults)
+        with self._lock:
+            if self._closed:
+                raise ApiError("UNAVAILABLE", "the local Vertex is stopping")
+            self._store.create(name, as_json(message) | {"state": "JOB_STATE_QUEUED"})
+            ticket = _Ticket(name, job, extras or Extras(), _size(job))
+            self._queue.append(ticket)
+            self._dispatch()
+            if ticket in self._queue:
+                self._expire_later(ticket)
+            return self._store.get(name)
+
+    def get(self, name: str) -> Resource:
+        """Raises ApiError NOT_FOUND."""
+        return self._store.get(name)
+
+    def cancel(self, name: str) -> None:
+        """Begin to stop a job; nothing happens to one that has ended. Raises ApiError NOT_FOUND."""
+        with self._lock:
+            if self._store.get(name)["state"] in ENDED:
+                return
+            queued = self._leave_queue(name)
+            if queued:
+                self._finish(name, "CANCELLED", "CANCELLED", "the job was cancelled before it started")
+                return
+            ticket = self._running[name]
+            ticket.cancelled = True
+            self._store.update(name, state="JOB_STATE_CANCELLING")
+            if ticket.execution:
+                ticket.execution.cancel()
+
+    def delete(self, name: str) -> None:
+        """Forget a job that has ended; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
+        with self._lock:
+            state = self._store.get(name)["state"]
+            if state not in ENDED:
+                raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; cancel it and wait for its end")
+            self._store.delete(name)
+
+    def disturb(self, name: str, action: Action, replica: str, seconds: float) -> None:
+        """Do to a replica what happens to machines; raises ApiError."""
+        with self._lock:
+            state = self._store.get(name)["state"]
+            ticket = self._running.get(name)
+        if ticket is None or ticket.execution is None:
+            raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; it has no replicas now")
+        if action == "preempt" and _strategy(ticket.job) != Scheduling.Strategy.SPOT:
+            raise ApiError("FAILED_PRECONDITION", f"{name} does not use SPOT, so no machine is preempted; use kill")
+        if replica not in (status.name for status in ticket.execution.statuses):
+            known = ", ".join(status.name for status in ticket.execution.statuses)
+            raise ApiError("NOT_FOUND", f'{name} has no replica "{replica}" that runs here; it has {known}')
+        calls: Mapping[Action, Callable[[Execution], None]] = {
+            "preempt": lambda execution: execution.preempt(replica),
+            "kill": lambda execution: execution.kill(replica),
+            "freeze": lambda execution: execution.freeze(replica, seconds),
+            "delay": lambda execution: execution.delay(replica, seconds),
+        }
+        calls[action](ticket.execution)
+
+    def statuses(self, name: str) -> tuple[Status, ...]:
+        """The replicas of a job that runs now."""
+        ticket = self._running.get(name)
+        return ticket.execution.statuses if ticket and ticket.execution else ()
+
+    def faults(self, parent: str, job: Job, place: str) -> list[tuple[str, str]]:
+        """What is wrong with a job, as places below `place` and sentences.
+
+        The rules are those of `launch check`, with project and region of the request.
+
+        Raises:
+            ApiError: RESOURCE_EXHAUSTED for a job that can never run here.
+        """
+        size = _size(job)
+        if size > self._options.capacity:
+            raise ApiError(
+                "RESOURCE_EXHAUSTED",
+                f"the job has {size} replicas, and this service runs {self._options.capacity} at once;"
+                f" start it with --capacity {size}",
+            )
+        _, project, _, region = parent.split("/")
+        settings = replace(self._settings, project=project, region=region)
+        return [
+            (f"{place}.{finding.place}", f"{finding.fault}; {finding.cure}")
+            for finding in rules.findings(job, settings)
+            if finding.severity == "error"
+        ]
+
+    def close(self) -> None:
+        """Stop every job; returns when no process is left."""
+        with self._lock:
+            self._closed = True
+            waiting, running = [*self._queue], [*self._running.values()]
+            self._queue.clear()
+            for ticket in running:
+                if ticket.execution:
+                    ticket.execution.cancel()
+        for ticket in waiting:
+            self._finish(ticket.name, "FAILED", "UNAVAILABLE", STOPPED)
+        for ticket in running:
+            if ticket.thread:
+                ticket.thread.join()
+
+    def _dispatch(self) -> None:
+        """Start what fits, oldest first: none overtakes another, so a large job is not starved."""
+        while self._queue and self._queue[0].size <= self._free and not self._closed:
+            ticket = self._queue.popleft()
+            self._free -= ticket.size
+            self._running[ticket.name] = ticket
+            self._store.update(ticket.name, state="JOB_STATE_PENDING")
+            ticket.thread = threading.Thread(target=self._run, args=(ticket,), name=ticket.id)
+            ticket.thread.start()
+
+    def _run(self, ticket: _Ticket) -> None:
+        """A job's thread, from its first machine to its last."""
+        journal = Journal(self._home.journal(ticket.id))
+        try:
+            outcome = self._execute(ticket, journal)
+            self._conclude(ticket, outcome)
+        except FaultError as error:  # what only shows when it is to start: no command, no such package
+            self._finish(ticket.name, "FAILED", "INVALID_ARGUMENT", str(error))
+        except Exception:  # a fault of ours or of this machine must not leave the job running for ever
+            journal.write("service", traceback.format_exc())
+            reason = traceback.format_exc().splitlines()[-1]
+            self._finish(ticket.name, "FAILED", "INTERNAL", f"the local Vertex failed: {reason}")
+        finally:
+            journal.close()
+            with self._lock:
+                del self._running[ticket.name]
+                self._free += ticket.size
+                self._dispatch()
+
+    def _execute(self, ticket: _Ticket, journal: Journal) -> Outcome:
+        everyone = self._replicas(ticket)
+
+        def show(replica: Replica, line: str) -> None:
+            journal.write(replica.name, line)
+
+        def entered(phase: Phase) -> None:
+            with self._lock:
+                if not ticket.cancelled:
+                    self._enter(ticket.name, phase)
+
+        execution = Execution(
+            everyone,
+            self._home.logs(ticket.id),
+            show,
+            policy(ticket.job, self._options),
+            phase=entered,
+            isolated=isolation(self._home.buckets),
+        )
+        for replica in everyone if self._options.provision else ():
+            execution.delay(replica.name, self._options.provision)
+        with self._lock:
+            ticket.execution = execution
+            if ticket.cancelled or self._closed:
+                execution.cancel()
+        return execution.run()
+
+    def _replicas(self, ticket: _Ticket) -> list[Replica]:
+        everyone = place(
+            ticket.job,
+            ticket.id,
+            self._home,
+            self._environ,
+            self._settings.commands,
+            ticket.extras.trial,
+            self._options.reducers_as_ps,
+        )
+        started = [replace(one, env={**one.env, **self._additions(ticket, one)}) for one in everyone if not one.reduces]
+        return packages.prepared(ticket.job, started, self._home.logs(ticket.id), self._home.buckets)
+
+    def _additions(self, ticket: _Ticket, replica: Replica) -> dict[str, str]:
+        """What the pipeline or trial adds to a replica's environment."""
+        tuning = {"CLOUD_ML_HP_METRIC_FILE": str(self._home.metrics(ticket.id, replica.name))}
+        return {**ticket.extras.env, **(tuning if ticket.extras.trial else {})}
+
+    def _enter(self, name: str, phase: Phase) -> None:
+        state = "JOB_STATE_RUNNING" if phase is Phase.RUNNING else "JOB_STATE_PENDING"
+        resource = self._store.get(name)
+        first = phase is Phase.RUNNING and "startTime" not in resource
+        self._store.update(name, state=state, **({"startTime": now()} if first else {}))
+
+    def _conclude(self, ticket: _Ticket, outcome: Outcome) -> None:
+        if self._closed and not outcome.succeeded:
+            self._finish(ticket.name, "FAILED", "UNAVAILABLE", STOPPED)
+        elif outcome.succeeded:
+            self._store.update(ticket.name, state="JOB_STATE_SUCCEEDED", endTime=now())
+        elif outcome.ending is Ending.CANCELLED:
+            self._finish(ticket.name, "CANCELLED", "CANCELLED", "the job was cancelled")
+        else:
+            status = {Ending.TIMED_OUT: "DEADLINE_EXCEEDED", Ending.PREEMPTED: "RESOURCE_EXHAUSTED"}
+            message = f"{outcome.message}. Logs: {self._home.logs(ticket.id)}"
+            self._finish(ticket.name, "FAILED", status.get(outcome.ending, "INVALID_ARGUMENT"), message)
+
+    def _finish(self, name: str, state: str, status: str, message: str) -> None:
+        self._store.update(name, state=f"JOB_STATE_{state}", endTime=now(), error=rpc_status(status, message))
+
+    def _leave_queue(self, name: str) -> bool:
+        """Whether the job was waiting; then it no longer is."""
+        for ticket in self._queue:
+            if ticket.name == name:
+                self._queue.remove(ticket)
+                self._dispatch()  # what stood behind it may fit
+                return True
+        return False
+
+    def _expire_later(self, ticket: _Ticket) -> None:
+        seconds = _longest_wait(ticket.job)
+        if seconds:
+            timer = threading.Timer(seconds, self._expire, args=(ticket.name, seconds))
+            timer.daemon = True
+            timer.start()
+
+    def _expire(self, name: str, seconds: float) -> None:
+        with self._lock:
+            if self._leave_queue(name):
+                message = f"no machines for {seconds:g} s, the maxWaitDuration of this FLEX_START job"
+                self._finish(name, "EXPIRED", "DEADLINE_EXCEEDED", message)
+
+
+def policy(job: Job, options: Options) -> Policy:
+    """When the service starts replicas or the job again."""
+    scheduling = job.spec.scheduling
+    retries = not scheduling.disable_retries
+    return Policy(
+        replica_restarts=REPLICA_RESTARTS if retries else 0,
+        job_retries=JOB_RETRIES if retries else 0,
+        preemptions=SPOT_RESTARTS if _strategy(job) == Scheduling.Strategy.SPOT else 0,
+        together=scheduling.restart_job_on_worker_restart and retries,
+        timeout=scheduling.timeout.total_seconds() if "timeout" in scheduling else LONGEST_SECONDS,
+        grace=options.grace,
+        stagger=options.stagger,
+    )
+
+
+def _size(job: Job) -> int:
+    """Replicas to start; reducers only exist in Google's image."""
+    return sum(pool.replica_count for pool in job.pools if not pool.reduces)
+
+
+def _strategy(job: Job) -> Scheduling.Strategy:
+    return Scheduling.Strategy(job.spec.scheduling.strategy)
+
+
+def _longest_wait(job: Job) -> float:
+    """Seconds that a FLEX_START job may be queued; 0 for all others and for one that waits for ever."""
+    if _strategy(job) != Scheduling.Strategy.FLEX_START:
+        return 0
+    if "max_wait_duration" not in job.spec.scheduling:
+        return LONGEST_WAIT_SECONDS
+    return float(job.spec.scheduling.max_wait_duration.total_seconds())
+
+
+def name_faults(name: str) -> list[tuple[str, str]]:
+    if not name:
+        return [("displayName", "is missing; give the job a name")]
+    if len(name) > LONGEST_NAME:
+        return [("displayName", f"has {len(name)} characters; shorten it to {LONGEST_NAME}")]
+    return []

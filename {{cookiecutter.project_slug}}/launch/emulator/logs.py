@@ -1,0 +1,97 @@
+"""What the replicas of a job printed, with times: one file a job, and Cloud Logging's view of it."""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launch.emulator import query
+from launch.emulator.errors import ApiError
+from launch.emulator.home import Home
+from launch.emulator.store import Resource, now
+
+# What one may filter and order by. Source: Cloud Logging API v2, LogEntry.
+FIELDS = frozenset(("insertId", "jsonPayload", "labels", "logName", "resource", "severity", "textPayload", "timestamp"))
+SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
+
+
+class Journal:
+    """The lines of one job in the order of their arrival; thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8")
+        self._lock = threading.Lock()
+
+    def write(self, replica: str, line: str) -> None:
+        with self._lock:
+            if not self._file.closed:
+                self._file.write(json.dumps({"timestamp": now(), "replica": replica, "line": line}) + "\n")
+                self._file.flush()
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
+
+def lines(path: Path, start: int = 0) -> Iterator[dict[str, str]]:
+    """The lines from number `start` on: timestamp, replica, line; an unfinished last one is left out."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, text in enumerate(file):
+                if number >= start and text.endswith("\n"):
+                    yield json.loads(text)
+    except FileNotFoundError:
+        return
+
+
+def payload(line: str) -> dict[str, Any]:
+    """What Cloud Logging makes of a printed line: a JSON object's own fields, else the line as message."""
+    try:
+        parsed = json.loads(line, parse_constant=str) if line.startswith("{") else None  # JSON has no NaN
+    except (ValueError, RecursionError):
+        parsed = None
+    return parsed if isinstance(parsed, dict) else {"message": line}
+
+
+def entries(job: Resource, path: Path) -> Iterator[Resource]:
+    """A job's lines as LogEntry resources. Source: Cloud Logging API v2; what gcloud reads of them."""
+    project, job_id = job["name"].split("/")[1], job["name"].rpartition("/")[2]
+    for number, line in enumerate(lines(path)):
+        content = payload(line["line"])
+        severity = str(content.pop("severity", "INFO")).upper()
+        yield {
+            "insertId": f"{job_id}-{number:09}",
+            "logName": f"projects/{project}/logs/{line['replica']}",
+            "timestamp": line["timestamp"],
+            "receiveTimestamp": line["timestamp"],
+            "severity": severity if severity in SEVERITIES else "DEFAULT",
+            "resource": {
+                "type": "ml_job",
+                "labels": {"job_id": job_id, "project_id": project, "task_name": line["replica"]},
+            },
+            "jsonPayload": content,
+        }
+
+
+def list_entries(jobs: Sequence[Resource], home: Home, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Cloud Logging's entries.list over the logs of these jobs.
+
+    Raises:
+        ApiError: INVALID_ARGUMENT, for a parameter that cannot be read.
+    """
+    projects = [str(name) for name in asked.get("resourceNames") or ()]
+    if not projects:
+        raise ApiError("INVALID_ARGUMENT", "resourceNames: is empty; name a project, such as projects/PROJECT")
+    expression = str(asked.get("filter", ""))
+    found: list[Resource] = []
+    for job in jobs:
+        project, job_id = job["name"].split("/")[1], job["name"].rpartition("/")[2]
+        # Nearly every filter names one job; the others' files then need not be read.
+        if f"projects/{project}" in projects and (job_id in expression or "job_id" not in expression):
+            found += entries(job, home.journal(job_id))
+    found.sort(key=lambda entry: entry["timestamp"])
+    parameters = {key: str(asked[key]) for key in ("filter", "orderBy", "pageSize", "pageToken") if asked.get(key)}
+    page, token = query.page(found, FIELDS, **parameters)
+    return {"entries": page} | ({"nextPageToken": token} if token else {})

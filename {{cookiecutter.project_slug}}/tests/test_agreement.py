@@ -1,0 +1,131 @@
+"""The service and `launch check` are of one mind, and nothing that is sent brings the service down."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch import rules, spec
+from launch.settings import Settings
+from tests.vertex import PARENT, Json, Service, service
+
+OURS = Settings(project="p", region="us-central1", bucket="b", image="image")
+CASES = 200
+
+# For each field some values that are right somewhere and some that never are.
+CHOICES: dict[str, list[Any]] = {
+    "machineType": [
+        "n1-standard-8",
+        "n1-highmem-96",
+        "a2-highgpu-8g",
+        "g2-standard-24",
+        "n1-highcpu-16",
+        "n1-standard-7",
+    ],
+    "acceleratorType": ["NVIDIA_TESLA_T4", "NVIDIA_TESLA_A100", "NVIDIA_L4", "NVIDIA_TESLA_K80", "NVIDIA_A1", 5],
+    "acceleratorCount": [0, 1, 2, 8, 3, "4", -1, 1.5],
+    "replicaCount": [1, 2, 0, "3", -1, "many"],
+    "imageUri": ["image", "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest", ""],
+    "strategy": ["STANDARD", "SPOT", "FLEX_START", "LOW_COST", 4, "CHEAP"],
+    "timeout": ["3600s", "0s", "700000s", 3600, "1h"],
+    "bootDiskSizeGb": [100, 50, 64_001],
+    "bootDiskType": ["pd-ssd", "pd-hdd"],
+    "outputUriPrefix": ["gs://b/x", "/tmp/x", "gs://b"],
+}
+
+
+@pytest.fixture(scope="module")
+def vertex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    # Machines never arrive, so no job that is accepted does anything.
+    flags = ("--provision-seconds", "3600", "--capacity", "100000")
+    with service(tmp_path_factory.mktemp("vertex"), *flags) as running:
+        yield running
+
+
+def random_spec(dice: random.Random) -> Json:
+    """A job of a few pools; about as often right as wrong."""
+
+    def some(name: str, chance: float = 0.5) -> Json:
+        # The first values are the sensible ones.
+        values = CHOICES[name]
+        return {name: values[min(int(dice.expovariate(1.2)), len(values) - 1)]} if dice.random() < chance else {}
+
+    def pool(index: int) -> Json:
+        machine = some("machineType", 0.97)
+        if dice.random() < 0.3:
+            machine |= some("acceleratorType", 0.9) | some("acceleratorCount", 0.9)
+        container = some("imageUri", 0.97) | {"command": ["true"]}
+        disk = {"diskSpec": some("bootDiskType") | some("bootDiskSizeGb")} if dice.random() < 0.2 else {}
+        count = {"replicaCount": 1} if index == 0 and dice.random() < 0.9 else some("replicaCount", 0.97)
+        return {"machineSpec": machine, "containerSpec": container} | count | disk
+
+    pools = [pool(index) for index in range(dice.choice((1, 1, 2, 2, 3, 5)))]
+    scheduling = {"scheduling": some("strategy") | some("timeout")} if dice.random() < 0.5 else {}
+    output = {"baseOutputDirectory": some("outputUriPrefix", 0.9)} if dice.random() < 0.5 else {}
+    return {"workerPoolSpecs": pools} | scheduling | output
+
+
+def accepted_by_check(body: Json) -> bool:
+    try:
+        job = spec.Job(Path("job"), "job", spec.parse(json.dumps(body), "job"))
+    except spec.JobError:
+        return False
+    return not any(finding.severity == "error" for finding in rules.findings(job, OURS))
+
+
+def send(vertex: Service, body: Any) -> tuple[int, Json]:
+    status, answer = vertex.call("POST", f"/v1/{PARENT}/customJobs", {"displayName": "job", "jobSpec": body})
+    if status == 200:
+        vertex.call("POST", f"/v1/{answer['name']}:cancel", {})
+    return status, answer
+
+
+def test_the_service_takes_exactly_what_check_takes(vertex: Service) -> None:
+    dice = random.Random(20261121)
+    verdicts = []
+    for number in range(CASES):
+        body = random_spec(dice)
+        status, answer = send(vertex, body)
+        assert status in (200, 400), answer
+        assert (status == 200) == accepted_by_check(body), (number, body, answer)
+        verdicts.append(status)
+    # Neither side of the comparison is empty.
+    assert CASES / 10 < verdicts.count(200) < CASES * 9 / 10
+
+
+JUNK: list[Any] = [None, "", "x" * 1000, -1, 1e300, True, [], {}, [[]], {"": {}}, "\0", "\ud800", 2**70, "NaN", "../.."]
+
+
+def mutated(value: Any, dice: random.Random) -> Any:
+    """The same JSON with one thing changed somewhere in it."""
+    if not value or not isinstance(value, dict | list) or dice.random() < 0.15:
+        return dice.choice(JUNK)
+    if isinstance(value, list):
+        index = dice.randrange(len(value))
+        return (
+            [*value, value[index]]
+            if dice.random() < 0.2
+            else [mutated(one, dice) if number == index else one for number, one in enumerate(value)]
+        )
+    key = dice.choice(list(value))
+    if dice.random() < 0.2:
+        return {dice.choice((one.upper(), "name", "")) if one == key else one: value[one] for one in value}
+    return {**value, key: mutated(value[key], dice)}
+
+
+def test_no_mutation_of_a_job_is_an_error_of_the_service(vertex: Service) -> None:
+    dice = random.Random(7)
+    for _ in range(CASES):
+        body: Any = {"displayName": "job", "jobSpec": random_spec(dice)}
+        for _ in range(dice.randrange(1, 4)):
+            body = mutated(body, dice)
+        status, answer = vertex.call("POST", f"/v1/{PARENT}/customJobs", body)
+        assert status in (200, 400, 429), (body, answer)
+        if status == 200:
+            vertex.call("POST", f"/v1/{answer['name']}:cancel", {})
+        else:
+            assert answer["error"]["message"]
+    assert vertex.call("GET", f"/v1/{PARENT}/customJobs")[0] == 200
