@@ -1,0 +1,235 @@
+"""The life of hyperparameter tuning jobs: each trial is a custom job, and only its chief's metric counts."""
+
+import threading
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from google.cloud.aiplatform_v1.types import CustomJob, HyperparameterTuningJob
+
+from launch import studies
+from launch.emulator import jobs, search
+from launch.emulator.errors import ApiError, invalid, rpc_status
+from launch.emulator.home import Home
+from launch.emulator.jobs import ENDED, STOPPED, Extras, Jobs
+from launch.emulator.search import Measurement, Search, Suggestion
+from launch.emulator.store import Resource, Store, now
+from launch.replicas import with_arguments
+from launch.spec import Job, as_json
+
+COLLECTION = "hyperparameterTuningJobs"
+POLL_SECONDS = 0.2
+
+
+@dataclass
+class _Trial:
+    """A trial that runs."""
+
+    suggestion: Suggestion
+    job: str  # the custom job's name
+    stopping: bool = False
+
+
+@dataclass
+class _Study:
+    """A tuning job that has not ended."""
+
+    name: str
+    message: HyperparameterTuningJob
+    search: Search
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    trials: dict[str, Resource] = field(default_factory=dict)  # as the API shows them, by id
+    active: dict[str, _Trial] = field(default_factory=dict)
+    thread: threading.Thread | None = None
+
+    @property
+    def parent(self) -> str:
+        return self.name.rpartition(f"/{COLLECTION}/")[0]
+
+    @property
+    def failed_count(self) -> int:
+        return sum(trial["state"] == "INFEASIBLE" for trial in self.trials.values())
+
+    @property
+    def metrics(self) -> list[str]:
+        return [metric.metric_id for metric in self.message.study_spec.metrics]
+
+
+class Tunings:
+    """All hyperparameter tuning jobs of the service; thread-safe."""
+
+    def __init__(self, store: Store, home: Home, jobs: Jobs) -> None:
+        self._store = store
+        self._home = home
+        self._jobs = jobs
+        self._lock = threading.Lock()
+        self._studies: dict[str, _Study] = {}
+        self._closed = False
+        for resource in store.all(COLLECTION):
+            if resource["state"] not in ENDED:
+                self._finish(resource["name"], "FAILED", "UNAVAILABLE", STOPPED)
+
+    def create(self, parent: str, message: HyperparameterTuningJob) -> Resource:
+        """Check a tuning job and begin with its trials; raises ApiError."""
+        faults = [
+            *jobs.name_faults(message.display_name),
+            *studies.faults(message),
+            *self._jobs.faults(parent, _trial_job(message, {}), "trialJobSpec"),
+        ]
+        if faults:
+            raise invalid(faults)
+        name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
+        study = _Study(name, message, Search(message.study_spec))
+        with self._lock:
+            if self._closed:
+                raise ApiError("UNAVAILABLE", "the local Vertex is stopping")
+            created = self._store.create(name, as_json(message) | {"state": "JOB_STATE_PENDING"})
+            self._studies[name] = study
+            study.thread = threading.Thread(target=self._run, args=(study,), name=name.rpartition("/")[2])
+            study.thread.start()
+        return created
+
+    def get(self, name: str) -> Resource:
+        """Raises ApiError NOT_FOUND."""
+        return self._store.get(name)
+
+    def cancel(self, name: str) -> None:
+        """Begin to stop a tuning job; nothing happens to one that has ended. Raises ApiError NOT_FOUND."""
+        with self._lock:
+            if self._store.get(name)["state"] not in ENDED:
+                self._store.update(name, state="JOB_STATE_CANCELLING")
+                self._studies[name].cancelled.set()
+
+    def delete(self, name: str) -> None:
+        """Forget a tuning job that has ended; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
+        state = self._store.get(name)["state"]
+        if state not in ENDED:
+            raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; cancel it and wait for its end")
+        self._store.delete(name)
+
+    def close(self) -> None:
+        """Stop every tuning job with its trials."""
+        with self._lock:
+            self._closed = True
+            running = [*self._studies.values()]
+        for study in running:
+            study.cancelled.set()
+        for study in running:
+            if study.thread:
+                study.thread.join()
+
+    def _run(self, study: _Study) -> None:
+        """A tuning job's thread."""
+        try:
+            self._store.update(study.name, state="JOB_STATE_RUNNING", startTime=now())
+            self._search(study)
+            self._conclude(study)
+        except Exception:  # a fault of ours must not leave the job running for ever
+            reason = traceback.format_exc().splitlines()[-1]
+            self._finish(study.name, "FAILED", "INTERNAL", f"the local Vertex failed: {reason}")
+        finally:
+            for trial in study.active.values():
+                self._jobs.cancel(trial.job)
+            with self._lock:
+                del self._studies[study.name]
+
+    def _search(self, study: _Study) -> None:
+        """Start trials and follow them until none is left or the job is to end."""
+        while not study.cancelled.is_set() and not self._too_many_failed(study):
+            while len(study.active) < study.message.parallel_trial_count and self._start_trial(study):
+                pass
+            if not study.active:
+                return
+            study.cancelled.wait(POLL_SECONDS)
+            for trial in [*study.active.values()]:
+                self._follow(study, trial)
+        for trial in study.active.values():
+            self._jobs.cancel(trial.job)
+        while study.active:
+            for trial in [*study.active.values()]:
+                self._store.wait(trial.job, lambda job: job["state"] in ENDED, POLL_SECONDS)
+                self._follow(study, trial)
+
+    def _start_trial(self, study: _Study) -> bool:
+        """Whether there was one more to start."""
+        if len(study.trials) >= study.message.max_trial_count:
+            return False
+        suggestion = study.search.ask()
+        if suggestion is None:  # a grid is finite
+            return False
+        job = _trial_job(study.message, suggestion.parameters)
+        custom_job = CustomJob(display_name=f"{study.message.display_name}-trial-{suggestion.id}", job_spec=job.spec)
+        created = self._jobs.create(study.parent, custom_job, Extras(trial=suggestion.id))
+        study.active[suggestion.id] = _Trial(suggestion, created["name"])
+        parameters = [{"parameterId": id, "value": value} for id, value in suggestion.parameters.items()]
+        trial = {"id": suggestion.id, "state": "ACTIVE", "parameters": parameters, "startTime": now()}
+        self._show(study, suggestion.id, trial | {"customJob": created["name"]})
+        return True
+
+    def _follow(self, study: _Study, trial: _Trial) -> None:
+        """Take in what a trial has reported; end it where its job has ended or where it is not promising."""
+        job = self._store.get(trial.job)
+        measurements = self._measurements(study, trial)
+        if job["state"] in ENDED:
+            self._end_trial(study, trial, job, measurements)
+        elif not trial.stopping and study.search.should_stop(trial.suggestion, measurements):
+            trial.stopping = True
+            self._show(study, trial.suggestion.id, {**study.trials[trial.suggestion.id], "state": "STOPPING"})
+            self._jobs.cancel(trial.job)
+
+    def _end_trial(self, study: _Study, trial: _Trial, job: Resource, measurements: list[Measurement]) -> None:
+        final = study.search.final(measurements)
+        whole = job["state"] == "JOB_STATE_SUCCEEDED" or trial.stopping
+        study.search.tell(trial.suggestion, final.metrics if final and whole else None, measurements)
+        ended: dict[str, Any] = {**study.trials[trial.suggestion.id], "endTime": now()}
+        if final and whole:
+            ended |= {"state": "SUCCEEDED", "finalMeasurement": _measurement(final)}
+        else:
+            reason = job.get("error", {}).get("message") or f"no metric {' or '.join(study.metrics)} was reported"
+            ended |= {"state": "INFEASIBLE", "infeasibleReason": reason}
+        del study.active[trial.suggestion.id]
+        self._show(study, trial.suggestion.id, ended)
+
+    def _measurements(self, study: _Study, trial: _Trial) -> list[Measurement]:
+        try:
+            text = self._home.metrics(trial.job.rpartition("/")[2]).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return []
+        return search.measurements(text, study.metrics)
+
+    def _too_many_failed(self, study: _Study) -> bool:
+        """0 leaves it to the service: here, to go on until the end."""
+        return 0 < study.message.max_failed_trial_count <= study.failed_count
+
+    def _conclude(self, study: _Study) -> None:
+        count = study.failed_count
+        if self._closed:
+            self._finish(study.name, "FAILED", "UNAVAILABLE", STOPPED)
+        elif study.cancelled.is_set():
+            self._finish(study.name, "CANCELLED", "CANCELLED", "the tuning job was cancelled")
+        elif self._too_many_failed(study) or count == len(study.trials):
+            last = [trial["infeasibleReason"] for trial in study.trials.values() if trial["state"] == "INFEASIBLE"][-1]
+            message = f"{count} of {len(study.trials)} trials failed; the last one: {last}"
+            self._finish(study.name, "FAILED", "INVALID_ARGUMENT", message)
+        else:
+            self._store.update(study.name, state="JOB_STATE_SUCCEEDED", endTime=now())
+
+    def _show(self, study: _Study, id: str, trial: Resource) -> None:
+        study.trials[id] = trial
+        self._store.update(study.name, trials=[*study.trials.values()])
+
+    def _finish(self, name: str, state: str, status: str, message: str) -> None:
+        self._store.update(name, state=f"JOB_STATE_{state}", endTime=now(), error=rpc_status(status, message))
+
+
+def _trial_job(message: HyperparameterTuningJob, parameters: Mapping[str, Any]) -> Job:
+    """The custom job of one trial: the parameters as flags behind those of the chief and the workers."""
+    job = Job(Path(message.display_name), message.display_name, message.trial_job_spec)
+    return with_arguments(job, search.arguments(parameters))
+
+
+def _measurement(final: Measurement) -> dict[str, Any]:
+    metrics = [{"metricId": id, "value": value} for id, value in final.metrics.items()]
+    return {"stepCount": str(final.step), "metrics": metrics}
