@@ -1,0 +1,179 @@
+"""The web page of the local Vertex in a real browser, while a real job runs."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
+
+from conftest import bake
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+SWITCHES = (
+    *("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run"),
+    *("disable-background-networking", "disable-component-update", "disable-sync"),
+)
+SECONDS = 30  # for anything the page is to show
+
+NAME = "<img src=x onerror=\"document.title='owned'\"> [bold] digits"
+LINE = "<script>document.title='owned'</script> \x1b[31mred\x1b[0m"
+
+# Reports a loss five times a second until the file "finish" is there.
+SCRIPT = f"""
+import json, os, pathlib, time
+print({LINE!r})
+step = 0
+while not pathlib.Path("finish").exists():
+    step += 1
+    if os.environ["RANK"] == "0":
+        print(json.dumps({{"severity": "INFO", "message": f"step {{step}}", "step": step, "train/loss": 2 / step}}))
+    time.sleep(0.2)
+print("the end")
+"""
+
+
+def job() -> dict[str, Any]:
+    """A chief and two workers that all run the script."""
+    pool = {
+        "machineSpec": {"machineType": "n1-standard-8"},
+        "containerSpec": {"imageUri": "image", "command": ["python", "-c", SCRIPT]},
+    }
+    pools = [pool | {"replicaCount": count} for count in (1, 2)]
+    return {"displayName": NAME, "jobSpec": {"workerPoolSpecs": pools}}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A baked project with an environment for its launcher, which needs no framework; BAKED keeps that one."""
+    baked = bake(tmp_path, framework="pytorch").project
+    wanted = (baked / "requirements" / "laptop.txt").read_text(encoding="utf-8")
+    kept = Path(os.environ.get("BAKED", tmp_path)) / "launcher"
+    installed = kept / "requirements.txt"
+    if not (installed.exists() and installed.read_text(encoding="utf-8") == wanted):
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(kept)], check=True)
+        install = [str(kept / "bin/python"), "-m", "pip", "install", "-qq", "-r", "requirements/laptop.txt"]
+        subprocess.run(install, cwd=baked, check=True)
+        installed.write_text(wanted, encoding="utf-8")
+    (baked / ".venv").symlink_to(kept)
+    return baked
+
+
+@contextlib.contextmanager
+def service(project: Path) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    """The running local Vertex and its address."""
+    printed = project / "service.log"
+    with printed.open("wb") as output:
+        command = [str(project / ".venv/bin/python"), "-m", "launch", "emulate", "--port", "0", "--grace-seconds", "0"]
+        process = subprocess.Popen(command, cwd=project, stdout=output, stderr=output)
+        try:
+            yield address(process, printed), process
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+
+
+def address(process: "subprocess.Popen[bytes]", printed: Path) -> str:
+    deadline = time.monotonic() + 2 * SECONDS
+    while not (found := re.search(r"Local Vertex at (http://[0-9.:]+[0-9])", printed.read_text(encoding="utf-8"))):
+        assert process.poll() is None, printed.read_text(encoding="utf-8")
+        assert time.monotonic() < deadline, printed.read_text(encoding="utf-8")
+        time.sleep(0.05)
+    return found[1]
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for switch in (*SWITCHES, f"user-data-dir={tmp_path / 'profile'}", "window-size=1400,1000"):
+        options.add_argument(f"--{switch}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    yield driver
+    driver.quit()
+
+
+class Page:
+    """What a person sees of the page."""
+
+    def __init__(self, browser: webdriver.Chrome) -> None:
+        self._browser = browser
+
+    def text(self, selector: str) -> str:
+        return self._browser.find_element(By.CSS_SELECTOR, selector).text
+
+    def texts(self, selector: str) -> list[str]:
+        script = "return [...document.querySelectorAll(arguments[0])].map(one => one.textContent)"
+        return list(self._browser.execute_script(script, selector))
+
+    def points(self) -> int:
+        """How many points the first curve has."""
+        script = "return document.querySelector('#charts path')?.getAttribute('d').split('L').length ?? 0"
+        return int(self._browser.execute_script(script))
+
+    def spills(self, width: int) -> bool:
+        """Whether a window that is so narrow has something beyond its right edge."""
+        metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        self._browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        return bool(self._browser.execute_script("return document.documentElement.scrollWidth > innerWidth"))
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        WebDriverWait(self._browser, SECONDS, poll_frequency=0.1).until(lambda _: holds())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver (Debian: chromium-driver)")
+def test_a_browser_sees_a_job_run_and_end(project: Path, browser: webdriver.Chrome) -> None:
+    page = Page(browser)
+    with service(project) as (endpoint, process):
+        browser.get(endpoint)
+        page.until(lambda: "No jobs yet" in page.text("#none"))
+        create(endpoint)
+        page.until(lambda: page.texts("#rows a") == [NAME])
+        browser.find_element(By.CSS_SELECTOR, "#rows a").click()
+
+        page.until(lambda: page.text("#state") == "RUNNING")
+        page.until(lambda: page.texts("#replica-rows tr td:first-child") == REPLICAS)
+        page.until(lambda: page.points() >= 3)
+        assert "train" in page.text("#charts figcaption")
+        before = page.points(), len(page.texts("#log div"))
+        page.until(lambda: page.points() > before[0] and len(page.texts("#log div")) > before[1])
+        assert {*page.texts("#log b")} == {*REPLICAS}
+        assert not page.spills(1600)
+        assert not page.spills(360)
+
+        (project / "finish").touch()
+        page.until(lambda: page.text("#state") == "SUCCEEDED")
+        page.until(lambda: "the end" in page.texts("#log span"))
+        assert page.text("h2") == NAME
+        assert "<script>document.title='owned'</script> red" in page.texts("#log span")
+        assert browser.title == f"{NAME} SUCCEEDED · Local Vertex"
+        assert page.texts("main img, main script") == []
+        assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
+
+        process.terminate()
+        page.until(lambda: page.text("#gone").startswith("No answer from the service since"))
+        assert page.text("#state") == "SUCCEEDED"
+
+
+REPLICAS = ["workerpool0-0", "workerpool1-0", "workerpool1-1"]
+
+
+def create(endpoint: str) -> None:
+    """Send the job, as the SDK would."""
+    url = f"{endpoint}/v1/projects/p/locations/us-central1/customJobs"
+    request = urllib.request.Request(url, json.dumps(job()).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+        assert answer.status == 200
