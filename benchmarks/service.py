@@ -1,0 +1,125 @@
+"""What the local Vertex costs: its memory, its answers' time, and what `launch run` adds to a start.
+
+    python benchmarks/service.py PROJECT
+
+Run by a project's own Python. Everything goes over the REST face of a service of its own, in a folder of its own.
+"""
+
+import contextlib
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+PARENT = "projects/p/locations/us-central1"
+SETTINGS = 'project = "p"\nregion = "us-central1"\nbucket = "b"\nimage = "image"\n'
+STARTS = 20
+LISTED = 500
+QUEUED = 200
+CAPACITY = 64
+SECONDS = 120
+
+
+class Service:
+    """A running service and its process."""
+
+    def __init__(self, endpoint: str, pid: int) -> None:
+        self._endpoint = endpoint
+        self._pid = pid
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self._endpoint}/v1/{path}", data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            return json.loads(answer.read())
+
+    def create(self, workers: int = 0, name: str = "job") -> str:
+        def pool(count: int) -> dict[str, Any]:
+            container = {"imageUri": "image", "command": ["true"]}
+            return {
+                "machineSpec": {"machineType": "n1-standard-8"},
+                "replicaCount": count,
+                "containerSpec": container,
+            }
+
+        pools = [pool(1), *([pool(workers)] if workers else [])]
+        body = {"displayName": name, "jobSpec": {"workerPoolSpecs": pools}}
+        return str(self.call("POST", f"{PARENT}/customJobs", body)["name"])
+
+    def wait(self, name: str) -> dict[str, Any]:
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            job: dict[str, Any] = self.call("GET", name)
+            if job["state"] in ("JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED"):
+                assert job["state"] == "JOB_STATE_SUCCEEDED", job
+                return job
+            time.sleep(0.01)
+        raise SystemExit(f"{name} did not end")
+
+    def megabytes(self) -> float:
+        """Its resident set, in 10^6 bytes."""
+        pages = int(Path(f"/proc/{self._pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def main(project: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder, service(project, Path(folder)) as vertex:
+        print(f"idle service: {vertex.megabytes():.0f} MB", flush=True)
+        waits = [_seconds_to_running(vertex.wait(vertex.create())) for _ in range(STARTS)]
+        print(f"create to RUNNING: median {statistics.median(waits):.3f} s, largest {max(waits):.3f} s", flush=True)
+        began = time.perf_counter()
+        vertex.wait(vertex.create(workers=CAPACITY - 1))
+        print(f"a job of {CAPACITY} replicas: {time.perf_counter() - began:.1f} s", flush=True)
+        began = time.perf_counter()
+        names = [vertex.create(name=f"queued-{i}") for i in range(QUEUED)]
+        for name in names:
+            vertex.wait(name)
+        print(f"{QUEUED} jobs created at once: all succeeded after {time.perf_counter() - began:.1f} s", flush=True)
+        for _ in range(LISTED - QUEUED - STARTS - 1):
+            vertex.wait(vertex.create())
+        began = time.perf_counter()
+        listed = vertex.call("GET", f"{PARENT}/customJobs?pageSize=1000")["customJobs"]
+        print(f"{len(listed)} jobs listed: {time.perf_counter() - began:.3f} s", flush=True)
+
+
+@contextlib.contextmanager
+def service(project: Path, folder: Path) -> Iterator[Service]:
+    (folder / "vertex.toml").write_text(SETTINGS)
+    command = [sys.executable, "-m", "launch", "emulate", "--port", "0", "--capacity", str(CAPACITY)]
+    environment = os.environ | {"PYTHONPATH": str(project)}
+    printed = folder / "printed"
+    with printed.open("w") as output:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + SECONDS
+        while not (found := re.search(r"Local Vertex at (\S+):", printed.read_text())):
+            assert process.poll() is None, printed.read_text()
+            assert time.monotonic() < deadline, printed.read_text()
+            time.sleep(0.05)
+        time.sleep(1)
+        yield Service(found[1], process.pid)
+    finally:
+        process.terminate()
+        process.wait(timeout=SECONDS)
+
+
+def _seconds_to_running(job: dict[str, Any]) -> float:
+    return _moment(job["startTime"]) - _moment(job["createTime"])
+
+
+def _moment(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())
