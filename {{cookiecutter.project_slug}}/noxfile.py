@@ -68,6 +68,12 @@ def local(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def emulate(session: nox.Session) -> None:
+    """Be a local Vertex AI for gcloud and the SDK, until Ctrl-C: nox -s emulate -- --capacity 64."""
+    python(session, "-m", "launch", "emulate", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def image(session: nox.Session) -> None:
     """Build the image that vertex.toml names; nox -s image -- push sends it, too."""
     name = tomllib.loads((ROOT / "vertex.toml").read_text())["image"]
