@@ -1,6 +1,7 @@
 """One replica's command, as Vertex starts it."""
 
 import json
+import queue
 import subprocess
 import sys
 import time
@@ -8,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from launch.emulator.isolation import isolation
 from launch.emulator.laptop import free_addresses
-from tests.training import PROJECT
+from launch.emulator.process import Ended, Process
+from launch.replicas import Replica
+from tests.training import PROJECT, eventually
 
 CHIEF, WORKERS = ("workerpool0", "workerpool1")
 
@@ -24,6 +28,22 @@ def start(cluster: dict[str, list[str]], pool: str, index: int, folder: Path) ->
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+@pytest.mark.slow
+def test_a_training_that_is_process_1_ends_soon_after_sigterm(tmp_path: Path) -> None:
+    lines: list[str] = []
+    ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(PROJECT), "AIP_CHECKPOINT_DIR": str(tmp_path)}
+    chief = Replica(0, 0, (sys.executable, "-m", "trainer.task", "--steps", "1000000"), env)
+    process = Process(chief, tmp_path, lambda _, line: lines.append(line), isolation(), lambda _, one: ended.put(one))
+    try:
+        assert eventually(lambda: any("step 50/" in line for line in lines), 60), lines
+        process.terminate()
+        assert ended.get(timeout=15).code == 143
+        assert any("stopped by SIGTERM" in line for line in lines)
+    finally:
+        process.close()
 
 
 @pytest.mark.slow
