@@ -47,6 +47,19 @@ def answer(vertex: Service, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
+def test_the_lines_that_the_service_prints_are_all_it_takes(vertex: Service) -> None:
+    lines = (vertex.folder / "service.log").read_text().splitlines()
+    exports = [line for line in lines if line.startswith("  export ")]
+    upload = "echo hello > x && gcloud storage cp x gs://b/x && cat .vertex/gcs/b/x"
+    script = "\n".join([*exports, "gcloud ai custom-jobs list --region=us-central1 --format=json", upload])
+    environ = os.environ | {"CLOUDSDK_CONFIG": str(vertex.folder / "gcloud"), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
+    command = ["bash", "-ec", script]
+    done = subprocess.run(command, env=environ, cwd=vertex.folder, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("[")
+    assert done.stdout.endswith("hello\n")
+
+
 def config(folder: Path, spec: Json) -> str:
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump(spec))
