@@ -70,6 +70,7 @@ def bench(session: nox.Session) -> None:
         if framework == "tensorflow":
             # The rival only; without its dependency on a second TensorFlow.
             session.run(python, "-m", "pip", "install", "-q", "--no-deps", "tf_keras==2.21.0", external=True)
+        session.run(python, "benchmarks/start.py", framework, str(project), external=True)
         session.run(python, "benchmarks/step.py", framework, str(project), external=True)
     session.run(python, "benchmarks/service.py", str(project), external=True)
 

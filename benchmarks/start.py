@@ -1,0 +1,99 @@
+"""What `launch run` adds to a start: seconds to the first training step, against the same processes by hand.
+
+    python benchmarks/start.py pytorch|tensorflow PROJECT
+
+Run by the project's own Python. A chief and a worker, each time in a new folder, both ways in turn, so that a noisy
+machine disturbs both alike. By hand they have the very environment that `launch run` makes: a job has printed it.
+Printed are the medians and their ratio.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+ROUNDS = 5
+SECONDS = 120  # for one run, which needs about ten
+TRAIN = ["python", "-m", "trainer.task", "--steps", "1", "--global-batch", "96"]
+FIRST_STEP = "step 1/1  loss"
+PRINT = ["python", "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
+
+Process = subprocess.Popen[bytes]
+
+
+def main(framework: str, project: Path) -> None:
+    seconds: dict[str, list[float]] = {"launch run": [], "hand": []}
+    for number in range(ROUNDS):
+        for name, measure in (("launch run", by_launch_run), ("hand", by_hand)):
+            with tempfile.TemporaryDirectory() as folder:
+                seconds[name].append(measure(Path(folder), project))
+            print(f"round {number + 1} by {name:10} {seconds[name][-1]:6.2f} s", flush=True)
+    ours, theirs = (statistics.median(found) for found in seconds.values())
+    print(
+        f"{framework}: first step after {ours:.1f} s by launch run, {theirs:.1f} s by hand, ratio {ours / theirs:.2f}"
+    )
+
+
+def by_launch_run(folder: Path, project: Path) -> float:
+    """Seconds from the launcher's start to the chief's first step."""
+    began = time.monotonic()
+    return follow([launch_run(TRAIN, folder, project)], folder, began)
+
+
+def by_hand(folder: Path, project: Path) -> float:
+    """Seconds from the chief's start to its first step."""
+    launch_run(PRINT, folder, project).wait(timeout=SECONDS)
+    logs = sorted(folder.glob(".vertex/jobs/*/workerpool*.log"))  # the chief's is the first
+    environments = [json.loads(log.read_text()) for log in logs]
+    began = time.monotonic()
+    return follow([start(TRAIN, folder, environment) for environment in environments], folder, began)
+
+
+def launch_run(command: list[str], folder: Path, project: Path) -> Process:
+    """`launch run` on its way with a job of two replicas that run this command."""
+    (folder / "vertex.toml").write_text((project / "vertex.toml").read_text())
+    (folder / "job.yaml").write_text(yaml.safe_dump(job(command)))
+    environment = os.environ | {"PYTHONPATH": str(project)}
+    return start([sys.executable, "-m", "launch", "run", "job.yaml"], folder, environment)
+
+
+def job(command: list[str]) -> dict[str, object]:
+    pool = {
+        "machineSpec": {"machineType": "n1-standard-4"},
+        "replicaCount": 1,
+        "containerSpec": {"imageUri": "image", "command": command},
+    }
+    return {"workerPoolSpecs": [pool, pool], "baseOutputDirectory": {"outputUriPrefix": "gs://b/bench"}}
+
+
+def start(command: list[str], folder: Path, environment: Mapping[str, str]) -> Process:
+    """All processes print into one file."""
+    with (folder / "shown.txt").open("ab") as shown:
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=shown, stderr=shown)
+
+
+def follow(processes: Sequence[Process], folder: Path, began: float) -> float:
+    """Seconds from `began` to the first step; returns when all processes have ended."""
+    shown, first_step = folder / "shown.txt", 0.0
+    while any(process.poll() is None for process in processes):
+        if not first_step and FIRST_STEP in shown.read_text():
+            first_step = time.monotonic() - began
+        if time.monotonic() - began > SECONDS:
+            for process in processes:
+                process.terminate()
+            raise SystemExit(f"still running after {SECONDS} s:\n{shown.read_text()}")
+        time.sleep(0.01)
+    if not first_step or any(process.returncode for process in processes):
+        raise SystemExit(shown.read_text())
+    return first_step
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]).resolve())
