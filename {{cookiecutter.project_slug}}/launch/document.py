@@ -31,8 +31,9 @@ CLEARER = {
     "but found another document": "a second document begins; keep one job in a file",
     "found character '\\t' that cannot start any token": "a tab stands where YAML wants spaces; replace it",
 }
-VALUES_LIMIT = 100_000  # with every alias written out
+VALUES_LIMIT = 100_000  # in YAML with every alias written out
 DEEP = "is nested too deeply; no job needs more than ten levels"
+TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"')  # in JSON
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
@@ -58,6 +59,8 @@ def from_json(text: str, place: str, error: type[FaultError]) -> Node:
     Only the line numbers are missing in it. Source: RFC 8259, which knows neither NaN nor Infinity.
     """
     start = f"{place}: " if place else ""
+    if text.count(",") > VALUES_LIMIT and TEXT.sub("", text).count(",") > VALUES_LIMIT:
+        raise error(f"{start}holds more than {VALUES_LIMIT:,} values; no job needs as many")
     try:
         return _node(
             json.loads(

@@ -201,6 +201,48 @@ def test_a_list_may_be_narrowed(client: storage.Client, bucket: storage.Bucket) 
     assert folders.prefixes == {"l/0/", "l/1/"}
 
 
+@pytest.mark.parametrize(
+    ("pattern", "takes"),
+    [
+        ("**", "a/b.txt a/c/b.txt b.txt"),
+        ("*", "b.txt"),
+        ("**/b.txt", "a/b.txt a/c/b.txt"),
+        ("a/*/*", "a/c/b.txt"),
+        ("**a*b.txt", ""),
+        ("**{a/,c/}*", "a/b.txt a/c/b.txt"),
+        ("?.t[!a]t", "b.txt"),
+        ("{b,b.}*txt", "b.txt"),
+        ("*a" * 60, ""),
+        ("**a*" * 60, ""),
+    ],
+)
+def test_a_glob_takes_what_google_documents_and_is_quick(bucket: storage.Bucket, pattern: str, takes: str) -> None:
+    put(bucket, "a/b.txt", "a/c/b.txt", "b.txt", "a" * 50 + "/" + "a" * 200)
+    began = time.monotonic()
+    assert [name for name in names(bucket, match_glob=pattern) if "aa" not in name] == takes.split()
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_what_an_images_address_can_ask_for_writes_nothing(bucket: storage.Bucket, url: str, method: str) -> None:
+    bucket.blob("a").upload_from_string("precious")
+    for query in ("uploadType=media&name=a", "uploadType=resumable&name=a"):
+        assert request(f"{url}/upload/storage/v1/b/bucket/o?{query}", method)[0] == 404
+    assert bucket.blob("a").download_as_bytes() == b"precious"
+
+
+def test_a_delete_gives_up_an_upload_and_never_begins_one(bucket: storage.Bucket, url: str) -> None:
+    assert request(f"{url}/upload/storage/v1/b/bucket/o?uploadType=media&name=a", "DELETE")[0] == 400
+    assert names(bucket) == []
+
+
+def test_html_of_a_bucket_runs_nothing_in_a_browser(bucket: storage.Bucket, url: str) -> None:
+    put(bucket, "a.html")
+    with urllib.request.urlopen(f"{url}/download/storage/v1/b/bucket/o/a.html?alt=media", timeout=10) as answer:
+        assert answer.headers["Content-Security-Policy"] == "sandbox"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
 def test_pages_follow_on_each_other_even_if_objects_come_between(bucket: storage.Bucket) -> None:
     put(bucket, *(f"{i // 3}/{i}" for i in range(7)))
     pages = bucket.list_blobs(page_size=3).pages

@@ -314,3 +314,9 @@ def test_an_import_file_with_a_fault_adds_nothing(
 def test_a_table_takes_no_import(ours: Datasets) -> None:
     with pytest.raises(ApiError, match="a table is not imported"):
         ours.import_data(table(ours, "gs://b/rows.csv")["name"], ImportDataRequest())
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "*" * 300, "a" * 300 + "*"])
+def test_a_name_that_no_file_can_have_is_a_file_that_is_not_there(ours: Datasets, buckets: Path, name: str) -> None:
+    with pytest.raises(ApiError, match="upload it first"):
+        exported(table(ours, f"gs://b/{name}"), buckets)

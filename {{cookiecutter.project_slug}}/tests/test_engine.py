@@ -2,6 +2,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,8 @@ import pytest
 from launch.emulator import engine
 from launch.emulator.engine import Outcome, Policy
 from launch.emulator.isolation import Isolation, isolation
-from launch.emulator.process import LAST_LINES
+from launch.emulator.laptop import first_ephemeral_port, free_addresses
+from launch.emulator.process import LAST_LINES, LONGEST_LINE, StartError
 from launch.replicas import Replica
 from tests.training import PROJECT, eventually, processes
 
@@ -142,6 +144,39 @@ def test_a_command_that_cannot_be_started_is_127_and_named(tmp_path: Path, comma
     outcome = run(tmp_path, Replica(0, 0, (command, "--flag"), {}))
     assert outcome.failures[0].code == 127
     assert outcome.failures[0].last_lines[0].startswith(f"{command}: cannot be started: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env"), [(("x" * 200_000,), {}), (("a\0b",), {}), ((), {"A=B": "1"})], ids=["long", "NUL", "="]
+)
+def test_a_command_that_no_system_takes_is_one_sentence(
+    tmp_path: Path, arguments: tuple[str, ...], env: dict[str, str]
+) -> None:
+    with pytest.raises(StartError, match=r"workerpool0-0: this system cannot start it: .*; write long values"):
+        run(tmp_path, Replica(0, 0, ("true", *arguments), env))
+
+
+def test_a_flood_of_lines_is_read_as_fast_as_it_comes(tmp_path: Path) -> None:
+    began = time.monotonic()
+    assert run(tmp_path, replica("import os\nfor _ in range(200): os.write(1, (b'x' * 99 + b'\\n') * 1000)")).succeeded
+    assert (tmp_path / "workerpool0-0.log").stat().st_size == 20_000_000
+    assert time.monotonic() - began < FAST
+
+
+def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+    script = "import os\nfor _ in range(100): os.write(1, b'x' * 100_000)\nexit(1)"
+    lines = run(tmp_path, replica(script)).failures[0].last_lines
+    assert [len(line) for line in lines] == [LONGEST_LINE, LONGEST_LINE, 10_000_000 - 2 * LONGEST_LINE]
+
+
+def test_a_full_disk_costs_the_log_and_not_the_job(tmp_path: Path) -> None:
+    (tmp_path / "workerpool0-0.log").symlink_to("/dev/full")
+    shown: list[str] = []
+    with deadline():
+        many = replica("for i in range(20_000): print(i)")
+        outcome = engine.run([many], tmp_path, lambda _, line: shown.append(line), Policy())
+    assert outcome.succeeded
+    assert len(shown) == 20_000
 
 
 @pytest.mark.parametrize("isolated", ISOLATIONS)
@@ -277,6 +312,31 @@ def test_sigterm_reaches_the_command_and_not_what_it_started(tmp_path: Path, iso
     )
     run(tmp_path, replica("import time; time.sleep(1)"), replica(parent, 0), grace=1, isolated=isolated)
     assert (tmp_path / "workerpool1-0.log").read_text() == "parent\n"
+
+
+@pytest.mark.parametrize("isolated", ISOLATIONS)
+def test_a_script_that_signals_its_process_group_reaches_only_itself(tmp_path: Path, isolated: Isolation) -> None:
+    one = Replica(0, 0, ("/bin/sh", "-c", "trap '' TERM; kill 0; exit 3"), {})
+    assert str(run(tmp_path, one, isolated=isolated).failures[0]) == "workerpool0-0 exited with code 3"
+
+
+def test_jobs_that_run_at_once_get_different_ports_below_those_of_outgoing_connections() -> None:
+    ports = [int(address.rpartition(":")[2]) for _ in range(50) for address in free_addresses(64)]
+    assert len(set(ports)) == 50 * 64
+    assert min(ports) >= 10_000
+    assert max(ports) < first_ephemeral_port()
+
+
+def test_a_port_at_which_somebody_listens_is_not_given_away() -> None:
+    with contextlib.ExitStack() as sockets:
+        taken = set()
+        for address in free_addresses(100):
+            one = sockets.enter_context(socket.socket())
+            one.bind(("127.0.0.1", int(address.rpartition(":")[2])))
+            taken.add(address)
+        everything_else = {address for _ in range(400) for address in free_addresses(64)}
+        assert len(everything_else) > 9_000  # round more than once
+        assert taken.isdisjoint(everything_else)
 
 
 def test_a_bucket_is_a_folder_in_gcs(tmp_path: Path) -> None:

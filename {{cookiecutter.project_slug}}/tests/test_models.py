@@ -117,3 +117,17 @@ def test_a_wrong_upload_is_refused_with_the_field(ours: Models, more: dict[str, 
         upload(ours, **more)
     assert caught.value.status == status
     assert len(ours.list(PARENT)) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "place"),
+    [
+        ({}, "modelToUpload.displayName"),
+        ({"displayName": "m" * 129}, "modelToUpload.displayName"),
+        ({"displayName": "m", "labels": {"team": "Vision"}}, "modelToUpload.labels.team"),
+    ],
+)
+def test_names_and_labels_are_looked_at_before_anything_trains(ours: Models, model: Resource, place: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        ours.check(PARENT, model)
+    assert [where for where, _ in refused.value.violations] == [place]

@@ -1,3 +1,4 @@
+import time
 from typing import Any
 
 import pytest
@@ -122,3 +123,19 @@ def test_a_page_has_at_most_a_thousand() -> None:
 def test_a_parameter_that_nobody_knows_does_not_matter() -> None:
     got, _ = page(JOBS, KNOWN, known="x", resources="y", readMask="name")
     assert got == JOBS
+
+
+def test_many_stars_are_still_quick() -> None:
+    job = {"displayName": "a" * 128}
+    began = time.monotonic()
+    assert not predicate(f'display_name="{"*a" * 60}*b"', KNOWN)(job)
+    assert predicate(f'display_name="{"*a" * 60}*"', KNOWN)(job)
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "takes"),
+    [("a*a", False), ("*", True), ("a*", True), ("*a", True), ("a", True), ("a**", True), ("", False)],
+)
+def test_the_text_before_and_behind_a_star_do_not_overlap(pattern: str, takes: bool) -> None:
+    assert predicate(f'display_name="{pattern}"', KNOWN)({"displayName": "a"}) is takes

@@ -95,6 +95,51 @@ def test_what_is_wrong_is_refused_with_its_place(vertex: Service, change: Json, 
     assert all(violation["description"] for violation in violations)
 
 
+def test_a_client_cannot_write_what_the_service_writes(vertex: Service) -> None:
+    other = f"{PARENT}/customJobs/77"
+    given = {"name": other, "state": "JOB_STATE_FAILED", "error": {"code": 3}, "endTime": "2020-01-01T00:00:00Z"}
+    name = vertex.create(custom_job(*script("pass")) | given)
+    assert name != other
+    job = vertex.wait(name, "SUCCEEDED")
+    assert "error" not in job
+    assert job["endTime"] > job["createTime"]
+
+
+def test_labels_are_googles(vertex: Service) -> None:
+    status, answer = vertex.call("POST", JOBS, custom_job(*script("pass")) | {"labels": {"team": "Vision"}})
+    assert status == 400
+    assert answer["error"]["details"][0]["fieldViolations"][0]["field"] == "labels.team"
+
+
+def test_a_list_shows_only_the_fields_that_are_asked_for(vertex: Service) -> None:
+    vertex.create(custom_job(*script("pass")))
+    _, answer = vertex.call("GET", f"{JOBS}?pageSize=1&readMask=name,display_name")
+    assert answer["customJobs"][0].keys() == {"name", "displayName"}
+    assert vertex.call("GET", f"{JOBS}?readMask=shoeSize")[0] == 400
+
+
+@pytest.mark.parametrize("path", ["/control/1/kill", "/control/1/freeze", "/control/1/explode", "/v2/entries:list"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b"[" * 20_000,
+        b'{"replica": 1, "resourceNames": 5}',
+        b'{"replica": "a", "seconds": "x"}',
+        b'{"replica": "a", "seconds": 1e999}',
+    ],
+    ids=["empty", "deep", "other types", "text", "infinite"],
+)
+def test_what_is_no_request_is_never_a_fault_of_the_service(vertex: Service, path: str, body: bytes) -> None:
+    status, answer = vertex.call("POST", path, body)
+    assert status in (400, 404)
+    assert answer["error"]["message"]
+
+
+def test_an_address_with_a_slash_too_many_is_not_found(vertex: Service) -> None:
+    assert vertex.call("GET", f"{JOBS}/")[0] == 404
+
+
 def test_every_fault_comes_at_once(vertex: Service) -> None:
     body = custom_job(*script("pass"))
     body["jobSpec"]["workerPoolSpecs"][0] |= {"replicaCount": 2, "machineSpec": {"machineType": "n1-standard-7"}}
@@ -103,7 +148,20 @@ def test_every_fault_comes_at_once(vertex: Service) -> None:
     assert fields == ["jobSpec.workerPoolSpecs[0].replicaCount", "jobSpec.workerPoolSpecs[0].machineSpec.machineType"]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"a": NaN}', b"\xff", b"[" * 100_000, b'{"jobSpec": 1}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"a": NaN}',
+        b"\xff",
+        b"[" * 100_000,
+        b'{"jobSpec": 1}',
+        b'{"labels": [%s0]}' % (b"0," * 200_000),
+    ],
+)
 def test_a_body_that_is_no_job_is_one_sentence(vertex: Service, body: bytes) -> None:
     status, answer = vertex.call("POST", JOBS, body)
     assert (status, answer["error"]["status"]) == (400, "INVALID_ARGUMENT")
@@ -162,6 +220,14 @@ def test_cloud_logging_has_the_lines(vertex: Service) -> None:
     ]
 
 
+def test_a_printed_number_that_json_cannot_have_is_text_in_cloud_logging(vertex: Service) -> None:
+    name = vertex.create(custom_job(*script("""print('{"loss": 1e999, "step": 1.5}')""")))
+    vertex.wait(name, "SUCCEEDED")
+    asked = {"resourceNames": ["projects/p"], "filter": f'resource.labels.job_id="{name.rpartition("/")[2]}"'}
+    _, answer = vertex.call("POST", "/v2/entries:list", asked)
+    assert answer["entries"][0]["jsonPayload"] == {"loss": "1e999", "step": 1.5}
+
+
 @pytest.mark.parametrize(
     ("headers", "body"),
     [
@@ -169,6 +235,8 @@ def test_cloud_logging_has_the_lines(vertex: Service) -> None:
         ({"Host": "127.0.0.1.evil.example:80"}, {}),
         ({"Origin": "http://evil.example"}, {}),
         ({"Origin": "null"}, {}),
+        ({"Sec-Fetch-Site": "cross-site"}, {}),
+        ({"Sec-Fetch-Site": "same-site"}, {}),
         ({"Content-Type": "text/plain"}, {}),
         ({"Content-Type": "application/x-www-form-urlencoded"}, {}),
     ],
@@ -178,6 +246,22 @@ def test_what_a_web_page_could_send_is_refused(vertex: Service, headers: dict[st
     status, answer = vertex.call("POST", JOBS, custom_job(*script("pass")), headers)
     assert (status, answer["error"]["status"]) == (403, "PERMISSION_DENIED")
     assert vertex.call("GET", JOBS)[1] == before
+
+
+def test_another_sites_page_can_neither_read_nor_write_by_an_images_address(vertex: Service) -> None:
+    image = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
+    for path in (JOBS, "/page/jobs", "/storage/v1/b/b/o", "/upload/storage/v1/b/b/o?uploadType=media&name=x"):
+        assert vertex.call("GET", path, headers=image)[0] == 403
+
+
+def test_a_websocket_is_refused(vertex: Service) -> None:
+    host, port = vertex.endpoint.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(
+            f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
+        )
+        assert connection.recv(1000).startswith(b"HTTP/1.1 403 ")
 
 
 def test_a_body_over_ten_megabytes_is_refused(vertex: Service) -> None:

@@ -89,17 +89,24 @@ def _files(addresses: Iterable[str], buckets: Path) -> dict[str, Path]:
     """The files that stand for these addresses, in which * may stand for anything, in the order of their names."""
     found: dict[str, Path] = {}
     for address in addresses:
-        path = object_path(address, buckets)
-        if path and path.is_file():
-            files = [path]
-        else:
-            pattern = path.relative_to(buckets).as_posix() if path else ""
-            matching = [buckets / name for name in sorted(glob.glob(pattern, root_dir=buckets, recursive=True))]
-            files = [file for file in matching if file.is_file()]
+        try:
+            files = _matching(object_path(address, buckets), buckets)
+        except OSError:  # a name that no file can have
+            files = []
         if not files:
             raise ApiError("FAILED_PRECONDITION", f"{address} is not in the local buckets; upload it first")
         found |= {f"gs://{file.relative_to(buckets).as_posix()}": file for file in files}
     return dict(sorted(found.items()))
+
+
+def _matching(path: Path | None, buckets: Path) -> list[Path]:
+    if path is None:
+        return []
+    if path.is_file():
+        return [path]
+    pattern = path.relative_to(buckets).as_posix()
+    matching = [buckets / name for name in sorted(glob.glob(pattern, root_dir=buckets, recursive=True))]
+    return [file for file in matching if file.is_file()]
 
 
 def _rows(address: str, file: Path) -> list[list[str]]:

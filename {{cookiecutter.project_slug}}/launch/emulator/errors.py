@@ -1,5 +1,6 @@
 """What the service refuses, said as Google's APIs say it."""
 
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -51,3 +52,9 @@ def invalid(faults: Iterable[tuple[str, str]]) -> ApiError:
 def rpc_status(status: str, message: str) -> dict[str, Any]:
     """A resource's `error` field, a google.rpc.Status."""
     return {"code": STATUSES[status][1], "message": message}
+
+
+def our_fault(error: Exception) -> dict[str, Any]:
+    """The `error` field for a fault of ours or of this machine; its traceback goes to the service's own output."""
+    traceback.print_exception(error)
+    return rpc_status("INTERNAL", f"the local Vertex failed: {traceback.format_exception_only(error)[-1].strip()}")

@@ -28,7 +28,9 @@ class Guard:
         if fault:
             error = ApiError("PERMISSION_DENIED", fault)
             await JSONResponse(error.as_json(), error.http_status)(scope, receive, send)
-        elif scope["type"] != "websocket":  # nothing here speaks it, and browsers open it to any site
+        elif scope["type"] == "websocket":  # nothing here speaks it, and browsers open it to any site
+            await send({"type": "websocket.close", "code": 1008, "reason": "the local Vertex has no websockets"})
+        else:
             await self._app(scope, receive, send)
 
 
@@ -40,6 +42,9 @@ def refusal(scope: Scope) -> str:
         return f'the Host "{host}" is not this machine; use http://127.0.0.1 and the port'
     if "origin" in headers:
         return "requests of web pages are refused; use gcloud, the SDK or this project's own commands"
+    # An image or a link of another site's page brings no Origin. A link to the page itself shows it, no more.
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and scope["path"] != "/":
+        return "requests of other sites' pages are refused; open the address by itself"
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     writes = scope["method"] in ("POST", "PUT", "PATCH") and not scope["path"].startswith(STORAGE)
     if writes and kind != "application/json":

@@ -4,8 +4,8 @@ QUEUED -> PENDING -> RUNNING -> SUCCEEDED, FAILED or (CANCELLING ->) CANCELLED; 
 long is EXPIRED. Source: Vertex AI documentation, "Understand the custom training service", mid 2026.
 """
 
+import contextlib
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec, Schedulin
 from launch import rules
 from launch.emulator import packages
 from launch.emulator.engine import Ending, Execution, Outcome, Phase, Policy, Status
-from launch.emulator.errors import ApiError, invalid, rpc_status
+from launch.emulator.errors import ApiError, invalid, our_fault, rpc_status
 from launch.emulator.home import Home
 from launch.emulator.isolation import isolation
 from launch.emulator.logs import Journal
@@ -29,7 +29,11 @@ from launch.settings import Settings
 from launch.spec import Job, as_json
 
 COLLECTION = "customJobs"
-ENDED = frozenset(f"JOB_STATE_{state}" for state in ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"))
+QUEUED, PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLING, CANCELLED, EXPIRED = (
+    f"JOB_STATE_{state}"
+    for state in ("QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED", "EXPIRED")
+)
+ENDED = frozenset((SUCCEEDED, FAILED, CANCELLED, EXPIRED))
 LONGEST_NAME = 128  # characters of a display name
 
 # Source: the page named above, and "Use Spot VMs with training".
@@ -37,7 +41,9 @@ REPLICA_RESTARTS, JOB_RETRIES, SPOT_RESTARTS = 5, 3, 6
 LONGEST_SECONDS = 7 * 24 * 3600.0
 LONGEST_WAIT_SECONDS = 24 * 3600.0  # of FLEX_START, where the job says nothing else; 0 is for ever
 
-STOPPED = "the local Vertex was stopped while this job had not ended; create it again, and it resumes"
+STOPPED = rpc_status(
+    "UNAVAILABLE", "the local Vertex was stopped while this job had not ended; create it again, and it resumes"
+)
 
 Action = Literal["preempt", "kill", "freeze", "delay"]
 
@@ -71,7 +77,8 @@ class _Ticket:
     size: int  # replicas to start
     execution: Execution | None = None
     thread: threading.Thread | None = None
-    cancelled: bool = False
+    timer: threading.Timer | None = None  # until it expires in the queue
+    stopping: threading.Event = field(default_factory=threading.Event)
 
     @property
     def id(self) -> str:
@@ -96,7 +103,7 @@ class Jobs:
         self._closed = False
         for resource in store.all(COLLECTION):
             if resource["state"] not in ENDED:
-                self._finish(resource["name"], "FAILED", "UNAVAILABLE", STOPPED)
+                store.end(resource["name"], FAILED, STOPPED)
 
     def create(self, parent: str, message: CustomJob, extras: Extras | None = None) -> Resource:
         """Check a job and queue it.
@@ -112,7 +119,7 @@ class Jobs:
         with self._lock:
             if self._closed:
                 raise ApiError("UNAVAILABLE", "the local Vertex is stopping")
-            self._store.create(name, as_json(message) | {"state": "JOB_STATE_QUEUED"})
+            self._store.create(name, as_json(message) | {"state": QUEUED})
             ticket = _Ticket(name, job, extras or Extras(), _size(job))
             self._queue.append(ticket)
             self._dispatch()
@@ -129,23 +136,16 @@ class Jobs:
         with self._lock:
             if self._store.get(name)["state"] in ENDED:
                 return
-            queued = self._leave_queue(name)
-            if queued:
-                self._finish(name, "CANCELLED", "CANCELLED", "the job was cancelled before it started")
+            if self._leave_queue(name):
+                error = rpc_status("CANCELLED", "the job was cancelled before it started")
+                self._store.end(name, CANCELLED, error)
                 return
-            ticket = self._running[name]
-            ticket.cancelled = True
-            self._store.update(name, state="JOB_STATE_CANCELLING")
-            if ticket.execution:
-                ticket.execution.cancel()
+            self._store.update(name, state=CANCELLING)
+            self._stop(self._running[name])
 
     def delete(self, name: str) -> None:
         """Forget a job that has ended; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
-        with self._lock:
-            state = self._store.get(name)["state"]
-            if state not in ENDED:
-                raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; cancel it and wait for its end")
-            self._store.delete(name)
+        self._store.delete_ended(name, ENDED)
 
     def disturb(self, name: str, action: Action, replica: str, seconds: float) -> None:
         """Do to a replica what happens to machines; raises ApiError."""
@@ -199,13 +199,12 @@ class Jobs:
         """Stop every job; returns when no process is left."""
         with self._lock:
             self._closed = True
-            waiting, running = [*self._queue], [*self._running.values()]
-            self._queue.clear()
+            for ticket in [*self._queue]:
+                self._leave_queue(ticket.name)
+                self._store.end(ticket.name, FAILED, STOPPED)
+            running = [*self._running.values()]
             for ticket in running:
-                if ticket.execution:
-                    ticket.execution.cancel()
-        for ticket in waiting:
-            self._finish(ticket.name, "FAILED", "UNAVAILABLE", STOPPED)
+                self._stop(ticket)
         for ticket in running:
             if ticket.thread:
                 ticket.thread.join()
@@ -214,30 +213,35 @@ class Jobs:
         """Start what fits, oldest first: none overtakes another, so a large job is not starved."""
         while self._queue and self._queue[0].size <= self._free and not self._closed:
             ticket = self._queue.popleft()
+            _stop_timer(ticket)
             self._free -= ticket.size
             self._running[ticket.name] = ticket
-            self._store.update(ticket.name, state="JOB_STATE_PENDING")
-            ticket.thread = threading.Thread(target=self._run, args=(ticket,), name=ticket.id)
+            self._store.update(ticket.name, state=PENDING)
+            # A daemon: who interrupts `close`, too, waits for nothing any more; the replicas end with the service.
+            ticket.thread = threading.Thread(target=self._run, args=(ticket,), name=ticket.id, daemon=True)
             ticket.thread.start()
 
     def _run(self, ticket: _Ticket) -> None:
         """A job's thread, from its first machine to its last."""
-        journal = Journal(self._home.journal(ticket.id))
+        state, error = self._end(ticket)
+        with self._lock:  # or `cancel` could overwrite the end
+            if ticket.stopping.is_set() and error:
+                cancelled = CANCELLED, rpc_status("CANCELLED", "the job was cancelled")
+                state, error = (FAILED, STOPPED) if self._closed else cancelled
+            self._store.end(ticket.name, state, error)
+            del self._running[ticket.name]
+            self._free += ticket.size
+            self._dispatch()
+
+    def _end(self, ticket: _Ticket) -> tuple[str, Resource | None]:
+        """Run a job to its last state; also why it failed, if it did."""
         try:
-            outcome = self._execute(ticket, journal)
-            self._conclude(ticket, outcome)
+            with contextlib.closing(Journal(self._home.journal(ticket.id))) as journal:
+                return self._judged(ticket, self._execute(ticket, journal))
         except FaultError as error:  # what only shows when it is to start: no command, no such package
-            self._finish(ticket.name, "FAILED", "INVALID_ARGUMENT", str(error))
-        except Exception:  # a fault of ours or of this machine must not leave the job running for ever
-            journal.write("service", traceback.format_exc())
-            reason = traceback.format_exc().splitlines()[-1]
-            self._finish(ticket.name, "FAILED", "INTERNAL", f"the local Vertex failed: {reason}")
-        finally:
-            journal.close()
-            with self._lock:
-                del self._running[ticket.name]
-                self._free += ticket.size
-                self._dispatch()
+            return FAILED, rpc_status("INVALID_ARGUMENT", str(error))
+        except Exception as error:  # it must not leave the job running for ever
+            return FAILED, our_fault(error)
 
     def _execute(self, ticket: _Ticket, journal: Journal) -> Outcome:
         everyone = self._replicas(ticket)
@@ -247,7 +251,7 @@ class Jobs:
 
         def entered(phase: Phase) -> None:
             with self._lock:
-                if not ticket.cancelled:
+                if not ticket.stopping.is_set():
                     self._enter(ticket.name, phase)
 
         execution = Execution(
@@ -258,11 +262,9 @@ class Jobs:
             phase=entered,
             isolated=isolation(self._home.buckets),
         )
-        for replica in everyone if self._options.provision else ():
-            execution.delay(replica.name, self._options.provision)
         with self._lock:
             ticket.execution = execution
-            if ticket.cancelled or self._closed:
+            if ticket.stopping.is_set():
                 execution.cancel()
         return execution.run()
 
@@ -277,7 +279,8 @@ class Jobs:
             self._options.reducers_as_ps,
         )
         started = [replace(one, env={**one.env, **self._additions(ticket, one)}) for one in everyone if not one.reduces]
-        return packages.prepared(ticket.job, started, self._home.logs(ticket.id), self._home.buckets)
+        folder = self._home.logs(ticket.id)
+        return packages.prepared(ticket.job, started, folder, self._home.buckets, ticket.stopping)
 
     def _additions(self, ticket: _Ticket, replica: Replica) -> dict[str, str]:
         """What the pipeline or trial adds to a replica's environment."""
@@ -285,30 +288,28 @@ class Jobs:
         return {**ticket.extras.env, **(tuning if ticket.extras.trial else {})}
 
     def _enter(self, name: str, phase: Phase) -> None:
-        state = "JOB_STATE_RUNNING" if phase is Phase.RUNNING else "JOB_STATE_PENDING"
+        state = RUNNING if phase is Phase.RUNNING else PENDING
         resource = self._store.get(name)
         first = phase is Phase.RUNNING and "startTime" not in resource
         self._store.update(name, state=state, **({"startTime": now()} if first else {}))
 
-    def _conclude(self, ticket: _Ticket, outcome: Outcome) -> None:
-        if self._closed and not outcome.succeeded:
-            self._finish(ticket.name, "FAILED", "UNAVAILABLE", STOPPED)
-        elif outcome.succeeded:
-            self._store.update(ticket.name, state="JOB_STATE_SUCCEEDED", endTime=now())
-        elif outcome.ending is Ending.CANCELLED:
-            self._finish(ticket.name, "CANCELLED", "CANCELLED", "the job was cancelled")
-        else:
-            status = {Ending.TIMED_OUT: "DEADLINE_EXCEEDED", Ending.PREEMPTED: "RESOURCE_EXHAUSTED"}
-            message = f"{outcome.message}. Logs: {self._home.logs(ticket.id)}"
-            self._finish(ticket.name, "FAILED", status.get(outcome.ending, "INVALID_ARGUMENT"), message)
+    def _judged(self, ticket: _Ticket, outcome: Outcome) -> tuple[str, Resource | None]:
+        if outcome.succeeded:
+            return SUCCEEDED, None
+        status = {Ending.TIMED_OUT: "DEADLINE_EXCEEDED", Ending.PREEMPTED: "RESOURCE_EXHAUSTED"}
+        message = f"{outcome.message}. Logs: {self._home.logs(ticket.id)}"
+        return FAILED, rpc_status(status.get(outcome.ending, "INVALID_ARGUMENT"), message)
 
-    def _finish(self, name: str, state: str, status: str, message: str) -> None:
-        self._store.update(name, state=f"JOB_STATE_{state}", endTime=now(), error=rpc_status(status, message))
+    def _stop(self, ticket: _Ticket) -> None:
+        ticket.stopping.set()
+        if ticket.execution:
+            ticket.execution.cancel()
 
     def _leave_queue(self, name: str) -> bool:
         """Whether the job was waiting; then it no longer is."""
         for ticket in self._queue:
             if ticket.name == name:
+                _stop_timer(ticket)
                 self._queue.remove(ticket)
                 self._dispatch()  # what stood behind it may fit
                 return True
@@ -317,15 +318,15 @@ class Jobs:
     def _expire_later(self, ticket: _Ticket) -> None:
         seconds = _longest_wait(ticket.job)
         if seconds:
-            timer = threading.Timer(seconds, self._expire, args=(ticket.name, seconds))
-            timer.daemon = True
-            timer.start()
+            ticket.timer = threading.Timer(seconds, self._expire, args=(ticket.name, seconds))
+            ticket.timer.daemon = True
+            ticket.timer.start()
 
     def _expire(self, name: str, seconds: float) -> None:
         with self._lock:
             if self._leave_queue(name):
                 message = f"no machines for {seconds:g} s, the maxWaitDuration of this FLEX_START job"
-                self._finish(name, "EXPIRED", "DEADLINE_EXCEEDED", message)
+                self._store.end(name, EXPIRED, rpc_status("DEADLINE_EXCEEDED", message))
 
 
 def policy(job: Job, options: Options) -> Policy:
@@ -339,8 +340,14 @@ def policy(job: Job, options: Options) -> Policy:
         together=scheduling.restart_job_on_worker_restart and retries,
         timeout=scheduling.timeout.total_seconds() if "timeout" in scheduling else LONGEST_SECONDS,
         grace=options.grace,
+        provision=options.provision,
         stagger=options.stagger,
     )
+
+
+def _stop_timer(ticket: _Ticket) -> None:
+    if ticket.timer:
+        ticket.timer.cancel()
 
 
 def _size(job: Job) -> int:

@@ -1,12 +1,14 @@
 """What this machine provides in place of the cloud: addresses, buckets, GPUs and the image's environment."""
 
 import contextlib
+import functools
+import itertools
 import os
 import random
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 # The service sets these; a value that happens to be in the shell must not leak into a replica.
@@ -15,16 +17,17 @@ CONTRACT_PREFIXES = ("AIP_", "CLOUD_ML_")
 
 LOOPBACK = "127.0.0.1"
 LOWEST_PORT = 10_000
+DEFAULT_EPHEMERAL_PORT = 32_768
 PORTS_TRIED = 10_000
 
 
 def free_addresses(count: int) -> list[str]:
     """Distinct loopback addresses, host:port, at which nobody listens just now.
 
-    Not from the ports that the system gives to outgoing connections: a replica that restarts needs its own again.
+    None is given twice before some thousand others: the replicas of a job that has just started do not listen yet.
     """
     found: list[str] = []
-    for port in random.sample(range(LOWEST_PORT, _first_ephemeral_port()), k=PORTS_TRIED):
+    for port in itertools.islice(_ports(), PORTS_TRIED):
         if len(found) == count:
             return found
         with socket.socket() as one, contextlib.suppress(OSError):
@@ -33,12 +36,21 @@ def free_addresses(count: int) -> list[str]:
     raise OSError(f"this machine has no {count} free ports from {LOWEST_PORT} on; end what uses them")
 
 
-def _first_ephemeral_port() -> int:
+@functools.cache
+def _ports() -> Iterator[int]:
+    """What replicas may listen at, in a random order, again and again.
+
+    Not the ports that the system gives to outgoing connections: a replica that restarts needs its own again.
+    """
+    return itertools.cycle(random.sample(range(LOWEST_PORT, first_ephemeral_port()), k=PORTS_TRIED))
+
+
+def first_ephemeral_port() -> int:
     """Where the ports of outgoing connections begin. Source: ip(7), ip_local_port_range."""
-    try:
-        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    except OSError:  # only Linux has it
-        return 32768
+    first = DEFAULT_EPHEMERAL_PORT
+    with contextlib.suppress(OSError):  # only Linux has it
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    return max(first, LOWEST_PORT + PORTS_TRIED)  # some systems begin so low that nothing is left below
 
 
 def image_environment(environ: Mapping[str, str], buckets: Path) -> dict[str, str]:

@@ -4,11 +4,10 @@ The order is that of the whole names, so a walk of the folders yields it: "a.txt
 """
 
 import base64
-import functools
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +37,7 @@ def page(folder: Path, asked: Mapping[str, str]) -> Page:
     if "endOffset" in asked:
         keys = itertools.takewhile(lambda key: key < asked["endOffset"], keys)
     if "matchGlob" in asked:
-        keys = filter(_glob(asked["matchGlob"]).fullmatch, keys)
+        keys = filter(_glob(asked["matchGlob"]), keys)
     size = min(number(asked, "maxResults") or LARGEST_PAGE, LARGEST_PAGE)
     found = [*itertools.islice((key for key in keys if key > after), size + 1)]
     prefixes = [key for key in found[:size] if _rolled(key, prefix, delimiter)]
@@ -75,23 +74,48 @@ def _rolled(name: str, prefix: str, delimiter: str) -> str:
     return name[: end + len(delimiter)] if end >= 0 else ""
 
 
-@functools.lru_cache(maxsize=100)
-def _glob(pattern: str) -> re.Pattern[str]:
-    """As matchGlob reads it: * stays between two slashes, ** does not."""
+def _glob(pattern: str) -> Callable[[str], bool]:
+    """As matchGlob reads it: * stays between two slashes, ** does not.
+
+    A name is read once, with all the places up to which the pattern may have come; a regular expression would try
+    them one after the other, for ever if there are many.
+    """
     tokens = re.findall(r"\*\*|\[[^]]+]|{[^}]*}|.", pattern, re.DOTALL)
     try:
-        return re.compile("".join(map(_glob_part, tokens)), re.DOTALL)
+        steps = [_glob_step(token) for token in tokens]
     except re.error as error:
         raise StorageError(400, f'matchGlob "{pattern}" cannot be read: {error}.') from None
 
+    def takes(name: str) -> bool:
+        places = {0}
+        for step in steps:
+            places = step(name, places)
+        return len(name) in places
 
-def _glob_part(token: str) -> str:
-    known = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return takes
+
+
+def _glob_step(token: str) -> Callable[[str, set[int]], set[int]]:
+    """From the places in a name where one part of a pattern may begin to those where it may end."""
+    if token == "**":
+        return lambda name, places: {*range(min(places), len(name) + 1)} if places else places
+    if token == "*":
+        return _to_slash
     if len(token) > 1 and token[0] == "{":
-        return f"(?:{'|'.join(map(re.escape, token[1:-1].split(',')))})"
-    if len(token) > 1 and token[0] == "[":
-        return re.sub(r"^\[!", "[^", token)
-    return known.get(token, re.escape(token))
+        texts = token[1:-1].split(",")
+        return lambda name, places: {i + len(text) for i in places for text in texts if name.startswith(text, i)}
+    one = re.compile("[^/]" if token == "?" else re.sub(r"^\[!", "[^", token) if len(token) > 1 else re.escape(token))
+    return lambda name, places: {i + 1 for i in places if one.match(name, i)}
+
+
+def _to_slash(name: str, places: set[int]) -> set[int]:
+    """These places and all behind them before the next slash."""
+    reached: set[int] = set()
+    for place in sorted(places):
+        if place not in reached:
+            end = name.find("/", place)
+            reached |= {*range(place, (end if end >= 0 else len(name)) + 1)}
+    return reached
 
 
 def _token(last: str) -> str:

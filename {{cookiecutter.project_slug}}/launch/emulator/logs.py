@@ -1,6 +1,8 @@
 """What the replicas of a job printed, with times: one file a job, and Cloud Logging's view of it."""
 
+import contextlib
 import json
+import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,14 +23,14 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("ab", buffering=0)
         self._lock = threading.Lock()
 
     def write(self, replica: str, line: str) -> None:
         with self._lock:
             if not self._file.closed:
-                self._file.write(json.dumps({"timestamp": now(), "replica": replica, "line": line}) + "\n")
-                self._file.flush()
+                entry = {"timestamp": now(), "replica": replica, "line": line}
+                self._file.write(f"{json.dumps(entry)}\n".encode())
 
     def close(self) -> None:
         with self._lock:
@@ -36,12 +38,13 @@ class Journal:
 
 
 def lines(path: Path, start: int = 0) -> Iterator[dict[str, str]]:
-    """The lines from number `start` on: timestamp, replica, line; an unfinished last one is left out."""
+    """The lines from number `start` on: timestamp, replica, line; what was not wholly written is left out."""
     try:
         with path.open(encoding="utf-8") as file:
             for number, text in enumerate(file):
                 if number >= start and text.endswith("\n"):
-                    yield json.loads(text)
+                    with contextlib.suppress(ValueError):  # the disk was full
+                        yield json.loads(text)
     except FileNotFoundError:
         return
 
@@ -49,10 +52,16 @@ def lines(path: Path, start: int = 0) -> Iterator[dict[str, str]]:
 def payload(line: str) -> dict[str, Any]:
     """What Cloud Logging makes of a printed line: a JSON object's own fields, else the line as message."""
     try:
-        parsed = json.loads(line, parse_constant=str) if line.startswith("{") else None  # JSON has no NaN
+        # JSON has no NaN, and an answer could not repeat 1e999.
+        parsed = json.loads(line, parse_constant=str, parse_float=_finite) if line.startswith("{") else None
     except (ValueError, RecursionError):
         parsed = None
     return parsed if isinstance(parsed, dict) else {"message": line}
+
+
+def _finite(text: str) -> float | str:
+    number = float(text)
+    return number if math.isfinite(number) else text
 
 
 def entries(job: Resource, path: Path) -> Iterator[Resource]:
@@ -81,9 +90,9 @@ def list_entries(jobs: Sequence[Resource], home: Home, asked: Mapping[str, Any])
     Raises:
         ApiError: INVALID_ARGUMENT, for a parameter that cannot be read.
     """
-    projects = [str(name) for name in asked.get("resourceNames") or ()]
-    if not projects:
-        raise ApiError("INVALID_ARGUMENT", "resourceNames: is empty; name a project, such as projects/PROJECT")
+    projects = asked.get("resourceNames")
+    if not (projects and isinstance(projects, list)):
+        raise ApiError("INVALID_ARGUMENT", "resourceNames: is no list of names; name a project, as projects/PROJECT")
     expression = str(asked.get("filter", ""))
     found: list[Resource] = []
     for job in jobs:

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.emulator.errors import ApiError
+from launch.emulator.errors import ApiError, invalid
+from launch.emulator.given import label_faults
+from launch.emulator.jobs import name_faults
 from launch.emulator.packages import object_path
 from launch.emulator.store import Resource, Store
 
@@ -64,6 +66,9 @@ class Models:
 
     def check(self, parent: str, model: Resource, *, model_id: str = "", parent_model: str = "") -> None:
         """What `upload` will refuse for other reasons than an empty folder; raises ApiError."""
+        faults = [*name_faults(model.get("displayName", "")), *label_faults(model.get("labels", {}))]
+        if faults:
+            raise invalid((f"modelToUpload.{place}", fault) for place, fault in faults)
         if parent_model and not parent_model.startswith(f"{parent}/{COLLECTION}/"):
             raise ApiError("INVALID_ARGUMENT", f'parentModel: "{parent_model}" is not below {parent}/{COLLECTION}')
         if parent_model and not self._of(parent_model.partition("@")[0]):

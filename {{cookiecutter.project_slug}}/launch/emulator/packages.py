@@ -9,12 +9,16 @@ import re
 import site
 import subprocess
 import sysconfig
+import threading
+import time
 import venv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata, util
 from pathlib import Path, PurePosixPath
+from typing import IO
 
+from launch.emulator.isolation import Isolation
 from launch.faults import FaultError
 from launch.replicas import Replica
 from launch.spec import Job, Pool
@@ -22,6 +26,8 @@ from launch.spec import Job, Pool
 PIP = re.compile(r"\bpip3?\b")
 PIP_ERROR = re.compile(r"^\s*(?:ERROR: |\u00d7 )(.+)$", re.MULTILINE)
 PIP_SCRIPT = '#!/bin/sh\nexec "$(dirname "$0")/python" -m pip "$@"\n'
+NEVER = threading.Event()  # which nobody sets
+POLL_SECONDS = 0.05
 PIP_SECONDS = 900.0  # for one installation; a large dependency may have to be downloaded
 
 # pip reads the switch upside down: a false value of NO_BUILD_ISOLATION turns isolation off (pip 23.2 to 26.3).
@@ -90,18 +96,20 @@ def create(folder: Path, beneath: Environment | None = None) -> Environment:
     return environment
 
 
-def install(files: Sequence[Path], environment: Environment, env: Variables, log: Path) -> None:
+def install(
+    files: Sequence[Path], environment: Environment, env: Variables, log: Path, stopping: threading.Event = NEVER
+) -> None:
     """Install packages, and what they need and is not there; all that pip says is added to the file `log`.
 
     Raises:
-        PackageError: pip refuses; the text is pip's last error.
+        PackageError: pip refuses, and the text is pip's last error; or it did not end before it was to stop.
     """
     variables = environment.variables(env)
-    pip = _pip(files, variables, log)
-    if "BackendUnavailable" in pip.stdout:  # it asks for a build system of its own, which pip can fetch
-        pip = _pip(files, {**variables, ISOLATION: ON}, log)
-    if pip.returncode:
-        reason = (PIP_ERROR.findall(pip.stdout) or pip.stdout.splitlines() or ["it said nothing"])[-1].rstrip(".")
+    code, said = _pip(files, variables, log, stopping)
+    if "BackendUnavailable" in said:  # it asks for a build system of its own, which pip can fetch
+        code, said = _pip(files, {**variables, ISOLATION: ON}, log, stopping)
+    if code:
+        reason = (PIP_ERROR.findall(said) or said.splitlines() or ["it said nothing"])[-1].rstrip(".")
         names = ", ".join(file.name for file in files)
         raise PackageError(f"pip cannot install {names}: {reason}; mend the package, all that pip said is in {log}")
 
@@ -111,12 +119,15 @@ def needs_environment(job: Job) -> bool:
     return any(map(_installs, job.pools))
 
 
-def prepared(job: Job, everyone: Sequence[Replica], folder: Path, buckets: Path) -> list[Replica]:
+def prepared(
+    job: Job, everyone: Sequence[Replica], folder: Path, buckets: Path, stopping: threading.Event = NEVER
+) -> list[Replica]:
     """The replicas, those that install something with environments of their own, and with the job's packages in them.
 
     Args:
         folder: of this run of the job; pip.log is written there, too.
         buckets: the folder of buckets from which packages are fetched.
+        stopping: is set when nobody wants the job any more.
 
     Raises:
         PackageError: a package is not in its bucket, or pip refuses it.
@@ -130,7 +141,7 @@ def prepared(job: Job, everyone: Sequence[Replica], folder: Path, buckets: Path)
             files = fetched[one.pool]
             if files and files not in packages:
                 packages[files] = create(folder / f"packages-{len(packages)}")
-                _install(job, one, files, packages[files], folder / "pip.log")
+                _install(job, one, files, packages[files], folder / "pip.log", stopping)
             # One each: replicas that call pip at the same time must not meet in one folder.
             own = create(folder / "environments" / one.name, packages.get(files))
             one = replace(one, env=own.variables(one.env))
@@ -170,32 +181,39 @@ def _fetched(job: Job, buckets: Path) -> dict[int, tuple[Path, ...]]:
     return fetched
 
 
-def _install(job: Job, one: Replica, files: Sequence[Path], environment: Environment, log: Path) -> None:
+def _install(
+    job: Job, one: Replica, files: Sequence[Path], environment: Environment, log: Path, stopping: threading.Event
+) -> None:
     try:
-        install(files, environment, one.env, log)
+        install(files, environment, one.env, log, stopping)
     except PackageError as error:
         raise PackageError(f"{job.path}: workerPoolSpecs[{one.pool}].pythonPackageSpec: {error}") from None
 
 
-def _pip(files: Sequence[Path], variables: Variables, log: Path) -> "subprocess.CompletedProcess[str]":
-    command = ["python", "-m", "pip", "install", "--no-input", "--progress-bar=off", *map(str, files)]
-    try:
-        pip = subprocess.run(
-            command,
-            env=dict(variables),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=PIP_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise PackageError(f"pip has not ended after {PIP_SECONDS:g} s; is the package index reachable?") from None
+def _pip(files: Sequence[Path], variables: Variables, log: Path, stopping: threading.Event) -> tuple[int, str]:
+    """The exit code and all that was said."""
+    command = ("python", "-m", "pip", "install", "--no-input", "--progress-bar=off", *map(str, files))
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a", encoding="utf-8") as file:
-        file.write(pip.stdout)
-    return pip
+    with log.open("ab+") as output:
+        start = output.tell()
+        code = _run(command, variables, output, stopping)
+        output.seek(start)
+        return code, output.read().decode("utf-8", "replace")
+
+
+def _run(command: tuple[str, ...], variables: Variables, output: IO[bytes], stopping: threading.Event) -> int:
+    """The exit code of a command that ends, with all that it started, when it is to stop or the launcher is gone."""
+    shim = Isolation().command(command)
+    deadline = time.monotonic() + PIP_SECONDS
+    with subprocess.Popen(
+        shim, env=dict(variables), stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+    ) as pip:  # whose standard input is closed at the end of this block: replica.py then ends everything
+        while pip.poll() is None:
+            if stopping.wait(POLL_SECONDS):
+                raise PackageError("pip was stopped; nobody waits for the job any more")
+            if time.monotonic() > deadline:
+                raise PackageError(f"pip has not ended after {PIP_SECONDS:g} s; is the package index reachable?")
+        return pip.returncode
 
 
 def _launchers() -> list[str]:

@@ -7,7 +7,6 @@ every number a float, explicit nulls. Source: google-cloud-aiplatform 2.7.0, tra
 
 import json
 import threading
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec, TrainingP
 from launch import document
 from launch.emulator import datasets, jobs
 from launch.emulator.datasets import Datasets
-from launch.emulator.errors import STATUSES, ApiError, invalid, rpc_status
+from launch.emulator.errors import STATUSES, ApiError, invalid, our_fault, rpc_status
 from launch.emulator.jobs import LONGEST_NAME, STOPPED, Extras, Jobs, name_faults
 from launch.emulator.models import Models
 from launch.emulator.query import camel
@@ -55,6 +54,10 @@ class _Pipeline:
         return self.name.rpartition(f"/{COLLECTION}/")[0]
 
     @property
+    def id(self) -> str:
+        return self.name.rpartition("/")[2]
+
+    @property
     def output(self) -> str:
         """Address of the job's output folder, without a slash at its end."""
         return self.spec.base_output_directory.output_uri_prefix.rstrip("/")
@@ -78,7 +81,7 @@ class Pipelines:
         self._closed = False
         for resource in store.all(COLLECTION):
             if resource["state"] not in ENDED:
-                self._finish(resource["name"], FAILED, rpc_status("UNAVAILABLE", STOPPED))
+                store.end(resource["name"], FAILED, STOPPED)
 
     def create(self, parent: str, message: TrainingPipeline) -> Resource:
         """Check a pipeline and begin with it.
@@ -94,7 +97,7 @@ class Pipelines:
                 raise ApiError("UNAVAILABLE", "the local Vertex is stopping")
             created = self._store.create(name, resource | {"state": PENDING})
             self._running[name] = pipeline = _Pipeline(name, message, spec, created)
-            pipeline.thread = threading.Thread(target=self._run, args=(pipeline,), name=name.rpartition("/")[2])
+            pipeline.thread = threading.Thread(target=self._run, args=(pipeline,), name=pipeline.id, daemon=True)
             pipeline.thread.start()
         return created
 
@@ -111,10 +114,7 @@ class Pipelines:
 
     def delete(self, name: str) -> None:
         """Forget a pipeline that has ended; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
-        state = self._store.get(name)["state"]
-        if state not in ENDED:
-            raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; cancel it and wait for its end")
-        self._store.delete(name)
+        self._store.delete_ended(name, ENDED)
 
     def close(self) -> None:
         """Stop every pipeline with its job."""
@@ -148,21 +148,24 @@ class Pipelines:
 
     def _run(self, pipeline: _Pipeline) -> None:
         """A pipeline's thread."""
+        state, error = self._end(pipeline)
+        with self._lock:  # or `cancel` could overwrite the end
+            self._store.end(pipeline.name, state, error)
+            del self._running[pipeline.name]
+
+    def _end(self, pipeline: _Pipeline) -> tuple[str, Resource | None]:
+        """Run a pipeline to its last state; also why it failed, if it did."""
         try:
             self._train(pipeline)
             self._upload(pipeline)
-            self._finish(pipeline.name, SUCCEEDED)
+            return SUCCEEDED, None
         except _CancelledError:
-            stopped = ("UNAVAILABLE", STOPPED) if self._closed else ("CANCELLED", "the pipeline was cancelled")
-            self._finish(pipeline.name, FAILED if self._closed else CANCELLED, rpc_status(*stopped))
+            cancelled = CANCELLED, rpc_status("CANCELLED", "the pipeline was cancelled")
+            return (FAILED, STOPPED) if self._closed else cancelled
         except ApiError as error:
-            self._finish(pipeline.name, FAILED, rpc_status(error.status, error.message))
-        except Exception:  # a fault of ours or of this machine must not leave the pipeline running for ever
-            reason = traceback.format_exc().splitlines()[-1]
-            self._finish(pipeline.name, FAILED, rpc_status("INTERNAL", f"the local Vertex failed: {reason}"))
-        finally:
-            with self._lock:
-                del self._running[pipeline.name]
+            return FAILED, rpc_status(error.status, error.message)
+        except Exception as error:  # it must not leave the pipeline running for ever
+            return FAILED, our_fault(error)
 
     def _train(self, pipeline: _Pipeline) -> None:
         """Raises ApiError or _CancelledError unless the job succeeds."""
@@ -228,9 +231,6 @@ class Pipelines:
         pipeline.cancelled = True
         if pipeline.job:
             self._jobs.cancel(pipeline.job)
-
-    def _finish(self, name: str, state: str, error: Resource | None = None) -> None:
-        self._store.update(name, state=state, endTime=now(), error=error)
 
 
 def job_spec(inputs: Any) -> CustomJobSpec:

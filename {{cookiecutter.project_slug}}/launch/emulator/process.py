@@ -1,6 +1,7 @@
 """One started replica: its shim, its log, and the threads that follow it."""
 
 import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -9,11 +10,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from launch.emulator.isolation import Isolation
+from launch.faults import FaultError
 from launch.replicas import Replica
 
 LAST_LINES = 20
+LONGEST_LINE = 2**22  # bytes; a longer one is cut in pieces, or it would fill the memory
 
 LIFELINE_SECONDS = 3
 READ_SECONDS = 10  # for what a replica printed last: a slow terminal has some thousand lines to go
@@ -40,8 +44,32 @@ class Ended:
         return f"{self.replica.name} exited with code {self.code}"
 
 
+class StartError(FaultError):
+    """The system takes neither such a command nor such an environment."""
+
+
+def open_log(logs: Path, replica: Replica) -> io.RawIOBase:
+    """The replica's log file, to be continued."""
+    return (logs / f"{replica.name}.log").open("ab", buffering=0)
+
+
+def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show) -> None:
+    """Log a line and show it.
+
+    A full disk, or a reader who has left, as in `| head`, must not leave the replica with a full pipe.
+    """
+    with contextlib.suppress(OSError):
+        log.write(f"{line}\n".encode())
+    with contextlib.suppress(Exception, SystemExit):
+        show(replica, line)
+
+
 class Process:
-    """A started replica; `ended` is called once, from another thread."""
+    """A started replica; `ended` is called once, from another thread.
+
+    Raises:
+        StartError: its arguments or its environment are no system's.
+    """
 
     def __init__(
         self,
@@ -53,25 +81,27 @@ class Process:
     ) -> None:
         self._replica = replica
         self._show = show
-        self._log = (logs / f"{replica.name}.log").open("a", encoding="utf-8")
+        self._log = open_log(logs, replica)
         self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
-        self._process = subprocess.Popen(
-            isolation.command(replica.command),
-            env=dict(replica.env),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            bufsize=0,
-        )
+        try:
+            self._process = subprocess.Popen(
+                isolation.command(replica.command),
+                env=dict(replica.env),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                bufsize=0,
+            )
+        except (OSError, ValueError) as error:  # a NUL, or more than 128 KiB in one argument
+            self._log.close()
+            reason = error.strerror if isinstance(error, OSError) else error
+            cure = "write long values to a file in a bucket; there may be no NUL, and no = in a variable's name"
+            raise StartError(f"{replica.name}: this system cannot start it: {reason}; {cure}") from None
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self._waiter = threading.Thread(target=self._wait, args=(ended,), daemon=True)
         self._waiter.start()
-
-    @property
-    def alive(self) -> bool:
-        return self._process.returncode is None
 
     def terminate(self) -> None:
         """SIGTERM to the command itself, as a container's process 1 gets it."""
@@ -89,10 +119,18 @@ class Process:
         """Let it go on."""
         self._order(b"C")
 
-    def close(self) -> None:
-        """End what is left: by the lifeline, which reaches more, and at once if that takes too long."""
+    def wait(self, seconds: float) -> None:
+        """Until it has ended, but no longer than this."""
+        self._waiter.join(timeout=seconds)
+
+    def let_go(self) -> None:
+        """Close the lifeline: the shim ends everything, by and by."""
         assert self._process.stdin is not None
         self._process.stdin.close()
+
+    def close(self) -> None:
+        """End what is left: by the lifeline, which reaches more, and at once if that takes too long."""
+        self.let_go()
         self._waiter.join(timeout=LIFELINE_SECONDS)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -100,20 +138,16 @@ class Process:
 
     def _order(self, letter: bytes) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError, ValueError):  # it has just ended, or is closed
             self._process.stdin.write(letter)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        with self._log, self._process.stdout as lines:
-            for raw in lines:
+        with self._log, io.BufferedReader(cast(io.RawIOBase, self._process.stdout)) as lines:
+            while raw := lines.readline(LONGEST_LINE):
                 line = raw.decode("utf-8", "replace").rstrip("\r\n")
-                self._log.write(f"{line}\n")
-                self._log.flush()
                 self._last_lines.append(line)
-                # A reader who has left, as in `| head`, must not leave the replica with a full pipe.
-                with contextlib.suppress(Exception, SystemExit):
-                    self._show(self._replica, line)
+                tell(self._replica, line, self._log, self._show)
 
     def _wait(self, ended: "Callable[[Process, Ended], None]") -> None:
         code = self._process.wait()

@@ -35,12 +35,15 @@ def main(world: str, buckets: str, command: list[str]) -> int:
     if world != "none":
         _separate(as_user=world == "user")
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_setting(world, buckets))
+        # In a session of its own, as in a container: `kill 0` in a shell script must not reach us.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_setting(world, buckets)
+        )
     except OSError as error:
         print(f"{command[0]}: cannot be started: {error.strerror}", flush=True)
         return 127
     code = _attend(process)
-    _end_descendants()
+    _end_what_is_left(process.pid)
     return 128 - code if code < 0 else code
 
 
@@ -53,7 +56,11 @@ def _attend(process: "subprocess.Popen[bytes]") -> int:
     while (code := process.poll()) is None:
         readable, _, _ = select.select([0, ended], [], [])
         if 0 in readable:
-            _obey(os.read(0, 1), process.pid)
+            order = os.read(0, 1)
+            if not order:  # the launcher is gone
+                process.kill()
+                return process.wait()
+            _obey(order, process.pid)
         if ended in readable:
             os.read(ended, 1)
     return code
@@ -69,13 +76,14 @@ def _separate(as_user: bool) -> None:
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
 
 
-def _setting(world: str, buckets: str) -> Callable[[], None] | None:
+def _setting(world: str, buckets: str) -> Callable[[], None]:
     """What the new process does before it becomes the command."""
-    if world == "none":
-        return None
 
     def set_up() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        with contextlib.suppress(AttributeError):  # as above; it ends even if somebody kills us
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if world == "none":
+            return
         _check(libc.unshare(CLONE_NEWNS), "unshare")
         _mount("none", "/", None, MS_REC | MS_PRIVATE)
         if buckets != "-":
@@ -93,11 +101,16 @@ def _mount_gcs(buckets: Path) -> None:
     _mount("none", root, None, MS_UNBINDABLE)  # or it would be bound into itself, being below / too
     for entry in os.scandir("/"):
         place = root / entry.name
+        if entry.name == "gcs":
+            continue
         if entry.is_symlink():
             place.symlink_to(os.readlink(entry.path))
-        elif entry.is_dir() and entry.name != "gcs":
+        elif entry.is_dir():
             place.mkdir()
             _mount(entry.path, place, None, MS_BIND | MS_REC)
+        elif entry.is_file():
+            place.touch()
+            _mount(entry.path, place, None, MS_BIND)
     (root / "gcs").mkdir()
     _mount(str(buckets), root / "gcs", None, MS_BIND | MS_REC)
     os.chroot(root)
@@ -116,9 +129,6 @@ def _check(result: int, call: str) -> None:
 
 
 def _obey(order: bytes, command: int) -> None:
-    if not order:  # the launcher is gone
-        _end_descendants()
-        os.killpg(0, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
         if order == b"T":  # to the command alone: whether it passes it on is its own affair
             os.kill(command, signal.SIGTERM)
@@ -136,8 +146,10 @@ def _signal_all(number: int) -> None:
                 os.kill(process, number)
 
 
-def _end_descendants() -> None:
-    """Kill our children; what they leave behind becomes our child and is next."""
+def _end_what_is_left(command: int) -> None:
+    """Kill the command's session, and our children; what they leave behind becomes our child and is next."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(command, signal.SIGKILL)
     while children := _children(os.getpid()):
         for child in children:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
@@ -152,11 +164,11 @@ def _descendants(process: int) -> Iterator[int]:
 
 
 def _children(process: int) -> list[int]:
-    try:
-        lists = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/children")]
-    except OSError:
-        return []
-    return [int(word) for words in lists for word in words.split()]
+    found: list[int] = []
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            found += map(int, path.read_text().split())
+    return found
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 import json
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from google.cloud.aiplatform_v1.types import (
     CustomJob,
@@ -23,12 +23,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from launch import document, spec
-from launch.emulator import logs, metadata, page, query, storage
+from launch.emulator import given, logs, metadata, page, query, storage
 from launch.emulator.datasets import Datasets
 from launch.emulator.errors import ApiError, invalid
 from launch.emulator.guard import LARGEST_BODY, Guard
 from launch.emulator.home import Home
-from launch.emulator.jobs import Jobs
+from launch.emulator.jobs import Action, Jobs
 from launch.emulator.models import Models
 from launch.emulator.pipelines import Pipelines
 from launch.emulator.store import Resource, Store
@@ -47,6 +47,7 @@ MESSAGES: Mapping[str, Any] = {
 }
 LONG_RUNNING = ("datasets",)  # where create answers with an operation
 TYPES = "type.googleapis.com/google.cloud.aiplatform.v1."
+LONGEST_DISTURBANCE = 7 * 24 * 3600  # seconds; no job lives longer
 EMPTY = {"@type": "type.googleapis.com/google.protobuf.Empty"}
 
 
@@ -133,7 +134,11 @@ class Face:
         manager = self._manager(call)
         if not hasattr(manager, "create"):
             raise ApiError("UNIMPLEMENTED", f"{call.collection} are not created here but by training pipelines")
-        created = manager.create(call.parent, _message(call.body, MESSAGES[call.collection]))
+        message = given.without_output(_message(call.body, MESSAGES[call.collection]))
+        faults = [*given.label_faults(message.labels)]
+        if faults:
+            raise invalid(faults)
+        created = manager.create(call.parent, message)
         return self._operation(call, created) if call.collection in LONG_RUNNING else created
 
     def get(self, call: Call) -> Any:
@@ -203,9 +208,16 @@ class Face:
     def disturb(self, call: Call) -> Any:
         """Not Google's: a fault on demand for one replica of a job."""
         asked = _object(call.body)
+        action, replica, seconds = call.path["action"], asked.get("replica"), asked.get("seconds", 0)
+        if action not in get_args(Action):
+            raise ApiError("NOT_FOUND", f'nothing is called "{action}"; use {", ".join(get_args(Action))}')
+        if not isinstance(replica, str):
+            raise invalid([("replica", "is no text; write such as workerpool0-0")])
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_DISTURBANCE:
+            raise invalid([("seconds", f"is no number from 0 to {LONGEST_DISTURBANCE}; write one")])
         jobs = self._vertex.store.all("customJobs")
         name = next((job["name"] for job in jobs if job["name"].endswith(f"/{call.path['id']}")), call.path["id"])
-        self._vertex.jobs.disturb(name, cast(Any, call.path["action"]), str(asked["replica"]), float(asked["seconds"]))
+        self._vertex.jobs.disturb(name, cast(Action, action), replica, float(seconds))
         return {}
 
     def _operation(self, call: Call, response: Resource) -> Resource:
@@ -231,7 +243,7 @@ def create_app(vertex: Vertex) -> Starlette:
             Route(f"/{version}/{PLACE}/{{collection}}/{{id}}", _endpoint(face.delete), methods=["DELETE"]),
         )
     ]
-    return Starlette(
+    app = Starlette(
         routes=[
             *routes,
             Route("/v2/entries:list", _endpoint(face.entries), methods=["POST"]),
@@ -242,6 +254,8 @@ def create_app(vertex: Vertex) -> Starlette:
         middleware=[Middleware(Guard)],
         exception_handlers={HTTPException: _not_served, Exception: _failed},
     )
+    app.router.redirect_slashes = False  # Google's does not, and clients would send a POST's body twice
+    return app
 
 
 def _records(face: Face, place: str) -> list[Route]:
@@ -301,7 +315,19 @@ def _page(call: Call, collection: str, resources: Sequence[Resource]) -> dict[st
     """One page of a list, as the call's parameters want it."""
     known = frozenset(field.json_name for field in MESSAGES[collection].pb().DESCRIPTOR.fields)
     found, token = query.page(resources, known, **call.query)
-    return {collection: found} | ({"nextPageToken": token} if token else {})
+    shown = _masked(found, call.query.get("readMask", ""), known)
+    return {collection: shown} | ({"nextPageToken": token} if token else {})
+
+
+def _masked(resources: Sequence[Mapping[str, Any]], mask: str, known: Container[str]) -> Sequence[Mapping[str, Any]]:
+    """The resources with the fields of a readMask alone; of a field within a field, all of the outer one."""
+    wanted = {query.camel(field.partition(".")[0].strip()) for field in mask.split(",") if field}
+    for field in sorted(wanted - {"*"}):
+        if field not in known:
+            raise invalid([("readMask", f'"{field}" is no field of this resource; write such as name,displayName')])
+    if not wanted or "*" in wanted:
+        return resources
+    return [{key: value for key, value in one.items() if key in wanted} for one in resources]
 
 
 def _message(body: str, kind: Any) -> Any:
@@ -316,7 +342,9 @@ def _object(body: str) -> dict[str, Any]:
     try:
         parsed = json.loads(body or "{}")
     except ValueError as error:
-        raise ApiError("INVALID_ARGUMENT", f"the body is not JSON: {error}") from None
+        raise ApiError("INVALID_ARGUMENT", f"the body is not JSON: {error}; correct it there") from None
+    except RecursionError:
+        raise ApiError("INVALID_ARGUMENT", f"the body {document.DEEP}") from None
     if not isinstance(parsed, dict):
         raise ApiError("INVALID_ARGUMENT", "the body must be a JSON object")
     return parsed

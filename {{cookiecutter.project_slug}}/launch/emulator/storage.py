@@ -29,6 +29,7 @@ from launch.emulator.buckets import Buckets
 from launch.emulator.objects import BLOCK, Checksums, Object, StorageError, check
 
 PREFIXES = ("/storage/v1", "/download/storage/v1", "/upload/storage/v1", "/resumable/upload/storage/v1", "/batch")
+WRITES = ("POST", "PUT", "DELETE")  # of an upload; a GET is what any web page may send, as an image's address
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 MOST_SOURCES = 32  # of a compose call
 MOST_CALLS = 100  # of a batch
@@ -57,7 +58,7 @@ def routes(root: Path) -> list[BaseRoute]:
 
     async def endpoint(request: Request) -> Response:
         call = Call(request.method, uploads.raw_path(request), request.query_params, request.headers)
-        to = UPLOAD.fullmatch(call.path)
+        to = UPLOAD.fullmatch(call.path) if call.method in WRITES else None
         try:
             if not to:
                 return await run_in_threadpool(answer, buckets, replace(call, body=await uploads.body(request)))
@@ -320,6 +321,9 @@ def _media(call: Call, item: Object, file: BinaryIO, sums: Checksums | None) -> 
         "ETag": f'"{item.generation}"',
         "Last-Modified": formatdate(item.modified, usegmt=True),
         "Accept-Ranges": "bytes",
+        # A bucket's HTML is not this service's page: in a browser it runs nothing and reads nothing.
+        "Content-Security-Policy": "sandbox",
+        "X-Content-Type-Options": "nosniff",
         "X-Goog-Generation": str(item.generation),
         "X-Goog-Metageneration": "1",
         "X-Goog-Stored-Content-Length": str(item.size),

@@ -5,11 +5,12 @@ The file of a resource is its name: .vertex/projects/P/locations/L/customJobs/ID
 
 import fcntl
 import json
+import logging
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -57,7 +58,7 @@ class Store:
         """Keep a new resource; adds its name and times.
 
         Raises:
-            ApiError: ALREADY_EXISTS, or INVALID_ARGUMENT for a name that is none.
+            ApiError: ALREADY_EXISTS, INVALID_ARGUMENT for a name that is none, or RESOURCE_EXHAUSTED: the disk is full.
         """
         if not NAME.fullmatch(name):
             raise ApiError("INVALID_ARGUMENT", f'"{name}" is no resource name; use letters, digits, - and _ in ids')
@@ -65,7 +66,12 @@ class Store:
             if name in self._resources:
                 raise ApiError("ALREADY_EXISTS", f"{name} exists already")
             moment = now()
-            return self._keep(name, {"name": name, **resource, "createTime": moment, "updateTime": moment})
+            created = {**resource, "name": name, "createTime": moment, "updateTime": moment}
+            try:
+                self._write(name, created)
+            except OSError as error:
+                raise ApiError("RESOURCE_EXHAUSTED", f"{name} cannot be written: {error.strerror}") from None
+            return self._keep(name, created)
 
     def get(self, name: str) -> Resource:
         """Raises ApiError NOT_FOUND."""
@@ -76,10 +82,22 @@ class Store:
                 raise ApiError("NOT_FOUND", f"{name} does not exist") from None
 
     def update(self, name: str, **fields: Any) -> Resource:
-        """Replace some fields, None removes one; raises ApiError NOT_FOUND."""
+        """Replace some fields, None removes one; raises ApiError NOT_FOUND.
+
+        What cannot be written, as on a full disk, is true all the same: who waits for a job must see its end.
+        """
         with self._changed:
             merged = {**self.get(name), **fields, "updateTime": now()}
-            return self._keep(name, {key: value for key, value in merged.items() if value is not None})
+            changed = {key: value for key, value in merged.items() if value is not None}
+            try:
+                self._write(name, changed)
+            except OSError as error:
+                logging.warning("%s cannot be written: %s; make room", name, error.strerror)
+            return self._keep(name, changed)
+
+    def end(self, name: str, state: str, error: Mapping[str, Any] | None = None) -> Resource:
+        """What has a state has come to its last one; raises ApiError NOT_FOUND."""
+        return self.update(name, state=state, endTime=now(), error=error)
 
     def delete(self, name: str) -> None:
         """Raises ApiError NOT_FOUND."""
@@ -88,6 +106,14 @@ class Store:
             del self._resources[name]
             self._file(name).unlink(missing_ok=True)
             self._changed.notify_all()
+
+    def delete_ended(self, name: str, ended: Collection[str]) -> None:
+        """Forget what is in one of these states; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
+        with self._changed:
+            state = self.get(name)["state"]
+            if state not in ended:
+                raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; cancel it and wait for its end")
+            self.delete(name)
 
     def list(self, parent: str, collection: str) -> list[Resource]:
         """The resources of one collection, newest first."""
@@ -109,14 +135,16 @@ class Store:
             return self.get(name)
 
     def _keep(self, name: str, resource: Resource) -> Resource:
+        self._resources[name] = resource
+        self._changed.notify_all()
+        return resource
+
+    def _write(self, name: str, resource: Resource) -> None:
         file = self._file(name)
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(".part")
         part.write_text(json.dumps(resource, indent=1), encoding="utf-8")
         os.replace(part, file)
-        self._resources[name] = resource
-        self._changed.notify_all()
-        return resource
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{name}.json"

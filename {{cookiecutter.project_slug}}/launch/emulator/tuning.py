@@ -1,7 +1,7 @@
 """The life of hyperparameter tuning jobs: each trial is a custom job, and only its chief's metric counts."""
 
 import threading
-import traceback
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +11,21 @@ from google.cloud.aiplatform_v1.types import CustomJob, HyperparameterTuningJob
 
 from launch import studies
 from launch.emulator import jobs, search
-from launch.emulator.errors import ApiError, invalid, rpc_status
+from launch.emulator.errors import ApiError, invalid, our_fault, rpc_status
 from launch.emulator.home import Home
-from launch.emulator.jobs import ENDED, STOPPED, Extras, Jobs
+from launch.emulator.jobs import (
+    CANCELLED,
+    CANCELLING,
+    ENDED,
+    FAILED,
+    LONGEST_NAME,
+    PENDING,
+    RUNNING,
+    STOPPED,
+    SUCCEEDED,
+    Extras,
+    Jobs,
+)
 from launch.emulator.search import Measurement, Search, Suggestion
 from launch.emulator.store import Resource, Store, now
 from launch.replicas import with_arguments
@@ -69,7 +81,9 @@ class Tunings:
         self._closed = False
         for resource in store.all(COLLECTION):
             if resource["state"] not in ENDED:
-                self._finish(resource["name"], "FAILED", "UNAVAILABLE", STOPPED)
+                trials = [_lost(trial) for trial in resource.get("trials", ())]
+                store.update(resource["name"], trials=trials or None)
+                store.end(resource["name"], FAILED, STOPPED)
 
     def create(self, parent: str, message: HyperparameterTuningJob) -> Resource:
         """Check a tuning job and begin with its trials; raises ApiError."""
@@ -85,9 +99,9 @@ class Tunings:
         with self._lock:
             if self._closed:
                 raise ApiError("UNAVAILABLE", "the local Vertex is stopping")
-            created = self._store.create(name, as_json(message) | {"state": "JOB_STATE_PENDING"})
+            created = self._store.create(name, as_json(message) | {"state": PENDING})
             self._studies[name] = study
-            study.thread = threading.Thread(target=self._run, args=(study,), name=name.rpartition("/")[2])
+            study.thread = threading.Thread(target=self._run, args=(study,), name=name.rpartition("/")[2], daemon=True)
             study.thread.start()
         return created
 
@@ -99,15 +113,12 @@ class Tunings:
         """Begin to stop a tuning job; nothing happens to one that has ended. Raises ApiError NOT_FOUND."""
         with self._lock:
             if self._store.get(name)["state"] not in ENDED:
-                self._store.update(name, state="JOB_STATE_CANCELLING")
+                self._store.update(name, state=CANCELLING)
                 self._studies[name].cancelled.set()
 
     def delete(self, name: str) -> None:
         """Forget a tuning job that has ended; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
-        state = self._store.get(name)["state"]
-        if state not in ENDED:
-            raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; cancel it and wait for its end")
-        self._store.delete(name)
+        self._store.delete_ended(name, ENDED)
 
     def close(self) -> None:
         """Stop every tuning job with its trials."""
@@ -122,23 +133,29 @@ class Tunings:
 
     def _run(self, study: _Study) -> None:
         """A tuning job's thread."""
+        with self._lock:
+            if not study.cancelled.is_set():
+                self._store.update(study.name, state=RUNNING, startTime=now())
+        state, error = self._end(study)
+        with self._lock:  # or `cancel` could overwrite the end
+            self._store.end(study.name, state, error)
+            del self._studies[study.name]
+
+    def _end(self, study: _Study) -> tuple[str, Resource | None]:
+        """Run a tuning job to its last state; also why it failed, if it did."""
         try:
-            self._store.update(study.name, state="JOB_STATE_RUNNING", startTime=now())
             self._search(study)
-            self._conclude(study)
-        except Exception:  # a fault of ours must not leave the job running for ever
-            reason = traceback.format_exc().splitlines()[-1]
-            self._finish(study.name, "FAILED", "INTERNAL", f"the local Vertex failed: {reason}")
+            return self._judged(study)
+        except Exception as error:  # it must not leave the job running for ever
+            return FAILED, our_fault(error)
         finally:
             for trial in study.active.values():
                 self._jobs.cancel(trial.job)
-            with self._lock:
-                del self._studies[study.name]
 
     def _search(self, study: _Study) -> None:
         """Start trials and follow them until none is left or the job is to end."""
         while not study.cancelled.is_set() and not self._too_many_failed(study):
-            while len(study.active) < study.message.parallel_trial_count and self._start_trial(study):
+            while self._has_room(study) and self._start_trial(study):
                 pass
             if not study.active:
                 return
@@ -148,9 +165,12 @@ class Tunings:
         for trial in study.active.values():
             self._jobs.cancel(trial.job)
         while study.active:
+            time.sleep(POLL_SECONDS)
             for trial in [*study.active.values()]:
-                self._store.wait(trial.job, lambda job: job["state"] in ENDED, POLL_SECONDS)
                 self._follow(study, trial)
+
+    def _has_room(self, study: _Study) -> bool:
+        return len(study.active) < study.message.parallel_trial_count and not study.cancelled.is_set()
 
     def _start_trial(self, study: _Study) -> bool:
         """Whether there was one more to start."""
@@ -160,7 +180,9 @@ class Tunings:
         if suggestion is None:  # a grid is finite
             return False
         job = _trial_job(study.message, suggestion.parameters)
-        custom_job = CustomJob(display_name=f"{study.message.display_name}-trial-{suggestion.id}", job_spec=job.spec)
+        suffix = f"-trial-{suggestion.id}"
+        display_name = f"{study.message.display_name[: LONGEST_NAME - len(suffix)]}{suffix}"
+        custom_job = CustomJob(display_name=display_name, job_spec=job.spec)
         created = self._jobs.create(study.parent, custom_job, Extras(trial=suggestion.id))
         study.active[suggestion.id] = _Trial(suggestion, created["name"])
         parameters = [{"parameterId": id, "value": value} for id, value in suggestion.parameters.items()]
@@ -170,7 +192,7 @@ class Tunings:
 
     def _follow(self, study: _Study, trial: _Trial) -> None:
         """Take in what a trial has reported; end it where its job has ended or where it is not promising."""
-        job = self._store.get(trial.job)
+        job = self._job(trial)
         measurements = self._measurements(study, trial)
         if job["state"] in ENDED:
             self._end_trial(study, trial, job, measurements)
@@ -179,9 +201,16 @@ class Tunings:
             self._show(study, trial.suggestion.id, {**study.trials[trial.suggestion.id], "state": "STOPPING"})
             self._jobs.cancel(trial.job)
 
+    def _job(self, trial: _Trial) -> Resource:
+        """The trial's job; one that somebody has deleted meanwhile counts as failed."""
+        try:
+            return self._store.get(trial.job)
+        except ApiError as error:
+            return {"state": FAILED, "error": rpc_status(error.status, error.message)}
+
     def _end_trial(self, study: _Study, trial: _Trial, job: Resource, measurements: list[Measurement]) -> None:
         final = study.search.final(measurements)
-        whole = job["state"] == "JOB_STATE_SUCCEEDED" or trial.stopping
+        whole = job["state"] == SUCCEEDED or trial.stopping
         study.search.tell(trial.suggestion, final.metrics if final and whole else None, measurements)
         ended: dict[str, Any] = {**study.trials[trial.suggestion.id], "endTime": now()}
         if final and whole:
@@ -203,31 +232,34 @@ class Tunings:
         """0 leaves it to the service: here, to go on until the end."""
         return 0 < study.message.max_failed_trial_count <= study.failed_count
 
-    def _conclude(self, study: _Study) -> None:
+    def _judged(self, study: _Study) -> tuple[str, Resource | None]:
         count = study.failed_count
         if self._closed:
-            self._finish(study.name, "FAILED", "UNAVAILABLE", STOPPED)
-        elif study.cancelled.is_set():
-            self._finish(study.name, "CANCELLED", "CANCELLED", "the tuning job was cancelled")
-        elif self._too_many_failed(study) or count == len(study.trials):
+            return FAILED, STOPPED
+        if study.cancelled.is_set():
+            return CANCELLED, rpc_status("CANCELLED", "the tuning job was cancelled")
+        if self._too_many_failed(study) or count == len(study.trials):
             last = [trial["infeasibleReason"] for trial in study.trials.values() if trial["state"] == "INFEASIBLE"][-1]
             message = f"{count} of {len(study.trials)} trials failed; the last one: {last}"
-            self._finish(study.name, "FAILED", "INVALID_ARGUMENT", message)
-        else:
-            self._store.update(study.name, state="JOB_STATE_SUCCEEDED", endTime=now())
+            return FAILED, rpc_status("INVALID_ARGUMENT", message)
+        return SUCCEEDED, None
 
     def _show(self, study: _Study, id: str, trial: Resource) -> None:
         study.trials[id] = trial
         self._store.update(study.name, trials=[*study.trials.values()])
-
-    def _finish(self, name: str, state: str, status: str, message: str) -> None:
-        self._store.update(name, state=f"JOB_STATE_{state}", endTime=now(), error=rpc_status(status, message))
 
 
 def _trial_job(message: HyperparameterTuningJob, parameters: Mapping[str, Any]) -> Job:
     """The custom job of one trial: the parameters as flags behind those of the chief and the workers."""
     job = Job(Path(message.display_name), message.display_name, message.trial_job_spec)
     return with_arguments(job, search.arguments(parameters))
+
+
+def _lost(trial: Resource) -> Resource:
+    """A trial as it is after the end of the service in which it ran."""
+    if "endTime" in trial:
+        return trial
+    return trial | {"state": "INFEASIBLE", "infeasibleReason": STOPPED["message"], "endTime": now()}
 
 
 def _measurement(final: Measurement) -> dict[str, Any]:

@@ -32,6 +32,8 @@ async def upload(buckets: Buckets, request: Request, bucket: str) -> Object | Re
     kind = request.query_params.get("uploadType", "")
     if "upload_id" in request.query_params:
         return await _resume(buckets, request, bucket)
+    if request.method == "DELETE":
+        raise StorageError(400, "upload_id is missing; name the upload that is to be given up.")
     if kind == "resumable":
         return _begin(buckets, request, bucket, parsed(await body(request)))
     if kind not in ("media", "multipart"):
