@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from launch.emulator import engine, packages
-from launch.emulator.engine import Outcome, Policy
 from launch.emulator.home import OUTPUT, Home, OutputError, output_folder
-from launch.emulator.isolation import isolation
-from launch.emulator.placement import place
-from launch.emulator.process import Ended, Show
+from launch.emulator.running import engine, packages
+from launch.emulator.running.engine import Outcome, Policy
+from launch.emulator.running.isolation import isolation
+from launch.emulator.running.placement import place
+from launch.emulator.running.process import Ended, Show
 from launch.replicas import Commands, Replica
 from launch.spec import Job
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.emulator import search
+from launch.emulator.resources import search
 from launch.replicas import Replica, replicas, with_arguments
 from launch.spec import Job, TuningJob, load
 from trainer.cluster import Cluster, from_env

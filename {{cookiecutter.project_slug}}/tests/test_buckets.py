@@ -20,8 +20,8 @@ from google.cloud import storage
 from google.cloud.storage import transfer_manager
 from starlette.applications import Starlette
 
-from launch.emulator.buckets import Buckets
-from launch.emulator.storage import routes
+from launch.emulator.storage.buckets import Buckets
+from launch.emulator.storage.face import routes
 
 BYTES = random.Random(1).randbytes(20 * 10**6)
 MIB = 2**20

@@ -10,10 +10,10 @@ import pytest
 from google.cloud.aiplatform import schema
 from google.cloud.aiplatform_v1.types import Dataset, ImportDataRequest
 
-from launch.emulator import datasets
-from launch.emulator.datasets import Datasets
-from launch.emulator.errors import ApiError
-from launch.emulator.store import Resource, Store
+from launch.emulator.resources import datasets
+from launch.emulator.resources.datasets import Datasets
+from launch.emulator.resources.errors import ApiError
+from launch.emulator.resources.store import Resource, Store
 
 PARENT = "projects/p/locations/us-central1"
 IMAGES, TEXTS = schema.dataset.metadata.image, schema.dataset.metadata.text

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from launch.emulator import engine
-from launch.emulator.engine import Outcome, Policy
-from launch.emulator.isolation import Isolation, isolation
-from launch.emulator.laptop import first_ephemeral_port, free_addresses
-from launch.emulator.process import LAST_LINES, LONGEST_LINE, StartError
+from launch.emulator.running import engine
+from launch.emulator.running.engine import Outcome, Policy
+from launch.emulator.running.isolation import Isolation, isolation
+from launch.emulator.running.laptop import first_ephemeral_port, free_addresses
+from launch.emulator.running.process import LAST_LINES, LONGEST_LINE, StartError
 from launch.replicas import Replica
 from tests.training import PROJECT, eventually, processes
 
@@ -244,9 +244,9 @@ def test_whatever_a_replica_started_ends_with_it(tmp_path: Path, end: str, isola
 LAUNCHER = """
 import json, sys
 from pathlib import Path
-from launch.emulator import engine
-from launch.emulator.engine import Policy
-from launch.emulator.isolation import Isolation
+from launch.emulator.running import engine
+from launch.emulator.running.engine import Policy
+from launch.emulator.running.isolation import Isolation
 from launch.replicas import Replica
 
 folder = Path(sys.argv[1])

@@ -14,9 +14,10 @@ import pytest
 from google.cloud.aiplatform_v1.types import CustomJob, HyperparameterTuningJob
 
 from launch import document, settings, spec
-from launch.emulator import laptop, server
+from launch.emulator import server
 from launch.emulator.home import Home
-from launch.emulator.jobs import ENDED, Options
+from launch.emulator.resources.jobs import ENDED, Options
+from launch.emulator.running import laptop
 from launch.emulator.service import Vertex
 from tests.test_packages import source_package
 from tests.training import eventually, processes

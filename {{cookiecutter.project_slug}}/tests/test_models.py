@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from launch.emulator.errors import ApiError
-from launch.emulator.models import Models
-from launch.emulator.store import Resource, Store
+from launch.emulator.resources.errors import ApiError
+from launch.emulator.resources.models import Models
+from launch.emulator.resources.store import Resource, Store
 
 PARENT = "projects/p/locations/us-central1"
 ARTIFACT = "gs://b/run/model"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from launch.emulator import packages
-from launch.emulator.packages import PackageError
+from launch.emulator.running import packages
+from launch.emulator.running.packages import PackageError
 from launch.replicas import Replica, replicas
 from launch.spec import Job, parse
 

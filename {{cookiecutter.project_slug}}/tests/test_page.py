@@ -16,14 +16,14 @@ import uvicorn
 from rich.console import Console
 from starlette.applications import Starlette
 
-from launch.emulator import page
-from launch.emulator.engine import Status
 from launch.emulator.home import Home
-from launch.emulator.jobs import Jobs, Options
-from launch.emulator.logs import Journal
-from launch.emulator.overview import KINDS, Brief
-from launch.emulator.store import Resource, Store
-from launch.emulator.view import View, table
+from launch.emulator.resources.jobs import Jobs, Options
+from launch.emulator.resources.logs import Journal
+from launch.emulator.resources.store import Resource, Store
+from launch.emulator.running.engine import Status
+from launch.emulator.views import page
+from launch.emulator.views.overview import KINDS, Brief
+from launch.emulator.views.view import View, table
 from launch.settings import Settings
 from tests.training import eventually
 from tests.vertex import custom_job, script, service

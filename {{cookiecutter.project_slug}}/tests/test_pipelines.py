@@ -14,13 +14,13 @@ from google.cloud.aiplatform import schema
 from google.cloud.aiplatform_v1.types import CustomJobSpec, Dataset, TrainingPipeline
 from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
 
-from launch.emulator.datasets import Datasets
-from launch.emulator.errors import ApiError
 from launch.emulator.home import Home
-from launch.emulator.jobs import Jobs, Options
-from launch.emulator.models import Models
-from launch.emulator.pipelines import ENDED, Pipelines, job_spec
-from launch.emulator.store import Resource, Store
+from launch.emulator.resources.datasets import Datasets
+from launch.emulator.resources.errors import ApiError
+from launch.emulator.resources.jobs import Jobs, Options
+from launch.emulator.resources.models import Models
+from launch.emulator.resources.pipelines import ENDED, Pipelines, job_spec
+from launch.emulator.resources.store import Resource, Store
 from launch.settings import Settings
 
 PARENT = "projects/p/locations/us-central1"

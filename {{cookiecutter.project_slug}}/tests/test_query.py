@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from launch.emulator.errors import ApiError
-from launch.emulator.query import page, predicate
+from launch.emulator.resources.errors import ApiError
+from launch.emulator.resources.query import page, predicate
 
 KNOWN = frozenset(("name", "displayName", "state", "createTime", "labels", "error", "isDefault", "parents"))
 JOBS: list[dict[str, Any]] = [

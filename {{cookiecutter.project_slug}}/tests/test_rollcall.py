@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from launch.emulator.laptop import free_addresses
+from launch.emulator.running.laptop import free_addresses
 from trainer import rollcall
 from trainer.cluster import Cluster, ClusterError, Node
 from trainer.rollcall import RollcallError

@@ -13,7 +13,7 @@ import pytest
 from google.cloud.aiplatform_v1.types import HyperparameterTuningJob, StudySpec
 
 from launch import document, spec, studies
-from launch.emulator.search import (
+from launch.emulator.resources.search import (
     Measurement,
     Search,
     Suggestion,
@@ -191,7 +191,7 @@ def test_two_metrics_are_two_goals() -> None:
 
 
 def test_the_service_does_not_load_optuna_before_a_study_begins() -> None:
-    code = "import sys, launch.emulator.search; print({'optuna', 'numpy'} & sys.modules.keys())"
+    code = "import sys, launch.emulator.resources.search; print({'optuna', 'numpy'} & sys.modules.keys())"
     environment = os.environ | {"PYTHONPATH": str(PROJECT)}
     shown = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
     assert shown.stdout == "set()\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.emulator.errors import ApiError
-from launch.emulator.store import Store, StoreError, endpoint_of
+from launch.emulator.resources.errors import ApiError
+from launch.emulator.resources.store import Store, StoreError, endpoint_of
 from tests.training import PROJECT
 
 PARENT = "projects/p/locations/us-central1"
@@ -101,7 +101,7 @@ def test_one_can_wait_for_a_state(store: Store) -> None:
 
 
 def test_a_second_service_is_refused_and_told_where_the_first_is(store: Store, tmp_path: Path) -> None:
-    script = "import pathlib, sys; from launch.emulator.store import Store; Store(pathlib.Path(sys.argv[1]))"
+    script = "import pathlib, sys; from launch.emulator.resources.store import Store; Store(pathlib.Path(sys.argv[1]))"
     command = [sys.executable, "-c", script, str(tmp_path)]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=60)
     assert "StoreError" in done.stderr

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.emulator.isolation import isolation
-from launch.emulator.laptop import free_addresses
-from launch.emulator.process import Ended, Process
+from launch.emulator.running.isolation import isolation
+from launch.emulator.running.laptop import free_addresses
+from launch.emulator.running.process import Ended, Process
 from launch.replicas import Replica
 from tests.training import PROJECT, eventually
 

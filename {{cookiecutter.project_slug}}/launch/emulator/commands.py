@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from launch import settings
-from launch.emulator.store import StoreError, endpoint_of
+from launch.emulator.resources.store import StoreError, endpoint_of
 from launch.faults import FaultError
 
 SETTINGS = Path("vertex.toml")
@@ -48,7 +48,7 @@ def emulate(
     # Only here: `check` and `run` need no web server.
     from launch.emulator import server
     from launch.emulator.home import Home
-    from launch.emulator.jobs import Options
+    from launch.emulator.resources.jobs import Options
 
     options = Options(
         capacity=capacity, provision=provision_seconds, grace=grace_seconds, reducers_as_ps=reducers_as_ps

@@ -8,7 +8,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from launch.emulator.errors import ApiError
+from launch.emulator.resources.errors import ApiError
 
 LARGEST_BODY = 10 * 10**6  # bytes; uploads to a bucket are not bounded
 OURS = ("127.0.0.1", "localhost", "[::1]")

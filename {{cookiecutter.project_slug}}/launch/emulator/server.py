@@ -6,17 +6,17 @@ from collections.abc import Mapping
 import uvicorn
 from rich.console import Console
 
-from launch.emulator import engine
-from launch.emulator.datasets import Datasets
 from launch.emulator.home import Home
-from launch.emulator.isolation import isolation
-from launch.emulator.jobs import Jobs, Options
-from launch.emulator.models import Models
-from launch.emulator.pipelines import Pipelines
+from launch.emulator.resources.datasets import Datasets
+from launch.emulator.resources.jobs import Jobs, Options
+from launch.emulator.resources.models import Models
+from launch.emulator.resources.pipelines import Pipelines
+from launch.emulator.resources.store import Store, StoreError
+from launch.emulator.resources.tuning import Tunings
+from launch.emulator.running import engine
+from launch.emulator.running.isolation import isolation
 from launch.emulator.service import Vertex, create_app
-from launch.emulator.store import Store, StoreError
-from launch.emulator.tuning import Tunings
-from launch.emulator.view import View
+from launch.emulator.views.view import View
 from launch.settings import Settings
 
 ADDRESS = "127.0.0.1"  # never another: whoever reaches the service runs programs on this machine

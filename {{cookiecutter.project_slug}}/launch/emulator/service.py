@@ -23,16 +23,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from launch import document, spec
-from launch.emulator import given, logs, metadata, page, query, storage
-from launch.emulator.datasets import Datasets
-from launch.emulator.errors import ApiError, invalid
 from launch.emulator.guard import LARGEST_BODY, Guard
 from launch.emulator.home import Home
-from launch.emulator.jobs import Action, Jobs
-from launch.emulator.models import Models
-from launch.emulator.pipelines import Pipelines
-from launch.emulator.store import Resource, Store
-from launch.emulator.tuning import Tunings
+from launch.emulator.resources import given, logs, metadata, query
+from launch.emulator.resources.datasets import Datasets
+from launch.emulator.resources.errors import ApiError, invalid
+from launch.emulator.resources.jobs import Action, Jobs
+from launch.emulator.resources.models import Models
+from launch.emulator.resources.pipelines import Pipelines
+from launch.emulator.resources.store import Resource, Store
+from launch.emulator.resources.tuning import Tunings
+from launch.emulator.storage.face import routes as storage_routes
+from launch.emulator.views import page
 
 # gcloud beta and alpha use v1beta1; what is served here is the same in both.
 VERSIONS = ("v1", "v1beta1")
@@ -248,7 +250,7 @@ def create_app(vertex: Vertex) -> Starlette:
             *routes,
             Route("/v2/entries:list", _endpoint(face.entries), methods=["POST"]),
             Route("/control/{id}/{action}", _endpoint(face.disturb), methods=["POST"]),
-            *storage.routes(vertex.home.buckets),
+            *storage_routes(vertex.home.buckets),
             *page.routes(vertex.store, vertex.jobs, vertex.home),
         ],
         middleware=[Middleware(Guard)],

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from launch.emulator.process import Ended
+from launch.emulator.running.process import Ended
 
 # Aborted or an invalid address: the whole job is tried again, not the replica alone.
 CRASHES = tuple(code + number for code in (0, 128) for number in (signal.SIGABRT, signal.SIGSEGV))

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.emulator.errors import ApiError, invalid
-from launch.emulator.given import label_faults
-from launch.emulator.jobs import name_faults
-from launch.emulator.packages import object_path
-from launch.emulator.store import Resource, Store
+from launch.emulator.resources.errors import ApiError, invalid
+from launch.emulator.resources.given import label_faults
+from launch.emulator.resources.jobs import name_faults
+from launch.emulator.resources.store import Resource, Store
+from launch.emulator.running.packages import object_path
 
 COLLECTION = "models"
 DEFAULT = "default"  # the alias of the version that a name without a version means

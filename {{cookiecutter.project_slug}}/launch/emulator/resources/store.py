@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from launch.emulator.errors import ApiError
+from launch.emulator.resources.errors import ApiError
 from launch.faults import FaultError
 
 Resource = dict[str, Any]  # JSON as it goes over the wire; never changed in place

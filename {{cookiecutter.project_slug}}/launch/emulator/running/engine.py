@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launch.emulator.interrupts import signals_as_exceptions
-from launch.emulator.isolation import Isolation, isolation
-from launch.emulator.policy import CRASHES, Ending, Outcome, Phase, Policy, likely_cause_first
-from launch.emulator.process import Ended, Process, Show, open_log, tell
-from launch.emulator.slot import Slot, Status
+from launch.emulator.running.interrupts import signals_as_exceptions
+from launch.emulator.running.isolation import Isolation, isolation
+from launch.emulator.running.policy import CRASHES, Ending, Outcome, Phase, Policy, likely_cause_first
+from launch.emulator.running.process import Ended, Process, Show, open_log, tell
+from launch.emulator.running.slot import Slot, Status
 from launch.replicas import Replica
 
 __all__ = ["Ending", "Execution", "Outcome", "Phase", "Policy", "Status", "run", "signals_as_exceptions"]

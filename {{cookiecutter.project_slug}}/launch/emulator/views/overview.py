@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from heapq import nlargest
 from typing import Any
 
-from launch.emulator.engine import Status
-from launch.emulator.jobs import Jobs
-from launch.emulator.store import Resource, Store
+from launch.emulator.resources.jobs import Jobs
+from launch.emulator.resources.store import Resource, Store
+from launch.emulator.running.engine import Status
 
 KINDS = {
     "customJobs": "custom job",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.emulator.objects import StorageError, name_fault, number
+from launch.emulator.storage.objects import StorageError, name_fault, number
 
 LARGEST_PAGE = 1000
 

@@ -24,9 +24,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from launch.emulator import uploads
-from launch.emulator.buckets import Buckets
-from launch.emulator.objects import BLOCK, Checksums, Object, StorageError, check
+from launch.emulator.storage import uploads
+from launch.emulator.storage.buckets import Buckets
+from launch.emulator.storage.objects import BLOCK, Checksums, Object, StorageError, check
 
 PREFIXES = ("/storage/v1", "/download/storage/v1", "/upload/storage/v1", "/resumable/upload/storage/v1", "/batch")
 WRITES = ("POST", "PUT", "DELETE")  # of an upload; a GET is what any web page may send, as an image's address

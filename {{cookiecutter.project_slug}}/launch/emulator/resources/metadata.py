@@ -26,9 +26,9 @@ from google.cloud.aiplatform_v1.types import (
 )
 from google.protobuf import empty_pb2
 
-from launch.emulator import query
-from launch.emulator.errors import ApiError
-from launch.emulator.store import Resource, Store
+from launch.emulator.resources import query
+from launch.emulator.resources.errors import ApiError
+from launch.emulator.resources.store import Resource, Store
 from launch.spec import as_json
 
 ROOTS = ("metadataStores", "tensorboards")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from launch.emulator.isolation import Isolation
+from launch.emulator.running.isolation import Isolation
 from launch.faults import FaultError
 from launch.replicas import Replica
 

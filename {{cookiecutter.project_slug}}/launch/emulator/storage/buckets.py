@@ -18,9 +18,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from launch.emulator import listing
-from launch.emulator.listing import Page
-from launch.emulator.objects import BLOCK, Checksums, Object, StorageError, check, checksums, name_fault, object_of
+from launch.emulator.storage import listing
+from launch.emulator.storage.listing import Page
+from launch.emulator.storage.objects import (
+    BLOCK,
+    Checksums,
+    Object,
+    StorageError,
+    check,
+    checksums,
+    name_fault,
+    object_of,
+)
 
 # A bucket that jobs use may have a shorter name than the 3 characters that Cloud Storage asks of a new one.
 BUCKET = re.compile("[a-z0-9]([a-z0-9._-]{0,220}[a-z0-9])?")

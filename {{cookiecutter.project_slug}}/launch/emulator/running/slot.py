@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from launch.emulator.process import Process
+from launch.emulator.running.process import Process
 from launch.replicas import Replica
 
 

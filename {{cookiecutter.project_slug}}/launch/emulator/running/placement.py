@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from launch.emulator import laptop
 from launch.emulator.home import Home, output_folder
+from launch.emulator.running import laptop
 from launch.replicas import Commands, Replica, replicas, require_commands
 from launch.spec import Job
 

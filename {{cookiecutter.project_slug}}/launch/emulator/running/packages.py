@@ -18,7 +18,7 @@ from importlib import metadata, util
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from launch.emulator.isolation import Isolation
+from launch.emulator.running.isolation import Isolation
 from launch.faults import FaultError
 from launch.replicas import Replica
 from launch.spec import Job, Pool

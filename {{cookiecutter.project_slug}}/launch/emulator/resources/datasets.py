@@ -14,13 +14,13 @@ from typing import Any
 
 from google.cloud.aiplatform_v1.types import Dataset, ImportDataRequest
 
-from launch.emulator import contents, query, splits
-from launch.emulator.contents import ML_USE, Pieces
-from launch.emulator.errors import ApiError, invalid
-from launch.emulator.jobs import name_faults
-from launch.emulator.packages import object_path
-from launch.emulator.splits import SETS, Assignment
-from launch.emulator.store import Resource, Store, now
+from launch.emulator.resources import contents, query, splits
+from launch.emulator.resources.contents import ML_USE, Pieces
+from launch.emulator.resources.errors import ApiError, invalid
+from launch.emulator.resources.jobs import name_faults
+from launch.emulator.resources.splits import SETS, Assignment
+from launch.emulator.resources.store import Resource, Store, now
+from launch.emulator.running.packages import object_path
 from launch.spec import as_json
 
 COLLECTION = "datasets"

@@ -10,10 +10,10 @@ from typing import Any
 from google.cloud.aiplatform_v1.types import CustomJob, HyperparameterTuningJob
 
 from launch import studies
-from launch.emulator import jobs, search
-from launch.emulator.errors import ApiError, invalid, our_fault, rpc_status
 from launch.emulator.home import Home
-from launch.emulator.jobs import (
+from launch.emulator.resources import jobs, search
+from launch.emulator.resources.errors import ApiError, invalid, our_fault, rpc_status
+from launch.emulator.resources.jobs import (
     CANCELLED,
     CANCELLING,
     ENDED,
@@ -26,8 +26,8 @@ from launch.emulator.jobs import (
     Extras,
     Jobs,
 )
-from launch.emulator.search import Measurement, Search, Suggestion
-from launch.emulator.store import Resource, Store, now
+from launch.emulator.resources.search import Measurement, Search, Suggestion
+from launch.emulator.resources.store import Resource, Store, now
 from launch.replicas import with_arguments
 from launch.spec import Job, as_json
 

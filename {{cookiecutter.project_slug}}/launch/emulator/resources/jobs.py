@@ -15,14 +15,14 @@ from typing import Literal
 from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec, Scheduling
 
 from launch import rules
-from launch.emulator import packages
-from launch.emulator.engine import Ending, Execution, Outcome, Phase, Policy, Status
-from launch.emulator.errors import ApiError, invalid, our_fault, rpc_status
 from launch.emulator.home import Home
-from launch.emulator.isolation import isolation
-from launch.emulator.logs import Journal
-from launch.emulator.placement import place
-from launch.emulator.store import Resource, Store, now
+from launch.emulator.resources.errors import ApiError, invalid, our_fault, rpc_status
+from launch.emulator.resources.logs import Journal
+from launch.emulator.resources.store import Resource, Store, now
+from launch.emulator.running import packages
+from launch.emulator.running.engine import Ending, Execution, Outcome, Phase, Policy, Status
+from launch.emulator.running.isolation import isolation
+from launch.emulator.running.placement import place
 from launch.faults import FaultError
 from launch.replicas import Replica
 from launch.settings import Settings

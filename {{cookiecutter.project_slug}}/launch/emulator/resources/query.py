@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from launch.emulator.errors import ApiError
+from launch.emulator.resources.errors import ApiError
 
 Resource = Mapping[str, Any]
 Predicate = Callable[[Resource], bool]

@@ -13,10 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from launch.emulator.engine import Status
-from launch.emulator.jobs import ENDED, Jobs
-from launch.emulator.overview import Brief, briefs
-from launch.emulator.store import Store
+from launch.emulator.resources.jobs import ENDED, Jobs
+from launch.emulator.resources.store import Store
+from launch.emulator.running.engine import Status
+from launch.emulator.views.overview import Brief, briefs
 
 POLL_SECONDS = 0.25
 LOOKED_AT = 1000  # jobs, the newest

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.emulator.errors import ApiError
-from launch.emulator.packages import object_path
-from launch.emulator.splits import SETS
+from launch.emulator.resources.errors import ApiError
+from launch.emulator.resources.splits import SETS
+from launch.emulator.running.packages import object_path
 
 ML_USE = "aiplatform.googleapis.com/ml_use"
 TITLE = re.compile(r"/(\w+?)(?:_io_format)?_\d[\d.]*\.yaml$")

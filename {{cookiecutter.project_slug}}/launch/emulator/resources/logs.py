@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.emulator import query
-from launch.emulator.errors import ApiError
 from launch.emulator.home import Home
-from launch.emulator.store import Resource, now
+from launch.emulator.resources import query
+from launch.emulator.resources.errors import ApiError
+from launch.emulator.resources.store import Resource, now
 
 # What one may filter and order by. Source: Cloud Logging API v2, LogEntry.
 FIELDS = frozenset(("insertId", "jsonPayload", "labels", "logName", "resource", "severity", "textPayload", "timestamp"))

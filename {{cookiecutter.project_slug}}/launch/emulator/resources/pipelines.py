@@ -15,13 +15,13 @@ from typing import Any
 from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec, TrainingPipeline
 
 from launch import document
-from launch.emulator import datasets, jobs
-from launch.emulator.datasets import Datasets
-from launch.emulator.errors import STATUSES, ApiError, invalid, our_fault, rpc_status
-from launch.emulator.jobs import LONGEST_NAME, STOPPED, Extras, Jobs, name_faults
-from launch.emulator.models import Models
-from launch.emulator.query import camel
-from launch.emulator.store import Resource, Store, now
+from launch.emulator.resources import datasets, jobs
+from launch.emulator.resources.datasets import Datasets
+from launch.emulator.resources.errors import STATUSES, ApiError, invalid, our_fault, rpc_status
+from launch.emulator.resources.jobs import LONGEST_NAME, STOPPED, Extras, Jobs, name_faults
+from launch.emulator.resources.models import Models
+from launch.emulator.resources.query import camel
+from launch.emulator.resources.store import Resource, Store, now
 from launch.spec import Job, JobError, as_json, read, violations
 
 COLLECTION = "trainingPipelines"

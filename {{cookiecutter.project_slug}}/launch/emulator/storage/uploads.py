@@ -13,8 +13,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from launch.emulator.buckets import Buckets
-from launch.emulator.objects import BLOCK, Object, StorageError, checksums
+from launch.emulator.storage.buckets import Buckets
+from launch.emulator.storage.objects import BLOCK, Object, StorageError, checksums
 
 LARGEST_BODY = 10 * 10**6  # bytes of what is read into memory; an object is not
 

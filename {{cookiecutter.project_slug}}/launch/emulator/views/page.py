@@ -17,10 +17,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from launch.emulator import logs, overview
 from launch.emulator.home import Home
-from launch.emulator.jobs import COLLECTION, Jobs
-from launch.emulator.store import Store
+from launch.emulator.resources import logs
+from launch.emulator.resources.jobs import COLLECTION, Jobs
+from launch.emulator.resources.store import Store
+from launch.emulator.views import overview
 
 PAGE = Path(__file__).with_name("page.html")
 LISTED = 1000  # jobs

@@ -1,0 +1,1 @@
+"""Cloud Storage's API over plain folders."""
