@@ -13,6 +13,8 @@ from rich.text import Text
 from launch import local, rules, settings, spec
 from launch.emulator import commands
 from launch.emulator.home import Home
+from launch.emulator.resources.jobs import Options, policy
+from launch.emulator.running.policy import Policy
 from launch.faults import FaultError
 from launch.replicas import limit, with_arguments
 from launch.settings import Settings
@@ -47,6 +49,7 @@ def run(
     arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGS", help="More trainer flags.")] = None,
     max_replicas: Annotated[int | None, typer.Option(min=1, help="At most so many replicas that train.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Empty the job's output folder first.")] = False,
+    restarts: Annotated[bool, typer.Option("--restarts", help="Start again what fails, as the service does.")] = False,
 ) -> None:
     """Run a job in the local Vertex: each replica a process, with the service's environment."""
     ours = settings.load(SETTINGS)
@@ -56,8 +59,9 @@ def run(
         raise JobError(f"{job}: is a tuning job, and this command runs one custom job; {cure}")
     limited = limit(loaded, max_replicas) if max_replicas else loaded
     wanted = with_arguments(limited, arguments or ())
+    starts_again = policy(wanted, Options()) if restarts else Policy()
     try:
-        outcome = local.run(wanted, Home(), os.environ, console, ours.commands, fresh)
+        outcome = local.run(wanted, Home(), os.environ, console, ours.commands, starts_again, fresh)
     except KeyboardInterrupt:
         errors.print("interrupted; every replica was stopped")
         raise typer.Exit(130) from None

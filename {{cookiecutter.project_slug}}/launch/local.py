@@ -33,12 +33,19 @@ def empty_output(job: Job, home: Home) -> None:
 
 
 def run(
-    job: Job, home: Home, environ: Mapping[str, str], console: Console, commands: Commands, fresh: bool = False
+    job: Job,
+    home: Home,
+    environ: Mapping[str, str],
+    console: Console,
+    commands: Commands,
+    policy: Policy,
+    fresh: bool = False,
 ) -> Outcome:
     """Run the job to its end; every line of every replica is shown and kept in a log file.
 
     Args:
         commands: what runs in an image for which the job names no command.
+        policy: what starts again, and how often.
         fresh: whether to forget what earlier runs left in the job's output folder.
     """
     folder = output_folder(job, home)
@@ -50,7 +57,7 @@ def run(
     if fresh:  # only here: a job that cannot run must not forget anything
         empty_output(job, home)
     began = time.monotonic()
-    outcome = engine.run(started, home.logs(job_id), shower(everyone, console), Policy(), isolation(home.buckets))
+    outcome = engine.run(started, home.logs(job_id), shower(everyone, console), policy, isolation(home.buckets))
     conclude(outcome, time.monotonic() - began, folder, home.logs(job_id), console)
     return outcome
 

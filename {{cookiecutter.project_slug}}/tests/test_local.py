@@ -247,6 +247,14 @@ PACKAGE = {
 }
 
 
+def test_with_restarts_a_replica_starts_again_as_in_the_service(project: Path) -> None:
+    twice = "import os; count = os.path.exists('once') + os.path.exists('twice');"
+    write(project, pool(f"{twice} open(('once', 'twice', 'thrice')[count], 'w'); exit(count < 2)"))
+    run = launch(project, "run", "job.yaml", "--restarts")
+    assert run.returncode == 0
+    assert len(lines(run.stdout, "[workerpool0-0] workerpool0-0 exited with code 1; it starts again, restart ")) == 2
+
+
 # Every case is in test_replicas.py and test_packages.py.
 @pytest.mark.parametrize(
     ("task", "words"),
