@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from google.api_core.exceptions import GoogleAPICallError
-from google.auth.exceptions import GoogleAuthError
 from rich.console import Console
 from rich.text import Text
 
@@ -81,8 +79,9 @@ def submit_command(
     if not (yes or typer.confirm("Send it?")):
         raise typer.Exit(1)
     # VERTEX_ENDPOINT: a service on this machine in place of Google's.
-    client = submit.client(ours, os.environ.get("VERTEX_ENDPOINT", ""))
-    name = submit.submit(submit.request(loaded, ours), client)
+    with submit.google_errors():
+        client = submit.client(ours, os.environ.get("VERTEX_ENDPOINT", ""))
+        name = submit.submit(submit.request(loaded, ours), client)
     console.print(f"sent: {name}\n{submit.console_url(name)}")
 
 
@@ -119,8 +118,6 @@ def main() -> None:
         app(prog_name="python -m launch")
     except FaultError as error:
         complain(str(error))
-    except (GoogleAPICallError, GoogleAuthError) as error:
-        complain(f"Google Cloud: {error}")
     except OSError as error:  # a full disk, a folder that is not ours, no network
         complain(str(error))
     raise SystemExit(1)

@@ -1,8 +1,12 @@
 """Send a job to Vertex AI. The request is a value: what `summary` shows is what `submit` sends."""
 
+import contextlib
 import shlex
+from collections.abc import Iterator
 
+from google.api_core.exceptions import GoogleAPICallError
 from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import GoogleAuthError
 from google.cloud.aiplatform_v1 import JobServiceClient
 from google.cloud.aiplatform_v1.types import (
     CreateCustomJobRequest,
@@ -15,11 +19,17 @@ from google.cloud.aiplatform_v1.types import (
 )
 
 from launch import studies
+from launch.faults import FaultError
 from launch.settings import Settings
 from launch.spec import CHIEF, EVALUATORS, REDUCERS, WORKERS, Job, Pool, TuningJob
 
 ROLES = {CHIEF: "chief", WORKERS: "workers", REDUCERS: "servers", EVALUATORS: "evaluators"}
 REQUEST_SECONDS = 60.0
+
+
+class CloudError(FaultError):
+    """Google Cloud refused the job, or does not know who sends it."""
+
 
 Request = CreateCustomJobRequest | CreateHyperparameterTuningJobRequest
 
@@ -78,6 +88,15 @@ def client(settings: Settings, endpoint: str = "") -> JobServiceClient:
             credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call, unused-ignore]
         )
     return JobServiceClient(client_options={"api_endpoint": f"{settings.region}-aiplatform.googleapis.com"})
+
+
+@contextlib.contextmanager
+def google_errors() -> Iterator[None]:
+    """What Google's client raises, as a CloudError for the person at the keyboard."""
+    try:
+        yield
+    except (GoogleAPICallError, GoogleAuthError) as error:
+        raise CloudError(f"Google Cloud: {error}") from None
 
 
 def console_url(name: str) -> str:

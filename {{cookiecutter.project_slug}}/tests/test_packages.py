@@ -147,7 +147,7 @@ def test_what_a_package_needs_and_is_not_here_is_installed_with_it(
 def test_programs_of_the_launchers_environment_see_the_package(buckets: Path, env: dict[str, str]) -> None:
     sdk_package(buckets / ADDRESS.removeprefix("gs://"))
     (replica,) = prepared(job(pool()), env, buckets)
-    # As torchrun does: its first line names the launcher's Python.
+    # As tensorboard does: its first line names the launcher's Python.
     assert "--steps" in output(replica, sys.executable, "-m", MODULE, "--steps")
 
 

@@ -57,7 +57,7 @@ class Environment:
 
     def variables(self, env: Variables) -> dict[str, str]:
         """The variables of a process in this environment; `env` are its others."""
-        # PYTHONPATH: scripts of the launcher's environment, such as torchrun, start the launcher's Python.
+        # PYTHONPATH: scripts of the launcher's environment, such as tensorboard, start the launcher's Python.
         isolation = {ISOLATION: OFF} if _builds_wheels() else {}
         return {
             **env,
