@@ -1,6 +1,5 @@
 """Runs a job in the local Vertex and shows it: the same job file, the same environment, this machine."""
 
-import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -11,10 +10,11 @@ from rich.markup import escape
 from rich.text import Text
 
 from launch.emulator.home import OUTPUT, Home, OutputError, output_folder
+from launch.emulator.resources.logs import payload
 from launch.emulator.running import engine, packages
-from launch.emulator.running.engine import Outcome, Policy
 from launch.emulator.running.isolation import isolation
 from launch.emulator.running.placement import place
+from launch.emulator.running.policy import Outcome, Policy
 from launch.emulator.running.process import Ended, Show
 from launch.replicas import Commands, Replica
 from launch.spec import Job
@@ -89,11 +89,8 @@ def shower(everyone: Sequence[Replica], console: Console) -> Show:
 
 def parse_line(line: str) -> tuple[str, str]:
     """The text and the style of one printed line."""
-    try:
-        entry = json.loads(line) if line.startswith("{") else None
-    except ValueError:
-        entry = None
-    if isinstance(entry, dict) and isinstance(entry.get("message"), str):
+    entry = payload(line)
+    if isinstance(entry.get("message"), str):
         return entry["message"], SEVERITY_STYLES.get(str(entry.get("severity")), "")
     return line, ""
 

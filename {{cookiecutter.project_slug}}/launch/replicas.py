@@ -11,10 +11,9 @@ from types import MappingProxyType
 from typing import Any
 
 from google.cloud.aiplatform_v1.types import CustomJobSpec
-from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
 
 from launch.faults import FaultError
-from launch.spec import CHIEF, EVALUATORS, WORKERS, Job, Pool
+from launch.spec import CHIEF, EVALUATORS, WORKERS, Job, Pool, as_json
 
 TRAINING_POOLS = (CHIEF, WORKERS)
 
@@ -69,6 +68,7 @@ class _Cluster:
     """What all replicas of one run have in common."""
 
     job: Job
+    job_json: Mapping[str, Any]  # the job's spec, as it goes over the wire
     job_id: str
     members: Members
     trial: Mapping[str, str]  # {"trial": ID} in hyperparameter tuning, else empty
@@ -97,7 +97,7 @@ def replicas(
         for pool in job.pools
         if pool.replica_count
     }
-    cluster = _Cluster(job, job_id, members, {"trial": trial} if trial else {}, reducers_as_ps)
+    cluster = _Cluster(job, as_json(job.spec), job_id, members, {"trial": trial} if trial else {}, reducers_as_ps)
     return tuple(
         Replica(pool.index, index, _command(pool, commands), _environment(cluster, pool, index), pool.reduces)
         for pool in job.pools
@@ -162,7 +162,7 @@ def _cluster_spec(cluster: _Cluster, pool: Pool, index: int) -> dict[str, Any]:
         "cluster": {f"workerpool{number}": list(addresses) for number, addresses in cluster.members.items()},
         "environment": "cloud",
         "task": {"type": f"workerpool{pool.index}", "index": index, **cluster.trial},
-        "job": _as_json(cluster.job),
+        "job": cluster.job_json,
     }
 
 
@@ -172,12 +172,8 @@ def _tf_config(cluster: _Cluster, pool: Pool, index: int) -> dict[str, Any]:
         "cluster": {ROLES[number]: list(cluster.members[number]) for number in cluster.members if number not in hidden},
         "environment": "cloud",
         "task": {"type": ROLES[pool.index], "index": index, "cloud": "local", **cluster.trial},
-        "job": json.dumps(_as_json(cluster.job)),
+        "job": json.dumps(cluster.job_json),
     }
-
-
-def _as_json(job: Job) -> dict[str, Any]:
-    return json_format.MessageToDict(CustomJobSpec.pb(job.spec))
 
 
 def _node_level(members: Members, pool: Pool, index: int) -> dict[str, str]:

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from launch.emulator.running import engine
-from launch.emulator.running.engine import Outcome, Policy
 from launch.emulator.running.isolation import Isolation, isolation
 from launch.emulator.running.laptop import first_ephemeral_port, free_addresses
+from launch.emulator.running.policy import Outcome, Policy
 from launch.emulator.running.process import LAST_LINES, LONGEST_LINE, StartError
 from launch.replicas import Replica
 from tests.training import PROJECT, eventually, processes
@@ -245,7 +245,7 @@ LAUNCHER = """
 import json, sys
 from pathlib import Path
 from launch.emulator.running import engine
-from launch.emulator.running.engine import Policy
+from launch.emulator.running.policy import Policy
 from launch.emulator.running.isolation import Isolation
 from launch.replicas import Replica
 

@@ -20,7 +20,7 @@ from launch.emulator.home import Home
 from launch.emulator.resources.jobs import Jobs, Options
 from launch.emulator.resources.logs import Journal
 from launch.emulator.resources.store import Resource, Store
-from launch.emulator.running.engine import Status
+from launch.emulator.running.slot import Status
 from launch.emulator.views import page
 from launch.emulator.views.overview import KINDS, Brief
 from launch.emulator.views.view import View, table

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from launch.emulator.running.engine import Ending, Execution, Outcome, Phase, Policy, Status
+from launch.emulator.running.engine import Execution
 from launch.emulator.running.isolation import Isolation
+from launch.emulator.running.policy import Ending, Outcome, Phase, Policy
+from launch.emulator.running.slot import Status
 from launch.replicas import Replica
 from tests.test_engine import CRASH, FOREVER, ISOLATIONS, deadline, replica
 from tests.training import eventually, processes

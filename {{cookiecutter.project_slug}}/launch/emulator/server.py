@@ -13,7 +13,7 @@ from launch.emulator.resources.models import Models
 from launch.emulator.resources.pipelines import Pipelines
 from launch.emulator.resources.store import Store, StoreError
 from launch.emulator.resources.tuning import Tunings
-from launch.emulator.running import engine
+from launch.emulator.running.interrupts import signals_as_exceptions
 from launch.emulator.running.isolation import isolation
 from launch.emulator.service import Vertex, create_app
 from launch.emulator.views.view import View
@@ -42,7 +42,7 @@ def serve(
         console.print(f"left out {path}: it is no resource; remove it", style="yellow", markup=False)
     config = uvicorn.Config(create_app(vertex), log_level="warning", access_log=False, lifespan="off")
     try:
-        with engine.signals_as_exceptions(), View(vertex.store, vertex.jobs, console):
+        with signals_as_exceptions(), View(vertex.store, vertex.jobs, console):
             uvicorn.Server(config).run(sockets=[listener])
     except KeyboardInterrupt:
         pass

@@ -18,11 +18,13 @@ from launch import rules
 from launch.emulator.home import Home
 from launch.emulator.resources.errors import ApiError, invalid, our_fault, rpc_status
 from launch.emulator.resources.logs import Journal
-from launch.emulator.resources.store import Resource, Store, now
+from launch.emulator.resources.store import Resource, Store
 from launch.emulator.running import packages
-from launch.emulator.running.engine import Ending, Execution, Outcome, Phase, Policy, Status
+from launch.emulator.running.engine import Execution
 from launch.emulator.running.isolation import isolation
 from launch.emulator.running.placement import place
+from launch.emulator.running.policy import Ending, Outcome, Phase, Policy
+from launch.emulator.running.slot import Status
 from launch.faults import FaultError
 from launch.replicas import Replica
 from launch.settings import Settings
@@ -252,7 +254,8 @@ class Jobs:
         def entered(phase: Phase) -> None:
             with self._lock:
                 if not ticket.stopping.is_set():
-                    self._enter(ticket.name, phase)
+                    running = phase is Phase.RUNNING
+                    self._store.enter(ticket.name, RUNNING if running else PENDING, running)
 
         execution = Execution(
             everyone,
@@ -286,12 +289,6 @@ class Jobs:
         """What the pipeline or trial adds to a replica's environment."""
         tuning = {"CLOUD_ML_HP_METRIC_FILE": str(self._home.metrics(ticket.id, replica.name))}
         return {**ticket.extras.env, **(tuning if ticket.extras.trial else {})}
-
-    def _enter(self, name: str, phase: Phase) -> None:
-        state = RUNNING if phase is Phase.RUNNING else PENDING
-        resource = self._store.get(name)
-        first = phase is Phase.RUNNING and "startTime" not in resource
-        self._store.update(name, state=state, **({"startTime": now()} if first else {}))
 
     def _judged(self, ticket: _Ticket, outcome: Outcome) -> tuple[str, Resource | None]:
         if outcome.succeeded:

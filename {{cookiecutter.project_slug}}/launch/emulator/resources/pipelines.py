@@ -21,7 +21,7 @@ from launch.emulator.resources.errors import STATUSES, ApiError, invalid, our_fa
 from launch.emulator.resources.jobs import LONGEST_NAME, STOPPED, Extras, Jobs, name_faults
 from launch.emulator.resources.models import Models
 from launch.emulator.resources.query import camel
-from launch.emulator.resources.store import Resource, Store, now
+from launch.emulator.resources.store import Resource, Store
 from launch.spec import Job, JobError, as_json, read, violations
 
 COLLECTION = "trainingPipelines"
@@ -193,7 +193,8 @@ class Pipelines:
         while job["state"] not in jobs.ENDED:
             with self._lock:
                 if job["state"] in OF_JOB and not pipeline.cancelled:
-                    self._enter(pipeline.name, OF_JOB[job["state"]])
+                    state = OF_JOB[job["state"]]
+                    self._store.enter(pipeline.name, state, state == RUNNING)
             job = self._moved_on(pipeline.job, job["state"])
         return job
 
@@ -222,10 +223,6 @@ class Pipelines:
         )
         named = {"name": uploaded["name"], "versionId": uploaded["versionId"]}
         self._store.update(pipeline.name, modelToUpload=model | named)
-
-    def _enter(self, name: str, state: str) -> None:
-        first = state == RUNNING and "startTime" not in self._store.get(name)
-        self._store.update(name, state=state, **({"startTime": now()} if first else {}))
 
     def _stop(self, pipeline: _Pipeline) -> None:
         pipeline.cancelled = True

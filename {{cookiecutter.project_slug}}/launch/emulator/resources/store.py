@@ -95,6 +95,12 @@ class Store:
                 logging.warning("%s cannot be written: %s; make room", name, error.strerror)
             return self._keep(name, changed)
 
+    def enter(self, name: str, state: str, running: bool) -> Resource:
+        """Another state; what runs for the first time has started now. Raises ApiError NOT_FOUND."""
+        with self._changed:
+            first = running and "startTime" not in self.get(name)
+            return self.update(name, state=state, **({"startTime": now()} if first else {}))
+
     def end(self, name: str, state: str, error: Mapping[str, Any] | None = None) -> Resource:
         """What has a state has come to its last one; raises ApiError NOT_FOUND."""
         return self.update(name, state=state, endTime=now(), error=error)

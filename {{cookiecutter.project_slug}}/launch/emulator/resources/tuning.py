@@ -135,7 +135,7 @@ class Tunings:
         """A tuning job's thread."""
         with self._lock:
             if not study.cancelled.is_set():
-                self._store.update(study.name, state=RUNNING, startTime=now())
+                self._store.enter(study.name, RUNNING, running=True)
         state, error = self._end(study)
         with self._lock:  # or `cancel` could overwrite the end
             self._store.end(study.name, state, error)

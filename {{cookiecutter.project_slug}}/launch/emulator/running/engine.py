@@ -20,8 +20,6 @@ from launch.emulator.running.process import Ended, Process, Show, open_log, tell
 from launch.emulator.running.slot import Slot, Status
 from launch.replicas import Replica
 
-__all__ = ["Ending", "Execution", "Outcome", "Phase", "Policy", "Status", "run", "signals_as_exceptions"]
-
 PRIMARY = "workerpool0-0"
 
 # After a first failure others follow within moments, and one of those may be the cause.

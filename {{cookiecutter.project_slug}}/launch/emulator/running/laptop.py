@@ -78,6 +78,12 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
     """Indices of the NVIDIA GPUs that this shell may use."""
     if "CUDA_VISIBLE_DEVICES" in environ:
         return [gpu for gpu in environ["CUDA_VISIBLE_DEVICES"].split(",") if gpu]
+    return _installed_gpus()
+
+
+@functools.cache
+def _installed_gpus() -> list[str]:
+    """Asked once: nvidia-smi takes up to a second, and the service places a job in milliseconds."""
     try:
         listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

@@ -7,7 +7,7 @@ from typing import Any
 
 from launch.emulator.resources.jobs import Jobs
 from launch.emulator.resources.store import Resource, Store
-from launch.emulator.running.engine import Status
+from launch.emulator.running.slot import Status
 
 KINDS = {
     "customJobs": "custom job",

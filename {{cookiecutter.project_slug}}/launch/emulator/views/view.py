@@ -15,7 +15,7 @@ from rich.text import Text
 
 from launch.emulator.resources.jobs import ENDED, Jobs
 from launch.emulator.resources.store import Store
-from launch.emulator.running.engine import Status
+from launch.emulator.running.slot import Status
 from launch.emulator.views.overview import Brief, briefs
 
 POLL_SECONDS = 0.25
