@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 from google.api_core.exceptions import Conflict, GoogleAPICallError
-from google.auth.credentials import AnonymousCredentials
 from google.cloud import aiplatform
 from google.cloud.aiplatform import hyperparameter_tuning as hpt
-from google.cloud.aiplatform import jobs as sdk_jobs
-from google.cloud.aiplatform import training_jobs as sdk_training_jobs
 from google.cloud.aiplatform.metadata import metadata as sdk_metadata
 
+from tests.sdk import init, prepare
 from tests.vertex import PARENT, Service, script, service
 
 ACCOUNT = "trainer@p.iam.gserviceaccount.com"
@@ -32,24 +30,9 @@ def vertex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(autouse=True)
 def _client(vertex: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", vertex.endpoint)
-    monkeypatch.setattr(sdk_jobs, "_JOB_WAIT_TIME", 0.2)
-    monkeypatch.setattr(sdk_training_jobs, "_JOB_WAIT_TIME", 0.2)
-    init(vertex)
+    prepare(vertex, monkeypatch)
     yield
     sdk_metadata._experiment_tracker.reset()
-
-
-def init(vertex: Service, **more: Any) -> None:
-    aiplatform.init(
-        project="p",
-        location="us-central1",
-        staging_bucket="gs://b",
-        api_endpoint=vertex.endpoint,
-        api_transport="rest",
-        credentials=AnonymousCredentials(),
-        **more,
-    )
 
 
 def job(code: str) -> aiplatform.CustomJob:

@@ -12,11 +12,10 @@ from google.api_core.exceptions import BadRequest, NotFound
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import aiplatform, storage
 from google.cloud.aiplatform import hyperparameter_tuning as hpt
-from google.cloud.aiplatform import jobs as sdk_jobs
-from google.cloud.aiplatform import training_jobs as sdk_training_jobs
 from google.cloud.aiplatform_v1 import JobServiceClient
 from google.cloud.aiplatform_v1.types import CustomJob
 
+from tests.sdk import prepare
 from tests.vertex import PARENT, Service, custom_job, script, service
 
 PREBUILT = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest"
@@ -54,18 +53,7 @@ def vertex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(autouse=True)
 def _client(vertex: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the service prints for users of the SDK; and quicker looks than Google's every five seconds."""
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", vertex.endpoint)
-    aiplatform.init(
-        project="p",
-        location="us-central1",
-        staging_bucket="gs://b",
-        api_endpoint=vertex.endpoint,
-        api_transport="rest",
-        credentials=AnonymousCredentials(),
-    )
-    monkeypatch.setattr(sdk_jobs, "_JOB_WAIT_TIME", 0.2)
-    monkeypatch.setattr(sdk_training_jobs, "_JOB_WAIT_TIME", 0.2)
+    prepare(vertex, monkeypatch)
 
 
 def test_the_lines_that_the_service_prints_are_all_it_takes(vertex: Service) -> None:
