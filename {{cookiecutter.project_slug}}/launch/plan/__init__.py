@@ -1,0 +1,1 @@
+"""What a job will need, cost and gain, before it is sent."""

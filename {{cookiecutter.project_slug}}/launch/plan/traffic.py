@@ -1,0 +1,83 @@
+"""What one sum of all gradients puts on the network between machines: bytes and seconds.
+
+Three ways to sum, S bytes of gradients, M machines with G GPUs each, N = M x G:
+
+* flat ring: one ring through every GPU, as NCCL makes it by default. A machine sends 2 (N - 1) / N x S, since that
+  much crosses each link of the ring. Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce", 2009.
+* hierarchical ring: first summed inside each machine, then a ring of machines: 2 (M - 1) / M x S.
+* reducers: a machine sends its sum once, S, and receives the result once. Each of R reducers takes in, and gives
+  out, M x S / R. Source: Vertex AI, "Distributed training", Reduction Server; formulas in docs/planner.md.
+
+Seconds are the time that the slowest network card is busy: a lower bound, without latency, without what the GPUs of
+a machine send each other, and without the time to add. Network cards send and receive at once.
+"""
+
+import math
+from dataclasses import dataclass
+
+VPC_MTU = 1460  # bytes; the default of Google's networks. Source: Google Cloud, "Maximum transmission unit"
+IP_AND_TCP, ETHERNET = 52, 14  # bytes of headers in each packet; TCP with timestamps
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Machines that train together."""
+
+    count: int
+    gpus: int  # of one machine
+    gbps: float  # of one machine's network card, in Gbit/s
+
+
+@dataclass(frozen=True)
+class Reducers:
+    """Machines that only sum."""
+
+    count: int
+    gbps: float  # of one machine's network card, in Gbit/s
+
+
+def payload(mtu: int) -> float:
+    """The share of a network's rate that carries data, the rest being headers; 0.956 for an MTU of 1500 bytes."""
+    return (mtu - IP_AND_TCP) / (mtu + ETHERNET)
+
+
+def ring_bytes(size: float, members: int) -> float:
+    """What each member of a ring sends to sum `size` bytes: nothing alone, almost 2 x size among many."""
+    return 2 * (members - 1) / members * size
+
+
+def flat_ring_bytes(size: float, machines: Machines) -> float:
+    """What each machine sends when every GPU is a member of the ring; 0 for a machine alone."""
+    return ring_bytes(size, machines.count * machines.gpus) if machines.count > 1 else 0.0
+
+
+def hierarchical_ring_bytes(size: float, machines: Machines) -> float:
+    """What each machine sends when the GPUs of one are summed first."""
+    return ring_bytes(size, machines.count)
+
+
+def reducers_bytes(size: float, machines: Machines) -> float:
+    """What each machine sends to the reducers together; 0 for a machine alone."""
+    return size if machines.count > 1 else 0.0
+
+
+def seconds(sent: float, gbps: float, mtu: int = VPC_MTU) -> float:
+    """Seconds to send so many bytes at so many Gbit/s."""
+    return 8 * sent / (payload(mtu) * gbps * 1e9)
+
+
+def reducers_seconds(size: float, machines: Machines, reducers: Reducers, mtu: int = VPC_MTU) -> float:
+    """Seconds until all machines have the sum: the slower of a machine's card and a reducer's."""
+    sent = reducers_bytes(size, machines)
+    of_a_reducer = sent * machines.count / reducers.count
+    return max(seconds(sent, machines.gbps, mtu), seconds(of_a_reducer, reducers.gbps, mtu))
+
+
+def break_even_reducers(machines: Machines, reducer_gbps: float, members: int) -> float:
+    """So many reducers are as fast as a ring of `members`, fewer are slower; infinite for a machine alone.
+
+    From M x S / (R x r) = 2 (n - 1) / n x S / w. A ring of two cannot be beaten: there it is all that are useful.
+    """
+    if machines.count < 2:
+        return math.inf
+    return machines.count * machines.gbps * members / (2 * (members - 1) * reducer_gbps)
