@@ -81,7 +81,7 @@ def one_chief(job: Job, settings: Settings) -> Findings:
 
 
 def pool_count(job: Job, settings: Settings) -> Findings:
-    count, limit = len(job.spec.worker_pool_specs), catalog.limits().pools
+    count, limit = len(job.spec.worker_pool_specs), settings.catalog.limits.pools
     if count > limit:
         fault = f"has {count} pools, and Vertex AI takes {limit}"
         cure = "keep the chief, workers, reducers and evaluators, in this order"
@@ -121,11 +121,11 @@ def tasks_complete(job: Job, settings: Settings) -> Findings:
 
 
 def machine_known(job: Job, settings: Settings) -> Findings:
-    known = catalog.machines()
+    known = settings.catalog.machines
     for pool in job.pools:
         name = pool.machine_type
         if name and name not in known:
-            fault = f'"{name}" is none of the {len(known)} types offered for training on {catalog.compiled()}'
+            fault = f'"{name}" is none of the {len(known)} types offered for training on {settings.catalog.compiled}'
             family = [other for other in known if other.startswith(name.partition("-")[0])]
             guess = nearest(name, family) or nearest(name, known)
             cure = f"did you mean {guess}?" if guess else "choose one in launch/machines.yaml"
@@ -133,17 +133,17 @@ def machine_known(job: Job, settings: Settings) -> Findings:
 
 
 def accelerators_fit(job: Job, settings: Settings) -> Findings:
-    for pool, machine in _machines(job.pools):
+    for pool, machine in _machines(settings, job.pools):
         kind, count = pool.accelerator, pool.accelerator_count
         without = not (kind or count or machine.needs_gpus)
         if not (machine.tpu or without or count in machine.gpus.get(kind, ())):
-            cure = _accelerators_of(machine)
-            yield Finding("accelerator-fit", pool.at("machineSpec"), _misfit(pool, machine), cure)
+            cure = _accelerators_of(settings, machine)
+            yield Finding("accelerator-fit", pool.at("machineSpec"), _misfit(settings, pool, machine), cure)
 
 
 def accelerators_retired(job: Job, settings: Settings) -> Findings:
-    for pool, machine in _machines(job.pools):
-        reason = catalog.retired_accelerators().get(pool.accelerator)
+    for pool, machine in _machines(settings, job.pools):
+        reason = settings.catalog.retired_accelerators.get(pool.accelerator)
         if reason and pool.accelerator in machine.gpus:
             fault = f"{pool.accelerator} may be refused: {reason}"
             place = pool.at("machineSpec.acceleratorType")
@@ -151,7 +151,7 @@ def accelerators_retired(job: Job, settings: Settings) -> Findings:
 
 
 def tpu_alone(job: Job, settings: Settings) -> Findings:
-    for pool, machine in _machines(job.pools):
+    for pool, machine in _machines(settings, job.pools):
         topology = pool.spec.machine_spec.tpu_topology
         if machine.tpu and (len(job.pools), pool.replica_count) != (1, 1):
             cure = "keep pool 0 alone and choose a larger tpuTopology"
@@ -164,13 +164,13 @@ def tpu_alone(job: Job, settings: Settings) -> Findings:
 
 def region_named(job: Job, settings: Settings) -> Findings:
     if not re.fullmatch("[a-z]+-[a-z]+[0-9]+", settings.region):
-        cure = did_you_mean(settings.region, catalog.regions())
+        cure = did_you_mean(settings.region, settings.catalog.regions)
         yield Finding("region-name", REGION, f'"{settings.region}" is no region of Google Cloud', cure)
 
 
 def region_offers(job: Job, settings: Settings) -> Findings:
-    regions = catalog.regions()
-    for pool, machine in _machines(job.pools):
+    regions = settings.catalog.regions
+    for pool, machine in _machines(settings, job.pools):
         kind = pool.accelerator or machine.tpu
         there = [region for region, kinds in regions.items() if kind in kinds]
         if there and settings.region not in there:
@@ -199,7 +199,7 @@ def reducers_plain(job: Job, settings: Settings) -> Findings:
 
 
 def reducers_gain(job: Job, settings: Settings) -> Findings:
-    gpus = [pool for pool in job.training_pools if _has_gpus(pool)]
+    gpus = [pool for pool in job.training_pools if _has_gpus(settings, pool)]
     machine_count = sum(pool.replica_count for pool in gpus)
     for reducers in job.reducers:
         if machine_count < 2:
@@ -211,10 +211,10 @@ def reducers_gain(job: Job, settings: Settings) -> Findings:
 
 
 def reducers_near(job: Job, settings: Settings) -> Findings:
-    registries = {image.partition("/")[0] for image in catalog.reduction_server_images().values()}
+    registries = {image.partition("/")[0] for image in settings.catalog.reduction_server_images.values()}
     for pool in job.reducers:
         host = pool.spec.container_spec.image_uri.partition("/")[0]
-        near = _nearest_image(settings.region)
+        near = _nearest_image(settings)
         if near and host in registries and not near.startswith(host):
             fault = f"{host} is far from {settings.region}"
             place = pool.at("containerSpec.imageUri")
@@ -222,10 +222,10 @@ def reducers_near(job: Job, settings: Settings) -> Findings:
 
 
 def reducers_enough(job: Job, settings: Settings) -> Findings:
-    workers = [(pool.replica_count, _gbps(pool)) for pool in job.training_pools]
+    workers = [(pool.replica_count, _gbps(settings, pool)) for pool in job.training_pools]
     total = sum(count * gbps for count, gbps in workers)
     for pool in job.reducers:
-        gbps = _gbps(pool)
+        gbps = _gbps(settings, pool)
         if gbps and all(speed for _, speed in workers) and pool.replica_count * gbps < total:
             fault = f"{pool.replica_count} x {gbps:g} Gbps slow down pools 0 and 1, which send {total:g} Gbps"
             cure = f"set it to {catalog.reducers_needed(1, total, gbps)}"
@@ -233,7 +233,7 @@ def reducers_enough(job: Job, settings: Settings) -> Findings:
 
 
 def reducers_off_fabric(job: Job, settings: Settings) -> Findings:
-    for pool, machine in _machines(job.training_pools if job.reducers else ()):
+    for pool, machine in _machines(settings, job.training_pools if job.reducers else ()):
         if machine.fabric_gbps:
             fault = f"its GPUs have their own {machine.fabric_gbps:g} Gbps network, without the reducers"
             place = pool.at("machineSpec.machineType")
@@ -249,7 +249,7 @@ def flex_start_machines(job: Job, settings: Settings) -> Findings:
 
 
 def flex_start_accelerators(job: Job, settings: Settings) -> Findings:
-    offered = catalog.limits().flex_start_accelerators
+    offered = settings.catalog.limits.flex_start_accelerators
     for pool in job.training_pools if _strategy(job) == "FLEX_START" else ():
         if pool.accelerator not in offered:
             fault = f"FLEX_START is offered for {', '.join(offered)}"
@@ -258,7 +258,7 @@ def flex_start_accelerators(job: Job, settings: Settings) -> Findings:
 
 
 def timeout(job: Job, settings: Settings) -> Findings:
-    scheduling, longest = job.spec.scheduling, timedelta(seconds=catalog.limits().flex_start_seconds)
+    scheduling, longest = job.spec.scheduling, timedelta(seconds=settings.catalog.limits.flex_start_seconds)
     if "timeout" in scheduling and not scheduling.timeout:
         cure = "write the longest run you would pay for, such as 3600s"
         yield Finding("timeout", "scheduling.timeout", "leaves the job no time", cure)
@@ -268,14 +268,14 @@ def timeout(job: Job, settings: Settings) -> Findings:
 
 
 def strategy_current(job: Job, settings: Settings) -> Findings:
-    instead = catalog.limits().deprecated_strategies.get(_strategy(job))
+    instead = settings.catalog.limits.deprecated_strategies.get(_strategy(job))
     if instead:
         fault = f"{_strategy(job)} is deprecated"
         yield Finding("strategy-deprecated", "scheduling.strategy", fault, f"write {instead}", "warning")
 
 
 def disks(job: Job, settings: Settings) -> Findings:
-    types, (smallest, largest) = catalog.limits().disk_types, catalog.limits().disk_gb
+    types, (smallest, largest) = settings.catalog.limits.disk_types, settings.catalog.limits.disk_gb
     for pool in job.pools:
         size, kind = pool.spec.disk_spec.boot_disk_size_gb, pool.spec.disk_spec.boot_disk_type
         if size and not smallest <= size <= largest:
@@ -287,7 +287,7 @@ def disks(job: Job, settings: Settings) -> Findings:
 
 
 def environment(job: Job, settings: Settings) -> Findings:
-    limit = catalog.limits().env
+    limit = settings.catalog.limits.env
     for pool in job.pools:
         if len(pool.env) > limit:
             fault = f"has {len(pool.env)} variables, and Vertex AI takes {limit}"
@@ -363,48 +363,48 @@ def _in_trial(finding: Finding) -> Finding:
     return finding if finding.place == REGION else replace(finding, place=f"trialJobSpec.{finding.place}")
 
 
-def _machines(pools: tuple[Pool, ...]) -> Iterator[tuple[Pool, Machine]]:
+def _machines(settings: Settings, pools: tuple[Pool, ...]) -> Iterator[tuple[Pool, Machine]]:
     """Pools with what is known of their machine type; `machine_known` reports the others."""
     for pool in pools:
-        machine = catalog.machine(pool.machine_type)
+        machine = settings.catalog.machine(pool.machine_type)
         if machine is not None:
             yield pool, machine
 
 
-def _has_gpus(pool: Pool) -> bool:
+def _has_gpus(settings: Settings, pool: Pool) -> bool:
     """True, too, for a machine type that is not known: `machine_known` reports it."""
-    machine = catalog.machine(pool.machine_type)
+    machine = settings.catalog.machine(pool.machine_type)
     return bool(pool.accelerator) or machine is None or machine.needs_gpus
 
 
-def _misfit(pool: Pool, machine: Machine) -> str:
+def _misfit(settings: Settings, pool: Pool, machine: Machine) -> str:
     kind, count = pool.accelerator, pool.accelerator_count
     if not kind and not count:
         return f"{machine.name} comes with GPUs, which the file must state"
-    retired = "" if kind in machine.gpus else catalog.retired_accelerators().get(kind, "")
+    retired = "" if kind in machine.gpus else settings.catalog.retired_accelerators.get(kind, "")
     fault = f"{machine.name} cannot have {count} x {kind or '(no acceleratorType)'}"
     return f"{fault}: {retired}" if retired else fault
 
 
-def _accelerators_of(machine: Machine) -> str:
+def _accelerators_of(settings: Settings, machine: Machine) -> str:
     """The cure for accelerators that do not fit: what to write for this machine."""
     if not machine.gpus:
         return "remove acceleratorType and acceleratorCount, or choose a machine with GPUs"
     if machine.needs_gpus:
         kind, (count,) = next(iter(machine.gpus.items()))
         return f"write acceleratorType: {kind} and acceleratorCount: {count}"
-    current = sorted(machine.gpus.keys() - catalog.retired_accelerators().keys())
+    current = sorted(machine.gpus.keys() - settings.catalog.retired_accelerators.keys())
     choices = [f"{'/'.join(map(str, machine.gpus[kind]))} x {kind}" for kind in current]
     return f"use {' or '.join(choices)}"
 
 
-def _gbps(pool: Pool) -> float:
-    return catalog.network_gbps(pool.machine_type, pool.accelerator, pool.accelerator_count) or 0
+def _gbps(settings: Settings, pool: Pool) -> float:
+    return settings.catalog.network_gbps(pool.machine_type, pool.accelerator, pool.accelerator_count) or 0
 
 
-def _nearest_image(region: str) -> str:
+def _nearest_image(settings: Settings) -> str:
     try:
-        return catalog.reduction_server_image(region)
+        return settings.catalog.reduction_server_image(settings.region)
     except ValueError:  # `region_named` reports it
         return ""
 

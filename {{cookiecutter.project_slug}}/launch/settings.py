@@ -1,11 +1,14 @@
 """The only cloud settings, vertex.toml: where jobs run, under which account, from which image."""
 
+import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from launch import catalog
+from launch.catalog import Catalog
 from launch.faults import FaultError, did_you_mean, read_text
 
 
@@ -23,6 +26,13 @@ class Settings:
     image: str
     service_account: str = ""  # "" is Vertex AI's own service agent
     commands: Mapping[str, Sequence[str]] = field(default_factory=dict)  # image -> its entry point, for this machine
+    prices: Mapping[str, float] = field(default_factory=dict)  # machine or GPU type -> USD per hour, as billed
+    machines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # machine type -> what launch/ should know
+
+    @property
+    def catalog(self) -> Catalog:
+        """What Vertex AI offers, with what this file knows better."""
+        return catalog.with_own(catalog.standard(), self.machines, self.prices)
 
 
 def load(path: Path) -> Settings:
@@ -46,8 +56,8 @@ def _faults(table: Mapping[str, Any]) -> Iterator[str]:
     for key, value in table.items():
         if key not in known:
             yield f'unknown key "{key}"; {_cure(key, value, known)}'
-        elif key == "commands":
-            yield from _command_faults(value)
+        elif key in TABLES:
+            yield from _table_faults(key, value)
         elif not isinstance(value, str):
             yield f'{key}: must be text, not {_kind(value)}; write {key} = "..."'
         elif not value and _required(known[key]):
@@ -59,16 +69,61 @@ def _faults(table: Mapping[str, Any]) -> Iterator[str]:
         yield "bucket: has gs:// before its name; write the name alone"
 
 
-def _command_faults(commands: object) -> Iterator[str]:
-    example = '["python", "-m", "trainer.task"]'
-    if not isinstance(commands, dict):
-        yield f'commands: must be a table, not {_kind(commands)}; write [commands] and below it "IMAGE" = {example}'
+def _table_faults(key: str, table: object) -> Iterator[str]:
+    meant, example, faults = TABLES[key]
+    if not isinstance(table, dict):
+        yield f"{key}: must be a table, not {_kind(table)}; write [{key}] and below it {example}"
         return
-    for image, command in commands.items():
-        if isinstance(command, dict):  # what TOML makes of dots without quotes
-            yield f'commands: the image {image}... is not in quotes; write "IMAGE" = {example}'
-        elif not (isinstance(command, list) and command and all(isinstance(word, str) for word in command)):
-            yield f'commands: "{image}": must be a list of words; write "{image}" = {example}'
+    for name, value in table.items():
+        if isinstance(value, dict) and key != "machines":  # what TOML makes of dots without quotes
+            yield f"{key}: the {meant} {name}... is not in quotes; write {example}"
+        else:
+            yield from faults(name, value)
+
+
+def _command_faults(image: str, command: object) -> Iterator[str]:
+    if not (isinstance(command, list) and command and all(isinstance(word, str) for word in command)):
+        yield f'commands: "{image}": must be a list of words; write "{image}" = {COMMAND}'
+
+
+def _price_faults(name: str, price: object) -> Iterator[str]:
+    if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < math.inf:
+        yield f'prices: "{name}": must be a number of USD per hour; write "{name}" = 1.25'
+    elif name not in {**catalog.standard().machines, **catalog.standard().accelerators}:
+        guess = did_you_mean(name, [*catalog.standard().machines, *catalog.standard().accelerators])
+        yield f'prices: "{name}" is no machine type or GPU; {guess}'
+
+
+def _machine_faults(name: str, row: object) -> Iterator[str]:
+    if not isinstance(row, dict):
+        yield f'machines: "{name}": must be a table; write [machines.{name}] and below it vcpus = 4'
+        return
+    for key, value in row.items():
+        if key not in MACHINE_KEYS:
+            yield f"machines.{name}: unknown key {key}; {did_you_mean(key, MACHINE_KEYS)}"
+        elif key == "gpus":
+            yield from _gpu_faults(name, value)
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            yield f"machines.{name}: {key} must be a number above 0; write {key} = 4"
+    if name not in catalog.standard().machines and not {"vcpus", "memory_gb", "gbps"} <= row.keys():
+        yield f"machines.{name}: is a new type; write its vcpus, memory_gb and gbps"
+
+
+def _gpu_faults(name: str, gpus: object) -> Iterator[str]:
+    counts = gpus.values() if isinstance(gpus, dict) else [None]
+    if not all(isinstance(count, list) and count and all(type(one) is int for one in count) for count in counts):
+        yield f"machines.{name}: gpus must have lists of counts; write gpus = {{NVIDIA_L4 = [1, 2]}}"
+
+
+COMMAND = '["python", "-m", "trainer.task"]'
+MACHINE_KEYS = ("vcpus", "memory_gb", "gbps", "fabric_gbps", "gpus")
+
+# The tables: what their keys are, a line of one, and what finds the faults of a line.
+TABLES: Mapping[str, tuple[str, str, Callable[[str, object], Iterator[str]]]] = {
+    "commands": ("image", f'"IMAGE" = {COMMAND}', _command_faults),
+    "prices": ("type", '"n1-highcpu-16" = 0.65', _price_faults),
+    "machines": ("type", "[machines.c3-standard-8]", _machine_faults),
+}
 
 
 def _required(definition: "Field[Any]") -> bool:
@@ -77,7 +132,7 @@ def _required(definition: "Field[Any]") -> bool:
 
 def _cure(key: str, value: object, known: Mapping[str, object]) -> str:
     if isinstance(value, dict):
-        return f"the only table is [commands], so remove the line [{key}]"
+        return f"the tables are {', '.join(f'[{name}]' for name in TABLES)}, so remove the line [{key}]"
     return did_you_mean(key, known)
 
 

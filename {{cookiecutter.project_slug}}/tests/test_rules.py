@@ -14,8 +14,9 @@ from launch.spec import Job, TuningJob, parse
 Part = Mapping[str, object]  # of a job, in the API's camelCase
 Edits = dict[str, object]  # values by path, such as workerPoolSpecs.0.replicaCount
 
+CATALOG = catalog.standard()
 SETTINGS = Settings("demo", "us-central1", "demo-data", "us-central1-docker.pkg.dev/demo/training/trainer:1")
-REDUCER_IMAGE = catalog.reduction_server_image("us-central1")
+REDUCER_IMAGE = CATALOG.reduction_server_image("us-central1")
 A100 = {"machineType": "a2-highgpu-8g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 8}
 H100 = {"machineType": "a3-highgpu-8g", "acceleratorType": "NVIDIA_H100_80GB", "acceleratorCount": 8}
 ONE_L4 = {"machineType": "g2-standard-8", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 1}
@@ -108,7 +109,7 @@ ERRORS: list[Row] = [
     (
         "machine-unknown",
         chief({"machineType": "n1-standard-5"}),
-        ['"n1-standard-5"', f"{len(catalog.machines())} types", "did you mean n1-standard-"],
+        ['"n1-standard-5"', f"{len(CATALOG.machines)} types", "did you mean n1-standard-"],
     ),
     ("machine-unknown", {f"{P1}.machineSpec.machineType": "a2-megagpu-8g"}, ["did you mean a2-megagpu-16g?"]),
     ("machine-unknown", chief({"machineType": "mainframe"}), ["launch/machines.yaml"]),
@@ -212,7 +213,7 @@ WARNINGS: list[Row] = [
     ("reducer-gain", both(ONE_L4), ["two machines with one GPU each", "remove pool 2"]),
     (
         "reducer-image",
-        {f"{P2}.containerSpec.imageUri": catalog.reduction_server_image("asia-east1")},
+        {f"{P2}.containerSpec.imageUri": CATALOG.reduction_server_image("asia-east1")},
         ["asia-docker.pkg.dev", REDUCER_IMAGE],
     ),
     ("reducer-count", {f"{P2}.replicaCount": 12}, ["12 x 32 Gbps", "400 Gbps", "set it to 13"]),
@@ -279,7 +280,7 @@ def test_a_region_that_cannot_be_one_is_an_error_and_a_near_one_offered() -> Non
 
 
 def test_reducers_from_the_registry_of_the_region_are_right() -> None:
-    job = edited({f"{P2}.containerSpec.imageUri": catalog.reduction_server_image("europe-west4")})
+    job = edited({f"{P2}.containerSpec.imageUri": CATALOG.reduction_server_image("europe-west4")})
     assert findings(job, replace(SETTINGS, region="europe-west4")) == []
 
 

@@ -15,7 +15,11 @@ image = "us-central1-docker.pkg.dev/demo/training/trainer:1"
 MALFORMED = [
     ("misspelt key", GOOD + 'regoin = "us-east1"', ['unknown key "regoin"', "did you mean region?"]),
     ("strange key", GOOD + 'colour = "red"', ['unknown key "colour"', "use one of project, region"]),
-    ("a table", GOOD + "[vertex]", ['unknown key "vertex"', "the only table is [commands]", "[vertex]"]),
+    (
+        "a table",
+        GOOD + "[vertex]",
+        ['unknown key "vertex"', "the tables are [commands], [prices], [machines]", "[vertex]"],
+    ),
     ("no table", GOOD + 'commands = "python"', ["commands: must be a table, not text", "write [commands]"]),
     (
         "a command in one text",
@@ -25,6 +29,26 @@ MALFORMED = [
     ("an empty command", GOOD + '[commands]\n"trainer:1" = []', ['"trainer:1": must be a list of words']),
     ("a number in a command", GOOD + '[commands]\n"trainer:1" = ["x", 1]', ['"trainer:1": must be a list of words']),
     ("an image without quotes", GOOD + '[commands]\ngcr.io = ["x"]', ["the image gcr... is not in quotes"]),
+    (
+        "a price in words",
+        GOOD + '[prices]\n"n1-highcpu-16" = "cheap"',
+        ["prices:", "USD per hour", '"n1-highcpu-16" = 1.25'],
+    ),
+    ("a price below zero", GOOD + '[prices]\n"n1-highcpu-16" = -1', ["must be a number of USD per hour"]),
+    (
+        "a price of nothing",
+        GOOD + '[prices]\n"n1-highcpu16" = 1',
+        ["no machine type or GPU", "did you mean n1-highcpu-16?"],
+    ),
+    ("a machine half told", GOOD + "[machines.c9-standard-8]\nvcpus = 8", ["is a new type", "memory_gb and gbps"]),
+    (
+        "a machine of strange keys",
+        GOOD + "[machines.n1-highcpu-16]\ncpu = 8",
+        ["unknown key cpu", "did you mean vcpus?"],
+    ),
+    ("a machine of no size", GOOD + "[machines.n1-highcpu-16]\ngbps = 0", ["gbps must be a number above 0"]),
+    ("GPUs without counts", GOOD + "[machines.n1-highcpu-16]\ngpus = {NVIDIA_L4 = 1}", ["lists of counts", "[1, 2]"]),
+    ("a machine in a word", GOOD + '[machines]\nn1 = "big"', ['machines: "n1": must be a table']),
     (
         "missing key",
         GOOD.replace('bucket = "demo-data"', ""),
@@ -64,6 +88,15 @@ def test_images_are_mapped_to_what_they_run(tmp_path: Path) -> None:
     assert load(path).commands == {"gcr.io/demo/trainer:1": ["python", "-m", "trainer.task"]}
     path.write_text(GOOD)
     assert load(path).commands == {}
+
+
+def test_what_is_known_better_here_goes_into_the_catalog(tmp_path: Path) -> None:
+    path = tmp_path / "vertex.toml"
+    path.write_text(GOOD + '[prices]\n"n1-highcpu-16" = 0.5\n[machines.n1-highcpu-16]\ngbps = 20\n')
+    machine = load(path).catalog.machines["n1-highcpu-16"]
+    assert machine.price is not None
+    assert machine.price.usd == 0.5
+    assert machine.gbps == 20
 
 
 @pytest.mark.parametrize("line", ["", 'service_account = ""'])
