@@ -14,6 +14,8 @@ from launch.emulator.home import Home
 from launch.emulator.resources.jobs import Options, policy
 from launch.emulator.running.policy import Policy
 from launch.faults import FaultError
+from launch.plan import commands as planning
+from launch.plan.planner import MFU
 from launch.replicas import limit, with_arguments
 from launch.settings import Settings
 from launch.spec import Job, JobError, TuningJob
@@ -66,6 +68,41 @@ def run(
     raise typer.Exit(0 if outcome.succeeded else 1)
 
 
+@app.command("plan")
+def plan_command(
+    jobs: Annotated[list[Path], typer.Argument(metavar="JOB...", help="A job file; several with --compare.")],
+    compare: Annotated[bool, typer.Option("--compare", help="Several jobs side by side.")] = False,
+    gradient_bytes: Annotated[
+        float | None, typer.Option(min=0, help="Bytes that a step sums; the trainer is not asked then.")
+    ] = None,
+    step_seconds: Annotated[
+        float | None, typer.Option(min=0, help="What computing takes in a step, measured without a network.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="The output folder of a run on one machine of the kind; its speed counts.")
+    ] = None,
+    mfu: Annotated[
+        float, typer.Option(min=0.01, max=1, help="Share of the GPUs' peak that is reached, if nothing is measured.")
+    ] = MFU,
+    chart: Annotated[Path | None, typer.Option(help="Draw the job on 1 to 1,024 machines: a .png or .svg.")] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Write the reducers into the file, unless they lose.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document in place of tables.")] = False,
+) -> None:
+    """Say what a job needs, costs and gains: machines, quota, memory, time of a step, reduction servers."""
+    ours = settings.load(SETTINGS)
+    flags = planning.Flags(
+        compare=compare,
+        gradient_bytes=gradient_bytes,
+        step_seconds=step_seconds,
+        run=run,
+        mfu=mfu,
+        chart=chart,
+        apply=apply,
+        json=as_json,
+    )
+    planning.show([_one(approved(path, ours)) for path in jobs], ours, flags, os.environ, console)
+
+
 @app.command("submit")
 def submit_command(
     job: JobFile, yes: Annotated[bool, typer.Option("--yes", help="Do not ask before sending.")] = False
@@ -83,6 +120,11 @@ def submit_command(
         client = submit.client(ours, os.environ.get("VERTEX_ENDPOINT", ""))
         name = submit.submit(submit.request(loaded, ours), client)
     console.print(f"sent: {name}\n{submit.console_url(name)}")
+
+
+def _one(job: Job | TuningJob) -> Job:
+    """What one trial of a tuning job runs, or the job itself."""
+    return job.trial_job if isinstance(job, TuningJob) else job
 
 
 def approved(path: Path, ours: Settings) -> Job | TuningJob:

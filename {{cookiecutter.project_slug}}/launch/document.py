@@ -34,6 +34,7 @@ CLEARER = {
 VALUES_LIMIT = 100_000  # in YAML with every alias written out
 DEEP = "is nested too deeply; no job needs more than ten levels"
 TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"')  # in JSON
+STEP = re.compile(r"(?:^|[.])([^.\[\]]+)|\[([0-9]+)\]")  # of a place: a key or an index
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
@@ -95,6 +96,18 @@ def items(mapping: MappingNode) -> dict[str, Node]:
         else:
             own[key.value] = value
     return merged | own
+
+
+def at(root: Node, place: str) -> Node | None:
+    """The node at a place such as `workerPoolSpecs[1].machineSpec`; None if the document has none there."""
+    node: Node | None = root
+    for key, index in STEP.findall(place):
+        if key:
+            node = items(node).get(key) if isinstance(node, MappingNode) else None
+        else:
+            values = node.value if isinstance(node, SequenceNode) else []
+            node = values[int(index)] if int(index) < len(values) else None
+    return node
 
 
 def repeated(mapping: MappingNode) -> Iterator[tuple[str, str]]:

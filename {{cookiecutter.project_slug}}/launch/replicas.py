@@ -55,7 +55,7 @@ def require_commands(job: Job, commands: Commands) -> None:
     """Raises CommandError unless it is known what runs in every pool but that of the reducers."""
     faults = []
     for pool in job.pools:
-        if not (_command(pool, commands) or pool.reduces):
+        if not (command(pool, commands) or pool.reduces):
             cure = f"add one, or say in vertex.toml, below [commands], what it runs: {_mapping(pool)}"
             fault = f"no command, and without the image it is not known; {cure}"
             faults.append(f"{job.path}: {pool.at('containerSpec')}: {fault}")
@@ -99,7 +99,7 @@ def replicas(
     }
     cluster = _Cluster(job, as_json(job.spec), job_id, members, {"trial": trial} if trial else {}, reducers_as_ps)
     return tuple(
-        Replica(pool.index, index, _command(pool, commands), _environment(cluster, pool, index), pool.reduces)
+        Replica(pool.index, index, command(pool, commands), _environment(cluster, pool, index), pool.reduces)
         for pool in job.pools
         for index in range(pool.replica_count)
     )
@@ -124,7 +124,7 @@ def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
     return extended
 
 
-def _command(pool: Pool, commands: Commands) -> tuple[str, ...]:
+def command(pool: Pool, commands: Commands) -> tuple[str, ...]:
     """All that a replica runs; empty if only the image knows. A command replaces the image's own entry point."""
     if pool.task == "pythonPackageSpec":
         # -P: a folder with the module's name, where the launcher stands, must not hide the package.

@@ -24,7 +24,7 @@ class Machines:
     """Machines that train together."""
 
     count: int
-    gpus: int  # of one machine
+    gpus: int  # of one machine; 1 for one without, which has one process, too
     gbps: float  # of one machine's network card, in Gbit/s
 
 

@@ -1,0 +1,124 @@
+"""The command `plan`: from job files and flags to tables, a picture, JSON, or a changed file."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from launch.emulator.home import Home
+from launch.faults import FaultError
+from launch.plan import apply, planner, report, runs, workload
+from launch.plan.planner import Compute, Plan
+from launch.plan.workload import Workload
+from launch.settings import Settings
+from launch.spec import Job
+
+PICTURES = (".png", ".svg")
+
+
+class UsageError(FaultError):
+    """The flags do not go together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """What the user knows and wants; None stands for what was not given."""
+
+    compare: bool
+    gradient_bytes: float | None
+    step_seconds: float | None
+    run: Path | None
+    mfu: float
+    chart: Path | None
+    apply: bool
+    json: bool
+
+
+def show(jobs: Sequence[Job], settings: Settings, flags: Flags, environ: Mapping[str, str], console: Console) -> None:
+    """Plan jobs and do with the plans what the flags ask for.
+
+    Raises:
+        UsageError: the flags do not go together.
+        FaultError: a job cannot be planned, or not changed.
+    """
+    _require_sense(jobs, flags)
+    plans = [_plan(job, settings, flags, environ) for job in jobs]
+    if flags.chart:
+        _draw(plans[0], flags.chart)
+    if flags.json:
+        answers = [_as_json(plan) for plan in plans]
+        print(json.dumps(answers if flags.compare else answers[0], indent=2))
+    else:
+        console.print(report.comparison(plans) if flags.compare else report.report(plans[0]))
+    if flags.apply:
+        _apply(jobs[0], plans[0], console)
+
+
+def _require_sense(jobs: Sequence[Job], flags: Flags) -> None:
+    if len(jobs) > 1 and not flags.compare:
+        raise UsageError(f"plan takes one job, not {len(jobs)}; add --compare to see them side by side")
+    if flags.compare and (flags.chart or flags.apply):
+        raise UsageError("--compare changes and draws nothing; leave it out to --apply or --chart one job")
+    if flags.step_seconds is not None and flags.run:
+        raise UsageError("--step-seconds and --run both say how long computing takes; keep one")
+    if flags.run and flags.gradient_bytes is not None:
+        raise UsageError(
+            "--run needs the trainer's global batch, which --gradient-bytes leaves out; use --step-seconds"
+        )
+    if flags.chart and flags.chart.suffix not in PICTURES:
+        raise UsageError(f"{flags.chart}: is no picture; end its name in {' or '.join(PICTURES)}")
+
+
+def _plan(job: Job, settings: Settings, flags: Flags, environ: Mapping[str, str]) -> Plan:
+    said = workload.of(job, settings.commands, environ, Home()) if flags.gradient_bytes is None else None
+    return planner.plan(
+        job,
+        settings,
+        said,
+        gradient_bytes=flags.gradient_bytes,
+        compute=_measured(job, settings, flags, said),
+        mfu=flags.mfu,
+    )
+
+
+def _measured(job: Job, settings: Settings, flags: Flags, said: Workload | None) -> Compute | None:
+    if flags.step_seconds is not None:
+        return Compute(flags.step_seconds, "measured, by --step-seconds")
+    if flags.run and said:
+        rate = runs.samples_per_second_per_gpu(flags.run)
+        return planner.measured(job, settings, said, rate, f"measured: {rate:.3g} samples/s per GPU in {flags.run}")
+    return None
+
+
+def _draw(plan: Plan, path: Path) -> None:
+    if not plan.curves:
+        missing = "the time to compute" if plan.compute is None else "the trainer's batch or a price"
+        raise UsageError(f"{path}: cannot be drawn without {missing}; plan without --gradient-bytes, or add prices")
+    from launch.plan import chart  # only here: matplotlib takes a second to import
+
+    chart.save(plan, path)
+
+
+def _apply(job: Job, plan: Plan, console: Console) -> None:
+    if plan.verdict.pays is False:
+        raise UsageError(f"{job.path}: --apply wrote nothing, since reducers do not pay here; remove pool 2")
+    apply.apply(job, plan.sizing)
+    console.print(f"{job.path}: now has {plan.sizing.count} x {plan.sizing.machine_type}")
+
+
+def _as_json(plan: Plan) -> dict[str, Any]:
+    found: dict[str, Any] = _finite(asdict(plan))
+    return found
+
+
+def _finite(value: Any) -> Any:
+    """Infinity, which JSON does not know, as null."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,167 @@
+"""One job's plan: machines and prices, memory, time of a step, and whether reduction servers pay."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from launch.catalog import Catalog, Price
+from launch.faults import FaultError
+from launch.plan import fleet, memory, reducers, scaling, verdicts
+from launch.plan.fleet import Quota, Row
+from launch.plan.memory import Memory
+from launch.plan.reducers import Sizing, Sums
+from launch.plan.scaling import Curve
+from launch.plan.traffic import Machines, Reducers
+from launch.plan.verdicts import Case, Verdict
+from launch.plan.workload import Workload
+from launch.settings import Settings
+from launch.spec import Job
+
+MFU = 0.4  # model FLOPs utilization: the share of a GPU's peak that training reaches; 0.3 to 0.5 is usual
+
+
+class PlanError(FaultError):
+    """Something is missing without which there is no plan."""
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Seconds of one step without any network, and how they are known."""
+
+    seconds: float
+    how: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is known of a job before it is sent; None stands for what is not known."""
+
+    name: str
+    region: str
+    rows: tuple[Row, ...]
+    price: Price | None  # of all machines, per hour
+    quotas: tuple[Quota, ...]
+    quota_command: str
+    machines: Machines  # that train
+    workload: Workload | None
+    gradient_bytes: float
+    compute: Compute | None
+    memory: Memory | None  # of one GPU
+    remedy: str  # if it does not fit, what would
+    sizing: Sizing
+    sums: Sums
+    verdict: Verdict
+    curves: tuple[Curve, ...]
+
+
+def plan(
+    job: Job,
+    settings: Settings,
+    workload: Workload | None,
+    *,
+    gradient_bytes: float | None = None,
+    compute: Compute | None = None,
+    mfu: float = MFU,
+) -> Plan:
+    """The plan of one job.
+
+    Args:
+        workload: what the trainer says of itself.
+        gradient_bytes: in place of what the trainer says.
+        compute: as it was measured; otherwise it is estimated.
+        mfu: for that estimate.
+
+    Raises:
+        PlanError: no machine trains, or one of an unknown kind.
+    """
+    catalog = settings.catalog
+    rows = fleet.rows(job, catalog)
+    _require_known(job, rows)
+    train, machines = fleet.training(rows), fleet.machines(rows)
+    size = gradient_bytes if gradient_bytes is not None else float(workload.gradient_bytes if workload else 0)
+    compute = compute or _estimated(workload, rows, catalog, mfu)
+    sizing = reducers.sizing(machines, fleet.total_gbps(train), catalog)
+    fabric = min(row.fabric_gbps or 0 for row in train) or None
+    sums = reducers.sums(size, machines, Reducers(sizing.count, sizing.gbps), fabric)
+    case = Case(
+        job=job,
+        train=train,
+        machines=machines,
+        fabric_gbps=fabric,
+        gradient_bytes=size,
+        compute=compute.seconds if compute else None,
+        sizing=sizing,
+        sums=sums,
+        machines_usd=_usd(train),
+    )
+    card = catalog.accelerators.get(train[0].accelerator)
+    gpus = _gpus(rows)
+    found = memory.memory(workload, gpus, card) if workload and card else None
+    return Plan(
+        name=str(job.path),
+        region=settings.region,
+        rows=rows,
+        price=fleet.price(rows),
+        quotas=fleet.quotas(job, settings),
+        quota_command=fleet.quota_command(settings),
+        machines=machines,
+        workload=workload,
+        gradient_bytes=size,
+        compute=compute,
+        memory=found,
+        remedy=memory.remedy(workload, gpus, card) if workload and card and found and not found.fits else "",
+        sizing=sizing,
+        sums=sums,
+        verdict=verdicts.verdict(case),
+        curves=_curves(case, workload, compute, rows),
+    )
+
+
+def measured(job: Job, settings: Settings, workload: Workload, rate: float, how: str) -> Compute:
+    """The time of a step from the speed of a run on one machine, which needs no network.
+
+    Args:
+        rate: samples per second and GPU.
+    """
+    return Compute(workload.global_batch / _gpus(fleet.rows(job, settings.catalog)) / rate, how)
+
+
+def _estimated(workload: Workload | None, rows: Sequence[Row], catalog: Catalog, mfu: float) -> Compute | None:
+    """From the operations of a step and the peak of its GPUs."""
+    card = catalog.accelerators.get(fleet.training(rows)[0].accelerator)
+    if workload is None or card is None:
+        return None
+    samples = workload.global_batch / _gpus(rows)
+    seconds = workload.flops_per_sample * samples / (card.tflops * 1e12 * mfu)
+    return Compute(
+        seconds, f"estimated: {mfu:.0%} of {card.tflops:g} TFLOPS, the peak of {card.name} in {card.precision}"
+    )
+
+
+def _curves(case: Case, workload: Workload | None, compute: Compute | None, rows: Sequence[Row]) -> tuple[Curve, ...]:
+    if workload is None or compute is None or case.machines_usd is None or case.sizing.price is None:
+        return ()
+    samples = workload.global_batch / case.machines.count
+    load = scaling.Load(samples, compute.seconds, case.gradient_bytes)
+    rates = scaling.Rates(case.machines_usd / case.machines.count, case.sizing.price.usd, case.sizing.gbps)
+    return scaling.curves(load, case.machines, rates, case.fabric_gbps)
+
+
+def _require_known(job: Job, rows: Sequence[Row]) -> None:
+    train = fleet.training(rows)
+    if not train:
+        raise PlanError(f"{job.path}: workerPoolSpecs: no machine trains; describe the chief in pool 0")
+    for row in train:
+        if row.gbps is None or not row.count:
+            fault = f'the network of {row.count} x "{row.machine_type}" is not known'
+            cure = f"choose another machine type, or add [machines.{row.machine_type}] to vertex.toml"
+            raise PlanError(f"{job.path}: workerPoolSpecs[{row.pool}]: {fault}; {cure}")
+
+
+def _gpus(rows: Sequence[Row]) -> int:
+    """GPUs that train; machines without count once, as each has one process."""
+    return sum(row.count * max(row.gpus, 1) for row in fleet.training(rows))
+
+
+def _usd(rows: Sequence[Row]) -> float | None:
+    price = fleet.price(rows)
+    return price.usd if price else None

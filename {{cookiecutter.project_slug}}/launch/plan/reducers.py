@@ -1,0 +1,110 @@
+"""Whether reduction servers pay for a job: how many, what they change in a step, what they cost, and a verdict.
+
+A step computes and sums its gradients. The sum of a layer begins while the backward pass still computes the layers
+before it, so a part of it is hidden: up to 2/3 of the time to compute, since the backward pass has twice the operations
+of the forward pass. Source: Zhang et al., "Poseidon", USENIX ATC 2017, wait-free backpropagation. The share is a bound,
+as the sum of the first layer has nothing to hide behind.
+"""
+
+from dataclasses import dataclass, replace
+
+from launch.catalog import Catalog, Price, reducers_needed
+from launch.plan import traffic
+from launch.plan.traffic import Machines, Reducers
+
+OVERLAP = 2 / 3  # the share of the time to compute during which sums are hidden
+
+
+@dataclass(frozen=True)
+class Sum:
+    """One way to sum the gradients."""
+
+    bytes: float  # that each machine sends per step
+    seconds: float  # that it takes alone
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The ways to sum the gradients of one job."""
+
+    ring: Sum  # through every GPU, as NCCL does it by default
+    hierarchical: Sum  # inside each machine first
+    reducers: Sum
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """The reducers that a job should have."""
+
+    machine_type: str
+    count: int  # by the documented rule
+    gbps: float  # of each
+    price: Price | None  # of each, per hour
+    break_even: float  # with fewer, the ring is faster
+
+
+def sizing(machines: Machines, total_gbps: float, catalog: Catalog) -> Sizing:
+    """The cheapest set of reducers that together send as much as the machines that train.
+
+    Args:
+        total_gbps: what pools 0 and 1 send together.
+    """
+    choices = [_choice(name, machines, total_gbps, catalog) for name in catalog.reducer_types]
+    return min(choices, key=lambda choice: choice.count * choice.price.usd if choice.price else float("inf"))
+
+
+def sums(size: float, machines: Machines, reducers: Reducers, fabric_gbps: float | None = None) -> Sums:
+    """The ways to sum `size` bytes.
+
+    Args:
+        fabric_gbps: the speed of the GPUs' own network, where they have one: rings use it, reducers are not on it.
+    """
+    ring_gbps = fabric_gbps or machines.gbps
+    ring = traffic.flat_ring_bytes(size, machines)
+    hierarchical = traffic.hierarchical_ring_bytes(size, machines)
+    return Sums(
+        Sum(ring, traffic.seconds(ring, ring_gbps)),
+        Sum(hierarchical, traffic.seconds(hierarchical, ring_gbps)),
+        Sum(traffic.reducers_bytes(size, machines), traffic.reducers_seconds(size, machines, reducers)),
+    )
+
+
+def step_seconds(compute: float, communication: float) -> float:
+    """Seconds of a step: what is computed, and what of the sum cannot be hidden behind it."""
+    return compute + max(0.0, communication - OVERLAP * compute)
+
+
+def break_even_compute(ring: float, reduced: float, machines_usd: float, reducers_usd: float) -> float:
+    """Seconds of computing per step up to which reducers pay for themselves; 0 where they never do.
+
+    With w and r USD per hour for the machines that train and for the reducers, it is the t at which a step costs the
+    same both ways: w x step(t, ring) = (w + r) x step(t, reduced). Above it the sum is hidden, or too small a part.
+    Both sides are straight lines in t with one bend each, so the two cases are solved by hand.
+    """
+    if machines_usd * ring <= (machines_usd + reducers_usd) * reduced:
+        return 0.0
+    if not reducers_usd:
+        return ring / OVERLAP  # from there on the ring is hidden
+    shown = 1 - OVERLAP
+    both = (machines_usd * ring - (machines_usd + reducers_usd) * reduced) / (shown * reducers_usd)
+    if both * OVERLAP <= reduced:
+        return both
+    return machines_usd * ring / (machines_usd * OVERLAP + reducers_usd)
+
+
+def usd_per_saved_hour(compute: float, both: Sums, machines_usd: float, reducers_usd: float) -> float | None:
+    """What an hour of training costs that reducers save, in USD; negative where the job gets cheaper, too.
+
+    None if they save no time.
+    """
+    ring, reduced = step_seconds(compute, both.ring.seconds), step_seconds(compute, both.reducers.seconds)
+    if reduced >= ring:
+        return None
+    return ((machines_usd + reducers_usd) * reduced - machines_usd * ring) / (ring - reduced)
+
+
+def _choice(name: str, machines: Machines, total_gbps: float, catalog: Catalog) -> Sizing:
+    gbps = catalog.network_gbps(name) or 1.0
+    even = replace(machines, gbps=total_gbps / machines.count)
+    break_even = traffic.break_even_reducers(even, gbps, machines.count * machines.gpus)
+    return Sizing(name, reducers_needed(1, total_gbps, gbps), gbps, catalog.price(name), break_even)

@@ -1,0 +1,161 @@
+"""A plan as tables for people, and plans side by side."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from launch.plan.fleet import training
+from launch.plan.memory import RESERVED, Memory
+from launch.plan.planner import Plan
+from launch.plan.reducers import Sum, step_seconds
+from launch.plan.words import seconds, size, usd
+
+UNKNOWN = "?"
+
+
+def report(plan: Plan) -> RenderableType:
+    """Everything, from the machines to the verdict."""
+    parts: list[RenderableType] = [Text(f"{plan.name} in {plan.region}\n", style="bold"), machines(plan), Text()]
+    parts += [Text(line) for line in _about_machines(plan)]
+    parts += [Text("\nQuota that it needs", style="bold"), *(Text(line) for line in _about_quotas(plan))]
+    parts += [Text("\nOne step", style="bold"), *(Text(line) for line in _about_the_step(plan))]
+    if plan.machines.count > 1:
+        parts += [Text(), sums(plan), Text(), *(Text(line) for line in _about_the_sums(plan))]
+    parts += [Text("\nReduction servers", style="bold"), Text(plan.verdict.text)]
+    return Group(*parts)
+
+
+def machines(plan: Plan) -> Table:
+    """The pools."""
+    table = _table("pool", "machines", "GPUs of each", "Gbps", "in all", "$/h")
+    for row in plan.rows:
+        gpus = f"{row.gpus} x {row.accelerator}" if row.gpus else "-"
+        speed = (UNKNOWN, UNKNOWN) if row.gbps is None else (f"{row.gbps:g}", f"{row.count * row.gbps:,g}")
+        cost = UNKNOWN if row.usd is None else f"{row.usd:,.2f}"
+        table.add_row(f"{row.pool} {row.role}", f"{row.count} x {row.machine_type}", gpus, *speed, cost)
+    return table
+
+
+def sums(plan: Plan) -> Table:
+    """The three ways to sum the gradients."""
+    table = _table("gradients summed", "a machine sends", "takes", "a step takes")
+    ways = (
+        (f"by a ring of {plan.machines.count * plan.machines.gpus}", plan.sums.ring),
+        ("in machines, then by a ring", plan.sums.hierarchical),
+        (f"by {plan.sizing.count} x {plan.sizing.machine_type}", plan.sums.reducers),
+    )
+    for way, found in ways:
+        table.add_row(way, size(found.bytes), seconds(found.seconds), _step(plan, found))
+    return table
+
+
+def comparison(plans: Sequence[Plan]) -> Table:
+    """One column for each plan."""
+    table = _table("", *(plan.name for plan in plans))
+    for title, cell in COMPARED:
+        table.add_row(title, *(cell(plan) for plan in plans))
+    return table
+
+
+def _about_quotas(plan: Plan) -> Iterator[str]:
+    for quota in plan.quotas:
+        yield f"{quota.amount:6,}  {quota.metric or f'{quota.what}: the metric is not known, look in the console'}"
+    yield f"What the project has of it, in each region:\n  {plan.quota_command}"
+
+
+def _about_machines(plan: Plan) -> Iterator[str]:
+    for kind, gbps in {row.machine_type: row.fabric_gbps for row in plan.rows if row.fabric_gbps}.items():
+        yield f"The GPUs of an {kind} have {gbps:g} Gbps of their own beside these, by GPUDirect."
+    if plan.price is None:
+        yield "Some price is not known here; yours can stand in vertex.toml, below [prices]."
+        return
+    yield f"In all {usd(plan.price.usd)} per hour ({plan.price.certainty}: {plan.price.source})."
+    if "list price" in plan.price.source and f"in {plan.region} " not in plan.price.source:
+        yield f"Prices of {plan.region} differ; yours can stand in vertex.toml, below [prices]."
+
+
+def _about_the_step(plan: Plan) -> Iterator[str]:
+    if plan.workload:
+        about = f"{plan.workload.parameters / 1e6:,.1f} million parameters, {size(plan.gradient_bytes)} of gradients"
+        yield f"{about}, {plan.workload.global_batch:,} samples."
+    else:
+        yield f"{size(plan.gradient_bytes)} of gradients."
+    if plan.compute:
+        yield f"Computing takes {seconds(plan.compute.seconds)} ({plan.compute.how})."
+    else:
+        yield "How long computing takes is not known; --step-seconds says it."
+    if plan.memory:
+        fits = "it fits" if plan.memory.fits else f"it does not fit; {plan.remedy}"
+        yield f"A GPU needs {size(plan.memory.total)} of its {size(plan.memory.card)}: {fits}. {_parts(plan.memory)}"
+
+
+def _parts(found: Memory) -> str:
+    parts = (
+        ("parameters", found.parameters),
+        ("gradients", found.gradients),
+        ("optimizer", found.optimizer),
+        ("activations, about", found.activations),
+        ("reserved", RESERVED),
+    )
+    return f"({', '.join(f'{name} {size(value)}' for name, value in parts)})"
+
+
+def _about_the_sums(plan: Plan) -> Iterator[str]:
+    wanted = f"{plan.sizing.count} x {plan.sizing.machine_type}"
+    rule = "the least costly reducers that together send what pools 0 and 1 send"
+    yield f"{wanted} are {rule}; with fewer than {plan.sizing.break_even:.1f} the ring is faster."
+    yield "The times of sums are those of the wire, a lower bound without latency."
+
+
+def _step(plan: Plan, found: Sum) -> str:
+    return seconds(step_seconds(plan.compute.seconds, found.seconds)) if plan.compute else UNKNOWN
+
+
+def _needs(plan: Plan) -> str:
+    if plan.memory is None:
+        return UNKNOWN
+    return f"{size(plan.memory.total)} of {size(plan.memory.card)}{'' if plan.memory.fits else ', too much'}"
+
+
+def _samples_per_usd(plan: Plan) -> str:
+    if not (plan.compute and plan.workload and plan.price):
+        return UNKNOWN
+    hours = step_seconds(plan.compute.seconds, _summed(plan).seconds) / 3600
+    return usd(plan.price.usd * hours / plan.workload.global_batch * 1e6)
+
+
+def _summed(plan: Plan) -> Sum:
+    """In the way in which the job does it."""
+    return plan.sums.reducers if any(row.role == "reducers" for row in plan.rows) else plan.sums.ring
+
+
+def _machines(plan: Plan) -> str:
+    return "\n".join(f"{row.count} x {row.machine_type}" for row in plan.rows)
+
+
+def _pays(plan: Plan) -> str:
+    return {True: "yes", False: "no", None: "it depends"}[plan.verdict.pays]
+
+
+COMPARED: tuple[tuple[str, Callable[[Plan], str]], ...] = (
+    ("machines", _machines),
+    ("GPUs", lambda plan: str(sum(row.count * row.gpus for row in training(plan.rows)))),
+    ("per hour", lambda plan: usd(plan.price.usd) if plan.price else UNKNOWN),
+    ("memory of a GPU", _needs),
+    ("computing", lambda plan: seconds(plan.compute.seconds) if plan.compute else UNKNOWN),
+    ("sum of the gradients", lambda plan: seconds(_summed(plan).seconds)),
+    ("step", lambda plan: _step(plan, _summed(plan))),
+    ("a million samples", _samples_per_usd),
+    ("reducers pay", _pays),
+)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for column in columns:
+        numbers = column.startswith(("Gbps", "in all", "$", "a machine", "takes", "a step"))
+        table.add_column(column, justify="right" if numbers else "left", no_wrap=True)
+    return table

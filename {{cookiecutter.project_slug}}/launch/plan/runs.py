@@ -1,0 +1,36 @@
+"""How fast a run trained, from the curves that the trainer wrote for TensorBoard."""
+
+import statistics
+from pathlib import Path
+
+from launch.faults import FaultError
+
+RATE = "train/samples_per_second_per_device"
+
+
+class RunError(FaultError):
+    """The folder holds no run, or one without speed."""
+
+
+def samples_per_second_per_gpu(folder: Path) -> float:
+    """The median over a run of what one GPU trained per second.
+
+    Args:
+        folder: a run's output folder, or the folder `logs` in it, on this machine.
+
+    Raises:
+        RunError: there are no curves, or none of speed.
+    """
+    rates = [rate for path in sorted(folder.glob("**/events.out.tfevents.*")) for rate in _rates(path)]
+    if not rates:
+        cure = "name the output folder of a run, copied from its bucket"
+        raise RunError(f"{folder}: holds no curve {RATE}; {cure}")
+    return statistics.median(rates)
+
+
+def _rates(path: Path) -> list[float]:
+    # Only here: it brings most of TensorBoard along.
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    values = (value for event in LegacyEventFileLoader(str(path)).Load() for value in event.summary.value)
+    return [value.simple_value for value in values if value.tag == RATE]

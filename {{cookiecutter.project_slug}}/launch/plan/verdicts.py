@@ -1,0 +1,183 @@
+"""Do reduction servers pay for a job? A yes or a no in words, with the figures that decide."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from google.cloud.aiplatform_v1.types import Scheduling
+
+from launch.plan.fleet import Row
+from launch.plan.reducers import (
+    OVERLAP,
+    Sizing,
+    Sums,
+    break_even_compute,
+    step_seconds,
+    usd_per_saved_hour,
+)
+from launch.plan.traffic import Machines
+from launch.plan.words import seconds, size, usd
+from launch.spec import Job
+
+SMALL = 0.05  # of the time to compute; a sum that takes less is no reason to do anything
+WORTHWHILE = 0.02  # of a step; one that gets shorter by less is noise
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the verdict is about."""
+
+    job: Job
+    train: Sequence[Row]  # pools 0 and 1
+    machines: Machines
+    fabric_gbps: float | None  # of the GPUs' own network
+    gradient_bytes: float
+    compute: float | None  # seconds of a step without any network
+    sizing: Sizing
+    sums: Sums
+    machines_usd: float | None  # per hour, of the machines that train
+
+    @property
+    def reducers_usd(self) -> float | None:
+        return self.sizing.count * self.sizing.price.usd if self.sizing.price else None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`pays` is None where it depends on what is not known; the other figures are None, too, where they are not."""
+
+    pays: bool | None
+    text: str
+    break_even_compute: float | None = None  # seconds of computing per step up to which reducers pay for themselves
+    usd_per_saved_hour: float | None = None  # negative where the job gets cheaper, too
+
+
+def verdict(case: Case) -> Verdict:
+    """The first reason against reducers, else what they gain and cost."""
+    for reason in REASONS:
+        text = reason(case)
+        if text:
+            return Verdict(False, f"No: {text}.")
+    return _weighed(case)
+
+
+def no_gpus(case: Case) -> str:
+    if all(row.gpus for row in case.train):
+        return ""
+    return "reduction servers serve GPUs, and some machines that train have none"
+
+
+def one_machine(case: Case) -> str:
+    if case.machines.count > 1:
+        return ""
+    return "with one machine, gradients never cross the network"
+
+
+def one_kind_of_machine(case: Case) -> str:
+    if case.job.spec.scheduling.strategy != Scheduling.Strategy.FLEX_START:
+        return ""
+    return "FLEX_START wants the same machines in every pool, so there can be no CPU machines beside the GPUs"
+
+
+def own_fabric(case: Case) -> str:
+    if case.fabric_gbps is None:
+        return ""
+    kind, ring, reduced = case.train[0].machine_type, case.sums.ring.seconds, case.sums.reducers.seconds
+    return (
+        f"the GPUs of an {kind} have a network of their own, {case.fabric_gbps:g} Gbps by GPUDirect, where a ring"
+        f" takes {seconds(ring)}. Reducers are only reached at {case.machines.gbps:g} Gbps, and would take"
+        f" {seconds(reduced)}; nor can GPUDirect and the reduction server's plug-in be used together"
+    )
+
+
+def ring_of_two(case: Case) -> str:
+    if case.machines.count * case.machines.gpus > 2:
+        return ""
+    return (
+        "in a ring of two GPUs each machine already sends the gradients only once,"
+        f" {size(case.gradient_bytes)}, and cannot send less to reducers"
+    )
+
+
+def too_small(case: Case) -> str:
+    if case.compute is None or case.sums.ring.seconds > SMALL * case.compute:
+        return ""
+    return (
+        f"the gradients are too small: a ring sums their {size(case.gradient_bytes)} in"
+        f" {seconds(case.sums.ring.seconds)}, and computing a step takes {seconds(case.compute)}"
+    )
+
+
+def hidden(case: Case) -> str:
+    if case.compute is None or case.sums.ring.seconds > OVERLAP * case.compute:
+        return ""
+    return (
+        f"the model is bound by computing. The ring takes {seconds(case.sums.ring.seconds)}, of which the backward"
+        f" pass hides up to {seconds(OVERLAP * case.compute)}, so faster sums change nothing"
+    )
+
+
+def hardly_faster(case: Case) -> str:
+    if case.compute is None or _gain(case, case.compute) >= WORTHWHILE:
+        return ""
+    ring = step_seconds(case.compute, case.sums.ring.seconds)
+    return f"a step of {seconds(ring)} would get shorter by {_gain(case, case.compute):.1%} at best"
+
+
+REASONS: tuple[Callable[[Case], str], ...] = (
+    no_gpus,
+    one_machine,
+    one_kind_of_machine,
+    own_fabric,
+    ring_of_two,
+    too_small,
+    hidden,
+    hardly_faster,
+)
+
+
+def _weighed(case: Case) -> Verdict:
+    """Reducers are faster, if the step is not bound by computing; do they pay?"""
+    limit = _break_even(case)
+    what = f"{case.sizing.count} x {case.sizing.machine_type}"
+    ring, reduced = case.sums.ring.seconds, case.sums.reducers.seconds
+    sums = f"{what} shorten the sum from {seconds(ring)} to {seconds(reduced)}"
+    if case.compute is None:
+        return Verdict(None, f"It depends: {sums}. {_condition(limit, ring)}", limit)
+    gain = f"{sums}, and a step by {_gain(case, case.compute):.0%}"
+    extra = _usd_per_saved_hour(case)
+    if extra is None:
+        return Verdict(None, f"It depends: {gain}; their price is not known here.", limit)
+    if extra <= 0:
+        return Verdict(True, f"Yes: {gain}, which saves more than they cost. {_condition(limit, ring)}", limit, extra)
+    text = (
+        f"Only if time is worth it: {gain}, but each hour that they save costs {usd(extra)}. {_condition(limit, ring)}"
+    )
+    return Verdict(None, text, limit, extra)
+
+
+def _condition(limit: float | None, ring: float) -> str:
+    fastest = f"Above {seconds(ring / OVERLAP)} the ring is hidden, and they change nothing."
+    if limit is None:
+        return fastest
+    if not limit:
+        return f"They never pay for themselves. {fastest}"
+    return f"They pay for themselves if computing takes less than {seconds(limit)} per step. {fastest}"
+
+
+def _break_even(case: Case) -> float | None:
+    if case.machines_usd is None or case.reducers_usd is None:
+        return None
+    ring, reduced = case.sums.ring.seconds, case.sums.reducers.seconds
+    return break_even_compute(ring, reduced, case.machines_usd, case.reducers_usd)
+
+
+def _usd_per_saved_hour(case: Case) -> float | None:
+    if case.compute is None or case.machines_usd is None or case.reducers_usd is None:
+        return None
+    return usd_per_saved_hour(case.compute, case.sums, case.machines_usd, case.reducers_usd)
+
+
+def _gain(case: Case, compute: float) -> float:
+    """The share of a step that reducers save."""
+    ring, reduced = (step_seconds(compute, one.seconds) for one in (case.sums.ring, case.sums.reducers))
+    return 1 - reduced / ring

@@ -1,0 +1,19 @@
+"""Quantities as people read them: three digits and a unit."""
+
+
+def seconds(value: float) -> str:
+    """0.000012 -> "0.012 ms", 0.25 -> "250 ms", 12.3 -> "12.3 s"."""
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
+
+
+def size(value: float) -> str:
+    """Bytes: 1.36e9 -> "1.36 GB"; powers of ten, as network cards and the memory of GPUs are sold."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= factor:
+            return f"{value / factor:.3g} {unit}"
+    return f"{value:.0f} bytes"
+
+
+def usd(value: float) -> str:
+    """12.3456 -> "$12.35"."""
+    return f"${value:,.2f}"

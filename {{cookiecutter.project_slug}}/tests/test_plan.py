@@ -1,0 +1,355 @@
+"""What `launch plan` finds, from formulas to the words of its verdict."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from launch import catalog
+from launch.plan import fleet, memory, planner, reducers, scaling
+from launch.plan.apply import ApplyError, apply
+from launch.plan.memory import RESERVED
+from launch.plan.planner import Compute, Plan, PlanError
+from launch.plan.reducers import OVERLAP, break_even_compute, step_seconds
+from launch.plan.traffic import Machines
+from launch.plan.workload import Workload
+from launch.settings import Settings
+from launch.spec import Job, load, parse
+
+ROOT = Path(__file__).parent.parent
+SETTINGS = Settings("demo", "us-central1", "demo-data", "us-central1-docker.pkg.dev/demo/training/trainer:1")
+KNOWN = catalog.standard()
+BERT_LARGE = 1.36e9  # bytes of gradients: 340 million parameters in float32
+V100, A100, H100, L4 = "NVIDIA_TESLA_V100", "NVIDIA_TESLA_A100", "NVIDIA_H100_80GB", "NVIDIA_L4"
+CARD = KNOWN.accelerators[A100]
+
+WORKLOAD = Workload(
+    parameters=300_000_000,
+    parameter_bytes=1_200_000_000,
+    gradient_bytes=1_200_000_000,
+    optimizer_bytes=2_400_000_000,
+    flops_per_sample=350 * 10**9,
+    precision="bfloat16",
+    weight_copy_bytes=600_000_000,
+    activation_bytes_per_sample=300_000_000,
+    activation_bytes_per_sample_float32=600_000_000,
+    global_batch=1536,
+    accumulate=1,
+)
+
+
+def job(
+    machine_type: str, accelerator: str, gpus: int, count: int, reducer_count: int = 0, strategy: str = "STANDARD"
+) -> Job:
+    """So many machines that train; with reducers, as pool 2 of n1-highcpu-16."""
+    machine = {"machineType": machine_type, "acceleratorType": accelerator, "acceleratorCount": gpus}
+    task = {"imageUri": SETTINGS.image, "command": ["python", "-m", "trainer.task"]}
+    pools: list[Any] = [{"machineSpec": machine, "replicaCount": 1, "containerSpec": task}]
+    if count > 1:
+        pools.append({"machineSpec": machine, "replicaCount": count - 1, "containerSpec": task})
+    if reducer_count:
+        image = KNOWN.reduction_server_image("us-central1")
+        spec = {"machineSpec": {"machineType": "n1-highcpu-16"}, "replicaCount": reducer_count}
+        pools.append({**spec, "containerSpec": {"imageUri": image}})
+    document = {"workerPoolSpecs": pools, "scheduling": {"strategy": strategy}}
+    return Job(Path("jobs/run.yaml"), "run", parse(yaml.safe_dump(document), "run.yaml"))
+
+
+def planned(one: Job, step_seconds: float | None = 0.2, gradient_bytes: float = BERT_LARGE) -> Plan:
+    compute = None if step_seconds is None else Compute(step_seconds, "measured")
+    return planner.plan(one, SETTINGS, None, gradient_bytes=gradient_bytes, compute=compute)
+
+
+# How many machines of which kind, and how many reducers the documentation or a sample gives them.
+EXAMPLES = [
+    ("n1-highmem-96", V100, 8, 5, 16, "documented"),
+    ("a2-megagpu-16g", A100, 16, 8, 25, "documented"),
+    ("n1-highmem-96", V100, 8, 2, 7, "the documented rule for Google's Horovod sample, which rounds down to 6"),
+    ("n1-standard-16", V100, 2, 3, 3, "the documented rule for Google's notebook, which has 4"),
+    ("a2-highgpu-4g", A100, 4, 2, 4, "as in Google's notebook"),
+]
+
+
+@pytest.mark.parametrize(("kind", "gpu", "gpus", "count", "wanted"), [row[:5] for row in EXAMPLES])
+def test_reducers_are_sized_by_the_documented_rule(kind: str, gpu: str, gpus: int, count: int, wanted: int) -> None:
+    sizing = planned(job(kind, gpu, gpus, count)).sizing
+    assert (sizing.count, sizing.machine_type) == (wanted, "n1-highcpu-16")
+
+
+def test_the_least_costly_type_of_reducers_wins() -> None:
+    own = replace(SETTINGS, prices={"c2-standard-16": 0.1})
+    found = planner.plan(job("a2-highgpu-8g", A100, 8, 8), own, None, gradient_bytes=BERT_LARGE)
+    assert (found.sizing.machine_type, found.sizing.count) == ("c2-standard-16", 25)
+
+
+def test_many_a100_machines_gain_from_reducers() -> None:
+    verdict = planned(job("a2-highgpu-8g", A100, 8, 8)).verdict
+    assert verdict.pays is True
+    assert verdict.text.startswith("Yes: 25 x n1-highcpu-16 shorten the sum from 224 ms to 114 ms, and a step by 31%")
+    assert verdict.usd_per_saved_hour is not None
+    assert verdict.usd_per_saved_hour < 0
+
+
+def test_a_ring_of_two_gpus_gains_nothing() -> None:
+    verdict = planned(job("g2-standard-4", L4, 1, 2)).verdict
+    assert verdict.pays is False
+    assert "in a ring of two GPUs each machine already sends the gradients only once, 1.36 GB" in verdict.text
+
+
+def test_gpus_with_a_fabric_of_their_own_gain_nothing() -> None:
+    verdict = planned(job("a3-highgpu-8g", H100, 8, 8)).verdict
+    assert verdict.pays is False
+    assert "800 Gbps by GPUDirect" in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("one", "seconds", "size", "words"),
+    [
+        (job("a2-highgpu-8g", A100, 8, 1), 0.2, BERT_LARGE, "with one machine, gradients never cross the network"),
+        (job("n1-standard-8", "ACCELERATOR_TYPE_UNSPECIFIED", 0, 3), 0.2, BERT_LARGE, "reduction servers serve GPUs"),
+        (job("a2-highgpu-8g", A100, 8, 8), 2.0, BERT_LARGE, "the model is bound by computing"),
+        (job("a2-highgpu-8g", A100, 8, 8), 0.2, 1e6, "too small: a ring sums their 1 MB in 0.165 ms"),
+    ],
+    ids=["one machine", "no GPUs", "bound by computing", "small gradients"],
+)
+def test_an_honest_no_says_why(one: Job, seconds: float, size: float, words: str) -> None:
+    verdict = planned(one, seconds, size).verdict
+    assert verdict.pays is False
+    assert words in verdict.text
+
+
+def test_flex_start_leaves_no_room_for_reducers() -> None:
+    one = job("a2-highgpu-8g", A100, 8, 8, strategy="FLEX_START")
+    assert "FLEX_START wants the same machines in every pool" in planned(one).verdict.text
+
+
+def test_without_the_time_to_compute_it_depends_on_that() -> None:
+    verdict = planned(job("a2-highgpu-8g", A100, 8, 8), step_seconds=None).verdict
+    assert verdict.pays is None
+    assert verdict.break_even_compute == pytest.approx(0.308, abs=1e-3)
+    assert "They pay for themselves if computing takes less than 308 ms per step" in verdict.text
+
+
+def test_what_computing_hides_costs_no_time() -> None:
+    assert step_seconds(compute=3.0, communication=2.0) == 3.0
+    assert step_seconds(compute=3.0, communication=2.5) == 3.5
+    assert step_seconds(compute=0.0, communication=2.5) == 2.5
+
+
+@pytest.mark.parametrize(("machines_usd", "reducers_usd"), [(270.0, 16.3), (4.0, 3.0), (100.0, 1.0)])
+def test_at_the_break_even_a_step_costs_the_same_both_ways(machines_usd: float, reducers_usd: float) -> None:
+    ring, reduced = 0.224, 0.114
+    compute = break_even_compute(ring, reduced, machines_usd, reducers_usd)
+    by_ring = machines_usd * step_seconds(compute, ring)
+    by_reducers = (machines_usd + reducers_usd) * step_seconds(compute, reduced)
+    assert by_ring == pytest.approx(by_reducers)
+    assert 0 < compute < ring / OVERLAP
+
+
+def test_reducers_that_cost_more_than_they_save_at_best_never_pay() -> None:
+    assert break_even_compute(0.2, 0.1, machines_usd=1.0, reducers_usd=1.1) == 0
+
+
+def test_a_job_is_priced_with_its_gpus_and_its_reducers() -> None:
+    price = planned(job("a2-highgpu-8g", A100, 8, 3, reducer_count=10)).price
+    assert price is not None
+    assert price.usd == pytest.approx(3 * 33.795 + 10 * 0.6518, rel=1e-4)
+    assert price.certainty == "inferred"
+
+
+def test_a_job_with_one_unknown_price_has_none() -> None:
+    found = planned(job("g4-standard-48", "NVIDIA_RTX_PRO_6000", 1, 2))
+    assert found.price is None
+    assert found.curves == ()
+
+
+def test_quota_is_counted_by_metric_over_all_pools() -> None:
+    quotas = fleet.quotas(job("a2-highgpu-8g", A100, 8, 3, reducer_count=10), SETTINGS)
+    prefix = "aiplatform.googleapis.com/custom_model_training_"
+    assert {quota.metric.removeprefix(prefix): quota.amount for quota in quotas} == {
+        "nvidia_a100_gpus": 24,
+        "a2_cpus": 288,
+        "cpus": 160,
+    }
+
+
+def test_a_spot_job_uses_up_preemptible_quota() -> None:
+    one = job("a2-highgpu-8g", A100, 8, 2, strategy="SPOT")
+    assert all("custom_model_training_preemptible_" in quota.metric for quota in fleet.quotas(one, SETTINGS))
+
+
+def test_memory_is_what_a_gpu_holds_of_the_model_and_its_batch() -> None:
+    found = memory.memory(WORKLOAD, gpus=64, card=CARD)
+    assert found.total == 1.2e9 + 0.6e9 + 1.2e9 + 2.4e9 + 24 * 0.3e9 + RESERVED
+    assert found.fits
+
+
+def test_gpus_without_bfloat16_keep_larger_activations_and_no_copies() -> None:
+    found = memory.memory(WORKLOAD, gpus=64, card=KNOWN.accelerators[V100])
+    assert (found.parameters, found.activations) == (1.2e9, 24 * 0.6e9)
+
+
+def test_too_large_a_batch_is_cured_by_micro_batches_that_fit() -> None:
+    assert not memory.memory(WORKLOAD, gpus=8, card=CARD).fits
+    remedy = memory.remedy(WORKLOAD, gpus=8, card=CARD)
+    assert remedy.startswith("--accumulate 2 would fit")
+    assert memory.memory(replace(WORKLOAD, accumulate=2), gpus=8, card=CARD).fits
+
+
+def test_too_large_a_model_is_cured_by_sharding_it_or_not_at_all() -> None:
+    large = replace(WORKLOAD, parameter_bytes=20 * 10**9, gradient_bytes=20 * 10**9, optimizer_bytes=40 * 10**9)
+    assert "sharded over all 64 GPUs would fit, 1.3 GB of them on each" in memory.remedy(large, 64, CARD)
+    assert "not even sharded" in memory.remedy(large, 2, CARD)
+
+
+def test_computing_is_estimated_from_the_gpus_peak() -> None:
+    found = planner.plan(job("a2-highgpu-8g", A100, 8, 8), SETTINGS, WORKLOAD, mfu=0.5)
+    assert found.compute is not None
+    assert found.compute.seconds == pytest.approx(350e9 * 24 / (312e12 * 0.5))
+    assert "50% of 312 TFLOPS, the peak of NVIDIA_TESLA_A100 in bfloat16" in found.compute.how
+
+
+LOAD = scaling.Load(samples=192, compute=0.2, gradient_bytes=BERT_LARGE)
+RATES = scaling.Rates(machine=33.8, reducer=0.65, reducer_gbps=32)
+
+
+def test_one_machine_is_the_measure_of_efficiency() -> None:
+    for curve in scaling.curves(LOAD, Machines(8, 8, 100), RATES):
+        assert curve.points[0].efficiency == 1
+        assert curve.points[0].samples_per_second == pytest.approx(960)
+        assert curve.points[0].usd_per_million == pytest.approx(33.8 / 3600 / 960 * 1e6)
+        assert [point.machines for point in curve.points] == [2**power for power in range(11)]
+
+
+def test_with_reducers_efficiency_does_not_fall_with_the_number_of_machines() -> None:
+    *_, reduced = scaling.curves(LOAD, Machines(8, 8, 100), RATES)
+    assert {round(point.efficiency, 9) for point in reduced.points[1:]} == {round(reduced.points[1].efficiency, 9)}
+
+
+def test_a_ring_loses_efficiency_until_it_sends_everything_twice() -> None:
+    ring, *_ = scaling.curves(LOAD, Machines(8, 1, 100), RATES)
+    efficiencies = [point.efficiency for point in ring.points]
+    assert efficiencies == sorted(efficiencies, reverse=True)
+    twice = 8 * 2 * BERT_LARGE / 100e9 / (1408 / 1474)
+    assert efficiencies[-1] == pytest.approx(0.2 / step_seconds(0.2, twice), rel=1e-3)
+
+
+def test_the_knee_is_the_last_point_that_keeps_its_efficiency() -> None:
+    ring, *_ = scaling.curves(replace(LOAD, gradient_bytes=1.0e9), Machines(8, 1, 100), RATES)
+    after = [point for point in ring.points if point.machines > ring.knee.machines]
+    assert ring.knee.efficiency >= 0.9
+    assert all(point.efficiency < 0.9 for point in after)
+
+
+def test_machines_of_an_unknown_network_cannot_be_planned() -> None:
+    with pytest.raises(PlanError, match=r"workerPoolSpecs\[0\]: the network of 1 x .* add \[machines.c9-standard-8\]"):
+        planned(job("c9-standard-8", "ACCELERATOR_TYPE_UNSPECIFIED", 0, 2))
+
+
+FILE = """# A job.
+workerPoolSpecs:
+  - {machineSpec: {machineType: a2-highgpu-8g}, replicaCount: 1}   # the chief
+  - {}
+  - replicaCount: 3 # too few
+    machineSpec:
+      machineType: "n1-standard-16"  # dear
+    containerSpec: {imageUri: us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest}
+"""
+SIZING = reducers.Sizing("n1-highcpu-16", 25, 32.0, None, 12.5)
+
+
+def test_two_values_change_and_every_other_byte_stays(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_bytes(FILE.replace("\n", "\r\n").encode())
+    one = load(path)
+    assert isinstance(one, Job)
+    apply(one, SIZING)
+    wanted = FILE.replace("replicaCount: 3", "replicaCount: 25").replace('"n1-standard-16"', "n1-highcpu-16")
+    assert path.read_bytes() == wanted.replace("\n", "\r\n").encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("workerPoolSpecs: [{replicaCount: 1}]", "there is no pool of reducers; add one of 25 x n1-highcpu-16"),
+        (
+            FILE.replace("replicaCount: 3 # too few", "diskSpec: {}"),
+            r"\[2\].replicaCount: is not in the file; write it",
+        ),
+        (
+            "workerPoolSpecs:\n- machineSpec: &m {machineType: n1-standard-8}\n  replicaCount: 1\n- {}\n"
+            "- {machineSpec: *m, replicaCount: 1, containerSpec: {imageUri: us/reductionserver}}",
+            "shares a value with another pool, through an anchor; write it out",
+        ),
+    ],
+)
+def test_what_cannot_be_applied_leaves_the_file_alone(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    one = load(path)
+    assert isinstance(one, Job)
+    with pytest.raises(ApplyError, match=words):
+        apply(one, SIZING)
+    assert path.read_text() == text
+    assert [found.name for found in tmp_path.iterdir()] == ["job.yaml"]
+
+
+# The command, as a user types it.
+
+
+def launch(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "launch", "plan", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+GIVEN = ("--gradient-bytes", "1.36e9", "--step-seconds", "0.2")
+
+
+def test_a_plan_is_tables_that_fit_a_terminal() -> None:
+    shown = launch("jobs/reduction-server.yaml", *GIVEN)
+    assert shown.returncode == 0, shown.stderr
+    table = [line for line in shown.stdout.splitlines() if line.startswith(("0 ", "1 ", "2 "))]
+    assert [line.split()[1] for line in table] == ["chief", "workers", "reducers"]
+    assert max(map(len, table)) <= 80
+    assert "--consumer=projects/" in shown.stdout
+    assert "Reduction servers\n" in shown.stdout
+
+
+def test_a_plan_is_one_json_document() -> None:
+    shown = launch("jobs/workers.yaml", "--json", *GIVEN)
+    answer = json.loads(shown.stdout)
+    assert answer["gradient_bytes"] == 1.36e9
+    assert answer["rows"][0]["role"] == "chief"
+    assert answer["verdict"]["text"]
+
+
+def test_jobs_stand_side_by_side() -> None:
+    shown = launch("jobs/workers.yaml", "jobs/reduction-server.yaml", "--compare", *GIVEN)
+    titles, *_ = shown.stdout.splitlines()
+    assert titles.split() == ["jobs/workers.yaml", "jobs/reduction-server.yaml"]
+    assert "reducers pay" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("jobs/workers.yaml", "jobs/single.yaml"), "plan takes one job, not 2; add --compare"),
+        (("jobs/workers.yaml", "--compare", "--apply"), "leave it out to --apply or --chart one job"),
+        (("jobs/workers.yaml", "--run", "x", "--step-seconds", "1"), "keep one"),
+        (("jobs/workers.yaml", "--run", "x", "--gradient-bytes", "1"), "use --step-seconds"),
+        (("jobs/workers.yaml", "--chart", "x.doc", *GIVEN), "x.doc: is no picture; end its name in .png or .svg"),
+        (("jobs/workers.yaml", "--chart", "x.png", *GIVEN), "cannot be drawn without the trainer's batch"),
+        (("jobs/single.yaml", "--apply", *GIVEN), "--apply wrote nothing, since reducers do not pay here"),
+        (("jobs/no.yaml",), "jobs/no.yaml: there is no such file"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_in_one_sentence(arguments: tuple[str, ...], words: str) -> None:
+    shown = launch(*arguments)
+    assert shown.returncode == 1
+    (line,) = shown.stderr.splitlines()
+    assert words in line
