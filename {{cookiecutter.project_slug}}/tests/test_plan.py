@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from launch import catalog
-from launch.plan import fleet, memory, planner, reducers, scaling
+from launch.plan import chart, fleet, memory, planner, reducers, scaling
 from launch.plan.apply import ApplyError, apply
 from launch.plan.memory import RESERVED
 from launch.plan.planner import Compute, Plan, PlanError
@@ -297,6 +297,14 @@ def test_what_cannot_be_applied_leaves_the_file_alone(tmp_path: Path, text: str,
         apply(one, SIZING)
     assert path.read_text() == text
     assert [found.name for found in tmp_path.iterdir()] == ["job.yaml"]
+
+
+def test_the_scaling_curves_become_a_picture(tmp_path: Path) -> None:
+    found = planner.plan(job("a2-highgpu-8g", A100, 8, 8), SETTINGS, WORKLOAD)
+    chart.save(found, tmp_path / "plan.png")
+    chart.save(found, tmp_path / "plan.svg")
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "plan.svg").read_text()
 
 
 # The command, as a user types it.

@@ -31,6 +31,7 @@ def save(plan: Plan, path: Path) -> None:
     for ax, (label, value) in zip(axes, PANELS, strict=True):
         for curve in plan.curves:
             _draw(ax, curve, value)
+        ax.axvline(plan.machines.count, color="0.5", linewidth=0.8, linestyle="-.", label="this job")
         _label(ax, label)
     axes[0].set_yscale("log")
     axes[1].set_ylim(0, 1.05)
@@ -40,16 +41,18 @@ def save(plan: Plan, path: Path) -> None:
     axes[0].legend(title="gradients summed by", loc="upper left")
     figure.suptitle(
         f"{plan.name} on 1 to {COUNTS[-1]:,} machines of its kind, the batch of each unchanged\n"
-        f"large marker: the knee, the most machines that keep {KNEE:.0%} efficiency; wire time only, without latency",
+        f"open marker: the knee, the most machines that keep {KNEE:.0%} efficiency; wire time only, without latency",
         fontsize=10,
     )
     figure.savefig(path, dpi=120)
 
 
 def _draw(ax: Axes, curve: Curve, value: Callable[[Point], float]) -> None:
+    style = STYLES[curve.way]
     machines = [point.machines for point in curve.points]
-    ax.plot(machines, [value(point) for point in curve.points], label=curve.way, markersize=4, **STYLES[curve.way])
-    ax.plot([curve.knee.machines], [value(curve.knee)], markersize=11, **STYLES[curve.way])
+    ax.plot(machines, [value(point) for point in curve.points], label=curve.way, markersize=4, **style)
+    if curve.knee is not curve.points[-1]:
+        ax.plot(curve.knee.machines, value(curve.knee), markersize=13, fillstyle="none", **style)
 
 
 def _label(ax: Axes, label: str) -> None:
