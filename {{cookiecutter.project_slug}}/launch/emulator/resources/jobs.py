@@ -16,7 +16,8 @@ from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec, Schedulin
 
 from launch import rules
 from launch.emulator.home import Home
-from launch.emulator.resources.errors import ApiError, invalid, our_fault, rpc_status
+from launch.emulator.resources.errors import ApiError, invalid, rpc_status
+from launch.emulator.resources.lives import STOPPED, Life, Lives
 from launch.emulator.resources.logs import Journal
 from launch.emulator.resources.store import Resource, Store
 from launch.emulator.running import packages
@@ -31,9 +32,9 @@ from launch.settings import Settings
 from launch.spec import Job, as_json
 
 COLLECTION = "customJobs"
-QUEUED, PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLING, CANCELLED, EXPIRED = (
-    f"JOB_STATE_{state}"
-    for state in ("QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED", "EXPIRED")
+PREFIX = "JOB_STATE_"
+QUEUED, PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED, EXPIRED = (
+    f"{PREFIX}{state}" for state in ("QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED")
 )
 ENDED = frozenset((SUCCEEDED, FAILED, CANCELLED, EXPIRED))
 LONGEST_NAME = 128  # characters of a display name
@@ -42,10 +43,6 @@ LONGEST_NAME = 128  # characters of a display name
 REPLICA_RESTARTS, JOB_RETRIES, SPOT_RESTARTS = 5, 3, 6
 LONGEST_SECONDS = 7 * 24 * 3600.0
 LONGEST_WAIT_SECONDS = 24 * 3600.0  # of FLEX_START, where the job says nothing else; 0 is for ever
-
-STOPPED = rpc_status(
-    "UNAVAILABLE", "the local Vertex was stopped while this job had not ended; create it again, and it resumes"
-)
 
 Action = Literal["preempt", "kill", "freeze", "delay"]
 
@@ -70,42 +67,30 @@ class Extras:
 
 
 @dataclass
-class _Ticket:
+class _Ticket(Life):
     """A job that has not ended."""
 
-    name: str
     job: Job
     extras: Extras
     size: int  # replicas to start
     execution: Execution | None = None
-    thread: threading.Thread | None = None
     timer: threading.Timer | None = None  # until it expires in the queue
-    stopping: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def id(self) -> str:
-        return self.name.rpartition("/")[2]
 
 
-class Jobs:
+class Jobs(Lives[_Ticket]):
     """All custom jobs of the service; thread-safe."""
+
+    collection, noun, prefix, ended = COLLECTION, "job", PREFIX, ENDED
 
     def __init__(
         self, store: Store, home: Home, settings: Settings, environ: Mapping[str, str], options: Options
     ) -> None:
-        self._store = store
+        super().__init__(store)
         self._home = home
         self._settings = settings
         self._environ = environ
         self._options = options
-        self._lock = threading.RLock()
-        self._free = options.capacity
         self._queue: deque[_Ticket] = deque()
-        self._running: dict[str, _Ticket] = {}
-        self._closed = False
-        for resource in store.all(COLLECTION):
-            if resource["state"] not in ENDED:
-                store.end(resource["name"], FAILED, STOPPED)
 
     def create(self, parent: str, message: CustomJob, extras: Extras | None = None) -> Resource:
         """Check a job and queue it.
@@ -118,36 +103,15 @@ class Jobs:
         faults = [*name_faults(message.display_name), *self.faults(parent, job, "jobSpec")]
         if faults:
             raise invalid(faults)
-        with self._lock:
-            if self._closed:
-                raise ApiError("UNAVAILABLE", "the local Vertex is stopping")
-            self._store.create(name, as_json(message) | {"state": QUEUED})
-            ticket = _Ticket(name, job, extras or Extras(), _size(job))
-            self._queue.append(ticket)
-            self._dispatch()
-            if ticket in self._queue:
-                self._expire_later(ticket)
-            return self._store.get(name)
-
-    def get(self, name: str) -> Resource:
-        """Raises ApiError NOT_FOUND."""
-        return self._store.get(name)
+        return self._begin(_Ticket(name, job, extras or Extras(), _size(job)), as_json(message) | {"state": QUEUED})
 
     def cancel(self, name: str) -> None:
         """Begin to stop a job; nothing happens to one that has ended. Raises ApiError NOT_FOUND."""
         with self._lock:
-            if self._store.get(name)["state"] in ENDED:
-                return
             if self._leave_queue(name):
-                error = rpc_status("CANCELLED", "the job was cancelled before it started")
-                self._store.end(name, CANCELLED, error)
-                return
-            self._store.update(name, state=CANCELLING)
-            self._stop(self._running[name])
-
-    def delete(self, name: str) -> None:
-        """Forget a job that has ended; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
-        self._store.delete_ended(name, ENDED)
+                self._store.end(name, CANCELLED, rpc_status("CANCELLED", "the job was cancelled before it started"))
+            else:
+                super().cancel(name)
 
     def disturb(self, name: str, action: Action, replica: str, seconds: float) -> None:
         """Do to a replica what happens to machines; raises ApiError."""
@@ -200,50 +164,46 @@ class Jobs:
     def close(self) -> None:
         """Stop every job; returns when no process is left."""
         with self._lock:
-            self._closed = True
-            for ticket in [*self._queue]:
-                self._leave_queue(ticket.name)
+            while self._queue:
+                ticket = self._queue.popleft()
+                _stop_timer(ticket)
                 self._store.end(ticket.name, FAILED, STOPPED)
-            running = [*self._running.values()]
-            for ticket in running:
-                self._stop(ticket)
-        for ticket in running:
-            if ticket.thread:
-                ticket.thread.join()
+            super().close()  # while it waits, the lock is free
+
+    @property
+    def _free(self) -> int:
+        """Replicas that can start now."""
+        return self._options.capacity - sum(ticket.size for ticket in self._running.values())
+
+    def _admit(self, ticket: _Ticket) -> None:
+        self._queue.append(ticket)
+        self._dispatch()
+        if ticket in self._queue:
+            self._expire_later(ticket)
+
+    def _leave(self, ticket: _Ticket) -> None:
+        super()._leave(ticket)
+        self._dispatch()
 
     def _dispatch(self) -> None:
         """Start what fits, oldest first: none overtakes another, so a large job is not starved."""
-        while self._queue and self._queue[0].size <= self._free and not self._closed:
+        while self._queue and self._queue[0].size <= self._free:
             ticket = self._queue.popleft()
             _stop_timer(ticket)
-            self._free -= ticket.size
-            self._running[ticket.name] = ticket
             self._store.update(ticket.name, state=PENDING)
-            # A daemon: who interrupts `close`, too, waits for nothing any more; the replicas end with the service.
-            ticket.thread = threading.Thread(target=self._run, args=(ticket,), name=ticket.id, daemon=True)
-            ticket.thread.start()
+            self._start(ticket)
 
-    def _run(self, ticket: _Ticket) -> None:
-        """A job's thread, from its first machine to its last."""
-        state, error = self._end(ticket)
-        with self._lock:  # or `cancel` could overwrite the end
-            if ticket.stopping.is_set() and error:
-                cancelled = CANCELLED, rpc_status("CANCELLED", "the job was cancelled")
-                state, error = (FAILED, STOPPED) if self._closed else cancelled
-            self._store.end(ticket.name, state, error)
-            del self._running[ticket.name]
-            self._free += ticket.size
-            self._dispatch()
-
-    def _end(self, ticket: _Ticket) -> tuple[str, Resource | None]:
-        """Run a job to its last state; also why it failed, if it did."""
+    def _live(self, ticket: _Ticket) -> None:
+        """From its first machine to its last."""
         try:
             with contextlib.closing(Journal(self._home.journal(ticket.id))) as journal:
-                return self._judged(ticket, self._execute(ticket, journal))
+                outcome = self._execute(ticket, journal)
         except FaultError as error:  # what only shows when it is to start: no command, no such package
-            return FAILED, rpc_status("INVALID_ARGUMENT", str(error))
-        except Exception as error:  # it must not leave the job running for ever
-            return FAILED, our_fault(error)
+            raise ApiError("INVALID_ARGUMENT", str(error)) from None
+        if not outcome.succeeded:
+            status = {Ending.TIMED_OUT: "DEADLINE_EXCEEDED", Ending.PREEMPTED: "RESOURCE_EXHAUSTED"}
+            message = f"{outcome.message}. Logs: {self._home.logs(ticket.id)}"
+            raise ApiError(status.get(outcome.ending, "INVALID_ARGUMENT"), message)
 
     def _execute(self, ticket: _Ticket, journal: Journal) -> Outcome:
         everyone = self._replicas(ticket)
@@ -252,10 +212,7 @@ class Jobs:
             journal.write(replica.name, line)
 
         def entered(phase: Phase) -> None:
-            with self._lock:
-                if not ticket.stopping.is_set():
-                    running = phase is Phase.RUNNING
-                    self._store.enter(ticket.name, RUNNING if running else PENDING, running)
+            self._enter(ticket, RUNNING if phase is Phase.RUNNING else PENDING)
 
         execution = Execution(
             everyone,
@@ -290,15 +247,8 @@ class Jobs:
         tuning = {"CLOUD_ML_HP_METRIC_FILE": str(self._home.metrics(ticket.id, replica.name))}
         return {**ticket.extras.env, **(tuning if ticket.extras.trial else {})}
 
-    def _judged(self, ticket: _Ticket, outcome: Outcome) -> tuple[str, Resource | None]:
-        if outcome.succeeded:
-            return SUCCEEDED, None
-        status = {Ending.TIMED_OUT: "DEADLINE_EXCEEDED", Ending.PREEMPTED: "RESOURCE_EXHAUSTED"}
-        message = f"{outcome.message}. Logs: {self._home.logs(ticket.id)}"
-        return FAILED, rpc_status(status.get(outcome.ending, "INVALID_ARGUMENT"), message)
-
     def _stop(self, ticket: _Ticket) -> None:
-        ticket.stopping.set()
+        super()._stop(ticket)
         if ticket.execution:
             ticket.execution.cancel()
 

@@ -6,7 +6,6 @@ every number a float, explicit nulls. Source: google-cloud-aiplatform 2.7.0, tra
 """
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,9 @@ from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec, TrainingP
 from launch import document
 from launch.emulator.resources import datasets, jobs
 from launch.emulator.resources.datasets import Datasets
-from launch.emulator.resources.errors import STATUSES, ApiError, invalid, our_fault, rpc_status
-from launch.emulator.resources.jobs import LONGEST_NAME, STOPPED, Extras, Jobs, name_faults
+from launch.emulator.resources.errors import STATUSES, ApiError, invalid
+from launch.emulator.resources.jobs import LONGEST_NAME, Extras, Jobs, name_faults
+from launch.emulator.resources.lives import Life, Lives
 from launch.emulator.resources.models import Models
 from launch.emulator.resources.query import camel
 from launch.emulator.resources.store import Resource, Store
@@ -29,33 +29,22 @@ CUSTOM_TASK = "/custom_task_1.0.0.yaml"
 INPUTS = "trainingTaskInputs"
 SUFFIX = "-custom-job"
 
-QUEUED, PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLING, CANCELLED = (
-    f"PIPELINE_STATE_{state}"
-    for state in ("QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED")
+PREFIX = "PIPELINE_STATE_"
+QUEUED, PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED = (
+    f"{PREFIX}{state}" for state in ("QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED")
 )
 ENDED = frozenset((SUCCEEDED, FAILED, CANCELLED))
 OF_JOB = {"JOB_STATE_QUEUED": QUEUED, "JOB_STATE_PENDING": PENDING, "JOB_STATE_RUNNING": RUNNING}
 
 
 @dataclass
-class _Pipeline:
+class _Pipeline(Life):
     """A pipeline that has not ended."""
 
-    name: str
     message: TrainingPipeline
     spec: CustomJobSpec
-    resource: Resource  # as it was created
+    resource: Resource  # as it was asked for
     job: str = ""  # the custom job's name, once there is one
-    cancelled: bool = False
-    thread: threading.Thread | None = None
-
-    @property
-    def parent(self) -> str:
-        return self.name.rpartition(f"/{COLLECTION}/")[0]
-
-    @property
-    def id(self) -> str:
-        return self.name.rpartition("/")[2]
 
     @property
     def output(self) -> str:
@@ -63,25 +52,17 @@ class _Pipeline:
         return self.spec.base_output_directory.output_uri_prefix.rstrip("/")
 
 
-class _CancelledError(Exception):
-    """The pipeline is to end."""
-
-
-class Pipelines:
+class Pipelines(Lives[_Pipeline]):
     """All training pipelines of the service; thread-safe."""
 
+    collection, noun, prefix, ended = COLLECTION, "pipeline", PREFIX, ENDED
+
     def __init__(self, store: Store, jobs: Jobs, datasets: Datasets, models: Models, buckets: Path) -> None:
-        self._store = store
+        super().__init__(store)
         self._jobs = jobs
         self._datasets = datasets
         self._models = models
         self._buckets = buckets
-        self._lock = threading.Lock()
-        self._running: dict[str, _Pipeline] = {}
-        self._closed = False
-        for resource in store.all(COLLECTION):
-            if resource["state"] not in ENDED:
-                store.end(resource["name"], FAILED, STOPPED)
 
     def create(self, parent: str, message: TrainingPipeline) -> Resource:
         """Check a pipeline and begin with it.
@@ -92,40 +73,7 @@ class Pipelines:
         resource = as_json(message)
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         spec = self._checked(parent, message, resource)
-        with self._lock:
-            if self._closed:
-                raise ApiError("UNAVAILABLE", "the local Vertex is stopping")
-            created = self._store.create(name, resource | {"state": PENDING})
-            self._running[name] = pipeline = _Pipeline(name, message, spec, created)
-            pipeline.thread = threading.Thread(target=self._run, args=(pipeline,), name=pipeline.id, daemon=True)
-            pipeline.thread.start()
-        return created
-
-    def get(self, name: str) -> Resource:
-        """Raises ApiError NOT_FOUND."""
-        return self._store.get(name)
-
-    def cancel(self, name: str) -> None:
-        """Begin to stop a pipeline; nothing happens to one that has ended. Raises ApiError NOT_FOUND."""
-        with self._lock:
-            if self._store.get(name)["state"] not in ENDED:
-                self._store.update(name, state=CANCELLING)
-                self._stop(self._running[name])
-
-    def delete(self, name: str) -> None:
-        """Forget a pipeline that has ended; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
-        self._store.delete_ended(name, ENDED)
-
-    def close(self) -> None:
-        """Stop every pipeline with its job."""
-        with self._lock:
-            self._closed = True
-            running = [*self._running.values()]
-            for pipeline in running:
-                self._stop(pipeline)
-        for pipeline in running:
-            if pipeline.thread:
-                pipeline.thread.join()
+        return self._begin(_Pipeline(name, message, spec, resource), resource | {"state": PENDING})
 
     def _checked(self, parent: str, message: TrainingPipeline, resource: Resource) -> CustomJobSpec:
         """What the pipeline's job is to do; raises ApiError for all that can be known to fail."""
@@ -146,34 +94,16 @@ class Pipelines:
             self._models.check(parent, resource["modelToUpload"], **ids)
         return spec
 
-    def _run(self, pipeline: _Pipeline) -> None:
-        """A pipeline's thread."""
-        state, error = self._end(pipeline)
-        with self._lock:  # or `cancel` could overwrite the end
-            self._store.end(pipeline.name, state, error)
-            del self._running[pipeline.name]
-
-    def _end(self, pipeline: _Pipeline) -> tuple[str, Resource | None]:
-        """Run a pipeline to its last state; also why it failed, if it did."""
-        try:
-            self._train(pipeline)
-            self._upload(pipeline)
-            return SUCCEEDED, None
-        except _CancelledError:
-            cancelled = CANCELLED, rpc_status("CANCELLED", "the pipeline was cancelled")
-            return (FAILED, STOPPED) if self._closed else cancelled
-        except ApiError as error:
-            return FAILED, rpc_status(error.status, error.message)
-        except Exception as error:  # it must not leave the pipeline running for ever
-            return FAILED, our_fault(error)
+    def _live(self, pipeline: _Pipeline) -> None:
+        self._train(pipeline)
+        self._upload(pipeline)
 
     def _train(self, pipeline: _Pipeline) -> None:
-        """Raises ApiError or _CancelledError unless the job succeeds."""
+        """Raises ApiError unless the job succeeds."""
         extras = Extras(env=self._data(pipeline))
         display_name = f"{pipeline.message.display_name[: LONGEST_NAME - len(SUFFIX)]}{SUFFIX}"
         with self._lock:
-            if pipeline.cancelled:
-                raise _CancelledError
+            pipeline.raise_if_stopping()
             job = CustomJob(display_name=display_name, job_spec=pipeline.spec, labels=pipeline.message.labels)
             pipeline.job = self._jobs.create(pipeline.parent, job, extras)["name"]
         self._store.update(pipeline.name, trainingTaskMetadata={"backingCustomJob": pipeline.job})
@@ -191,10 +121,8 @@ class Pipelines:
         """The job once it has ended; meanwhile the pipeline is in the state of its job."""
         job = self._store.get(pipeline.job)
         while job["state"] not in jobs.ENDED:
-            with self._lock:
-                if job["state"] in OF_JOB and not pipeline.cancelled:
-                    state = OF_JOB[job["state"]]
-                    self._store.enter(pipeline.name, state, state == RUNNING)
+            if job["state"] in OF_JOB:
+                self._enter(pipeline, OF_JOB[job["state"]])
             job = self._moved_on(pipeline.job, job["state"])
         return job
 
@@ -204,8 +132,6 @@ class Pipelines:
     def _judge(self, pipeline: _Pipeline, job: Resource) -> None:
         if job["state"] == "JOB_STATE_SUCCEEDED":
             return
-        if pipeline.cancelled:
-            raise _CancelledError
         status = next(name for name, (_, code) in STATUSES.items() if code == job["error"]["code"])
         raise ApiError(status, f"the custom job {pipeline.job} failed: {job['error']['message']}")
 
@@ -225,7 +151,7 @@ class Pipelines:
         self._store.update(pipeline.name, modelToUpload=model | named)
 
     def _stop(self, pipeline: _Pipeline) -> None:
-        pipeline.cancelled = True
+        super()._stop(pipeline)
         if pipeline.job:
             self._jobs.cancel(pipeline.job)
 

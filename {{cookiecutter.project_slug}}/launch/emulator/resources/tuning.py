@@ -1,6 +1,5 @@
 """The life of hyperparameter tuning jobs: each trial is a custom job, and only its chief's metric counts."""
 
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,20 +11,19 @@ from google.cloud.aiplatform_v1.types import CustomJob, HyperparameterTuningJob
 from launch import studies
 from launch.emulator.home import Home
 from launch.emulator.resources import jobs, search
-from launch.emulator.resources.errors import ApiError, invalid, our_fault, rpc_status
+from launch.emulator.resources.errors import ApiError, invalid, rpc_status
 from launch.emulator.resources.jobs import (
-    CANCELLED,
-    CANCELLING,
     ENDED,
     FAILED,
     LONGEST_NAME,
     PENDING,
+    PREFIX,
     RUNNING,
-    STOPPED,
     SUCCEEDED,
     Extras,
     Jobs,
 )
+from launch.emulator.resources.lives import STOPPED, Life, Lives
 from launch.emulator.resources.search import Measurement, Search, Suggestion
 from launch.emulator.resources.store import Resource, Store, now
 from launch.replicas import with_arguments
@@ -45,20 +43,13 @@ class _Trial:
 
 
 @dataclass
-class _Study:
+class _Study(Life):
     """A tuning job that has not ended."""
 
-    name: str
     message: HyperparameterTuningJob
     search: Search
-    cancelled: threading.Event = field(default_factory=threading.Event)
     trials: dict[str, Resource] = field(default_factory=dict)  # as the API shows them, by id
     active: dict[str, _Trial] = field(default_factory=dict)
-    thread: threading.Thread | None = None
-
-    @property
-    def parent(self) -> str:
-        return self.name.rpartition(f"/{COLLECTION}/")[0]
 
     @property
     def failed_count(self) -> int:
@@ -69,21 +60,15 @@ class _Study:
         return [metric.metric_id for metric in self.message.study_spec.metrics]
 
 
-class Tunings:
+class Tunings(Lives[_Study]):
     """All hyperparameter tuning jobs of the service; thread-safe."""
 
+    collection, noun, prefix, ended = COLLECTION, "tuning job", PREFIX, ENDED
+
     def __init__(self, store: Store, home: Home, jobs: Jobs) -> None:
-        self._store = store
+        super().__init__(store)
         self._home = home
         self._jobs = jobs
-        self._lock = threading.Lock()
-        self._studies: dict[str, _Study] = {}
-        self._closed = False
-        for resource in store.all(COLLECTION):
-            if resource["state"] not in ENDED:
-                trials = [_lost(trial) for trial in resource.get("trials", ())]
-                store.update(resource["name"], trials=trials or None)
-                store.end(resource["name"], FAILED, STOPPED)
 
     def create(self, parent: str, message: HyperparameterTuningJob) -> Resource:
         """Check a tuning job and begin with its trials; raises ApiError."""
@@ -95,71 +80,30 @@ class Tunings:
         if faults:
             raise invalid(faults)
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
-        study = _Study(name, message, Search(message.study_spec))
-        with self._lock:
-            if self._closed:
-                raise ApiError("UNAVAILABLE", "the local Vertex is stopping")
-            created = self._store.create(name, as_json(message) | {"state": PENDING})
-            self._studies[name] = study
-            study.thread = threading.Thread(target=self._run, args=(study,), name=name.rpartition("/")[2], daemon=True)
-            study.thread.start()
-        return created
+        return self._begin(_Study(name, message, Search(message.study_spec)), as_json(message) | {"state": PENDING})
 
-    def get(self, name: str) -> Resource:
-        """Raises ApiError NOT_FOUND."""
-        return self._store.get(name)
+    def _lose(self, resource: Resource) -> None:
+        trials = [_lost(trial) for trial in resource.get("trials", ())]
+        self._store.update(resource["name"], trials=trials or None)
+        super()._lose(resource)
 
-    def cancel(self, name: str) -> None:
-        """Begin to stop a tuning job; nothing happens to one that has ended. Raises ApiError NOT_FOUND."""
-        with self._lock:
-            if self._store.get(name)["state"] not in ENDED:
-                self._store.update(name, state=CANCELLING)
-                self._studies[name].cancelled.set()
-
-    def delete(self, name: str) -> None:
-        """Forget a tuning job that has ended; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
-        self._store.delete_ended(name, ENDED)
-
-    def close(self) -> None:
-        """Stop every tuning job with its trials."""
-        with self._lock:
-            self._closed = True
-            running = [*self._studies.values()]
-        for study in running:
-            study.cancelled.set()
-        for study in running:
-            if study.thread:
-                study.thread.join()
-
-    def _run(self, study: _Study) -> None:
-        """A tuning job's thread."""
-        with self._lock:
-            if not study.cancelled.is_set():
-                self._store.enter(study.name, RUNNING, running=True)
-        state, error = self._end(study)
-        with self._lock:  # or `cancel` could overwrite the end
-            self._store.end(study.name, state, error)
-            del self._studies[study.name]
-
-    def _end(self, study: _Study) -> tuple[str, Resource | None]:
-        """Run a tuning job to its last state; also why it failed, if it did."""
+    def _live(self, study: _Study) -> None:
+        self._enter(study, RUNNING)
         try:
             self._search(study)
-            return self._judged(study)
-        except Exception as error:  # it must not leave the job running for ever
-            return FAILED, our_fault(error)
         finally:
             for trial in study.active.values():
                 self._jobs.cancel(trial.job)
+        self._judge(study)
 
     def _search(self, study: _Study) -> None:
         """Start trials and follow them until none is left or the job is to end."""
-        while not study.cancelled.is_set() and not self._too_many_failed(study):
+        while not study.stopping.is_set() and not self._too_many_failed(study):
             while self._has_room(study) and self._start_trial(study):
                 pass
             if not study.active:
                 return
-            study.cancelled.wait(POLL_SECONDS)
+            study.stopping.wait(POLL_SECONDS)
             for trial in [*study.active.values()]:
                 self._follow(study, trial)
         for trial in study.active.values():
@@ -170,7 +114,7 @@ class Tunings:
                 self._follow(study, trial)
 
     def _has_room(self, study: _Study) -> bool:
-        return len(study.active) < study.message.parallel_trial_count and not study.cancelled.is_set()
+        return len(study.active) < study.message.parallel_trial_count and not study.stopping.is_set()
 
     def _start_trial(self, study: _Study) -> bool:
         """Whether there was one more to start."""
@@ -232,17 +176,13 @@ class Tunings:
         """0 leaves it to the service: here, to go on until the end."""
         return 0 < study.message.max_failed_trial_count <= study.failed_count
 
-    def _judged(self, study: _Study) -> tuple[str, Resource | None]:
+    def _judge(self, study: _Study) -> None:
+        """Raises ApiError unless the study succeeds."""
+        study.raise_if_stopping()
         count = study.failed_count
-        if self._closed:
-            return FAILED, STOPPED
-        if study.cancelled.is_set():
-            return CANCELLED, rpc_status("CANCELLED", "the tuning job was cancelled")
         if self._too_many_failed(study) or count == len(study.trials):
             last = [trial["infeasibleReason"] for trial in study.trials.values() if trial["state"] == "INFEASIBLE"][-1]
-            message = f"{count} of {len(study.trials)} trials failed; the last one: {last}"
-            return FAILED, rpc_status("INVALID_ARGUMENT", message)
-        return SUCCEEDED, None
+            raise ApiError("INVALID_ARGUMENT", f"{count} of {len(study.trials)} trials failed; the last one: {last}")
 
     def _show(self, study: _Study, id: str, trial: Resource) -> None:
         study.trials[id] = trial
