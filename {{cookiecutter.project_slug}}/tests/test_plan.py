@@ -1,6 +1,8 @@
 """What `launch plan` finds, from formulas to the words of its verdict."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,15 +13,17 @@ import pytest
 import yaml
 
 from launch import catalog
-from launch.plan import chart, fleet, memory, planner, reducers, scaling
+from launch.plan import chart, fleet, memory, planner, reducers, runs, scaling
 from launch.plan.apply import ApplyError, apply
 from launch.plan.memory import RESERVED
 from launch.plan.planner import Compute, Plan, PlanError
 from launch.plan.reducers import OVERLAP, break_even_compute, step_seconds
+from launch.plan.runs import RunError
 from launch.plan.traffic import Machines
 from launch.plan.workload import Workload
 from launch.settings import Settings
 from launch.spec import Job, load, parse
+from trainer.telemetry import TensorBoard
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = Settings("demo", "us-central1", "demo-data", "us-central1-docker.pkg.dev/demo/training/trainer:1")
@@ -312,7 +316,8 @@ def test_the_scaling_curves_become_a_picture(tmp_path: Path) -> None:
 
 def launch(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "launch", "plan", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 GIVEN = ("--gradient-bytes", "1.36e9", "--step-seconds", "0.2")
@@ -341,6 +346,34 @@ def test_jobs_stand_side_by_side() -> None:
     titles, *_ = shown.stdout.splitlines()
     assert titles.split() == ["jobs/workers.yaml", "jobs/reduction-server.yaml"]
     assert "reducers pay" in shown.stdout
+
+
+def project(folder: Path, name: str, reducer_count: str) -> Path:
+    """One of the project's job files in a folder of its own, with another number of reducers."""
+    (folder / "vertex.toml").write_text((ROOT / "vertex.toml").read_text())
+    text = (ROOT / "jobs" / name).read_text()
+    (folder / name).write_text(re.sub(r"(?<=n1-highcpu-16\n    replicaCount: )[0-9]+", reducer_count, text))
+    return folder / name
+
+
+def test_reducers_that_pay_are_written_into_the_file(tmp_path: Path) -> None:
+    path = project(tmp_path, "reduction-server.yaml", reducer_count="99")
+    before = path.read_text()
+    shown = launch(path.name, "--apply", *GIVEN, folder=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    count = json.loads(launch(path.name, "--json", *GIVEN, folder=tmp_path).stdout)["sizing"]["count"]
+    assert path.read_text() == before.replace("replicaCount: 99", f"replicaCount: {count}")
+    assert f"reduction-server.yaml: now has {count} x n1-highcpu-16" in shown.stdout
+
+
+def test_the_speed_of_a_run_says_how_long_computing_takes(tmp_path: Path) -> None:
+    curves = TensorBoard(tmp_path / "logs")
+    for step, rate in enumerate((1.0, 400.0, 410.0)):  # the first includes the start
+        curves.write(step, {"train/samples_per_second_per_device": rate})
+    curves.close()
+    assert runs.samples_per_second_per_gpu(tmp_path) == 400
+    with pytest.raises(RunError, match="holds no curve train/samples_per_second_per_device"):
+        runs.samples_per_second_per_gpu(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(

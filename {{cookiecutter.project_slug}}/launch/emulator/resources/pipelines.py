@@ -5,6 +5,7 @@ CustomPythonPackageTrainingJob send. Its inputs are a CustomJobSpec in a free fo
 every number a float, explicit nulls. Source: google-cloud-aiplatform 2.7.0, training_jobs.py.
 """
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -153,7 +154,8 @@ class Pipelines(Lives[_Pipeline]):
     def _stop(self, pipeline: _Pipeline) -> None:
         super()._stop(pipeline)
         if pipeline.job:
-            self._jobs.cancel(pipeline.job)
+            with contextlib.suppress(ApiError):  # it may have ended and been deleted, while its model is uploaded
+                self._jobs.cancel(pipeline.job)
 
 
 def job_spec(inputs: Any) -> CustomJobSpec:
