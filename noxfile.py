@@ -41,8 +41,9 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Bake every combination and check it; run both frameworks for real. -- -m "not slow" leaves that out."""
     session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3", BROWSER)
-    # The two environments with a framework are kept between runs; both cores have work.
-    session.run("pytest", "-n", "2", "--dist", "loadgroup", *session.posargs, env={"BAKED": str(ROOT / ".nox/baked")})
+    # The two environments with a framework are kept between runs. Two processes test the two projects, which often
+    # wait; two more test the template meanwhile.
+    session.run("pytest", "-n", "4", "--dist", "loadgroup", *session.posargs, env={"BAKED": str(ROOT / ".nox/baked")})
 
 
 @nox.session

@@ -10,19 +10,30 @@ import pytest
 
 from conftest import bake
 
-SESSIONS = ("lint", "types", "tests", "check", "local")
+SESSIONS = ("lint", "types", "check", "local")
+# The local Vertex is the same in both projects, byte for byte, and knows nothing of frameworks: once is enough.
+TESTS: dict[str, tuple[str, ...]] = {"pytorch": (), "tensorflow": ("--", "-m", "not emulator")}
 MINUTES = 20
 
 
-@pytest.fixture(scope="module", params=["pytorch", "tensorflow"])
-def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(
+    scope="module",
+    # All tests of a framework in one process: they share its project.
+    params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in TESTS],
+)
+def framework(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def project(framework: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A freshly baked project; where BAKED says, its environment, the slow part, is kept from run to run."""
-    folder = Path(os.environ.get("BAKED", tmp_path_factory.mktemp("baked"))) / request.param
+    folder = Path(os.environ.get("BAKED", tmp_path_factory.mktemp("baked"))) / framework
     for environment in folder.glob("work/here/*/.venv"):
         environment.rename(folder / "venv")
     for old in ("template", "work"):
         shutil.rmtree(folder / old, ignore_errors=True)
-    baked = bake(folder, framework=request.param).project
+    baked = bake(folder, framework=framework).project
     if (folder / "venv").exists():
         (folder / "venv").rename(baked / ".venv")
     return baked
@@ -37,6 +48,13 @@ def run(project: Path, *command: str) -> "subprocess.CompletedProcess[str]":
         text=True,
         timeout=60 * MINUTES,
     )
+
+
+@pytest.mark.slow
+def test_the_generated_project_passes_its_own_tests(framework: str, project: Path) -> None:
+    done = run(project, sys.executable, "-m", "nox", "--session", "tests", *TESTS[framework])
+    print(done.stdout)
+    assert done.returncode == 0
 
 
 @pytest.mark.slow

@@ -15,6 +15,8 @@ from launch.emulator.resources.datasets import Datasets
 from launch.emulator.resources.errors import ApiError
 from launch.emulator.resources.store import Resource, Store
 
+pytestmark = pytest.mark.emulator
+
 PARENT = "projects/p/locations/us-central1"
 IMAGES, TEXTS = schema.dataset.metadata.image, schema.dataset.metadata.text
 ONE_LABEL = schema.dataset.ioformat.image.single_label_classification

@@ -20,6 +20,8 @@ from launch.emulator.running.process import LAST_LINES, LONGEST_LINE, StartError
 from launch.replicas import Replica
 from tests.training import PROJECT, eventually, processes
 
+pytestmark = pytest.mark.emulator
+
 FOREVER = "import time\nwhile True: time.sleep(1)"
 # Process 1 of a namespace cannot be killed from inside, not even by itself; a real fault ends it all the same.
 CRASH = "import ctypes; ctypes.string_at(0)"

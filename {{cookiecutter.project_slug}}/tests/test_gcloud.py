@@ -14,7 +14,8 @@ import yaml
 from tests.training import PROJECT
 from tests.vertex import Json, Service, custom_job, script, service
 
-pytestmark = pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud is not installed")
+NEEDED = pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud is not installed")
+pytestmark = [pytest.mark.emulator, NEEDED]
 
 SECONDS = 60  # gcloud takes one or two; its first start compiles itself
 

@@ -23,6 +23,8 @@ from tests.test_packages import source_package
 from tests.training import eventually, processes
 from tests.vertex import PARENT, SETTINGS, Json, custom_job, script
 
+pytestmark = pytest.mark.emulator
+
 SLEEP = script("import time; time.sleep(600)")
 FLEX = {"strategy": "FLEX_START", "maxWaitDuration": "600s", "timeout": "60s"}
 L4 = {"machineType": "g2-standard-8", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 1}

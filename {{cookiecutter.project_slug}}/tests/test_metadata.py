@@ -13,6 +13,8 @@ from google.cloud.aiplatform.metadata import metadata as sdk_metadata
 from tests.sdk import init, prepare
 from tests.vertex import PARENT, Service, script, service
 
+pytestmark = pytest.mark.emulator
+
 ACCOUNT = "trainer@p.iam.gserviceaccount.com"
 CONTEXTS = f"{PARENT}/metadataStores/default/contexts"
 POOL = {

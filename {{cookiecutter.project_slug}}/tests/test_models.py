@@ -9,6 +9,8 @@ from launch.emulator.resources.errors import ApiError
 from launch.emulator.resources.models import Models
 from launch.emulator.resources.store import Resource, Store
 
+pytestmark = pytest.mark.emulator
+
 PARENT = "projects/p/locations/us-central1"
 ARTIFACT = "gs://b/run/model"
 

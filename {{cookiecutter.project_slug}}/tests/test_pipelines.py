@@ -23,6 +23,8 @@ from launch.emulator.resources.pipelines import ENDED, Pipelines, job_spec
 from launch.emulator.resources.store import Resource, Store
 from launch.settings import Settings
 
+pytestmark = pytest.mark.emulator
+
 PARENT = "projects/p/locations/us-central1"
 SECONDS = 60.0
 SETTINGS = Settings("p", "us-central1", "b", "image")

@@ -14,6 +14,8 @@ from launch.replicas import Replica
 from tests.test_engine import CRASH, FOREVER, ISOLATIONS, deadline, replica
 from tests.training import eventually, processes
 
+pytestmark = pytest.mark.emulator
+
 # Counts its starts in a file of its own.
 COUNTED = """
 import pathlib, sys, time

@@ -18,6 +18,8 @@ from google.cloud.aiplatform_v1.types import CustomJob
 from tests.sdk import prepare
 from tests.vertex import PARENT, Service, custom_job, script, service
 
+pytestmark = pytest.mark.emulator
+
 PREBUILT = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest"
 SERVING = "us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest"
 REDUCERS = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"

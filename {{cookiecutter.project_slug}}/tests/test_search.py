@@ -26,6 +26,8 @@ from launch.emulator.resources.search import (
 from trainer.storage import Trial
 from trainer.telemetry import MetricFile
 
+pytestmark = pytest.mark.emulator
+
 PROJECT = Path(__file__).resolve().parents[1]
 LOSS = "metrics: [{metricId: loss, goal: MINIMIZE}]\n"
 BOWL = f"""{LOSS}parameters:

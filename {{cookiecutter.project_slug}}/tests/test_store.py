@@ -12,6 +12,8 @@ from launch.emulator.resources.errors import ApiError
 from launch.emulator.resources.store import Store, StoreError, endpoint_of
 from tests.training import PROJECT
 
+pytestmark = pytest.mark.emulator
+
 PARENT = "projects/p/locations/us-central1"
 NAME = f"{PARENT}/customJobs/1"
 

@@ -112,7 +112,7 @@ def test_the_sdk_trains_to_the_numbers_of_launch_run(vertex: Service, unbroken: 
     assert (vertex.home / "gcs/b/by-sdk/model").is_dir()
 
 
-@gcloud.pytestmark
+@gcloud.NEEDED
 def test_gcloud_trains_to_the_numbers_of_launch_run(vertex: Service, unbroken: Figures, tmp_path: Path) -> None:
     config = gcloud.config(tmp_path, spec("by-gcloud"))
     created = gcloud.answer(vertex, "custom-jobs", "create", "--display-name=by-gcloud", config)
