@@ -15,7 +15,10 @@ from trainer.errors import TrainerError
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Train a Vision Transformer on images."""
+    """Train a Vision Transformer on images.
+
+    With --describe, print what that needs as one JSON object, and train nothing.
+    """
 
     data: str = "digits"
     """Folder of shards, as a path or gs://BUCKET/FOLDER; "digits" is a small built-in data set."""

@@ -68,6 +68,7 @@ def augment(batch: Batch, indices: Iterable[int], seed: int, noise: float) -> Ba
 
 
 EXAMPLES: dict[str, Callable[[], dict[Split, list[Sample]]]] = {"digits": digits}
+EXAMPLE_SHAPES = {"digits": (8, 8, 1)}  # height, width, channels
 
 
 def encode(sample: Sample) -> bytes:
@@ -113,6 +114,23 @@ def shards(data: str, storage: Storage) -> Iterator[Path]:
     if not path.is_dir():
         raise TrainerError(f"--data {data}: there is no folder {path}; write shards there with trainer.data.write")
     yield path
+
+
+def image_shape(data: str, storage: Storage) -> tuple[int, int, int]:
+    """Height, width and channels of the images that `--data` means; only one of them is read, of an example none.
+
+    Raises:
+        TrainerError: the folder is not on this machine, or has no shard.
+    """
+    if data in EXAMPLE_SHAPES:
+        return EXAMPLE_SHAPES[data]
+    path = storage.path(data)
+    if not path.is_dir():
+        raise TrainerError(
+            f"--data {data}: there is no folder {path} to learn the shape of an image from; copy one of its"
+            " heldout shards there"
+        )
+    return Dataset(path, "heldout")[0].image.shape
 
 
 class Dataset:

@@ -29,6 +29,8 @@ from trainer.cluster import Cluster
 from trainer.errors import TrainerError
 from trainer.telemetry import say
 
+PRECISION = torch.bfloat16  # of the forward pass, on GPUs that have it; weights and gradients stay float32
+
 
 @dataclass(frozen=True)
 class World:

@@ -6,18 +6,21 @@ from collections.abc import Mapping, Sequence
 
 from trainer import cluster as clusters
 from trainer import config as configs
-from trainer import data, rollcall, strategy, train
+from trainer import data, description, rollcall, sizing, strategy, train
 from trainer import storage as storages
 from trainer.errors import TrainerError
 from trainer.telemetry import say
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """One replica's run; returns its exit code."""
+    """One replica's run, or what it would need; returns its exit code."""
     try:
-        config = configs.parse(argv)
-        cluster = clusters.from_env(environ)
+        config = configs.parse([word for word in argv if word != description.FLAG])
         storage = storages.from_env(environ)
+        if description.FLAG in argv:
+            print(sizing.describe(config, data.image_shape(config.data, storage)).to_json())
+            return 0
+        cluster = clusters.from_env(environ)
         patience = config.rollcall_timeout or (60 if storage.emulated else 600)
         rollcall.call(cluster, patience)
         with data.shards(config.data, storage) as shards:

@@ -39,12 +39,21 @@ def train_and_export(config: Config, storage: Storage, shards: Path, world: Worl
 def start(config: Config, image: tuple[int, int, int], world: World) -> State:
     """The state before the first step: the same on every process."""
     torch.manual_seed(config.seed)
-    net = strategy.wrap(model.build(config.size, image, config.patch, config.classes), world)
+    net = strategy.wrap(new_model(config, image), world)
+    return State(net, new_optimizer(config, net))
+
+
+def new_model(config: Config, image: tuple[int, int, int]) -> nn.Module:
+    return model.build(config.size, image, config.patch, config.classes)
+
+
+def new_optimizer(config: Config, net: nn.Module) -> optim.Optimizer:
+    """AdamW, which leaves biases and the like undecayed."""
     groups = [
         {"params": [p for p in net.parameters() if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in net.parameters() if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return State(net, optim.AdamW(groups, lr=config.learning_rate))
+    return optim.AdamW(groups, lr=config.learning_rate)
 
 
 def train(config: Config, storage: Storage, dataset: Dataset, heldout: Dataset, state: State, world: World) -> float:
@@ -99,7 +108,7 @@ def score(net: nn.Module, batch: Batch, world: World) -> tuple[Tensor, Tensor]:
     """The summed loss, and the detached sums of loss, correct answers and samples, shape (3,)."""
     images = torch.from_numpy(batch.images).to(world.device, non_blocking=True)
     labels = torch.from_numpy(batch.labels).to(world.device, non_blocking=True)
-    with torch.autocast(world.device.type, torch.bfloat16, enabled=world.has_bfloat16):
+    with torch.autocast(world.device.type, strategy.PRECISION, enabled=world.has_bfloat16):
         logits = net(images)
     loss = cross_entropy(logits.float(), labels, reduction="sum", ignore_index=NO_LABEL)
     correct = (logits.argmax(dim=1) == labels).sum()

@@ -14,6 +14,8 @@ from trainer.errors import TrainerError
 # Fewer, larger all-reduces are what Reduction Server and the 100 Gbps network want.
 BYTES_PER_PACK = 64 * 2**20
 
+PRECISION = "mixed_bfloat16"  # of the forward pass, on GPUs that have it; weights and gradients stay float32
+
 
 @dataclass(frozen=True)
 class World:
@@ -83,7 +85,7 @@ def build(cluster: Cluster, timeout: float) -> World:
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
     if gpus and has_bfloat16(gpus[0]):
-        keras.config.set_dtype_policy("mixed_bfloat16")
+        keras.config.set_dtype_policy(PRECISION)
     options = tf.distribute.experimental.CommunicationOptions(
         bytes_per_pack=BYTES_PER_PACK,
         timeout_seconds=timeout,

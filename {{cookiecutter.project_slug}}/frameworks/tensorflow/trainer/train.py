@@ -33,7 +33,7 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> Non
     if world.is_chief:
         # Without the strategy and in float32: what is served must not depend on how it was trained.
         keras.config.set_dtype_policy("float32")
-        plain = model.build(config.size, heldout[0].image.shape, config.patch, config.classes)
+        plain = new_model(config, heldout[0].image.shape)
         plain.set_weights(state.model.get_weights())
         export.export(plain, heldout.batch(range(min(len(heldout), 32))).images, storage.model)
         telemetry.say(f"accuracy {accuracy:.4f}; model in {storage.model}", accuracy=accuracy)
@@ -45,11 +45,20 @@ def start(config: Config, image: tuple[int, int, int], world: World) -> State:
     """The state before the first step: the same on every machine."""
     keras.utils.set_random_seed(config.seed)
     with world.strategy.scope():
-        net = model.build(config.size, image, config.patch, config.classes)
-        optimizer = strategy.AdamW(config.learning_rate, weight_decay=config.weight_decay, epsilon=1e-8)
-        optimizer.exclude_from_weight_decay([v for v in net.trainable_variables if len(v.shape) <= 1])
-        optimizer.build(net.trainable_variables)
-    return State(net, optimizer)
+        net = new_model(config, image)
+        return State(net, new_optimizer(config, net))
+
+
+def new_model(config: Config, image: tuple[int, int, int]) -> keras.Model:
+    return model.build(config.size, image, config.patch, config.classes)
+
+
+def new_optimizer(config: Config, net: keras.Model) -> keras.optimizers.Optimizer:
+    """AdamW, which leaves biases and the like undecayed."""
+    optimizer = strategy.AdamW(config.learning_rate, weight_decay=config.weight_decay, epsilon=1e-8)
+    optimizer.exclude_from_weight_decay([v for v in net.trainable_variables if len(v.shape) <= 1])
+    optimizer.build(net.trainable_variables)
+    return optimizer
 
 
 def train(config: Config, storage: Storage, dataset: Dataset, heldout: Dataset, state: State, world: World) -> float:
