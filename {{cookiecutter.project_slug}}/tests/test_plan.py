@@ -117,9 +117,10 @@ def test_gpus_with_a_fabric_of_their_own_gain_nothing() -> None:
         (job("a2-highgpu-8g", A100, 8, 1), 0.2, BERT_LARGE, "with one machine, gradients never cross the network"),
         (job("n1-standard-8", "ACCELERATOR_TYPE_UNSPECIFIED", 0, 3), 0.2, BERT_LARGE, "reduction servers serve GPUs"),
         (job("a2-highgpu-8g", A100, 8, 8), 2.0, BERT_LARGE, "the model is bound by computing"),
-        (job("a2-highgpu-8g", A100, 8, 8), 0.2, 1e6, "too small: a ring sums their 1 MB in 0.165 ms"),
+        (job("a2-highgpu-8g", A100, 8, 8), 0.2, 5e7, "too small: a ring sums their 50 MB in 8.24 ms"),
+        (job("a2-highgpu-8g", A100, 8, 8), 1e-6, 1e6, "while the 126 hops of a ring of 64 take about 2.52 ms"),
     ],
-    ids=["one machine", "no GPUs", "bound by computing", "small gradients"],
+    ids=["one machine", "no GPUs", "bound by computing", "small gradients", "tiny gradients"],
 )
 def test_an_honest_no_says_why(one: Job, seconds: float, size: float, words: str) -> None:
     verdict = planned(one, seconds, size).verdict
@@ -374,6 +375,41 @@ def test_the_speed_of_a_run_says_how_long_computing_takes(tmp_path: Path) -> Non
     assert runs.samples_per_second_per_gpu(tmp_path) == 400
     with pytest.raises(RunError, match="holds no curve train/samples_per_second_per_device"):
         runs.samples_per_second_per_gpu(tmp_path / "nothing")
+
+
+def test_the_trainer_is_asked_what_it_needs_once(tmp_path: Path) -> None:
+    path = project(tmp_path, "reduction-server.yaml", reducer_count="10")
+    first = json.loads(launch(path.name, "--json", folder=tmp_path).stdout)
+    assert first["workload"]["parameters"] > 100_000
+    assert first["gradient_bytes"] == 4 * first["workload"]["parameters"]
+    (kept,) = (tmp_path / ".vertex/described").iterdir()
+    kept.write_text(kept.read_text().replace('"global_batch": ', '"global_batch": 1'))
+    second = json.loads(launch(path.name, "--json", folder=tmp_path).stdout)
+    assert second["workload"]["global_batch"] != first["workload"]["global_batch"]
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("print('hello')", "the trainer does not answer --describe with its sizes; plan with --gradient-bytes"),
+        ("raise SystemExit('no such data')", "the trainer cannot be described: no such data; mend that, or plan"),
+    ],
+)
+def test_a_trainer_that_does_not_answer_is_named(tmp_path: Path, program: str, words: str) -> None:
+    path = project(tmp_path, "workers.yaml", reducer_count="")
+    path.write_text(path.read_text().replace('"trainer.task"', '"silent"'))
+    (tmp_path / "silent.py").write_text(program)
+    shown = launch(path.name, folder=tmp_path)
+    assert shown.returncode == 1
+    assert words in shown.stderr
+
+
+def test_a_program_that_is_no_module_cannot_be_asked(tmp_path: Path) -> None:
+    path = project(tmp_path, "workers.yaml", reducer_count="")
+    path.write_text(path.read_text().replace('["python", "-m", "trainer.task"]', '["bash", "train.sh"]'))
+    shown = launch(path.name, folder=tmp_path)
+    assert shown.returncode == 1
+    assert 'the chief runs "bash train.sh' in shown.stderr
 
 
 @pytest.mark.parametrize(

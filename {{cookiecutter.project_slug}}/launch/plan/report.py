@@ -14,6 +14,7 @@ from launch.plan.reducers import Sum, step_seconds
 from launch.plan.words import seconds, size, usd
 
 UNKNOWN = "?"
+SHORT = 0.005  # seconds; hundreds of kernels take about that long to start
 
 
 def report(plan: Plan) -> RenderableType:
@@ -85,6 +86,8 @@ def _about_the_step(plan: Plan) -> Iterator[str]:
         yield f"{size(plan.gradient_bytes)} of gradients."
     if plan.compute:
         yield f"Computing takes {seconds(plan.compute.seconds)} ({plan.compute.how})."
+        if plan.compute.seconds < SHORT:
+            yield "So short a step is ruled by starting kernels, not by computing; measure one, for --step-seconds."
     else:
         yield "How long computing takes is not known; --step-seconds says it."
     if plan.memory:

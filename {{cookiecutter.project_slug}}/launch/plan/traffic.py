@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 VPC_MTU = 1460  # bytes; the default of Google's networks. Source: Google Cloud, "Maximum transmission unit"
 IP_AND_TCP, ETHERNET = 52, 14  # bytes of headers in each packet; TCP with timestamps
+HOP = 20e-6  # seconds from one machine to the next, in one zone; a rough figure, only to see where latency rules
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,11 @@ def reducers_bytes(size: float, machines: Machines) -> float:
 def seconds(sent: float, gbps: float, mtu: int = VPC_MTU) -> float:
     """Seconds to send so many bytes at so many Gbit/s."""
     return 8 * sent / (payload(mtu) * gbps * 1e9)
+
+
+def hops_seconds(members: int) -> float:
+    """Seconds that the hops of a ring take, however little is sent; where this is longer, the wire does not matter."""
+    return 2 * (members - 1) * HOP
 
 
 def reducers_seconds(size: float, machines: Machines, reducers: Reducers, mtu: int = VPC_MTU) -> float:

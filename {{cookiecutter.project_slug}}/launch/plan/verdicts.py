@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from google.cloud.aiplatform_v1.types import Scheduling
 
+from launch.plan import traffic
 from launch.plan.fleet import Row
 from launch.plan.reducers import (
     OVERLAP,
@@ -98,6 +99,18 @@ def ring_of_two(case: Case) -> str:
     )
 
 
+def latency_rules(case: Case) -> str:
+    members = case.machines.count * case.machines.gpus
+    wire, hops = case.sums.ring.seconds, traffic.hops_seconds(members)
+    if wire > hops:
+        return ""
+    return (
+        f"the gradients are too small: the wire carries their {size(case.gradient_bytes)} in {seconds(wire)}, while the"
+        f" {2 * (members - 1)} hops of a ring of {members} take about {seconds(hops)}. Latency rules there;"
+        " bandwidth, which reducers save, does not matter"
+    )
+
+
 def too_small(case: Case) -> str:
     if case.compute is None or case.sums.ring.seconds > SMALL * case.compute:
         return ""
@@ -129,6 +142,7 @@ REASONS: tuple[Callable[[Case], str], ...] = (
     one_kind_of_machine,
     own_fabric,
     ring_of_two,
+    latency_rules,
     too_small,
     hidden,
     hardly_faster,
