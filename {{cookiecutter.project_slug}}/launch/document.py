@@ -34,23 +34,48 @@ CLEARER = {
 VALUES_LIMIT = 100_000  # in YAML with every alias written out
 DEEP = "is nested too deeply; no job needs more than ten levels"
 TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"')  # in JSON
-STEP = re.compile(r"(?:^|[.])([^.\[\]]+)|\[([0-9]+)\]")  # of a place: a key or an index
+PART = re.compile(r"[^.\[\]]+")  # of a place
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
+class DocumentError(ValueError):
+    """A text is not one YAML document; a sentence, and its line, 0 if that is unknown."""
+
+    def __init__(self, sentence: str, line: int = 0) -> None:
+        super().__init__(sentence)
+        self.line = line
+
+
 def compose(text: str, place: str, error: type[FaultError]) -> Node:
-    """The root node; broken YAML, none or several documents and bad aliases are raised as `error`."""
+    """The root node; what `tree` raises is raised as `error`, `place` and line before it."""
+    try:
+        return tree(text)
+    except DocumentError as fault:
+        raise error(f"{start(place, fault.line)}{fault}") from None
+
+
+def start(place: str, line: int) -> str:
+    """`jobs/run.yaml:31: `, as editors and terminals know to open it, or less where less is known."""
+    return f"{place}:{line}: " if place and line else f"{place}: " if place else ""
+
+
+def tree(text: str) -> Node:
+    """The root node.
+
+    Raises:
+        DocumentError: broken YAML, no document or several, an alias that cannot be meant.
+    """
     try:
         root = yaml.compose(text, yaml.SafeLoader)
         if root is None:
-            raise error(f"{place}: is empty; start from one of the files in jobs/")
+            raise DocumentError("is empty; start from one of the files in jobs/")
         _vet(root, {})
     except yaml.MarkedYAMLError as fault:
-        raise error(f"{place}: {_sentence(fault)}") from None
+        raise DocumentError(_sentence(fault), fault.problem_mark.line + 1 if fault.problem_mark else 0) from None
     except yaml.YAMLError as fault:
-        raise error(f"{place}: not YAML: {str(fault).splitlines()[0]}; remove it") from None
+        raise DocumentError(f"not YAML: {str(fault).splitlines()[0]}; remove it") from None
     except RecursionError:
-        raise error(f"{place}: {DEEP}") from None
+        raise DocumentError(DEEP) from None
     return root
 
 
@@ -87,26 +112,33 @@ def kind(node: Node) -> str:
 
 def items(mapping: MappingNode) -> dict[str, Node]:
     """Keys and values; what `<<` merges in gives way to the mapping's own keys."""
-    merged: dict[str, Node] = {}
-    own: dict[str, Node] = {}
-    for key, value in mapping.value:
-        if key.tag == MERGE:
-            for base in reversed(_bases(value)):
-                merged |= items(base)
-        else:
-            own[key.value] = value
-    return merged | own
+    return {key.value: value for key, value in _pairs(mapping).values()}
+
+
+def line(root: Node | None, place: str) -> int:
+    """The line of a place such as `workerPoolSpecs[1].machineSpec`, or of the part of it that is there; 0 if none is.
+
+    What an alias or `<<` brings along stands where it was written.
+    """
+    node, found = root, 0
+    for part in PART.findall(place) if root and root.start_mark else ():
+        node, mark = _below(node, part)
+        if node is None or mark is None:
+            break
+        found = line_of(mark)
+    return found
+
+
+def line_of(node: Node) -> int:
+    """The line on which a node begins, 0 for a node from JSON."""
+    return int(node.start_mark.line) + 1 if node.start_mark else 0
 
 
 def at(root: Node, place: str) -> Node | None:
     """The node at a place such as `workerPoolSpecs[1].machineSpec`; None if the document has none there."""
     node: Node | None = root
-    for key, index in STEP.findall(place):
-        if key:
-            node = items(node).get(key) if isinstance(node, MappingNode) else None
-        else:
-            values = node.value if isinstance(node, SequenceNode) else []
-            node = values[int(index)] if int(index) < len(values) else None
+    for part in PART.findall(place):
+        node, _ = _below(node, part)
     return node
 
 
@@ -117,7 +149,7 @@ def repeated(mapping: MappingNode) -> Iterator[tuple[str, str]]:
         written[key.value].append(key)
     for name, keys in written.items():
         if len(keys) > 1:
-            lines = [str(_line(key)) for key in keys if key.start_mark]
+            lines = [str(line_of(key)) for key in keys if key.start_mark]
             yield name, f"in lines {' and '.join(lines)}" if lines else f"there {len(keys)} times"
 
 
@@ -132,6 +164,35 @@ def plain(node: Node) -> Any:
     if kind(node) == "nothing":
         return None
     return node.value.lower() == "true" if kind(node) == "a boolean" else node.value
+
+
+def _below(node: Node | None, part: str) -> tuple[Node | None, Node | None]:
+    """What lies below a node under a key or an index, and what marks its line: the key, or the item itself."""
+    if isinstance(node, SequenceNode) and part.isdecimal() and int(part) < len(node.value):
+        return node.value[int(part)], node.value[int(part)]
+    if isinstance(node, MappingNode):
+        for key, value in _pairs(node).values():
+            if _bare(key.value) == _bare(part):
+                return value, key
+    return None, None
+
+
+def _pairs(mapping: MappingNode) -> dict[str, tuple[ScalarNode, Node]]:
+    """Keys and values by the key's name."""
+    merged: dict[str, tuple[ScalarNode, Node]] = {}
+    own: dict[str, tuple[ScalarNode, Node]] = {}
+    for key, value in mapping.value:
+        if key.tag == MERGE:
+            for base in reversed(_bases(value)):
+                merged |= _pairs(base)
+        else:
+            own[key.value] = key, value
+    return merged | own
+
+
+def _bare(key: str) -> str:
+    """The same for camelCase and snake_case."""
+    return key.replace("_", "").casefold()
 
 
 def _number(text: str) -> Any:
@@ -197,17 +258,12 @@ def _bases(value: Node) -> list[Any]:
     return value.value if isinstance(value, SequenceNode) else [value]
 
 
-def _line(node: Node) -> int:
-    return int(node.start_mark.line) + 1
-
-
 def _fault(node: Node, problem: str) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
 
 
 def _sentence(fault: yaml.MarkedYAMLError) -> str:
-    line = f"line {fault.problem_mark.line + 1}" if fault.problem_mark else "somewhere"
     if fault.problem in CLEARER:
-        return f"{line}: {CLEARER[fault.problem]}"
+        return CLEARER[fault.problem]
     cure = "" if "; " in str(fault.problem) else "; mend the YAML there or just above"
-    return f"{line}: {fault.problem}{cure}"
+    return f"{fault.problem}{cure}"

@@ -34,6 +34,7 @@ class Fault(NamedTuple):
 
     place: str
     text: str
+    line: int = 0  # where that is not the line of the place
 
     def __str__(self) -> str:
         return f"{self.place}: {self.text}" if self.place else self.text
@@ -49,11 +50,12 @@ def faults(mapping: MappingNode, message: Descriptor, place: str = "") -> Faults
     for key, value in document.items(mapping).items():
         field = fields.get(key) or message.fields_by_name.get(key)
         if field is None:
-            yield Fault(place, f"unknown key {_quoted(key)}; {did_you_mean(key, fields)}")
+            text = f"unknown key {_quoted(key)}; {did_you_mean(key, fields)}"
+            yield Fault(place, text, document.line(mapping, key))
             continue
         if key != field.json_name:
             text = f"the key {_quoted(key)} is snake_case; write {field.json_name}, as gcloud does"
-            yield Fault(place, text)
+            yield Fault(place, text, document.line(mapping, key))
         yield from _field_faults(value, field, _below(place, field.json_name))
     yield from _oneof_faults(mapping, message, place)
 
@@ -64,7 +66,8 @@ def _below(place: str, key: str) -> str:
 
 def _repeated(mapping: MappingNode, place: str) -> Faults:
     for key, where in document.repeated(mapping):
-        yield Fault(place, f"the key {_quoted(key)} is {where}; keep one of them")
+        text = f"the key {_quoted(key)} is {where}; keep one of them"
+        yield Fault(place, text, document.line(mapping, key))
 
 
 def _oneof_faults(mapping: MappingNode, message: Descriptor, place: str) -> Faults:

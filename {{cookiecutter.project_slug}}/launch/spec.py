@@ -6,7 +6,7 @@ the service, and protobuf stops at its first fault; here all are found.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -16,6 +16,7 @@ from google.cloud.aiplatform_v1.types import (
     CustomJobSpec,
     EnvVar,
     HyperparameterTuningJob,
+    Scheduling,
     WorkerPoolSpec,
 )
 from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
@@ -91,6 +92,10 @@ class Pool:
         return TASKS[WorkerPoolSpec.pb(self.spec).WhichOneof("task")]
 
     @property
+    def args(self) -> list[str]:
+        return [*self.spec.container_spec.args, *self.spec.python_package_spec.args]
+
+    @property
     def env(self) -> list[EnvVar]:
         return [*self.spec.container_spec.env, *self.spec.python_package_spec.env]
 
@@ -106,6 +111,7 @@ class Job:
     path: Path
     name: str  # the file's name without its ending; becomes the job's display name
     spec: CustomJobSpec
+    root: Node | None = field(default=None, compare=False, repr=False)  # the file, which knows its lines
 
     @property
     def pools(self) -> tuple[Pool, ...]:
@@ -125,6 +131,11 @@ class Job:
     def training_pools(self) -> tuple[Pool, ...]:
         return tuple(pool for pool in self.pools if pool.trains)
 
+    @property
+    def strategy(self) -> str:
+        """The API's name, such as SPOT; STRATEGY_UNSPECIFIED means STANDARD."""
+        return str(Scheduling.Strategy(self.spec.scheduling.strategy).name)
+
 
 @dataclass(frozen=True)
 class TuningJob:
@@ -133,6 +144,7 @@ class TuningJob:
     path: Path
     name: str  # its displayName, or the file's name without its ending
     spec: HyperparameterTuningJob
+    root: Node | None = field(default=None, compare=False, repr=False)
 
     @property
     def trial_job(self) -> Job:
@@ -146,16 +158,16 @@ def load(path: Path) -> Job | TuningJob:
     Raises:
         JobError: it cannot be read or is neither a CustomJobSpec nor a HyperparameterTuningJob.
     """
-    root = document.compose(read_text(path, JobError), str(path), JobError)
+    root = _compose(_text(path), str(path))
     if isinstance(root, MappingNode) and TUNING_KEYS & document.items(root).keys():
         tuning_job = read(root, HyperparameterTuningJob, str(path))
-        return TuningJob(path, tuning_job.display_name or path.stem, tuning_job)
-    return Job(path, path.stem, _custom_job_spec(root, str(path)))
+        return TuningJob(path, tuning_job.display_name or path.stem, tuning_job, root)
+    return Job(path, path.stem, _custom_job_spec(root, str(path)), root)
 
 
 def parse(text: str, place: str) -> CustomJobSpec:
     """A CustomJobSpec from YAML or JSON text; `place` begins every line of the JobError that it may raise."""
-    return _custom_job_spec(document.compose(text, place, JobError), place)
+    return _custom_job_spec(_compose(text, place), place)
 
 
 def read(root: Node, kind: type[M], place: str = "") -> M:
@@ -175,7 +187,7 @@ def read(root: Node, kind: type[M], place: str = "") -> M:
     except RecursionError:
         faults = [schema.Fault("", document.DEEP)]
     if faults:
-        raise _job_error(faults, place)
+        raise _job_error(faults, place, root)
     return message
 
 
@@ -189,11 +201,26 @@ def as_json(message: Any) -> dict[str, Any]:
     return dict(json_format.MessageToDict(type(message).pb(message)))
 
 
+def _text(path: Path) -> str:
+    try:
+        return read_text(path, FaultError)
+    except FaultError as error:
+        fault = schema.Fault("", str(error).removeprefix(f"{path}: "))
+        raise _job_error([fault], str(path)) from None
+
+
+def _compose(text: str, place: str) -> Node:
+    try:
+        return document.tree(text)
+    except document.DocumentError as error:
+        raise _job_error([schema.Fault("", str(error), error.line)], place) from None
+
+
 def _custom_job_spec(root: Node, place: str) -> CustomJobSpec:
     keys = document.items(root) if isinstance(root, MappingNode) else {}
     other = [schema.Fault("", fault) for key, fault in OTHER_RESOURCES.items() if key in keys]
     if other:
-        raise _job_error(other[:1], place)
+        raise _job_error(other[:1], place, root)
     return read(root, CustomJobSpec, place)
 
 
@@ -205,5 +232,6 @@ def _faults(root: Node, message: Any) -> Iterator[schema.Fault]:
         yield schema.Fault("", f"must be a mapping, not {document.kind(root)}; its keys are {keys}")
 
 
-def _job_error(faults: Sequence[schema.Fault], place: str) -> JobError:
-    return JobError(*(f"{place}: {fault}" if place else str(fault) for fault in faults), details=faults)
+def _job_error(faults: Sequence[schema.Fault], place: str, root: Node | None = None) -> JobError:
+    details = [fault._replace(line=fault.line or document.line(root, fault.place)) for fault in faults]
+    return JobError(*(f"{document.start(place, fault.line)}{fault}" for fault in details), details=details)

@@ -1,5 +1,6 @@
 import json
 import random
+import re
 import time
 from datetime import timedelta
 from itertools import pairwise
@@ -72,18 +73,18 @@ MALFORMED = [
     ("only comments", "# to do\n", ["is empty"]),
     ("text", "hello", ["must be a mapping, not text", "workerPoolSpecs"]),
     ("list of pools", "- replicaCount: 1", ["must be a mapping, not a list", "workerPoolSpecs"]),
-    ("two documents", "network: a\n---\nnetwork: b\n", ["line 2", "second document"]),
-    ("open bracket", "reservedIpRanges: [a,", ["line 1"]),
-    ("colon in text", "network: a: b", ["line 1", "mapping values are not allowed here"]),
-    ("bad indentation", "network: a\n tensorboard: b\n", ["line 2"]),
-    ("tab", "scheduling:\n\ttimeout: 3600s", ["line 2", "tab", "spaces"]),
-    ("tab in JSON", '{\n\t"network": "a"}', ["line 2", "tab", "spaces"]),
+    ("two documents", "network: a\n---\nnetwork: b\n", ["job.yaml:2: ", "second document"]),
+    ("open bracket", "reservedIpRanges: [a,", ["job.yaml:1: "]),
+    ("colon in text", "network: a: b", ["job.yaml:1: ", "mapping values are not allowed here"]),
+    ("bad indentation", "network: a\n tensorboard: b\n", ["job.yaml:2: "]),
+    ("tab", "scheduling:\n\ttimeout: 3600s", ["job.yaml:2: ", "tab", "spaces"]),
+    ("tab in JSON", '{\n\t"network": "a"}', ["job.yaml:2: ", "tab", "spaces"]),
     ("control character", "network: a\x01", ["not YAML", "#x0001"]),
-    ("template left in", "network: {{ network }}", ["line 1", "a key must be a plain name", "quote"]),
-    ("undefined alias", "network: *missing", ["line 1", "undefined alias 'missing'"]),
-    ("alias in a circle", "workerPoolSpecs: &pools [*pools]", ["line 1", "alias", "inside"]),
-    ("alias bomb", ALIAS_BOMB, ["line 5", "aliases", "100,000"]),
-    ("merge of text", "scheduling: {<<: fast}", ["line 1", "<<", "mappings"]),
+    ("template left in", "network: {{ network }}", ["job.yaml:1: ", "a key must be a plain name", "quote"]),
+    ("undefined alias", "network: *missing", ["job.yaml:1: ", "undefined alias 'missing'"]),
+    ("alias in a circle", "workerPoolSpecs: &pools [*pools]", ["job.yaml:1: ", "alias", "inside"]),
+    ("alias bomb", ALIAS_BOMB, ["job.yaml:5: ", "aliases", "100,000"]),
+    ("merge of text", "scheduling: {<<: fast}", ["job.yaml:1: ", "<<", "mappings"]),
     ("nested too deeply", "network: " + "[" * 5000, ["nested too deeply"]),
     # keys
     ("key twice", "network: a\nnetwork: b\n", ['the key "network"', "lines 1 and 2"]),
@@ -147,7 +148,7 @@ MALFORMED = [
     ("date in args", args("2026-02-30"), ["is a date", 'quote it: "2026-02-30"']),
     ("nothing in args", args("~"), ["args[0]: has no value"]),
     ("tag", args("!!python/name:os.system x"), ["special value", 'quote it: "x"']),
-    ("tagged mapping", "scheduling: !!set {timeout}", ["line 1", "tag", "remove it"]),
+    ("tagged mapping", "scheduling: !!set {timeout}", ["job.yaml:1: ", "tag", "remove it"]),
     ("number in env", pool("containerSpec: {env: [{name: A, value: 1}]}"), ["env[0].value", 'quote it: "1"']),
     (
         "env as mapping",
@@ -205,7 +206,7 @@ def refusal(path: Path) -> JobError:
 def test_a_malformed_job_is_refused_in_one_sentence(tmp_path: Path, text: str, words: list[str]) -> None:
     path = write(tmp_path, text)
     (sentence,) = str(refusal(path)).splitlines()
-    assert sentence.startswith(f"{path}: ")
+    assert re.match(rf"{path}(:\d+)?: ", sentence)
     assert "; " in sentence  # the cure
     assert [word for word in words if word not in sentence] == []
 
@@ -306,7 +307,7 @@ def test_damaged_files_are_read_or_refused_in_sentences_and_nothing_else() -> No
     for _ in range(150):
         start = source.randrange(len(GOOD))
         text = GOOD[:start] + source.choice(DAMAGE) + GOOD[start + source.randrange(4) :]
-        assert all(fault.startswith("job.yaml: ") and "\n" not in fault for fault in faults_of(text))
+        assert all(re.match(r"job\.yaml(:\d+)?: ", fault) and "\n" not in fault for fault in faults_of(text))
 
 
 def test_a_tuning_job_is_read_whole_with_the_job_of_its_trials(tmp_path: Path) -> None:
@@ -329,9 +330,9 @@ def test_a_tuning_job_without_a_name_has_that_of_its_file(tmp_path: Path) -> Non
 def test_the_places_of_a_tuning_jobs_faults_begin_at_its_top(tmp_path: Path) -> None:
     path = write(tmp_path, TUNING.replace("minValue: 1.0e-4", "minValue: low").replace("imageUri", "imageURL"))
     assert refusal(path).faults == (
-        f'{path}: studySpec.parameters[0].doubleValueSpec.minValue: must be a number, not "low"; '
+        f'{path}:7: studySpec.parameters[0].doubleValueSpec.minValue: must be a number, not "low"; '
         "write digits, such as 0.001 or 1.0e-3",
-        f'{path}: trialJobSpec.workerPoolSpecs[0].containerSpec: unknown key "imageURL"; did you mean imageUri?',
+        f'{path}:11: trialJobSpec.workerPoolSpecs[0].containerSpec: unknown key "imageURL"; did you mean imageUri?',
     )
 
 
