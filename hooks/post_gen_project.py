@@ -1,7 +1,8 @@
-"""Lay the chosen framework over the project and put the chosen license in its place."""
+"""Lay the chosen framework over the project, drop what the machines cannot use, put the license in its place."""
 
 import json
 import shutil
+from pathlib import Path
 from typing import Any
 
 # The filter writes ASCII on one line, a quote in an answer as \", so no answer can end this string.
@@ -14,6 +15,12 @@ def lay_framework(framework: str) -> None:
     shutil.rmtree("frameworks")
 
 
+def drop_reducers(machine: str) -> None:
+    """No job with reducers for GPUs that have a network of their own: these would not use them."""
+    if ANSWERS["_machines"][machine].get("fabric"):
+        Path("jobs/reduction-server.yaml").unlink()
+
+
 def put_license(license: str) -> None:
     """Make the chosen text the project's LICENSE."""
     if license != "none":
@@ -23,5 +30,6 @@ def put_license(license: str) -> None:
 
 if __name__ == "__main__":
     lay_framework(ANSWERS["framework"])
+    drop_reducers(ANSWERS["worker_machine"])
     put_license(ANSWERS["license"])
     print(f"Next:\n  cd {ANSWERS['project_slug']}\n  pip install nox\n  nox -s local")

@@ -63,12 +63,12 @@ def check(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def plan(session: nox.Session) -> None:
     """Say what a job needs and costs, and whether reducers pay: nox -s plan -- jobs/workers.yaml --step-seconds 0.2."""
-    python(session, "-m", "launch", "plan", *(session.posargs or ["jobs/reduction-server.yaml"]))
+    python(session, "-m", "launch", "plan", *(session.posargs or ["jobs/workers.yaml"]))
 
 
 @nox.session(venv_backend="none")
 def local(session: nox.Session) -> None:
-    """Run a job on this machine: nox -s local -- jobs/reduction-server.yaml --fresh --max-replicas 3."""
+    """Run a job on this machine: nox -s local -- jobs/single.yaml --fresh."""
     default = ["jobs/workers.yaml", "--fresh", "--max-replicas", "3"]
     python(session, "-m", "launch", "run", *(session.posargs or default))
 

@@ -1,6 +1,7 @@
 """Check, run or submit a job file; or be the service that runs it."""
 
 import os
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from launch import job_schema, local, rules, settings, spec
+from launch import catalog, document, job_schema, local, settings
+from launch import check as checks
+from launch.check import Examined
 from launch.emulator import commands
 from launch.emulator.home import Home
 from launch.emulator.resources.jobs import Options, policy
@@ -17,6 +20,7 @@ from launch.faults import FaultError
 from launch.plan import commands as planning
 from launch.plan.planner import MFU
 from launch.replicas import limit, with_arguments
+from launch.rules import story, training
 from launch.settings import Settings
 from launch.spec import Job, JobError, TuningJob
 
@@ -32,15 +36,30 @@ JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="A job file, as in 
 
 @app.command()
 def check(
-    jobs: Annotated[list[Path], typer.Argument(metavar="JOB...", help="Job files, as in jobs/.")],
+    jobs: Annotated[list[Path] | None, typer.Argument(metavar="JOB", help="Job files, as in jobs/.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all findings as one JSON document.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail on warnings, too.")] = False,
+    explain: Annotated[str, typer.Option(metavar="CODE", help="Say all about one rule, and check nothing.")] = "",
 ) -> None:
     """Say everything that Vertex AI would refuse later, or spoil."""
+    if explain:
+        console.print(story.explain(explain, catalog.standard()), markup=False)
+        return
+    if not jobs:
+        raise JobError("no job file is named; python -m launch check jobs/*.yaml checks all")
     ours = settings.load(SETTINGS)
+    known = ours.catalog
+    if old := checks.notice(known, date.today()):
+        complain(old, style="yellow")
     examined = [examine(path, ours) for path in jobs]
-    for job in examined:
-        if job:
-            console.print(Text.assemble(f"{job.path}: ", ("ok", "green")))
-    raise typer.Exit(0 if all(examined) else 1)
+    if as_json:
+        print(checks.as_json(examined, known))
+    else:
+        for one in examined:
+            report(one)
+            if one.passes(strict):
+                console.print(Text.assemble(f"{one.path}: ", ("ok", "green")))
+    raise typer.Exit(0 if all(one.passes(strict) for one in examined) else 1)
 
 
 @app.command()
@@ -135,29 +154,28 @@ def _one(job: Job | TuningJob) -> Job:
 
 def approved(path: Path, ours: Settings) -> Job | TuningJob:
     """The job, if no rule refuses it; otherwise everything is said and the program ends."""
-    job = examine(path, ours)
-    if job is None:
+    examined = examine(path, ours)
+    report(examined)
+    if examined.job is None or not examined.passes(strict=False):
         raise typer.Exit(1)
-    return job
+    return examined.job
 
 
-def examine(path: Path, ours: Settings) -> Job | TuningJob | None:
-    """Print what is wrong with a job; the job itself, unless it is refused."""
-    try:
-        job = spec.load(path)
-    except FaultError as error:
-        complain(str(error))
-        return None
-    findings = rules.findings(job, ours)
-    for finding in findings:
+def examine(path: Path, ours: Settings) -> Examined:
+    return checks.examine(path, ours, training.project(Path(), date.today()))
+
+
+def report(examined: Examined) -> None:
+    """Print what was found in a job file."""
+    for finding in examined.findings:
         style = "red" if finding.severity == "error" else "yellow"
-        errors.print(Text.assemble(f"{path}: ", (finding.severity, style), f": {finding} ({finding.code})"))
-    return None if any(finding.severity == "error" for finding in findings) else job
+        start = document.start(str(examined.path), finding.line)
+        errors.print(Text.assemble(start, (finding.severity, style), f": {finding} ({finding.code})"))
 
 
-def complain(text: str) -> None:
+def complain(text: str, style: str = "red") -> None:
     """A fault, as it is: brackets that the user wrote are no markup."""
-    errors.print(Text(text, style="red"))
+    errors.print(Text(text, style=style))
 
 
 def main() -> None:

@@ -8,11 +8,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.cloud.aiplatform_v1.types import HyperparameterTuningJob, StudySpec
-
-from launch.schema import Fault, Faults
 
 ParameterSpec = StudySpec.ParameterSpec
 Conditional = ParameterSpec.ConditionalParameterSpec
@@ -31,6 +29,7 @@ CONDITIONS = {
     "categorical_value_spec": ("parent_categorical_values", "parentCategoricalValues"),
 }
 LOGARITHMIC = (Scale.UNIT_LOG_SCALE, Scale.UNIT_REVERSE_LOG_SCALE)
+PARAMETERS = "studySpec.parameters"
 APART = 1e-10  # closer numbers are the same
 DISCRETE_LIMIT = 1000
 # Trials carry all numbers as doubles: whole ones must survive that, and a range must have a width.
@@ -51,6 +50,16 @@ STOPPING = {
     "median_automated_stopping_spec": "medianAutomatedStoppingSpec",
     "decay_curve_stopping_spec": "decayCurveStoppingSpec",
 }
+
+
+class Fault(NamedTuple):
+    """Where in the tuning job, and what is wrong there."""
+
+    place: str
+    text: str
+
+
+Faults = Iterator[Fault]
 
 
 @dataclass(frozen=True)
@@ -89,32 +98,28 @@ def is_active(child: Conditional, value: Any) -> bool:
 
 
 def faults(job: HyperparameterTuningJob) -> Faults:
-    """What the service would refuse of the search; the trials' own job has other rules."""
-    yield from _count_faults(job)
-    yield from _metric_faults(job.study_spec)
-    yield from _algorithm_faults(job.study_spec)
-    nodes = [*_nodes(job.study_spec.parameters, "studySpec.parameters")]
-    if not nodes:
-        yield Fault("studySpec.parameters", "has no parameter, so there is nothing to tune; add one")
-    for node in nodes:
-        yield from _value_faults(node, job.study_spec.algorithm)
-        yield from _condition_faults(node)
-    yield from _id_faults(nodes)
+    """What the local Vertex refuses of the search; the trials' own job has other rules."""
+    yield from count_faults(job)
+    yield from metric_faults(job.study_spec)
+    yield from parameter_faults(job.study_spec)
+    yield from local_faults(job.study_spec)
 
 
-def _count_faults(job: HyperparameterTuningJob) -> Faults:
+def count_faults(job: HyperparameterTuningJob) -> Faults:
+    """Numbers of trials that no search can have."""
     most, parallel = job.max_trial_count, job.parallel_trial_count
     if most < 1:
         yield Fault("maxTrialCount", f"must be 1 or more, not {most}; write how many trials you would pay for")
-    if not 1 <= parallel <= max(most, 1):
+    if parallel < 1:
         cure = "the fewer at once, the more each learns from those before it"
-        yield Fault("parallelTrialCount", f"must be from 1 to maxTrialCount, not {parallel}; {cure}")
+        yield Fault("parallelTrialCount", f"must be 1 or more, not {parallel}; {cure}")
     if job.max_failed_trial_count < 0:
         fault = f"is {job.max_failed_trial_count}; write 0 to leave it to the service"
         yield Fault("maxFailedTrialCount", fault)
 
 
-def _metric_faults(study: StudySpec) -> Faults:
+def metric_faults(study: StudySpec) -> Faults:
+    """Metrics by which trials cannot be compared."""
     if not study.metrics:
         yield Fault("studySpec.metrics", "has no metric, so no trial is better than another; add one")
     repeated = Counter(metric.metric_id for metric in study.metrics)
@@ -123,17 +128,39 @@ def _metric_faults(study: StudySpec) -> Faults:
         yield from _name_faults(metric.metric_id, f"{place}.metricId")
         if repeated[metric.metric_id] > 1:
             yield Fault(f"{place}.metricId", f'"{metric.metric_id}" is there twice; keep one of them')
+
+
+def parameter_faults(study: StudySpec) -> Faults:
+    """Parameters without a name or without values to try."""
+    nodes = [*_nodes(study.parameters, PARAMETERS)]
+    if not nodes:
+        yield Fault(PARAMETERS, "has no parameter, so there is nothing to tune; add one")
+    for node in nodes:
+        yield from _value_faults(node, study.algorithm)
+        yield from _condition_faults(node)
+    yield from _id_faults(nodes)
+
+
+def parameter_ids(study: StudySpec) -> Iterator[tuple[str, str]]:
+    """The place and the name of every parameter, those that depend on others included."""
+    for node in _nodes(study.parameters, PARAMETERS):
+        yield node.place, node.spec.parameter_id
+
+
+def local_faults(study: StudySpec) -> Faults:
+    """What Vertex AI may take and the local Vertex cannot follow."""
+    for index, metric in enumerate(study.metrics):
         if "safety_config" in metric:
-            yield Fault(f"{place}.safetyConfig", "is not followed by the local Vertex; remove it")
-
-
-def _algorithm_faults(study: StudySpec) -> Faults:
+            place = f"studySpec.metrics[{index}].safetyConfig"
+            yield Fault(place, "is not followed by the local Vertex; remove it to run the search here")
     for field, (key, fault) in NOT_HERE.items():
         if field in study:
             yield Fault(f"studySpec.{key}", fault)
     for field, key in STOPPING.items():
         if field in study and len(study.metrics) > 1:
             yield Fault(f"studySpec.{key}", "compares trials by one metric, and there are more; keep one metric")
+    for node in _nodes(study.parameters, PARAMETERS):
+        yield from _size_faults(node)
 
 
 def _nodes(
@@ -190,8 +217,15 @@ def _range_faults(spec: ParameterSpec, kind: str, place: str) -> Faults:
         yield Fault(place, f"minValue {smallest:g} is above maxValue {largest:g}; exchange them")
     elif spec.scale_type in LOGARITHMIC and smallest <= 0:
         yield Fault(place, f"minValue {smallest:g} has no logarithm; raise it above 0 or use UNIT_LINEAR_SCALE")
-    if max(abs(smallest), abs(largest)) > LARGEST[kind]:
-        yield Fault(place, f"goes beyond {LARGEST[kind]:g}, where numbers lose digits; narrow it")
+
+
+def _size_faults(node: _Node) -> Faults:
+    kind = kind_of(node.spec)
+    if kind in LARGEST:
+        bounds = getattr(node.spec, kind)
+        if max(abs(bounds.min_value), abs(bounds.max_value)) > LARGEST[kind]:
+            place = f"{node.place}.{KINDS[kind]}"
+            yield Fault(place, f"goes beyond {LARGEST[kind]:g}, where numbers lose digits; narrow it")
 
 
 def _list_faults(spec: ParameterSpec, place: str) -> Faults:

@@ -34,6 +34,9 @@ CHOICES: dict[str, list[Any]] = {
     "bootDiskSizeGb": [100, 50, 64_001],
     "bootDiskType": ["pd-ssd", "pd-hdd"],
     "outputUriPrefix": ["gs://b/x", "/tmp/x", "gs://b"],
+    "tensorboard": [f"{PARENT}/tensorboards/1", "projects/p/locations/us-west1/tensorboards/1", "1"],
+    "serviceAccount": ["trainer@p.iam.gserviceaccount.com"],
+    "name": ["SEED", "MY-SEED", ""],
 }
 
 
@@ -57,7 +60,8 @@ def random_spec(dice: random.Random) -> Json:
         machine = some("machineType", 0.97)
         if dice.random() < 0.3:
             machine |= some("acceleratorType", 0.9) | some("acceleratorCount", 0.9)
-        container = some("imageUri", 0.97) | {"command": ["true"]}
+        env = [some("name") | {"value": "1"}] if dice.random() < 0.2 else []
+        container = some("imageUri", 0.97) | {"command": ["true"], "env": env}
         disk = {"diskSpec": some("bootDiskType") | some("bootDiskSizeGb")} if dice.random() < 0.2 else {}
         count = {"replicaCount": 1} if index == 0 and dice.random() < 0.9 else some("replicaCount", 0.97)
         return {"machineSpec": machine, "containerSpec": container} | count | disk
@@ -65,7 +69,8 @@ def random_spec(dice: random.Random) -> Json:
     pools = [pool(index) for index in range(dice.choice((1, 1, 2, 2, 3, 5)))]
     scheduling = {"scheduling": some("strategy") | some("timeout")} if dice.random() < 0.5 else {}
     output = {"baseOutputDirectory": some("outputUriPrefix", 0.9)} if dice.random() < 0.5 else {}
-    return {"workerPoolSpecs": pools} | scheduling | output
+    board = some("tensorboard") | some("serviceAccount", 0.8) if dice.random() < 0.2 else {}
+    return {"workerPoolSpecs": pools} | scheduling | output | board
 
 
 def accepted_by_check(body: Json) -> bool:

@@ -39,7 +39,7 @@ def views(path: Path, ignored: str) -> list[tuple[Replica, Cluster]]:
 
 
 def test_there_are_job_files() -> None:
-    assert {"single.yaml", "workers.yaml", "reduction-server.yaml", "tuning.yaml"} <= {path.name for path in JOBS}
+    assert {"single.yaml", "workers.yaml", "tuning.yaml"} <= {path.name for path in JOBS}
 
 
 @pytest.mark.parametrize("ignored", ["TF_CONFIG", "CLUSTER_SPEC"])
@@ -62,8 +62,9 @@ def test_every_replica_sees_the_same_nodes_and_no_reducer_among_them(path: Path,
     assert not any(cluster.trains for replica, cluster in seen if replica.reduces)
 
 
-def test_the_reduction_server_job_has_reducers() -> None:
-    _, cluster = views(PROJECT / "jobs/reduction-server.yaml", "TF_CONFIG")[0]
+@pytest.mark.parametrize("path", [path for path in JOBS if job_in(path).reducers], ids=lambda path: path.name)
+def test_a_job_with_reducers_shows_them_to_the_trainer(path: Path) -> None:
+    _, cluster = views(path, "TF_CONFIG")[0]
     assert len(cluster.reducers) >= 1
 
 

@@ -17,6 +17,7 @@ from tests.vertex import Json, Service, custom_job, script, service
 NEEDED = pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud is not installed")
 pytestmark = [pytest.mark.emulator, NEEDED]
 
+CUSTOM_JOBS = sorted(path for path in (PROJECT / "jobs").glob("*.yaml") if path.stem != "tuning")
 SECONDS = 60  # gcloud takes one or two; its first start compiles itself
 
 
@@ -80,10 +81,9 @@ def test_a_job_is_created_listed_described_and_its_log_is_shown(vertex: Service,
     assert "a line of the chief" in shown.stdout + shown.stderr
 
 
-@pytest.mark.parametrize("name", ["single.yaml", "workers.yaml", "reduction-server.yaml"])
-def test_gcloud_takes_the_job_files_as_they_are(vertex: Service, name: str) -> None:
-    job = PROJECT / "jobs" / name
-    created = answer(vertex, "custom-jobs", "create", f"--display-name={name}", f"--config={job}")
+@pytest.mark.parametrize("job", CUSTOM_JOBS, ids=lambda job: job.name)
+def test_gcloud_takes_the_job_files_as_they_are(vertex: Service, job: Path) -> None:
+    created = answer(vertex, "custom-jobs", "create", f"--display-name={job.name}", f"--config={job}")
     wanted = yaml.safe_load(job.read_text())["workerPoolSpecs"]
     pools = created["jobSpec"]["workerPoolSpecs"]
     assert [pool["containerSpec"] for pool in pools] == [pool["containerSpec"] for pool in wanted]

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,6 +22,7 @@ from launch.plan.traffic import Machines
 from launch.plan.workload import Workload
 from launch.settings import Settings
 from launch.spec import Job, load, parse
+from tests.casebook import P2, edited, write
 from trainer.telemetry import TensorBoard
 
 ROOT = Path(__file__).parent.parent
@@ -321,11 +321,24 @@ def launch(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
+def project(folder: Path, name: str) -> Path:
+    """One of the project's job files in a folder of its own."""
+    (folder / "vertex.toml").write_text((ROOT / "vertex.toml").read_text())
+    (folder / name).write_text((ROOT / "jobs" / name).read_text())
+    return folder / name
+
+
+def reducing(folder: Path, reducer_count: int) -> Path:
+    """A job of four machines with 8 GPUs each, with so many reducers; not every project has one of its own."""
+    (folder / "vertex.toml").write_text((ROOT / "vertex.toml").read_text())
+    return write(folder, edited({f"{P2}.replicaCount": reducer_count}))
+
+
 GIVEN = ("--gradient-bytes", "1.36e9", "--step-seconds", "0.2")
 
 
-def test_a_plan_is_tables_that_fit_a_terminal() -> None:
-    shown = launch("jobs/reduction-server.yaml", *GIVEN)
+def test_a_plan_is_tables_that_fit_a_terminal(tmp_path: Path) -> None:
+    shown = launch(reducing(tmp_path, 13).name, *GIVEN, folder=tmp_path)
     assert shown.returncode == 0, shown.stderr
     table = [line for line in shown.stdout.splitlines() if line.startswith(("0 ", "1 ", "2 "))]
     assert [line.split()[1] for line in table] == ["chief", "workers", "reducers"]
@@ -342,29 +355,22 @@ def test_a_plan_is_one_json_document() -> None:
     assert answer["verdict"]["text"]
 
 
-def test_jobs_stand_side_by_side() -> None:
-    shown = launch("jobs/workers.yaml", "jobs/reduction-server.yaml", "--compare", *GIVEN)
+def test_jobs_stand_side_by_side(tmp_path: Path) -> None:
+    names = [project(tmp_path, "workers.yaml").name, reducing(tmp_path, 13).name]
+    shown = launch(*names, "--compare", *GIVEN, folder=tmp_path)
     titles, *_ = shown.stdout.splitlines()
-    assert titles.split() == ["jobs/workers.yaml", "jobs/reduction-server.yaml"]
+    assert titles.split() == names
     assert "reducers pay" in shown.stdout
 
 
-def project(folder: Path, name: str, reducer_count: str) -> Path:
-    """One of the project's job files in a folder of its own, with another number of reducers."""
-    (folder / "vertex.toml").write_text((ROOT / "vertex.toml").read_text())
-    text = (ROOT / "jobs" / name).read_text()
-    (folder / name).write_text(re.sub(r"(?<=n1-highcpu-16\n    replicaCount: )[0-9]+", reducer_count, text))
-    return folder / name
-
-
 def test_reducers_that_pay_are_written_into_the_file(tmp_path: Path) -> None:
-    path = project(tmp_path, "reduction-server.yaml", reducer_count="99")
+    path = reducing(tmp_path, 99)
     before = path.read_text()
     shown = launch(path.name, "--apply", *GIVEN, folder=tmp_path)
     assert shown.returncode == 0, shown.stderr
     count = json.loads(launch(path.name, "--json", *GIVEN, folder=tmp_path).stdout)["sizing"]["count"]
     assert path.read_text() == before.replace("replicaCount: 99", f"replicaCount: {count}")
-    assert f"reduction-server.yaml: now has {count} x n1-highcpu-16" in shown.stdout
+    assert f"{path.name}: now has {count} x n1-highcpu-16" in shown.stdout
 
 
 def test_the_speed_of_a_run_says_how_long_computing_takes(tmp_path: Path) -> None:
@@ -378,7 +384,7 @@ def test_the_speed_of_a_run_says_how_long_computing_takes(tmp_path: Path) -> Non
 
 
 def test_the_trainer_is_asked_what_it_needs_once(tmp_path: Path) -> None:
-    path = project(tmp_path, "reduction-server.yaml", reducer_count="10")
+    path = reducing(tmp_path, 10)
     first = json.loads(launch(path.name, "--json", folder=tmp_path).stdout)
     assert first["workload"]["parameters"] > 100_000
     assert first["gradient_bytes"] == 4 * first["workload"]["parameters"]
@@ -396,7 +402,7 @@ def test_the_trainer_is_asked_what_it_needs_once(tmp_path: Path) -> None:
     ],
 )
 def test_a_trainer_that_does_not_answer_is_named(tmp_path: Path, program: str, words: str) -> None:
-    path = project(tmp_path, "workers.yaml", reducer_count="")
+    path = project(tmp_path, "workers.yaml")
     path.write_text(path.read_text().replace('"trainer.task"', '"silent"'))
     (tmp_path / "silent.py").write_text(program)
     shown = launch(path.name, folder=tmp_path)
@@ -405,7 +411,7 @@ def test_a_trainer_that_does_not_answer_is_named(tmp_path: Path, program: str, w
 
 
 def test_a_program_that_is_no_module_cannot_be_asked(tmp_path: Path) -> None:
-    path = project(tmp_path, "workers.yaml", reducer_count="")
+    path = project(tmp_path, "workers.yaml")
     path.write_text(path.read_text().replace('["python", "-m", "trainer.task"]', '["bash", "train.sh"]'))
     shown = launch(path.name, folder=tmp_path)
     assert shown.returncode == 1
@@ -422,7 +428,7 @@ def test_a_program_that_is_no_module_cannot_be_asked(tmp_path: Path) -> None:
         (("jobs/workers.yaml", "--chart", "x.doc", *GIVEN), "x.doc: is no picture; end its name in .png or .svg"),
         (("jobs/workers.yaml", "--chart", "x.png", *GIVEN), "cannot be drawn without the trainer's batch"),
         (("jobs/single.yaml", "--apply", *GIVEN), "--apply wrote nothing, since reducers do not pay here"),
-        (("jobs/no.yaml",), "jobs/no.yaml: there is no such file"),
+        (("jobs/no.yaml",), "jobs/no.yaml: error: there is no such file"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_in_one_sentence(arguments: tuple[str, ...], words: str) -> None:

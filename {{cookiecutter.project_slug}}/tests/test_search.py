@@ -508,7 +508,7 @@ def test_a_metric_named_twice_is_one_too_many() -> None:
     ("counts", "places"),
     [
         ({}, ["maxTrialCount", "parallelTrialCount"]),
-        ({"max_trial_count": 3, "parallel_trial_count": 4}, ["parallelTrialCount"]),
+        ({"max_trial_count": 3, "parallel_trial_count": 4}, []),
         ({"max_trial_count": 3, "parallel_trial_count": 0}, ["parallelTrialCount"]),
         ({"max_trial_count": -3, "parallel_trial_count": 1}, ["maxTrialCount"]),
         ({"max_trial_count": 3, "parallel_trial_count": 3, "max_failed_trial_count": -1}, ["maxFailedTrialCount"]),

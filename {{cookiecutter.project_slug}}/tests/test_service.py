@@ -147,7 +147,7 @@ def test_every_fault_comes_at_once(vertex: Service) -> None:
     body["jobSpec"]["workerPoolSpecs"][0] |= {"replicaCount": 2, "machineSpec": {"machineType": "n1-standard-7"}}
     _, answer = vertex.call("POST", JOBS, body)
     fields = [violation["field"] for violation in answer["error"]["details"][0]["fieldViolations"]]
-    assert fields == ["jobSpec.workerPoolSpecs[0].replicaCount", "jobSpec.workerPoolSpecs[0].machineSpec.machineType"]
+    assert fields == ["jobSpec.workerPoolSpecs[0].machineSpec.machineType", "jobSpec.workerPoolSpecs[0].replicaCount"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,61 @@
+"""What Vertex AI would refuse, or spoil, only after the job was sent: where, what, the cure, and why.
+
+One module for each subject, one function for each code: what the rule rests on is declared above its function, the
+facts are in launch/machines.yaml. `python -m launch.rules` prints the page of all rules.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+from launch import document
+from launch.rules import containers, machines, places, pools, reducers, scheduling, training, tuning
+from launch.rules.rule import REFUSED, Finding, Given, Problems, Project, Rule, rule
+from launch.settings import Settings
+from launch.spec import Job, JobError, TuningJob
+
+__all__ = ["JOB_RULES", "RULES", "TUNING_RULES", "Finding", "Project", "Rule", "findings", "form_findings"]
+
+
+@rule("form", "error", "documented", "api-types", consequence=REFUSED)
+def form(job: Job, given: Given) -> Problems:
+    """A job file is what the API takes, to the letter: its keys, its values, and text where it wants text."""
+    yield from ()  # of a job that could be read, nothing: `form_findings` has the others
+
+
+def _declared(*modules: ModuleType) -> tuple[Rule[Any], ...]:
+    return tuple(value for module in modules for value in vars(module).values() if isinstance(value, Rule))
+
+
+JOB_RULES = _declared(pools, machines, places, reducers, scheduling, containers, training)
+TUNING_RULES = _declared(tuning)
+RULES: dict[str, Rule[Any]] = {one.code: one for one in (form, *JOB_RULES, *TUNING_RULES)}
+NOWHERE = Project()
+
+
+def findings(job: Job | TuningJob, settings: Settings, project: Project = NOWHERE) -> list[Finding]:
+    """Everything that the rules find, in the order of the file; of a job without a file, by place."""
+    given = Given(settings, settings.catalog, project)
+    found = _of_tuning(job, given) if isinstance(job, TuningJob) else _found(JOB_RULES, job, given)
+    lined = [replace(one, line=document.line(job.root, one.place)) for one in found]
+    return sorted(lined, key=lambda one: (one.line, "" if one.line else one.place, one.code))
+
+
+def form_findings(error: JobError) -> list[Finding]:
+    """The same for a file that is no job."""
+    parts = [(fault, *fault.text.rpartition("; ")) for fault in error.details]
+    return [Finding(form, fault.place, wrong, cure, fault.line) for fault, wrong, _, cure in parts]
+
+
+def _of_tuning(job: TuningJob, given: Given) -> Iterator[Finding]:
+    yield from _found(TUNING_RULES, job, given)
+    for finding in _found(JOB_RULES, job.trial_job, given):
+        in_file = finding.place != places.REGION
+        yield replace(finding, place=f"trialJobSpec.{finding.place}") if in_file else finding
+
+
+def _found(rules: Sequence[Rule[Any]], job: Job | TuningJob, given: Given) -> Iterator[Finding]:
+    for one in rules:
+        for place, fault, cure in one.check(job, given):
+            yield Finding(one, place, fault, cure)

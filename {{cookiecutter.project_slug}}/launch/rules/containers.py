@@ -1,0 +1,227 @@
+"""What runs in the pools: images, packages and environment variables."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from launch.faults import nearest
+from launch.rules.rule import REFUSED, Given, Problems, rule
+from launch.spec import Job, Pool
+
+RESTRICTED = "/vertex-ai-restricted/"  # where the reduction server is
+NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+IMAGE = {"containerSpec": "containerSpec.imageUri", "pythonPackageSpec": "pythonPackageSpec.executorImageUri"}
+
+
+def image_of(pool: Pool) -> str:
+    return pool.spec.container_spec.image_uri or pool.spec.python_package_spec.executor_image_uri
+
+
+def image_at(pool: Pool) -> str:
+    """Where the pool names its image."""
+    return pool.at(IMAGE[pool.task])
+
+
+def images(job: Job) -> Iterator[tuple[Pool, str]]:
+    """Every image with the first pool that runs it: two pools with one image are one finding."""
+    first = {image_of(pool): pool for pool in reversed(job.pools)}
+    for image, pool in reversed(first.items()):
+        if image:
+            yield pool, image
+
+
+def words(pool: Pool) -> Iterator[tuple[str, str]]:
+    """What a pool's program is told, word by word, each with its place."""
+    for index, word in enumerate(pool.spec.container_spec.command):
+        yield pool.at(f"containerSpec.command[{index}]"), word
+    for index, word in enumerate(pool.args):
+        yield pool.at(pool.task, f"args[{index}]"), word
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag of a program: its place, its name with underscores, and its value, if it has one."""
+
+    place: str
+    name: str
+    value: str
+
+
+def flags(program: Sequence[tuple[str, str]]) -> Iterator[Flag]:
+    """The flags among a program's words, `--name value` or `--name=value`."""
+    for index, (place, word) in enumerate(program):
+        name, separator, value = word.removeprefix("--").partition("=")
+        if word.startswith("--") and name:
+            follower = "" if separator else "".join(after for _, after in program[index + 1 : index + 2])
+            yield Flag(place, name.replace("-", "_"), value or follower)
+
+
+def prebuilt_name(given: Given, image: str) -> str:
+    """The name of one of Google's training images, without registry and tag, or "" for any other image."""
+    for registry in given.catalog.prebuilt_registries:
+        if image.startswith(f"{registry}/"):
+            return re.split("[:@]", image.removeprefix(f"{registry}/"))[0]
+    return ""
+
+
+def is_ours(given: Given, image: str) -> bool:
+    """Whether it is the image that vertex.toml names, by its tag or by any digest."""
+    return image == given.settings.image or image.startswith(f"{_untagged(given.settings.image)}@sha256:")
+
+
+@rule(
+    "image-differs",
+    "warning",
+    "documented",
+    "vertex.toml",
+    consequence="The job runs another program than the one that was built last, or finds no image at all.",
+)
+def image_ours(job: Job, given: Given) -> Problems:
+    """The image is the one that vertex.toml names and `nox -s image` builds."""
+    seen = {""}  # `has_fields` reports a missing one
+    for pool in job.training_pools:
+        image = pool.spec.container_spec.image_uri
+        if image not in seen and not (pool.reduces or is_ours(given, image) or prebuilt_name(given, image)):
+            seen.add(image)  # two pools with one image are one finding
+            fault = f'"{image}" is not the image that nox -s image builds'
+            yield image_at(pool), fault, f"write {given.settings.image} here, or change image in vertex.toml"
+
+
+@rule(
+    "image-tag",
+    "warning",
+    "inferred",
+    "training-service",
+    consequence="A replica that restarts after the next push runs other code than its peers.",
+)
+def image_fixed(job: Job, given: Given) -> Problems:
+    """A custom image has a tag of its own, or best a digest: `latest`, also where it is not written, moves."""
+    for pool, image in images(job):
+        googles = pool.reduces or RESTRICTED in image or prebuilt_name(given, image)
+        if not (googles or "@" in image) and _tag(image) in ("", "latest"):
+            fault = "the tag latest means another image after every push"
+            yield image_at(pool), fault, "give it a tag of its own, such as :1, or best a digest"
+
+
+@rule(
+    "prebuilt-unknown",
+    "warning",
+    "uncertain",
+    "prebuilt-containers",
+    consequence="No replica starts, unless the image is newer than the list.",
+)
+def prebuilt_listed(job: Job, given: Given) -> Problems:
+    """An image from Google's registries for training is one of those that its page lists."""
+    listed = given.catalog.prebuilt_images
+    for pool, image in images(job):
+        name = prebuilt_name(given, image)
+        if name and name not in listed:
+            guess = nearest(name, listed)
+            cure = f"did you mean {guess}:latest?" if guess else f"use one of {', '.join(listed)}"
+            yield image_at(pool), f'"{name}" is none of the images that the documentation lists', cure
+
+
+@rule(
+    "prebuilt-ended",
+    "warning",
+    "documented",
+    "prebuilt-containers",
+    consequence="Google may remove the image on any day, and from then on no replica starts.",
+)
+def prebuilt_available(job: Job, given: Given) -> Problems:
+    """One of Google's training images has not reached the end of its availability."""
+    for pool, image in images(job):
+        end = given.catalog.prebuilt_images.get(prebuilt_name(given, image))
+        if end and given.project.today and end < given.project.today:
+            fault = f"the end of its availability was {end}"
+            yield image_at(pool), fault, "build an image of your own: nox -s image"
+
+
+@rule(
+    "prebuilt-tag",
+    "warning",
+    "documented",
+    "prebuilt-containers",
+    consequence="The replicas run an image that is no longer maintained, or do not start.",
+)
+def prebuilt_latest(job: Job, given: Given) -> Problems:
+    """Of Google's training images only the tag `latest` is supported."""
+    for pool, image in images(job):
+        name = prebuilt_name(given, image)
+        if name in given.catalog.prebuilt_images and (_tag(image) != "latest" or "@" in image):
+            yield image_at(pool), "only the tag latest is supported", f"write {_untagged(image)}:latest"
+
+
+@rule(
+    "executor-foreign",
+    "warning",
+    "documented",
+    "api-types",
+    consequence="Vertex AI refuses the job, or starts the package in an image that may lack what it needs.",
+)
+def executor_prebuilt(job: Job, given: Given) -> Problems:
+    """A Python package runs in one of Google's training images."""
+    for pool in job.pools:
+        image = pool.spec.python_package_spec.executor_image_uri
+        if image and not prebuilt_name(given, image):
+            fault = f'"{image}" is not one of Google\'s training images'
+            registry = given.catalog.prebuilt_registries[0]
+            cure = f"use one of {registry}, or a containerSpec"
+            yield image_at(pool), fault, cure
+
+
+@rule("package-count", "error", "documented", "api-types", consequence=REFUSED)
+def packages_few(job: Job, given: Given) -> Problems:
+    """A pool installs at most 100 packages."""
+    limit = given.catalog.limits.package_uris
+    for pool in job.pools:
+        count = len(pool.spec.python_package_spec.package_uris)
+        if count > limit:
+            fault = f"has {count} packages, and Vertex AI takes {limit}"
+            yield pool.at("pythonPackageSpec.packageUris"), fault, "put several into one"
+
+
+@rule("env-count", "error", "documented", "api-types", consequence=REFUSED)
+def env_small(job: Job, given: Given) -> Problems:
+    """A pool has at most 100 environment variables."""
+    limit = given.catalog.limits.env
+    for pool in job.pools:
+        if len(pool.env) > limit:
+            fault = f"has {len(pool.env)} variables, and Vertex AI takes {limit}"
+            yield pool.at(pool.task, "env"), fault, "put the rest in a file that the trainer reads"
+
+
+@rule("env-name", "error", "documented", "api-types", consequence=REFUSED)
+def env_named(job: Job, given: Given) -> Problems:
+    """The name of an environment variable has letters, digits and underscores, and does not begin with a digit."""
+    for pool in job.pools:
+        for index, variable in enumerate(pool.env):
+            if not NAME.fullmatch(variable.name):
+                proposal = re.sub("^(?=[0-9])|[^A-Za-z0-9_]", "_", variable.name) or "a name"
+                yield pool.at(pool.task, f"env[{index}].name"), f'"{variable.name}" cannot be one', f"write {proposal}"
+
+
+@rule(
+    "env-repeated",
+    "warning",
+    "inferred",
+    "api-types",
+    consequence="One of the values counts; the documentation does not say which.",
+)
+def env_distinct(job: Job, given: Given) -> Problems:
+    """An environment variable is set once."""
+    for pool in job.pools:
+        for name, count in Counter(variable.name for variable in pool.env).items():
+            if count > 1:
+                yield pool.at(pool.task, "env"), f"{name} is set {count} times", "keep one of them"
+
+
+def _tag(image: str) -> str:
+    """`1` of us-docker.pkg.dev/demo/trainer:1, "" where there is none."""
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+
+
+def _untagged(image: str) -> str:
+    bare = image.partition("@")[0]
+    return bare.removesuffix(f":{_tag(image)}")

@@ -1,0 +1,103 @@
+"""Where a job runs, where it writes, and as whom."""
+
+import re
+
+from launch.faults import did_you_mean
+from launch.rules.machines import known
+from launch.rules.rule import REFUSED, Given, Problems, rule
+from launch.spec import Job
+
+REGION = "region"  # the one place that is in vertex.toml
+OUTPUT = "baseOutputDirectory.outputUriPrefix"
+TENSORBOARD = re.compile("projects/[^/]+/locations/([^/]+)/tensorboards/[^/]+")
+
+
+def _prefix(job: Job) -> str:
+    return job.spec.base_output_directory.output_uri_prefix
+
+
+@rule("region-name", "error", "documented", "locations", consequence="There is no such service to send the job to.")
+def region_named(job: Job, given: Given) -> Problems:
+    """The region in vertex.toml is a region, not a zone or a multi-region."""
+    region = given.settings.region
+    if not re.fullmatch("[a-z]+-[a-z]+[0-9]+", region):
+        fault = f'"{region}", in vertex.toml, is no region of Google Cloud'
+        yield REGION, fault, did_you_mean(region, given.catalog.regions)
+
+
+@rule("region-accelerator", "error", "documented", "locations", consequence=REFUSED)
+def region_offers(job: Job, given: Given) -> Problems:
+    """The region offers the accelerators for training."""
+    region, regions = given.settings.region, given.catalog.regions
+    for pool, machine in known(given, job.pools):
+        kind = pool.accelerator or machine.tpu
+        there = [name for name, kinds in regions.items() if kind in kinds]
+        if there and region not in there:
+            cure = f"choose a region that does, in vertex.toml: {', '.join(there)}"
+            yield pool.at("machineSpec"), f"{region} offers no {kind} for training", cure
+
+
+@rule(
+    "output-missing",
+    "warning",
+    "documented",
+    "api-types",
+    consequence="The job runs, and its checkpoints, model and logs are gone with its machines.",
+)
+def output_named(job: Job, given: Given) -> Problems:
+    """A job has an output folder; without one the service names none to the trainer."""
+    if not _prefix(job) and job.strategy != "SPOT":  # `spot-output` says more
+        fault = "is missing, so neither checkpoints nor the model are kept"
+        yield OUTPUT, fault, f"set it to {_folder(job, given)}"
+
+
+@rule("output-folder", "error", "documented", "api-types", consequence=REFUSED)
+def output_in_a_bucket(job: Job, given: Given) -> Problems:
+    """The output folder is an address in Cloud Storage, gs://BUCKET/FOLDER."""
+    if _prefix(job) and not _prefix(job).startswith("gs://"):
+        yield OUTPUT, f'"{_prefix(job)}" is not in a bucket', f"set it to {_folder(job, given)}"
+
+
+@rule(
+    "bucket-differs",
+    "warning",
+    "documented",
+    "vertex.toml",
+    consequence="The job writes to a bucket that may be somebody else's, or in another region.",
+)
+def bucket_ours(job: Job, given: Given) -> Problems:
+    """The output folder is in the bucket that vertex.toml names."""
+    prefix, bucket = _prefix(job), f"gs://{given.settings.bucket}/"
+    if prefix.startswith("gs://") and not f"{prefix}/".startswith(bucket):
+        fault = f'"{prefix}" is not in the bucket that vertex.toml names'
+        yield OUTPUT, fault, f"begin with {bucket} here, or change bucket in vertex.toml"
+
+
+@rule("tensorboard-account", "error", "documented", "tensorboard", consequence=REFUSED)
+def tensorboard_has_account(job: Job, given: Given) -> Problems:
+    """A job with a TensorBoard names the service account that writes to it."""
+    if job.spec.tensorboard and not (job.spec.service_account or given.settings.service_account):
+        fault = "needs a service account, and neither this file nor vertex.toml names one"
+        yield "tensorboard", fault, "add serviceAccount here, or service_account in vertex.toml"
+
+
+@rule("tensorboard-name", "error", "documented", "api-types", consequence=REFUSED)
+def tensorboard_named(job: Job, given: Given) -> Problems:
+    """A TensorBoard is named in full, projects/PROJECT/locations/REGION/tensorboards/ID."""
+    if job.spec.tensorboard and not TENSORBOARD.fullmatch(job.spec.tensorboard):
+        project, region = given.settings.project, given.settings.region
+        cure = f"write projects/{project}/locations/{region}/tensorboards/ID"
+        yield "tensorboard", f'"{job.spec.tensorboard}" is not the whole name of one', cure
+
+
+@rule("tensorboard-region", "error", "documented", "tensorboard", consequence=REFUSED)
+def tensorboard_near(job: Job, given: Given) -> Problems:
+    """A TensorBoard is in the region of its job."""
+    name = TENSORBOARD.fullmatch(job.spec.tensorboard)
+    if name and name[1] != given.settings.region:
+        fault = f"is in {name[1]}, and the job runs in {given.settings.region}"
+        yield "tensorboard", fault, f"use one in {given.settings.region}"
+
+
+def _folder(job: Job, given: Given) -> str:
+    return f"gs://{given.settings.bucket}/{job.name}"

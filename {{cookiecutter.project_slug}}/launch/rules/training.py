@@ -1,0 +1,126 @@
+"""What the trainer of this project is told, where a pool runs `python -m trainer.task`."""
+
+import ast
+import re
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+
+from launch.faults import did_you_mean
+from launch.rules.containers import Flag, flags, image_of, words
+from launch.rules.rule import Given, Problems, Project, rule
+from launch.spec import Job, Pool
+
+MODULE = "trainer.task"
+WITHOUT_FIELD = ("help", "describe")  # flags that are no fields of Config
+
+
+def project(folder: Path, today: date) -> Project:
+    """What stands around a job file: the trainer's flags and the Dockerfile, as far as they can be read."""
+    return Project(today, _fields(_text(folder / "trainer/config.py")), _text(folder / "Dockerfile"))
+
+
+def runs_trainer(pool: Pool, given: Given) -> bool:
+    return MODULE in (pool.spec.python_package_spec.python_module, *(word for _, word in _program(pool, given)))
+
+
+def _flags(pool: Pool, given: Given) -> list[Flag]:
+    """The flags that a pool gives our trainer; none where it runs something else."""
+    program = _program(pool, given)
+    spoken = [word for _, word in program]
+    if MODULE in spoken:
+        return [*flags(program[spoken.index(MODULE) :])]
+    return [*flags(program)] if runs_trainer(pool, given) else []
+
+
+@rule(
+    "flag-unknown",
+    "warning",
+    "documented",
+    "trainer/config.py",
+    consequence="Every replica ends at once, with a usage message.",
+)
+def flags_known(job: Job, given: Given) -> Problems:
+    """A flag in args is one that the trainer has: a field of Config."""
+    fields = given.project.flags
+    for pool in job.training_pools if fields else ():
+        for flag in _flags(pool, given):
+            name = flag.name.partition(".")[0].removeprefix("no_")
+            if not {name, flag.name} & {*fields, *WITHOUT_FIELD}:
+                cure = did_you_mean(flag.name, [f"--{field.replace('_', '-')}" for field in fields])
+                yield flag.place, f"the trainer has no flag --{flag.name.replace('_', '-')}", cure
+
+
+@rule(
+    "batch-small",
+    "warning",
+    "documented",
+    "trainer/config.py",
+    consequence="Every replica ends at once: some would have no sample.",
+)
+def batch_for_all(job: Job, given: Given) -> Problems:
+    """The global batch has at least one sample for each GPU of pools 0 and 1."""
+    place, batch, world = _batch(job, given)
+    if 0 < batch < world:
+        yield place, f"a global batch of {batch} leaves some of {world} GPUs without a sample", f"use {world} or more"
+
+
+@rule(
+    "batch-uneven",
+    "warning",
+    "documented",
+    "trainer/config.py",
+    consequence="The job runs; in every step some GPUs wait for those that have one sample more.",
+)
+def batch_even(job: Job, given: Given) -> Problems:
+    """The global batch is a multiple of the number of GPUs in pools 0 and 1."""
+    place, batch, world = _batch(job, given)
+    if batch > world and batch % world:
+        lower = batch // world * world
+        fault = f"a global batch of {batch} does not divide among {world} GPUs"
+        yield place, fault, f"use {lower} or {lower + world}"
+
+
+def _batch(job: Job, given: Given) -> tuple[str, int, int]:
+    """Where the chief's global batch stands, the batch, 0 if it is unknown, and the GPUs that share it."""
+    world = sum(pool.replica_count * max(pool.accelerator_count, 1) for pool in job.training_pools)
+    if job.chief is None or not runs_trainer(job.chief, given):
+        return "", 0, world
+    place, value = job.chief.at(job.chief.task, "args"), given.project.flags.get("global_batch")
+    for flag in _flags(job.chief, given):
+        if flag.name == "global_batch":
+            place, value = flag.place, flag.value
+    return place, int(str(value)) if re.fullmatch("[0-9]{1,18}", str(value)) else 0, world
+
+
+def _program(pool: Pool, given: Given) -> list[tuple[str, str]]:
+    """The words of a pool's program with their places; an image without a command has that of vertex.toml."""
+    spoken = [*words(pool)]
+    if not pool.spec.container_spec.command:
+        command = given.settings.commands.get(image_of(pool), ())
+        return [*((pool.at("containerSpec"), word) for word in command), *spoken]
+    return spoken
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _fields(source: str) -> Mapping[str, object]:
+    """The fields of class Config with their defaults, as far as these are plain values.
+
+    Read, not imported: launch/ runs where the trainer's libraries need not be.
+    """
+    try:
+        classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == "Config"]
+    except (SyntaxError, ValueError):
+        return {}
+    statements = [statement for one in classes for statement in one.body if isinstance(statement, ast.AnnAssign)]
+    return {one.target.id: _plain(one.value) for one in statements if isinstance(one.target, ast.Name)}
+
+
+def _plain(value: ast.expr | None) -> object:
+    return value.value if isinstance(value, ast.Constant) else None

@@ -1,0 +1,130 @@
+"""Hyperparameter tuning: the search, and what it asks of the trials' own job."""
+
+from collections.abc import Iterator
+
+from google.cloud.aiplatform_v1.types import StudySpec
+
+from launch import studies
+from launch.faults import did_you_mean
+from launch.rules.rule import REFUSED, Given, Problem, Problems, rule
+from launch.rules.training import runs_trainer
+from launch.spec import TuningJob
+
+REPORTED = ("accuracy", "loss")  # the metrics of trainer/telemetry.py
+
+
+def _problems(faults: studies.Faults) -> Iterator[Problem]:
+    for place, text in faults:
+        fault, _, cure = text.rpartition("; ")
+        yield place, fault, cure
+
+
+def _runs_trainer(job: TuningJob, given: Given) -> bool:
+    chief = job.trial_job.chief
+    return chief is not None and runs_trainer(chief, given)
+
+
+@rule("study-counts", "error", "documented", "api-types", consequence=REFUSED)
+def counts(job: TuningJob, given: Given) -> Problems:
+    """The numbers of trials, of trials at once and of failures make sense."""
+    yield from _problems(studies.count_faults(job.spec))
+
+
+@rule("study-metrics", "error", "documented", "api-types", consequence=REFUSED)
+def metrics(job: TuningJob, given: Given) -> Problems:
+    """A study has a metric, and each has a name of its own without white space."""
+    yield from _problems(studies.metric_faults(job.spec.study_spec))
+
+
+@rule("study-parameters", "error", "documented", "api-types", consequence=REFUSED)
+def parameters(job: TuningJob, given: Given) -> Problems:
+    """A study has a parameter, and each has a name of its own and values that the search can try."""
+    yield from _problems(studies.parameter_faults(job.spec.study_spec))
+
+
+@rule(
+    "study-local",
+    "warning",
+    "documented",
+    "launch/studies.py",
+    consequence="Vertex AI takes the job; the local Vertex refuses it.",
+)
+def runs_here(job: TuningJob, given: Given) -> Problems:
+    """The local Vertex can follow the study."""
+    yield from _problems(studies.local_faults(job.spec.study_spec))
+
+
+@rule(
+    "metric-unknown",
+    "warning",
+    "documented",
+    "trainer/telemetry.py",
+    consequence="Every trial ends as infeasible: it has no measurement.",
+)
+def metrics_reported(job: TuningJob, given: Given) -> Problems:
+    """A metric is one that the trainer reports."""
+    for index, metric in enumerate(job.spec.study_spec.metrics if _runs_trainer(job, given) else ()):
+        if metric.metric_id and metric.metric_id not in REPORTED:
+            fault = f'"{metric.metric_id}" is nothing that trainer/telemetry.py reports'
+            yield f"studySpec.metrics[{index}].metricId", fault, f"use {' or '.join(REPORTED)}, or report it there"
+
+
+@rule(
+    "parameter-unknown",
+    "warning",
+    "documented",
+    "trainer/config.py",
+    consequence="Every trial fails at once, with a usage message.",
+)
+def parameters_are_flags(job: TuningJob, given: Given) -> Problems:
+    """A parameter is a flag of the trainer: a field of Config."""
+    fields = given.project.flags if _runs_trainer(job, given) else {}
+    for place, name in studies.parameter_ids(job.spec.study_spec) if fields else ():
+        if name and name.replace("-", "_").partition(".")[0] not in fields:
+            yield f"{place}.parameterId", f"the trainer has no flag --{name}", did_you_mean(name, fields)
+
+
+@rule(
+    "trial-parallel",
+    "warning",
+    "documented",
+    "hyperparameter-tuning",
+    consequence="The search is a random one: every trial starts before another has ended.",
+)
+def trials_learn(job: TuningJob, given: Given) -> Problems:
+    """Fewer trials run at once than there are in all, so that later ones learn from earlier ones."""
+    most, parallel = job.spec.max_trial_count, job.spec.parallel_trial_count
+    learns = job.spec.study_spec.algorithm == StudySpec.Algorithm.ALGORITHM_UNSPECIFIED
+    if learns and 1 < most <= parallel:
+        fault = f"is {parallel} for {most} trials, so none learns from another"
+        yield "parallelTrialCount", fault, f"set it to {max(most // 3, 1)}, or use RANDOM_SEARCH"
+
+
+@rule(
+    "trial-replicas",
+    "warning",
+    "inferred",
+    "hyperparameter-tuning",
+    consequence="The trial's measurement is the chief's; what other replicas report is lost, or mistaken for it.",
+)
+def chief_reports(job: TuningJob, given: Given) -> Problems:
+    """In a trial of several replicas the chief alone reports, as our trainer does; another program must, too."""
+    trial = job.trial_job
+    count = sum(pool.replica_count for pool in trial.training_pools)
+    if count > 1 and not _runs_trainer(job, given):
+        fault = f"has {count} replicas, and only what the chief reports counts"
+        yield "trialJobSpec.workerPoolSpecs", fault, "let the others report nothing, or keep one replica"
+
+
+@rule(
+    "trial-reducers",
+    "warning",
+    "uncertain",
+    "hyperparameter-tuning",
+    consequence="The reducers of every trial may be started with its flags, which they do not know, and fail.",
+)
+def no_reducers(job: TuningJob, given: Given) -> Problems:
+    """Trials have no reducers: the search hands its parameters to every pool, and reducers take no args."""
+    for pool in job.trial_job.reducers:
+        fault = "may be given the trial's flags, which reducers do not take"
+        yield f"trialJobSpec.{pool.at()}", fault, "remove pool 2 while you search"
