@@ -61,6 +61,17 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """Write docs/rules.md anew, from the rules themselves."""
+    session.install(*TOOLS)
+    project = bake(session, FRAMEWORKS[0], ROOT / ".nox" / "bench" / FRAMEWORKS[0])
+    session.run("nox", "--noxfile", str(project / "noxfile.py"), "--session", "check")
+    with session.chdir(project):
+        page = session.run(".venv/bin/python", "-m", "launch.rules", external=True, silent=True)
+    (ROOT / "docs" / "rules.md").write_text(str(page), encoding="utf-8")
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure what the README states: step time and memory against hand-written and built-in loops."""
     session.install(*TOOLS)
@@ -74,6 +85,7 @@ def bench(session: nox.Session) -> None:
             session.run(python, "-m", "pip", "install", "-q", "--no-deps", "tf_keras==2.21.0", external=True)
         session.run(python, "benchmarks/start.py", framework, str(project), external=True)
         session.run(python, "benchmarks/step.py", framework, str(project), external=True)
+    session.run(python, "benchmarks/check.py", str(project), external=True)
     session.run(python, "benchmarks/service.py", str(project), external=True)
 
 

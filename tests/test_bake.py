@@ -4,6 +4,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,11 @@ def job(project: Path, name: str) -> Any:
     return yaml.safe_load((project / f"jobs/{name}.yaml").read_text(encoding="utf-8"))
 
 
+def ladder(project: Path) -> list[str]:
+    """The job files that build on each other, as far as there are any."""
+    return [name for name in ("single", "workers", "reduction-server") if (project / f"jobs/{name}.yaml").exists()]
+
+
 def matches(pattern: re.Pattern[str], project: Path) -> list[str]:
     """Where the pattern is found, as file:line: text, to be read in a failure."""
     lines = ((name, n, line) for name, text in texts(project).items() for n, line in enumerate(text.splitlines(), 1))
@@ -91,7 +97,7 @@ def test_the_other_framework_leaves_no_trace(project: Path, framework: str) -> N
 def test_the_jobs_ask_for_the_chosen_machine(project: Path, request: pytest.FixtureRequest) -> None:
     machine = request.node.callspec.params["project"][1]
     facts = QUESTIONS["_machines"][machine]
-    for name in ("single", "workers", "reduction-server"):
+    for name in ladder(project):
         for pool in job(project, name)["workerPoolSpecs"][:2]:
             assert pool["machineSpec"] == {
                 "machineType": machine,
@@ -101,17 +107,23 @@ def test_the_jobs_ask_for_the_chosen_machine(project: Path, request: pytest.Fixt
 
 
 def test_each_job_repeats_the_one_before_it_and_adds_a_pool(project: Path) -> None:
-    pools = [job(project, name)["workerPoolSpecs"] for name in ("single", "workers", "reduction-server")]
-    assert [len(each) for each in pools] == [1, 2, 3]
-    assert pools[1][:1] == pools[0]
-    assert pools[2][:2] == pools[1]
+    pools = [job(project, name)["workerPoolSpecs"] for name in ladder(project)]
+    assert [len(each) for each in pools] == [1, 2, 3][: len(pools)]
+    assert all(after[: len(before)] == before for before, after in pairwise(pools))
+
+
+def test_machines_whose_gpus_have_a_network_of_their_own_have_no_job_with_reducers(
+    project: Path, request: pytest.FixtureRequest
+) -> None:
+    facts = QUESTIONS["_machines"][request.node.callspec.params["project"][1]]
+    assert ("reduction-server" in ladder(project)) == (not facts.get("fabric"))
 
 
 def test_the_settings_and_the_jobs_name_the_same_bucket_and_image(project: Path) -> None:
     settings = tomllib.loads((project / "vertex.toml").read_text(encoding="utf-8"))
     workers = job(project, "workers")
     prefix = f"gs://{settings['bucket']}/distributed-training/"
-    assert settings.keys() == {"project", "region", "bucket", "image", "service_account", "commands"}
+    assert settings.keys() == {"project", "region", "bucket", "image", "service_account", "commands", "prices"}
     assert workers["baseOutputDirectory"]["outputUriPrefix"].startswith(prefix)
     assert {pool["containerSpec"]["imageUri"] for pool in workers["workerPoolSpecs"]} == {settings["image"]}
     assert settings["commands"] == {settings["image"]: ["python", "-m", "trainer.task"]}
@@ -126,7 +138,6 @@ def test_the_settings_and_the_jobs_name_the_same_bucket_and_image(project: Path)
         ("a2-highgpu-8g", 3, 10),
         ("g2-standard-24", 2, 2),
         ("g2-standard-24", 1000, 1000),
-        ("a3-highgpu-8g", 2, 13),
     ],
 )
 def test_reducers_match_the_bandwidth_of_the_trainers(tmp_path: Path, machine: str, count: int, reducers: int) -> None:
@@ -212,6 +223,7 @@ def test_the_questions_and_the_project_know_the_same_regions_and_machines() -> N
     for machine, facts in QUESTIONS["_machines"].items():
         assert facts["count"] in known["machines"][machine]["gpus"][facts["accelerator"]]
         assert facts["gbps"] == gbps(known, machine, facts)
+        assert facts.get("fabric", False) == ("fabric_gbps" in known["machines"][machine])
 
 
 def gbps(known: Any, machine: str, facts: Any) -> int:

@@ -49,6 +49,8 @@ def test_reduction_server_is_installed_and_fast_socket_is_not(path: Path) -> Non
     assert re.search(r"apt-get install [^&]*\bgoogle-reduction-server\b", text)
     assert not re.search(r"apt-get install [^&]*\bgoogle-fast-socket\b", text)
     assert "apt-get purge --yes google-fast-socket" in text
+    # `launch check` reads this.
+    assert of(path, "LABEL") == ['reduction-server="google-reduction-server"']
 
 
 def test_the_build_stops_if_nccl_is_too_old_for_reduction_server(path: Path) -> None:

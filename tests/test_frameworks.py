@@ -1,5 +1,6 @@
 """The generated project passes its own checks and trains: each framework, for real."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from conftest import bake
+from conftest import ROOT, bake
 
 SESSIONS = ("lint", "types", "check", "local")
 # The local Vertex is the same in both projects, byte for byte, and knows nothing of frameworks: once is enough.
 TESTS: dict[str, tuple[str, ...]] = {"pytorch": (), "tensorflow": ("--", "-m", "not emulator")}
 MINUTES = 20
+MACHINES = json.loads((ROOT / "cookiecutter.json").read_text(encoding="utf-8"))["worker_machine"]
 
 
 @pytest.fixture(
@@ -55,6 +57,29 @@ def test_the_generated_project_passes_its_own_tests(framework: str, project: Pat
     done = run(project, sys.executable, "-m", "nox", "--session", "tests", *TESTS[framework])
     print(done.stdout)
     assert done.returncode == 0
+
+
+@pytest.mark.slow
+def test_there_is_nothing_to_find_in_the_job_files_of_any_preset(framework: str, project: Path, tmp_path: Path) -> None:
+    assert run(project, sys.executable, "-m", "nox", "--session", "check").returncode == 0  # makes its environment
+    python = str(project / ".venv/bin/python")
+    for machine in MACHINES:
+        for count in ("2", "5"):
+            folder = tmp_path / f"{machine}-{count}"
+            answers = {"framework": framework, "worker_machine": machine, "machine_count": count}
+            baked = bake(folder, **answers).project
+            jobs = sorted(path.name for path in (baked / "jobs").glob("*.yaml"))
+            assert ("reduction-server.yaml" in jobs) == (machine != "a3-highgpu-8g")
+            done = run(baked, python, "-m", "launch", "check", "--strict", *(f"jobs/{name}" for name in jobs))
+            assert done.returncode == 0, done.stdout
+            assert done.stdout.splitlines() == [f"jobs/{name}: ok" for name in jobs]
+
+
+@pytest.mark.slow
+def test_the_page_of_the_rules_is_what_they_say(project: Path) -> None:
+    assert run(project, sys.executable, "-m", "nox", "--session", "check").returncode == 0  # makes its environment
+    page = run(project, str(project / ".venv/bin/python"), "-m", "launch.rules").stdout
+    assert page == (ROOT / "docs/rules.md").read_text(encoding="utf-8")  # nox -s docs writes it anew
 
 
 @pytest.mark.slow
