@@ -86,9 +86,9 @@ def bench(session: nox.Session) -> None:
         if framework == "tensorflow":
             # The rival only; without its dependency on a second TensorFlow.
             session.run(python, "-m", "pip", "install", "-q", "--no-deps", "tf_keras==2.21.0", external=True)
+        session.run(python, "benchmarks/commands.py", str(project), external=True)
         session.run(python, "benchmarks/start.py", framework, str(project), external=True)
         session.run(python, "benchmarks/step.py", framework, str(project), external=True)
-    session.run(python, "benchmarks/check.py", str(project), external=True)
     session.run(python, "benchmarks/service.py", str(project), external=True)
 
 

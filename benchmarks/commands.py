@@ -1,0 +1,67 @@
+"""How long `launch check` and `launch plan` take.
+
+    python benchmarks/commands.py PROJECT
+
+Run by the project's own Python. `check` is measured without its imports, for ten files, the project's own several
+times; `plan` as a whole command: at first, when it asks the trainer, and then, when it remembers the answer.
+"""
+
+import importlib
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from datetime import date
+from pathlib import Path
+
+FILES, ROUNDS = 10, 10
+MODULES = ("launch.check", "launch.settings", "launch.rules.training")  # the project's, not known here
+REMEMBERED = Path(".vertex/described")
+PLAN = [sys.executable, "-m", "launch", "plan", "jobs/workers.yaml"]
+
+
+def main(project: Path) -> None:
+    os.chdir(project)
+    check()
+    plan()
+
+
+def check() -> None:
+    """Print the median of ten rounds, and how long the imports take before."""
+    sys.path.insert(0, str(Path.cwd()))
+    began = time.perf_counter()
+    examiner, settings, training = map(importlib.import_module, MODULES)
+    imported = time.perf_counter() - began
+    own = sorted(Path("jobs").glob("*.yaml"))
+    paths = [own[number % len(own)] for number in range(FILES)]
+
+    def seconds() -> float:
+        began = time.perf_counter()
+        ours, around = settings.load(Path("vertex.toml")), training.project(Path(), date.today())
+        examined = [examiner.examine(path, ours, around) for path in paths]
+        assert all(one.passes(strict=True) for one in examined)
+        return time.perf_counter() - began
+
+    found = [seconds() for _ in range(ROUNDS)]
+    print(f"check: {statistics.median(found):.2f} s for {FILES} files, after {imported:.2f} s of imports")
+
+
+def plan() -> None:
+    """Print how long the first plan takes, and the median of five more."""
+    shutil.rmtree(REMEMBERED, ignore_errors=True)
+
+    def seconds() -> float:
+        began = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "launch", "plan", "jobs/workers.yaml"], stdout=subprocess.DEVNULL, check=True
+        )
+        return time.perf_counter() - began
+
+    first, *others = (seconds() for _ in range(6))
+    print(f"plan: {first:.1f} s at first, then {statistics.median(others):.2f} s")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())
