@@ -11,6 +11,7 @@ from rich.text import Text
 
 from launch import catalog, document, job_schema, local, settings
 from launch import check as checks
+from launch.catalog import Catalog
 from launch.check import Examined
 from launch.emulator import commands
 from launch.emulator.home import Home
@@ -49,8 +50,7 @@ def check(
         raise JobError("no job file is named; python -m launch check jobs/*.yaml checks all")
     ours = settings.load(SETTINGS)
     known = ours.catalog
-    if old := checks.notice(known, date.today()):
-        complain(old, style="yellow")
+    warn_of_age(known)
     examined = [examine(path, ours) for path in jobs]
     if as_json:
         print(checks.as_json(examined, known))
@@ -109,6 +109,7 @@ def plan_command(
 ) -> None:
     """Say what a job needs, costs and gains: machines, quota, memory, time of a step, reduction servers."""
     ours = settings.load(SETTINGS)
+    warn_of_age(ours.catalog)
     flags = planning.Flags(
         compare=compare,
         gradient_bytes=gradient_bytes,
@@ -171,6 +172,12 @@ def report(examined: Examined) -> None:
         style = "red" if finding.severity == "error" else "yellow"
         start = document.start(str(examined.path), finding.line)
         errors.print(Text.assemble(start, (finding.severity, style), f": {finding} ({finding.code})"))
+
+
+def warn_of_age(known: Catalog) -> None:
+    """Facts that are old deserve a look before one relies on them."""
+    if old := checks.notice(known, date.today()):
+        complain(old, style="yellow")
 
 
 def complain(text: str, style: str = "red") -> None:

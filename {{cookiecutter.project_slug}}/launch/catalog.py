@@ -123,6 +123,17 @@ class Catalog:
             return known.gbps
         return float(min(network["gbps_per_vcpu"] * known.vcpus, cap))
 
+    def network_certainty(self, machine_type: str, accelerator: str = "", count: int = 0) -> Certainty:
+        """How sure `network_gbps` is."""
+        known = self.machine(machine_type)
+        if known is None:
+            return "uncertain"
+        network = _facts()["n1_gpu_network"]
+        bound_by_gpus = known.family == "n1" and count in network["cap_gbps"].get(accelerator, {})
+        if bound_by_gpus and count not in network["documented"].get(accelerator, ()) and known.source != (OWN,):
+            return "uncertain"
+        return known.certainty
+
     def price(self, machine_type: str, accelerator: str = "", count: int = 0) -> Price | None:
         """What one machine with its GPUs costs per hour; None if a part of it has no public price."""
         known = self.machine(machine_type)

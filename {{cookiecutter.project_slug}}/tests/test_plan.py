@@ -173,6 +173,19 @@ def test_a_job_with_one_unknown_price_has_none() -> None:
     assert found.curves == ()
 
 
+@pytest.mark.parametrize(
+    ("one", "uncertain"),
+    [
+        (job("a2-highgpu-8g", A100, 8, 3, reducer_count=10), ()),
+        (job("n1-highmem-96", V100, 8, 2), ()),
+        (job("n1-standard-16", V100, 2, 3), ("the network of n1-standard-16 with 2 x NVIDIA_TESLA_V100",)),
+        (job("g2-standard-4", L4, 1, 3), ("the price of g2-standard-4",)),
+    ],
+)
+def test_a_plan_says_what_is_uncertain(one: Job, uncertain: tuple[str, ...]) -> None:
+    assert planned(one).uncertain == uncertain
+
+
 def test_quota_is_counted_by_metric_over_all_pools() -> None:
     quotas = fleet.quotas(job("a2-highgpu-8g", A100, 8, 3, reducer_count=10), SETTINGS)
     prefix = "aiplatform.googleapis.com/custom_model_training_"

@@ -51,7 +51,7 @@ def show(jobs: Sequence[Job], settings: Settings, flags: Flags, environ: Mapping
         _draw(plans[0], flags.chart)
     if flags.json:
         answers = [_as_json(plan) for plan in plans]
-        print(json.dumps(answers if flags.compare else answers[0], indent=2))
+        print(json.dumps(answers if flags.compare else answers[0], indent=2, default=str))
     else:
         console.print(report.comparison(plans) if flags.compare else report.report(plans[0]))
     if flags.apply:

@@ -1,7 +1,8 @@
 """One job's plan: machines and prices, memory, time of a step, and whether reduction servers pay."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 
 from launch.catalog import Catalog, Price
 from launch.faults import FaultError
@@ -51,6 +52,8 @@ class Plan:
     sums: Sums
     verdict: Verdict
     curves: tuple[Curve, ...]
+    compiled: date  # of the facts behind it all
+    uncertain: tuple[str, ...]  # those among them that are
 
 
 def plan(
@@ -113,6 +116,8 @@ def plan(
         sums=sums,
         verdict=verdicts.verdict(case),
         curves=_curves(case, workload, compute, rows),
+        compiled=catalog.compiled,
+        uncertain=tuple(dict.fromkeys(_uncertain(rows, catalog))),
     )
 
 
@@ -135,6 +140,15 @@ def _estimated(workload: Workload | None, rows: Sequence[Row], catalog: Catalog,
     return Compute(
         seconds, f"estimated: {mfu:.0%} of {card.tflops:g} TFLOPS, the peak of {card.name} in {card.precision}"
     )
+
+
+def _uncertain(rows: Sequence[Row], catalog: Catalog) -> Iterator[str]:
+    for row in rows:
+        if catalog.network_certainty(row.machine_type, row.accelerator, row.gpus) == "uncertain":
+            gpus = f" with {row.gpus} x {row.accelerator}" if row.gpus else ""
+            yield f"the network of {row.machine_type}{gpus}"
+        if row.price and row.price.certainty == "uncertain":
+            yield f"the price of {row.machine_type}"
 
 
 def _curves(case: Case, workload: Workload | None, compute: Compute | None, rows: Sequence[Row]) -> tuple[Curve, ...]:

@@ -25,7 +25,7 @@ def report(plan: Plan) -> RenderableType:
     parts += [Text("\nOne step", style="bold"), *(Text(line) for line in _about_the_step(plan))]
     if plan.machines.count > 1:
         parts += [Text(), sums(plan), Text(), *(Text(line) for line in _about_the_sums(plan))]
-    parts += [Text("\nReduction servers", style="bold"), Text(plan.verdict.text)]
+    parts += [Text("\nReduction servers", style="bold"), Text(plan.verdict.text), Text(f"\n{_about_the_facts(plan)}")]
     return Group(*parts)
 
 
@@ -111,6 +111,11 @@ def _about_the_sums(plan: Plan) -> Iterator[str]:
     rule = "the least costly reducers that together send what pools 0 and 1 send"
     yield f"{wanted} are {rule}; with fewer than {plan.sizing.break_even:.1f} the ring is faster."
     yield "The times of sums are those of the wire, a lower bound without latency."
+
+
+def _about_the_facts(plan: Plan) -> str:
+    uncertain = f" Uncertain among them: {', '.join(plan.uncertain)}." if plan.uncertain else ""
+    return f"All facts are of {plan.compiled}, with their sources in launch/machines.yaml.{uncertain}"
 
 
 def _step(plan: Plan, found: Sum) -> str:
