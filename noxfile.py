@@ -47,7 +47,7 @@ def tests(session: nox.Session) -> None:
     session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3", *ALSO)
     # The two environments with a framework are kept between runs. Two processes test the two projects, which often
     # wait; two more test the template meanwhile.
-    session.run("pytest", "-n", "4", "--dist", "loadgroup", *session.posargs, env={"BAKED": str(ROOT / ".nox/baked")})
+    session.run("pytest", "-n", "4", "--dist", "loadscope", *session.posargs, env={"BAKED": str(ROOT / ".nox/baked")})
 
 
 @nox.session
