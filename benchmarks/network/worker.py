@@ -9,12 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 Vector = npt.NDArray[np.float32]
-RANGE = 1000  # of the numbers in a vector: small, so that their sums are exact
-
-
-def vector(rank: int, repetition: int, length: int) -> Vector:
-    """Whole numbers that differ by rank and repetition, so that no sum can be an old or an incomplete one."""
-    return ((np.arange(length) + 7 * rank + repetition) % RANGE).astype(np.float32)
 
 
 def work(add: Callable[[Vector], None], rank: int, workers: int, length: int, repetitions: int) -> None:
@@ -23,13 +17,15 @@ def work(add: Callable[[Vector], None], rank: int, workers: int, length: int, re
     Three times in each repetition a worker prints a line: that it is ready, when it began and ended, and whether its
     sum is right. After the first two it waits for a line, so that nobody calculates while another's time is taken.
     """
+    pattern = (np.arange(length) % 1000).astype(np.float32)  # small whole numbers, whose sums are exact
     for repetition in range(repetitions):
-        mine = vector(rank, repetition, length)
+        # Only if each worker's vector of this repetition is added once, the powers of two make 2**workers - 1.
+        mine = pattern + (2**rank + repetition)
+        right = workers * (pattern + repetition) + (2**workers - 1)
         print("ready", flush=True)
         sys.stdin.readline()
         began = time.monotonic()  # one clock for all hosts, as all are one machine
         add(mine)
         print(json.dumps([began, time.monotonic()]), flush=True)
         sys.stdin.readline()
-        right = sum(vector(other, repetition, length) for other in range(workers))
         print(json.dumps(bool(np.array_equal(mine, right))), flush=True)
