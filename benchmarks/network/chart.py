@@ -39,7 +39,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
             panel.set_xlabel("number of reducers")
         handles, labels = axes[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=150)
+        figure.savefig(path, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
         pyplot.close(figure)
 
 
