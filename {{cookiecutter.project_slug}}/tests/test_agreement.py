@@ -12,6 +12,8 @@ from launch import rules, spec
 from launch.settings import Settings
 from tests.vertex import PARENT, Json, Service, service
 
+pytestmark = pytest.mark.launch
+
 OURS = Settings(project="p", region="us-central1", bucket="b", image="image")
 CASES = 200
 

@@ -23,7 +23,7 @@ from starlette.applications import Starlette
 from launch.emulator.storage.buckets import Buckets
 from launch.emulator.storage.face import routes
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.launch
 
 BYTES = random.Random(1).randbytes(20 * 10**6)
 MIB = 2**20

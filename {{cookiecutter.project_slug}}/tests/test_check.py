@@ -12,6 +12,8 @@ from launch.rules import RULES
 from tests.casebook import CPU, GOOD, P0, SETTINGS, alone, edited, write
 from tests.training import PROJECT
 
+pytestmark = pytest.mark.launch
+
 TOML = f"""\
 project = "{SETTINGS.project}"
 region = "{SETTINGS.region}"

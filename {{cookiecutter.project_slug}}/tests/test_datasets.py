@@ -15,7 +15,7 @@ from launch.emulator.resources.datasets import Datasets
 from launch.emulator.resources.errors import ApiError
 from launch.emulator.resources.store import Resource, Store
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.launch
 
 PARENT = "projects/p/locations/us-central1"
 IMAGES, TEXTS = schema.dataset.metadata.image, schema.dataset.metadata.text

@@ -20,7 +20,7 @@ from launch.emulator.running.process import LAST_LINES, LONGEST_LINE, StartError
 from launch.replicas import Replica
 from tests.training import PROJECT, eventually, processes
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.launch
 
 FOREVER = "import time\nwhile True: time.sleep(1)"
 # Process 1 of a namespace cannot be killed from inside, not even by itself; a real fault ends it all the same.

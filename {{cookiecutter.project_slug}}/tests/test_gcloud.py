@@ -15,7 +15,7 @@ from tests.training import PROJECT
 from tests.vertex import Json, Service, custom_job, script, service
 
 NEEDED = pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud is not installed")
-pytestmark = [pytest.mark.emulator, NEEDED]
+pytestmark = [pytest.mark.launch, NEEDED]
 
 CUSTOM_JOBS = sorted(path for path in (PROJECT / "jobs").glob("*.yaml") if path.stem != "tuning")
 SECONDS = 60  # gcloud takes one or two; its first start compiles itself

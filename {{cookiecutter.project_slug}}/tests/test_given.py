@@ -5,6 +5,8 @@ from google.cloud.aiplatform_v1 import types
 
 from launch.emulator.resources.given import OUTPUT_ONLY, label_faults, without_output
 
+pytestmark = pytest.mark.launch
+
 KINDS = (types.CustomJob, types.HyperparameterTuningJob, types.TrainingPipeline, types.Dataset, types.Model)
 FIELD = re.compile(r"^ {8}(\w+) \(.*?\):\n(.*?)(?=^ {8}\w+ \(|\Z)", re.MULTILINE | re.DOTALL)
 

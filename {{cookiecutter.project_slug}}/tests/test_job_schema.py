@@ -12,6 +12,8 @@ from launch import job_schema
 from tests.test_bridge import JOBS
 from tests.training import PROJECT
 
+pytestmark = pytest.mark.launch
+
 FILE = PROJECT / "jobs/schema.json"
 DEFINITIONS = job_schema.job_schema()["definitions"]
 

@@ -23,7 +23,7 @@ from tests.test_packages import source_package
 from tests.training import eventually, processes
 from tests.vertex import PARENT, SETTINGS, Json, custom_job, script
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.launch
 
 SLEEP = script("import time; time.sleep(600)")
 FLEX = {"strategy": "FLEX_START", "maxWaitDuration": "600s", "timeout": "60s"}

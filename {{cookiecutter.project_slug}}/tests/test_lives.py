@@ -7,6 +7,8 @@ from launch.emulator.resources.errors import ApiError
 from launch.emulator.resources.lives import STOPPED, Life, Lives
 from launch.emulator.resources.store import Resource, Store
 
+pytestmark = pytest.mark.launch
+
 NAME = "projects/p/locations/l/things/1"
 SUCCEEDED, FAILED = ("S_SUCCEEDED", ""), ("S_FAILED", "no data")
 CANCELLED, LOST = ("S_CANCELLED", "the thing was cancelled"), ("S_FAILED", STOPPED["message"])

@@ -16,6 +16,8 @@ from launch import local, spec
 from launch.emulator.home import Home, OutputError, output_folder
 from tests.training import PROJECT, SETTINGS, eventually, processes
 
+pytestmark = pytest.mark.launch
+
 MACHINE = {"machineType": "n1-standard-4"}
 GPUS = MACHINE | {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 4}
 REDUCERS = {

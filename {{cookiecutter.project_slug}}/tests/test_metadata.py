@@ -13,7 +13,7 @@ from google.cloud.aiplatform.metadata import metadata as sdk_metadata
 from tests.sdk import init, prepare
 from tests.vertex import PARENT, Service, script, service
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.launch
 
 ACCOUNT = "trainer@p.iam.gserviceaccount.com"
 CONTEXTS = f"{PARENT}/metadataStores/default/contexts"

@@ -9,7 +9,7 @@ from launch.emulator.resources.errors import ApiError
 from launch.emulator.resources.models import Models
 from launch.emulator.resources.store import Resource, Store
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.launch
 
 PARENT = "projects/p/locations/us-central1"
 ARTIFACT = "gs://b/run/model"

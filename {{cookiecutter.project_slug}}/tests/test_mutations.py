@@ -16,6 +16,8 @@ from launch.spec import Job, JobError, read
 from tests.casebook import CATALOG, GOOD, PROJECT, REDUCER_IMAGE, REDUCERS, SETTINGS, TASK
 from tests.test_agreement import mutated
 
+pytestmark = pytest.mark.launch
+
 COUNT = 1000
 REGION = CATALOG.regions[SETTINGS.region]
 # (type, accelerator, count) of every machine with GPUs that the region has, but for those that are no longer supported.

@@ -17,7 +17,7 @@ from launch.emulator.running.packages import PackageError
 from launch.replicas import Replica, replicas
 from launch.spec import Job, parse
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.launch
 
 MACHINE = {"machineType": "n1-standard-4"}
 REDUCERS = {"machineSpec": MACHINE, "replicaCount": 1, "containerSpec": {"imageUri": "registry/reductionserver:latest"}}

@@ -28,7 +28,7 @@ from launch.settings import Settings
 from tests.training import eventually
 from tests.vertex import custom_job, script, service
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.launch
 
 PARENT = "projects/p/locations/us-central1"
 HOSTILE = "<img src=x onerror=alert(1)> [red]\x1b[31m\N{RIGHT-TO-LEFT OVERRIDE}"

@@ -23,7 +23,7 @@ from launch.emulator.resources.pipelines import ENDED, Pipelines, job_spec
 from launch.emulator.resources.store import Resource, Store
 from launch.settings import Settings
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.launch
 
 PARENT = "projects/p/locations/us-central1"
 SECONDS = 60.0

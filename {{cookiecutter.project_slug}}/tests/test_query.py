@@ -6,6 +6,8 @@ import pytest
 from launch.emulator.resources.errors import ApiError
 from launch.emulator.resources.query import page, predicate
 
+pytestmark = pytest.mark.launch
+
 KNOWN = frozenset(("name", "displayName", "state", "createTime", "labels", "error", "isDefault", "parents"))
 JOBS: list[dict[str, Any]] = [
     {

@@ -7,6 +7,8 @@ import pytest
 from launch.replicas import CommandError, Replica, limit, replicas, require_commands, with_arguments
 from launch.spec import Job, parse
 
+pytestmark = pytest.mark.launch
+
 TRAINER = {
     "imageUri": "registry/trainer:1",
     "command": ["python", "-m", "trainer.task"],

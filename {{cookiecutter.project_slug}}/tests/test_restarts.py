@@ -14,7 +14,7 @@ from launch.replicas import Replica
 from tests.test_engine import CRASH, FOREVER, ISOLATIONS, deadline, replica
 from tests.training import eventually, processes
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.launch
 
 # Counts its starts in a file of its own.
 COUNTED = """

@@ -26,7 +26,7 @@ from launch.emulator.resources.search import (
 from trainer.storage import Trial
 from trainer.telemetry import MetricFile
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.launch
 
 PROJECT = Path(__file__).resolve().parents[1]
 LOSS = "metrics: [{metricId: loss, goal: MINIMIZE}]\n"

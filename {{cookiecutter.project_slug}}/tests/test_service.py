@@ -14,7 +14,7 @@ import pytest
 from tests.training import PROJECT, processes
 from tests.vertex import PARENT, Json, Service, custom_job, script, service, stop
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.launch
 
 FOREVER = script("import time; time.sleep(600)")
 JOBS = f"/v1/{PARENT}/customJobs"

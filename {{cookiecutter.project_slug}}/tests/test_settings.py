@@ -4,6 +4,8 @@ import pytest
 
 from launch.settings import Settings, SettingsError, load
 
+pytestmark = pytest.mark.launch
+
 GOOD = """
 project = "demo"
 region = "us-central1"

@@ -20,6 +20,8 @@ from google.cloud.aiplatform_v1.types import (
 from launch import document
 from launch.spec import Job, JobError, TuningJob, as_json, load, parse, read, violations
 
+pytestmark = pytest.mark.launch
+
 GOOD = """\
 workerPoolSpecs:
 - machineSpec: &machine
@@ -474,4 +476,4 @@ def test_a_body_of_megabytes_is_read_in_seconds() -> None:
     began = time.monotonic()
     assert from_json(json.dumps({"labels": labels})) == {"labels": labels}
     assert len(body_faults(json.dumps(labels))) == 100  # nobody reads more
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60  # a quadratic reader would take an hour

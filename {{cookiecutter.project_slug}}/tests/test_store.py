@@ -12,7 +12,7 @@ from launch.emulator.resources.errors import ApiError
 from launch.emulator.resources.store import Store, StoreError, endpoint_of
 from tests.training import PROJECT
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.launch
 
 PARENT = "projects/p/locations/us-central1"
 NAME = f"{PARENT}/customJobs/1"

@@ -15,6 +15,8 @@ from launch.settings import Settings
 from launch.spec import Job, TuningJob, parse
 from launch.submit import client, console_url, request, submit, summary
 
+pytestmark = pytest.mark.launch
+
 SETTINGS = Settings("demo", "europe-west4", "demo-data", "registry/trainer:1")
 ACCOUNT = "trainer@demo.iam.gserviceaccount.com"
 TEXT = """

@@ -7,6 +7,8 @@ import pytest
 from launch.plan import traffic
 from launch.plan.traffic import Machines, Reducers
 
+pytestmark = pytest.mark.launch
+
 SIZE = 1e9  # bytes of gradients
 EIGHT = Machines(count=8, gpus=8, gbps=100)
 
