@@ -90,7 +90,6 @@ class Catalog:
 
     compiled: date
     sources: Mapping[str, str]  # the key that entries name -> the page
-    price_region: str  # the region of all prices that are not the user's own
     machines: Mapping[str, Machine]
     accelerators: Mapping[str, Accelerator]
     regions: Mapping[str, tuple[str, ...]]  # the accelerators to train on; a region that is not listed has none
@@ -144,7 +143,7 @@ class Catalog:
         gpu = self.accelerators.get(accelerator)
         if gpu is None or gpu.price is None:
             return None
-        certainty = max(known.price.certainty, gpu.price.certainty, key=CERTAINTIES.index)
+        certainty = least_certain(known.price.certainty, gpu.price.certainty)
         return Price(known.price.usd + count * gpu.price.usd, certainty, known.price.source)
 
     def reduction_server_image(self, region: str) -> str:
@@ -165,6 +164,11 @@ class Catalog:
         return f"{quotas['service']}/{quotas['prefix']}{infix}{quota}"
 
 
+def least_certain(*certainties: Certainty) -> Certainty:
+    """How sure a figure is that was made of several."""
+    return max(certainties, key=CERTAINTIES.index)
+
+
 def reducers_needed(worker_count: int, worker_gbps: float, reducer_gbps: float) -> int:
     """Smallest number of reducers that together send as much as the workers (both in Gbit/s).
 
@@ -181,7 +185,6 @@ def standard() -> Catalog:
     return Catalog(
         compiled=date.fromisoformat(facts["compiled"]),
         sources=facts["sources"],
-        price_region=facts["prices"]["region"],
         machines={name: _machine(name, row, accelerators) for name, row in facts["machines"].items()},
         accelerators=accelerators,
         regions={region: tuple(kinds) for region, kinds in facts["regions"].items()},
@@ -226,7 +229,7 @@ def _price(machine: Machine, family: Mapping[str, Any], accelerators: Mapping[st
     gpu = accelerators[kind].price
     if gpu is None:
         return None
-    return Price(price.usd + count * gpu.usd, max(price.certainty, gpu.certainty, key=CERTAINTIES.index), price.source)
+    return Price(price.usd + count * gpu.usd, least_certain(price.certainty, gpu.certainty), price.source)
 
 
 def _accelerator(name: str, row: Mapping[str, Any]) -> Accelerator:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from google.cloud.aiplatform_v1.types import Scheduling
 
-from launch.catalog import CERTAINTIES, Catalog, Price
+from launch.catalog import Catalog, Price, least_certain
 from launch.plan.traffic import Machines
 from launch.settings import Settings
 from launch.spec import Job, Pool
@@ -72,7 +72,7 @@ def price(some_rows: Sequence[Row]) -> Price | None:
     if len(prices) < len(some_rows) or not prices:
         return None
     usd = sum(row.usd or 0 for row in some_rows)
-    worst = max((one.certainty for one in prices), key=CERTAINTIES.index)
+    worst = least_certain(*(one.certainty for one in prices))
     return Price(usd, worst, "; ".join(sorted({one.source for one in prices})))
 
 
