@@ -108,7 +108,7 @@ def test_an_image_of_another_type_or_shape_is_refused_when_it_is_written(image: 
 
 def test_the_order_follows_from_the_seed_alone(numbered: Dataset, digits: Path) -> None:
     order = labels(numbered, PLAIN, 6)
-    assert labels(numbered, run(global_batch=24, steps=50, learning_rate=1.0, accumulate=3), 6) == order
+    assert labels(numbered, run(global_batch=24, steps=50, learning_rate=1.0, micro_batches=3), 6) == order
     assert labels(numbered, run(global_batch=24, steps=100, seed=1), 6) != order
 
 

@@ -71,10 +71,10 @@ def test_the_figures_are_those_of_the_model(tiny: Answer) -> None:
 
 
 def test_it_takes_the_flags_of_any_job(tmp_path: Path) -> None:
-    flags = ("--data", "digits", "--size", "base", "--patch", "4", "--global-batch", "192", "--accumulate", "3")
+    flags = ("--data", "digits", "--size", "base", "--patch", "4", "--global-batch", "192", "--micro-batches", "3")
     value = describe(tmp_path, *flags, "--learning_rate=0.003").value
     assert figures(value) == (85_052_170, transformer_flops(768, 12, tokens=4, inputs=16, classes=10))
-    assert (value["global_batch"], value["accumulate"]) == (192, 3)
+    assert (value["global_batch"], value["micro_batches"]) == (192, 3)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -109,7 +109,7 @@ def test_the_shape_of_an_example_is_known() -> None:
     ("flags", "words"),
     [
         (("--data", "gs://b/d"), "--data gs://b/d: there is no folder nowhere/b/d to learn the shape of an image from"),
-        (("--accumulate", "0"), "--accumulate is 0, must be at least 1"),
+        (("--micro-batches", "0"), "--micro-batches is 0, must be at least 1"),
     ],
 )
 def test_what_cannot_be_described_is_one_sentence(flags: tuple[str, ...], words: str, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ WORKLOAD = Workload(
     activation_bytes_per_sample=300_000_000,
     activation_bytes_per_sample_float32=600_000_000,
     global_batch=1536,
-    accumulate=1,
+    micro_batches=1,
 )
 
 
@@ -215,8 +215,8 @@ def test_gpus_without_bfloat16_keep_larger_activations_and_no_copies() -> None:
 def test_too_large_a_batch_is_cured_by_micro_batches_that_fit() -> None:
     assert not memory.memory(WORKLOAD, gpus=8, card=CARD).fits
     remedy = memory.remedy(WORKLOAD, gpus=8, card=CARD)
-    assert remedy.startswith("--accumulate 2 would fit")
-    assert memory.memory(replace(WORKLOAD, accumulate=2), gpus=8, card=CARD).fits
+    assert remedy.startswith("--micro-batches 2 would fit")
+    assert memory.memory(replace(WORKLOAD, micro_batches=2), gpus=8, card=CARD).fits
 
 
 def test_too_large_a_model_is_cured_by_sharding_it_or_not_at_all() -> None:

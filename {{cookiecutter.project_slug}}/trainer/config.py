@@ -1,6 +1,7 @@
 """Everything one can set about a run: one dataclass, one flag per field.
 
-The flags are the field names with dashes: `--global-batch 192 --steps 2000`.
+The flags are the field names with dashes: `--global-batch 192 --steps 2000`. Those that say how the work is spread
+over the GPUs stand in trainer/parallelism.py.
 """
 
 import math
@@ -10,11 +11,13 @@ from typing import Literal
 
 import tyro
 
+from trainer import parallelism
 from trainer.errors import TrainerError
+from trainer.parallelism import Parallelism
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Parallelism):
     """Train a Vision Transformer on images.
 
     With --describe, print what that needs as one JSON object, and train nothing.
@@ -34,8 +37,10 @@ class Config:
     """Optimizer steps."""
     global_batch: int = 96
     """Samples per step over all processes; the same curve whatever their number."""
-    accumulate: int = 1
+    micro_batches: int = 1
     """Micro-batches per step and process; raise it when a batch does not fit in memory."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the forward pass; auto: bfloat16 on GPUs that have it. Weights and gradients stay float32."""
     learning_rate: float = 2e-3
     """Peak of the schedule: linear warm-up, then cosine decay to zero."""
     warmup: int = 50
@@ -76,7 +81,7 @@ def problems(config: Config) -> Iterator[str]:
         "classes",
         "steps",
         "global_batch",
-        "accumulate",
+        "micro_batches",
         "log_every",
         "evaluate_every",
         "checkpoint_every",
@@ -93,6 +98,7 @@ def problems(config: Config) -> Iterator[str]:
             yield f"--{name.replace('_', '-')} is {getattr(config, name)}, must be 0 or more"
     if not 0 <= config.seed < 2**32:
         yield f"--seed is {config.seed}, must be from 0 to 2**32 - 1"
+    yield from parallelism.problems(config)
 
 
 def learning_rate(config: Config, step: int) -> float:

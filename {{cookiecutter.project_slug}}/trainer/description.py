@@ -33,7 +33,7 @@ class Description:
     """The same where the GPU computes in float32."""
     global_batch: int
     """Samples of one step, over all GPUs."""
-    accumulate: int
+    micro_batches: int
     """Micro-batches of one step, on each GPU."""
 
     def to_json(self) -> str:

@@ -51,7 +51,7 @@ def remedy(workload: Workload, gpus: int, card: Accelerator) -> str:
     fitting = math.floor((found.card - RESERVED - state) / _of_a_sample(workload, card))
     if fitting >= 1:
         micro_batches = math.ceil(math.ceil(workload.global_batch / gpus) / fitting)
-        return f"--accumulate {micro_batches} would fit, with micro-batches of {fitting} samples or fewer"
+        return f"--micro-batches {micro_batches} would fit, with micro-batches of {fitting} samples or fewer"
     shard = state / gpus
     if shard + found.activations + RESERVED <= found.card:
         what = f"parameters, gradients and optimizer sharded over all {gpus} GPUs would fit"
@@ -67,4 +67,4 @@ def _of_a_sample(workload: Workload, card: Accelerator) -> float:
 
 def _samples(workload: Workload, gpus: int) -> int:
     """Samples of one micro-batch on one GPU."""
-    return math.ceil(workload.global_batch / gpus / workload.accumulate)
+    return math.ceil(workload.global_batch / gpus / workload.micro_batches)

@@ -40,7 +40,7 @@ class Workload:
     activation_bytes_per_sample: int  # in that precision
     activation_bytes_per_sample_float32: int
     global_batch: int
-    accumulate: int
+    micro_batches: int
 
 
 def of(job: Job, commands: Commands, environ: Mapping[str, str], home: Home) -> Workload:

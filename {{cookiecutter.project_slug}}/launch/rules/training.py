@@ -12,12 +12,14 @@ from launch.rules.rule import Given, Problems, Project, rule
 from launch.spec import Job, Pool
 
 MODULE = "trainer.task"
+CLASSES = ("Config", "Parallelism")  # whose fields are flags
 WITHOUT_FIELD = ("help", "describe")  # flags that are no fields of Config
 
 
 def project(folder: Path, today: date) -> Project:
     """What stands around a job file: the trainer's flags and the Dockerfile, as far as they can be read."""
-    return Project(today, _fields(_text(folder / "trainer/config.py")), _text(folder / "Dockerfile"))
+    config, parallelism = (_fields(_text(folder / "trainer" / name)) for name in ("config.py", "parallelism.py"))
+    return Project(today, {**config, **parallelism}, _text(folder / "Dockerfile"))
 
 
 def runs_trainer(pool: Pool, given: Given) -> bool:
@@ -110,12 +112,12 @@ def _text(path: Path) -> str:
 
 
 def _fields(source: str) -> Mapping[str, object]:
-    """The fields of class Config with their defaults, as far as these are plain values.
+    """The fields of the classes of flags with their defaults, as far as these are plain values.
 
     Read, not imported: launch/ runs where the trainer's libraries need not be.
     """
     try:
-        classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == "Config"]
+        classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name in CLASSES]
     except (SyntaxError, ValueError):
         return {}
     statements = [statement for one in classes for statement in one.body if isinstance(statement, ast.AnnAssign)]

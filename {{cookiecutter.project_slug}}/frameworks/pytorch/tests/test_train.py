@@ -44,7 +44,7 @@ def test_a_batch_that_does_not_divide_evenly_changes_nothing(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_micro_batches_change_nothing_but_memory(alone: Run, tmp_path: Path) -> None:
-    accumulated = train(tmp_path, 1, *STEPS, "--accumulate", "5")
+    accumulated = train(tmp_path, 1, *STEPS, "--micro-batches", "5")
     assert accumulated.losses == pytest.approx(alone.losses, abs=1e-5)
 
 

@@ -4,16 +4,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import optim
+from torch import nn, optim
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer import sealed
 from trainer.errors import TrainerError
 from trainer.strategy import World
 from trainer.telemetry import say, warn
+
+# By the names of parameters, not by their place in the optimizer: another strategy finds them again.
+BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 @dataclass
@@ -31,7 +34,7 @@ def save(state: State, root: Path, keep: int, world: World) -> None:
     if world.is_chief:
         sealed.begin(folder)
     world.wait()
-    model, optimizer = get_state_dict(state.model, state.optimizer)
+    model, optimizer = get_state_dict(state.model, state.optimizer, options=BY_NAME)
     state_dict_saver.save({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
     if world.is_chief:
         sealed.seal(folder)
@@ -51,7 +54,7 @@ def restore(state: State, root: Path, world: World) -> None:
     if step == 0:
         return
     folder = sealed.numbered(root, step)
-    model, optimizer = get_state_dict(state.model, state.optimizer)
+    model, optimizer = get_state_dict(state.model, state.optimizer, options=BY_NAME)
     try:
         state_dict_loader.load({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
     except CheckpointException as error:
@@ -59,10 +62,24 @@ def restore(state: State, root: Path, world: World) -> None:
             f"{folder} does not fit this model ({first_cause(error)}); "
             "use the flags it was saved with, or another output folder"
         ) from None
-    set_state_dict(state.model, state.optimizer, model_state_dict=model, optim_state_dict=optimizer)
+    set_state_dict(state.model, state.optimizer, model_state_dict=model, optim_state_dict=optimizer, options=BY_NAME)
     state.step = step
     if world.is_chief:
         say(f"resumed at step {state.step} from {folder}")
+
+
+def read_model(net: nn.Module, folder: Path) -> None:
+    """Put the weights of a whole checkpoint, of any strategy, into a plain model. One process alone may call it.
+
+    Raises:
+        TrainerError: the checkpoint is of another model.
+    """
+    weights = net.state_dict()
+    try:
+        state_dict_loader.load({"model": weights}, checkpoint_id=folder, no_dist=True)
+    except CheckpointException as error:
+        raise TrainerError(f"{folder} does not fit this model ({first_cause(error)})") from None
+    net.load_state_dict(weights)
 
 
 def first_cause(error: CheckpointException) -> str:

@@ -40,7 +40,7 @@ def describe(config: Config, image: Image) -> Description:
         activation_bytes_per_sample=activations,
         activation_bytes_per_sample_float32=kept_bytes(config, image, torch.float32)[1],
         global_batch=config.global_batch,
-        accumulate=config.accumulate,
+        micro_batches=config.micro_batches,
     )
 
 

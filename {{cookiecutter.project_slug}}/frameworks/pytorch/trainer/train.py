@@ -87,7 +87,7 @@ def train_step(config: Config, state: State, batch: Batch, world: World) -> Tens
     # For models that draw numbers, as dropout does: a resumed run draws what the unbroken one would have.
     torch.manual_seed(hash((config.seed, state.step, world.rank)) % 2**63)
     totals = torch.zeros(3, device=world.device)
-    parts = micro_batches(batch, config.accumulate)
+    parts = micro_batches(batch, config.micro_batches)
     for i, part in enumerate(parts):
         # Gradients are averaged over the world once, with the last part.
         with nullcontext() if i == len(parts) - 1 else state.model.no_sync():

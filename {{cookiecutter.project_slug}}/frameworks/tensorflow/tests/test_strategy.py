@@ -43,7 +43,7 @@ def test_two_devices_take_the_steps_of_one(size: int, folder: Path) -> None:
 
 def test_micro_batches_change_nothing_but_memory(folder: Path) -> None:
     whole = losses(folder, ["CPU:0"], CONFIG)
-    parts = losses(folder, ["CPU:0"], Config(global_batch=10, steps=12, warmup=3, accumulate=3))
+    parts = losses(folder, ["CPU:0"], Config(global_batch=10, steps=12, warmup=3, micro_batches=3))
     assert parts == pytest.approx(whole, abs=1e-5)
 
 

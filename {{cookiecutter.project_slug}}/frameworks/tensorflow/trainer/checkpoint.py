@@ -61,3 +61,15 @@ def restore(state: State, root: Path, world: World) -> None:
     state.step = step
     if world.is_chief:
         say(f"resumed at step {state.step} from {folder}")
+
+
+def read_model(net: keras.Model, folder: Path) -> None:
+    """Put the weights of a whole checkpoint into a plain model. One process alone may call it.
+
+    Raises:
+        TrainerError: the checkpoint is of another model.
+    """
+    try:
+        tf.train.Checkpoint(model=net).read(str(folder / PREFIX)).expect_partial().assert_existing_objects_matched()
+    except (AssertionError, ValueError, tf.errors.OpError) as error:
+        raise TrainerError(f"{folder} does not fit this model ({str(error).partition(chr(10))[0]})") from None

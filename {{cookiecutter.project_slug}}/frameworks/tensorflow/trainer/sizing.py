@@ -66,7 +66,7 @@ def _describe(config: Config, image: Image) -> Description:
         activation_bytes_per_sample=activations,
         activation_bytes_per_sample_float32=activations,
         global_batch=config.global_batch,
-        accumulate=config.accumulate,
+        micro_batches=config.micro_batches,
     )
 
 

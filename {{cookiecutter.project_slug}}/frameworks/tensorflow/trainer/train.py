@@ -117,7 +117,7 @@ def train_step(config: Config, state: State, world: World) -> Callable[[Any, flo
     def replica_step(images: tf.Tensor, labels: tf.Tensor) -> Totals:
         totals = tf.zeros(3)
         sums = [tf.zeros(variable.shape) for variable in variables]
-        for part in micro_batches(images, labels, config.accumulate):
+        for part in micro_batches(images, labels, config.micro_batches):
             with tf.GradientTape() as tape:
                 loss, counts = score(state.model(part[0], training=True), part[1])
                 loss /= config.global_batch

@@ -1,0 +1,18 @@
+"""How the work is spread over the GPUs: the flags."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallelism:
+    """The flags of Config that say how the work is spread."""
+
+    strategy: Literal["multi_worker_mirrored"] = "multi_worker_mirrored"
+    """How the work is spread over the GPUs."""
+
+
+def problems(flags: Parallelism) -> Iterator[str]:
+    """What is wrong with the values, each in one phrase that names the flag."""
+    yield from ()
