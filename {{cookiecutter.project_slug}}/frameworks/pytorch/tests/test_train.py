@@ -26,13 +26,42 @@ def weights(run: Run) -> dict[str, torch.Tensor]:
     return loaded
 
 
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two processes, 50 steps."""
+    return train(tmp_path_factory.mktemp("pair"), 2, *STEPS)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [2, 3])
-def test_the_losses_do_not_depend_on_the_number_of_processes(count: int, alone: Run, tmp_path: Path) -> None:
-    together = train(tmp_path, count, *STEPS)
-    assert together.code == 0, together.output
-    assert len(together.losses) == 50
-    assert together.losses == pytest.approx(alone.losses, abs=1e-5)
+def test_the_losses_do_not_depend_on_the_number_of_processes(alone: Run, pair: Run, tmp_path: Path) -> None:
+    for together in (pair, train(tmp_path, 3, *STEPS)):
+        assert together.code == 0, together.output
+        assert len(together.losses) == 50
+        assert together.losses == pytest.approx(alone.losses, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_shards_export_the_same_model_bit_for_bit(pair: Run, tmp_path: Path) -> None:
+    sharded = train(tmp_path, 2, *STEPS, "--strategy", "fsdp")
+    assert "training on 2 x CPU, fsdp: shard 2" in sharded.output
+    expected, found = weights(pair), weights(sharded)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in found.items())
+
+
+@pytest.mark.slow
+def test_compiled_blocks_train_the_same(alone: Run, tmp_path: Path) -> None:
+    compiled = train(tmp_path, 1, "--steps", "50", "--compile")
+    assert compiled.code == 0, compiled.output
+    assert compiled.losses == pytest.approx(alone.losses, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_a_strategy_that_does_not_fit_is_refused_before_anyone_waits(tmp_path: Path) -> None:
+    run = train(tmp_path, 3, *STEPS, "--strategy", "hsdp", "--degree", "4", "--micro-batches", "3")
+    assert run.code == 1
+    assert "--micro-batches is 3, must be at most the samples of a process (--global-batch 24 / 12 = 2)" in run.output
+    assert "Traceback" not in run.output
 
 
 @pytest.mark.slow

@@ -8,11 +8,10 @@ from torch import nn, optim
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
-from torch.nn.parallel import DistributedDataParallel
 
 from trainer import sealed
 from trainer.errors import TrainerError
-from trainer.strategy import World
+from trainer.processes import World
 from trainer.telemetry import say, warn
 
 # By the names of parameters, not by their place in the optimizer: another strategy finds them again.
@@ -23,7 +22,7 @@ BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
 class State:
     """What a checkpoint holds; `step` counts finished steps."""
 
-    model: DistributedDataParallel
+    model: nn.Module  # this process's part of it
     optimizer: optim.Optimizer
     step: int = 0
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 from torch.nn import functional
 
 from trainer.errors import TrainerError
@@ -31,14 +32,15 @@ SIZES = {
 class Attention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.head_width = width // heads
         # A bias on the keys has no gradient: the softmax does not see it.
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, tokens, width) -> the same shape."""
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        # Head by head, so that a part of the rows of qkv is a whole number of heads: TENSOR_PARTS relies on it.
+        q, k, v = self.qkv(x).unflatten(-1, (-1, 3, self.head_width)).permute(3, 0, 2, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v)
         return self.out(mixed.transpose(1, 2).flatten(-2))
 
@@ -52,31 +54,71 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
+        """(n, tokens, width) -> the same shape."""
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
 
-class VisionTransformer(nn.Module):
-    def __init__(self, size: Size, image: tuple[int, int, int], patch: int, classes: int) -> None:
+class Start(nn.Module):
+    """What comes before the blocks."""
+
+    def __init__(self, width: int, image: tuple[int, int, int], patch: int) -> None:
         super().__init__()
-        height, width, channels = image
+        height, across, channels = image
         self.patch = patch
-        self.embed = nn.Linear(patch * patch * channels, size.width)
-        self.position = nn.Parameter(torch.randn((height // patch) * (width // patch), size.width) * 0.02)
-        self.blocks = nn.Sequential(*(Block(size.width, size.heads) for _ in range(size.depth)))
-        self.norm = nn.LayerNorm(size.width)
-        self.head = nn.Linear(size.width, classes)
-        self.apply(initialize)
+        self.embed = nn.Linear(patch * patch * channels, width)
+        self.position = nn.Parameter(torch.randn((height // patch) * (across // patch), width) * 0.02)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images (n, height, width, channels) in [0, 1] -> logits (n, classes)."""
-        x = self.embed(self.patches(images)) + self.position
-        return self.head(self.norm(self.blocks(x)).mean(dim=1))
+        """Images (n, height, width, channels) in [0, 1] -> (n, tokens, width)."""
+        return self.embed(self.patches(images)) + self.position
 
     def patches(self, images: Tensor) -> Tensor:
         """(n, height, width, channels) -> (n, patches, patch * patch * channels)."""
         tiles = images.unflatten(2, (-1, self.patch)).unflatten(1, (-1, self.patch))
         return tiles.transpose(2, 3).flatten(3).flatten(1, 2)
+
+
+class End(nn.Module):
+    """What comes after the blocks."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, tokens, width) -> logits (n, classes)."""
+        return self.head(self.norm(x).mean(dim=1))
+
+
+class VisionTransformer(nn.Module):
+    """Images (n, height, width, channels) in [0, 1] -> logits (n, classes).
+
+    Sharding, pipelining, recomputing and compiling go by `start`, `blocks` and `end`, which follow one another, each
+    with one tensor in and one out; `--strategy ddp` needs none of this.
+    """
+
+    def __init__(self, size: Size, image: tuple[int, int, int], patch: int, classes: int) -> None:
+        super().__init__()
+        self.heads = size.heads
+        self.start = Start(size.width, image, patch)
+        self.blocks = nn.Sequential(*(Block(size.width, size.heads) for _ in range(size.depth)))
+        self.end = End(size.width, classes)
+        self.apply(initialize)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.end(self.blocks(self.start(images)))
+
+
+# How --strategy tensor cuts a block: the first layer of a pair by its outputs, the second by its inputs, so that a pair
+# needs one sum. Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
+TENSOR_PARTS: dict[str, ParallelStyle] = {
+    "attention.qkv": ColwiseParallel(),
+    "attention.out": RowwiseParallel(),
+    "mlp.0": ColwiseParallel(),
+    "mlp.2": RowwiseParallel(),
+}
 
 
 def initialize(module: nn.Module) -> None:

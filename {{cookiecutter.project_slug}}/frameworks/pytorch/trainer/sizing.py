@@ -28,14 +28,15 @@ def describe(config: Config, image: Image) -> Description:
     optimizer = train.new_optimizer(config, net)
     optimizer.step()
     moments = [value for state in optimizer.state.values() for value in state.values()]
-    copies, activations = kept_bytes(config, image, PRECISION)
+    precision = torch.float32 if config.precision == "float32" else PRECISION
+    copies, activations = kept_bytes(config, image, precision)
     return Description(
         parameters=sum(p.numel() for p in net.parameters()),
         parameter_bytes=total_bytes(net.parameters()),
         gradient_bytes=total_bytes(p.grad for p in net.parameters() if p.grad is not None),
         optimizer_bytes=total_bytes(value for value in moments if value.ndim),  # counts of steps are none
         flops_per_sample=counter.get_total_flops(),
-        precision=str(PRECISION).removeprefix("torch."),
+        precision=str(precision).removeprefix("torch."),
         weight_copy_bytes=copies,
         activation_bytes_per_sample=activations,
         activation_bytes_per_sample_float32=kept_bytes(config, image, torch.float32)[1],

@@ -1,154 +1,182 @@
-"""Cluster -> processes, process group and wrapped model.
+"""The model spread over the mesh, by one of five strategies, and what the training loop asks of all of them.
 
-Each replica runs one process per GPU, or one on the CPU, started by torch's elastic agent with static
-ranks from the cluster. The agent never restarts a process in place: Vertex restarts the replica, and the
-run resumes from its last whole checkpoint.
+In ddp, fsdp, hsdp and tensor every process computes all layers; pipeline.py has the one in which it does not.
 """
 
-import contextlib
-import functools
-import logging
-import math
-import os
-import sys
-import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
+from contextlib import contextmanager
+from functools import partial
+from typing import Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import parallelize_module
+from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
-from trainer.cluster import Cluster
-from trainer.errors import TrainerError
-from trainer.telemetry import say
+from trainer.config import Config
+from trainer.data import NO_LABEL, Batch, micro_batches
+from trainer.model import TENSOR_PARTS, VisionTransformer
+from trainer.parallelism import SHARDED
+from trainer.processes import World
 
 PRECISION = torch.bfloat16  # of the forward pass, on GPUs that have it; weights and gradients stay float32
 
 
-@dataclass(frozen=True)
-class World:
-    """All processes of the run, and which of them this one is."""
+class Strategy(Protocol):
+    """A model that is spread over the world."""
 
-    rank: int
-    size: int
-    device: torch.device
+    def backward(self, batch: Batch) -> Tensor:
+        """This process's share of a step's samples -> gradients of the mean loss of the whole global batch.
 
-    @property
-    def is_chief(self) -> bool:
-        return self.rank == 0
+        Returns the sums of loss, correct answers and samples, shape (3,); their ratios hold when summed over the world.
+        """
+        ...
 
-    @functools.cached_property
-    def has_bfloat16(self) -> bool:
-        """True on GPUs that compute in bfloat16 themselves, from A100 and L4 on; older ones only emulate it."""
-        return self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-
-    def __str__(self) -> str:
-        """`16 x NVIDIA A100-SXM4-40GB`"""
-        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
-        return f"{self.size} x {name}"
-
-    def sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes, on each of them. Every process must call it."""
-        dist.all_reduce(values)
-        return values
-
-    def wait(self) -> None:
-        """Return when every process is here."""
-        dist.barrier()
+    def score(self, batch: Batch) -> Tensor:
+        """The same sums, without gradients."""
+        ...
 
 
-def launch(cluster: Cluster, timeout: float, main: Callable[..., None], *args: Any) -> None:
-    """Run `main(*args)` in every process of this replica; return when all replicas have finished.
-
-    Raises:
-        TrainerError: a process failed; the text says which and how.
-    """
-    config = LaunchConfig(
-        min_nodes=len(cluster.nodes),
-        max_nodes=len(cluster.nodes),
-        nproc_per_node=max(torch.cuda.device_count(), 1),
-        run_id="training",
-        rdzv_backend="static",
-        rdzv_endpoint=cluster.chief.address,
-        rdzv_configs={"rank": cluster.rank, "timeout": math.ceil(timeout)},
-        local_addr=cluster.nodes[cluster.rank].host,
-        max_restarts=0,
-        shutdown_timeout=5,
-    )
-    if cluster.chief.is_local:
-        # The host name of a laptop often leads nowhere; gloo must not try it.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    elif torch.backends.cuda.is_built() and not torch.cuda.is_available():
-        raise TrainerError(f"{cluster.name}: no usable GPU, but this image is made for GPUs; look at the driver")
-    # The agent would log its own traceback for each failed process; we say who failed, the process why.
-    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
-    try:
-        elastic_launch(config, _process)(main, args)
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        raise ProcessError(f"process {rank} of {cluster.name} failed", failure.exitcode) from None
-    except dist.DistError as error:
-        raise TrainerError(f"{cluster.name} cannot meet the others at {cluster.chief.address}: {error}") from None
-    except SignalException as error:
-        raise ProcessError(f"{cluster.name} was stopped by {error.sigval.name}", -error.sigval) from None
+def precision(config: Config, device: torch.device) -> torch.dtype:
+    """What the forward pass computes in; bfloat16 by itself only on GPUs that have it, from A100 and L4 on."""
+    if config.precision == "auto":
+        has_it = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return PRECISION if has_it else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.precision]
 
 
-def _process(main: Callable[..., None], args: tuple[Any, ...]) -> None:
-    """What the agent starts: `main`, or after an error the end of the process, at once.
+class Whole:
+    """Every process computes all layers."""
 
-    Tearing down a process group whose peers are gone can hang or abort; exiting cannot.
-    """
-    try:
-        return main(*args)
-    except TrainerError as error:
-        say(str(error), "ERROR")
-    except Exception:
-        traceback.print_exc()
-    sys.stdout.flush()
-    os._exit(1)
+    def __init__(self, config: Config, net: VisionTransformer, world: World) -> None:
+        self._config, self._world = config, world
+        self._autocast = autocast(config, world)
+        if config.strategy == "tensor":
+            for block in net.blocks:
+                parallelize_module(block, world.mesh["tensor"], TENSOR_PARTS)
+        change_blocks(config, net.blocks)
+        self._call: nn.Module = net
+        if config.strategy in SHARDED:
+            shard(config, net, world)
+        else:
+            self._call = replicate(net, world)
 
+    def backward(self, batch: Batch) -> Tensor:
+        totals = torch.zeros(3, device=self._world.device)
+        parts = micro_batches(batch, self._config.micro_batches)
+        for i, part in enumerate(parts):
+            # Gradients are averaged over the mesh once, with the last part.
+            with synchronized(self._call, i == len(parts) - 1):
+                loss, sums = self._score(part)
+                # The mean over the mesh divides by the number of shares; these may differ by a sample.
+                (loss * self._world.data_size / self._config.global_batch).backward()
+            totals += sums
+        return totals
 
-class ProcessError(TrainerError):
-    """A process of this replica failed, its own output has said why; or the replica was stopped."""
+    @torch.no_grad()
+    def score(self, batch: Batch) -> Tensor:
+        return self._score(batch)[1]
 
-    def __init__(self, text: str, exit_code: int) -> None:
-        # Minus a signal's number, as Python reports it, becomes 128 plus it, as containers do.
-        self.exit_code = 128 - exit_code if exit_code < 0 else exit_code or 1
-        super().__init__(f"{text} (exit code {self.exit_code})")
-
-
-@contextlib.contextmanager
-def join(timeout: float) -> Iterator[World]:
-    """Join the process group, once, in a process that `launch` started.
-
-    The wrapped model must be gone when the block ends. Its reducer would own the group's last reference and
-    wait, with Python's lock held, for threads of the group that need this lock (pytorch/pytorch#56297).
-    """
-    backend, device = "gloo", torch.device("cpu")
-    if torch.cuda.is_available():
-        # The local rank: on the second machine there is no cuda:8.
-        backend, device = "nccl", torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-    device_id = device if device.type == "cuda" else None
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout), device_id=device_id)
-    yield World(dist.get_rank(), dist.get_world_size(), device)
-    dist.destroy_process_group()
+    def _score(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        images, labels = tensors(batch, self._world)
+        with self._autocast():
+            logits = self._call(images)
+        return loss(logits, labels), counts(logits, labels)
 
 
-def wrap(model: nn.Module, world: World) -> DistributedDataParallel:
-    """The model on this process's device, its gradients averaged over the world.
+def autocast(config: Config, world: World) -> Callable[[], torch.autocast]:
+    """Matrix products in low precision; with shards, which cast what they gather, this is off."""
+    low = precision(config, world.device)
+    enabled = low != torch.float32 and config.strategy not in SHARDED
+    return partial(torch.autocast, world.device.type, PRECISION, enabled=enabled)
+
+
+def change_blocks(config: Config, blocks: nn.Sequential) -> None:
+    """Make the blocks recompute, compile, or neither."""
+    for block in blocks:
+        if config.recompute:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
+        if config.compile:
+            block.compile()
+
+
+def replicate(net: nn.Module, world: World) -> DistributedDataParallel:
+    """The model on this process's device, its gradients averaged over `replicate`.
 
     64 MB buckets: fewer, larger all-reduces are what Reduction Server and the 100 Gbps network want.
     Source: Vertex AI documentation, "Distributed training", mid 2026.
     """
     device_ids = [world.device.index] if world.device.type == "cuda" else None
     return DistributedDataParallel(
-        model.to(world.device), device_ids=device_ids, bucket_cap_mb=64, gradient_as_bucket_view=True
+        net.to(world.device),
+        device_ids=device_ids,
+        process_group=world.mesh.get_group("replicate"),
+        bucket_cap_mb=64,
+        gradient_as_bucket_view=True,
     )
+
+
+def shard(config: Config, net: VisionTransformer, world: World) -> None:
+    """Cut parameters, and with them gradients and moments, along `shard`; they are copied along `replicate`, if any.
+
+    A block at a time: while one computes, the weights of the next are gathered. Low precision halves what is gathered;
+    gradients are summed in float32, since small ones would vanish among many processes.
+    """
+    low = precision(config, world.device)
+    policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32)
+    names = tuple(name for name in world.mesh.mesh_dim_names or () if name != "tensor")
+    wrap = partial(fully_shard, mesh=world.mesh[names], mp_policy=policy, reshard_after_forward=config.reshard)
+    for block in net.blocks:
+        wrap(block)
+    wrap(net)
+
+
+@contextmanager
+def synchronized(call: nn.Module, last: bool) -> Iterator[None]:
+    """Gradients stay this process's own, unless it is the last micro-batch."""
+    if isinstance(call, FSDPModule):
+        call.set_requires_gradient_sync(last)
+        yield
+    elif isinstance(call, DistributedDataParallel) and not last:
+        with call.no_sync():
+            yield
+    else:
+        yield
+
+
+def tensors(batch: Batch, world: World) -> tuple[Tensor, Tensor]:
+    images, labels = torch.from_numpy(batch.images), torch.from_numpy(batch.labels)
+    return images.to(world.device, non_blocking=True), labels.to(world.device, non_blocking=True)
+
+
+def loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Summed over the samples; those labelled NO_LABEL count for nothing."""
+    return cross_entropy(logits.float(), labels, reduction="sum", ignore_index=NO_LABEL)
+
+
+@torch.no_grad()
+def counts(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sums of loss, correct answers and samples, shape (3,)."""
+    correct = (logits.argmax(dim=1) == labels).sum()
+    return torch.stack((loss(logits, labels), correct, (labels != NO_LABEL).sum()))
+
+
+@torch.no_grad()
+def clip(net: nn.Module, limit: float, world: World) -> None:
+    """Scale the gradients so that their norm over the whole model, wherever its parts are, is at most `limit`.
+
+    The sum of squares is taken in float64, so that it does not depend on how the model is cut.
+    """
+    gradients = [p.grad for p in net.parameters() if p.grad is not None]
+    mine = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
+    # Each process counts what it holds, divided by the number of processes that hold the same.
+    squares = [
+        torch.linalg.vector_norm(local, dtype=torch.float64).square() / world.copies(gradient)
+        for local, gradient in zip(mine, gradients, strict=True)
+    ]
+    norm = world.sum(torch.stack(squares).sum()).sqrt()
+    torch._foreach_mul_(mine, (limit / norm).clamp(max=1).float())

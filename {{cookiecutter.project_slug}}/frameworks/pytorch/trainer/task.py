@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from trainer import cluster as clusters
 from trainer import config as configs
-from trainer import data, description, rollcall, sizing, strategy, train
+from trainer import data, description, processes, rollcall, sizing, train
 from trainer import storage as storages
 from trainer.errors import TrainerError
 from trainer.telemetry import say
@@ -22,10 +22,11 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
             return 0
         cluster = clusters.from_env(environ)
         patience = config.rollcall_timeout or (60 if storage.emulated else 600)
-        rollcall.call(cluster, patience)
         with data.shards(config.data, storage) as shards:
-            strategy.launch(cluster, patience, train.run, config, storage, shards)
-    except strategy.ProcessError as error:
+            mesh = train.mesh(config, len(cluster.nodes), shards)
+            rollcall.call(cluster, patience)
+            processes.launch(cluster, mesh, patience, train.run, config, storage, shards, mesh)
+    except processes.ProcessError as error:
         say(str(error), "ERROR")
         return error.exit_code
     except TrainerError as error:

@@ -1,50 +1,66 @@
 """The run of one process, readable top to bottom."""
 
-from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn, optim
-from torch.nn.functional import cross_entropy
 
-from trainer import checkpoint, export, model, strategy, telemetry
+from trainer import checkpoint, export, meshes, model, pipeline, processes, sealed, strategy, telemetry
 from trainer.checkpoint import State
 from trainer.config import Config, learning_rate
-from trainer.data import NO_LABEL, Batch, Dataset, heldout_batches, micro_batches, train_batches
+from trainer.data import Batch, Dataset, heldout_batches, train_batches
+from trainer.meshes import Mesh
+from trainer.model import VisionTransformer
+from trainer.processes import World
 from trainer.storage import Storage
-from trainer.strategy import World
+from trainer.strategy import Strategy
 from trainer.telemetry import Telemetry
 
+Image = tuple[int, int, int]  # height, width, channels
 
-def run(config: Config, storage: Storage, shards: Path) -> None:
-    """Join the others and do our part: what `strategy.launch` starts in each process."""
-    with strategy.join(config.collective_timeout) as world:
+
+def mesh(config: Config, machines: int, shards: Path) -> Mesh:
+    """How the processes of so many machines lie; raises TrainerError if the flags, machines or model forbid it."""
+    with torch.device("meta"):  # shapes alone
+        net = new_model(config, Dataset(shards, "heldout")[0].image.shape)
+    per_machine = meshes.processes(config, torch.cuda.device_count())
+    return meshes.mesh(config, machines, per_machine, len(net.blocks), net.heads)
+
+
+def run(config: Config, storage: Storage, shards: Path, mesh: Mesh) -> None:
+    """Join the others and do our part: what `processes.launch` starts in each process."""
+    with processes.join(mesh, config.collective_timeout) as world:
+        if world.is_chief:
+            telemetry.say(f"training on {world}, {config.strategy}: {mesh}")
         train_and_export(config, storage, shards, world)
 
 
 def train_and_export(config: Config, storage: Storage, shards: Path, world: World) -> None:
     """From the first step, or the last whole checkpoint, to a proven model in `storage.model`."""
-    if world.is_chief:
-        telemetry.say(f"training on {world}")
     heldout = Dataset(shards, "heldout")
-    state = start(config, heldout[0].image.shape, world)
+    image = heldout[0].image.shape
+    torch.manual_seed(config.seed)  # so all processes begin with the same weights
+    net = new_model(config, image)
+    spread = spread_out(config, net, world)
+    state = State(net, new_optimizer(config, net))
     checkpoint.restore(state, storage.checkpoints, world)
-    accuracy = train(config, storage, Dataset(shards, "train"), heldout, state, world)
+    accuracy = train(config, storage, Dataset(shards, "train"), heldout, spread, state, world)
     if world.is_chief:
+        # From the checkpoint: there, whatever the strategy, the model is whole.
+        whole = new_model(config, image)
+        checkpoint.read_model(whole, sealed.numbered(storage.checkpoints, state.step))
         images = torch.from_numpy(heldout.batch(range(min(len(heldout), 32))).images)
-        export.export(state.model.module, images, storage.model)
+        export.export(whole, images, storage.model)
         telemetry.say(f"accuracy {accuracy:.4f}; model in {storage.model}", accuracy=accuracy)
 
 
-def start(config: Config, image: tuple[int, int, int], world: World) -> State:
-    """The state before the first step: the same on every process."""
-    torch.manual_seed(config.seed)
-    net = strategy.wrap(new_model(config, image), world)
-    return State(net, new_optimizer(config, net))
-
-
-def new_model(config: Config, image: tuple[int, int, int]) -> nn.Module:
+def new_model(config: Config, image: Image) -> VisionTransformer:
     return model.build(config.size, image, config.patch, config.classes)
+
+
+def spread_out(config: Config, net: VisionTransformer, world: World) -> Strategy:
+    """The model over the world; it then has this process's parameters alone."""
+    return (pipeline.Pipeline if config.strategy == "pipeline" else strategy.Whole)(config, net, world)
 
 
 def new_optimizer(config: Config, net: nn.Module) -> optim.Optimizer:
@@ -56,14 +72,16 @@ def new_optimizer(config: Config, net: nn.Module) -> optim.Optimizer:
     return optim.AdamW(groups, lr=config.learning_rate)
 
 
-def train(config: Config, storage: Storage, dataset: Dataset, heldout: Dataset, state: State, world: World) -> float:
+def train(
+    config: Config, storage: Storage, dataset: Dataset, heldout: Dataset, spread: Strategy, state: State, world: World
+) -> float:
     """Train to the last step; returns the held-out accuracy."""
     sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if world.is_chief else ()
     with Telemetry(sinks, start=state.step, global_batch=config.global_batch, device_count=world.size) as reports:
         totals = torch.zeros(3, device=world.device)
-        batches = train_batches(dataset, config, start=state.step, rank=world.rank, world_size=world.size)
-        for batch in batches:
-            totals += train_step(config, state, batch, world)
+        share = {"rank": world.data_rank, "world_size": world.data_size}
+        for batch in train_batches(dataset, config, start=state.step, **share):
+            totals += train_step(config, spread, state, batch, world)
             if due(config.log_every, state, config):
                 rate = {"learning_rate": learning_rate(config, state.step - 1)}
                 reports.report(state.step, means(world.sum(totals)) | rate)
@@ -72,8 +90,8 @@ def train(config: Config, storage: Storage, dataset: Dataset, heldout: Dataset, 
                 if due(config.checkpoint_every, state, config):
                     checkpoint.save(state, storage.checkpoints, config.keep, world)
                 if due(config.evaluate_every, state, config) and state.step < config.steps:
-                    reports.evaluation(state.step, evaluate(config, heldout, state.model.module, world))
-        final = evaluate(config, heldout, state.model.module, world)
+                    reports.evaluation(state.step, evaluate(config, heldout, state.model, spread, world))
+        final = evaluate(config, heldout, state.model, spread, world)
         reports.evaluation(state.step, final)
     return final["accuracy"]
 
@@ -82,20 +100,12 @@ def due(every: int, state: State, config: Config) -> bool:
     return state.step % every == 0 or state.step == config.steps
 
 
-def train_step(config: Config, state: State, batch: Batch, world: World) -> Tensor:
-    """One optimizer step; returns this process's summed loss, correct answers and samples, shape (3,)."""
+def train_step(config: Config, spread: Strategy, state: State, batch: Batch, world: World) -> Tensor:
+    """One optimizer step; returns this process's sums of loss, correct answers and samples, shape (3,)."""
     # For models that draw numbers, as dropout does: a resumed run draws what the unbroken one would have.
-    torch.manual_seed(hash((config.seed, state.step, world.rank)) % 2**63)
-    totals = torch.zeros(3, device=world.device)
-    parts = micro_batches(batch, config.micro_batches)
-    for i, part in enumerate(parts):
-        # Gradients are averaged over the world once, with the last part.
-        with nullcontext() if i == len(parts) - 1 else state.model.no_sync():
-            loss, counts = score(state.model, part, world)
-            # DDP divides by the world size; parts may differ by a sample, so the mean is taken here.
-            (loss * world.size / config.global_batch).backward()
-            totals += counts
-    nn.utils.clip_grad_norm_(state.model.parameters(), config.clip)
+    torch.manual_seed(hash((config.seed, state.step, world.data_rank)) % 2**63)
+    totals = spread.backward(batch)
+    strategy.clip(state.model, config.clip, world)
     for group in state.optimizer.param_groups:
         group["lr"] = learning_rate(config, state.step)
     state.optimizer.step()
@@ -104,24 +114,12 @@ def train_step(config: Config, state: State, batch: Batch, world: World) -> Tens
     return totals
 
 
-def score(net: nn.Module, batch: Batch, world: World) -> tuple[Tensor, Tensor]:
-    """The summed loss, and the detached sums of loss, correct answers and samples, shape (3,)."""
-    images = torch.from_numpy(batch.images).to(world.device, non_blocking=True)
-    labels = torch.from_numpy(batch.labels).to(world.device, non_blocking=True)
-    with torch.autocast(world.device.type, strategy.PRECISION, enabled=world.has_bfloat16):
-        logits = net(images)
-    loss = cross_entropy(logits.float(), labels, reduction="sum", ignore_index=NO_LABEL)
-    correct = (logits.argmax(dim=1) == labels).sum()
-    return loss, torch.stack((loss.detach(), correct, (labels != NO_LABEL).sum()))
-
-
-@torch.no_grad()
-def evaluate(config: Config, heldout: Dataset, net: nn.Module, world: World) -> dict[str, float]:
+def evaluate(config: Config, heldout: Dataset, net: nn.Module, spread: Strategy, world: World) -> dict[str, float]:
     """Loss and accuracy over every held-out sample exactly once. Every process must call it."""
     net.eval()
     totals = torch.zeros(3, device=world.device)
-    for batch in heldout_batches(heldout, config, rank=world.rank, world_size=world.size):
-        totals += score(net, batch, world)[1]
+    for batch in heldout_batches(heldout, config, rank=world.data_rank, world_size=world.data_size):
+        totals += spread.score(batch)
     net.train()
     return means(world.sum(totals))
 

@@ -1,0 +1,138 @@
+"""What each strategy of the PyTorch project keeps in memory, and how long a step takes, against ddp.
+
+    python benchmarks/strategies.py PROJECT [--page docs/strategies.md]
+
+Run by the project's own Python (Linux). Each strategy trains a model of 86 million parameters in four processes of its
+own. Kept are the bytes of parameters, gradients and the optimizer's moments; the peak is the largest resident set of a
+process above what it had before there was a model. These processes share a few cores and their links are memory, so the
+times say what a strategy costs here, not what it gains on GPUs.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+COUNT, DEGREE = 4, 2
+WARMUP, STEPS = 2, 6  # the first ones are not counted
+MODEL = ["--size", "base", "--patch", "4", "--global-batch", "16"]
+STRATEGIES = {
+    "ddp": [],
+    "fsdp": ["--strategy", "fsdp"],
+    "hsdp": ["--strategy", "hsdp", "--degree", str(DEGREE)],
+    "pipeline": ["--strategy", "pipeline", "--degree", str(DEGREE), "--micro-batches", "4"],
+    "tensor": ["--strategy", "tensor", "--degree", str(DEGREE)],
+    "ddp, recompute": ["--recompute"],
+    "fsdp, recompute": ["--strategy", "fsdp", "--recompute"],
+}
+BEGIN, END = "<!-- begin table -->\n", "<!-- end table -->\n"
+MIB = 2**20
+Found = dict[str, Any]
+
+
+def main(project: Path, page: Path | None) -> None:
+    found = {name: measure(project, flags) for name, flags in STRATEGIES.items()}
+    text = table(found)
+    print(text)
+    if page:
+        before, rest = page.read_text(encoding="utf-8").split(BEGIN)
+        page.write_text(before + BEGIN + text + END + rest.split(END)[1], encoding="utf-8")
+
+
+def measure(project: Path, flags: list[str]) -> Found:
+    """One strategy, in processes of its own."""
+    command = [sys.executable, str(Path(__file__).resolve()), str(project), "--", *MODEL, *flags]
+    environment = os.environ | {"PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=600, check=True)
+    print(f"{' '.join(flags) or 'ddp'}: {done.stdout.strip()}", flush=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def table(found: dict[str, Found]) -> str:
+    base = found["ddp"]
+    rows = [
+        "| Strategy | Mesh | Kept, MiB | to ddp | Peak, MiB | to ddp | Step, s | to ddp |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, one in found.items():
+        cells = [f"{one[key]:{form}} | {one[key] / base[key]:.2f}" for key, form in FORMS.items()]
+        rows.append(f"| {name} | {one['mesh']} | {' | '.join(cells)} |")
+    return "".join(f"{row}\n" for row in rows)
+
+
+FORMS = {"kept": ".0f", "peak": ".0f", "step": ".2f"}
+
+
+def launch(flags: list[str]) -> None:
+    """Train with these flags in four processes; the chief prints what was found."""
+    config, meshes, processes, cluster = (
+        importlib.import_module(f"trainer.{name}") for name in ("config", "meshes", "processes", "cluster")
+    )
+    parsed = config.parse([*flags, "--warmup", "1", "--steps", str(WARMUP + STEPS)])
+    mesh = meshes.mesh(parsed, machines=1, processes=COUNT, blocks=12, heads=12)
+    processes.launch(cluster.Cluster(), mesh, 60, work, parsed, mesh)
+
+
+def work(config: Any, mesh: Any) -> None:
+    """What each of the processes does."""
+    torch, processes = importlib.import_module("torch"), importlib.import_module("trainer.processes")
+    with processes.join(mesh, timeout=300) as world:
+        before = resident("VmRSS")
+        kept, seconds = train(config, world)
+        values = torch.tensor([kept, resident("VmHWM") - before, statistics.median(seconds)], dtype=torch.float64)
+        torch.distributed.all_reduce(values, torch.distributed.ReduceOp.MAX)
+        if world.is_chief:
+            kept, peak, step = values.tolist()
+            print(json.dumps({"mesh": str(mesh), "kept": kept / MIB, "peak": peak / MIB, "step": step}))
+
+
+def train(config: Any, world: Any) -> tuple[int, list[float]]:
+    """Bytes that are kept, and the seconds of each step after the first ones."""
+    torch, numpy = importlib.import_module("torch"), importlib.import_module("numpy")
+    data, train = importlib.import_module("trainer.data"), importlib.import_module("trainer.train")
+    checkpoint = importlib.import_module("trainer.checkpoint")
+    torch.manual_seed(config.seed)
+    net = train.new_model(config, (8, 8, 1))
+    spread = train.spread_out(config, net, world)
+    state = checkpoint.State(net, train.new_optimizer(config, net))
+    share = config.global_batch // world.data_size
+    batch = data.Batch(numpy.zeros((share, 8, 8, 1), numpy.float32), numpy.zeros(share, numpy.int64))
+    seconds = []
+    for _ in range(config.steps):
+        world.wait()
+        began = time.perf_counter()
+        train.train_step(config, spread, state, batch, world)
+        seconds.append(time.perf_counter() - began)
+    moments = [value for one in state.optimizer.state.values() for value in one.values() if value.ndim]
+    # Gradients are gone after a step; while there, they are as large as the parameters.
+    return size([*net.parameters()]) * 2 + size(moments), seconds[WARMUP:]
+
+
+def size(tensors: Iterable[Any]) -> int:
+    """Bytes that this process has of them."""
+    return sum(int((one.to_local() if hasattr(one, "to_local") else one).nbytes) for one in tensors)
+
+
+def resident(what: str) -> int:
+    """Bytes of this process's resident set: VmRSS now, VmHWM at most."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.findall(rf"{what}:\s+(\d+)", status)[0]) * 1024
+
+
+if __name__ == "__main__":
+    if "--" in sys.argv:
+        launch(sys.argv[sys.argv.index("--") + 1 :])
+    else:
+        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser.add_argument("project", type=Path)
+        parser.add_argument("--page", type=Path, help="rewrite the table of this page")
+        arguments = parser.parse_args()
+        main(arguments.project.resolve(), arguments.page)

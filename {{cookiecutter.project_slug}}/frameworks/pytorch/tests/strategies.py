@@ -1,0 +1,101 @@
+"""Every strategy for some steps, and a relay of some: python -m tests.strategies SHARDS prints the losses as JSON."""
+
+import json
+import sys
+import tempfile
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+
+from trainer import checkpoint, meshes, processes, train
+from trainer.checkpoint import State
+from trainer.cluster import Cluster
+from trainer.config import Config
+from trainer.data import Dataset, train_batches
+from trainer.meshes import Mesh
+from trainer.processes import World
+
+COUNT, DEGREE = 4, 2  # processes, and those that hold one copy of the model
+COMMON = Config(steps=50, warmup=5)
+HSDP = replace(COMMON, strategy="hsdp", degree=DEGREE)
+PIPELINE = replace(COMMON, strategy="pipeline", degree=DEGREE, micro_batches=4)
+TENSOR = replace(COMMON, strategy="tensor", degree=DEGREE)
+ALL_STEPS = {
+    "fsdp": replace(COMMON, strategy="fsdp"),
+    "hsdp": HSDP,
+    "pipeline": PIPELINE,
+    "tensor": TENSOR,
+}
+SOME_STEPS = {
+    "fsdp without resharding, 5 micro-batches": replace(COMMON, strategy="fsdp", reshard=False, micro_batches=5),
+    "hsdp, recomputed": replace(HSDP, recompute=True),
+    "hsdp in bfloat16": replace(HSDP, precision="bfloat16"),
+    "gpipe": replace(PIPELINE, schedule="gpipe"),
+    "interleaved, recomputed": replace(PIPELINE, schedule="interleaved", recompute=True),
+    "pipeline in bfloat16": replace(PIPELINE, precision="bfloat16"),
+    "tensor, recomputed, 5 micro-batches": replace(TENSOR, recompute=True, micro_batches=5),
+}
+
+
+# Strategies and numbers of processes; each takes over the checkpoint of the one before.
+RELAY = [
+    (COMMON, 2),
+    (replace(COMMON, strategy="fsdp"), 3),
+    (COMMON, 1),
+    (PIPELINE, 2),
+    (replace(TENSOR, degree=2), 2),
+]
+LEG = 8  # steps
+
+
+def each(shards: Path) -> None:
+    """All strategies, one after another, in the same processes."""
+    with processes.join(Mesh({"replicate": COUNT}), timeout=60) as world:
+        for name, config in {**ALL_STEPS, **SOME_STEPS}.items():
+            steps = COMMON.steps if name in ALL_STEPS else 10
+            found = losses(config, lay_out(config, world), Dataset(shards, "train"), steps)
+            if world.is_chief:
+                print(json.dumps({name: found}), flush=True)
+
+
+def lay_out(config: Config, world: World) -> World:
+    mesh = meshes.mesh(config, machines=COUNT // DEGREE, processes=DEGREE, blocks=4, heads=4)
+    return replace(world, mesh=init_device_mesh("cpu", tuple(mesh.sizes.values()), mesh_dim_names=tuple(mesh.sizes)))
+
+
+def leg(config: Config, mesh: Mesh, shards: Path, checkpoints: Path) -> None:
+    """From one checkpoint to the next."""
+    with processes.join(mesh, timeout=60) as world:
+        found = losses(config, world, Dataset(shards, "train"), LEG, checkpoints)
+        if world.is_chief:
+            print(json.dumps({f"relay {mesh}": found}), flush=True)
+
+
+def losses(config: Config, world: World, dataset: Dataset, steps: int, checkpoints: Path | None = None) -> list[float]:
+    """The mean loss of each of so many steps; where there are checkpoints, from the newest to a new one."""
+    torch.manual_seed(config.seed)
+    net = train.new_model(config, dataset[0].image.shape)
+    spread = train.spread_out(config, net, world)
+    state = State(net, train.new_optimizer(config, net))
+    if checkpoints:
+        checkpoint.restore(state, checkpoints, world)
+    batches = train_batches(dataset, config, start=state.step, rank=world.data_rank, world_size=world.data_size)
+    sums = [train.train_step(config, spread, state, batch, world) for batch in islice(batches, steps)]
+    if checkpoints:
+        checkpoint.save(state, checkpoints, keep=2, world=world)
+    return [train.means(world.sum(one))["loss"] for one in sums]
+
+
+def main(shards: Path) -> None:
+    processes.launch(Cluster(), Mesh({"replicate": COUNT}), 60, each, shards)
+    with tempfile.TemporaryDirectory() as checkpoints:
+        for config, count in RELAY:
+            mesh = meshes.mesh(config, 1, count, blocks=4, heads=4)
+            processes.launch(Cluster(), mesh, 60, leg, config, mesh, shards, Path(checkpoints))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,35 @@
+"""Where a pipeline cuts the layers."""
+
+from itertools import combinations, pairwise
+
+import pytest
+import torch
+
+from trainer import model, pipeline
+
+
+@pytest.mark.parametrize("weights", [[1] * 8, [5, 1, 1, 1, 1, 5], [1, 2, 3, 4, 5, 6, 7], [9, 1, 1, 1]])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_the_heaviest_stage_is_as_light_as_can_be(weights: list[int], count: int) -> None:
+    def heaviest(ends: tuple[int, ...]) -> int:
+        return max(sum(weights[a:b]) for a, b in pairwise((0, *ends)))
+
+    inner = combinations(range(1, len(weights)), count - 1)
+    least = min(heaviest((*ends, len(weights))) for ends in inner)
+    found = pipeline.ends(weights, count)
+    assert (len(found), found[-1], heaviest(found)) == (count, len(weights), least)
+    assert all(a < b for a, b in pairwise((0, *found)))
+
+
+def test_stages_together_are_the_model() -> None:
+    with torch.device("meta"):
+        net = model.build("small", (8, 8, 1), patch=2, classes=10)
+    assert pipeline.cut(net, 3) == [(0, 4), (4, 8), (8, 12)]
+
+
+def test_what_stays_keeps_its_names() -> None:
+    net = model.build("tiny", (8, 8, 1), patch=2, classes=10)
+    names = {name for name, _ in net.named_parameters()}
+    pipeline.drop(net, [net.start, net.blocks[0], net.blocks[2]])
+    kept = {name for name, _ in net.named_parameters()}
+    assert kept == {name for name in names if name.startswith(("blocks.1.", "blocks.3.", "end."))}

@@ -1,0 +1,104 @@
+"""Every strategy trains as a plain loop in one process does."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn, optim
+from torch.nn.functional import cross_entropy
+
+from tests.strategies import ALL_STEPS, COMMON, SOME_STEPS
+from tests.training import PROJECT
+from trainer import data, model, strategy
+from trainer.config import Config, learning_rate
+from trainer.data import Dataset
+
+SECONDS = 400  # for all strategies; a small part of it on an idle machine
+EXACT, ROUNDED = 1e-5, 0.05
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("digits")
+    data.write_example("digits", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(shards: Path) -> list[float]:
+    """The losses of a loop that anyone would write, without any of the trainer's strategies."""
+    torch.manual_seed(COMMON.seed)
+    net, dataset, losses = model.build("tiny", (8, 8, 1), 2, 10), Dataset(shards, "train"), []
+    decayed, others = ([p for p in net.parameters() if (p.ndim > 1) is wide] for wide in (True, False))
+    optimizer = optim.AdamW(
+        [{"params": decayed, "weight_decay": COMMON.weight_decay}, {"params": others, "weight_decay": 0}]
+    )
+    for step, batch in enumerate(data.train_batches(dataset, COMMON, start=0, rank=0, world_size=1)):
+        loss = cross_entropy(net(torch.from_numpy(batch.images)), torch.from_numpy(batch.labels))
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), COMMON.clip)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(COMMON, step)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.fixture(scope="module")
+def spread(shards: Path) -> dict[str, list[float]]:
+    """The losses of each strategy in four processes."""
+    command = [sys.executable, "-m", "tests.strategies", str(shards)]
+    process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        output, _ = process.communicate(timeout=SECONDS)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0
+    found: dict[str, list[float]] = {}
+    for line in output.splitlines():
+        found |= json.loads(line)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*ALL_STEPS, *SOME_STEPS])
+def test_a_strategy_loses_as_much_as_one_process(name: str, plain: list[float], spread: dict[str, list[float]]) -> None:
+    assert len(spread[name]) == (50 if name in ALL_STEPS else 10)
+    tolerance = ROUNDED if "bfloat16" in name else EXACT
+    assert spread[name] == pytest.approx(plain[: len(spread[name])], abs=tolerance)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_one_strategy_and_number_of_processes_resumes_under_another(
+    plain: list[float], spread: dict[str, list[float]]
+) -> None:
+    legs = {name: losses for name, losses in spread.items() if name.startswith("relay")}
+    assert [*legs] == [
+        "relay replicate 2",
+        "relay shard 3",
+        "relay replicate 1",
+        "relay replicate 1 x stage 2",
+        "relay shard 1 x tensor 2",
+    ]
+    losses = [loss for leg in legs.values() for loss in leg]
+    assert losses == pytest.approx(plain[: len(losses)], abs=EXACT)
+
+
+@pytest.mark.slow
+def test_bfloat16_is_really_less_precise(plain: list[float], spread: dict[str, list[float]]) -> None:
+    for name in (name for name in SOME_STEPS if "bfloat16" in name):
+        assert spread[name] != pytest.approx(plain[: len(spread[name])], abs=EXACT)
+
+
+@pytest.mark.parametrize(
+    ("flag", "dtype"), [("auto", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)]
+)
+def test_a_cpu_computes_in_bfloat16_only_when_told_to(flag: str, dtype: torch.dtype) -> None:
+    assert strategy.precision(Config(precision=flag), torch.device("cpu")) == dtype  # type: ignore[arg-type]

@@ -1,0 +1,177 @@
+"""Cluster -> processes, and their process group and device mesh.
+
+Each replica runs one process per GPU, or one on the CPU, started by torch's elastic agent with static
+ranks from the cluster. The agent never restarts a process in place: Vertex restarts the replica, and the
+run resumes from its last whole checkpoint.
+"""
+
+import contextlib
+import gc
+import logging
+import math
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.tensor import DTensor
+
+from trainer.cluster import Cluster
+from trainer.errors import TrainerError
+from trainer.meshes import Mesh
+from trainer.telemetry import say
+
+
+@dataclass(frozen=True)
+class World:
+    """All processes of the run, how they lie in the mesh, and which of them this one is."""
+
+    rank: int
+    size: int
+    device: torch.device
+    mesh: DeviceMesh
+
+    @property
+    def is_chief(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def data_size(self) -> int:
+        """Shares into which the global batch is divided."""
+        return self._along("replicate") * self._along("shard")
+
+    @property
+    def data_rank(self) -> int:
+        """Which of the shares is this process's; the last dimension of the mesh may have it in common."""
+        return self.rank // (self.size // self.data_size)
+
+    @property
+    def stages(self) -> int:
+        return self._along("stage")
+
+    @property
+    def stage(self) -> int:
+        return self.rank % self.stages
+
+    def copies(self, tensor: Tensor) -> int:
+        """Processes that hold the same as this one of a parameter or its gradient."""
+        pieces = self.stages
+        if isinstance(tensor, DTensor):
+            cut = [not placement.is_replicate() for placement in tensor.placements]
+            pieces *= math.prod(size for size, is_cut in zip(tensor.device_mesh.shape, cut, strict=True) if is_cut)
+        return self.size // pieces
+
+    def _along(self, dimension: str) -> int:
+        names = self.mesh.mesh_dim_names or ()
+        return self.mesh.size(names.index(dimension)) if dimension in names else 1
+
+    def __str__(self) -> str:
+        """`16 x NVIDIA A100-SXM4-40GB`"""
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
+        return f"{self.size} x {name}"
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all processes, on each of them. Every process must call it."""
+        dist.all_reduce(values)
+        return values
+
+    def wait(self) -> None:
+        """Return when every process is here."""
+        dist.barrier()
+
+
+def launch(cluster: Cluster, mesh: Mesh, timeout: float, main: Callable[..., None], *args: Any) -> None:
+    """Run `main(*args)` in this replica's share of the mesh's processes; return when all replicas have finished.
+
+    Raises:
+        TrainerError: a process failed; the text says which and how.
+    """
+    count = mesh.size // len(cluster.nodes)
+    config = LaunchConfig(
+        min_nodes=len(cluster.nodes),
+        max_nodes=len(cluster.nodes),
+        nproc_per_node=count,
+        run_id="training",
+        rdzv_backend="static",
+        rdzv_endpoint=cluster.chief.address,
+        rdzv_configs={"rank": cluster.rank, "timeout": math.ceil(timeout)},
+        local_addr=cluster.nodes[cluster.rank].host,
+        max_restarts=0,
+        shutdown_timeout=5,
+    )
+    # By default each process would have a thread for every core, also where many processes share the cores.
+    neighbours = mesh.size if cluster.chief.is_local else count
+    os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // neighbours, 1)))
+    if cluster.chief.is_local:
+        # The host name of a laptop often leads nowhere; gloo must not try it.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    elif torch.backends.cuda.is_built() and not torch.cuda.is_available():
+        raise TrainerError(f"{cluster.name}: no usable GPU, but this image is made for GPUs; look at the driver")
+    # The agent would log its own traceback for each failed process; we say who failed, the process why.
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
+    try:
+        elastic_launch(config, _process)(main, args)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        raise ProcessError(f"process {rank} of {cluster.name} failed", failure.exitcode) from None
+    except dist.DistError as error:
+        raise TrainerError(f"{cluster.name} cannot meet the others at {cluster.chief.address}: {error}") from None
+    except SignalException as error:
+        raise ProcessError(f"{cluster.name} was stopped by {error.sigval.name}", -error.sigval) from None
+
+
+def _process(main: Callable[..., None], args: tuple[Any, ...]) -> None:
+    """What the agent starts: `main`, or after an error the end of the process, at once.
+
+    Tearing down a process group whose peers are gone can hang or abort; exiting cannot.
+    """
+    try:
+        return main(*args)
+    except TrainerError as error:
+        say(str(error), "ERROR")
+    except Exception:
+        traceback.print_exc()
+    sys.stdout.flush()
+    os._exit(1)
+
+
+class ProcessError(TrainerError):
+    """A process of this replica failed, its own output has said why; or the replica was stopped."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        # Minus a signal's number, as Python reports it, becomes 128 plus it, as containers do.
+        self.exit_code = 128 - exit_code if exit_code < 0 else exit_code or 1
+        super().__init__(f"{text} (exit code {self.exit_code})")
+
+
+@contextlib.contextmanager
+def join(mesh: Mesh, timeout: float) -> Iterator[World]:
+    """Join the process group, once, in a process that `launch` started, and lay the processes out as in `mesh`.
+
+    The wrapped model must be gone when the block ends. Its reducer would own the group's last reference and
+    wait, with Python's lock held, for threads of the group that need this lock (pytorch/pytorch#56297).
+    """
+    backend, device = "gloo", torch.device("cpu")
+    if torch.cuda.is_available():
+        # The local rank: on the second machine there is no cuda:8.
+        backend, device = "nccl", torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    device_id = device if device.type == "cuda" else None
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout), device_id=device_id)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if size != mesh.size:
+        raise TrainerError(f"{size} processes have joined, not {mesh.size}; give all machines the same number of GPUs")
+    names, sizes = zip(*mesh.sizes.items(), strict=True)
+    yield World(rank, size, device, init_device_mesh(device.type, sizes, mesh_dim_names=names))
+    gc.collect()
+    dist.destroy_process_group()
