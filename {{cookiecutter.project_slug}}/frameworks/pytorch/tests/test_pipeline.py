@@ -24,7 +24,9 @@ def test_the_heaviest_stage_is_as_light_as_can_be(weights: list[int], count: int
 def test_stages_together_are_the_model() -> None:
     with torch.device("meta"):
         net = model.build("small", (8, 8, 1), patch=2, classes=10)
-    assert pipeline.cut(net, 3) == [(0, 4), (4, 8), (8, 12)]
+    stages = pipeline.cut(net, 3)
+    assert [len(layers) for layers in stages] == [5, 4, 5]
+    assert [layer for layers in stages for layer in layers] == [net.start, *net.blocks, net.end]
 
 
 def test_what_stays_keeps_its_names() -> None:

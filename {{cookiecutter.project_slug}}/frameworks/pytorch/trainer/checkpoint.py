@@ -1,5 +1,6 @@
 """The state of a run, saved whole or not at all by all processes together."""
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +76,9 @@ def read_model(net: nn.Module, folder: Path) -> None:
     """
     weights = net.state_dict()
     try:
-        state_dict_loader.load({"model": weights}, checkpoint_id=folder, no_dist=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as it should be
+            state_dict_loader.load({"model": weights}, checkpoint_id=folder, no_dist=True)
     except CheckpointException as error:
         raise TrainerError(f"{folder} does not fit this model ({first_cause(error)})") from None
     net.load_state_dict(weights)

@@ -32,24 +32,23 @@ class Pipeline:
     """A process's stage, or its two if they are interleaved; all other layers leave the model."""
 
     def __init__(self, config: Config, net: VisionTransformer, world: World) -> None:
-        self._net, self._world = net.to(world.device), world
+        self._net, self._world = net, world
         self._autocast = strategy.autocast(config, world)
         self._first, self._last = world.stage == 0, world.stage == world.stages - 1
-        count, parts = world.stages * STAGES[config.schedule], [net.start, *net.blocks, net.end]
-        mine = range(world.stage, count, world.stages)
-        bounds = [(0 if a == 0 else a + 1, b + 1 + (b == len(net.blocks))) for a, b in cut(net, count)]
         strategy.change_blocks(config, net.blocks)
-        stages = [self._stage(nn.Sequential(*parts[slice(*bounds[i])]), i, count) for i in mine]
-        drop(net, [part for i in range(count) if i not in mine for part in parts[slice(*bounds[i])]])
+        layers = cut(net, world.stages * STAGES[config.schedule])
+        mine = range(world.stage, len(layers), world.stages)
+        stages = {i: nn.Sequential(*layers[i]) for i in mine}
+        drop(net, [layer for i, others in enumerate(layers) if i not in mine for layer in others])
+        net.to(world.device)  # not before: the whole model may be too large
+        group = world.mesh.get_group("stage")
+        ready = [PipelineStage(stages[i], i, len(layers), world.device, group=group) for i in mine]
         self._schedule = SCHEDULES[config.schedule](
-            stages if len(stages) > 1 else stages[0],
+            ready if len(ready) > 1 else ready[0],
             n_microbatches=config.micro_batches,
-            loss_fn=lambda logits, labels: strategy.loss(logits, labels) / config.global_batch,
+            loss_fn=lambda logits, labels: strategy.summed_loss(logits, labels) / config.global_batch,
             scale_grads=False,
         )
-
-    def _stage(self, layers: nn.Module, index: int, count: int) -> PipelineStage:
-        return PipelineStage(layers, index, count, self._world.device, group=self._world.mesh.get_group("stage"))
 
     def backward(self, batch: Batch) -> Tensor:
         totals = self._run(self._schedule.step, batch)
@@ -68,19 +67,23 @@ class Pipeline:
         images, labels = strategy.tensors(batch, self._world)
         with self._autocast():
             logits = step(*((images,) if self._first else ()), **({"target": labels} if self._last else {}))
-        # What the other stages know of loss and samples is nothing.
-        return strategy.counts(logits, labels) if self._last else torch.zeros(3, device=self._world.device)
+        if not self._last:  # and so knows nothing of losses and answers
+            return torch.zeros(3, device=self._world.device)
+        return strategy.sums_of(strategy.summed_loss(logits, labels), logits, labels)
 
 
-def cut(net: VisionTransformer, count: int) -> list[tuple[int, int]]:
-    """The first block of each stage, and the one behind its last, so that the largest stage is as small as can be.
+def cut(net: VisionTransformer, count: int) -> list[list[nn.Module]]:
+    """The layers of each stage, such that the largest stage is as small as can be.
 
     The first stage also has what comes before the blocks, and the last what comes after them.
     """
     weights = [size(block) for block in net.blocks]
     weights[0] += size(net.start)
     weights[-1] += size(net.end)
-    return [*pairwise((0, *ends(weights, count)))]
+    stages: list[list[nn.Module]] = [[*net.blocks][a:b] for a, b in pairwise((0, *ends(weights, count)))]
+    stages[0].insert(0, net.start)
+    stages[-1].append(net.end)
+    return stages
 
 
 def ends(weights: Sequence[int], count: int) -> tuple[int, ...]:

@@ -85,7 +85,8 @@ class Whole:
         images, labels = tensors(batch, self._world)
         with self._autocast():
             logits = self._call(images)
-        return loss(logits, labels), counts(logits, labels)
+        loss = summed_loss(logits, labels)
+        return loss, sums_of(loss, logits, labels)
 
 
 def autocast(config: Config, world: World) -> Callable[[], torch.autocast]:
@@ -153,16 +154,15 @@ def tensors(batch: Batch, world: World) -> tuple[Tensor, Tensor]:
     return images.to(world.device, non_blocking=True), labels.to(world.device, non_blocking=True)
 
 
-def loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Summed over the samples; those labelled NO_LABEL count for nothing."""
+def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Over the samples; those labelled NO_LABEL count for nothing."""
     return cross_entropy(logits.float(), labels, reduction="sum", ignore_index=NO_LABEL)
 
 
-@torch.no_grad()
-def counts(logits: Tensor, labels: Tensor) -> Tensor:
-    """The sums of loss, correct answers and samples, shape (3,)."""
+def sums_of(loss: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+    """The sums of loss, correct answers and samples, shape (3,), without gradients."""
     correct = (logits.argmax(dim=1) == labels).sum()
-    return torch.stack((loss(logits, labels), correct, (labels != NO_LABEL).sum()))
+    return torch.stack((loss.detach(), correct, (labels != NO_LABEL).sum()))
 
 
 @torch.no_grad()
