@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -122,4 +123,20 @@ def test_other_flags_than_those_of_the_checkpoint_are_refused_in_one_sentence(tm
     run = train(tmp_path, 1, *STEPS, "--size", "small")
     assert run.code == 1
     assert "does not fit this model" in run.output
+    assert "Traceback" not in run.output
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("horovod"), reason="is installed by hand: bash requirements/horovod.sh")
+def test_horovod_trains_and_exports_as_ddp_does(pair: Run, tmp_path: Path) -> None:
+    together = train(tmp_path, 2, *STEPS, "--strategy", "horovod", "--micro-batches", "2")
+    assert together.code == 0, together.output
+    assert together.losses == pytest.approx(pair.losses, abs=1e-5)
+
+
+@pytest.mark.skipif(bool(find_spec("horovod")), reason="is installed")
+def test_horovod_is_refused_in_one_sentence_where_it_is_not_installed(tmp_path: Path) -> None:
+    run = train(tmp_path, 1, "--strategy", "horovod")
+    assert run.code == 1
+    assert "--strategy horovod: Horovod is not installed; run requirements/horovod.sh" in run.output
     assert "Traceback" not in run.output

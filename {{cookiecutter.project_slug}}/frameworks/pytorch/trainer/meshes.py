@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trainer.config import Config
 from trainer.errors import TrainerError
-from trainer.parallelism import SPLITS
+from trainer.parallelism import SHARDED, SPLITS
 
 STAGES = {"gpipe": 1, "1f1b": 1, "interleaved": 2}  # of a pipeline, on each GPU
 
@@ -67,7 +67,7 @@ def _problems(config: Config, mesh: Mesh, blocks: int, heads: int) -> Iterator[s
         yield f"--degree is {mesh.sizes['tensor']}, must divide the {heads} attention heads of the model"
     if config.strategy == "pipeline":
         yield from _pipeline_problems(config, mesh, blocks)
-    elif config.strategy != "ddp" and batch // shares < parts:
+    elif config.strategy in SHARDED and batch // shares < parts:
         # Each micro-batch gathers weights, so all processes must have the same number of them.
         yield (
             f"--micro-batches is {parts}, must be at most the samples of a process"

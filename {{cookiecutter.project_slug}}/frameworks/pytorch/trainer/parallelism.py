@@ -13,9 +13,10 @@ SHARDED = ("fsdp", "hsdp", "tensor")
 class Parallelism:
     """The flags of Config that say how the work is spread."""
 
-    strategy: Literal["ddp", "fsdp", "hsdp", "pipeline", "tensor"] = "ddp"
+    strategy: Literal["ddp", "fsdp", "hsdp", "pipeline", "tensor", "horovod"] = "ddp"
     """What a GPU holds. ddp: the model. fsdp: a shard of it. hsdp: a shard, and each machine a whole copy.
-    pipeline: some of the layers. tensor: a part of every layer, and of that a shard."""
+    pipeline: some of the layers. tensor: a part of every layer, and of that a shard. horovod: the model, as in ddp,
+    where Horovod is installed."""
     degree: int | None = None
     """GPUs that hold one copy together, for hsdp, pipeline and tensor; by default those of one machine."""
     schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"

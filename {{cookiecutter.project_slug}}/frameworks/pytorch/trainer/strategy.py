@@ -1,6 +1,6 @@
-"""The model spread over the mesh, by one of five strategies, and what the training loop asks of all of them.
+"""The model spread over the mesh, and what the training loop asks of every strategy.
 
-In ddp, fsdp, hsdp and tensor every process computes all layers; pipeline.py has the one in which it does not.
+In all of them but one every process computes all layers; pipeline.py has the other one.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trainer.config import Config
 from trainer.data import NO_LABEL, Batch, micro_batches
+from trainer.horovod import HorovodParallel
 from trainer.model import TENSOR_PARTS, VisionTransformer
 from trainer.parallelism import SHARDED
 from trainer.processes import World
@@ -63,7 +64,7 @@ class Whole:
         if config.strategy in SHARDED:
             shard(config, net, world)
         else:
-            self._call = replicate(net, world)
+            self._call = (HorovodParallel if config.strategy == "horovod" else replicate)(net.to(world.device))
 
     def backward(self, batch: Batch) -> Tensor:
         totals = torch.zeros(3, device=self._world.device)
@@ -105,20 +106,13 @@ def change_blocks(config: Config, blocks: nn.Sequential) -> None:
             block.compile()
 
 
-def replicate(net: nn.Module, world: World) -> DistributedDataParallel:
-    """The model on this process's device, its gradients averaged over `replicate`.
+def replicate(net: nn.Module) -> DistributedDataParallel:
+    """The model, its gradients averaged over the world.
 
     64 MB buckets: fewer, larger all-reduces are what Reduction Server and the 100 Gbps network want.
     Source: Vertex AI documentation, "Distributed training", mid 2026.
     """
-    device_ids = [world.device.index] if world.device.type == "cuda" else None
-    return DistributedDataParallel(
-        net.to(world.device),
-        device_ids=device_ids,
-        process_group=world.mesh.get_group("replicate"),
-        bucket_cap_mb=64,
-        gradient_as_bucket_view=True,
-    )
+    return DistributedDataParallel(net, bucket_cap_mb=64, gradient_as_bucket_view=True)
 
 
 def shard(config: Config, net: VisionTransformer, world: World) -> None:
@@ -142,7 +136,7 @@ def synchronized(call: nn.Module, last: bool) -> Iterator[None]:
     if isinstance(call, FSDPModule):
         call.set_requires_gradient_sync(last)
         yield
-    elif isinstance(call, DistributedDataParallel) and not last:
+    elif isinstance(call, DistributedDataParallel | HorovodParallel) and not last:
         with call.no_sync():
             yield
     else:

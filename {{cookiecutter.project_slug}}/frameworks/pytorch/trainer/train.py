@@ -1,11 +1,12 @@
 """The run of one process, readable top to bottom."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn, optim
 
-from trainer import checkpoint, export, meshes, model, pipeline, processes, sealed, strategy, telemetry
+from trainer import checkpoint, export, horovod, meshes, model, pipeline, processes, sealed, strategy, telemetry
 from trainer.checkpoint import State
 from trainer.config import Config, learning_rate
 from trainer.data import Batch, Dataset, heldout_batches, train_batches
@@ -21,6 +22,8 @@ Image = tuple[int, int, int]  # height, width, channels
 
 def mesh(config: Config, machines: int, shards: Path) -> Mesh:
     """How the processes of so many machines lie; raises TrainerError if the flags, machines or model forbid it."""
+    if config.strategy == "horovod":
+        horovod.check()
     with torch.device("meta"):  # shapes alone
         net = new_model(config, Dataset(shards, "heldout")[0].image.shape)
     per_machine = meshes.processes(config, torch.cuda.device_count())
@@ -32,7 +35,8 @@ def run(config: Config, storage: Storage, shards: Path, mesh: Mesh) -> None:
     with processes.join(mesh, config.collective_timeout) as world:
         if world.is_chief:
             telemetry.say(f"training on {world}, {config.strategy}: {mesh}")
-        train_and_export(config, storage, shards, world)
+        with horovod.join(world, config.collective_timeout) if config.strategy == "horovod" else nullcontext():
+            train_and_export(config, storage, shards, world)
 
 
 def train_and_export(config: Config, storage: Storage, shards: Path, world: World) -> None:

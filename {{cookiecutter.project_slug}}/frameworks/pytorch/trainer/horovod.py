@@ -1,0 +1,131 @@
+"""Horovod instead of DDP: the same average of the gradients, made by another library.
+
+Neither horovodrun nor ssh takes part. Torch's elastic agent has started the processes, and the process group that
+they have joined tells them where Horovod's rendezvous listens. The group stays for what is no gradient: sums,
+barriers, checkpoints. HOROVOD_FUSION_THRESHOLD, the bytes of one all-reduce, is the job file's to set.
+Source: Horovod 0.28.1, horovod/runner/gloo_run.py and horovod/common/gloo/gloo_context.cc.
+"""
+
+import contextlib
+import functools
+import importlib.util
+import math
+import os
+import socket
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from trainer.errors import TrainerError
+from trainer.processes import World
+
+
+def check() -> None:
+    """Raises TrainerError where Horovod is not installed, as in an image built without it."""
+    if importlib.util.find_spec("horovod") is None:
+        raise TrainerError(
+            "--strategy horovod: Horovod is not installed; run requirements/horovod.sh, in an image build with"
+            " --build-arg HOROVOD=1, or train with --strategy ddp"
+        )
+
+
+@contextlib.contextmanager
+def join(world: World, timeout: float) -> Iterator[None]:
+    """Meet the others, in a process that has joined the process group. Every process must call it.
+
+    Raises:
+        TrainerError: another process has died, or has been silent for `timeout` seconds.
+    """
+    import horovod.torch as hvd
+    from horovod.runner.http.http_server import RendezvousServer
+
+    server = RendezvousServer()
+    port = server.start() if world.is_chief else 0
+    port = int(world.sum(torch.tensor(port, device=world.device)))
+    os.environ.update(environment(os.environ, port, timeout))
+    hvd.init()
+    world.wait()
+    if world.is_chief:
+        server.stop()
+    try:
+        yield
+    except hvd.HorovodInternalError:
+        raise TrainerError("Horovod has lost a process; the first replica that failed says why") from None
+    hvd.shutdown()
+
+
+def environment(agent: Mapping[str, str], port: int, timeout: float) -> dict[str, str]:
+    """What horovodrun would set for this process, from what torch's elastic agent has set."""
+    return {
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": agent["MASTER_ADDR"],
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_GLOO_IFACE": agent.get("GLOO_SOCKET_IFNAME") or interface(agent["MASTER_ADDR"]),
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(math.ceil(timeout)),
+        # Only a name for the processes that share a machine; local replicas share their host name, too.
+        "HOROVOD_HOSTNAME": f"replica-{agent['GROUP_RANK']}",
+        "HOROVOD_RANK": agent["RANK"],
+        "HOROVOD_SIZE": agent["WORLD_SIZE"],
+        "HOROVOD_LOCAL_RANK": agent["LOCAL_RANK"],
+        "HOROVOD_LOCAL_SIZE": agent["LOCAL_WORLD_SIZE"],
+        "HOROVOD_CROSS_RANK": agent["GROUP_RANK"],
+        "HOROVOD_CROSS_SIZE": agent["GROUP_WORLD_SIZE"],
+    }
+
+
+def interface(host: str) -> str:
+    """The name of the network interface that leads to `host`: "eth0".
+
+    Left to itself gloo takes the interface of this machine's own name, which may be the loopback.
+    """
+    import psutil
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # sends nothing: only chooses the route
+        own = probe.getsockname()[0]
+    addresses = psutil.net_if_addrs()
+    return next(name for name in addresses if own in (address.address for address in addresses[name]))
+
+
+class HorovodParallel(nn.Module):
+    """What DistributedDataParallel is to a model: when `backward` returns, the gradients are averaged.
+
+    Every parameter must get a gradient in every backward pass.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        import horovod.torch as hvd
+
+        super().__init__()
+        hvd.broadcast_parameters(module.state_dict(), root_rank=0)
+        self.module = module
+        self._averages = True
+        self._handles: list[int] = []
+        named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+        self._count = len(named)
+        for name, parameter in named:
+            parameter.register_post_accumulate_grad_hook(functools.partial(self._average, name))
+
+    def forward(self, *args: Tensor) -> Tensor:
+        return self.module(*args)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients of a backward pass in this block are only added up."""
+        self._averages = False
+        yield
+        self._averages = True
+
+    def _average(self, name: str, parameter: Tensor) -> None:
+        """Start with this gradient; after the last one of the pass, wait for all."""
+        import horovod.torch as hvd
+
+        if not self._averages:
+            return
+        self._handles.append(hvd.allreduce_async_(parameter.grad, name=name, op=hvd.Average))
+        if len(self._handles) == self._count:
+            for handle in self._handles:
+                hvd.synchronize(handle)
+            self._handles.clear()
