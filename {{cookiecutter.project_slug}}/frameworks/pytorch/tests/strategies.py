@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
-from trainer import checkpoint, meshes, processes, train
+from trainer import checkpoint, loss, meshes, processes, train
 from trainer.checkpoint import State
 from trainer.cluster import Cluster
 from trainer.config import Config
@@ -86,7 +86,7 @@ def losses(config: Config, world: World, dataset: Dataset, steps: int, checkpoin
     sums = [train.train_step(config, spread, state, batch, world) for batch in islice(batches, steps)]
     if checkpoints:
         checkpoint.save(state, checkpoints, keep=2, world=world)
-    return [train.means(world.sum(one))["loss"] for one in sums]
+    return [loss.means(world.sum(one))["loss"] for one in sums]
 
 
 def main(shards: Path) -> None:

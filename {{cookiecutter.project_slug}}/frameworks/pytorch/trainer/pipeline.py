@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
-from trainer import strategy
+from trainer import loss, strategy
 from trainer.config import Config
 from trainer.data import Batch
 from trainer.meshes import STAGES
@@ -32,8 +32,7 @@ class Pipeline:
     """A process's stage, or its two if they are interleaved; all other layers leave the model."""
 
     def __init__(self, config: Config, net: VisionTransformer, world: World) -> None:
-        self._net, self._world = net, world
-        self._autocast = strategy.autocast(config, world)
+        self._config, self._net, self._world = config, net, world
         self._first, self._last = world.stage == 0, world.stage == world.stages - 1
         strategy.change_blocks(config, net.blocks)
         layers = cut(net, world.stages * STAGES[config.schedule])
@@ -46,7 +45,7 @@ class Pipeline:
         self._schedule = SCHEDULES[config.schedule](
             ready if len(ready) > 1 else ready[0],
             n_microbatches=config.micro_batches,
-            loss_fn=lambda logits, labels: strategy.summed_loss(logits, labels) / config.global_batch,
+            loss_fn=lambda logits, labels: loss.summed(logits, labels) / config.global_batch,
             scale_grads=False,
         )
 
@@ -64,12 +63,12 @@ class Pipeline:
         return self._run(self._schedule.eval, batch)
 
     def _run(self, step: Any, batch: Batch) -> Tensor:
-        images, labels = strategy.tensors(batch, self._world)
-        with self._autocast():
+        images, labels = loss.tensors(batch, self._world.device)
+        with loss.autocast(self._config, self._world.device):
             logits = step(*((images,) if self._first else ()), **({"target": labels} if self._last else {}))
         if not self._last:  # and so knows nothing of losses and answers
             return torch.zeros(3, device=self._world.device)
-        return strategy.sums_of(strategy.summed_loss(logits, labels), logits, labels)
+        return loss.totals(loss.summed(logits, labels), logits, labels)
 
 
 def cut(net: VisionTransformer, count: int) -> list[list[nn.Module]]:

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from trainer import train
 from trainer.config import Config
 from trainer.description import Description
-from trainer.strategy import PRECISION
+from trainer.loss import PRECISION
 
 Image = tuple[int, int, int]  # height, width, channels
 

@@ -3,8 +3,8 @@
 In all of them but one every process computes all layers; pipeline.py has the other one.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Protocol
 
@@ -13,18 +13,16 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
-from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from trainer import loss
 from trainer.config import Config
-from trainer.data import NO_LABEL, Batch, micro_batches
+from trainer.data import Batch, micro_batches
 from trainer.horovod import HorovodParallel
 from trainer.model import TENSOR_PARTS, VisionTransformer
 from trainer.parallelism import SHARDED
 from trainer.processes import World
-
-PRECISION = torch.bfloat16  # of the forward pass, on GPUs that have it; weights and gradients stay float32
 
 
 class Strategy(Protocol):
@@ -42,20 +40,11 @@ class Strategy(Protocol):
         ...
 
 
-def precision(config: Config, device: torch.device) -> torch.dtype:
-    """What the forward pass computes in; bfloat16 by itself only on GPUs that have it, from A100 and L4 on."""
-    if config.precision == "auto":
-        has_it = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        return PRECISION if has_it else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.precision]
-
-
 class Whole:
     """Every process computes all layers."""
 
     def __init__(self, config: Config, net: VisionTransformer, world: World) -> None:
         self._config, self._world = config, world
-        self._autocast = autocast(config, world)
         if config.strategy == "tensor":
             for block in net.blocks:
                 parallelize_module(block, world.mesh["tensor"], TENSOR_PARTS)
@@ -72,10 +61,10 @@ class Whole:
         for i, part in enumerate(parts):
             # Gradients are averaged over the mesh once, with the last part.
             with synchronized(self._call, i == len(parts) - 1):
-                loss, sums = self._score(part)
+                summed, counts = self._score(part)
                 # The mean over the mesh divides by the number of shares; these may differ by a sample.
-                (loss * self._world.data_size / self._config.global_batch).backward()
-            totals += sums
+                (summed * self._world.data_size / self._config.global_batch).backward()
+            totals += counts
         return totals
 
     @torch.no_grad()
@@ -83,18 +72,12 @@ class Whole:
         return self._score(batch)[1]
 
     def _score(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        images, labels = tensors(batch, self._world)
-        with self._autocast():
+        images, labels = loss.tensors(batch, self._world.device)
+        # Shards are cast when they are gathered, and activations with them.
+        with nullcontext() if self._config.strategy in SHARDED else loss.autocast(self._config, self._world.device):
             logits = self._call(images)
-        loss = summed_loss(logits, labels)
-        return loss, sums_of(loss, logits, labels)
-
-
-def autocast(config: Config, world: World) -> Callable[[], torch.autocast]:
-    """Matrix products in low precision; with shards, which cast what they gather, this is off."""
-    low = precision(config, world.device)
-    enabled = low != torch.float32 and config.strategy not in SHARDED
-    return partial(torch.autocast, world.device.type, PRECISION, enabled=enabled)
+        summed = loss.summed(logits, labels)
+        return summed, loss.totals(summed, logits, labels)
 
 
 def change_blocks(config: Config, blocks: nn.Sequential) -> None:
@@ -121,8 +104,7 @@ def shard(config: Config, net: VisionTransformer, world: World) -> None:
     A block at a time: while one computes, the weights of the next are gathered. Low precision halves what is gathered;
     gradients are summed in float32, since small ones would vanish among many processes.
     """
-    low = precision(config, world.device)
-    policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(param_dtype=loss.precision(config, world.device), reduce_dtype=torch.float32)
     names = tuple(name for name in world.mesh.mesh_dim_names or () if name != "tensor")
     wrap = partial(fully_shard, mesh=world.mesh[names], mp_policy=policy, reshard_after_forward=config.reshard)
     for block in net.blocks:
@@ -141,22 +123,6 @@ def synchronized(call: nn.Module, last: bool) -> Iterator[None]:
             yield
     else:
         yield
-
-
-def tensors(batch: Batch, world: World) -> tuple[Tensor, Tensor]:
-    images, labels = torch.from_numpy(batch.images), torch.from_numpy(batch.labels)
-    return images.to(world.device, non_blocking=True), labels.to(world.device, non_blocking=True)
-
-
-def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Over the samples; those labelled NO_LABEL count for nothing."""
-    return cross_entropy(logits.float(), labels, reduction="sum", ignore_index=NO_LABEL)
-
-
-def sums_of(loss: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    """The sums of loss, correct answers and samples, shape (3,), without gradients."""
-    correct = (logits.argmax(dim=1) == labels).sum()
-    return torch.stack((loss.detach(), correct, (labels != NO_LABEL).sum()))
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn, optim
 
-from trainer import checkpoint, export, horovod, meshes, model, pipeline, processes, sealed, strategy, telemetry
+from trainer import checkpoint, export, horovod, loss, meshes, model, pipeline, processes, sealed, strategy, telemetry
 from trainer.checkpoint import State
 from trainer.config import Config, learning_rate
 from trainer.data import Batch, Dataset, heldout_batches, train_batches
@@ -88,7 +88,7 @@ def train(
             totals += train_step(config, spread, state, batch, world)
             if due(config.log_every, state, config):
                 rate = {"learning_rate": learning_rate(config, state.step - 1)}
-                reports.report(state.step, means(world.sum(totals)) | rate)
+                reports.report(state.step, loss.means(world.sum(totals)) | rate)
                 totals.zero_()
             with reports.pause():
                 if due(config.checkpoint_every, state, config):
@@ -125,9 +125,4 @@ def evaluate(config: Config, heldout: Dataset, net: nn.Module, spread: Strategy,
     for batch in heldout_batches(heldout, config, rank=world.data_rank, world_size=world.data_size):
         totals += spread.score(batch)
     net.train()
-    return means(world.sum(totals))
-
-
-def means(totals: Tensor) -> dict[str, float]:
-    loss, correct, samples = totals.tolist()
-    return {"loss": loss / samples, "accuracy": correct / samples}
+    return loss.means(world.sum(totals))
