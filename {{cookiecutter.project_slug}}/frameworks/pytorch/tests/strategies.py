@@ -1,4 +1,4 @@
-"""Every strategy for some steps, and a relay of some: python -m tests.strategies SHARDS prints the losses as JSON."""
+"""Every strategy for some steps, and a relay of some: python -m tests.strategies SHARDS prints what they did."""
 
 import json
 import sys
@@ -6,9 +6,12 @@ import tempfile
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import TypedDict
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 
 from trainer import checkpoint, loss, meshes, processes, train
 from trainer.checkpoint import State
@@ -56,9 +59,7 @@ def each(shards: Path) -> None:
     with processes.join(Mesh({"replicate": COUNT}), timeout=60) as world:
         for name, config in {**ALL_STEPS, **SOME_STEPS}.items():
             steps = COMMON.steps if name in ALL_STEPS else 10
-            found = losses(config, lay_out(config, world), Dataset(shards, "train"), steps)
-            if world.is_chief:
-                print(json.dumps({name: found}), flush=True)
+            tell(name, go(config, lay_out(config, world), Dataset(shards, "train"), steps), world)
 
 
 def lay_out(config: Config, world: World) -> World:
@@ -69,13 +70,21 @@ def lay_out(config: Config, world: World) -> World:
 def leg(config: Config, mesh: Mesh, shards: Path, checkpoints: Path) -> None:
     """From one checkpoint to the next."""
     with processes.join(mesh, timeout=60) as world:
-        found = losses(config, world, Dataset(shards, "train"), LEG, checkpoints)
-        if world.is_chief:
-            print(json.dumps({f"relay {mesh}": found}), flush=True)
+        tell(f"relay {mesh}", go(config, world, Dataset(shards, "train"), LEG, checkpoints), world)
 
 
-def losses(config: Config, world: World, dataset: Dataset, steps: int, checkpoints: Path | None = None) -> list[float]:
-    """The mean loss of each of so many steps; where there are checkpoints, from the newest to a new one."""
+class Found(TypedDict):
+    losses: list[float]  # the mean of each step
+    kept: float  # bytes of parameters, gradients and moments in the process that keeps most
+
+
+def tell(name: str, found: Found, world: World) -> None:
+    if world.is_chief:
+        print(json.dumps({name: found}), flush=True)
+
+
+def go(config: Config, world: World, dataset: Dataset, steps: int, checkpoints: Path | None = None) -> Found:
+    """So many steps; where there are checkpoints, from the newest to a new one."""
     torch.manual_seed(config.seed)
     net = train.new_model(config, dataset[0].image.shape)
     spread = train.spread_out(config, net, world)
@@ -86,7 +95,17 @@ def losses(config: Config, world: World, dataset: Dataset, steps: int, checkpoin
     sums = [train.train_step(config, spread, state, batch, world) for batch in islice(batches, steps)]
     if checkpoints:
         checkpoint.save(state, checkpoints, keep=2, world=world)
-    return [loss.means(world.sum(one))["loss"] for one in sums]
+    most = torch.tensor(kept(state), dtype=torch.float64)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    return {"losses": [loss.means(world.sum(one))["loss"] for one in sums], "kept": float(most)}
+
+
+def kept(state: State) -> int:
+    """Bytes of this process; gradients, which are gone after a step, are as large as the parameters."""
+    parameters = [*state.model.parameters()]
+    moments = [value for one in state.optimizer.state.values() for value in one.values() if value.ndim]
+    mine = [one.to_local() if isinstance(one, DTensor) else one for one in [*parameters, *parameters, *moments]]
+    return sum(one.nbytes for one in mine)
 
 
 def main(shards: Path) -> None:

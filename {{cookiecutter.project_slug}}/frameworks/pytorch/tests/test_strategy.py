@@ -12,9 +12,9 @@ import torch
 from torch import nn, optim
 from torch.nn.functional import cross_entropy
 
-from tests.strategies import ALL_STEPS, COMMON, SOME_STEPS
+from tests.strategies import ALL_STEPS, COMMON, SOME_STEPS, Found
 from tests.training import PROJECT
-from trainer import data, loss, model
+from trainer import data, loss, model, strategy
 from trainer.config import Config, learning_rate
 from trainer.data import Dataset
 
@@ -51,8 +51,8 @@ def plain(shards: Path) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def spread(shards: Path) -> dict[str, list[float]]:
-    """The losses of each strategy in four processes."""
+def spread(shards: Path) -> dict[str, Found]:
+    """What each strategy did in four processes."""
     command = [sys.executable, "-m", "tests.strategies", str(shards)]
     process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
@@ -61,7 +61,7 @@ def spread(shards: Path) -> dict[str, list[float]]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 0
-    found: dict[str, list[float]] = {}
+    found: dict[str, Found] = {}
     for line in output.splitlines():
         found |= json.loads(line)
     return found
@@ -69,17 +69,17 @@ def spread(shards: Path) -> dict[str, list[float]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*ALL_STEPS, *SOME_STEPS])
-def test_a_strategy_loses_as_much_as_one_process(name: str, plain: list[float], spread: dict[str, list[float]]) -> None:
-    assert len(spread[name]) == (50 if name in ALL_STEPS else 10)
-    tolerance = ROUNDED if "bfloat16" in name else EXACT
-    assert spread[name] == pytest.approx(plain[: len(spread[name])], abs=tolerance)
+def test_a_strategy_loses_as_much_as_one_process(name: str, plain: list[float], spread: dict[str, Found]) -> None:
+    losses = spread[name]["losses"]
+    assert len(losses) == (50 if name in ALL_STEPS else 10)
+    assert losses == pytest.approx(plain[: len(losses)], abs=ROUNDED if "bfloat16" in name else EXACT)
 
 
 @pytest.mark.slow
 def test_a_checkpoint_of_one_strategy_and_number_of_processes_resumes_under_another(
-    plain: list[float], spread: dict[str, list[float]]
+    plain: list[float], spread: dict[str, Found]
 ) -> None:
-    legs = {name: losses for name, losses in spread.items() if name.startswith("relay")}
+    legs = {name: found["losses"] for name, found in spread.items() if name.startswith("relay")}
     assert [*legs] == [
         "relay replicate 2",
         "relay shard 3",
@@ -92,9 +92,33 @@ def test_a_checkpoint_of_one_strategy_and_number_of_processes_resumes_under_anot
 
 
 @pytest.mark.slow
-def test_bfloat16_is_really_less_precise(plain: list[float], spread: dict[str, list[float]]) -> None:
+def test_bfloat16_is_really_less_precise(plain: list[float], spread: dict[str, Found]) -> None:
     for name in (name for name in SOME_STEPS if "bfloat16" in name):
-        assert spread[name] != pytest.approx(plain[: len(spread[name])], abs=EXACT)
+        assert spread[name]["losses"] != pytest.approx(plain[:10], abs=EXACT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "share"), [("fsdp", 0.25), ("hsdp", 0.5), ("pipeline", 0.5), ("tensor", 0.25)])
+def test_a_process_keeps_its_share_of_parameters_gradients_and_moments(
+    name: str, share: float, spread: dict[str, Found]
+) -> None:
+    whole = spread["relay replicate 1"]["kept"]
+    assert spread[name]["kept"] / whole == pytest.approx(share, rel=0.1)
+
+
+@pytest.mark.slow
+def test_compiled_blocks_have_the_same_gradients(shards: Path) -> None:
+    def gradients(config: Config) -> list[float]:
+        torch.manual_seed(0)
+        net = model.build("tiny", (8, 8, 1), 2, 10)
+        strategy.change_blocks(config, net.blocks)
+        images, labels = loss.tensors(Dataset(shards, "train").batch(range(8)), torch.device("cpu"))
+        loss.summed(net(images), labels).backward()
+        return [float(p.grad.norm()) for p in net.parameters() if p.grad is not None]
+
+    expected = gradients(Config())
+    assert gradients(Config(compile=True)) == pytest.approx(expected, rel=1e-3)
+    assert gradients(Config(compile=True, recompute=True)) == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -51,13 +51,6 @@ def test_shards_export_the_same_model_bit_for_bit(pair: Run, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_compiled_blocks_train_the_same(alone: Run, tmp_path: Path) -> None:
-    compiled = train(tmp_path, 1, "--steps", "50", "--compile")
-    assert compiled.code == 0, compiled.output
-    assert compiled.losses == pytest.approx(alone.losses, abs=1e-3)
-
-
-@pytest.mark.slow
 def test_a_strategy_that_does_not_fit_is_refused_before_anyone_waits(tmp_path: Path) -> None:
     run = train(tmp_path, 3, *STEPS, "--strategy", "hsdp", "--degree", "4", "--micro-batches", "3")
     assert run.code == 1
