@@ -1,6 +1,6 @@
 """Packs trainer/ as a Python package for jobs with a pythonPackageSpec, which install it in one of Google's images.
 
-pyproject.toml describes the package. It does not ask for the framework, which the image has.
+pyproject.toml describes the package. It asks for no more of the framework than the image lacks.
 """
 
 import shutil
@@ -15,7 +15,7 @@ from typing import Any
 from launch.faults import FaultError, read_text
 
 DESCRIPTION = "pyproject.toml"
-SOURCES = "trainer"
+SOURCES, REQUIREMENTS = "trainer", "requirements"
 DIST = "dist"
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
 
@@ -45,7 +45,8 @@ def build(project: Path) -> Package:
     dist = (project / DIST).absolute()
     # In a copy: setuptools leaves a folder beside what it packs, and packs whatever an old one lists.
     with tempfile.TemporaryDirectory() as copy:
-        shutil.copytree(project / SOURCES, Path(copy, SOURCES), ignore=shutil.ignore_patterns("__pycache__"))
+        for folder in (SOURCES, REQUIREMENTS):
+            shutil.copytree(project / folder, Path(copy, folder), ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copyfile(project / DESCRIPTION, Path(copy, DESCRIPTION))
         command = [sys.executable, "-c", BUILD, str(dist)]
         done = subprocess.run(command, cwd=copy, capture_output=True, text=True)

@@ -28,7 +28,7 @@ JOB = PROJECT / "jobs/prebuilt.yaml"
 def made(tmp_path_factory: pytest.TempPathFactory) -> Package:
     """The package of this project; its folder `dist` is another one."""
     folder = tmp_path_factory.mktemp("project")
-    for name in ("pyproject.toml", "trainer", "launch"):
+    for name in ("pyproject.toml", "trainer", "requirements", "launch"):
         (folder / name).symlink_to(PROJECT / name)
     return package.build(folder)
 
@@ -40,18 +40,24 @@ def test_it_holds_the_trainer_and_nothing_of_the_laptops_side(made: Package) -> 
         f"trainer/{path.name}" for path in (PROJECT / "trainer").glob("*.py")
     }
     assert not any(name.startswith(("launch", "jobs", "tests")) for name in names)
+    assert {"requirements/package.txt", "requirements/prebuilt.txt"} <= names  # from which pip learns what it needs
 
 
-def test_it_says_what_it_needs_and_leaves_the_framework_to_the_image() -> None:
-    needed = {re.split("[=<>]", line)[0] for line in DESCRIBED["dependencies"]}
-    pinned = dict(
-        line.split("==") for line in (PROJECT / "requirements/trainer.txt").read_text().splitlines() if "==" in line
-    )
-    assert needed == pinned.keys()
-    for name, lowest in (line.split(">=") for line in DESCRIBED["dependencies"]):
-        assert numbers(lowest) <= numbers(pinned[name])
-    frameworks = (PROJECT / "requirements/cpu.txt").read_text()
-    assert not any(re.search(rf"^{name}\b", frameworks, re.MULTILINE) for name in needed)
+def test_it_asks_for_what_the_trainer_needs_and_takes_what_is_tested_here(made: Package) -> None:
+    with tarfile.open(made.file) as archive:
+        (name,) = (name for name in archive.getnames() if name.count("/") == 1 and name.endswith("/PKG-INFO"))
+        information = archive.extractfile(name)
+        assert information
+        asked = dict(re.findall(r"^Requires-Dist: (\S+?)>=([0-9.]+)$", information.read().decode(), re.MULTILINE))
+    libraries, framework = pinned("trainer.txt"), pinned("cpu.txt")
+    assert libraries.keys() <= asked.keys() <= libraries.keys() | framework.keys()
+    for name, version in asked.items():
+        assert numbers(version) <= numbers((libraries | framework)[name])
+
+
+def pinned(name: str) -> dict[str, str]:
+    """Library -> version, of a file in requirements/."""
+    return dict(re.findall(r"^([\w-]+)==([0-9.]+)", (PROJECT / "requirements" / name).read_text(), re.MULTILINE))
 
 
 def numbers(version: str) -> list[int]:
@@ -115,7 +121,8 @@ def test_the_job_file_and_the_local_vertex_look_for_it_where_it_is_put(made: Pac
 )
 def test_a_description_that_is_none_is_one_sentence(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
-    (tmp_path / "trainer").symlink_to(PROJECT / "trainer")
+    for name in ("trainer", "requirements"):
+        (tmp_path / name).symlink_to(PROJECT / name)
     with pytest.raises(PackError, match=words) as caught:
         package.build(tmp_path)
     assert len(str(caught.value).splitlines()) == 1
