@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.test_sealed import whole
-from tests.training import PROJECT, Run, eventually, train
+from tests.training import DEADLINE, PROJECT, Run, eventually, train
 from trainer import data, evaluator, sealed
 from trainer.config import Config, parse
 from trainer.errors import TrainerError
@@ -213,24 +213,19 @@ def test_checkpoints_of_another_model_are_refused_in_one_sentence(alone: Run, tm
 
 
 @pytest.mark.slow
-def test_an_evaluator_that_is_stopped_ends_at_once(tmp_path: Path) -> None:
+def test_an_evaluator_that_is_stopped_says_so_and_ends(tmp_path: Path) -> None:
     spec = {"cluster": {"workerpool0": ["a:1"], "workerpool3": ["b:1"]}, "task": {"type": "workerpool3", "index": 0}}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trainer.task"],
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(PROJECT), "CLUSTER_SPEC": json.dumps(spec)},
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(PROJECT), "CLUSTER_SPEC": json.dumps(spec)}
+    printed = tmp_path / "printed.txt"
+    with printed.open("wb") as output:
+        command = [sys.executable, "-m", "trainer.task"]
+        process = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=output, stderr=output)
     try:
-        assert process.stdout
-        assert any("evaluating the checkpoints" in line for line in process.stdout)
+        assert eventually(lambda: "evaluating the checkpoints" in printed.read_text(), DEADLINE), printed.read_text()
         process.send_signal(signal.SIGTERM)
-        printed, _ = process.communicate(timeout=15)
-        assert process.returncode == 143
-        assert "the evaluator was stopped by SIGTERM" in printed
-        assert "Traceback" not in printed
+        assert process.wait(60) == 143
+        assert "the evaluator was stopped by SIGTERM" in printed.read_text()
+        assert "Traceback" not in printed.read_text()
     finally:
         process.kill()
         process.wait()
