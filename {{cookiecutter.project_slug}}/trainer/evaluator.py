@@ -62,7 +62,7 @@ def follow(config: Config, root: Path, score: Score, report: Report) -> None:
                 progress = time.monotonic()
                 continue
         elif max(results, default=0) >= config.steps:
-            say(f"evaluated {len(results)} checkpoints; the best one is {sealed.marked(root)}")
+            say(f"evaluated the last checkpoint; the best one is {sealed.marked(root)}")
             return
         if time.monotonic() - progress > config.evaluator_timeout:
             limit = f"{config.evaluator_timeout:g} s (--evaluator-timeout)"

@@ -1,4 +1,4 @@
-"""Scores one checkpoint by itself: what an evaluator does, in one process and on one device, without a process group."""
+"""Scores one checkpoint: what an evaluator does, in one process and on one device, without a process group."""
 
 import warnings
 from pathlib import Path
