@@ -112,6 +112,33 @@ def test_each_job_repeats_the_one_before_it_and_adds_a_pool(project: Path) -> No
     assert all(after[: len(before)] == before for before, after in pairwise(pools))
 
 
+def test_the_evaluator_has_one_gpu_of_the_trainers_kind_and_their_program(
+    project: Path, request: pytest.FixtureRequest
+) -> None:
+    facts = QUESTIONS["_machines"][request.node.callspec.params["project"][1]]
+    chief, workers, gap, evaluator = job(project, "evaluator")["workerPoolSpecs"]
+    assert evaluator["machineSpec"] == {
+        "machineType": facts["small"],
+        "acceleratorType": facts["accelerator"],
+        "acceleratorCount": 1,
+    }
+    assert (gap, evaluator["replicaCount"]) == ({}, 1)
+    assert chief["containerSpec"] == workers["containerSpec"] == evaluator["containerSpec"]
+    assert chief["machineSpec"] == job(project, "workers")["workerPoolSpecs"][0]["machineSpec"]
+
+
+def test_the_package_runs_in_the_newest_image_that_google_lists(project: Path) -> None:
+    package = job(project, "prebuilt")["workerPoolSpecs"][0]["pythonPackageSpec"]
+    listed = yaml.safe_load((project / "launch/prebuilt.yaml").read_text(encoding="utf-8"))
+    days = {name: day for name, day in listed["end_of_availability"].items() if "-gpu." in name}
+    newest = max(days, key=lambda name: days[name])
+    assert package["executorImageUri"] == f"us-docker.pkg.dev/vertex-ai/training/{newest}:latest"
+    assert package["executorImageUri"].partition("/")[0] in {path.partition("/")[0] for path in listed["registries"]}
+    assert package["packageUris"] == [
+        "gs://my-project-training/distributed-training/packages/distributed_training-0.1.0.tar.gz"
+    ]
+
+
 def test_machines_whose_gpus_have_a_network_of_their_own_have_no_job_with_reducers(
     project: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -169,10 +196,12 @@ def test_every_gpu_gets_the_same_number_of_samples(tmp_path: Path, machine: str,
     [("us-west1", "us"), ("northamerica-northeast2", "us"), ("europe-west2", "europe"),
      ("me-central2", "europe"), ("asia-south1", "asia")],
 )  # fmt: skip
-def test_the_reducer_image_is_the_nearest(tmp_path: Path, region: str, place: str) -> None:
+def test_googles_images_are_the_nearest(tmp_path: Path, region: str, place: str) -> None:
     project = bake(tmp_path, region=region, worker_machine="g2-standard-24").project
     image = job(project, "reduction-server")["workerPoolSpecs"][2]["containerSpec"]["imageUri"]
     assert image == f"{place}-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
+    executor = job(project, "prebuilt")["workerPoolSpecs"][0]["pythonPackageSpec"]["executorImageUri"]
+    assert executor.startswith(f"{place}-docker.pkg.dev/vertex-ai/training/")
 
 
 @pytest.mark.parametrize(("license", "title"), [("Apache-2.0", "Apache License"), ("MIT", "MIT License")])
@@ -222,6 +251,7 @@ def test_the_questions_and_the_project_know_the_same_regions_and_machines() -> N
     assert {region: set(each) for region, each in QUESTIONS["_regions"].items()} == offered
     for machine, facts in QUESTIONS["_machines"].items():
         assert facts["count"] in known["machines"][machine]["gpus"][facts["accelerator"]]
+        assert 1 in known["machines"][facts["small"]]["gpus"][facts["accelerator"]]
         assert facts["gbps"] == gbps(known, machine, facts)
         assert facts.get("fabric", False) == ("fabric_gbps" in known["machines"][machine])
 

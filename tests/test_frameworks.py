@@ -13,6 +13,8 @@ from conftest import ROOT, bake
 
 SESSIONS = ("lint", "types", "check", "local")
 MINUTES = 20
+# What there is to find in a job file, and said in its first lines.
+WARNED = {"evaluator.yaml": "pool-gap", "prebuilt.yaml": "prebuilt-ended"}
 MACHINES = json.loads((ROOT / "cookiecutter.json").read_text(encoding="utf-8"))["worker_machine"]
 
 
@@ -83,9 +85,34 @@ class Framework:
                 baked = bake(folder, **answers).project
                 jobs = sorted(path.name for path in (baked / "jobs").glob("*.yaml"))
                 assert ("reduction-server.yaml" in jobs) == (machine != "a3-highgpu-8g")
-                done = run(baked, python, "-m", "launch", "check", "--strict", *(f"jobs/{name}" for name in jobs))
+                strict = [name for name in jobs if name not in WARNED]
+                done = run(baked, python, "-m", "launch", "check", "--strict", *(f"jobs/{name}" for name in strict))
                 assert done.returncode == 0, done.stdout
-                assert done.stdout.splitlines()[-len(jobs) :] == [f"jobs/{name}: ok" for name in jobs]
+                assert done.stdout.splitlines()[-len(strict) :] == [f"jobs/{name}: ok" for name in strict]
+                done = run(baked, python, "-m", "launch", "check", "--json", *(f"jobs/{name}" for name in WARNED))
+                assert [(Path(one["file"]).name, one["code"]) for one in json.loads(done.stdout)] == [*WARNED.items()]
+
+    def test_a_job_in_googles_image_runs_with_the_package_that_was_packed(self, project: Path) -> None:
+        python = str(project / ".venv/bin/python")
+        packed = run(project, sys.executable, "-m", "nox", "--session", "package")
+        print(packed.stdout)
+        assert "send it: gcloud storage cp dist/" in packed.stdout
+        shown = run(
+            project, python, "-m", "launch", "run", "jobs/prebuilt.yaml", "--", "--steps", "10", "--warmup", "2"
+        )
+        print(shown.stdout)
+        assert shown.returncode == 0
+        assert "the end of its availability was" in shown.stdout
+        assert "Job succeeded" in shown.stdout
+
+    def test_the_job_with_an_evaluator_scores_its_checkpoints(self, project: Path) -> None:
+        flags = ("--steps", "60", "--warmup", "10", "--checkpoint-every", "30")
+        python, limits = str(project / ".venv/bin/python"), ("--fresh", "--max-replicas", "2")
+        shown = run(project, python, "-m", "launch", "run", "jobs/evaluator.yaml", *limits, "--", *flags)
+        print(shown.stdout)
+        assert shown.returncode == 0
+        assert "3 replicas on this machine" in shown.stdout
+        assert "[workerpool3-0] step 30/60  heldout loss" in shown.stdout
 
     def test_the_page_of_the_rules_is_what_they_say(self, project: Path) -> None:
         page = run(project, str(project / ".venv/bin/python"), "-m", "launch.rules").stdout

@@ -18,7 +18,7 @@ from conftest import bake
 
 SERVER = "yaml-language-server@1.25.0"  # the one in VS Code's extension for YAML
 SECONDS = 60  # for anything the server is to say
-NAMES = ("single", "workers", "reduction-server", "tuning")
+NAMES = ("single", "workers", "reduction-server", "evaluator", "prebuilt", "tuning")
 
 # A job, what is written there, what somebody writes instead, and what the editor says of it.
 MISTAKES = [

@@ -89,6 +89,12 @@ def image(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def package(session: nox.Session) -> None:
+    """Pack the trainer for jobs/prebuilt.yaml, and say how to send the package to the bucket."""
+    python(session, "-m", "launch", "package")
+
+
+@nox.session(venv_backend="none")
 def submit(session: nox.Session) -> None:
     """Send a job to Vertex AI; shows what it sends, and asks: nox -s submit -- jobs/single.yaml."""
     python(session, "-m", "launch", "submit", *(session.posargs or ["jobs/workers.yaml"]))

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from launch import catalog, document, job_schema, local, settings
+from launch import catalog, document, job_schema, local, package, settings
 from launch import check as checks
 from launch.catalog import Catalog
 from launch.check import Examined
@@ -140,6 +140,16 @@ def submit_command(
         client = submit.client(ours, os.environ.get("VERTEX_ENDPOINT", ""))
         name = submit.submit(submit.request(loaded, ours), client)
     console.print(f"sent: {name}\n{submit.console_url(name)}")
+
+
+@app.command("package")
+def package_command() -> None:
+    """Pack the trainer for a job with a pythonPackageSpec, and say how to send the package to the bucket."""
+    ours = settings.load(SETTINGS)
+    made = package.build(Path())
+    copy = package.place(made, ours.bucket, Home().buckets)
+    console.print(f"{local.shown(made.file)}, and for the local Vertex {local.shown(copy)}", markup=False)
+    console.print(f"send it: gcloud storage cp {local.shown(made.file)} {made.address(ours.bucket)}", markup=False)
 
 
 @app.command("schema")

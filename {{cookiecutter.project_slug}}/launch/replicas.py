@@ -106,7 +106,7 @@ def replicas(
 
 
 def limit(job: Job, count: int) -> Job:
-    """The same job with at most `count` replicas that train: the chief and count - 1 workers."""
+    """The same job with at most `count` replicas that train: the chief and count - 1 workers; the others stay."""
     spec = CustomJobSpec(job.spec)
     for workers in list(spec.worker_pool_specs)[WORKERS : WORKERS + 1]:
         workers.replica_count = min(workers.replica_count, count - 1)
@@ -114,13 +114,12 @@ def limit(job: Job, count: int) -> Job:
 
 
 def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
-    """The same job with these arguments added to what its training replicas run."""
+    """The same job with these arguments added where it trains, and where the chief's program has another role."""
     extended = replace(job, spec=CustomJobSpec(job.spec))
     for pool in extended.pools:
-        if pool.trains and pool.task == "pythonPackageSpec":
-            pool.spec.python_package_spec.args.extend(arguments)
-        elif pool.trains:
-            pool.spec.container_spec.args.extend(arguments)
+        if pool.trains or _program(pool) == _program(extended.pools[0]):
+            task = pool.spec.python_package_spec if pool.task == "pythonPackageSpec" else pool.spec.container_spec
+            task.args.extend(arguments)
     return extended
 
 
@@ -133,6 +132,12 @@ def command(pool: Pool, commands: Commands) -> tuple[str, ...]:
     container = pool.spec.container_spec
     command = container.command or commands.get(container.image_uri, ())
     return (*command, *container.args) if command else ()
+
+
+def _program(pool: Pool) -> tuple[str, ...]:
+    """What a pool runs, without its arguments."""
+    package, container = pool.spec.python_package_spec, pool.spec.container_spec
+    return (package.executor_image_uri, package.python_module, container.image_uri, *container.command)
 
 
 def _mapping(pool: Pool) -> str:

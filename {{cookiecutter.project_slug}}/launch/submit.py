@@ -131,6 +131,10 @@ def _pool_line(pool: Pool) -> str:
     role = "reducers" if pool.reduces else ROLES.get(pool.index, "")
     accelerators = f" + {pool.accelerator_count} {pool.accelerator}" if pool.accelerator else ""
     machines = f"{pool.replica_count:>3} x {pool.machine_type}{accelerators}"
-    image = pool.spec.container_spec.image_uri or pool.spec.python_package_spec.executor_image_uri
-    command = shlex.join([*pool.spec.container_spec.command, *pool.spec.container_spec.args])
-    return f"  pool {pool.index}   {role:<10} {machines}, {image}" + (f"\n{'':14}{command}" if command else "")
+    package, container = pool.spec.python_package_spec, pool.spec.container_spec
+    image = container.image_uri or package.executor_image_uri
+    installed = [f"pip install {shlex.join(package.package_uris)}"] if package.package_uris else []
+    module = ["python", "-m", package.python_module] if package.python_module else []
+    command = shlex.join([*container.command, *module, *pool.args])
+    lines = [f"  pool {pool.index}   {role:<10} {machines}, {image}", *installed, *([command] if command else [])]
+    return f"\n{'':14}".join(lines)

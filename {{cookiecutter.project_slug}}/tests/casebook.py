@@ -44,6 +44,7 @@ PACKAGE: Part = {
 }
 CHIEF: Part = {"machineSpec": A100, "replicaCount": 1, "containerSpec": TASK}
 SERVERS: Part = {"machineSpec": CPU, "replicaCount": 2, "containerSpec": TASK}
+EVALUATOR: Part = SERVERS | {"replicaCount": 1}
 REDUCERS: Part = {
     "machineSpec": {"machineType": "n1-highcpu-16"},
     "replicaCount": 13,
@@ -115,6 +116,11 @@ def alone(machine: Part, **more: Any) -> Edits:
     return {"workerPoolSpecs": [pool], **{f"{P0}.{path}": value for path, value in more.items()}}
 
 
+def evaluated(**more: Any) -> Edits:
+    """Edits for a fourth pool, of evaluators."""
+    return {"workerPoolSpecs": [*GOOD["workerPoolSpecs"], EVALUATOR | more]}
+
+
 def both(machine: Part, reducers: int = 1) -> Edits:
     """Edits for a chief and a worker of one type, with reducers."""
     return {
@@ -159,8 +165,8 @@ CASES = [
     Case("chief-count", {"workerPoolSpecs": []}, {}, ("workerPoolSpecs[0]", "missing or empty")),
     Case(
         "pool-count",
-        {"workerPoolSpecs": [CHIEF, CHIEF, SERVERS, SERVERS, SERVERS]},
-        {"workerPoolSpecs": [CHIEF, CHIEF, SERVERS, SERVERS]},
+        {"workerPoolSpecs": [CHIEF, CHIEF, SERVERS, EVALUATOR, EVALUATOR]},
+        {"workerPoolSpecs": [CHIEF, CHIEF, SERVERS, EVALUATOR]},
         ("has 5 pools", "takes 4"),
     ),
     Case("pool-gap", {P1: {}, P2: SERVERS}, {P2: SERVERS}, ("workerPoolSpecs[1]", "gcloud refuses")),
@@ -462,6 +468,18 @@ CASES = [
         {f"{P0}.containerSpec.args": ["--stepz", "100"]},
         {},
         ("containerSpec.args[0]", "no flag --stepz", "did you mean --steps?"),
+    ),
+    Case(
+        "flag-unknown",
+        evaluated(containerSpec=TASK | {"args": ["--stepz", "100"]}),
+        evaluated(),
+        ("workerPoolSpecs[3].containerSpec.args[0]", "no flag --stepz"),
+    ),
+    Case(
+        "evaluator-count",
+        evaluated(replicaCount=2),
+        evaluated(),
+        ("workerPoolSpecs[3].replicaCount", "is 2, and one evaluator", "set it to 1"),
     ),
     Case(
         "batch-small",

@@ -17,7 +17,8 @@ from tests.vertex import Json, Service, custom_job, script, service
 NEEDED = pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud is not installed")
 pytestmark = [pytest.mark.launch, NEEDED]
 
-CUSTOM_JOBS = sorted(path for path in (PROJECT / "jobs").glob("*.yaml") if path.stem != "tuning")
+# tuning.yaml is another resource; an empty pool, as in evaluator.yaml, gcloud takes as a flag only.
+CUSTOM_JOBS = sorted(path for path in (PROJECT / "jobs").glob("*.yaml") if path.stem not in ("tuning", "evaluator"))
 SECONDS = 60  # gcloud takes one or two; its first start compiles itself
 
 
@@ -86,10 +87,40 @@ def test_gcloud_takes_the_job_files_as_they_are(vertex: Service, job: Path) -> N
     created = answer(vertex, "custom-jobs", "create", f"--display-name={job.name}", f"--config={job}")
     wanted = yaml.safe_load(job.read_text())["workerPoolSpecs"]
     pools = created["jobSpec"]["workerPoolSpecs"]
-    assert [pool["containerSpec"] for pool in pools] == [pool["containerSpec"] for pool in wanted]
+    for pool, one in zip(pools, wanted, strict=True):
+        (task,) = {"containerSpec", "pythonPackageSpec"} & one.keys()
+        assert pool[task] == one[task]
     done = gcloud(vertex, "custom-jobs", "cancel", created["name"].rpartition("/")[2])
     assert done.returncode == 0, done.stderr
-    vertex.wait(created["name"], "CANCELLED")
+    vertex.wait(created["name"], "CANCELLED", "FAILED")  # without its package a job fails at once
+
+
+def test_a_job_with_an_empty_pool_is_taken_with_its_pools_as_flags(vertex: Service) -> None:
+    job = PROJECT / "jobs/evaluator.yaml"
+    create = ("custom-jobs", "create", "--display-name=evaluator", f"--config={job}")
+    refused = gcloud(vertex, *create)
+    assert refused.returncode == 1
+    assert "Exactly one of fields [pythonPackageSpec, containerSpec] is required" in refused.stderr
+
+    spec = yaml.safe_load(job.read_text())
+    container = spec["workerPoolSpecs"][0]["containerSpec"]
+    words = [f"--{key}={','.join(container[key])}" for key in ("command", "args")]
+    created = answer(vertex, *create, *(f"--worker-pool-spec={flag(pool)}" for pool in spec["workerPoolSpecs"]), *words)
+    pools = [{**pool, "replicaCount": str(pool["replicaCount"])} if pool else {} for pool in spec["workerPoolSpecs"]]
+    for pool in pools:
+        pool.pop("diskSpec", None)  # no flag; what the file says is the default
+    assert created["jobSpec"] == spec | {"workerPoolSpecs": pools}
+    assert gcloud(vertex, "custom-jobs", "cancel", created["name"].rpartition("/")[2]).returncode == 0
+
+
+def flag(pool: Json) -> str:
+    """A pool as gcloud takes it on its command line."""
+    if not pool:
+        return ""
+    machine, image = pool["machineSpec"], pool["containerSpec"]["imageUri"]
+    gpus = f"accelerator-type={machine['acceleratorType']},accelerator-count={machine['acceleratorCount']}"
+    count = pool["replicaCount"]
+    return f"machine-type={machine['machineType']},{gpus},replica-count={count},container-image-uri={image}"
 
 
 def test_pools_can_be_given_as_flags(vertex: Service) -> None:

@@ -164,13 +164,19 @@ def test_limit_leaves_a_job_without_workers_alone(pools: list[dict[str, Any]]) -
     assert list(started(limit(job(*pools), 2))) == list(started(job(*pools)))
 
 
-def test_arguments_are_added_to_what_trains_and_to_nothing_else() -> None:
+def test_arguments_are_added_to_what_trains_and_to_an_evaluator_with_the_same_program() -> None:
     original = job(*EVERYBODY)
     everyone = started(with_arguments(original, ["--size", "base"]))
     longer = [name for name, replica in everyone.items() if replica.command[-2:] == ("--size", "base")]
-    assert longer == ["workerpool0-0", "workerpool1-0", "workerpool1-1"]
-    assert everyone["workerpool3-0"].command[-2:] == ("--steps", "5")
+    assert longer == ["workerpool0-0", "workerpool1-0", "workerpool1-1", "workerpool3-0"]
     assert started(original)["workerpool0-0"].command[-2:] == ("--steps", "5")
+
+
+def test_arguments_are_not_added_to_another_program() -> None:
+    other = EVALUATOR | {"containerSpec": TRAINER | {"command": ["python", "-m", "evaluate"]}}
+    everyone = started(with_arguments(job(CHIEF, WORKERS, REDUCERS, other), ["--size", "base"]))
+    assert everyone["workerpool3-0"].command == ("python", "-m", "evaluate", "--steps", "5")
+    assert everyone["workerpool2-0"].command == ()
 
 
 def test_no_arguments_change_nothing() -> None:

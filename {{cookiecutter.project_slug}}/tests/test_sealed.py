@@ -130,6 +130,26 @@ def test_prune_removes_broken_folders_that_are_older(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == kept
 
 
+def test_prune_keeps_the_one_that_is_marked_until_another_one_is(tmp_path: Path) -> None:
+    folders = [whole(tmp_path, number) for number in (1, 2, 3, 4)]
+    sealed.mark(folders[0], {"accuracy": 0.9})
+    sealed.prune(tmp_path, 1)
+    assert sorted(tmp_path.glob("step-*")) == [folders[0], folders[3]]
+    assert sealed.marked(tmp_path) == folders[0]
+    sealed.mark(folders[3], {"accuracy": 0.95})
+    sealed.prune(tmp_path, 1)
+    assert sorted(tmp_path.glob("step-*")) == folders[3:]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"step": "two"}', '{"metrics": {}}'])
+def test_a_mark_that_says_nothing_marks_nothing(tmp_path: Path, text: str) -> None:
+    folders = [whole(tmp_path, 1), whole(tmp_path, 2)]
+    (tmp_path / sealed.BEST).write_text(text)
+    assert sealed.marked(tmp_path) is None
+    sealed.prune(tmp_path, 1)
+    assert sorted(tmp_path.glob("step-*")) == folders[1:]
+
+
 def test_with_fewer_whole_folders_than_to_keep_nothing_goes(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
     sealed.prune(tmp_path, 2)

@@ -147,6 +147,18 @@ run -> projects/demo/locations/europe-west4
     )
 
 
+def test_the_summary_of_a_package_shows_what_is_installed_and_run() -> None:
+    package = {"executorImageUri": "google", "packageUris": ["gs://b/p.tar.gz"], "pythonModule": "trainer.task"}
+    pool = {"machineSpec": {"machineType": "n1-standard-16"}, "replicaCount": 1, "pythonPackageSpec": package}
+    text = json.dumps({"workerPoolSpecs": [pool | {"pythonPackageSpec": package | {"args": ["--steps", "5"]}}]})
+    lines = summary(Job(Path("a.yaml"), "a", parse(text, "a.yaml")), SETTINGS).splitlines()
+    assert lines[1:4] == [
+        "  pool 0   chief        1 x n1-standard-16, google",
+        f"{'':14}pip install gs://b/p.tar.gz",
+        f"{'':14}python -m trainer.task --steps 5",
+    ]
+
+
 def test_the_summary_says_what_holds_where_the_file_says_nothing() -> None:
     lines = summary(Job(Path("a.yaml"), "a", parse("{}", "a.yaml")), SETTINGS).splitlines()
     assert lines[1:] == [

@@ -34,8 +34,10 @@ class Run:
     @property
     def reports(self) -> list[dict[str, Any]]:
         """The JSON lines of the chief."""
-        lines = self.lines.get("workerpool0-0", [])
-        return [json.loads(line) for line in lines if line.startswith("{")]
+        return self.reports_of("workerpool0-0")
+
+    def reports_of(self, replica: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines.get(replica, []) if line.startswith("{")]
 
     @property
     def losses(self) -> list[float]:
@@ -47,9 +49,11 @@ class Run:
         return self.folder / ".vertex/gcs/b/run"
 
 
-def train(folder: Path, count: int, *flags: str, watch: Callable[[], None] = lambda: None) -> Run:
+def train(
+    folder: Path, count: int, *flags: str, watch: Callable[[], None] = lambda: None, evaluated: bool = False
+) -> Run:
     """Train with `count` replicas to the end of the job; `watch` is called again and again meanwhile."""
-    with started(folder, count, *flags) as (process, show):
+    with started(folder, count, *flags, evaluated=evaluated) as (process, show):
         deadline = time.monotonic() + DEADLINE
         while process.poll() is None:
             assert time.monotonic() < deadline, f"still running after {DEADLINE:g} s:\n{show.read_text()}"
@@ -61,11 +65,13 @@ def train(folder: Path, count: int, *flags: str, watch: Callable[[], None] = lam
 
 
 @contextlib.contextmanager
-def started(folder: Path, count: int, *flags: str) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
+def started(
+    folder: Path, count: int, *flags: str, evaluated: bool = False
+) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
     """The running launcher and the file that its output goes to; nothing outlives the block."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vertex.toml").write_text(SETTINGS)
-    (folder / "job.yaml").write_text(yaml.safe_dump(job(count)))
+    (folder / "job.yaml").write_text(yaml.safe_dump(job(count, evaluated)))
     show = folder / "shown.txt"
     command = [sys.executable, "-m", "launch", "run", "job.yaml", "--", *FLAGS, *flags]
     with show.open("wb") as output:
@@ -81,8 +87,8 @@ def started(folder: Path, count: int, *flags: str) -> Iterator[tuple["subprocess
             process.wait()
 
 
-def job(count: int) -> dict[str, Any]:
-    """A CustomJobSpec of one chief and count - 1 workers."""
+def job(count: int, evaluated: bool = False) -> dict[str, Any]:
+    """A CustomJobSpec of one chief and count - 1 workers, with an evaluator if it is to be evaluated."""
     pool = {
         "machineSpec": {"machineType": "n1-standard-4"},
         "replicaCount": 1,
@@ -93,6 +99,8 @@ def job(count: int) -> dict[str, Any]:
         },
     }
     pools = [pool, pool | {"replicaCount": count - 1}] if count > 1 else [pool]
+    if evaluated:
+        pools += [{}] * (3 - len(pools)) + [pool]
     return {"workerPoolSpecs": pools, "baseOutputDirectory": {"outputUriPrefix": "gs://b/run"}}
 
 

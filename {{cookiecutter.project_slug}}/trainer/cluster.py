@@ -64,6 +64,17 @@ class Cluster:
         return any(node.name == self.name for node in self.nodes)
 
     @property
+    def evaluates(self) -> bool:
+        """True for the replica of pool 3, which scores checkpoints beside the training.
+
+        Raises:
+            ClusterError: this replica is another one of that pool.
+        """
+        if self.name.startswith(EVALUATORS) and self.name != f"{EVALUATORS}-0":
+            raise ClusterError(f"{self.name}: one evaluator scores all checkpoints; set replicaCount of pool 3 to 1")
+        return self.name.startswith(EVALUATORS)
+
+    @property
     def rank(self) -> int:
         """Position of this replica among those that train; 0 is the chief.
 

@@ -63,6 +63,8 @@ class Config(Parallelism):
     """Seconds to wait for the other replicas; by default 600 in the cloud, 60 in the local Vertex."""
     collective_timeout: float = 300
     """Seconds after which a silent peer fails the run."""
+    evaluator_timeout: float = 86_400
+    """Seconds without a new checkpoint after which an evaluator ends; the training goes on without it."""
 
 
 def parse(argv: Sequence[str]) -> Config:
@@ -88,7 +90,7 @@ def problems(config: Config) -> Iterator[str]:
     ):
         if getattr(config, name) < 1:
             yield f"--{name.replace('_', '-')} is {getattr(config, name)}, must be at least 1"
-    for name in ("learning_rate", "clip", "collective_timeout", "rollcall_timeout"):
+    for name in ("learning_rate", "clip", "collective_timeout", "rollcall_timeout", "evaluator_timeout"):
         if getattr(config, name) is not None and not 0 < getattr(config, name) < math.inf:
             yield f"--{name.replace('_', '-')} is {getattr(config, name)}, must be above 0"
     if config.keep < 1:

@@ -12,7 +12,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from trainer.cluster import Cluster, Node
 from trainer.errors import TrainerError
@@ -100,7 +100,7 @@ class _Callers:
             self._lines[connection] = b""
             self._selector.register(connection, selectors.EVENT_READ)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "_Callers":
         return self
 
     def __exit__(self, *_: object) -> None:

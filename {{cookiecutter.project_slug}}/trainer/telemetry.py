@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import rich.progress
 from tensorboard.compat.proto.event_pb2 import Event
@@ -180,7 +180,7 @@ class Telemetry:
         for sink in self._sinks:
             sink.write(step, values)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Telemetry":
         return self
 
     def __exit__(

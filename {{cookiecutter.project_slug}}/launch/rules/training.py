@@ -9,7 +9,7 @@ from pathlib import Path
 from launch.faults import did_you_mean
 from launch.rules.containers import Flag, flags, image_of, words
 from launch.rules.rule import Given, Problems, Project, rule
-from launch.spec import Job, Pool
+from launch.spec import EVALUATORS, Job, Pool
 
 MODULE = "trainer.task"
 CLASSES = ("Config", "Parallelism")  # whose fields are flags
@@ -45,7 +45,7 @@ def _flags(pool: Pool, given: Given) -> list[Flag]:
 def flags_known(job: Job, given: Given) -> Problems:
     """A flag in args is one that the trainer has: a field of Config."""
     fields = given.project.flags
-    for pool in job.training_pools if fields else ():
+    for pool in job.pools if fields else ():
         for flag in _flags(pool, given):
             name = flag.name.partition(".")[0].removeprefix("no_")
             if not {name, flag.name} & {*fields, *WITHOUT_FIELD}:
@@ -81,6 +81,21 @@ def batch_even(job: Job, given: Given) -> Problems:
         lower = batch // world * world
         fault = f"a global batch of {batch} does not divide among {world} GPUs"
         yield place, fault, f"use {lower} or {lower + world}"
+
+
+@rule(
+    "evaluator-count",
+    "warning",
+    "documented",
+    "trainer/cluster.py",
+    consequence="All evaluators but the first end at once with an error, and fail the job.",
+)
+def one_evaluator(job: Job, given: Given) -> Problems:
+    """A pool 3 that runs the trainer has one replica: one evaluator scores all checkpoints."""
+    for pool in job.pools:
+        if pool.index == EVALUATORS and pool.replica_count > 1 and runs_trainer(pool, given):
+            fault = f"is {pool.replica_count}, and one evaluator scores all checkpoints"
+            yield pool.at("replicaCount"), fault, "set it to 1"
 
 
 def _batch(job: Job, given: Given) -> tuple[str, int, int]:

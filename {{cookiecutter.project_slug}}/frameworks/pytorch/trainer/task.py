@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from trainer import cluster as clusters
 from trainer import config as configs
-from trainer import data, description, processes, rollcall, sizing, train
+from trainer import data, description, evaluator, processes, rollcall, scoring, sizing, train
 from trainer import storage as storages
 from trainer.errors import TrainerError
 from trainer.telemetry import say
@@ -23,6 +23,9 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         cluster = clusters.from_env(environ)
         patience = config.rollcall_timeout or (60 if storage.emulated else 600)
         with data.shards(config.data, storage) as shards:
+            if cluster.evaluates:
+                evaluator.run(config, storage, scoring.scorer(config, shards))
+                return 0
             mesh = train.mesh(config, len(cluster.nodes), shards)
             rollcall.call(cluster, patience)
             processes.launch(cluster, mesh, patience, train.run, config, storage, shards, mesh)

@@ -79,13 +79,9 @@ def build(cluster: Cluster, timeout: float) -> World:
     Raises:
         TrainerError: the image is made for GPUs, and none is usable.
     """
-    gpus = tf.config.list_physical_devices("GPU")
+    gpus = set_up_gpus()
     if tf.test.is_built_with_cuda() and not gpus and not cluster.chief.is_local:
         raise TrainerError(f"{cluster.name}: no usable GPU, but this image is made for GPUs; look at the driver")
-    for gpu in gpus:
-        tf.config.experimental.set_memory_growth(gpu, True)
-    if gpus and has_bfloat16(gpus[0]):
-        keras.config.set_dtype_policy(PRECISION)
     options = tf.distribute.experimental.CommunicationOptions(
         bytes_per_pack=BYTES_PER_PACK,
         timeout_seconds=timeout,
@@ -96,6 +92,16 @@ def build(cluster: Cluster, timeout: float) -> World:
     strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver(cluster), options)
     faulthandler.cancel_dump_traceback_later()
     return World(strategy, cluster.rank, len(cluster.nodes))
+
+
+def set_up_gpus() -> list[tf.config.PhysicalDevice]:
+    """This machine's GPUs: they take memory as they need it, and compute in bfloat16 if they can."""
+    gpus: list[tf.config.PhysicalDevice] = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    if gpus and has_bfloat16(gpus[0]):
+        keras.config.set_dtype_policy(PRECISION)
+    return gpus
 
 
 def has_bfloat16(gpu: tf.config.PhysicalDevice) -> bool:

@@ -29,9 +29,15 @@ def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
             print(sizing.describe(config, image).to_json())
             return 0
         cluster = clusters.from_env(environ)
-        rollcall.call(cluster, config.rollcall_timeout or (60 if storage.emulated else 600))
         # TensorFlow must not see TF_CONFIG: it may list reducers, for which it would wait in silence.
         environ.pop("TF_CONFIG", None)
+        if cluster.evaluates:
+            from trainer import evaluator, scoring
+
+            with data.shards(config.data, storage) as shards:
+                evaluator.run(config, storage, scoring.scorer(config, shards))
+            return 0
+        rollcall.call(cluster, config.rollcall_timeout or (60 if storage.emulated else 600))
         from trainer import train
 
         with data.shards(config.data, storage) as shards:

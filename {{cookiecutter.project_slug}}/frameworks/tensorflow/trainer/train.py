@@ -63,7 +63,7 @@ def new_optimizer(config: Config, net: keras.Model) -> keras.optimizers.Optimize
 
 def train(config: Config, storage: Storage, dataset: Dataset, heldout: Dataset, state: State, world: World) -> float:
     """Train to the last step; returns the held-out accuracy."""
-    step, evaluate = train_step(config, state, world), evaluation(config, heldout, state, world)
+    step, evaluate = train_step(config, state, world), evaluation(config, heldout, state.model, world)
     sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if world.is_chief else ()
     with Telemetry(
         sinks, start=state.step, global_batch=config.global_batch, device_count=world.device_count
@@ -155,12 +155,12 @@ def score(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, Totals]:
     return loss, tf.stack([loss, correct, tf.reduce_sum(real)])
 
 
-def evaluation(config: Config, heldout: Dataset, state: State, world: World) -> Callable[[], dict[str, float]]:
+def evaluation(config: Config, heldout: Dataset, net: keras.Model, world: World) -> Callable[[], dict[str, float]]:
     """A function that scores every held-out sample exactly once. Every machine must call it."""
 
     @tf.function
     def add(batch: Any) -> Totals:
-        per_device = world.strategy.run(lambda x, y: score(state.model(x, training=False), y)[1], args=batch)
+        per_device = world.strategy.run(lambda x, y: score(net(x, training=False), y)[1], args=batch)
         return world.strategy.reduce(SUM, per_device, axis=None)
 
     def part(rank: int) -> Iterator[Batch]:

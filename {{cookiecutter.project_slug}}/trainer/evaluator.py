@@ -1,0 +1,140 @@
+"""Scores the checkpoints of a training while it goes on: what a replica of pool 3 does.
+
+An evaluator is no part of the cluster. It learns of the trainers only from the checkpoints that appear in the job's
+folder; they learn of it only from the mark on the best one, which they do not remove. So neither waits for the other.
+
+It takes the oldest checkpoint first: TensorBoard drops points that come after those of later steps. When it is slower
+than the training, some checkpoints are removed before their turn comes, and are never scored.
+"""
+
+import contextlib
+import json
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from trainer import sealed
+from trainer.config import Config
+from trainer.storage import Storage
+from trainer.telemetry import JsonLines, Telemetry, TensorBoard, say, warn
+
+NAME = "evaluator"  # of its run in TensorBoard
+RESULTS = "evaluations.json"  # beside the checkpoints: what an evaluator that restarts need not do again
+LOOK_SECONDS = 2.0  # between two looks for a new checkpoint; each asks the bucket
+ATTEMPTS = 3  # to read a checkpoint that looks whole; a mounted bucket may show one that is gone already
+
+Metrics = dict[str, float]
+Score = Callable[[Path], Metrics]  # checkpoint -> loss and accuracy over all held-out samples
+Report = Callable[[int, Metrics], None]
+
+
+def run(config: Config, storage: Storage, score: Score) -> None:
+    """Score checkpoints until the training is over, under a run name of their own.
+
+    Raises:
+        TrainerError: a checkpoint is of another model.
+    """
+    sinks = (TensorBoard(storage.logs / NAME), JsonLines(config.steps))
+    with _stopped_by_sigterm(), Telemetry(sinks, start=0, global_batch=config.global_batch, device_count=1) as reports:
+        say(f"evaluating the checkpoints in {storage.checkpoints}")
+        follow(config, storage.checkpoints, score, reports.evaluation)
+
+
+def follow(config: Config, root: Path, score: Score, report: Report) -> None:
+    """Score each whole checkpoint in `root` once, until that of the last step is done.
+
+    Raises:
+        TrainerError: a checkpoint is of another model.
+    """
+    results, attempts = read_results(root), Counter[Path]()
+    progress = time.monotonic()
+    while True:
+        mark_best(root, results)
+        folder = next_checkpoint(root, results)
+        if folder:
+            metrics = _attempt(score, folder, attempts)
+            if metrics:
+                results[sealed.number(folder)] = metrics
+                _write_results(root, results)
+                report(sealed.number(folder), metrics)
+                progress = time.monotonic()
+                continue
+        elif max(results, default=0) >= config.steps:
+            say(f"evaluated the last checkpoint; the best one is {sealed.marked(root)}")
+            return
+        if time.monotonic() - progress > config.evaluator_timeout:
+            limit = f"{config.evaluator_timeout:g} s (--evaluator-timeout)"
+            warn(f"no new checkpoint in {root} within {limit}; the evaluator ends, the training goes on")
+            return
+        time.sleep(LOOK_SECONDS)
+
+
+def next_checkpoint(root: Path, results: dict[int, Metrics]) -> Path | None:
+    """The oldest whole checkpoint without a result."""
+    waiting = (folder for folder in sealed.oldest_first(root) if sealed.number(folder) not in results)
+    return next((folder for folder in waiting if not sealed.fault(folder)), None)
+
+
+def mark_best(root: Path, results: dict[int, Metrics]) -> None:
+    """Mark the most accurate checkpoint that is still there; of equals, the one with the smallest loss."""
+    there = [folder for folder in sealed.oldest_first(root) if sealed.number(folder) in results]
+    if not there:
+        return
+    best = max(there, key=lambda folder: _quality(results[sealed.number(folder)]))
+    if best != sealed.marked(root):
+        sealed.mark(best, results[sealed.number(best)])
+
+
+def read_results(root: Path) -> dict[int, Metrics]:
+    """Step -> metrics, as an earlier evaluator of this job has left them; empty if there was none."""
+    try:
+        return {int(step): metrics for step, metrics in json.loads((root / RESULTS).read_text()).items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError) as error:
+        warn(f"{root / RESULTS} cannot be read ({error}); all checkpoints are evaluated again")
+        return {}
+
+
+def _write_results(root: Path, results: dict[int, Metrics]) -> None:
+    sealed.write_json(root / RESULTS, results)
+
+
+def _attempt(score: Score, folder: Path, attempts: Counter[Path]) -> Metrics | None:
+    """The checkpoint's metrics; none if it was removed meanwhile, or is worth another attempt."""
+    try:
+        return score(folder)
+    except Exception as error:  # what a file that vanishes looks like, each framework says in its own way
+        attempts[folder] += 1
+        if sealed.fault(folder):
+            warn(f"skipped {folder}: it was removed while it was read")
+        elif attempts[folder] < ATTEMPTS:
+            warn(f"{folder} cannot be read ({str(error).partition(chr(10))[0]}); trying again")
+        else:
+            raise
+        return None
+
+
+def _quality(metrics: Metrics) -> tuple[float, float]:
+    return metrics["accuracy"], -metrics["loss"]
+
+
+@contextlib.contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the block, which may still close what it has opened, and then the process.
+
+    With 143, not with 0: the service stops an evaluator also when it takes the machine away, and must not count it
+    as finished then. When the job is over, nobody asks how it ended.
+    """
+
+    def stop(*_: object) -> None:
+        say("the evaluator was stopped by SIGTERM")
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
