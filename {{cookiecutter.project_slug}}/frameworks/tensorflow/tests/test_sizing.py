@@ -17,7 +17,7 @@ CONFIG = Config()
 def test_parameters_gradients_and_moments_are_those_of_a_real_step() -> None:
     description = sizing.describe(CONFIG, IMAGE)
     net = train.new_model(CONFIG, IMAGE)  # in float32: the policy is what it was
-    optimizer = train.new_optimizer(CONFIG, net)
+    optimizer = train.new_optimizer(CONFIG, net.trainable_variables)
     with tf.GradientTape() as tape:
         total = tf.reduce_sum(net(np.ones((3, *IMAGE), np.float32)))
     gradients = tape.gradient(total, net.trainable_variables)

@@ -1,29 +1,28 @@
 """The step on a machine with two devices, and who is in the cluster."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import cluster, data, strategy, train
+from trainer import cluster, data, model, placement, strategy, train
 from trainer.config import Config
+from trainer.errors import TrainerError
 from trainer.strategy import World
 
 CONFIG = Config(global_batch=10, steps=12, warmup=3)
 
 
-def losses(folder: Path, devices: list[str], config: Config) -> list[float]:
-    """The loss of each step on these devices of one machine."""
-    world = World(tf.distribute.MirroredStrategy(devices), rank=0, size=1)
+def losses(folder: Path, devices: list[str], config: Config, layers: Sequence[str] = ("",)) -> list[float]:
+    """The mean loss of each call on these devices of one machine."""
+    world = World(tf.distribute.MirroredStrategy(devices), rank=0, size=1, layer_devices=layers)
     state = train.start(config, (8, 8, 1), world)
-    step = train.train_step(config, state, world)
+    take = train.train_steps(config, state, world)
     dataset = data.Dataset(folder, "train")
-    found = []
-    for batch in train.batches(config, dataset, state, world):
-        found.append(train.means(step(batch, 1e-3))["loss"])
-        state.step += 1
-    return found
+    return [train.means(take(steps))["loss"] for steps in train.calls(config, dataset, state, world)]
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +46,43 @@ def test_micro_batches_change_nothing_but_memory(folder: Path) -> None:
     assert parts == pytest.approx(whole, abs=1e-5)
 
 
+def test_layers_on_two_devices_take_the_steps_of_one_device(folder: Path) -> None:
+    config = replace(CONFIG, steps=50)
+    mirrored = losses(folder, ["CPU:0"], config)
+    spread = losses(folder, ["CPU:0"], replace(config, micro_batches=2), layers=["CPU:0", "CPU:1"])
+    assert spread == pytest.approx(mirrored, abs=1e-4)
+
+
+def test_each_device_has_the_variables_and_the_moments_of_its_layers() -> None:
+    world = World(tf.distribute.MirroredStrategy(["CPU:0"]), 0, 1, layer_devices=["CPU:0", "CPU:1"])
+    state = train.start(CONFIG, (8, 8, 1), world)
+    layers = [one for one in state.model.layers if one.trainable_variables]
+    devices = [{placement.device_of(v)[-5:] for v in one.trainable_variables} for one in layers]
+    assert devices == [{"CPU:0"}] * 3 + [{"CPU:1"}] * 3  # patches and two blocks, two blocks and the head
+    moments = [v for v in state.optimizer.variables if v.path.endswith("_velocity")]
+    for moment, variable in zip(moments, state.model.trainable_variables, strict=True):
+        assert placement.device_of(moment) == placement.device_of(variable)
+
+
+def test_layers_are_split_evenly_and_in_order() -> None:
+    assert placement.even(5, ["a", "b"]) == ["a", "a", "a", "b", "b"]
+    assert placement.even(4, ["a", "b", "c"]) == ["a", "a", "b", "c"]
+    with pytest.raises(TrainerError, match="--model-parallel is 5, must be at most the 4 blocks of tiny"):
+        model.build("tiny", (8, 8, 1), patch=2, classes=10, devices=["CPU:0"] * 5)
+
+
+def test_several_steps_in_one_call_are_the_same_steps(folder: Path) -> None:
+    """A call ends where a report is due, and a shorter one at the end is filled up."""
+    one = losses(folder, ["CPU:0", "CPU:1"], CONFIG)
+    for every, counts in ((1000, (5, 5, 2)), (10, (5, 5, 2)), (4, (4, 4, 4))):
+        config = replace(CONFIG, steps_per_call=5, log_every=every)
+        means = iter(losses(folder, ["CPU:0", "CPU:1"], config))
+        ends = np.cumsum(counts)
+        for start, end in zip(ends - counts, ends, strict=True):
+            assert next(means) == pytest.approx(np.mean(one[start:end]), abs=1e-5)
+        assert not list(means)
+
+
 def test_the_optimizer_does_not_sum_gradients_a_second_time() -> None:
     world = World(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), rank=0, size=1)
     with world.strategy.scope():
@@ -62,6 +98,7 @@ def test_the_optimizer_does_not_sum_gradients_a_second_time() -> None:
 def test_a_reducer_is_not_in_the_cluster_that_the_strategy_waits_for() -> None:
     spec = '{"cluster": {"workerpool0": ["a:1"], "workerpool1": ["b:1"], "workerpool2": ["c:1"]}, "task": %s}'
     worker = cluster.from_env({"CLUSTER_SPEC": spec % '{"type": "workerpool1", "index": 0}'})
-    resolver = strategy.resolver(worker)
+    resolver = strategy.resolver(worker, gpus=2)
     assert resolver.cluster_spec().as_dict() == {"chief": ["a:1"], "worker": ["b:1"]}
     assert (resolver.task_type, resolver.task_id) == ("worker", 0)
+    assert resolver.num_accelerators() == {"GPU": 2}

@@ -1,14 +1,15 @@
 """The run of one process, readable top to bottom."""
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from trainer import checkpoint, export, model, strategy, telemetry
+from trainer import checkpoint, export, model, placement, strategy, telemetry
 from trainer.checkpoint import State
 from trainer.cluster import Cluster
 from trainer.config import Config, learning_rate
@@ -23,7 +24,7 @@ SUM = tf.distribute.ReduceOp.SUM
 
 def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> None:
     """Join the others, train, export."""
-    world = strategy.build(cluster, config.collective_timeout)
+    world = strategy.build(config, cluster)
     if world.is_chief:
         telemetry.say(f"training on {world}")
     heldout = Dataset(shards, "heldout")
@@ -44,37 +45,39 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> Non
 def start(config: Config, image: tuple[int, int, int], world: World) -> State:
     """The state before the first step: the same on every machine."""
     keras.utils.set_random_seed(config.seed)
-    with world.strategy.scope():
-        net = new_model(config, image)
-        return State(net, new_optimizer(config, net))
+    with world.scope():
+        net = new_model(config, image, world.layer_devices)
+        kind = placement.PlacedAdamW if world.spreads_layers else strategy.AdamW
+        return State(net, new_optimizer(config, net.trainable_variables, kind))
 
 
-def new_model(config: Config, image: tuple[int, int, int]) -> keras.Model:
-    return model.build(config.size, image, config.patch, config.classes)
+def new_model(config: Config, image: tuple[int, int, int], devices: Sequence[str] = ("",)) -> keras.Model:
+    return model.build(config.size, image, config.patch, config.classes, devices)
 
 
-def new_optimizer(config: Config, net: keras.Model) -> keras.optimizers.Optimizer:
+def new_optimizer(
+    config: Config, variables: Sequence[Any], kind: type[keras.optimizers.AdamW] = strategy.AdamW
+) -> keras.optimizers.AdamW:
     """AdamW, which leaves biases and the like undecayed."""
-    optimizer = strategy.AdamW(config.learning_rate, weight_decay=config.weight_decay, epsilon=1e-8)
-    optimizer.exclude_from_weight_decay([v for v in net.trainable_variables if len(v.shape) <= 1])
-    optimizer.build(net.trainable_variables)
+    optimizer = kind(config.learning_rate, weight_decay=config.weight_decay, epsilon=1e-8)
+    optimizer.exclude_from_weight_decay([v for v in variables if len(v.shape) <= 1])
+    optimizer.build(variables)
     return optimizer
 
 
 def train(config: Config, storage: Storage, dataset: Dataset, heldout: Dataset, state: State, world: World) -> float:
     """Train to the last step; returns the held-out accuracy."""
-    step, evaluate = train_step(config, state, world), evaluation(config, heldout, state, world)
+    take, evaluate = train_steps(config, state, world), evaluation(config, heldout, state, world)
     sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if world.is_chief else ()
     with Telemetry(
         sinks, start=state.step, global_batch=config.global_batch, device_count=world.device_count
     ) as reports:
         totals = tf.zeros(3)
-        for batch in batches(config, dataset, state, world):
-            totals += step(batch, learning_rate(config, state.step))
-            state.step += 1
+        for steps in calls(config, dataset, state, world):
+            totals += take(steps)
+            state.step += len(steps.rates)
             if due(config.log_every, state, config):
-                rate = {"learning_rate": learning_rate(config, state.step - 1)}
-                reports.report(state.step, means(totals) | rate)
+                reports.report(state.step, means(totals) | {"learning_rate": steps.rates[-1]})
                 totals = tf.zeros(3)
             with reports.pause():
                 if due(config.checkpoint_every, state, config):
@@ -90,19 +93,43 @@ def due(every: int, state: State, config: Config) -> bool:
     return state.step % every == 0 or state.step == config.steps
 
 
-def batches(config: Config, dataset: Dataset, state: State, world: World) -> Iterator[Any]:
-    """Each device's part of each global batch, as distributed values."""
+def until_due(config: Config, step: int) -> int:
+    """Steps from this one on that one call may take: it never passes a report, an evaluation or a checkpoint."""
+    regular = (config.log_every, config.evaluate_every, config.checkpoint_every)
+    return min(config.steps_per_call, config.steps - step, *(every - step % every for every in regular))
+
+
+class Steps(NamedTuple):
+    """What one call takes: consecutive steps, at most `--steps-per-call` of them."""
+
+    batch: (
+        Any  # distributed images (steps per call, samples, height, width, channels) and labels, zeros behind the last
+    )
+    rates: list[float]  # learning rate of each step
+
+
+def calls(config: Config, dataset: Dataset, state: State, world: World) -> Iterator[Steps]:
+    """All steps from the state's on, with each device's part of each global batch."""
 
     def part(rank: int) -> Iterator[Batch]:
         return train_batches(dataset, config, start=state.step, rank=rank, world_size=world.device_count)
 
-    return distributed(part, world)
+    step, parts = state.step, zip(*map(part, world.device_ranks), strict=True)
+    while step < config.steps:
+        rates = [learning_rate(config, i) for i in range(step, step + until_due(config, step))]
+        of_each_device = zip(*islice(parts, len(rates)), strict=True)
+        yield Steps(world.distribute([tensors(stack(taken, config.steps_per_call)) for taken in of_each_device]), rates)
+        step += len(rates)
 
 
-def distributed(part: Callable[[int], Iterator[Batch]], world: World) -> Iterator[Any]:
-    """The batches that `part(device rank)` yields for this machine's devices, as distributed values."""
-    for parts in zip(*map(part, world.device_ranks), strict=True):
-        yield world.distribute([tensors(batch) for batch in parts])
+def stack(batches: Sequence[Batch], count: int) -> Batch:
+    """Batches of one shape as one, with a new first axis of length `count`; so a shorter call is no other function."""
+    if count == 1:
+        return Batch(batches[0].images[np.newaxis], batches[0].labels[np.newaxis])
+    images, labels = (np.zeros((count, *first.shape), first.dtype) for first in batches[0])
+    for i, batch in enumerate(batches):
+        images[i], labels[i] = batch
+    return Batch(images, labels)
 
 
 def tensors(batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
@@ -110,8 +137,8 @@ def tensors(batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.constant(batch.images), tf.constant(batch.labels)
 
 
-def train_step(config: Config, state: State, world: World) -> Callable[[Any, float], Totals]:
-    """A compiled function: (distributed batch, learning rate) -> totals over the global batch."""
+def train_steps(config: Config, state: State, world: World) -> Callable[[Steps], Totals]:
+    """A compiled function that takes steps and returns their totals over the global batches."""
     variables = state.model.trainable_variables
 
     def replica_step(images: tf.Tensor, labels: tf.Tensor) -> Totals:
@@ -130,12 +157,20 @@ def train_step(config: Config, state: State, world: World) -> Callable[[Any, flo
         return totals
 
     @tf.function
-    def step(batch: Any, rate: tf.Tensor) -> Totals:
-        state.optimizer.learning_rate.assign(rate)
-        totals = world.strategy.run(replica_step, args=batch)
-        return world.strategy.experimental_local_results(totals)[0]
+    def take(images: Any, labels: Any, rates: tf.Tensor, count: tf.Tensor) -> Totals:
+        totals = tf.zeros(3)
+        for i in tf.range(count) if config.steps_per_call > 1 else range(1):  # a loop in the graph, or none at all
+            state.optimizer.learning_rate.assign(rates[i])
+            of_step = world.strategy.run(lambda x, y: replica_step(x[i], y[i]), args=(images, labels))  # noqa: B023
+            totals += world.strategy.experimental_local_results(of_step)[0]
+        return totals
 
-    return lambda batch, rate: step(batch, tf.constant(rate))
+    return lambda steps: take(*steps.batch, *counted(steps.rates, config.steps_per_call))
+
+
+def counted(rates: list[float], length: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """The learning rates, filled up with zeros to `length`, and how many they are."""
+    return tf.constant([*rates, *[0.0] * (length - len(rates))]), tf.constant(len(rates))
 
 
 def micro_batches(images: tf.Tensor, labels: tf.Tensor, count: int) -> list[tuple[tf.Tensor, tf.Tensor]]:
@@ -167,7 +202,9 @@ def evaluation(config: Config, heldout: Dataset, state: State, world: World) -> 
         return heldout_batches(heldout, config, rank=rank, world_size=world.device_count)
 
     def evaluate() -> dict[str, float]:
-        return means(sum(map(add, distributed(part, world)), start=tf.zeros(3)))
+        batches = zip(*map(part, world.device_ranks), strict=True)
+        distributed = (world.distribute([tensors(one) for one in of_each_device]) for of_each_device in batches)
+        return means(sum(map(add, distributed), start=tf.zeros(3)))
 
     return evaluate
 
