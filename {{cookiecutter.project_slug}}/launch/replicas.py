@@ -114,12 +114,14 @@ def limit(job: Job, count: int) -> Job:
 
 
 def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
-    """The same job with these arguments added to what its training replicas run."""
+    """The same job with these arguments added to what its training replicas and parameter servers run."""
     extended = replace(job, spec=CustomJobSpec(job.spec))
     for pool in extended.pools:
-        if pool.trains and pool.task == "pythonPackageSpec":
+        if not (pool.trains or pool.serves):
+            continue
+        if pool.task == "pythonPackageSpec":
             pool.spec.python_package_spec.args.extend(arguments)
-        elif pool.trains:
+        else:
             pool.spec.container_spec.args.extend(arguments)
     return extended
 

@@ -30,16 +30,22 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> Non
     heldout = Dataset(shards, "heldout")
     state = start(config, heldout[0].image.shape, world)
     checkpoint.restore(state, storage.checkpoints, world)
-    accuracy = train(config, storage, Dataset(shards, "train"), heldout, state, world)
+    steps = calls(config, Dataset(shards, "train"), state.step, world.device_ranks, world.device_count)
+    take, evaluate = train_steps(config, state, world), evaluation(config, heldout, state, world)
+    accuracy = train(config, storage, state, world, steps, take, evaluate)
     if world.is_chief:
-        # Without the strategy and in float32: what is served must not depend on how it was trained.
-        keras.config.set_dtype_policy("float32")
-        plain = new_model(config, heldout[0].image.shape)
-        plain.set_weights(state.model.get_weights())
-        export.export(plain, heldout.batch(range(min(len(heldout), 32))).images, storage.model)
-        telemetry.say(f"accuracy {accuracy:.4f}; model in {storage.model}", accuracy=accuracy)
+        finish(config, storage, state, heldout, accuracy)
     # A chief that leaves first looks like a failure to the others.
     world.wait()
+
+
+def finish(config: Config, storage: Storage, state: State, heldout: Dataset, accuracy: float) -> None:
+    """Export the model without the strategy and in float32: what is served must not depend on how it was trained."""
+    keras.config.set_dtype_policy("float32")
+    plain = new_model(config, heldout[0].image.shape)
+    plain.set_weights(state.model.get_weights())
+    export.export(plain, heldout.batch(range(min(len(heldout), 32))).images, storage.model)
+    telemetry.say(f"accuracy {accuracy:.4f}; model in {storage.model}", accuracy=accuracy)
 
 
 def start(config: Config, image: tuple[int, int, int], world: World) -> State:
@@ -65,32 +71,39 @@ def new_optimizer(
     return optimizer
 
 
-def train(config: Config, storage: Storage, dataset: Dataset, heldout: Dataset, state: State, world: World) -> float:
+def train(
+    config: Config,
+    storage: Storage,
+    state: State,
+    world: World,
+    calls: Iterator["Steps"],
+    take: Callable[["Steps"], Totals],
+    evaluate: Callable[[], dict[str, float]],
+) -> float:
     """Train to the last step; returns the held-out accuracy."""
-    take, evaluate = train_steps(config, state, world), evaluation(config, heldout, state, world)
     sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if world.is_chief else ()
     with Telemetry(
         sinks, start=state.step, global_batch=config.global_batch, device_count=world.device_count
     ) as reports:
         totals = tf.zeros(3)
-        for steps in calls(config, dataset, state, world):
+        for steps in calls:
             totals += take(steps)
-            state.step += len(steps.rates)
-            if due(config.log_every, state, config):
+            state.step = steps.end
+            if due(config.log_every, state.step, config):
                 reports.report(state.step, means(totals) | {"learning_rate": steps.rates[-1]})
                 totals = tf.zeros(3)
             with reports.pause():
-                if due(config.checkpoint_every, state, config):
+                if due(config.checkpoint_every, state.step, config):
                     checkpoint.save(state, storage.checkpoints, config.keep, world)
-                if due(config.evaluate_every, state, config) and state.step < config.steps:
+                if due(config.evaluate_every, state.step, config) and state.step < config.steps:
                     reports.evaluation(state.step, evaluate())
         final = evaluate()
         reports.evaluation(state.step, final)
     return final["accuracy"]
 
 
-def due(every: int, state: State, config: Config) -> bool:
-    return state.step % every == 0 or state.step == config.steps
+def due(every: int, step: int, config: Config) -> bool:
+    return step % every == 0 or step == config.steps
 
 
 def until_due(config: Config, step: int) -> int:
@@ -102,24 +115,23 @@ def until_due(config: Config, step: int) -> int:
 class Steps(NamedTuple):
     """What one call takes: consecutive steps, at most `--steps-per-call` of them."""
 
-    batch: (
-        Any  # distributed images (steps per call, samples, height, width, channels) and labels, zeros behind the last
-    )
-    rates: list[float]  # learning rate of each step
+    parts: list[Batch]  # of each device: images (steps per call, samples, height, width, channels) and labels
+    rates: list[float]  # learning rate of each step; behind the last one the parts are filled up with zeros
+    end: int  # how many steps of the run are finished then
 
 
-def calls(config: Config, dataset: Dataset, state: State, world: World) -> Iterator[Steps]:
-    """All steps from the state's on, with each device's part of each global batch."""
+def calls(config: Config, dataset: Dataset, start: int, ranks: range, world_size: int) -> Iterator[Steps]:
+    """All steps from `start` on, with the parts of each global batch for these of `world_size` devices."""
 
     def part(rank: int) -> Iterator[Batch]:
-        return train_batches(dataset, config, start=state.step, rank=rank, world_size=world.device_count)
+        return train_batches(dataset, config, start=start, rank=rank, world_size=world_size)
 
-    step, parts = state.step, zip(*map(part, world.device_ranks), strict=True)
+    step, batches = start, zip(*map(part, ranks), strict=True)
     while step < config.steps:
         rates = [learning_rate(config, i) for i in range(step, step + until_due(config, step))]
-        of_each_device = zip(*islice(parts, len(rates)), strict=True)
-        yield Steps(world.distribute([tensors(stack(taken, config.steps_per_call)) for taken in of_each_device]), rates)
+        of_each_device = zip(*islice(batches, len(rates)), strict=True)
         step += len(rates)
+        yield Steps([stack(taken, config.steps_per_call) for taken in of_each_device], rates, step)
 
 
 def stack(batches: Sequence[Batch], count: int) -> Batch:
@@ -159,18 +171,23 @@ def train_steps(config: Config, state: State, world: World) -> Callable[[Steps],
     @tf.function
     def take(images: Any, labels: Any, rates: tf.Tensor, count: tf.Tensor) -> Totals:
         totals = tf.zeros(3)
-        for i in tf.range(count) if config.steps_per_call > 1 else range(1):  # a loop in the graph, or none at all
+        for i in turns(config, count):
             state.optimizer.learning_rate.assign(rates[i])
             of_step = world.strategy.run(lambda x, y: replica_step(x[i], y[i]), args=(images, labels))  # noqa: B023
             totals += world.strategy.experimental_local_results(of_step)[0]
         return totals
 
-    return lambda steps: take(*steps.batch, *counted(steps.rates, config.steps_per_call))
+    return lambda steps: take(*world.distribute([tensors(part) for part in steps.parts]), *counted(steps.rates, config))
 
 
-def counted(rates: list[float], length: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """The learning rates, filled up with zeros to `length`, and how many they are."""
-    return tf.constant([*rates, *[0.0] * (length - len(rates))]), tf.constant(len(rates))
+def turns(config: Config, count: tf.Tensor) -> Any:
+    """What a compiled function iterates over: a loop in the graph, or, where a call is one step, no loop at all."""
+    return tf.range(count) if config.steps_per_call > 1 else range(1)
+
+
+def counted(rates: list[float], config: Config) -> tuple[tf.Tensor, tf.Tensor]:
+    """The learning rates, filled up with zeros to the steps of a whole call, and how many they are."""
+    return tf.constant([*rates, *[0.0] * (config.steps_per_call - len(rates))]), tf.constant(len(rates))
 
 
 def micro_batches(images: tf.Tensor, labels: tf.Tensor, count: int) -> list[tuple[tf.Tensor, tf.Tensor]]:
