@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,9 +47,21 @@ class Run:
         return self.folder / ".vertex/gcs/b/run"
 
 
-def train(folder: Path, count: int, *flags: str, watch: Callable[[], None] = lambda: None) -> Run:
-    """Train with `count` replicas to the end of the job; `watch` is called again and again meanwhile."""
-    with started(folder, count, *flags) as (process, show):
+def train(
+    folder: Path,
+    count: int,
+    *flags: str,
+    watch: Callable[[], None] = lambda: None,
+    servers: int = 0,
+    options: Sequence[str] = (),
+) -> Run:
+    """Train with `count` replicas to the end of the job; `watch` is called again and again meanwhile.
+
+    Args:
+        servers: replicas of pool 2 with the same command.
+        options: of `launch run`.
+    """
+    with started(folder, count, *flags, servers=servers, options=options) as (process, show):
         deadline = time.monotonic() + DEADLINE
         while process.poll() is None:
             assert time.monotonic() < deadline, f"still running after {DEADLINE:g} s:\n{show.read_text()}"
@@ -61,13 +73,15 @@ def train(folder: Path, count: int, *flags: str, watch: Callable[[], None] = lam
 
 
 @contextlib.contextmanager
-def started(folder: Path, count: int, *flags: str) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
+def started(
+    folder: Path, count: int, *flags: str, servers: int = 0, options: Sequence[str] = ()
+) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
     """The running launcher and the file that its output goes to; nothing outlives the block."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vertex.toml").write_text(SETTINGS)
-    (folder / "job.yaml").write_text(yaml.safe_dump(job(count)))
+    (folder / "job.yaml").write_text(yaml.safe_dump(job(count, servers)))
     show = folder / "shown.txt"
-    command = [sys.executable, "-m", "launch", "run", "job.yaml", "--", *FLAGS, *flags]
+    command = [sys.executable, "-m", "launch", "run", "job.yaml", *options, "--", *FLAGS, *flags]
     with show.open("wb") as output:
         environment = os.environ | {"PYTHONPATH": str(PROJECT)}
         process = subprocess.Popen(
@@ -81,8 +95,8 @@ def started(folder: Path, count: int, *flags: str) -> Iterator[tuple["subprocess
             process.wait()
 
 
-def job(count: int) -> dict[str, Any]:
-    """A CustomJobSpec of one chief and count - 1 workers."""
+def job(count: int, servers: int = 0) -> dict[str, Any]:
+    """A CustomJobSpec of one chief and count - 1 workers, and parameter servers if there are any."""
     pool = {
         "machineSpec": {"machineType": "n1-standard-4"},
         "replicaCount": 1,
@@ -92,7 +106,8 @@ def job(count: int) -> dict[str, Any]:
             "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
         },
     }
-    pools = [pool, pool | {"replicaCount": count - 1}] if count > 1 else [pool]
+    counts = [1, count - 1, servers] if servers else [1, count - 1] if count > 1 else [1]
+    pools = [pool | {"replicaCount": number} for number in counts]
     return {"workerPoolSpecs": pools, "baseOutputDirectory": {"outputUriPrefix": "gs://b/run"}}
 
 

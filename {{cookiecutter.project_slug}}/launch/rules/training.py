@@ -9,7 +9,7 @@ from pathlib import Path
 from launch.faults import did_you_mean
 from launch.rules.containers import Flag, flags, image_of, words
 from launch.rules.rule import Given, Problems, Project, rule
-from launch.spec import Job, Pool
+from launch.spec import CHIEF, Job, Pool
 
 MODULE = "trainer.task"
 CLASSES = ("Config", "Parallelism")  # whose fields are flags
@@ -45,7 +45,7 @@ def _flags(pool: Pool, given: Given) -> list[Flag]:
 def flags_known(job: Job, given: Given) -> Problems:
     """A flag in args is one that the trainer has: a field of Config."""
     fields = given.project.flags
-    for pool in job.training_pools if fields else ():
+    for pool in [pool for pool in job.pools if pool.trains or pool.serves] if fields else ():
         for flag in _flags(pool, given):
             name = flag.name.partition(".")[0].removeprefix("no_")
             if not {name, flag.name} & {*fields, *WITHOUT_FIELD}:
@@ -85,7 +85,9 @@ def batch_even(job: Job, given: Given) -> Problems:
 
 def _batch(job: Job, given: Given) -> tuple[str, int, int]:
     """Where the chief's global batch stands, the batch, 0 if it is unknown, and the GPUs that share it."""
-    world = sum(pool.replica_count * max(pool.accelerator_count, 1) for pool in job.training_pools)
+    coordinates = any(pool.serves for pool in job.pools)  # the chief of parameter servers takes no part of the batch
+    sharing = [pool for pool in job.training_pools if not (coordinates and pool.index == CHIEF)]
+    world = sum(pool.replica_count * max(pool.accelerator_count, 1) for pool in sharing)
     if job.chief is None or not runs_trainer(job.chief, given):
         return "", 0, world
     place, value = job.chief.at(job.chief.task, "args"), given.project.flags.get("global_batch")

@@ -17,8 +17,8 @@ class Parallelism:
     """The flags of Config that say how the work is spread."""
 
     strategy: Literal["multi_worker_mirrored", "parameter_server"] = "multi_worker_mirrored"
-    """All GPUs take each step together; or workers ask parameter servers, each at its own pace. There, a step is as
-    many updates as there are workers, each with the worker's part of the global batch: `--steps` counts samples alike."""
+    """All GPUs take each step together; or each worker updates parameter servers at its own pace, a step being then one
+    update by each part of the global batch, of which there are as many as workers: a run's samples stay the same."""
     model_parallel: int = 1
     """GPUs of each machine over which the model's layers are spread; 1: each GPU has the whole model."""
     steps_per_call: int = 1

@@ -30,7 +30,7 @@ from trainer import checkpoint, strategy, telemetry, train
 from trainer.checkpoint import State
 from trainer.cluster import Cluster
 from trainer.config import Config
-from trainer.data import Batch, Dataset, heldout_batches
+from trainer.data import Dataset, heldout_batches
 from trainer.errors import TrainerError
 from trainer.lifeline import Lifelines, hold
 from trainer.placement import PlacedAdamW
@@ -38,7 +38,7 @@ from trainer.storage import Storage
 from trainer.strategy import World
 from trainer.train import Steps, Totals
 
-MIN_SHARD_BYTES = 256 * 1024  # TensorFlow's own default: smaller pieces cost more messages than they spread load
+MIN_SHARD_BYTES = 32 * 1024  # splits the matrices of every size of the model, and leaves biases and the like whole
 AHEAD = 2  # parts for each worker that are scheduled at once: one at work, one on its way
 LAST_WORDS_SECONDS = 3.0
 MOMENTS = ("_momentum", "_velocity")  # how Keras ends the names of what AdamW keeps for each variable
