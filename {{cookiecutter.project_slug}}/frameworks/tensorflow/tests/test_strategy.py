@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import cluster, data, model, placement, strategy, train
+from trainer import checkpoint, cluster, data, model, placement, strategy, train
 from trainer.config import Config
 from trainer.errors import TrainerError
 from trainer.strategy import World
@@ -65,6 +66,21 @@ def test_each_device_has_the_variables_and_the_moments_of_its_layers() -> None:
         assert placement.device_of(moment) == placement.device_of(variable)
 
 
+def test_a_checkpoint_does_not_depend_on_the_devices_of_the_layers(tmp_path: Path) -> None:
+    mirrored = World(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), 0, 1)
+    spread = World(tf.distribute.MirroredStrategy(["CPU:0"]), 0, 1, layer_devices=["CPU:0", "CPU:1"])
+    for writer, reader in ((mirrored, spread), (spread, mirrored)):
+        folder = tmp_path / str(len(writer.layer_devices))
+        written = train.start(CONFIG, (8, 8, 1), writer)
+        written.step = 7
+        checkpoint.save(written, folder, 1, writer)
+        read = train.start(replace(CONFIG, seed=1), (8, 8, 1), reader)
+        checkpoint.restore(read, folder, reader)
+        assert read.step == 7
+        for ours, theirs in zip(read.model.get_weights(), written.model.get_weights(), strict=True):
+            assert np.array_equal(ours, theirs)
+
+
 def test_layers_are_split_evenly_and_in_order() -> None:
     assert placement.even(5, ["a", "b"]) == ["a", "a", "a", "b", "b"]
     assert placement.even(4, ["a", "b", "c"]) == ["a", "a", "b", "c"]
@@ -94,6 +110,18 @@ def test_the_optimizer_does_not_sum_gradients_a_second_time() -> None:
     # Adam's first moment is 0.1 x the gradient that arrived.
     moments = [np.asarray(v) for v in optimizer.variables if "momentum" in v.path]
     assert moments[0] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(("precision", "policy"), [("auto", "float32"), ("bfloat16", "mixed_bfloat16")])
+def test_the_precision_is_the_flag_s_and_bfloat16_of_itself_only_on_gpus_that_have_it(
+    precision: str, policy: str
+) -> None:
+    before = keras.config.dtype_policy()
+    try:
+        strategy.compute_in(precision, gpus=())
+        assert keras.config.dtype_policy().name == policy
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def test_a_reducer_is_not_in_the_cluster_that_the_strategy_waits_for() -> None:

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from trainer.cluster import Cluster, Node
 from trainer.errors import TrainerError
+from trainer.telemetry import warn
 
 BEAT_SECONDS = 1.0
 RETRY_SECONDS = 0.2
@@ -138,6 +139,8 @@ class Lifelines:
             self._stop(f"{line.name}, a parameter server, is gone, and its variables with it")
         else:
             del self._held[line.name]
+            if self._all_here.is_set() and not self._over.is_set():
+                warn(f"{line.name} is gone; the others do its part until it comes back")
 
     def _beat(self) -> None:
         now = time.monotonic()

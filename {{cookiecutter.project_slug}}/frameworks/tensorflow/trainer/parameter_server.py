@@ -14,6 +14,7 @@ stays that of every other strategy. Its network has to carry them: 32 Gbps are 6
 """
 
 import contextlib
+import logging
 import os
 import time
 from collections import deque
@@ -50,6 +51,7 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> Non
     Raises:
         TrainerError: a worker or a parameter server does not start, or what they do fails.
     """
+    tf.get_logger().setLevel(logging.CRITICAL)  # it would tell of a lost worker in ten lines; the lifelines take one
     heldout = Dataset(shards, "heldout")
     alone = World(tf.distribute.get_strategy(), rank=0, size=1)
     with Lifelines(cluster, config.collective_timeout, give_up) as lines, told_by(lines):
