@@ -464,6 +464,12 @@ CASES = [
         ("containerSpec.args[0]", "no flag --stepz", "did you mean --steps?"),
     ),
     Case(
+        "flag-unknown",
+        {P2: SERVERS | {"containerSpec": TASK | {"args": ["--stepz", "100"]}}},
+        {P2: SERVERS},
+        ("workerPoolSpecs[2].containerSpec.args[0]", "no flag --stepz"),
+    ),
+    Case(
         "batch-small",
         {f"{P0}.containerSpec.args": ["--global-batch", "16"]},
         {f"{P0}.containerSpec.args": ["--global-batch", "32"]},
@@ -474,6 +480,12 @@ CASES = [
         {f"{P0}.containerSpec.args": ["--global_batch=80"]},
         {f"{P0}.containerSpec.args": ["--global_batch=96"]},
         ("80 does not divide among 32 GPUs", "use 64 or 96"),
+    ),
+    Case(  # the chief of parameter servers takes no part of the batch
+        "batch-uneven",
+        {f"{P0}.machineSpec": CPU, P2: SERVERS, f"{P0}.containerSpec.args": ["--global_batch=64"]},
+        {f"{P0}.machineSpec": CPU, P2: SERVERS, f"{P0}.containerSpec.args": ["--global_batch=72"]},
+        ("64 does not divide among 24 GPUs", "use 48 or 72"),
     ),
     # tuning
     tuning("study-counts", {"maxTrialCount": 0}, {"maxTrialCount": 3}, "maxTrialCount", "1 or more"),

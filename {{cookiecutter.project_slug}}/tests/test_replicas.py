@@ -173,6 +173,12 @@ def test_arguments_are_added_to_what_trains_and_to_nothing_else() -> None:
     assert started(original)["workerpool0-0"].command[-2:] == ("--steps", "5")
 
 
+def test_arguments_reach_parameter_servers_too() -> None:
+    everyone = started(with_arguments(job(CHIEF, CHIEF, WORKERS), ["--size", "base"]))
+    assert {replica.command[-2:] for replica in everyone.values()} == {("--size", "base")}
+    assert len(everyone) == 4
+
+
 def test_no_arguments_change_nothing() -> None:
     original = job(CHIEF | {"containerSpec": {"imageUri": "image"}}, WORKERS)
     assert with_arguments(original, ()).spec == original.spec
