@@ -19,6 +19,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> Non
     tf.get_logger().setLevel(logging.CRITICAL)  # it would tell of a lost worker in ten lines; the lifelines take one
     heldout = Dataset(shards, "heldout")
     alone = World(tf.distribute.get_strategy(), rank=0, size=1)
-    with Lifelines(cluster, config.collective_timeout, give_up) as lines, told_by(lines):
+    with Lifelines(cluster, config.collective_timeout, give_up) as lines, lifelines_first():
         lines.wait_for_all()
         with lines.patience():
             servers = tf.distribute.ParameterServerStrategy(
@@ -65,9 +66,11 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> Non
         state = train.start(config, heldout[0].image.shape, alone)
         checkpoint.restore(state, storage.checkpoints, alone)
         team = Team(config, state, servers, len(cluster.nodes) - 1, lines)
-        telemetry.say(f"training on {team.size} workers with {len(cluster.servers)} parameter servers")
+        telemetry.say(f"training on {team}, with {counted(len(cluster.servers), 'parameter server')}")
         calls = train.calls(config, Dataset(shards, "train"), state.step, range(team.size), team.size)
-        accuracy = train.train(config, storage, state, alone, calls, team.take, lambda: team.evaluate(heldout))
+        with train.reports(config, storage, state, alone, team.device_count) as reports:
+            evaluate = partial(team.evaluate, heldout)
+            accuracy = train.train(config, storage, state, alone, reports, calls, team.take, evaluate)
         train.finish(config, storage, state, heldout, accuracy)
 
 
@@ -112,12 +115,12 @@ def give_up(why: str) -> None:
 
 
 @contextlib.contextmanager
-def told_by(lines: Lifelines) -> Iterator[None]:
+def lifelines_first() -> Iterator[None]:
     """Let the lifelines, which know who is lost, speak before TensorFlow, which only knows that something is."""
     try:
         yield
     except tf.errors.OpError as error:
-        time.sleep(LAST_WORDS_SECONDS)
+        time.sleep(LAST_WORDS_SECONDS)  # within it they end the process, if that was why
         raise TrainerError(f"the workers and parameter servers failed: {error.message.partition(chr(10))[0]}") from None
 
 
@@ -147,6 +150,16 @@ class Team:
             self._optimizer = train.new_optimizer(config, self._pieces, PlacedAdamW)
         self._push()
         self._take, self._score = self._functions()
+
+    @property
+    def device_count(self) -> int:
+        """Over all workers."""
+        return self.size * len(self._devices)
+
+    def __str__(self) -> str:
+        """`3 workers of 8 GPUs`"""
+        kind = self._devices[0].partition(":")[0]
+        return f"{counted(self.size, 'worker')} of {counted(len(self._devices), kind)}"
 
     def take(self, steps: Steps) -> Totals:
         """Give out the parts of these steps; returns the totals of what has come back meanwhile.
@@ -242,6 +255,10 @@ class Team:
             theirs = iter(moments(self._optimizer, name))
             for mine, weight in zip(moments(ours, name), self._weights, strict=True):
                 yield mine, [*islice(theirs, len(pieces(weight)))]
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def pieces(weight: Any) -> list[Any]:

@@ -32,7 +32,8 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> Non
     checkpoint.restore(state, storage.checkpoints, world)
     steps = calls(config, Dataset(shards, "train"), state.step, world.device_ranks, world.device_count)
     take, evaluate = train_steps(config, state, world), evaluation(config, heldout, state, world)
-    accuracy = train(config, storage, state, world, steps, take, evaluate)
+    with reports(config, storage, state, world, world.device_count) as telling:
+        accuracy = train(config, storage, state, world, telling, steps, take, evaluate)
     if world.is_chief:
         finish(config, storage, state, heldout, accuracy)
     # A chief that leaves first looks like a failure to the others.
@@ -71,34 +72,37 @@ def new_optimizer(
     return optimizer
 
 
+def reports(config: Config, storage: Storage, state: State, world: World, device_count: int) -> Telemetry:
+    """Where the run reports to; `device_count` are those that share a global batch."""
+    sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if world.is_chief else ()
+    return Telemetry(sinks, start=state.step, global_batch=config.global_batch, device_count=device_count)
+
+
 def train(
     config: Config,
     storage: Storage,
     state: State,
     world: World,
+    reports: Telemetry,
     calls: Iterator["Steps"],
     take: Callable[["Steps"], Totals],
     evaluate: Callable[[], dict[str, float]],
 ) -> float:
     """Train to the last step; returns the held-out accuracy."""
-    sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if world.is_chief else ()
-    with Telemetry(
-        sinks, start=state.step, global_batch=config.global_batch, device_count=world.device_count
-    ) as reports:
-        totals = tf.zeros(3)
-        for steps in calls:
-            totals += take(steps)
-            state.step = steps.end
-            if due(config.log_every, state.step, config):
-                reports.report(state.step, means(totals) | {"learning_rate": steps.rates[-1]})
-                totals = tf.zeros(3)
-            with reports.pause():
-                if due(config.checkpoint_every, state.step, config):
-                    checkpoint.save(state, storage.checkpoints, config.keep, world)
-                if due(config.evaluate_every, state.step, config) and state.step < config.steps:
-                    reports.evaluation(state.step, evaluate())
-        final = evaluate()
-        reports.evaluation(state.step, final)
+    totals = tf.zeros(3)
+    for steps in calls:
+        totals += take(steps)
+        state.step = steps.end
+        if due(config.log_every, state.step, config):
+            reports.report(state.step, means(totals) | {"learning_rate": steps.rates[-1]})
+            totals = tf.zeros(3)
+        with reports.pause():
+            if due(config.checkpoint_every, state.step, config):
+                checkpoint.save(state, storage.checkpoints, config.keep, world)
+            if due(config.evaluate_every, state.step, config) and state.step < config.steps:
+                reports.evaluation(state.step, evaluate())
+    final = evaluate()
+    reports.evaluation(state.step, final)
     return final["accuracy"]
 
 
