@@ -1,6 +1,7 @@
 """The run of one process, readable top to bottom."""
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -125,8 +126,19 @@ class Steps(NamedTuple):
 
 
 def calls(config: Config, dataset: Dataset, start: int, ranks: range, world_size: int) -> Iterator[Steps]:
-    """All steps from `start` on, with the parts of each global batch for these of `world_size` devices."""
+    """All steps from `start` on, with the parts of each global batch for these of `world_size` devices.
 
+    The next call's are read while the present one computes.
+    """
+    with ThreadPoolExecutor(1) as reader:
+        steps = _calls(config, dataset, start, ranks, world_size)
+        read = reader.submit(next, steps, None)
+        while (now := read.result()) is not None:
+            read = reader.submit(next, steps, None)
+            yield now
+
+
+def _calls(config: Config, dataset: Dataset, start: int, ranks: range, world_size: int) -> Iterator[Steps]:
     def part(rank: int) -> Iterator[Batch]:
         return train_batches(dataset, config, start=start, rank=rank, world_size=world_size)
 
