@@ -117,7 +117,7 @@ def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
     """The same job with these arguments added where it trains, and where the chief's program has another role."""
     extended = replace(job, spec=CustomJobSpec(job.spec))
     for pool in extended.pools:
-        if pool.trains or _program(pool) == _program(extended.pools[0]):
+        if pool.trains or pool.serves or _program(pool) == _program(extended.pools[0]):
             task = pool.spec.python_package_spec if pool.task == "pythonPackageSpec" else pool.spec.container_spec
             task.args.extend(arguments)
     return extended

@@ -69,6 +69,11 @@ class Pool:
         return REDUCER_IMAGE in self.spec.container_spec.image_uri
 
     @property
+    def serves(self) -> bool:
+        """True for parameter servers: pool 2 with another program than the reduction server."""
+        return self.index == REDUCERS and not self.reduces
+
+    @property
     def replica_count(self) -> int:
         return self.spec.replica_count
 

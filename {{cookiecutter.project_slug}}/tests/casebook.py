@@ -493,6 +493,12 @@ CASES = [
         {f"{P0}.containerSpec.args": ["--global_batch=96"]},
         ("80 does not divide among 32 GPUs", "use 64 or 96"),
     ),
+    Case(  # the chief of parameter servers takes no part of the batch
+        "batch-uneven",
+        {f"{P0}.machineSpec": CPU, P2: SERVERS, f"{P0}.containerSpec.args": ["--global_batch=64"]},
+        {f"{P0}.machineSpec": CPU, P2: SERVERS, f"{P0}.containerSpec.args": ["--global_batch=72"]},
+        ("64 does not divide among 24 GPUs", "use 48 or 72"),
+    ),
     # tuning
     tuning("study-counts", {"maxTrialCount": 0}, {"maxTrialCount": 3}, "maxTrialCount", "1 or more"),
     tuning("study-counts", {"parallelTrialCount": 0}, {"parallelTrialCount": 1}, "parallelTrialCount"),

@@ -8,7 +8,7 @@ import pytest
 
 from launch.emulator.resources import search
 from launch.replicas import Replica, replicas, with_arguments
-from launch.spec import Job, TuningJob, load
+from launch.spec import REDUCERS, Job, TuningJob, load
 from trainer.cluster import Cluster, from_env
 from trainer.config import parse
 from trainer.storage import from_env as storage_from_env
@@ -53,19 +53,19 @@ def test_training_replicas_agree_on_one_contiguous_ranking_with_one_chief(path: 
 
 @pytest.mark.parametrize("ignored", ["TF_CONFIG", "CLUSTER_SPEC"])
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.name)
-def test_every_replica_sees_the_same_nodes_and_no_reducer_among_them(path: Path, ignored: str) -> None:
+def test_every_replica_sees_the_same_nodes_and_none_of_pool_2_among_them(path: Path, ignored: str) -> None:
     seen = views(path, ignored)
     (nodes,) = {cluster.nodes for _, cluster in seen}
     assert [node.name for node in nodes] == [replica.name for replica, _ in seen if replica.trains]
-    reducers = [replica.name for replica, _ in seen if replica.reduces]
-    assert all([node.name for node in cluster.reducers] == reducers for _, cluster in seen)
-    assert not any(cluster.trains for replica, cluster in seen if replica.reduces)
+    servers = [replica.name for replica, _ in seen if replica.pool == REDUCERS]
+    assert all([node.name for node in cluster.servers] == servers for _, cluster in seen)
+    assert not any(cluster.trains for replica, cluster in seen if replica.pool == REDUCERS)
 
 
 @pytest.mark.parametrize("path", [path for path in JOBS if job_in(path).reducers], ids=lambda path: path.name)
 def test_a_job_with_reducers_shows_them_to_the_trainer(path: Path) -> None:
     _, cluster = views(path, "TF_CONFIG")[0]
-    assert len(cluster.reducers) >= 1
+    assert len(cluster.servers) >= 1
 
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.name)

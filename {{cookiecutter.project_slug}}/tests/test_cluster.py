@@ -57,7 +57,7 @@ def test_every_training_replica_finds_its_own_rank_in_the_same_list() -> None:
 
 def test_reducers_and_evaluators_are_known_and_never_counted() -> None:
     cluster = from_env(cluster_spec(FULL))
-    assert names(cluster.reducers) == ["workerpool2-0", "workerpool2-1"]
+    assert names(cluster.servers) == ["workerpool2-0", "workerpool2-1"]
     assert names(cluster.evaluators) == ["workerpool3-0"]
     assert len(cluster.nodes) == 3
 
@@ -98,7 +98,7 @@ def test_without_tuning_there_is_no_trial() -> None:
 def test_an_empty_pool_and_an_absent_one_are_the_same(workers: dict[str, Any]) -> None:
     cluster = from_env(cluster_spec({CHIEF: ["a:2222"], REDUCERS: ["c:2222"], **workers}))
     assert names(cluster.nodes) == ["workerpool0-0"]
-    assert names(cluster.reducers) == ["workerpool2-0"]
+    assert names(cluster.servers) == ["workerpool2-0"]
 
 
 def test_one_machine_is_a_cluster_of_one_with_an_address_of_its_own() -> None:
@@ -136,7 +136,7 @@ def test_tf_config_says_the_same_as_cluster_spec() -> None:
 def test_reducers_that_tf_config_lists_as_ps_never_count() -> None:
     cluster = from_env(tf_config({"chief": ["a:2222"], "ps": ["c:2222", "d:2222"]}))
     assert names(cluster.nodes) == ["workerpool0-0"]
-    assert names(cluster.reducers) == ["workerpool2-0", "workerpool2-1"]
+    assert names(cluster.servers) == ["workerpool2-0", "workerpool2-1"]
 
 
 def test_an_evaluator_that_tf_config_does_not_list_knows_its_name_and_does_not_train() -> None:

@@ -179,6 +179,12 @@ def test_arguments_are_not_added_to_another_program() -> None:
     assert everyone["workerpool2-0"].command == ()
 
 
+def test_arguments_reach_parameter_servers_too() -> None:
+    everyone = started(with_arguments(job(CHIEF, CHIEF, WORKERS), ["--size", "base"]))
+    assert {replica.command[-2:] for replica in everyone.values()} == {("--size", "base")}
+    assert len(everyone) == 4
+
+
 def test_no_arguments_change_nothing() -> None:
     original = job(CHIEF | {"containerSpec": {"imageUri": "image"}}, WORKERS)
     assert with_arguments(original, ()).spec == original.spec

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -24,11 +25,15 @@ def clusters(count: int, addresses: list[str] | None = None) -> list[Cluster]:
     return [Cluster(nodes, node.name) for node in nodes]
 
 
-def call(cluster: Cluster, delay: float = 0, timeout: float = TIMEOUT) -> str:
+def names(cluster: Cluster) -> list[str]:
+    return [node.name for node in cluster.nodes]
+
+
+def call(cluster: Cluster, delay: float = 0, timeout: float = TIMEOUT, servers: tuple[Node, ...] = ()) -> str:
     """What one replica learns: "" if all are here."""
     time.sleep(delay)
     try:
-        rollcall.call(cluster, timeout)
+        rollcall.call(cluster, timeout, servers)
     except RollcallError as error:
         return str(error)
     return ""
@@ -118,9 +123,18 @@ def test_two_jobs_that_are_mixed_are_told_so_at_once() -> None:
 
 
 def test_who_does_not_train_is_not_expected_and_told_so() -> None:
-    reducer = Cluster(name="workerpool2-0", reducers=(Node("workerpool2-0", "localhost:1"),))
+    reducer = Cluster(name="workerpool2-0", servers=(Node("workerpool2-0", "localhost:1"),))
     with pytest.raises(ClusterError, match="workerpool2-0: only pools 0 and 1 train"):
         rollcall.call(reducer, TIMEOUT)
+
+
+def test_servers_that_take_part_are_waited_for_and_named_like_the_others() -> None:
+    chief, worker = clusters(2)
+    servers = tuple(Node(f"workerpool2-{i}", address) for i, address in enumerate(free_addresses(2)))
+    chief, worker, server = (replace(chief, name=name, servers=servers) for name in (*names(chief), servers[0].name))
+    with ThreadPoolExecutor(3) as pool:
+        told = [*pool.map(lambda one: call(one, servers=servers), (chief, worker, server))]
+    assert all(text.startswith("rollcall: workerpool2-1 is absent; 3 of 4 are here") for text in told)
 
 
 RUBBISH: dict[str, Callable[[socket.socket], object]] = {

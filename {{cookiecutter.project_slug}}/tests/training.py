@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,10 +50,22 @@ class Run:
 
 
 def train(
-    folder: Path, count: int, *flags: str, watch: Callable[[], None] = lambda: None, evaluated: bool = False
+    folder: Path,
+    count: int,
+    *flags: str,
+    watch: Callable[[], None] = lambda: None,
+    servers: int = 0,
+    evaluated: bool = False,
+    options: Sequence[str] = (),
 ) -> Run:
-    """Train with `count` replicas to the end of the job; `watch` is called again and again meanwhile."""
-    with started(folder, count, *flags, evaluated=evaluated) as (process, show):
+    """Train with `count` replicas to the end of the job; `watch` is called again and again meanwhile.
+
+    Args:
+        servers: replicas of pool 2 with the same command.
+        evaluated: whether there is a replica of pool 3 with the same command.
+        options: of `launch run`.
+    """
+    with started(folder, count, *flags, servers=servers, evaluated=evaluated, options=options) as (process, show):
         deadline = time.monotonic() + DEADLINE
         while process.poll() is None:
             assert time.monotonic() < deadline, f"still running after {DEADLINE:g} s:\n{show.read_text()}"
@@ -66,14 +78,14 @@ def train(
 
 @contextlib.contextmanager
 def started(
-    folder: Path, count: int, *flags: str, evaluated: bool = False
+    folder: Path, count: int, *flags: str, servers: int = 0, evaluated: bool = False, options: Sequence[str] = ()
 ) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
     """The running launcher and the file that its output goes to; nothing outlives the block."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vertex.toml").write_text(SETTINGS)
-    (folder / "job.yaml").write_text(yaml.safe_dump(job(count, evaluated)))
+    (folder / "job.yaml").write_text(yaml.safe_dump(job(count, servers, evaluated)))
     show = folder / "shown.txt"
-    command = [sys.executable, "-m", "launch", "run", "job.yaml", "--", *FLAGS, *flags]
+    command = [sys.executable, "-m", "launch", "run", "job.yaml", *options, "--", *FLAGS, *flags]
     with show.open("wb") as output:
         environment = os.environ | {"PYTHONPATH": str(PROJECT)}
         process = subprocess.Popen(
@@ -87,8 +99,8 @@ def started(
             process.wait()
 
 
-def job(count: int, evaluated: bool = False) -> dict[str, Any]:
-    """A CustomJobSpec of one chief and count - 1 workers, with an evaluator if it is to be evaluated."""
+def job(count: int, servers: int = 0, evaluated: bool = False) -> dict[str, Any]:
+    """A CustomJobSpec of one chief and count - 1 workers; parameter servers and an evaluator if wanted."""
     pool = {
         "machineSpec": {"machineType": "n1-standard-4"},
         "replicaCount": 1,
@@ -98,9 +110,10 @@ def job(count: int, evaluated: bool = False) -> dict[str, Any]:
             "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
         },
     }
-    pools = [pool, pool | {"replicaCount": count - 1}] if count > 1 else [pool]
-    if evaluated:
-        pools += [{}] * (3 - len(pools)) + [pool]
+    counts = [1, count - 1, servers, int(evaluated)]
+    pools = [pool | {"replicaCount": number} if number else {} for number in counts]
+    while not pools[-1]:
+        pools.pop()
     return {"workerPoolSpecs": pools, "baseOutputDirectory": {"outputUriPrefix": "gs://b/run"}}
 
 

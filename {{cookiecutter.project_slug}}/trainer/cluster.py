@@ -1,7 +1,8 @@
 """Who trains, in which order, and which replica this is: CLUSTER_SPEC (or TF_CONFIG) -> Cluster.
 
 Vertex AI names four worker pools by position: 0 the chief, 1 the workers, 2 reducers or parameter
-servers, 3 evaluators. Only pools 0 and 1 train. `RANK` and `WORLD_SIZE` are never read: on Vertex
+servers, 3 evaluators. Only pools 0 and 1 train. Reducers run Google's image; parameter servers run our
+command, and what tells them apart is a flag of it. `RANK` and `WORLD_SIZE` are never read: on Vertex
 they count machines, not processes.
 Source: Vertex AI documentation, "Distributed training", CLUSTER_SPEC and TF_CONFIG, mid 2026.
 """
@@ -14,10 +15,10 @@ from typing import Any
 
 from trainer.errors import TrainerError
 
-CHIEF, WORKERS, REDUCERS, EVALUATORS = POOLS = ("workerpool0", "workerpool1", "workerpool2", "workerpool3")
+CHIEF, WORKERS, SERVERS, EVALUATORS = POOLS = ("workerpool0", "workerpool1", "workerpool2", "workerpool3")
 
 # Older runtimes call the chief "master"; both are the one replica of pool 0.
-POOL_OF_ROLE = {"chief": CHIEF, "master": CHIEF, "worker": WORKERS, "ps": REDUCERS, "evaluator": EVALUATORS}
+POOL_OF_ROLE = {"chief": CHIEF, "master": CHIEF, "worker": WORKERS, "ps": SERVERS, "evaluator": EVALUATORS}
 
 
 class ClusterError(TrainerError):
@@ -51,7 +52,7 @@ class Cluster:
 
     nodes: tuple[Node, ...] = (Node("workerpool0-0", "localhost:29500"),)
     name: str = "workerpool0-0"
-    reducers: tuple[Node, ...] = ()
+    servers: tuple[Node, ...] = ()  # pool 2: reducers or parameter servers
     evaluators: tuple[Node, ...] = ()
     trial: str = ""  # id of the tuning trial, if this job is one
 
@@ -137,7 +138,7 @@ def _cluster(key: str, pools: dict[str, tuple[Node, ...]], pool: str, index: int
     nodes = pools[CHIEF] + pools[WORKERS]
     if not nodes:
         raise ClusterError(f"{key}: cluster lists no chief and no worker; expected at least one that trains")
-    return Cluster(nodes, pools[pool][index].name, pools[REDUCERS], pools[EVALUATORS], trial)
+    return Cluster(nodes, pools[pool][index].name, pools[SERVERS], pools[EVALUATORS], trial)
 
 
 def _object(key: str, text: str) -> dict[str, Any]:

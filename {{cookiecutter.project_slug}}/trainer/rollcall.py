@@ -11,7 +11,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from trainer.cluster import Cluster, Node
@@ -26,35 +26,39 @@ class RollcallError(TrainerError):
     """Not all replicas came; the text names the absent ones by pool and index."""
 
 
-def call(cluster: Cluster, timeout: float) -> None:
-    """Return once every training replica has checked in.
+def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = ()) -> None:
+    """Return once every replica that takes part has checked in.
+
+    Args:
+        servers: those that take part though they do not train; the same on every replica.
 
     Raises:
         RollcallError: somebody is absent after `timeout` seconds, or describes another cluster.
-        ClusterError: this replica does not train.
+        ClusterError: this replica takes no part.
     """
-    rank, began = cluster.rank, time.monotonic()
-    if len(cluster.nodes) == 1:
+    began, everyone = time.monotonic(), (*cluster.nodes, *servers)
+    leads = not any(node.name == cluster.name for node in servers) and cluster.rank == 0
+    if len(everyone) == 1:
         return
     deadline = began + timeout
-    problem = _lead(cluster, deadline) if rank == 0 else _check_in(cluster, deadline)
+    problem = _lead(cluster, everyone, deadline) if leads else _check_in(cluster, everyone, deadline)
     if problem:
         raise RollcallError(f"rollcall: {problem} (waited {time.monotonic() - began:.0f} s)")
 
 
-def _lead(cluster: Cluster, deadline: float) -> str:
+def _lead(cluster: Cluster, everyone: Sequence[Node], deadline: float) -> str:
     """The chief's part: collect, then answer all; returns the problem, empty if there is none."""
-    expected = {node.name for node in cluster.nodes[1:]}
+    expected = {node.name for node in everyone[1:]}
     present: dict[str, socket.socket] = {}
     problem = ""
     with _listen(cluster.chief, len(expected)) as server, _Callers(server) as callers:
         while (missing := expected - present.keys()) and not problem:
             if time.monotonic() > deadline:
-                problem = _absent(cluster, missing)
+                problem = _absent(everyone, missing)
             for connection, message in callers.heard(deadline - time.monotonic()):
                 name = str(message.get("name"))
                 present[name] = connection
-                if message.get("nodes") != [node.address for node in cluster.nodes]:
+                if message.get("nodes") != [node.address for node in everyone]:
                     problem = f"{name} describes another cluster than {cluster.name}; are two jobs mixed?"
         for connection in present.values():
             _send(connection, {"problem": problem})
@@ -119,14 +123,14 @@ def _listen(node: Node, backlog: int) -> socket.socket:
         raise RollcallError(f"rollcall: cannot listen at {node.address}, the chief's address: {error}") from None
 
 
-def _check_in(cluster: Cluster, deadline: float) -> str:
+def _check_in(cluster: Cluster, everyone: Sequence[Node], deadline: float) -> str:
     """A worker's part: say who is here, return the chief's verdict."""
     problem = f"{cluster.chief.name}, the chief, is absent at {cluster.chief.address}"
     while time.monotonic() < deadline:
         try:
             address, patience = (cluster.chief.host, cluster.chief.port), max(deadline - time.monotonic(), 0.1)
             with socket.create_connection(address, timeout=min(patience, 5)) as connection:
-                _send(connection, {"name": cluster.name, "nodes": [node.address for node in cluster.nodes]})
+                _send(connection, {"name": cluster.name, "nodes": [node.address for node in everyone]})
                 connection.settimeout(max(deadline - time.monotonic(), 0) + ANSWER_SECONDS)
                 verdict = _receive(connection)
                 if "problem" in verdict:
@@ -138,10 +142,10 @@ def _check_in(cluster: Cluster, deadline: float) -> str:
     return problem
 
 
-def _absent(cluster: Cluster, names: set[str]) -> str:
-    listed = [node.name for node in cluster.nodes if node.name in names]
+def _absent(everyone: Sequence[Node], names: set[str]) -> str:
+    listed = [node.name for node in everyone if node.name in names]
     verb = "is" if len(listed) == 1 else "are"
-    return f"{', '.join(listed)} {verb} absent; {len(cluster.nodes) - len(listed)} of {len(cluster.nodes)} are here"
+    return f"{', '.join(listed)} {verb} absent; {len(everyone) - len(listed)} of {len(everyone)} are here"
 
 
 def _send(connection: socket.socket, message: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from google.cloud.aiplatform_v1.types import ReservationAffinity
 
 from launch.rules.rule import REFUSED, Given, Problems, rule
-from launch.spec import REDUCERS, Job
+from launch.spec import Job
 
 
 @rule(
@@ -123,7 +123,7 @@ def spot_resumes(job: Job, given: Given) -> Problems:
 )
 def restarts_together(job: Job, given: Given) -> Problems:
     """Replicas that sum gradients restart together; only parameter servers survive the loss of one."""
-    scheduling, servers = job.spec.scheduling, any(pool.index == REDUCERS and not pool.reduces for pool in job.pools)
+    scheduling, servers = job.spec.scheduling, any(pool.serves for pool in job.pools)
     several = sum(pool.replica_count for pool in job.training_pools) > 1
     if several and not (servers or scheduling.restart_job_on_worker_restart or scheduling.disable_retries):
         fault = "is not true, so a replica that restarts comes back alone, and the others fail"

@@ -9,7 +9,7 @@ from pathlib import Path
 from launch.faults import did_you_mean
 from launch.rules.containers import Flag, flags, image_of, words
 from launch.rules.rule import Given, Problems, Project, rule
-from launch.spec import EVALUATORS, Job, Pool
+from launch.spec import CHIEF, EVALUATORS, Job, Pool
 
 MODULE = "trainer.task"
 CLASSES = ("Config", "Parallelism")  # whose fields are flags
@@ -100,7 +100,9 @@ def one_evaluator(job: Job, given: Given) -> Problems:
 
 def _batch(job: Job, given: Given) -> tuple[str, int, int]:
     """Where the chief's global batch stands, the batch, 0 if it is unknown, and the GPUs that share it."""
-    world = sum(pool.replica_count * max(pool.accelerator_count, 1) for pool in job.training_pools)
+    coordinates = any(pool.serves for pool in job.pools)  # the chief of parameter servers takes no part of the batch
+    sharing = [pool for pool in job.training_pools if not (coordinates and pool.index == CHIEF)]
+    world = sum(pool.replica_count * max(pool.accelerator_count, 1) for pool in sharing)
     if job.chief is None or not runs_trainer(job.chief, given):
         return "", 0, world
     place, value = job.chief.at(job.chief.task, "args"), given.project.flags.get("global_batch")

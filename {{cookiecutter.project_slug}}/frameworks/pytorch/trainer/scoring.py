@@ -1,6 +1,5 @@
 """Scores one checkpoint: what an evaluator does, in one process and on one device, without a process group."""
 
-import warnings
 from pathlib import Path
 
 import torch
@@ -17,8 +16,6 @@ def scorer(config: Config, shards: Path) -> Score:
     Raises:
         TrainerError: there is no held-out shard, or, when called, the checkpoint is of another model.
     """
-    # Without a group the reader supposes that one process is meant, which is so.
-    warnings.filterwarnings("ignore", "torch.distributed is disabled")
     heldout = Dataset(shards, "heldout")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     net = train.new_model(config, heldout[0].image.shape).to(device).eval()

@@ -1,6 +1,8 @@
 """What --describe says is what a real step on the CPU has."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
 
 import keras
 import numpy as np
@@ -10,6 +12,8 @@ import tensorflow as tf
 from trainer import sizing, train
 from trainer.config import Config
 
+Precision = Literal["auto", "float32", "bfloat16"]
+
 IMAGE = (8, 8, 1)
 CONFIG = Config()
 
@@ -17,7 +21,7 @@ CONFIG = Config()
 def test_parameters_gradients_and_moments_are_those_of_a_real_step() -> None:
     description = sizing.describe(CONFIG, IMAGE)
     net = train.new_model(CONFIG, IMAGE)  # in float32: the policy is what it was
-    optimizer = train.new_optimizer(CONFIG, net)
+    optimizer = train.new_optimizer(CONFIG, net.trainable_variables)
     with tf.GradientTape() as tape:
         total = tf.reduce_sum(net(np.ones((3, *IMAGE), np.float32)))
     gradients = tape.gradient(total, net.trainable_variables)
@@ -25,6 +29,15 @@ def test_parameters_gradients_and_moments_are_those_of_a_real_step() -> None:
     assert description.gradient_bytes == sum(gradient.numpy().nbytes for gradient in gradients)
     moments = [v.numpy() for v in optimizer.variables if v.path.endswith(("_momentum", "_velocity"))]
     assert description.optimizer_bytes == sum(moment.nbytes for moment in moments)
+
+
+@pytest.mark.parametrize(
+    ("precision", "said"), [("auto", "bfloat16"), ("bfloat16", "bfloat16"), ("float32", "float32")]
+)
+def test_the_precision_is_the_one_of_the_flag(precision: Precision, said: str) -> None:
+    description = sizing.describe(replace(CONFIG, precision=precision), IMAGE)
+    assert description.precision == said
+    assert (description.weight_copy_bytes < description.parameter_bytes / 100) == (said == "float32")
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])

@@ -1,29 +1,31 @@
 """The step on a machine with two devices, and who is in the cluster."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import cluster, data, strategy, train
+from trainer import checkpoint, cluster, data, model, placement, strategy, train
 from trainer.config import Config
+from trainer.errors import TrainerError
 from trainer.strategy import World
 
 CONFIG = Config(global_batch=10, steps=12, warmup=3)
 
 
-def losses(folder: Path, devices: list[str], config: Config) -> list[float]:
-    """The loss of each step on these devices of one machine."""
-    world = World(tf.distribute.MirroredStrategy(devices), rank=0, size=1)
+def losses(folder: Path, devices: list[str], config: Config, layers: Sequence[str] = ("",)) -> list[float]:
+    """The mean loss of each call on these devices of one machine."""
+    world = World(tf.distribute.MirroredStrategy(devices), rank=0, size=1, layer_devices=layers)
     state = train.start(config, (8, 8, 1), world)
-    step = train.train_step(config, state, world)
+    take = train.train_steps(config, state, world)
     dataset = data.Dataset(folder, "train")
-    found = []
-    for batch in train.batches(config, dataset, state, world):
-        found.append(train.means(step(batch, 1e-3))["loss"])
-        state.step += 1
-    return found
+    calls = train.calls(config, dataset, 0, world.device_ranks, world.device_count)
+    return [train.means(take(steps))["loss"] for steps in calls]
 
 
 @pytest.fixture(scope="module")
@@ -47,21 +49,71 @@ def test_micro_batches_change_nothing_but_memory(folder: Path) -> None:
     assert parts == pytest.approx(whole, abs=1e-5)
 
 
-def test_the_optimizer_does_not_sum_gradients_a_second_time() -> None:
-    world = World(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), rank=0, size=1)
-    with world.strategy.scope():
-        variable = tf.Variable([0.0])
-        optimizer = strategy.AdamW(1.0)
-        optimizer.build([variable])
-    world.strategy.run(lambda: optimizer.apply([tf.constant([2.0])], [variable]))
-    # Adam's first moment is 0.1 x the gradient that arrived.
-    moments = [np.asarray(v) for v in optimizer.variables if "momentum" in v.path]
-    assert moments[0] == pytest.approx(0.2)
+def test_layers_on_two_devices_take_the_steps_of_one_device(folder: Path) -> None:
+    config = replace(CONFIG, steps=50)
+    mirrored = losses(folder, ["CPU:0"], config)
+    spread = losses(folder, ["CPU:0"], replace(config, micro_batches=2), layers=["CPU:0", "CPU:1"])
+    assert spread == pytest.approx(mirrored, abs=1e-4)
+
+
+def test_each_device_has_the_variables_and_the_moments_of_its_layers() -> None:
+    world = World(tf.distribute.MirroredStrategy(["CPU:0"]), 0, 1, layer_devices=["CPU:0", "CPU:1"])
+    state = train.start(CONFIG, (8, 8, 1), world)
+    layers = [one for one in state.model.layers if one.trainable_variables]
+    devices = [{placement.device_of(v)[-5:] for v in one.trainable_variables} for one in layers]
+    assert devices == [{"CPU:0"}] * 3 + [{"CPU:1"}] * 3  # patches and two blocks, two blocks and the head
+    moments = [v for v in state.optimizer.variables if v.path.endswith("_velocity")]
+    for moment, variable in zip(moments, state.model.trainable_variables, strict=True):
+        assert placement.device_of(moment) == placement.device_of(variable)
+
+
+def test_a_checkpoint_does_not_depend_on_the_devices_of_the_layers(tmp_path: Path) -> None:
+    mirrored = World(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), 0, 1)
+    spread = World(tf.distribute.MirroredStrategy(["CPU:0"]), 0, 1, layer_devices=["CPU:0", "CPU:1"])
+    for writer, reader in ((mirrored, spread), (spread, mirrored)):
+        folder = tmp_path / str(len(writer.layer_devices))
+        written = train.start(CONFIG, (8, 8, 1), writer)
+        written.step = 7
+        checkpoint.save(written, folder, 1, writer)
+        read = train.start(replace(CONFIG, seed=1), (8, 8, 1), reader)
+        checkpoint.restore(read, folder, reader)
+        assert read.step == 7
+        for ours, theirs in zip(read.model.get_weights(), written.model.get_weights(), strict=True):
+            assert np.array_equal(ours, theirs)
+
+
+def test_layers_are_split_evenly_and_in_order() -> None:
+    assert placement.even(5, ["a", "b"]) == ["a", "a", "a", "b", "b"]
+    assert placement.even(4, ["a", "b", "c"]) == ["a", "a", "b", "c"]
+    with pytest.raises(TrainerError, match="--model-parallel is 5, must be at most the 4 blocks of tiny"):
+        model.build("tiny", (8, 8, 1), patch=2, classes=10, devices=["CPU:0"] * 5)
+
+
+def test_several_steps_in_one_call_are_the_same_steps(folder: Path) -> None:
+    """A call ends where a report is due, and a shorter one is filled up."""
+    one = losses(folder, ["CPU:0"], CONFIG)
+    config = replace(CONFIG, steps_per_call=5, log_every=8)
+    means = losses(folder, ["CPU:0"], config)
+    bounds = [0, 5, 8, 12]
+    assert means == pytest.approx([np.mean(one[a:b]) for a, b in pairwise(bounds)], abs=1e-5)
+
+
+@pytest.mark.parametrize(("precision", "policy"), [("auto", "float32"), ("bfloat16", "mixed_bfloat16")])
+def test_the_precision_is_the_flag_s_and_bfloat16_of_itself_only_on_gpus_that_have_it(
+    precision: str, policy: str
+) -> None:
+    before = keras.config.dtype_policy()
+    try:
+        strategy.compute_in(precision, gpus=())
+        assert keras.config.dtype_policy().name == policy
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def test_a_reducer_is_not_in_the_cluster_that_the_strategy_waits_for() -> None:
     spec = '{"cluster": {"workerpool0": ["a:1"], "workerpool1": ["b:1"], "workerpool2": ["c:1"]}, "task": %s}'
     worker = cluster.from_env({"CLUSTER_SPEC": spec % '{"type": "workerpool1", "index": 0}'})
-    resolver = strategy.resolver(worker)
+    resolver = strategy.resolver(worker, gpus=2)
     assert resolver.cluster_spec().as_dict() == {"chief": ["a:1"], "worker": ["b:1"]}
     assert (resolver.task_type, resolver.task_id) == ("worker", 0)
+    assert resolver.num_accelerators() == {"GPU": 2}

@@ -37,6 +37,16 @@ def test_the_losses_do_not_depend_on_the_number_of_processes(count: int, alone: 
 
 
 @pytest.mark.slow
+def test_the_losses_do_not_depend_on_the_devices_that_the_layers_are_on(alone: Run, tmp_path: Path) -> None:
+    """Two machines, each with the layers of one model on two devices."""
+    spread = train(tmp_path, 2, *STEPS, "--model-parallel", "2", "--micro-batches", "2")
+    assert spread.code == 0, spread.output
+    assert "training on 4 x CPU" in spread.output
+    assert len(spread.losses) == 50
+    assert spread.losses == pytest.approx(alone.losses, abs=1e-4)
+
+
+@pytest.mark.slow
 def test_the_exported_model_is_where_vertex_wants_it(alone: Run) -> None:
     assert (alone.output_folder / "model/saved_model.pb").exists()
     assert any((alone.output_folder / "logs").iterdir())

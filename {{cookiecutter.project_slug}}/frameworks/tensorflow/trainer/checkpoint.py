@@ -51,7 +51,7 @@ def restore(state: State, root: Path, world: World) -> None:
         return
     folder = sealed.numbered(root, step)
     try:
-        with world.strategy.scope():
+        with world.scope():
             state.objects().read(str(folder / PREFIX)).assert_consumed()
     except (AssertionError, ValueError, tf.errors.OpError) as error:
         raise TrainerError(

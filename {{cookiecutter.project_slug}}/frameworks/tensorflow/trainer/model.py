@@ -5,12 +5,14 @@ place of a class token, no dropout. Layer normalization, never batch normalizati
 average its moving statistics over the workers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 from keras import layers, ops
 
+from trainer import placement
 from trainer.errors import TrainerError
 
 
@@ -83,19 +85,38 @@ class Patches(layers.Layer):
         return self.embed(ops.reshape(tiles, (-1, rows * columns, self.patch**2 * channels))) + self.position
 
 
-def build(size: str, image: tuple[int, int, int], patch: int, classes: int) -> keras.Model:
+class Head(layers.Layer):
+    """(n, tokens, width) -> logits (n, classes), in float32 also where the rest computes in bfloat16."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.norm = layers.LayerNormalization(epsilon=1e-5)
+        self.out = layers.Dense(classes, dtype="float32")
+
+    def call(self, x: Any) -> Any:
+        return self.out(ops.mean(self.norm(x), axis=1))
+
+
+def build(
+    size: str, image: tuple[int, int, int], patch: int, classes: int, devices: Sequence[str] = ("",)
+) -> keras.Model:
     """A model from images (n, height, width, channels) in [0, 1] to logits (n, classes).
 
+    Args:
+        devices: those of this machine over which the blocks are spread, by TensorFlow's names; "" leaves it to
+            TensorFlow, as a strategy that copies the model to every device wants it.
+
     Raises:
-        TrainerError: the patch does not divide the image.
+        TrainerError: the patch does not divide the image, or there are more devices than blocks.
     """
     if image[0] % patch or image[1] % patch:
         raise TrainerError(f"--patch is {patch}, must divide the image of {image[0]} x {image[1]} pixels")
     shape = SIZES[size]
+    if len(devices) > shape.depth:
+        raise TrainerError(f"--model-parallel is {len(devices)}, must be at most the {shape.depth} blocks of {size}")
+    first, *others = placement.even(shape.depth, devices)
     images = keras.Input(image)
-    x = Patches(patch, shape.width)(images)
-    for _ in range(shape.depth):
-        x = Block(shape.width, shape.heads)(x)
-    x = ops.mean(layers.LayerNormalization(epsilon=1e-5)(x), axis=1)
-    # Logits in float32, also where the rest computes in bfloat16.
-    return keras.Model(images, layers.Dense(classes, dtype="float32")(x))
+    x = placement.call_on(first, Patches(patch, shape.width), images)
+    for device in (first, *others):
+        x = placement.call_on(device, Block(shape.width, shape.heads), x)
+    return keras.Model(images, placement.call_on(devices[-1], Head(classes), x))

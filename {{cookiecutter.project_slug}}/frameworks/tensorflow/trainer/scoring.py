@@ -17,7 +17,7 @@ def scorer(config: Config, shards: Path) -> Score:
     Raises:
         TrainerError: there is no held-out shard, or, when called, the checkpoint is of another model.
     """
-    strategy.set_up_gpus()
+    strategy.compute_in(config.precision, strategy.set_up_gpus())
     heldout = Dataset(shards, "heldout")
     net = train.new_model(config, heldout[0].image.shape)
     # The strategy that TensorFlow has without one: this process and its first device.

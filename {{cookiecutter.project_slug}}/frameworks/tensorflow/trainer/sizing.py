@@ -26,7 +26,7 @@ def describe(config: Config, image: Image) -> Description:
     Raises:
         TrainerError: the flags and the image give no model.
     """
-    with computing_in(PRECISION):
+    with computing_in("float32" if config.precision == "float32" else PRECISION):
         description = _describe(config, image)
     with computing_in("float32"):
         exact = _describe(config, image)
@@ -53,7 +53,7 @@ def _describe(config: Config, image: Image) -> Description:
         forward = graph.get_operations()
         gradients = tape.gradient(total, net.trainable_variables)
         backward = graph.get_operations()[len(forward) :]
-        optimizer = train.new_optimizer(config, net)
+        optimizer = train.new_optimizer(config, net.trainable_variables)
     copies, activations = kept_bytes(forward, backward, images.op)
     return Description(
         parameters=net.count_params(),

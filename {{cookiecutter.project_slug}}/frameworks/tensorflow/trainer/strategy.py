@@ -1,5 +1,6 @@
 """Cluster -> tf.distribute strategy. Each machine runs one process, which drives all its GPUs."""
 
+import contextlib
 import faulthandler
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +10,10 @@ import keras
 import tensorflow as tf
 
 from trainer.cluster import Cluster
+from trainer.config import Config
 from trainer.errors import TrainerError
 
-# Fewer, larger all-reduces are what Reduction Server and the 100 Gbps network want.
-BYTES_PER_PACK = 64 * 2**20
-
+MIB = 2**20
 PRECISION = "mixed_bfloat16"  # of the forward pass, on GPUs that have it; weights and gradients stay float32
 
 
@@ -24,6 +24,15 @@ class World:
     strategy: tf.distribute.Strategy
     rank: int
     size: int
+    layer_devices: Sequence[str] = ("",)  # over which each machine spreads its one model; "": each device has its own
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """Where the variables are made: those of a model that is spread are no copies, and have a device each."""
+        return contextlib.nullcontext() if self.spreads_layers else self.strategy.scope()
+
+    @property
+    def spreads_layers(self) -> bool:
+        return len(self.layer_devices) > 1
 
     @property
     def is_chief(self) -> bool:
@@ -38,7 +47,7 @@ class World:
         """`16 x NVIDIA A100-SXM4-40GB`"""
         gpus = tf.config.list_physical_devices("GPU")
         name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU") if gpus else "CPU"
-        return f"{self.device_count} x {name}"
+        return f"{self.device_count * len(self.layer_devices)} x {name}"
 
     @property
     def device_ranks(self) -> range:
@@ -73,8 +82,30 @@ class AdamW(keras.optimizers.AdamW):
         return grads_and_vars
 
 
-def build(cluster: Cluster, timeout: float) -> World:
-    """Join the other machines; the process ends if they do not come within `timeout` seconds.
+def build(config: Config, cluster: Cluster) -> World:
+    """Join the other machines; the process ends if they do not come within `--collective-timeout` seconds.
+
+    Raises:
+        TrainerError: the image is made for GPUs, and none or not enough are usable.
+    """
+    gpus = usable_gpus(cluster)
+    devices = layer_devices(config.model_parallel, gpus, cluster)
+    compute_in(config.precision, gpus)
+    options = tf.distribute.experimental.CommunicationOptions(
+        bytes_per_pack=config.bytes_per_pack * MIB,
+        timeout_seconds=config.collective_timeout,
+        implementation=tf.distribute.experimental.CommunicationImplementation[("NCCL" if gpus else "RING")],
+    )
+    replicas = min(len(gpus), 1) if len(devices) > 1 else len(gpus)
+    # TensorFlow waits without a limit, and holds Python's lock meanwhile; this watchdog needs none.
+    faulthandler.dump_traceback_later(config.collective_timeout, exit=True)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver(cluster, replicas), options)
+    faulthandler.cancel_dump_traceback_later()
+    return World(strategy, cluster.rank, len(cluster.nodes), devices)
+
+
+def usable_gpus(cluster: Cluster) -> list[tf.config.PhysicalDevice]:
+    """Those of this machine.
 
     Raises:
         TrainerError: the image is made for GPUs, and none is usable.
@@ -82,25 +113,38 @@ def build(cluster: Cluster, timeout: float) -> World:
     gpus = set_up_gpus()
     if tf.test.is_built_with_cuda() and not gpus and not cluster.chief.is_local:
         raise TrainerError(f"{cluster.name}: no usable GPU, but this image is made for GPUs; look at the driver")
-    options = tf.distribute.experimental.CommunicationOptions(
-        bytes_per_pack=BYTES_PER_PACK,
-        timeout_seconds=timeout,
-        implementation=tf.distribute.experimental.CommunicationImplementation[("NCCL" if gpus else "RING")],
-    )
-    # TensorFlow waits without a limit, and holds Python's lock meanwhile; this watchdog needs none.
-    faulthandler.dump_traceback_later(timeout, exit=True)
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver(cluster), options)
-    faulthandler.cancel_dump_traceback_later()
-    return World(strategy, cluster.rank, len(cluster.nodes))
+    return gpus
+
+
+def layer_devices(count: int, gpus: Sequence[tf.config.PhysicalDevice], cluster: Cluster) -> Sequence[str]:
+    """The devices for `--model-parallel`; on a machine without GPUs the CPU is divided into as many.
+
+    Raises:
+        TrainerError: the machine has fewer GPUs.
+    """
+    if count == 1:
+        return ("",)
+    if gpus:
+        if len(gpus) < count:
+            raise TrainerError(f"--model-parallel is {count}, must be at most the {len(gpus)} GPUs of {cluster.name}")
+        return [f"GPU:{i}" for i in range(count)]
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    if len(tf.config.get_logical_device_configuration(cpu) or ()) < count:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    return [f"CPU:{i}" for i in range(count)]
+
+
+def compute_in(precision: str, gpus: Sequence[tf.config.PhysicalDevice]) -> None:
+    """Set the type of the forward pass: `auto` is bfloat16 where the GPUs have it."""
+    if precision == "bfloat16" or (precision == "auto" and gpus and has_bfloat16(gpus[0])):
+        keras.config.set_dtype_policy(PRECISION)
 
 
 def set_up_gpus() -> list[tf.config.PhysicalDevice]:
-    """This machine's GPUs: they take memory as they need it, and compute in bfloat16 if they can."""
+    """The GPUs of this machine, told to take memory as they need it; none is no fault."""
     gpus: list[tf.config.PhysicalDevice] = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
-    if gpus and has_bfloat16(gpus[0]):
-        keras.config.set_dtype_policy(PRECISION)
     return gpus
 
 
@@ -109,14 +153,22 @@ def has_bfloat16(gpu: tf.config.PhysicalDevice) -> bool:
     return tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0)) >= (8, 0)
 
 
-def resolver(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """The chief and the workers, and nobody else: a reducer in this list would be waited for, for ever."""
+def resolver(cluster: Cluster, gpus: int) -> tf.distribute.cluster_resolver.ClusterResolver:
+    """The chief and the workers, and nobody else: a reducer in this list would be waited for, for ever.
+
+    Args:
+        gpus: of each machine, one model on each. This resolver counts none itself: unsaid, the CPU would train.
+    """
+    gpu_counts = {"GPU": gpus}
     if len(cluster.nodes) == 1:
-        return tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec({}))
+        return tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({}), num_accelerators=gpu_counts
+        )
     chief, *workers = (node.address for node in cluster.nodes)
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"chief": [chief], "worker": workers}),
         task_type="worker" if cluster.rank else "chief",
         task_id=max(cluster.rank - 1, 0),
+        num_accelerators=gpu_counts,
         rpc_layer="grpc",
     )

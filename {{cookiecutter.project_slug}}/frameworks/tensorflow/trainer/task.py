@@ -9,7 +9,10 @@ from trainer import cluster as clusters
 from trainer import config as configs
 from trainer import data, description, rollcall
 from trainer import storage as storages
+from trainer.cluster import Cluster, Node
+from trainer.config import Config
 from trainer.errors import TrainerError
+from trainer.storage import Storage
 from trainer.telemetry import say
 
 
@@ -17,6 +20,7 @@ def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
     """One replica's run, or what it would need; returns its exit code."""
     # TensorFlow reads these when it is imported, so that is done only below.
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # a lost peer is an error at once, not after retries
     environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # on a CPU: the same sums in the same order
     try:
         config = configs.parse([word for word in argv if word != description.FLAG])
@@ -37,15 +41,51 @@ def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
             with data.shards(config.data, storage) as shards:
                 evaluator.run(config, storage, scoring.scorer(config, shards))
             return 0
-        rollcall.call(cluster, config.rollcall_timeout or (60 if storage.emulated else 600))
-        from trainer import train
-
-        with data.shards(config.data, storage) as shards:
-            train.run(config, cluster, storage, shards)
+        rollcall.call(cluster, config.rollcall_timeout or (60 if storage.emulated else 600), servers(config, cluster))
+        run(config, cluster, storage)
     except TrainerError as error:
         say(str(error), "ERROR")
         return 1
     return 0
+
+
+def servers(config: Config, cluster: Cluster) -> tuple[Node, ...]:
+    """The parameter servers, which take part and do not train; reducers, in the same pool, run another program.
+
+    Raises:
+        TrainerError: the flags and the pools do not fit each other.
+    """
+    if config.strategy == "parameter_server":
+        if not cluster.servers or len(cluster.nodes) < 2:
+            raise TrainerError(
+                "--strategy parameter_server needs workers in pool 1 and parameter servers in pool 2, all with this"
+                " command; jobs/parameter-server.yaml has both"
+            )
+        return cluster.servers
+    if any(node.name == cluster.name for node in cluster.servers):
+        raise TrainerError(
+            f"{cluster.name}: only pools 0 and 1 train; give every pool --strategy parameter_server if this one holds"
+            " parameter servers, and no command if it holds reducers, whose image has one"
+        )
+    return ()
+
+
+def run(config: Config, cluster: Cluster, storage: Storage) -> None:
+    """This replica's part."""
+    if config.strategy == "parameter_server" and cluster.name != cluster.chief.name:
+        from trainer import parameter_server
+
+        parameter_server.serve(config, cluster)
+        return
+    with data.shards(config.data, storage) as shards:
+        if config.strategy == "parameter_server":
+            from trainer import parameter_server
+
+            parameter_server.run(config, cluster, storage, shards)
+        else:
+            from trainer import train
+
+            train.run(config, cluster, storage, shards)
 
 
 def stop(*_: object) -> None:

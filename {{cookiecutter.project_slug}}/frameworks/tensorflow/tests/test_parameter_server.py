@@ -1,0 +1,99 @@
+"""Parameter servers, for real: accuracy, the loss of a worker and of a server, checkpoints for all strategies."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.training import eventually, processes, train
+from trainer import task
+from trainer.cluster import Cluster, Node
+from trainer.config import Config
+from trainer.errors import TrainerError
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+SERVED = ("--strategy", "parameter_server")
+CHIEF, WORKER, SERVER = (Node(f"workerpool{pool}-0", "h:1") for pool in range(3))
+
+
+def kill_after_checkpoint(folder: Path, pool: str, step: int) -> Callable[[], None]:
+    """Kills replica 0 of this pool once, as soon as that checkpoint is whole."""
+    seal = folder / f".vertex/gcs/b/run/checkpoints/step-{step:09d}/sealed.json"
+    victims: list[int] = []
+
+    def kill() -> None:
+        if not victims and seal.exists():
+            victims.extend(processes(f'"{pool}", "index": 0', "trainer.task", str(folder)))
+            os.kill(max(victims), signal.SIGKILL)  # the newest: the trainer, not what started it
+
+    return kill
+
+
+@linux
+@pytest.mark.slow
+def test_a_lost_worker_comes_back_and_the_accuracy_is_that_of_mirrored_training(tmp_path: Path) -> None:
+    flags = [
+        "--global-batch",
+        "96",
+        "--warmup",
+        "50",
+        "--steps",
+        "200",
+        "--log-every",
+        "50",
+        "--checkpoint-every",
+        "50",
+    ]
+    mirrored = train(tmp_path / "mirrored", 1, *flags)
+    folder = tmp_path / "served"
+    kill = kill_after_checkpoint(folder, "workerpool1", 50)
+    served = train(folder, 3, *SERVED, *flags, servers=1, options=["--restarts"], watch=kill)
+    assert served.code == 0, served.output
+    assert "workerpool1-0 is gone; the others do its part until it comes back" in served.output
+    assert "workerpool1-0 was ended by SIGKILL (exit code 137); it starts again, restart 1 of 5" in served.output
+    assert "resumed" not in served.output  # the chief went on
+    assert [report["step"] for report in served.reports if "train/loss" in report] == [50, 100, 150, 200]
+    accuracies = [run.reports[-1]["accuracy"] for run in (mirrored, served)]
+    assert accuracies[1] == pytest.approx(accuracies[0], abs=0.04)
+    assert eventually(lambda: not processes("CLUSTER_SPEC", str(folder)))
+
+
+@linux
+@pytest.mark.slow
+def test_a_lost_parameter_server_ends_the_run_and_every_strategy_resumes_it(tmp_path: Path) -> None:
+    flags = ("--checkpoint-every", "20", "--steps")
+    kill = kill_after_checkpoint(tmp_path, "workerpool2", 20)
+    broken = train(tmp_path, 2, *SERVED, *flags, "2000", servers=2, watch=kill)
+    assert broken.code == 1
+    assert (
+        "workerpool2-0, a parameter server, is gone, and its variables with it; the next run resumes" in broken.output
+    )
+    assert "Traceback" not in broken.output
+    assert eventually(lambda: not processes("CLUSTER_SPEC", str(tmp_path)))
+
+    last = max(report["step"] for report in broken.reports if "train/loss" in report) // 20 * 20
+    mirrored = train(tmp_path, 1, *flags, str(last + 40))
+    assert f"resumed at step {last}" in mirrored.output
+    served = train(tmp_path, 2, *SERVED, *flags, str(last + 60), servers=2)
+    assert served.code == 0, served.output
+    assert f"resumed at step {last + 40}" in served.output
+    assert mirrored.losses[0] < broken.losses[0] - 0.2
+    assert served.losses[0] < mirrored.losses[0]
+
+
+def test_a_run_with_parameter_servers_needs_workers_and_servers() -> None:
+    config = Config(strategy="parameter_server")
+    for lacking in (Cluster(), Cluster((CHIEF, WORKER)), Cluster((CHIEF,), servers=(SERVER,))):
+        with pytest.raises(TrainerError, match="needs workers in pool 1 and parameter servers in pool 2"):
+            task.servers(config, lacking)
+    assert task.servers(config, Cluster((CHIEF, WORKER), servers=(SERVER,))) == (SERVER,)
+
+
+def test_pool_2_is_told_what_it_lacks_when_it_runs_the_trainer_without_the_flag() -> None:
+    reducers = Cluster((CHIEF, WORKER), SERVER.name, (SERVER,))
+    with pytest.raises(TrainerError, match="workerpool2-0: only pools 0 and 1 train; give every pool --strategy param"):
+        task.servers(Config(), reducers)
+    assert task.servers(Config(), Cluster((CHIEF, WORKER), servers=(SERVER,))) == ()

@@ -1,0 +1,250 @@
+"""Who is still there, while the chief coordinates: a connection from every worker and parameter server to the chief.
+
+Servers of TensorFlow never end by themselves, and a lost one is noticed late or never. So each holds a connection to
+the chief's own address, where the roll call was. The chief says every second that it lives, and they answer; what the
+chief says last is that it has finished. The system closes the connections of a process that ends, however it ends.
+
+A line is a JSON object. The first one of a connection is the same as in the roll call, so that a worker which Vertex
+starts again passes its roll call here.
+"""
+
+import contextlib
+import json
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+from trainer.cluster import Cluster, Node
+from trainer.errors import TrainerError
+from trainer.telemetry import warn
+
+BEAT_SECONDS = 1.0
+RETRY_SECONDS = 0.2
+GO = b'{"problem": ""}\n'  # the roll call's answer
+BEAT, FINISHED = b"{}\n", b'{"finished": true}\n'
+LONGEST_LINE = 1 << 20  # bytes
+
+
+class Lifelines:
+    """The chief's end: a thread that hears everybody, and calls `fail` with a sentence when the run cannot go on.
+
+    That is when a parameter server is lost, when no worker is left, or when nothing comes of what is waited for,
+    each as soon as it is known, at the latest after `timeout` seconds. The loss of a worker is survived.
+    """
+
+    def __init__(self, cluster: Cluster, timeout: float, fail: Callable[[str], None]) -> None:
+        self._servers = {node.name for node in cluster.servers}
+        self._workers = {node.name for node in cluster.nodes[1:]}
+        self._timeout = timeout
+        self._fail = fail
+        self._held: dict[str, _Line] = {}
+        self._lines: set[_Line] = set()
+        self._alone_since: float | None = None
+        self._patience: float | None = None  # when what is waited for has to be there
+        self._all_here, self._over = threading.Event(), threading.Event()
+        self._selector = selectors.DefaultSelector()
+        self._listener = _listen(cluster.chief)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def wait_for_all(self) -> None:
+        """Return when every worker and every parameter server serves.
+
+        Raises:
+            TrainerError: somebody does not in time.
+        """
+        if not self._all_here.wait(self._timeout):
+            absent = sorted((self._servers | self._workers) - self._held.keys())
+            raise TrainerError(f"{', '.join(absent)} passed the roll call, but did not start to serve")
+
+    @contextlib.contextmanager
+    def patience(self) -> Iterator[None]:
+        """What is done meanwhile waits for others; it must not take longer than the timeout."""
+        self._patience = time.monotonic() + self._timeout
+        yield
+        self._patience = None
+
+    def __enter__(self) -> "Lifelines":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Say that the run has finished, and hang up; after an error the system does, so that the chief ends first."""
+        self._over.set()
+        self._thread.join(2 * BEAT_SECONDS)
+        if kind:
+            return
+        for line in self._held.values():
+            line.send(FINISHED)
+        for line in self._held.values():
+            line.drain()  # closing with an answer unread would take back what was said last
+        for line in self._lines:
+            line.connection.close()
+        self._listener.close()
+
+    def _watch(self) -> None:
+        next_beat = time.monotonic()
+        while not self._over.is_set():
+            for key, _ in self._selector.select(BEAT_SECONDS / 4):
+                if key.fileobj is self._listener:
+                    self._accept()
+                else:
+                    self._hear(key.data)
+            if time.monotonic() >= next_beat:
+                next_beat += BEAT_SECONDS
+                self._beat()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # hung up already
+            connection, _ = self._listener.accept()
+            line = _Line(connection)
+            self._lines.add(line)
+            self._selector.register(connection, selectors.EVENT_READ, line)
+
+    def _hear(self, line: "_Line") -> None:
+        for message in line.received():
+            if message is None:
+                self._hung_up(line)
+            elif "name" in message:
+                self._greet(line, message)
+
+    def _greet(self, line: "_Line", message: dict[str, Any]) -> None:
+        name = str(message["name"])
+        if (name in self._held and name in self._servers) or name not in self._servers | self._workers:
+            # A parameter server that was started again has lost its variables: it has to wait for the next chief.
+            self._hung_up(line)
+            return
+        line.send(GO)
+        if "holds" in message:
+            line.name = name
+            self._held[name] = line
+            if self._held.keys() == self._servers | self._workers:
+                self._all_here.set()
+
+    def _hung_up(self, line: "_Line") -> None:
+        if line not in self._lines:  # it hung up twice
+            return
+        self._selector.unregister(line.connection)
+        line.connection.close()
+        self._lines.discard(line)
+        if self._held.get(line.name) is not line:
+            return
+        if line.name in self._servers:
+            self._stop(f"{line.name}, a parameter server, is gone, and its variables with it")
+        else:
+            del self._held[line.name]
+            if self._all_here.is_set() and not self._over.is_set():
+                warn(f"{line.name} is gone; the others do its part until it comes back")
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        for name, line in list(self._held.items()):
+            line.send(BEAT)
+            if now - line.heard > self._timeout:
+                if name in self._servers:
+                    self._stop(f"{name}, a parameter server, has been silent for {self._timeout:.0f} s")
+                self._hung_up(line)
+        if self._workers & self._held.keys() or not self._all_here.is_set():
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = now
+        elif now - self._alone_since > self._timeout:
+            self._stop(f"all workers are gone, and none came back within {self._timeout:.0f} s")
+        if self._patience is not None and now > self._patience:
+            self._stop(f"no worker finished a step within {self._timeout:.0f} s")
+
+    def _stop(self, why: str) -> None:
+        if not self._over.is_set():
+            self._over.set()
+            self._fail(why)
+
+
+class _Line:
+    """One connection, and whose it is as soon as it says so."""
+
+    def __init__(self, connection: socket.socket, timeout: float = BEAT_SECONDS) -> None:
+        connection.settimeout(timeout)
+        self.connection = connection
+        self.name = ""
+        self.heard = time.monotonic()
+        self._rest = b""
+
+    def send(self, line: bytes) -> None:
+        with contextlib.suppress(OSError):  # gone: reading says so, too
+            self.connection.sendall(line)
+
+    def drain(self) -> None:
+        """Read until the peer has hung up, or says nothing for a while."""
+        with contextlib.suppress(OSError):
+            while self.connection.recv(1 << 16):
+                pass
+
+    def received(self) -> Iterator[dict[str, Any] | None]:
+        """The messages that are whole; at the end None if the peer is gone, or speaks otherwise."""
+        try:
+            part = self.connection.recv(1 << 16)
+        except OSError:
+            part = b""
+        self.heard = time.monotonic()
+        *lines, self._rest = (self._rest + part).split(b"\n")
+        messages = [_parsed(line) for line in lines]
+        yield from messages
+        if None not in messages and (not part or len(self._rest) > LONGEST_LINE):
+            yield None
+
+
+def hold(cluster: Cluster, timeout: float) -> None:
+    """Hold the line until the chief has finished.
+
+    Raises:
+        TrainerError: it ended otherwise, or has been silent for `timeout` seconds.
+    """
+    chief = cluster.chief
+    with _connected(chief, timeout) as connection:
+        line = _Line(connection, timeout)
+        line.send(json.dumps({"name": cluster.name, "holds": True}).encode() + b"\n")
+        while True:
+            silent_since = time.monotonic()
+            for message in line.received():
+                if message is None:
+                    silent = time.monotonic() - silent_since >= timeout
+                    what = f"has been silent for {timeout:.0f} s" if silent else "ended before the training did"
+                    raise TrainerError(f"{chief.name}, the chief, {what}")
+                if "finished" in message:
+                    return
+                line.send(BEAT)
+
+
+def _connected(chief: Node, timeout: float) -> socket.socket:
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return socket.create_connection((chief.host, chief.port), timeout=5)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise TrainerError(f"{chief.name}, the chief, does not listen at {chief.address}") from None
+            time.sleep(RETRY_SECONDS)
+
+
+def _listen(chief: Node) -> socket.socket:
+    """At the chief's port; on every interface in a cluster, where a machine may call itself 127.0.1.1."""
+    host = chief.host if chief.is_local else ""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, chief.port), family=family, backlog=128)
+    except OSError as error:
+        raise TrainerError(f"cannot listen at {chief.address}, the chief's address: {error}") from None
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) else None

@@ -1,0 +1,282 @@
+"""Training with parameter servers: they hold the variables, workers compute gradients, the chief coordinates.
+
+Workers take no step together. Each fetches the variables, computes the gradient of its part of a global batch and
+sends it to the servers, which update their variables at once; meanwhile the others do the same. So nobody waits for
+the slowest, and a worker that is lost only slows the run down: its part is given to another one, and when Vertex has
+started it again it takes part again. What a lost parameter server held is gone: the chief then ends the run with an
+error, and the next one resumes from the checkpoint.
+
+A step of W workers is W updates, each of a W-th of the global batch at a W-th of the learning rate. So as many steps
+read as many samples and go about as far as if all updated together; they are not the same numbers every time.
+
+The chief reads the data and sends it with the work: servers of TensorFlow run no Python, and the order of the samples
+stays that of every other strategy. Its network has to carry them: 32 Gbps are 6,600 images of 224 x 224 x 3 a second.
+"""
+
+import contextlib
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer import checkpoint, strategy, telemetry, train
+from trainer.checkpoint import State
+from trainer.cluster import Cluster
+from trainer.config import Config
+from trainer.data import Dataset, heldout_batches
+from trainer.errors import TrainerError
+from trainer.lifeline import Lifelines, hold
+from trainer.placement import PlacedAdamW
+from trainer.storage import Storage
+from trainer.strategy import World
+from trainer.train import Steps, Totals
+
+MIN_SHARD_BYTES = 32 * 1024  # splits the matrices of every size of the model, and leaves biases and the like whole
+AHEAD = 2  # parts for each worker that are scheduled at once: one at work, one on its way
+LAST_WORDS_SECONDS = 3.0
+MOMENTS = ("_momentum", "_velocity")  # how Keras ends the names of what AdamW keeps for each variable
+
+
+def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> None:
+    """The chief's part: share out the work, save, evaluate, export.
+
+    Raises:
+        TrainerError: a worker or a parameter server does not start, or what they do fails.
+    """
+    tf.get_logger().setLevel(logging.CRITICAL)  # it would tell of a lost worker in ten lines; the lifelines take one
+    heldout = Dataset(shards, "heldout")
+    alone = World(tf.distribute.get_strategy(), rank=0, size=1)
+    with Lifelines(cluster, config.collective_timeout, give_up) as lines, lifelines_first():
+        lines.wait_for_all()
+        with lines.patience():
+            servers = tf.distribute.ParameterServerStrategy(
+                resolver(cluster),
+                tf.distribute.experimental.partitioners.MinSizePartitioner(MIN_SHARD_BYTES, len(cluster.servers)),
+            )
+        strategy.compute_in(config.precision, gpus=())
+        state = train.start(config, heldout[0].image.shape, alone)
+        checkpoint.restore(state, storage.checkpoints, alone)
+        team = Team(config, state, servers, len(cluster.nodes) - 1, lines)
+        telemetry.say(f"training on {team}, with {counted(len(cluster.servers), 'parameter server')}")
+        calls = train.calls(config, Dataset(shards, "train"), state.step, range(team.size), team.size)
+        with train.reports(config, storage, state, alone, team.device_count) as reports:
+            evaluate = partial(team.evaluate, heldout)
+            accuracy = train.train(config, storage, state, alone, reports, calls, team.take, evaluate)
+        train.finish(config, storage, state, heldout, accuracy)
+
+
+def serve(config: Config, cluster: Cluster) -> None:
+    """The part of a worker or a parameter server: do what the chief says until it has finished.
+
+    Raises:
+        TrainerError: the chief ended before the training did, or has been silent for too long.
+    """
+    is_worker = cluster.trains
+    if is_worker:
+        strategy.usable_gpus(cluster)
+    options = tf.compat.v1.ConfigProto()
+    options.gpu_options.allow_growth = True
+    # A server with fewer threads than peers that wait for it can come to a standstill.
+    options.inter_op_parallelism_threads = max(os.cpu_count() or 1, len(cluster.nodes) + 1)
+    _server = tf.distribute.Server(
+        addresses(cluster),
+        job_name="worker" if is_worker else "ps",
+        task_index=cluster.rank - 1 if is_worker else [one.name for one in cluster.servers].index(cluster.name),
+        protocol="grpc",
+        config=options,
+    )
+    hold(cluster, config.collective_timeout)
+
+
+def addresses(cluster: Cluster) -> tf.train.ClusterSpec:
+    """The workers and the parameter servers; the chief, who calls and is never called, is not among them."""
+    return tf.train.ClusterSpec(
+        {"worker": [node.address for node in cluster.nodes[1:]], "ps": [node.address for node in cluster.servers]}
+    )
+
+
+def resolver(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(addresses(cluster), rpc_layer="grpc")
+
+
+def give_up(why: str) -> None:
+    """End at once: TensorFlow would go on waiting."""
+    telemetry.say(f"{why}; the next run resumes from the last checkpoint", "ERROR")
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def lifelines_first() -> Iterator[None]:
+    """Let the lifelines, which know who is lost, speak before TensorFlow, which only knows that something is."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        time.sleep(LAST_WORDS_SECONDS)  # within it they end the process, if that was why
+        raise TrainerError(f"the workers and parameter servers failed: {error.message.partition(chr(10))[0]}") from None
+
+
+class Team:
+    """The workers, and the variables of model and optimizer on the parameter servers.
+
+    The state that is saved is an ordinary one: the chief copies the variables into it. So a checkpoint does not tell
+    which strategy wrote it, and each resumes those of the other; the chief's memory must hold it once.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        state: State,
+        servers: tf.distribute.ParameterServerStrategy,
+        size: int,
+        lines: Lifelines,
+    ) -> None:
+        self.size = size
+        self._config, self._state, self._lines = config, state, lines
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(servers)
+        self._results: deque[Any] = deque()
+        self._devices = worker_devices()
+        with servers.scope():
+            self._weights = [tf.Variable(weight.numpy()) for weight in state.model.trainable_variables]
+            self._pieces = [piece for weight in self._weights for piece in pieces(weight)]
+            self._optimizer = train.new_optimizer(config, self._pieces, PlacedAdamW)
+        self._push()
+        self._take, self._score = self._functions()
+
+    @property
+    def device_count(self) -> int:
+        """Over all workers."""
+        return self.size * len(self._devices)
+
+    def __str__(self) -> str:
+        """`3 workers of 8 GPUs`"""
+        kind = self._devices[0].partition(":")[0]
+        return f"{counted(self.size, 'worker')} of {counted(len(self._devices), kind)}"
+
+    def take(self, steps: Steps) -> Totals:
+        """Give out the parts of these steps; returns the totals of what has come back meanwhile.
+
+        Where something is due behind them it waits for all, and the state is up to date.
+        """
+        for part in steps.parts:
+            given = (*train.tensors(part), *train.counted(steps.rates, self._config))
+            self._results.append(self._coordinator.schedule(self._take, args=given))
+        config, end = self._config, steps.end
+        is_due = any(train.due(every, end, config) for every in (config.log_every, config.evaluate_every))
+        saves = train.due(config.checkpoint_every, end, config)
+        totals = self._finished(0 if is_due or saves else AHEAD * self.size)
+        if saves:
+            self._pull(end)
+        return totals
+
+    def evaluate(self, heldout: Dataset) -> dict[str, float]:
+        """Score every held-out sample exactly once, on the workers."""
+        parts = (heldout_batches(heldout, self._config, rank=r, world_size=self.size) for r in range(self.size))
+        totals = tf.zeros(3)
+        for batches in zip(*parts, strict=True):
+            self._results.extend(self._coordinator.schedule(self._score, args=train.tensors(one)) for one in batches)
+            totals += self._finished(AHEAD * self.size)
+        return train.means(totals + self._finished(0))
+
+    def _finished(self, left: int) -> Totals:
+        """Wait until at most `left` parts are out; the sum of what those that came back say."""
+        totals = tf.zeros(3)
+        while len(self._results) > left:
+            with self._lines.patience():
+                totals += self._results.popleft().fetch()
+        return totals
+
+    def _functions(self) -> tuple[Any, Any]:
+        """What workers run: some steps with one part of each global batch, and scoring one batch."""
+        config, net, size = self._config, self._state.model, self.size
+        fixed = [variable.numpy() for variable in net.non_trainable_variables]
+
+        def logits(weights: Sequence[tf.Tensor], images: tf.Tensor, training: bool) -> tf.Tensor:
+            return net.stateless_call(weights, fixed, images, training=training)[0]
+
+        def step(images: tf.Tensor, labels: tf.Tensor) -> Totals:
+            weights = [tf.convert_to_tensor(weight) for weight in self._weights]
+            totals, sums = tf.zeros(3), [tf.zeros_like(weight) for weight in weights]
+            parts = train.micro_batches(images, labels, config.micro_batches * len(self._devices))
+            for i, part in enumerate(parts):
+                with tf.device(self._devices[i % len(self._devices)]), tf.GradientTape() as tape:
+                    tape.watch(weights)
+                    loss, counts = train.score(logits(weights, part[0], training=True), part[1])
+                    gradients = tape.gradient(loss / images.shape[0], weights)
+                totals += counts
+                sums = [total + gradient for total, gradient in zip(sums, gradients, strict=True)]
+            clipped, _ = tf.clip_by_global_norm(sums, config.clip)
+            slices = [part for gradient in map(split, clipped, self._weights) for part in gradient]
+            self._optimizer.apply(slices, self._pieces)
+            return totals
+
+        @tf.function
+        def take(images: tf.Tensor, labels: tf.Tensor, rates: tf.Tensor, count: tf.Tensor) -> Totals:
+            totals = tf.zeros(3)
+            for i in train.turns(config, count):
+                self._optimizer.learning_rate.assign(rates[i] / size)
+                totals += step(images[i], labels[i])
+            return totals
+
+        @tf.function
+        def score(images: tf.Tensor, labels: tf.Tensor) -> Totals:
+            weights = [tf.convert_to_tensor(weight) for weight in self._weights]
+            return train.score(logits(weights, images, training=False), labels)[1]
+
+        return take, score
+
+    def _push(self) -> None:
+        """State -> servers."""
+        for mine, theirs in self._copies():
+            ends = np.cumsum([piece.shape[0] for piece in theirs])
+            for piece, value in zip(theirs, np.split(mine.numpy(), ends[:-1]), strict=True):
+                piece.assign(value)
+        self._optimizer.iterations.assign(self._state.optimizer.iterations.numpy() * self.size)
+
+    def _pull(self, step: int) -> None:
+        """Servers -> state, after this step."""
+        for mine, theirs in self._copies():
+            mine.assign(np.concatenate([piece.numpy() for piece in theirs]))
+        self._state.optimizer.iterations.assign(step)
+
+    def _copies(self) -> Iterator[tuple[Any, list[Any]]]:
+        """Each variable of the state with its pieces on the servers."""
+        net, ours = self._state.model, self._state.optimizer
+        yield from zip(net.trainable_variables, map(pieces, self._weights), strict=True)
+        for name in MOMENTS:
+            theirs = iter(moments(self._optimizer, name))
+            for mine, weight in zip(moments(ours, name), self._weights, strict=True):
+                yield mine, [*islice(theirs, len(pieces(weight)))]
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def pieces(weight: Any) -> list[Any]:
+    """The slices along the first axis that a variable consists of; small ones are whole."""
+    return list(getattr(weight, "variables", [weight]))
+
+
+def split(gradient: tf.Tensor, weight: Any) -> list[tf.Tensor]:
+    """The parts of a gradient that belong to the pieces of a variable."""
+    return list(tf.split(gradient, [piece.shape[0] for piece in pieces(weight)]))
+
+
+def moments(optimizer: keras.optimizers.AdamW, name: str) -> list[keras.Variable]:
+    """Those of one kind, in the order of the variables that the optimizer was built for."""
+    return [variable for variable in optimizer.variables if variable.path.endswith(name)]
+
+
+def worker_devices() -> list[str]:
+    """Each GPU of a worker, else its CPU, as a worker names them; all workers are alike."""
+    gpus = [gpu.name for gpu in tf.config.list_logical_devices("GPU") if "/job:worker/replica:0/task:0/" in gpu.name]
+    return [f"GPU:{i}" for i in range(len(gpus))] or ["CPU:0"]
