@@ -5,14 +5,16 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from conftest import ROOT, bake
 
 SESSIONS = ("lint", "types", "check", "local")
-MINUTES = 20
+MINUTES = 25
 # What there is to find in a job file, and said in its first lines.
 WARNED = {"evaluator.yaml": "pool-gap", "prebuilt.yaml": "prebuilt-ended"}
 MACHINES = json.loads((ROOT / "cookiecutter.json").read_text(encoding="utf-8"))["worker_machine"]
@@ -51,6 +53,7 @@ class Framework:
 
     framework: str
     tests: tuple[str, ...]  # what to tell pytest
+    strategies: Mapping[str, str]  # job file -> what its chief says at first
 
     def test_the_generated_project_passes_its_own_tests(self, project: Path) -> None:
         done = run(project, sys.executable, "-m", "nox", "--session", "tests", *self.tests)
@@ -75,6 +78,15 @@ class Framework:
         assert shown.returncode == 0
         assert "3 replicas on this machine" in shown.stdout
         assert "not started: workerpool2-0 to workerpool2-9, reducers" in shown.stdout
+
+    def test_every_other_job_file_trains_here_and_names_its_strategy(self, project: Path) -> None:
+        python = str(project / ".venv/bin/python")
+        for job, said in self.strategies.items():
+            limits, flags = ("--fresh", "--max-replicas", "2"), ("--steps", "20", "--warmup", "5")
+            shown = run(project, python, "-m", "launch", "run", f"jobs/{job}.yaml", *limits, "--", *flags)
+            print(shown.stdout)
+            assert shown.returncode == 0
+            assert said in shown.stdout
 
     def test_there_is_nothing_to_find_in_the_job_files_of_any_preset(self, project: Path, tmp_path: Path) -> None:
         python = str(project / ".venv/bin/python")
@@ -122,9 +134,19 @@ class Framework:
 class TestPyTorch(Framework):
     framework = "pytorch"
     tests = ()
+    strategies: ClassVar = {
+        "single": "training on 1 x CPU, ddp: replicate 1",
+        "sharded": "training on 2 x CPU, fsdp: shard 2",
+        "model-parallel": "training on 4 x CPU, pipeline: replicate 2 x stage 2",
+    }
 
 
 class TestTensorFlow(Framework):
     framework = "tensorflow"
     # What is marked is the same in both projects, byte for byte, and knows nothing of frameworks: once is enough.
     tests = ("--", "-m", "not launch")
+    strategies: ClassVar = {
+        "single": "training on 1 x CPU, multi_worker_mirrored: replicate 1",
+        "model-parallel": "training on 4 x CPU, multi_worker_mirrored: replicate 2 x layers 2",
+        "parameter-server": "training on 1 worker of 1 CPU, parameter_server: 2 servers",
+    }

@@ -66,7 +66,7 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> Non
         state = train.start(config, heldout[0].image.shape, alone)
         checkpoint.restore(state, storage.checkpoints, alone)
         team = Team(config, state, servers, len(cluster.nodes) - 1, lines)
-        telemetry.say(f"training on {team}, with {counted(len(cluster.servers), 'parameter server')}")
+        telemetry.say(f"training on {team}, {config.strategy}: {counted(len(cluster.servers), 'server')}")
         calls = train.calls(config, Dataset(shards, "train"), state.step, range(team.size), team.size)
         with train.reports(config, storage, state, alone, team.device_count) as reports:
             evaluate = partial(team.evaluate, heldout)

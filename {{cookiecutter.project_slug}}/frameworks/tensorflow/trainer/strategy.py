@@ -50,6 +50,11 @@ class World:
         return f"{self.device_count * len(self.layer_devices)} x {name}"
 
     @property
+    def mesh(self) -> str:
+        """`replicate 3 x layers 8`"""
+        return f"replicate {self.device_count}" + f" x layers {len(self.layer_devices)}" * self.spreads_layers
+
+    @property
     def device_ranks(self) -> range:
         """Those of this machine's devices, among all."""
         each = self.device_count // self.size

@@ -27,7 +27,7 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> Non
     """Join the others, train, export."""
     world = strategy.build(config, cluster)
     if world.is_chief:
-        telemetry.say(f"training on {world}")
+        telemetry.say(f"training on {world}, {config.strategy}: {world.mesh}")
     heldout = Dataset(shards, "heldout")
     state = start(config, heldout[0].image.shape, world)
     checkpoint.restore(state, storage.checkpoints, world)
