@@ -89,7 +89,10 @@ def bench(session: nox.Session) -> None:
         session.run(python, "benchmarks/commands.py", str(project), external=True)
         session.run(python, "benchmarks/start.py", framework, str(project), external=True)
         session.run(python, "benchmarks/step.py", framework, str(project), external=True)
-        if framework == "tensorflow":
+        if framework == "pytorch":
+            page = ("--page", "docs/strategies.md")
+            session.run(python, "benchmarks/strategies.py", str(project), *page, external=True)
+        else:
             session.run(python, "benchmarks/steps_per_call.py", str(project), external=True)
     session.run(python, "benchmarks/service.py", str(project), external=True)
 
