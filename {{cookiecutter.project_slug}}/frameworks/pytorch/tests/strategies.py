@@ -3,6 +3,7 @@
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -13,9 +14,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
+from launch.emulator.running.laptop import free_addresses
 from trainer import checkpoint, loss, meshes, processes, train
 from trainer.checkpoint import State
-from trainer.cluster import Cluster
+from trainer.cluster import Cluster, Node
 from trainer.config import Config
 from trainer.data import Dataset, train_batches
 from trainer.meshes import Mesh
@@ -109,11 +111,16 @@ def kept(state: State) -> int:
 
 
 def main(shards: Path) -> None:
-    processes.launch(Cluster(), Mesh({"replicate": COUNT}), 60, each, shards)
+    launch(Mesh({"replicate": COUNT}), each, shards)
     with tempfile.TemporaryDirectory() as checkpoints:
         for config, count in RELAY:
             mesh = meshes.mesh(config, 1, count, blocks=4, heads=4)
-            processes.launch(Cluster(), mesh, 60, leg, config, mesh, shards, Path(checkpoints))
+            launch(mesh, leg, config, mesh, shards, Path(checkpoints))
+
+
+def launch(mesh: Mesh, what: Callable[..., None], *arguments: object) -> None:
+    (address,) = free_addresses(1)
+    processes.launch(Cluster((Node("workerpool0-0", address),)), mesh, 60, what, *arguments)
 
 
 if __name__ == "__main__":
