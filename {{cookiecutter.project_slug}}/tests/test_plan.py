@@ -81,18 +81,18 @@ EXAMPLES = [
 
 @pytest.mark.parametrize(("kind", "gpu", "gpus", "count", "wanted"), [row[:5] for row in EXAMPLES])
 def test_reducers_are_sized_by_the_documented_rule(kind: str, gpu: str, gpus: int, count: int, wanted: int) -> None:
-    sizing = planned(job(kind, gpu, gpus, count)).sizing
+    sizing = planned(job(kind, gpu, gpus, count)).advised.sizing
     assert (sizing.count, sizing.machine_type) == (wanted, "n1-highcpu-16")
 
 
 def test_the_least_costly_type_of_reducers_wins() -> None:
     own = replace(SETTINGS, prices={"c2-standard-16": 0.1})
     found = planner.plan(job("a2-highgpu-8g", A100, 8, 8), own, None, gradient_bytes=BERT_LARGE)
-    assert (found.sizing.machine_type, found.sizing.count) == ("c2-standard-16", 25)
+    assert (found.advised.sizing.machine_type, found.advised.sizing.count) == ("c2-standard-16", 25)
 
 
 def test_many_a100_machines_gain_from_reducers() -> None:
-    verdict = planned(job("a2-highgpu-8g", A100, 8, 8)).verdict
+    verdict = planned(job("a2-highgpu-8g", A100, 8, 8)).advised.verdict
     assert verdict.pays is True
     assert verdict.text.startswith("Yes: 25 x n1-highcpu-16 shorten the sum from 224 ms to 114 ms, and a step by 31%")
     assert verdict.usd_per_saved_hour is not None
@@ -100,13 +100,13 @@ def test_many_a100_machines_gain_from_reducers() -> None:
 
 
 def test_a_ring_of_two_gpus_gains_nothing() -> None:
-    verdict = planned(job("g2-standard-4", L4, 1, 2)).verdict
+    verdict = planned(job("g2-standard-4", L4, 1, 2)).advised.verdict
     assert verdict.pays is False
     assert "in a ring of two GPUs each machine already sends the gradients only once, 1.36 GB" in verdict.text
 
 
 def test_gpus_with_a_fabric_of_their_own_gain_nothing() -> None:
-    verdict = planned(job("a3-highgpu-8g", H100, 8, 8)).verdict
+    verdict = planned(job("a3-highgpu-8g", H100, 8, 8)).advised.verdict
     assert verdict.pays is False
     assert "800 Gbps by GPUDirect" in verdict.text
 
@@ -123,18 +123,48 @@ def test_gpus_with_a_fabric_of_their_own_gain_nothing() -> None:
     ids=["one machine", "no GPUs", "bound by computing", "small gradients", "tiny gradients"],
 )
 def test_an_honest_no_says_why(one: Job, seconds: float, size: float, words: str) -> None:
-    verdict = planned(one, seconds, size).verdict
+    verdict = planned(one, seconds, size).advised.verdict
     assert verdict.pays is False
     assert words in verdict.text
 
 
+def test_the_reducers_in_the_file_are_planned_beside_those_advised() -> None:
+    found = planned(job("a2-highgpu-8g", A100, 8, 8, reducer_count=20))
+    assert found.present
+    assert (found.present.sizing.count, found.advised.sizing.count) == (20, 25)
+    assert found.summed == found.present.sums.reducers
+    assert found.summed.seconds == pytest.approx(found.advised.sums.reducers.seconds * 8 * 100 / (20 * 32))
+
+
+def test_reducers_of_another_type_have_its_bandwidth() -> None:
+    one = job("a2-highgpu-8g", A100, 8, 8, reducer_count=10)
+    one.spec.worker_pool_specs[2].machine_spec.machine_type = "n1-highcpu-96"
+    found = planned(one)
+    assert found.present
+    assert found.present.sizing.gbps == KNOWN.network_gbps("n1-highcpu-96")
+
+
+def test_too_few_reducers_are_slower_than_the_ring() -> None:
+    found = planned(job("a2-highgpu-8g", A100, 8, 8, reducer_count=3))
+    assert found.present
+    assert found.present.verdict.pays is False
+    assert found.present.verdict.text.startswith("No: 3 x n1-highcpu-16 are too few: with them the sum takes 949 ms")
+    assert found.advised.verdict.pays is True
+
+
+def test_without_reducers_in_the_file_there_is_one_option() -> None:
+    found = planned(job("a2-highgpu-8g", A100, 8, 8))
+    assert (found.present, found.options) == (None, (found.advised,))
+    assert found.summed == found.advised.sums.ring
+
+
 def test_flex_start_leaves_no_room_for_reducers() -> None:
     one = job("a2-highgpu-8g", A100, 8, 8, strategy="FLEX_START")
-    assert "FLEX_START wants the same machines in every pool" in planned(one).verdict.text
+    assert "FLEX_START wants the same machines in every pool" in planned(one).advised.verdict.text
 
 
 def test_without_the_time_to_compute_it_depends_on_that() -> None:
-    verdict = planned(job("a2-highgpu-8g", A100, 8, 8), step_seconds=None).verdict
+    verdict = planned(job("a2-highgpu-8g", A100, 8, 8), step_seconds=None).advised.verdict
     assert verdict.pays is None
     assert verdict.break_even_compute == pytest.approx(0.308, abs=1e-3)
     assert "They pay for themselves if computing takes less than 308 ms per step" in verdict.text
@@ -365,7 +395,7 @@ def test_a_plan_is_one_json_document() -> None:
     answer = json.loads(shown.stdout)
     assert answer["gradient_bytes"] == 1.36e9
     assert answer["rows"][0]["role"] == "chief"
-    assert answer["verdict"]["text"]
+    assert answer["advised"]["verdict"]["text"]
 
 
 def test_jobs_stand_side_by_side(tmp_path: Path) -> None:
@@ -373,7 +403,17 @@ def test_jobs_stand_side_by_side(tmp_path: Path) -> None:
     shown = launch(*names, "--compare", *GIVEN, folder=tmp_path)
     titles, *_ = shown.stdout.splitlines()
     assert titles.split() == names
-    assert "reducers pay" in shown.stdout
+    assert "its reducers pay" in shown.stdout
+
+
+def test_jobs_with_other_reducers_take_other_times(tmp_path: Path) -> None:
+    many = reducing(tmp_path, 13).rename(tmp_path / "many.yaml")
+    few = reducing(tmp_path, 1)
+    shown = launch(few.name, many.name, "--compare", *GIVEN, folder=tmp_path).stdout.splitlines()
+    step, pays = (next(line for line in shown if line.startswith(title)) for title in ("step", "its reducers pay"))
+    assert len(set(step.split("  ")[1:])) > 2
+    assert "1 x n1-highcpu-16: no" in pays
+    assert "13 x n1-highcpu-16: yes" in pays
 
 
 def test_reducers_that_pay_are_written_into_the_file(tmp_path: Path) -> None:
@@ -381,9 +421,10 @@ def test_reducers_that_pay_are_written_into_the_file(tmp_path: Path) -> None:
     before = path.read_text()
     shown = launch(path.name, "--apply", *GIVEN, folder=tmp_path)
     assert shown.returncode == 0, shown.stderr
-    count = json.loads(launch(path.name, "--json", *GIVEN, folder=tmp_path).stdout)["sizing"]["count"]
+    count = json.loads(launch(path.name, "--json", *GIVEN, folder=tmp_path).stdout)["advised"]["sizing"]["count"]
     assert path.read_text() == before.replace("replicaCount: 99", f"replicaCount: {count}")
     assert f"{path.name}: now has {count} x n1-highcpu-16" in shown.stdout
+    assert f"has {count} x n1-highcpu-16 already" in launch(path.name, "--apply", *GIVEN, folder=tmp_path).stdout
 
 
 def test_the_speed_of_a_run_says_how_long_computing_takes(tmp_path: Path) -> None:

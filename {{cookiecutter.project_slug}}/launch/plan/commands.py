@@ -104,10 +104,15 @@ def _draw(plan: Plan, path: Path) -> None:
 
 
 def _apply(job: Job, plan: Plan, console: Console) -> None:
-    if plan.verdict.pays is False:
-        raise UsageError(f"{job.path}: --apply wrote nothing, since reducers do not pay here; remove pool 2")
-    apply.apply(job, plan.sizing)
-    console.print(f"{job.path}: now has {plan.sizing.count} x {plan.sizing.machine_type}")
+    if plan.advised.verdict.pays is False:
+        cure = "remove pool 2" if plan.present else "the file needs no pool 2"
+        raise UsageError(f"{job.path}: --apply wrote nothing, since reducers do not pay here; {cure}")
+    sizing = plan.advised.sizing
+    if plan.present and plan.present.sizing == sizing:
+        console.print(f"{job.path}: has {sizing.count} x {sizing.machine_type} already")
+        return
+    apply.apply(job, sizing)
+    console.print(f"{job.path}: now has {sizing.count} x {sizing.machine_type}")
 
 
 def _as_json(plan: Plan) -> dict[str, Any]:

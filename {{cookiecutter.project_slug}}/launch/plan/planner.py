@@ -9,10 +9,10 @@ from launch.faults import FaultError
 from launch.plan import fleet, memory, reducers, scaling, verdicts
 from launch.plan.fleet import Quota, Row
 from launch.plan.memory import Memory
-from launch.plan.reducers import Sizing, Sums
+from launch.plan.reducers import Sizing, Sum, Sums
 from launch.plan.scaling import Curve
 from launch.plan.traffic import Machines, Reducers
-from launch.plan.verdicts import Case, Verdict
+from launch.plan.verdicts import Case, Training, Verdict
 from launch.plan.workload import Workload
 from launch.settings import Settings
 from launch.spec import Job
@@ -33,6 +33,15 @@ class Compute:
 
 
 @dataclass(frozen=True)
+class Option:
+    """One set of reducers, and what it would do for the job."""
+
+    sizing: Sizing
+    sums: Sums  # the last of them is by these reducers
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything that is known of a job before it is sent; None stands for what is not known."""
 
@@ -48,12 +57,21 @@ class Plan:
     compute: Compute | None
     memory: Memory | None  # of one GPU
     remedy: str  # if it does not fit, what would
-    sizing: Sizing
-    sums: Sums
-    verdict: Verdict
+    advised: Option
+    present: Option | None  # the reducers in the file, if there are any
     curves: tuple[Curve, ...]
     compiled: date  # of the facts behind it all
     uncertain: tuple[str, ...]  # those among them that are
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """The reducers in the file, and those advised, once where they are the same."""
+        return tuple(dict.fromkeys((self.present or self.advised, self.advised)))
+
+    @property
+    def summed(self) -> Sum:
+        """What the job does as it is in the file."""
+        return self.present.sums.reducers if self.present else self.advised.sums.ring
 
 
 def plan(
@@ -82,20 +100,20 @@ def plan(
     train, machines = fleet.training(rows), fleet.machines(rows)
     size = gradient_bytes if gradient_bytes is not None else float(workload.gradient_bytes if workload else 0)
     compute = compute or _estimated(workload, rows, catalog, mfu)
-    sizing = reducers.sizing(machines, fleet.total_gbps(train), catalog)
-    fabric = min(row.fabric_gbps or 0 for row in train) or None
-    sums = reducers.sums(size, machines, Reducers(sizing.count, sizing.gbps), fabric)
-    case = Case(
+    training = Training(
         job=job,
-        train=train,
+        pools=train,
         machines=machines,
-        fabric_gbps=fabric,
+        fabric_gbps=min(row.fabric_gbps or 0 for row in train) or None,
         gradient_bytes=size,
         compute=compute.seconds if compute else None,
-        sizing=sizing,
-        sums=sums,
         machines_usd=_usd(train),
     )
+    advised = _option(training, reducers.advised(machines, fleet.total_gbps(train), catalog))
+    present = [
+        _option(training, reducers.sizing(row.machine_type, row.count, machines, catalog))
+        for row in fleet.reducing(rows)
+    ]
     card = catalog.accelerators.get(train[0].accelerator)
     gpus = _gpus(rows)
     found = memory.memory(workload, gpus, card) if workload and card else None
@@ -112,13 +130,19 @@ def plan(
         compute=compute,
         memory=found,
         remedy=memory.remedy(workload, gpus, card) if workload and card and found and not found.fits else "",
-        sizing=sizing,
-        sums=sums,
-        verdict=verdicts.verdict(case),
-        curves=_curves(case, workload, compute, rows),
+        advised=advised,
+        present=next(iter(present), None),
+        curves=_curves(training, workload, compute, advised.sizing),
         compiled=catalog.compiled,
         uncertain=tuple(dict.fromkeys(_uncertain(rows, catalog))),
     )
+
+
+def _option(training: Training, sizing: Sizing) -> Option:
+    found = reducers.sums(
+        training.gradient_bytes, training.machines, Reducers(sizing.count, sizing.gbps), training.fabric_gbps
+    )
+    return Option(sizing, found, verdicts.verdict(Case(training, sizing, found)))
 
 
 def measured(job: Job, settings: Settings, workload: Workload, rate: float, how: str) -> Compute:
@@ -151,20 +175,22 @@ def _uncertain(rows: Sequence[Row], catalog: Catalog) -> Iterator[str]:
             yield f"the price of {row.machine_type}"
 
 
-def _curves(case: Case, workload: Workload | None, compute: Compute | None, rows: Sequence[Row]) -> tuple[Curve, ...]:
-    if workload is None or compute is None or case.machines_usd is None or case.sizing.price is None:
+def _curves(
+    training: Training, workload: Workload | None, compute: Compute | None, sizing: Sizing
+) -> tuple[Curve, ...]:
+    if workload is None or compute is None or training.machines_usd is None or sizing.price is None:
         return ()
-    samples = workload.global_batch / case.machines.count
-    load = scaling.Load(samples, compute.seconds, case.gradient_bytes)
-    rates = scaling.Rates(case.machines_usd / case.machines.count, case.sizing.price.usd, case.sizing.gbps)
-    return scaling.curves(load, case.machines, rates, case.fabric_gbps)
+    samples = workload.global_batch / training.machines.count
+    load = scaling.Load(samples, compute.seconds, training.gradient_bytes)
+    rates = scaling.Rates(training.machines_usd / training.machines.count, sizing.price.usd, sizing.gbps)
+    return scaling.curves(load, training.machines, rates, training.fabric_gbps)
 
 
 def _require_known(job: Job, rows: Sequence[Row]) -> None:
     train = fleet.training(rows)
     if not train:
         raise PlanError(f"{job.path}: workerPoolSpecs: no machine trains; describe the chief in pool 0")
-    for row in train:
+    for row in (*train, *fleet.reducing(rows)):
         if row.gbps is None or not row.count:
             fault = f'the network of {row.count} x "{row.machine_type}" is not known'
             cure = f"choose another machine type, or add [machines.{row.machine_type}] to vertex.toml"

@@ -9,11 +9,12 @@ from rich.text import Text
 
 from launch.plan.fleet import training
 from launch.plan.memory import RESERVED, Memory
-from launch.plan.planner import Plan
+from launch.plan.planner import Option, Plan
 from launch.plan.reducers import Sum, step_seconds
 from launch.plan.words import seconds, size, usd
 
 UNKNOWN = "?"
+PAYS = {True: "yes", False: "no", None: "it depends"}
 SHORT = 0.005  # seconds; hundreds of kernels take about that long to start
 
 
@@ -25,7 +26,8 @@ def report(plan: Plan) -> RenderableType:
     parts += [Text("\nOne step", style="bold"), *(Text(line) for line in _about_the_step(plan))]
     if plan.machines.count > 1:
         parts += [Text(), sums(plan), Text(), *(Text(line) for line in _about_the_sums(plan))]
-    parts += [Text("\nReduction servers", style="bold"), Text(plan.verdict.text), Text(f"\n{_about_the_facts(plan)}")]
+    parts += [Text("\nReduction servers", style="bold"), *(Text(line) for line in _about_the_reducers(plan))]
+    parts += [Text(f"\n{_about_the_facts(plan)}")]
     return Group(*parts)
 
 
@@ -41,13 +43,14 @@ def machines(plan: Plan) -> Table:
 
 
 def sums(plan: Plan) -> Table:
-    """The three ways to sum the gradients."""
+    """The ways to sum the gradients: two rings, and each set of reducers."""
     table = _table("gradients summed", "a machine sends", "takes", "a step takes")
-    ways = (
-        (f"by a ring of {plan.machines.count * plan.machines.gpus}", plan.sums.ring),
-        ("in machines, then by a ring", plan.sums.hierarchical),
-        (f"by {plan.sizing.count} x {plan.sizing.machine_type}", plan.sums.reducers),
-    )
+    rings = plan.advised.sums
+    ways = [
+        (f"by a ring of {plan.machines.count * plan.machines.gpus}", rings.ring),
+        ("in machines, then by a ring", rings.hierarchical),
+        *((f"by {_named(plan, option)}", option.sums.reducers) for option in plan.options),
+    ]
     for way, found in ways:
         table.add_row(way, size(found.bytes), seconds(found.seconds), _step(plan, found))
     return table
@@ -107,10 +110,20 @@ def _parts(found: Memory) -> str:
 
 
 def _about_the_sums(plan: Plan) -> Iterator[str]:
-    wanted = f"{plan.sizing.count} x {plan.sizing.machine_type}"
+    wanted = _set(plan.advised)
     rule = "the least costly reducers that together send what pools 0 and 1 send"
-    yield f"{wanted} are {rule}; with fewer than {plan.sizing.break_even:.1f} the ring is faster."
+    yield f"{wanted} are {rule}; with fewer than {plan.advised.sizing.break_even:.1f} the ring is faster."
     yield "The times of sums are those of the wire, a lower bound without latency."
+
+
+def _about_the_reducers(plan: Plan) -> Iterator[str]:
+    """The verdict on those in the file, then on those advised, unless it is the same."""
+    texts = dict.fromkeys(option.verdict.text for option in plan.options)
+    if len(texts) == 1:
+        yield from texts
+        return
+    for option in plan.options:
+        yield f"Those {'in the file' if option is plan.present else 'advised'}. {option.verdict.text}"
 
 
 def _about_the_facts(plan: Plan) -> str:
@@ -131,21 +144,27 @@ def _needs(plan: Plan) -> str:
 def _samples_per_usd(plan: Plan) -> str:
     if not (plan.compute and plan.workload and plan.price):
         return UNKNOWN
-    hours = step_seconds(plan.compute.seconds, _summed(plan).seconds) / 3600
+    hours = step_seconds(plan.compute.seconds, plan.summed.seconds) / 3600
     return usd(plan.price.usd * hours / plan.workload.global_batch * 1e6)
 
 
-def _summed(plan: Plan) -> Sum:
-    """In the way in which the job does it."""
-    return plan.sums.reducers if any(row.role == "reducers" for row in plan.rows) else plan.sums.ring
+def _named(plan: Plan, option: Option) -> str:
+    """A set of reducers, and where it stands if there are two."""
+    if len(plan.options) == 1:
+        return _set(option)
+    return f"{_set(option)}, {'in the file' if option is plan.present else 'advised'}"
+
+
+def _set(option: Option) -> str:
+    return f"{option.sizing.count} x {option.sizing.machine_type}"
 
 
 def _machines(plan: Plan) -> str:
     return "\n".join(f"{row.count} x {row.machine_type}" for row in plan.rows)
 
 
-def _pays(plan: Plan) -> str:
-    return {True: "yes", False: "no", None: "it depends"}[plan.verdict.pays]
+def _pays(option: Option | None) -> str:
+    return f"{_set(option)}: {PAYS[option.verdict.pays]}" if option else "-"
 
 
 COMPARED: tuple[tuple[str, Callable[[Plan], str]], ...] = (
@@ -154,10 +173,11 @@ COMPARED: tuple[tuple[str, Callable[[Plan], str]], ...] = (
     ("per hour", lambda plan: usd(plan.price.usd) if plan.price else UNKNOWN),
     ("memory of a GPU", _needs),
     ("computing", lambda plan: seconds(plan.compute.seconds) if plan.compute else UNKNOWN),
-    ("sum of the gradients", lambda plan: seconds(_summed(plan).seconds)),
-    ("step", lambda plan: _step(plan, _summed(plan))),
+    ("sum of the gradients", lambda plan: seconds(plan.summed.seconds)),
+    ("step", lambda plan: _step(plan, plan.summed)),
     ("a million samples", _samples_per_usd),
-    ("reducers pay", _pays),
+    ("its reducers pay", lambda plan: _pays(plan.present)),
+    ("those advised", lambda plan: _pays(plan.advised)),
 )
 
 
