@@ -262,6 +262,22 @@ def test_computing_is_estimated_from_the_gpus_peak() -> None:
     assert "50% of 312 TFLOPS, the peak of NVIDIA_TESLA_A100 in bfloat16" in found.compute.how
 
 
+@pytest.mark.parametrize(("shrink", "counts"), [(1, True), (20, False)])
+def test_an_estimate_counts_only_if_it_is_longer_than_starting_kernels(shrink: int, counts: bool) -> None:
+    short = replace(WORKLOAD, flops_per_sample=WORKLOAD.flops_per_sample // shrink)
+    found = planner.plan(job("a2-highgpu-8g", A100, 8, 8, reducer_count=20), SETTINGS, short, gradient_bytes=BERT_LARGE)
+    assert found.compute
+    assert (found.compute.seconds > 0.005, found.known_compute is not None, bool(found.curves)) == (counts,) * 3
+    if not counts:
+        assert [option.verdict.pays for option in found.options] == [None, None]
+        assert found.advised.verdict.text.startswith("It depends: ")
+
+
+def test_a_measurement_counts_however_short_it_is() -> None:
+    found = planned(job("a2-highgpu-8g", A100, 8, 8), step_seconds=0.0005)
+    assert found.known_compute == 0.0005
+
+
 LOAD = scaling.Load(samples=192, compute=0.2, gradient_bytes=BERT_LARGE)
 RATES = scaling.Rates(machine=33.8, reducer=0.65, reducer_gbps=32)
 

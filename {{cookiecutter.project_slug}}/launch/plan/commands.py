@@ -96,11 +96,19 @@ def _measured(job: Job, settings: Settings, flags: Flags, said: Workload | None)
 
 def _draw(plan: Plan, path: Path) -> None:
     if not plan.curves:
-        missing = "the time to compute" if plan.compute is None else "the trainer's batch or a price"
-        raise UsageError(f"{path}: cannot be drawn without {missing}; plan without --gradient-bytes, or add prices")
+        raise UsageError(f"{path}: cannot be drawn without {_missing(plan)}")
     from launch.plan import chart  # only here: matplotlib takes a second to import
 
     chart.save(plan, path)
+
+
+def _missing(plan: Plan) -> str:
+    """What a curve needs that is not known, and how to say it."""
+    if plan.workload is None:
+        return "the trainer's batch; plan without --gradient-bytes"
+    if plan.known_compute is None:
+        return "the time to compute; measure a step, for --step-seconds"
+    return "all prices; add yours to vertex.toml, below [prices]"
 
 
 def _apply(job: Job, plan: Plan, console: Console) -> None:

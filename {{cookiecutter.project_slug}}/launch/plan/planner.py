@@ -19,6 +19,8 @@ from launch.spec import Job
 
 MFU = 0.4  # model FLOPs utilization: the share of a GPU's peak that training reaches; 0.3 to 0.5 is usual
 
+SHORT = 0.005  # seconds; hundreds of kernels take about that long to start
+
 
 class PlanError(FaultError):
     """Something is missing without which there is no plan."""
@@ -30,6 +32,12 @@ class Compute:
 
     seconds: float
     how: str
+    estimated: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether to rely on it: an estimate leaves out the start of kernels, which rules a step that is so short."""
+        return not self.estimated or self.seconds >= SHORT
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,11 @@ class Plan:
     curves: tuple[Curve, ...]
     compiled: date  # of the facts behind it all
     uncertain: tuple[str, ...]  # those among them that are
+
+    @property
+    def known_compute(self) -> float | None:
+        """Seconds of one step without any network, if they can be relied on."""
+        return self.compute.seconds if self.compute and self.compute.counts else None
 
     @property
     def options(self) -> tuple[Option, ...]:
@@ -106,7 +119,7 @@ def plan(
         machines=machines,
         fabric_gbps=min(row.fabric_gbps or 0 for row in train) or None,
         gradient_bytes=size,
-        compute=compute.seconds if compute else None,
+        compute=compute.seconds if compute and compute.counts else None,
         machines_usd=_usd(train),
     )
     advised = _option(training, reducers.advised(machines, fleet.total_gbps(train), catalog))
@@ -132,7 +145,7 @@ def plan(
         remedy=memory.remedy(workload, gpus, card) if workload and card and found and not found.fits else "",
         advised=advised,
         present=next(iter(present), None),
-        curves=_curves(training, workload, compute, advised.sizing),
+        curves=_curves(training, workload, advised.sizing),
         compiled=catalog.compiled,
         uncertain=tuple(dict.fromkeys(_uncertain(rows, catalog))),
     )
@@ -161,9 +174,8 @@ def _estimated(workload: Workload | None, rows: Sequence[Row], catalog: Catalog,
         return None
     samples = workload.global_batch / _gpus(rows)
     seconds = workload.flops_per_sample * samples / (card.tflops * 1e12 * mfu)
-    return Compute(
-        seconds, f"estimated: {mfu:.0%} of {card.tflops:g} TFLOPS, the peak of {card.name} in {card.precision}"
-    )
+    how = f"estimated: {mfu:.0%} of {card.tflops:g} TFLOPS, the peak of {card.name} in {card.precision}"
+    return Compute(seconds, how, estimated=True)
 
 
 def _uncertain(rows: Sequence[Row], catalog: Catalog) -> Iterator[str]:
@@ -175,13 +187,11 @@ def _uncertain(rows: Sequence[Row], catalog: Catalog) -> Iterator[str]:
             yield f"the price of {row.machine_type}"
 
 
-def _curves(
-    training: Training, workload: Workload | None, compute: Compute | None, sizing: Sizing
-) -> tuple[Curve, ...]:
-    if workload is None or compute is None or training.machines_usd is None or sizing.price is None:
+def _curves(training: Training, workload: Workload | None, sizing: Sizing) -> tuple[Curve, ...]:
+    if workload is None or training.compute is None or training.machines_usd is None or sizing.price is None:
         return ()
     samples = workload.global_batch / training.machines.count
-    load = scaling.Load(samples, compute.seconds, training.gradient_bytes)
+    load = scaling.Load(samples, training.compute, training.gradient_bytes)
     rates = scaling.Rates(training.machines_usd / training.machines.count, sizing.price.usd, sizing.gbps)
     return scaling.curves(load, training.machines, rates, training.fabric_gbps)
 

@@ -15,7 +15,6 @@ from launch.plan.words import seconds, size, usd
 
 UNKNOWN = "?"
 PAYS = {True: "yes", False: "no", None: "it depends"}
-SHORT = 0.005  # seconds; hundreds of kernels take about that long to start
 
 
 def report(plan: Plan) -> RenderableType:
@@ -89,8 +88,11 @@ def _about_the_step(plan: Plan) -> Iterator[str]:
         yield f"{size(plan.gradient_bytes)} of gradients."
     if plan.compute:
         yield f"Computing takes {seconds(plan.compute.seconds)} ({plan.compute.how})."
-        if plan.compute.seconds < SHORT:
-            yield "So short a step is ruled by starting kernels, not by computing; measure one, for --step-seconds."
+        if not plan.compute.counts:
+            rules = (
+                "So short a step is ruled by starting kernels, not by computing, so this estimate counts for nothing"
+            )
+            yield f"{rules}; measure one, for --step-seconds."
     else:
         yield "How long computing takes is not known; --step-seconds says it."
     if plan.memory:
@@ -132,7 +134,7 @@ def _about_the_facts(plan: Plan) -> str:
 
 
 def _step(plan: Plan, found: Sum) -> str:
-    return seconds(step_seconds(plan.compute.seconds, found.seconds)) if plan.compute else UNKNOWN
+    return seconds(step_seconds(plan.known_compute, found.seconds)) if plan.known_compute else UNKNOWN
 
 
 def _needs(plan: Plan) -> str:
@@ -142,9 +144,9 @@ def _needs(plan: Plan) -> str:
 
 
 def _samples_per_usd(plan: Plan) -> str:
-    if not (plan.compute and plan.workload and plan.price):
+    if not (plan.known_compute and plan.workload and plan.price):
         return UNKNOWN
-    hours = step_seconds(plan.compute.seconds, plan.summed.seconds) / 3600
+    hours = step_seconds(plan.known_compute, plan.summed.seconds) / 3600
     return usd(plan.price.usd * hours / plan.workload.global_batch * 1e6)
 
 
@@ -172,7 +174,7 @@ COMPARED: tuple[tuple[str, Callable[[Plan], str]], ...] = (
     ("GPUs", lambda plan: str(sum(row.count * row.gpus for row in training(plan.rows)))),
     ("per hour", lambda plan: usd(plan.price.usd) if plan.price else UNKNOWN),
     ("memory of a GPU", _needs),
-    ("computing", lambda plan: seconds(plan.compute.seconds) if plan.compute else UNKNOWN),
+    ("computing", lambda plan: seconds(plan.known_compute) if plan.known_compute else UNKNOWN),
     ("sum of the gradients", lambda plan: seconds(plan.summed.seconds)),
     ("step", lambda plan: _step(plan, plan.summed)),
     ("a million samples", _samples_per_usd),
