@@ -92,16 +92,16 @@ def plan_command(
     jobs: Annotated[list[Path], typer.Argument(metavar="JOB...", help="A job file; several with --compare.")],
     compare: Annotated[bool, typer.Option("--compare", help="Several jobs side by side.")] = False,
     gradient_bytes: Annotated[
-        float | None, typer.Option(min=0, help="Bytes that a step sums; the trainer is not asked then.")
+        float | None, typer.Option(help="Bytes that a step sums; the trainer is not asked then.")
     ] = None,
     step_seconds: Annotated[
-        float | None, typer.Option(min=0, help="What computing takes in a step, measured without a network.")
+        float | None, typer.Option(help="What computing takes in a step, measured without a network.")
     ] = None,
     run: Annotated[
         Path | None, typer.Option(help="The output folder of a run on one machine of the kind; its speed counts.")
     ] = None,
     mfu: Annotated[
-        float, typer.Option(min=0.01, max=1, help="Share of the GPUs' peak that is reached, if nothing is measured.")
+        float, typer.Option(help="Share of the GPUs' peak that is reached, if nothing is measured: 0.01 to 1.")
     ] = MFU,
     chart: Annotated[Path | None, typer.Option(help="Draw the job on 1 to 1,024 machines: a .png or .svg.")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Write the reducers into the file, unless they lose.")] = False,

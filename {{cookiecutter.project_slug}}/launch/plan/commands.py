@@ -59,6 +59,11 @@ def show(jobs: Sequence[Job], settings: Settings, flags: Flags, environ: Mapping
 
 
 def _require_sense(jobs: Sequence[Job], flags: Flags) -> None:
+    for name, value in (("--step-seconds", flags.step_seconds), ("--gradient-bytes", flags.gradient_bytes)):
+        if value is not None and not 0 < value < math.inf:
+            raise UsageError(f"{name} is {value:g}; give a finite number above 0")
+    if not 0.01 <= flags.mfu <= 1:
+        raise UsageError(f"--mfu is {flags.mfu:g}; give a share from 0.01 to 1")
     if len(jobs) > 1 and not flags.compare:
         raise UsageError(f"plan takes one job, not {len(jobs)}; add --compare to see them side by side")
     if flags.compare and (flags.chart or flags.apply):

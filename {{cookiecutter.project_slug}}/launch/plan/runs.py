@@ -1,5 +1,6 @@
 """How fast a run trained, from the curves that the trainer wrote for TensorBoard."""
 
+import math
 import statistics
 from pathlib import Path
 
@@ -33,4 +34,4 @@ def _rates(path: Path) -> list[float]:
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     values = (value for event in LegacyEventFileLoader(str(path)).Load() for value in event.summary.value)
-    return [value.simple_value for value in values if value.tag == RATE]
+    return [value.simple_value for value in values if value.tag == RATE and 0 < value.simple_value < math.inf]
