@@ -120,7 +120,7 @@ def plan_command(
         apply=apply,
         json=as_json,
     )
-    planning.show([_one(approved(path, ours)) for path in jobs], ours, flags, os.environ, console)
+    planning.show([approved(path, ours) for path in jobs], ours, flags, os.environ, console)
 
 
 @app.command("submit")
@@ -146,11 +146,6 @@ def submit_command(
 def schema_command() -> None:
     """Print the JSON Schema of job files; jobs/schema.json is the one that editors read."""
     typer.echo(job_schema.text(), nl=False)
-
-
-def _one(job: Job | TuningJob) -> Job:
-    """What one trial of a tuning job runs, or the job itself."""
-    return job.trial_job if isinstance(job, TuningJob) else job
 
 
 def approved(path: Path, ours: Settings) -> Job | TuningJob:

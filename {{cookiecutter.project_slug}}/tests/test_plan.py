@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from google.cloud.aiplatform_v1.types import HyperparameterTuningJob
 
 from launch import catalog
 from launch.plan import chart, fleet, memory, planner, reducers, runs, scaling
@@ -21,7 +22,7 @@ from launch.plan.runs import RunError
 from launch.plan.traffic import Machines
 from launch.plan.workload import Workload
 from launch.settings import Settings
-from launch.spec import Job, load, parse
+from launch.spec import Job, TuningJob, load, parse
 from tests.casebook import P2, edited, write
 from trainer.telemetry import TensorBoard
 
@@ -64,7 +65,7 @@ def job(
     return Job(Path("jobs/run.yaml"), "run", parse(yaml.safe_dump(document), "run.yaml"))
 
 
-def planned(one: Job, step_seconds: float | None = 0.2, gradient_bytes: float = BERT_LARGE) -> Plan:
+def planned(one: Job | TuningJob, step_seconds: float | None = 0.2, gradient_bytes: float = BERT_LARGE) -> Plan:
     compute = None if step_seconds is None else Compute(step_seconds, "measured")
     return planner.plan(one, SETTINGS, None, gradient_bytes=gradient_bytes, compute=compute)
 
@@ -156,6 +157,19 @@ def test_without_reducers_in_the_file_there_is_one_option() -> None:
     found = planned(job("a2-highgpu-8g", A100, 8, 8))
     assert (found.present, found.options) == (None, (found.advised,))
     assert found.summed == found.advised.sums.ring
+
+
+def test_a_search_is_planned_with_all_trials_that_run_at_once() -> None:
+    one = job("a2-highgpu-8g", A100, 8, 2)
+    spec = HyperparameterTuningJob(max_trial_count=6, parallel_trial_count=2, trial_job_spec=one.spec)
+    found, trial = planned(TuningJob(one.path, "run", spec)), planned(one)
+    assert found.price
+    assert trial.price
+    assert found.price.usd == 2 * trial.price.usd
+    assert [quota.amount for quota in found.quotas] == [2 * quota.amount for quota in trial.quotas]
+    assert found.trials == fleet.Trials(count=6, at_once=2)
+    assert found.advised.verdict.pays is False
+    assert "which do not take them (trial-reducers)" in found.advised.verdict.text
 
 
 def test_flex_start_leaves_no_room_for_reducers() -> None:
@@ -420,6 +434,13 @@ def test_jobs_stand_side_by_side(tmp_path: Path) -> None:
     titles, *_ = shown.stdout.splitlines()
     assert titles.split() == names
     assert "its reducers pay" in shown.stdout
+
+
+def test_a_search_says_that_it_is_one() -> None:
+    shown = launch("jobs/tuning.yaml", *GIVEN).stdout
+    assert ": 6 trials, 2 at once, and this is one of them" in shown.splitlines()[0]
+    assert "per hour, for 2 trials of $" in shown
+    assert "in each of 2 trials" in launch("jobs/tuning.yaml", "--compare", *GIVEN).stdout
 
 
 def test_jobs_with_other_reducers_take_other_times(tmp_path: Path) -> None:

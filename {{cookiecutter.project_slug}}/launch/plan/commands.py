@@ -15,7 +15,7 @@ from launch.plan import apply, planner, report, runs, workload
 from launch.plan.planner import Compute, Plan
 from launch.plan.workload import Workload
 from launch.settings import Settings
-from launch.spec import Job
+from launch.spec import Job, TuningJob
 
 PICTURES = (".png", ".svg")
 
@@ -38,7 +38,9 @@ class Flags:
     json: bool
 
 
-def show(jobs: Sequence[Job], settings: Settings, flags: Flags, environ: Mapping[str, str], console: Console) -> None:
+def show(
+    jobs: Sequence[Job | TuningJob], settings: Settings, flags: Flags, environ: Mapping[str, str], console: Console
+) -> None:
     """Plan jobs and do with the plans what the flags ask for.
 
     Raises:
@@ -58,7 +60,7 @@ def show(jobs: Sequence[Job], settings: Settings, flags: Flags, environ: Mapping
         _apply(jobs[0], plans[0], console)
 
 
-def _require_sense(jobs: Sequence[Job], flags: Flags) -> None:
+def _require_sense(jobs: Sequence[Job | TuningJob], flags: Flags) -> None:
     for name, value in (("--step-seconds", flags.step_seconds), ("--gradient-bytes", flags.gradient_bytes)):
         if value is not None and not 0 < value < math.inf:
             raise UsageError(f"{name} is {value:g}; give a finite number above 0")
@@ -78,8 +80,8 @@ def _require_sense(jobs: Sequence[Job], flags: Flags) -> None:
         raise UsageError(f"{flags.chart}: is no picture; end its name in {' or '.join(PICTURES)}")
 
 
-def _plan(job: Job, settings: Settings, flags: Flags, environ: Mapping[str, str]) -> Plan:
-    said = workload.of(job, settings.commands, environ, Home()) if flags.gradient_bytes is None else None
+def _plan(job: Job | TuningJob, settings: Settings, flags: Flags, environ: Mapping[str, str]) -> Plan:
+    said = workload.of(planner.trial(job), settings.commands, environ, Home()) if flags.gradient_bytes is None else None
     return planner.plan(
         job,
         settings,
@@ -90,12 +92,14 @@ def _plan(job: Job, settings: Settings, flags: Flags, environ: Mapping[str, str]
     )
 
 
-def _measured(job: Job, settings: Settings, flags: Flags, said: Workload | None) -> Compute | None:
+def _measured(job: Job | TuningJob, settings: Settings, flags: Flags, said: Workload | None) -> Compute | None:
     if flags.step_seconds is not None:
         return Compute(flags.step_seconds, "measured, by --step-seconds")
     if flags.run and said:
         rate = runs.samples_per_second_per_gpu(flags.run)
-        return planner.measured(job, settings, said, rate, f"measured: {rate:.3g} samples/s per GPU in {flags.run}")
+        return planner.measured(
+            planner.trial(job), settings, said, rate, f"measured: {rate:.3g} samples/s per GPU in {flags.run}"
+        )
     return None
 
 
@@ -116,7 +120,7 @@ def _missing(plan: Plan) -> str:
     return "all prices; add yours to vertex.toml, below [prices]"
 
 
-def _apply(job: Job, plan: Plan, console: Console) -> None:
+def _apply(job: Job | TuningJob, plan: Plan, console: Console) -> None:
     if plan.advised.verdict.pays is False:
         cure = "remove pool 2" if plan.present else "the file needs no pool 2"
         raise UsageError(f"{job.path}: --apply wrote nothing, since reducers do not pay here; {cure}")
@@ -124,7 +128,7 @@ def _apply(job: Job, plan: Plan, console: Console) -> None:
     if plan.present and plan.present.sizing == sizing:
         console.print(f"{job.path}: has {sizing.count} x {sizing.machine_type} already")
         return
-    apply.apply(job, sizing)
+    apply.apply(planner.trial(job), sizing)
     console.print(f"{job.path}: now has {sizing.count} x {sizing.machine_type}")
 
 

@@ -7,7 +7,7 @@ from datetime import date
 from launch.catalog import Catalog, Price
 from launch.faults import FaultError
 from launch.plan import fleet, memory, reducers, scaling, verdicts
-from launch.plan.fleet import Quota, Row
+from launch.plan.fleet import Quota, Row, Trials
 from launch.plan.memory import Memory
 from launch.plan.reducers import Sizing, Sum, Sums
 from launch.plan.scaling import Curve
@@ -15,7 +15,7 @@ from launch.plan.traffic import Machines, Reducers
 from launch.plan.verdicts import Case, Training, Verdict
 from launch.plan.workload import Workload
 from launch.settings import Settings
-from launch.spec import Job
+from launch.spec import Job, TuningJob
 
 MFU = 0.4  # model FLOPs utilization: the share of a GPU's peak that training reaches; 0.3 to 0.5 is usual
 
@@ -55,8 +55,9 @@ class Plan:
 
     name: str
     region: str
+    trials: Trials | None  # what else is here is about one of them, but price and quotas; None if it is no search
     rows: tuple[Row, ...]
-    price: Price | None  # of all machines, per hour
+    price: Price | None  # of all machines at once, per hour
     quotas: tuple[Quota, ...]
     quota_command: str
     machines: Machines  # that train
@@ -70,6 +71,11 @@ class Plan:
     curves: tuple[Curve, ...]
     compiled: date  # of the facts behind it all
     uncertain: tuple[str, ...]  # those among them that are
+
+    @property
+    def at_once(self) -> int:
+        """So many jobs like this run at the same time."""
+        return self.trials.at_once if self.trials else 1
 
     @property
     def known_compute(self) -> float | None:
@@ -88,7 +94,7 @@ class Plan:
 
 
 def plan(
-    job: Job,
+    subject: Job | TuningJob,
     settings: Settings,
     workload: Workload | None,
     *,
@@ -96,7 +102,7 @@ def plan(
     compute: Compute | None = None,
     mfu: float = MFU,
 ) -> Plan:
-    """The plan of one job.
+    """The plan of one job, or of a search by what one of its trials runs.
 
     Args:
         workload: what the trainer says of itself.
@@ -107,6 +113,8 @@ def plan(
     Raises:
         PlanError: no machine trains, or one of an unknown kind.
     """
+    job, trials = trial(subject), fleet.trials(subject)
+    at_once = trials.at_once if trials else 1
     catalog = settings.catalog
     rows = fleet.rows(job, catalog)
     _require_known(job, rows)
@@ -115,6 +123,7 @@ def plan(
     compute = compute or _estimated(workload, rows, catalog, mfu)
     training = Training(
         job=job,
+        searches=trials is not None,
         pools=train,
         machines=machines,
         fabric_gbps=min(row.fabric_gbps or 0 for row in train) or None,
@@ -133,9 +142,10 @@ def plan(
     return Plan(
         name=str(job.path),
         region=settings.region,
+        trials=trials,
         rows=rows,
-        price=fleet.price(rows),
-        quotas=fleet.quotas(job, settings),
+        price=fleet.price(rows, at_once),
+        quotas=fleet.quotas(job, settings, at_once),
         quota_command=fleet.quota_command(settings),
         machines=machines,
         workload=workload,
@@ -149,6 +159,11 @@ def plan(
         compiled=catalog.compiled,
         uncertain=tuple(dict.fromkeys(_uncertain(rows, catalog))),
     )
+
+
+def trial(subject: Job | TuningJob) -> Job:
+    """What one trial of a search runs, or the job itself."""
+    return subject.trial_job if isinstance(subject, TuningJob) else subject
 
 
 def _option(training: Training, sizing: Sizing) -> Option:

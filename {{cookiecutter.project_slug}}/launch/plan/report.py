@@ -19,7 +19,7 @@ PAYS = {True: "yes", False: "no", None: "it depends"}
 
 def report(plan: Plan) -> RenderableType:
     """Everything, from the machines to the verdict."""
-    parts: list[RenderableType] = [Text(f"{plan.name} in {plan.region}\n", style="bold"), machines(plan), Text()]
+    parts: list[RenderableType] = [Text(f"{_title(plan)}\n", style="bold"), machines(plan), Text()]
     parts += [Text(line) for line in _about_machines(plan)]
     parts += [Text("\nQuota that it needs", style="bold"), *(Text(line) for line in _about_quotas(plan))]
     parts += [Text("\nOne step", style="bold"), *(Text(line) for line in _about_the_step(plan))]
@@ -28,6 +28,13 @@ def report(plan: Plan) -> RenderableType:
     parts += [Text("\nReduction servers", style="bold"), *(Text(line) for line in _about_the_reducers(plan))]
     parts += [Text(f"\n{_about_the_facts(plan)}")]
     return Group(*parts)
+
+
+def _title(plan: Plan) -> str:
+    title = f"{plan.name} in {plan.region}"
+    if plan.trials is None:
+        return title
+    return f"{title}: {plan.trials.count} trials, {plan.trials.at_once} at once, and this is one of them"
 
 
 def machines(plan: Plan) -> Table:
@@ -75,7 +82,8 @@ def _about_machines(plan: Plan) -> Iterator[str]:
     if plan.price is None:
         yield "Some price is not known here; yours can stand in vertex.toml, below [prices]."
         return
-    yield f"In all {usd(plan.price.usd)} per hour ({plan.price.certainty}: {plan.price.source})."
+    trials = f", for {plan.at_once} trials of {usd(plan.price.usd / plan.at_once)}" if plan.trials else ""
+    yield f"In all {usd(plan.price.usd)} per hour{trials} ({plan.price.certainty}: {plan.price.source})."
     if "list price" in plan.price.source and f"in {plan.region} " not in plan.price.source:
         yield f"Prices of {plan.region} differ; yours can stand in vertex.toml, below [prices]."
 
@@ -147,7 +155,7 @@ def _samples_per_usd(plan: Plan) -> str:
     if not (plan.known_compute and plan.workload and plan.price):
         return UNKNOWN
     hours = step_seconds(plan.known_compute, plan.summed.seconds) / 3600
-    return usd(plan.price.usd * hours / plan.workload.global_batch * 1e6)
+    return usd(plan.price.usd / plan.at_once * hours / plan.workload.global_batch * 1e6)
 
 
 def _named(plan: Plan, option: Option) -> str:
@@ -162,7 +170,8 @@ def _set(option: Option) -> str:
 
 
 def _machines(plan: Plan) -> str:
-    return "\n".join(f"{row.count} x {row.machine_type}" for row in plan.rows)
+    trials = [f"in each of {plan.at_once} trials"] if plan.trials else []
+    return "\n".join([*(f"{row.count} x {row.machine_type}" for row in plan.rows), *trials])
 
 
 def _pays(option: Option | None) -> str:
@@ -171,7 +180,7 @@ def _pays(option: Option | None) -> str:
 
 COMPARED: tuple[tuple[str, Callable[[Plan], str]], ...] = (
     ("machines", _machines),
-    ("GPUs", lambda plan: str(sum(row.count * row.gpus for row in training(plan.rows)))),
+    ("GPUs", lambda plan: str(plan.at_once * sum(row.count * row.gpus for row in training(plan.rows)))),
     ("per hour", lambda plan: usd(plan.price.usd) if plan.price else UNKNOWN),
     ("memory of a GPU", _needs),
     ("computing", lambda plan: seconds(plan.known_compute) if plan.known_compute else UNKNOWN),

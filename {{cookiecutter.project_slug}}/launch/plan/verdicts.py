@@ -28,6 +28,7 @@ class Training:
     """A job without its reducers."""
 
     job: Job
+    searches: bool  # it is what the trials of a search run
     pools: Sequence[Row]  # 0 and 1
     machines: Machines
     fabric_gbps: float | None  # of the GPUs' own network
@@ -82,6 +83,12 @@ def one_machine(case: Case) -> str:
     if case.training.machines.count > 1:
         return ""
     return "with one machine, gradients never cross the network"
+
+
+def in_a_search(case: Case) -> str:
+    if not case.training.searches:
+        return ""
+    return "a search may hand the flags of a trial to its reducers, too, which do not take them (trial-reducers)"
 
 
 def one_kind_of_machine(case: Case) -> str:
@@ -160,6 +167,7 @@ def hardly_faster(case: Case) -> str:
 REASONS: tuple[Callable[[Case], str], ...] = (
     no_gpus,
     one_machine,
+    in_a_search,
     one_kind_of_machine,
     own_fabric,
     ring_of_two,
