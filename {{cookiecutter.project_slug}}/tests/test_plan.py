@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from google.cloud.aiplatform_v1.types import HyperparameterTuningJob
+from google.cloud.aiplatform_v1.types import AcceleratorType, HyperparameterTuningJob
 
 from launch import catalog
 from launch.plan import chart, fleet, memory, planner, reducers, runs, scaling
@@ -157,6 +157,33 @@ def test_without_reducers_in_the_file_there_is_one_option() -> None:
     found = planned(job("a2-highgpu-8g", A100, 8, 8))
     assert (found.present, found.options) == (None, (found.advised,))
     assert found.summed == found.advised.sums.ring
+
+
+def mixed(first: int, others: int) -> Job:
+    """A chief with so many L4, and three workers with so many others."""
+    kinds = {2: "g2-standard-24", 4: "g2-standard-48"}
+    one = job(kinds[first], L4, first, 4)
+    machine = one.spec.worker_pool_specs[1].machine_spec
+    machine.machine_type, machine.accelerator_count = kinds[others], others
+    return one
+
+
+def test_a_ring_goes_through_every_gpu_of_machines_that_differ() -> None:
+    found = planner.plan(mixed(2, 4), SETTINGS, WORKLOAD)
+    assert found.machines.members == 14
+    assert found.machines.gbps == KNOWN.network_gbps("g2-standard-24", L4, 2)
+    assert found.advised.sums.ring.bytes == pytest.approx(2 * 13 / 14 * WORKLOAD.gradient_bytes)
+    assert found.curves == ()  # more machines of which kind?
+    assert found.memory
+    assert found.memory.activations == 110 * WORKLOAD.activation_bytes_per_sample  # of 1536 samples on 14 GPUs
+
+
+def test_of_gpus_that_differ_the_slowest_is_waited_for() -> None:
+    one = job("a2-highgpu-1g", A100, 1, 2)
+    slower = one.spec.worker_pool_specs[1].machine_spec
+    slower.machine_type, slower.accelerator_type = "g2-standard-8", AcceleratorType[L4]
+    alone = planner.plan(job("g2-standard-8", L4, 1, 2), SETTINGS, WORKLOAD)
+    assert planner.plan(one, SETTINGS, WORKLOAD).compute == alone.compute
 
 
 def test_a_search_is_planned_with_all_trials_that_run_at_once() -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from launch.emulator.home import Home
 from launch.faults import FaultError
-from launch.plan import apply, planner, report, runs, workload
+from launch.plan import apply, fleet, planner, report, runs, workload
 from launch.plan.planner import Compute, Plan
 from launch.plan.workload import Workload
 from launch.settings import Settings
@@ -113,6 +113,8 @@ def _draw(plan: Plan, path: Path) -> None:
 
 def _missing(plan: Plan) -> str:
     """What a curve needs that is not known, and how to say it."""
+    if fleet.differ(plan.rows):
+        return "machines of one kind; make pools 0 and 1 the same"
     if plan.workload is None:
         return "the trainer's batch; plan without --gradient-bytes"
     if plan.known_compute is None:

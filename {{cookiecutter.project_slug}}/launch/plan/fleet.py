@@ -68,10 +68,20 @@ def reducing(all_rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def machines(all_rows: Sequence[Row]) -> Machines:
-    """The machines that train; where they differ, all are as slow and have as few GPUs as the least of them."""
+    """The machines that train; a sum waits for the slowest network among them."""
     train = training(all_rows)
     count = sum(row.count for row in train)
-    return Machines(count, max(min(row.gpus for row in train), 1), min(row.gbps or 0 for row in train))
+    return Machines(count, gpus(all_rows) / count, min(row.gbps or 0 for row in train))
+
+
+def gpus(all_rows: Sequence[Row]) -> int:
+    """GPUs that train; machines without count once, as each has one process."""
+    return sum(row.count * max(row.gpus, 1) for row in training(all_rows))
+
+
+def differ(all_rows: Sequence[Row]) -> bool:
+    """Whether machines that train are of more than one kind."""
+    return len({(row.machine_type, row.accelerator, row.gpus) for row in training(all_rows)}) > 1
 
 
 def total_gbps(some_rows: Sequence[Row]) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from launch.catalog import Catalog, Price
+from launch.catalog import Accelerator, Catalog, Price
 from launch.faults import FaultError
 from launch.plan import fleet, memory, reducers, scaling, verdicts
 from launch.plan.fleet import Quota, Row, Trials
@@ -136,9 +136,8 @@ def plan(
         _option(training, reducers.sizing(row.machine_type, row.count, machines, catalog))
         for row in fleet.reducing(rows)
     ]
-    card = catalog.accelerators.get(train[0].accelerator)
-    gpus = _gpus(rows)
-    found = memory.memory(workload, gpus, card) if workload and card else None
+    smallest = min(_cards(rows, catalog), key=lambda card: card.memory_gb, default=None)
+    found = memory.memory(workload, fleet.gpus(rows), smallest) if workload and smallest else None
     return Plan(
         name=str(job.path),
         region=settings.region,
@@ -152,10 +151,12 @@ def plan(
         gradient_bytes=size,
         compute=compute,
         memory=found,
-        remedy=memory.remedy(workload, gpus, card) if workload and card and found and not found.fits else "",
+        remedy=memory.remedy(workload, fleet.gpus(rows), smallest)
+        if workload and smallest and found and not found.fits
+        else "",
         advised=advised,
         present=next(iter(present), None),
-        curves=_curves(training, workload, advised.sizing),
+        curves=() if fleet.differ(rows) else _curves(training, workload, advised.sizing),
         compiled=catalog.compiled,
         uncertain=tuple(dict.fromkeys(_uncertain(rows, catalog))),
     )
@@ -179,15 +180,15 @@ def measured(job: Job, settings: Settings, workload: Workload, rate: float, how:
     Args:
         rate: samples per second and GPU.
     """
-    return Compute(workload.global_batch / _gpus(fleet.rows(job, settings.catalog)) / rate, how)
+    return Compute(workload.global_batch / fleet.gpus(fleet.rows(job, settings.catalog)) / rate, how)
 
 
 def _estimated(workload: Workload | None, rows: Sequence[Row], catalog: Catalog, mfu: float) -> Compute | None:
-    """From the operations of a step and the peak of its GPUs."""
-    card = catalog.accelerators.get(fleet.training(rows)[0].accelerator)
+    """From the operations of a step and the peak of its slowest GPUs."""
+    card = min(_cards(rows, catalog), key=lambda card: card.tflops, default=None)
     if workload is None or card is None:
         return None
-    samples = workload.global_batch / _gpus(rows)
+    samples = workload.global_batch / fleet.gpus(rows)
     seconds = workload.flops_per_sample * samples / (card.tflops * 1e12 * mfu)
     how = f"estimated: {mfu:.0%} of {card.tflops:g} TFLOPS, the peak of {card.name} in {card.precision}"
     return Compute(seconds, how, estimated=True)
@@ -222,9 +223,11 @@ def _require_known(job: Job, rows: Sequence[Row]) -> None:
             raise PlanError(f"{job.path}: workerPoolSpecs[{row.pool}]: {fault}; {cure}")
 
 
-def _gpus(rows: Sequence[Row]) -> int:
-    """GPUs that train; machines without count once, as each has one process."""
-    return sum(row.count * max(row.gpus, 1) for row in fleet.training(rows))
+def _cards(rows: Sequence[Row], catalog: Catalog) -> list[Accelerator]:
+    """The kinds of GPUs that train; none if one is not known, or a machine has none."""
+    cards = [catalog.accelerators.get(row.accelerator) for row in fleet.training(rows)]
+    known = [card for card in cards if card]
+    return known if len(known) == len(cards) else []
 
 
 def _usd(rows: Sequence[Row]) -> float | None:

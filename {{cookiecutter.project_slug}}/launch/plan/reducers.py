@@ -46,7 +46,7 @@ class Sizing:
 def sizing(machine_type: str, count: int, machines: Machines, catalog: Catalog) -> Sizing:
     """So many reducers of one type, for the machines that train."""
     gbps = catalog.network_gbps(machine_type) or 1.0
-    break_even = traffic.break_even_reducers(machines, gbps, machines.count * machines.gpus)
+    break_even = traffic.break_even_reducers(machines, gbps, machines.members)
     return Sizing(machine_type, count, gbps, catalog.price(machine_type), break_even)
 
 

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from launch.plan.fleet import training
+from launch.plan.fleet import differ, training
 from launch.plan.memory import RESERVED, Memory
 from launch.plan.planner import Option, Plan
 from launch.plan.reducers import Sum, step_seconds
@@ -53,7 +53,7 @@ def sums(plan: Plan) -> Table:
     table = _table("gradients summed", "a machine sends", "takes", "a step takes")
     rings = plan.advised.sums
     ways = [
-        (f"by a ring of {plan.machines.count * plan.machines.gpus}", rings.ring),
+        (f"by a ring of {plan.machines.members}", rings.ring),
         ("in machines, then by a ring", rings.hierarchical),
         *((f"by {_named(plan, option)}", option.sums.reducers) for option in plan.options),
     ]
@@ -94,6 +94,8 @@ def _about_the_step(plan: Plan) -> Iterator[str]:
         yield f"{about}, {plan.workload.global_batch:,} samples."
     else:
         yield f"{size(plan.gradient_bytes)} of gradients."
+    if differ(plan.rows):
+        yield "The machines differ: each GPU has an equal share of the batch, and all wait for the slowest."
     if plan.compute:
         yield f"Computing takes {seconds(plan.compute.seconds)} ({plan.compute.how})."
         if not plan.compute.counts:

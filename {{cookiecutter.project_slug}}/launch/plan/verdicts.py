@@ -109,7 +109,7 @@ def own_fabric(case: Case) -> str:
 
 
 def ring_of_two(case: Case) -> str:
-    if case.training.machines.count * case.training.machines.gpus > 2:
+    if case.training.machines.members > 2:
         return ""
     return (
         "in a ring of two GPUs each machine already sends the gradients only once,"
@@ -128,7 +128,7 @@ def too_few(case: Case) -> str:
 
 
 def latency_rules(case: Case) -> str:
-    members = case.training.machines.count * case.training.machines.gpus
+    members = case.training.machines.members
     wire, hops = case.sums.ring.seconds, traffic.hops_seconds(members)
     if wire > hops:
         return ""
