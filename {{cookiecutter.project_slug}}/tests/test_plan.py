@@ -516,6 +516,12 @@ def test_the_trainer_is_asked_what_it_needs_once(tmp_path: Path) -> None:
     ("program", "words"),
     [
         ("print('hello')", "the trainer does not answer --describe with its sizes; plan with --gradient-bytes"),
+        ("x = 1\ndef f(:", "cannot be described: silent.py:2: SyntaxError: invalid syntax; mend that, or"),
+        ("import json\njson.loads('')", "cannot be described: silent.py:2: json.decoder.JSONDecodeError: Expecting"),
+        (
+            "from trainer import config\nconfig.parse(['--steps', 'six'])",
+            "cannot be described: Error parsing --steps: in",
+        ),
         ("raise SystemExit('no such data')", "the trainer cannot be described: no such data; mend that, or plan"),
     ],
 )
