@@ -80,7 +80,8 @@ def run(
     wanted = with_arguments(limited, arguments or ())
     starts_again = policy(wanted, Options()) if restarts else Policy()
     try:
-        outcome = local.run(wanted, Home(), os.environ, console, ours.commands, starts_again, fresh)
+        whole = sum(pool.replica_count for pool in loaded.pools if not pool.reduces)
+        outcome = local.run(wanted, Home(), os.environ, console, ours.commands, starts_again, fresh, whole)
     except KeyboardInterrupt:
         errors.print("interrupted; every replica was stopped")
         raise typer.Exit(130) from None

@@ -176,7 +176,7 @@ CASES = [
         "machine-unknown",
         alone({"machineType": "n1-standard-5"}),
         alone({"machineType": "n1-standard-4"}),
-        ('"n1-standard-5"', f"{len(CATALOG.machines)} types", "did you mean n1-standard-", "[machines]"),
+        ('"n1-standard-5"', f"{len(CATALOG.machines)} types", "did you mean n1-standard-", "[machines.n1-standard-5]"),
     ),
     Case(
         "machine-unknown",

@@ -149,6 +149,7 @@ def test_max_replicas_limits_those_that_train(project: Path) -> None:
     wait = HELLO + "import time; time.sleep(0.5 * (spec['task']['type'] == 'workerpool0'))"
     run = launch(project, "run", write(project, pool(wait), pool(wait, count=3)), "--max-replicas", "2")
     assert run.returncode == 0
+    assert "job: 2 of 4 replicas on this machine" in run.stdout
     assert len(lines(run.stdout, "[workerpool")) == 2
 
 

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,15 @@ def test_what_is_known_better_here_goes_into_the_catalog(tmp_path: Path) -> None
     assert machine.price is not None
     assert machine.price.usd == 0.5
     assert machine.gbps == 20
+
+
+def test_the_examples_in_our_own_file_are_right(tmp_path: Path) -> None:
+    ours = (Path(__file__).parent.parent / "vertex.toml").read_text()
+    path = tmp_path / "vertex.toml"
+    path.write_text(re.sub(r'^# (?=\[|"|\w+ = )', "", ours, flags=re.MULTILINE))
+    settings = load(path)
+    assert settings.prices.keys() == {"a2-highgpu-8g", "NVIDIA_TESLA_T4"}
+    assert settings.catalog.network_gbps("c3-standard-8") == 23
 
 
 @pytest.mark.parametrize("line", ["", 'service_account = ""'])
