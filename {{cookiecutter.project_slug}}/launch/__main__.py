@@ -1,13 +1,15 @@
 """Check, run or submit a job file; or be the service that runs it."""
 
+import itertools
 import os
 from datetime import date
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperCommand
 
 from launch import catalog, document, job_schema, local, settings
 from launch import check as checks
@@ -17,7 +19,7 @@ from launch.emulator import commands
 from launch.emulator.home import Home
 from launch.emulator.resources.jobs import Options, policy
 from launch.emulator.running.policy import Policy
-from launch.faults import FaultError
+from launch.faults import FaultError, nearest
 from launch.plan import commands as planning
 from launch.plan.planner import MFU
 from launch.replicas import limit, with_arguments
@@ -31,6 +33,11 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 app.add_typer(commands.app, name="emulate")
 console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class OptionError(FaultError):
+    """A command does not know an option."""
+
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="A job file, as in jobs/.")]
 
@@ -58,11 +65,30 @@ def check(
         for one in examined:
             report(one)
             if one.passes(strict):
-                console.print(Text.assemble(f"{one.path}: ", ("ok", "green")))
+                count = len(one.findings)
+                warned = f", with {count} {'warning' if count == 1 else 'warnings'}" if count else ""
+                console.print(Text.assemble(f"{one.path}: ", ("ok", "green"), warned))
     raise typer.Exit(0 if all(one.passes(strict) for one in examined) else 1)
 
 
-@app.command()
+class Run(TyperCommand):
+    """A command whose unknown options are most likely the trainer's, which stand behind a --."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
+        for word in itertools.takewhile(lambda word: word != "--", args):
+            if word.startswith("--") and word.partition("=")[0] not in (*known, "--help"):
+                guess = nearest(word, known)
+                cure = (
+                    f"did you mean {guess}?"
+                    if guess
+                    else f"flags of the trainer stand behind a lone --, as in -- {word}"
+                )
+                raise OptionError(f"run has no option {word}; {cure}")
+        return super().parse_args(ctx, args)
+
+
+@app.command(cls=Run)
 def run(
     job: JobFile,
     arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGS", help="More trainer flags.")] = None,

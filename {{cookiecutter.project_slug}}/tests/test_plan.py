@@ -512,6 +512,13 @@ def test_the_trainer_is_asked_what_it_needs_once(tmp_path: Path) -> None:
     assert second["workload"]["global_batch"] != first["workload"]["global_batch"]
 
 
+def test_the_command_draws_and_says_so(tmp_path: Path) -> None:
+    path = reducing(tmp_path, 10)
+    shown = launch(path.name, "--chart", "PLAN.PNG", "--step-seconds", "0.2", folder=tmp_path)
+    assert shown.stdout.startswith("PLAN.PNG: drawn\n")
+    assert (tmp_path / "PLAN.PNG").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(
     ("program", "words"),
     [
@@ -550,12 +557,13 @@ def test_a_program_that_is_no_module_cannot_be_asked(tmp_path: Path) -> None:
         (("jobs/workers.yaml", "--run", "x", "--step-seconds", "1"), "keep one"),
         (("jobs/workers.yaml", "--run", "x", "--gradient-bytes", "1"), "use --step-seconds"),
         (("jobs/workers.yaml", "--chart", "x.doc", *GIVEN), "x.doc: is no picture; end its name in .png or .svg"),
+        (("jobs/workers.yaml", "--chart", "no/x.png", *GIVEN), "no/x.png: there is no folder no; make it first"),
         (("jobs/workers.yaml", "--chart", "x.png", *GIVEN), "cannot be drawn without the trainer's batch"),
         (("jobs/single.yaml", "--step-seconds", "0"), "--step-seconds is 0; give a finite number above 0"),
         (("jobs/workers.yaml", "--step-seconds", "inf"), "--step-seconds is inf; give a finite number above 0"),
         (("jobs/workers.yaml", "--gradient-bytes", "nan"), "--gradient-bytes is nan; give a finite number above 0"),
         (("jobs/workers.yaml", "--mfu", "nan"), "--mfu is nan; give a share from 0.01 to 1"),
-        (("jobs/single.yaml", "--apply", *GIVEN), "--apply wrote nothing, since reducers do not pay here"),
+        (("jobs/single.yaml", "--apply", *GIVEN), "reducers do not pay here; the file needs no pool 2"),
         (("jobs/no.yaml",), "jobs/no.yaml: error: there is no such file"),
     ],
 )

@@ -108,6 +108,10 @@ def test_a_gpu_that_the_region_lacks_is_an_error_for_each_pool_with_it(tmp_path:
     ]
 
 
+def test_what_is_no_region_is_one_finding_whatever_it_would_offer(tmp_path: Path) -> None:
+    assert names(found(tmp_path, {}, replace(SETTINGS, region="us-west1-a"))) == [("region-name", "region")]
+
+
 def test_machines_without_accelerators_run_in_regions_the_catalog_does_not_know(tmp_path: Path) -> None:
     assert found(tmp_path, alone(CPU), replace(SETTINGS, region="europe-west9")) == []
 

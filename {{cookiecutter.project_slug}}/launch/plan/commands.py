@@ -51,6 +51,8 @@ def show(
     plans = [_plan(job, settings, flags, environ) for job in jobs]
     if flags.chart:
         _draw(plans[0], flags.chart)
+    if flags.chart and not flags.json:
+        console.print(f"{flags.chart}: drawn\n", markup=False)
     if flags.json:
         answers = [_as_json(plan) for plan in plans]
         print(json.dumps(answers if flags.compare else answers[0], indent=2, default=str))
@@ -76,8 +78,10 @@ def _require_sense(jobs: Sequence[Job | TuningJob], flags: Flags) -> None:
         raise UsageError(
             "--run needs the trainer's global batch, which --gradient-bytes leaves out; use --step-seconds"
         )
-    if flags.chart and flags.chart.suffix not in PICTURES:
+    if flags.chart and flags.chart.suffix.lower() not in PICTURES:
         raise UsageError(f"{flags.chart}: is no picture; end its name in {' or '.join(PICTURES)}")
+    if flags.chart and not flags.chart.parent.is_dir():
+        raise UsageError(f"{flags.chart}: there is no folder {flags.chart.parent}; make it first")
 
 
 def _plan(job: Job | TuningJob, settings: Settings, flags: Flags, environ: Mapping[str, str]) -> Plan:

@@ -8,6 +8,7 @@ from launch.rules.rule import REFUSED, Given, Problems, rule
 from launch.spec import Job
 
 REGION = "region"  # the one place that is in vertex.toml
+REGION_NAME = re.compile("[a-z]+-[a-z]+[0-9]+")
 OUTPUT = "baseOutputDirectory.outputUriPrefix"
 TENSORBOARD = re.compile("projects/[^/]+/locations/([^/]+)/tensorboards/[^/]+")
 
@@ -20,7 +21,7 @@ def _prefix(job: Job) -> str:
 def region_named(job: Job, given: Given) -> Problems:
     """The region in vertex.toml is a region, not a zone or a multi-region."""
     region = given.settings.region
-    if not re.fullmatch("[a-z]+-[a-z]+[0-9]+", region):
+    if not REGION_NAME.fullmatch(region):
         fault = f'"{region}", in vertex.toml, is no region of Google Cloud'
         yield REGION, fault, did_you_mean(region, given.catalog.regions)
 
@@ -29,7 +30,8 @@ def region_named(job: Job, given: Given) -> Problems:
 def region_offers(job: Job, given: Given) -> Problems:
     """The region offers the accelerators for training."""
     region, regions = given.settings.region, given.catalog.regions
-    for pool, machine in known(given, job.pools):
+    is_one = REGION_NAME.fullmatch(region)  # `region_named` reports others
+    for pool, machine in known(given, job.pools if is_one else ()):
         kind = pool.accelerator or machine.tpu
         there = [name for name, kinds in regions.items() if kind in kinds]
         if there and region not in there:
