@@ -501,6 +501,17 @@ def test_the_speed_of_a_run_says_how_long_computing_takes(tmp_path: Path) -> Non
         runs.samples_per_second_per_gpu(tmp_path / "nothing")
 
 
+def test_a_run_of_this_machine_without_gpus_measures_none(tmp_path: Path) -> None:
+    buckets = tmp_path / ".vertex/gcs"
+    run = buckets / "demo/run"
+    with pytest.raises(
+        RunError, match="is a run of this machine, which has no GPU; copy the output of a run in the cloud"
+    ):
+        runs.require_gpus(run, buckets, gpus=())
+    runs.require_gpus(run, buckets, gpus=("0",))
+    runs.require_gpus(tmp_path / "copied", buckets, gpus=())
+
+
 def test_the_trainer_is_asked_what_it_needs_once(tmp_path: Path) -> None:
     path = reducing(tmp_path, 10)
     first = json.loads(launch(path.name, "--json", folder=tmp_path).stdout)

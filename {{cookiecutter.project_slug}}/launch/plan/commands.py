@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from launch.emulator.home import Home
+from launch.emulator.running import laptop
 from launch.faults import FaultError
 from launch.plan import apply, fleet, planner, report, runs, workload
 from launch.plan.planner import Compute, Plan
@@ -91,15 +92,18 @@ def _plan(job: Job | TuningJob, settings: Settings, flags: Flags, environ: Mappi
         settings,
         said,
         gradient_bytes=flags.gradient_bytes,
-        compute=_measured(job, settings, flags, said),
+        compute=_measured(job, settings, flags, said, environ),
         mfu=flags.mfu,
     )
 
 
-def _measured(job: Job | TuningJob, settings: Settings, flags: Flags, said: Workload | None) -> Compute | None:
+def _measured(
+    job: Job | TuningJob, settings: Settings, flags: Flags, said: Workload | None, environ: Mapping[str, str]
+) -> Compute | None:
     if flags.step_seconds is not None:
         return Compute(flags.step_seconds, "measured, by --step-seconds")
     if flags.run and said:
+        runs.require_gpus(flags.run, Home().buckets, laptop.visible_gpus(environ))
         rate = runs.samples_per_second_per_gpu(flags.run)
         return planner.measured(
             planner.trial(job), settings, said, rate, f"measured: {rate:.3g} samples/s per GPU in {flags.run}"
