@@ -13,7 +13,7 @@ import yaml
 from google.cloud.aiplatform_v1.types import AcceleratorType, HyperparameterTuningJob
 
 from launch import catalog
-from launch.plan import chart, fleet, memory, planner, reducers, runs, scaling
+from launch.plan import chart, fleet, memory, planner, reducers, report, runs, scaling
 from launch.plan.apply import ApplyError, apply
 from launch.plan.memory import RESERVED
 from launch.plan.planner import Compute, Plan, PlanError
@@ -184,6 +184,25 @@ def test_of_gpus_that_differ_the_slowest_is_waited_for() -> None:
     slower.machine_type, slower.accelerator_type = "g2-standard-8", AcceleratorType[L4]
     alone = planner.plan(job("g2-standard-8", L4, 1, 2), SETTINGS, WORKLOAD)
     assert planner.plan(one, SETTINGS, WORKLOAD).compute == alone.compute
+
+
+def test_a_job_is_set_beside_one_of_its_machines_alone() -> None:
+    found = planner.plan(job("a2-highgpu-8g", A100, 8, 8, reducer_count=25), SETTINGS, WORKLOAD)
+    assert found.compute
+    assert found.here
+    assert found.alone == pytest.approx(1536 / 8 / found.compute.seconds)
+    assert found.here.samples_per_second == pytest.approx(8 * found.alone * found.here.efficiency)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.3, "they are slower than one"), (0.6, "they are no faster than one"), (2.0, "2 times as many")],
+)
+def test_machines_that_lose_are_said_to(seconds: float, words: str) -> None:
+    two = job("g2-standard-4", L4, 1, 2)
+    found = planner.plan(two, SETTINGS, WORKLOAD, compute=Compute(seconds, "measured"))
+    (sentence,) = report.about_the_speed(found)
+    assert words in sentence
 
 
 def test_a_search_is_planned_with_all_trials_that_run_at_once() -> None:
@@ -468,6 +487,13 @@ def test_a_search_says_that_it_is_one() -> None:
     assert ": 6 trials, 2 at once, and this is one of them" in shown.splitlines()[0]
     assert "per hour, for 2 trials of $" in shown
     assert "in each of 2 trials" in launch("jobs/tuning.yaml", "--compare", *GIVEN).stdout
+
+
+def test_jobs_that_do_not_fit_side_by_side_stand_below_each_other(tmp_path: Path) -> None:
+    names = [reducing(tmp_path, count).rename(tmp_path / f"{count}-reducers.yaml").name for count in (4, 8, 16, 25)]
+    shown = launch(*names, "--compare", *GIVEN, folder=tmp_path).stdout.splitlines()
+    assert max(map(len, shown)) <= 80
+    assert [line.split() for line in shown if "yaml" in line] == [names[:2], names[2:]]
 
 
 def test_jobs_with_other_reducers_take_other_times(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def show(
         answers = [_as_json(plan) for plan in plans]
         print(json.dumps(answers if flags.compare else answers[0], indent=2, default=str))
     else:
-        console.print(report.comparison(plans) if flags.compare else report.report(plans[0]))
+        console.print(report.comparison(plans, console) if flags.compare else report.report(plans[0]))
     if flags.apply:
         _apply(jobs[0], plans[0], console)
 

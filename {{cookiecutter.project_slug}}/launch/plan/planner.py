@@ -10,7 +10,7 @@ from launch.plan import fleet, memory, reducers, scaling, verdicts
 from launch.plan.fleet import Quota, Row, Trials
 from launch.plan.memory import Memory
 from launch.plan.reducers import Sizing, Sum, Sums
-from launch.plan.scaling import Curve
+from launch.plan.scaling import Curve, Point
 from launch.plan.traffic import Machines, Reducers
 from launch.plan.verdicts import Case, Training, Verdict
 from launch.plan.workload import Workload
@@ -68,6 +68,8 @@ class Plan:
     remedy: str  # if it does not fit, what would
     advised: Option
     present: Option | None  # the reducers in the file, if there are any
+    summed: Sum  # as the job does it: by these, or by a ring
+    here: Point | None  # as it is in the file
     curves: tuple[Curve, ...]
     compiled: date  # of the facts behind it all
     uncertain: tuple[str, ...]  # those among them that are
@@ -83,14 +85,17 @@ class Plan:
         return self.compute.seconds if self.compute and self.compute.counts else None
 
     @property
+    def alone(self) -> float | None:
+        """Samples per second of one machine, of those with the most GPUs, which has no sum to wait for."""
+        if self.workload is None or self.known_compute is None:
+            return None
+        share = max(max(row.gpus, 1) for row in fleet.training(self.rows)) / self.machines.members
+        return share * self.workload.global_batch / self.known_compute
+
+    @property
     def options(self) -> tuple[Option, ...]:
         """The reducers in the file, and those advised, once where they are the same."""
         return tuple(dict.fromkeys((self.present or self.advised, self.advised)))
-
-    @property
-    def summed(self) -> Sum:
-        """What the job does as it is in the file."""
-        return self.present.sums.reducers if self.present else self.advised.sums.ring
 
 
 def plan(
@@ -136,6 +141,7 @@ def plan(
         _option(training, reducers.sizing(row.machine_type, row.count, machines, catalog))
         for row in fleet.reducing(rows)
     ]
+    summed = present[0].sums.reducers if present else advised.sums.ring
     smallest = min(_cards(rows, catalog), key=lambda card: card.memory_gb, default=None)
     found = memory.memory(workload, fleet.gpus(rows), smallest) if workload and smallest else None
     return Plan(
@@ -156,6 +162,8 @@ def plan(
         else "",
         advised=advised,
         present=next(iter(present), None),
+        here=_here(training, workload, summed, fleet.price(rows)),
+        summed=summed,
         curves=() if fleet.differ(rows) else _curves(training, workload, advised.sizing),
         compiled=catalog.compiled,
         uncertain=tuple(dict.fromkeys(_uncertain(rows, catalog))),
@@ -201,6 +209,16 @@ def _uncertain(rows: Sequence[Row], catalog: Catalog) -> Iterator[str]:
             yield f"the network of {row.machine_type}{gpus}"
         if row.price and row.price.certainty == "uncertain":
             yield f"the price of {row.machine_type}"
+
+
+def _here(training: Training, workload: Workload | None, summed: Sum, price: Price | None) -> Point | None:
+    """The job itself, with all that its file has; None without its batch or the time to compute."""
+    if workload is None or training.compute is None:
+        return None
+    step = reducers.step_seconds(training.compute, summed.seconds)
+    rate = workload.global_batch / step
+    usd = price.usd / 3600 / rate * 1e6 if price else None
+    return Point(training.machines.count, rate, training.compute / step, usd)
 
 
 def _curves(training: Training, workload: Workload | None, sizing: Sizing) -> tuple[Curve, ...]:

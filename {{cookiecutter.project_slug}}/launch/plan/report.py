@@ -1,9 +1,10 @@
 """A plan as tables for people, and plans side by side."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +15,7 @@ from launch.plan.reducers import Sum, step_seconds
 from launch.plan.words import seconds, size, usd
 
 UNKNOWN = "?"
+SAME = 0.95  # a speed over another above which they are about the same
 PAYS = {True: "yes", False: "no", None: "it depends"}
 
 
@@ -62,12 +64,16 @@ def sums(plan: Plan) -> Table:
     return table
 
 
-def comparison(plans: Sequence[Plan]) -> Table:
-    """One column for each plan."""
+def comparison(plans: Sequence[Plan], console: Console) -> RenderableType:
+    """One column for each plan, in as many tables as the width asks for."""
     table = _table("", *(plan.name for plan in plans))
     for title, cell in COMPARED:
         table.add_row(title, *(cell(plan) for plan in plans))
-    return table
+    needed = console.measure(table, options=console.options.update(max_width=sys.maxsize)).maximum
+    if len(plans) == 1 or needed <= console.width:
+        return table
+    half = (len(plans) + 1) // 2
+    return Group(comparison(plans[:half], console), Text(), comparison(plans[half:], console))
 
 
 def _about_quotas(plan: Plan) -> Iterator[str]:
@@ -126,6 +132,22 @@ def _about_the_sums(plan: Plan) -> Iterator[str]:
     rule = "the least costly reducers that together send what pools 0 and 1 send"
     yield f"{wanted} are {rule}; with fewer than {plan.advised.sizing.break_even:.1f} the ring is faster."
     yield "The times of sums are those of the wire, a lower bound without latency."
+    yield from about_the_speed(plan)
+
+
+def about_the_speed(plan: Plan) -> Iterator[str]:
+    """Whether the machines are worth it, where that is known."""
+    if plan.here is None or plan.alone is None:
+        return
+    together, rates = plan.here.samples_per_second, f"{_rate(plan)} samples/s, one alone {plan.alone:,.0f}"
+    gain = together / plan.alone
+    if gain < SAME:
+        verdict = "they are slower than one"
+    elif gain < 1 / SAME:
+        verdict = "they are no faster than one"
+    else:
+        verdict = f"{gain:.2g} times as many"
+    yield f"These {plan.machines.count} machines train at best {rates}: {verdict}."
 
 
 def _about_the_reducers(plan: Plan) -> Iterator[str]:
@@ -153,11 +175,12 @@ def _needs(plan: Plan) -> str:
     return f"{size(plan.memory.total)} of {size(plan.memory.card)}{'' if plan.memory.fits else ', too much'}"
 
 
-def _samples_per_usd(plan: Plan) -> str:
-    if not (plan.known_compute and plan.workload and plan.price):
-        return UNKNOWN
-    hours = step_seconds(plan.known_compute, plan.summed.seconds) / 3600
-    return usd(plan.price.usd / plan.at_once * hours / plan.workload.global_batch * 1e6)
+def _rate(plan: Plan) -> str:
+    return f"{plan.here.samples_per_second:,.0f}" if plan.here else UNKNOWN
+
+
+def _usd_per_million(plan: Plan) -> str:
+    return usd(plan.here.usd_per_million) if plan.here and plan.here.usd_per_million is not None else UNKNOWN
 
 
 def _named(plan: Plan, option: Option) -> str:
@@ -188,7 +211,8 @@ COMPARED: tuple[tuple[str, Callable[[Plan], str]], ...] = (
     ("computing", lambda plan: seconds(plan.known_compute) if plan.known_compute else UNKNOWN),
     ("sum of the gradients", lambda plan: seconds(plan.summed.seconds)),
     ("step", lambda plan: _step(plan, plan.summed)),
-    ("a million samples", _samples_per_usd),
+    ("samples per second", _rate),
+    ("a million samples", _usd_per_million),
     ("its reducers pay", lambda plan: _pays(plan.present)),
     ("those advised", lambda plan: _pays(plan.advised)),
 )
