@@ -138,6 +138,11 @@ def tuning(code: str, wrong: Edits, right: Edits, *words: str, project: Project 
     return Case(code, wrong, right, words, project=project, base=GOOD_TUNING)
 
 
+def told(*flags: str) -> Edits:
+    """Edits for flags of the trainer in both pools."""
+    return {f"{P0}.containerSpec.args": [*flags], f"{P1}.containerSpec.args": [*flags]}
+
+
 def registry(name: str) -> str:
     return f"{CATALOG.prebuilt_registries[0]}/{name}"
 
@@ -364,7 +369,13 @@ CASES = [
     ),
     # scheduling
     Case("timeout-missing", {"scheduling.timeout": GONE}, {}, ("seven days", "3600s")),
-    Case("timeout-zero", {"scheduling.timeout": "0s"}, {"scheduling.timeout": "1s"}, ("no time",)),
+    Case("timeout-zero", {"scheduling.timeout": "0s"}, {"scheduling.timeout": "600s"}, ("no time",)),
+    Case(
+        "timeout-short",
+        {"scheduling.timeout": "599s"},
+        {"scheduling.timeout": "600s"},
+        ("scheduling.timeout", "599 s", "write 600s or more"),
+    ),
     Case(
         "flex-start-timeout",
         alone(A100) | {"scheduling": FLEX | {"timeout": "604801s"}},
@@ -459,20 +470,32 @@ CASES = [
     # training
     Case(
         "flag-unknown",
-        {f"{P0}.containerSpec.args": ["--stepz", "100"]},
-        {},
+        alone(CPU, **{"containerSpec.args": ["--stepz", "100"]}),
+        alone(CPU),
         ("containerSpec.args[0]", "no flag --stepz", "did you mean --steps?"),
     ),
     Case(
+        "flags-differ",
+        {f"{P1}.containerSpec.args": ["--steps", "200"]},
+        {f"{P1}.containerSpec.args": ["--steps=100"]},
+        ("workerPoolSpecs[1].containerSpec.args[0]", "--steps is 200 here and 100 in pool 0", "the same flags"),
+    ),
+    Case(
+        "flags-differ",
+        {f"{P0}.containerSpec.args": ["--steps", "100", "--global-batch", "32"]},
+        told("--steps", "100", "--global-batch", "32"),
+        ("workerPoolSpecs[1].containerSpec.args", "--global-batch is missing here and 32 in pool 0"),
+    ),
+    Case(
         "batch-small",
-        {f"{P0}.containerSpec.args": ["--global-batch", "16"]},
-        {f"{P0}.containerSpec.args": ["--global-batch", "32"]},
+        told("--global-batch", "16"),
+        told("--global-batch", "32"),
         ("16 leaves some of 32 GPUs", "use 32 or more"),
     ),
     Case(
         "batch-uneven",
-        {f"{P0}.containerSpec.args": ["--global_batch=80"]},
-        {f"{P0}.containerSpec.args": ["--global_batch=96"]},
+        told("--global_batch=80"),
+        told("--global_batch=96"),
         ("80 does not divide among 32 GPUs", "use 64 or 96"),
     ),
     # tuning

@@ -181,7 +181,7 @@ def test_a_ring_goes_through_every_gpu_of_machines_that_differ() -> None:
 def test_of_gpus_that_differ_the_slowest_is_waited_for() -> None:
     one = job("a2-highgpu-1g", A100, 1, 2)
     slower = one.spec.worker_pool_specs[1].machine_spec
-    slower.machine_type, slower.accelerator_type = "g2-standard-8", AcceleratorType[L4]
+    slower.machine_type, slower.accelerator_type = "g2-standard-8", AcceleratorType.NVIDIA_L4
     alone = planner.plan(job("g2-standard-8", L4, 1, 2), SETTINGS, WORKLOAD)
     assert planner.plan(one, SETTINGS, WORKLOAD).compute == alone.compute
 
@@ -190,6 +190,7 @@ def test_a_job_is_set_beside_one_of_its_machines_alone() -> None:
     found = planner.plan(job("a2-highgpu-8g", A100, 8, 8, reducer_count=25), SETTINGS, WORKLOAD)
     assert found.compute
     assert found.here
+    assert found.alone
     assert found.alone == pytest.approx(1536 / 8 / found.compute.seconds)
     assert found.here.samples_per_second == pytest.approx(8 * found.alone * found.here.efficiency)
 

@@ -36,6 +36,7 @@ from tests.casebook import (
     alone,
     both,
     edited,
+    told,
     write,
 )
 
@@ -228,17 +229,17 @@ def test_an_image_without_a_command_runs_what_vertex_toml_says(tmp_path: Path) -
 
 @pytest.mark.parametrize("batch", ["9" * 5000, "many", "-1", "1e3", ""])
 def test_a_batch_that_is_no_number_is_for_the_trainer_to_refuse(batch: str, tmp_path: Path) -> None:
-    assert found(tmp_path, {f"{P0}.containerSpec.args": ["--global-batch", batch]}) == []
+    assert found(tmp_path, told("--global-batch", batch)) == []
 
 
 def test_the_flags_before_the_module_are_the_starters(tmp_path: Path) -> None:
-    command = ["starter", "--processes", "8", "-m", "trainer.task", "--steps", "5"]
-    assert found(tmp_path, {f"{P0}.containerSpec": TASK | {"command": command}}) == []
+    command = ["starter", "--processes", "8", "-m", "trainer.task", "--steps", "100"]
+    assert found(tmp_path, {f"{P0}.containerSpec": TASK | {"command": command, "args": []}}) == []
 
 
 @pytest.mark.parametrize("flag", ["--help", "--describe", "--learning_rate=1", "--learning-rate=1", "--no-data"])
 def test_flags_that_are_no_fields_are_known_too(flag: str, tmp_path: Path) -> None:
-    assert found(tmp_path, {f"{P0}.containerSpec.args": [flag]}) == []
+    assert found(tmp_path, told(flag)) == []
 
 
 def test_the_two_trainers_of_one_job_may_come_from_a_package(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "hierarchical ring": {"linestyle": "--", "marker": "s", "color": "#b3541e"},
     "reducers": {"linestyle": ":", "marker": "^", "color": "#2b7a3d"},
 }
-PANELS: tuple[tuple[str, Callable[[Point], float | None]], ...] = (
+PANELS: tuple[tuple[str, Callable[[Point], float]], ...] = (
     ("samples per second", lambda point: point.samples_per_second),
     ("efficiency", lambda point: point.efficiency),
     ("USD per million samples", lambda point: point.usd_per_million),
@@ -50,7 +50,7 @@ def save(plan: Plan, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _draw(ax: Axes, curve: Curve, value: Callable[[Point], float | None]) -> None:
+def _draw(ax: Axes, curve: Curve, value: Callable[[Point], float]) -> None:
     style = STYLES[curve.way]
     machines = [point.machines for point in curve.points]
     ax.plot(machines, [value(point) for point in curve.points], label=curve.way, markersize=4, **style)

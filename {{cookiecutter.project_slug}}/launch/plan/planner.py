@@ -1,5 +1,6 @@
 """One job's plan: machines and prices, memory, time of a step, and whether reduction servers pay."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -217,7 +218,7 @@ def _here(training: Training, workload: Workload | None, summed: Sum, price: Pri
         return None
     step = reducers.step_seconds(training.compute, summed.seconds)
     rate = workload.global_batch / step
-    usd = price.usd / 3600 / rate * 1e6 if price else None
+    usd = price.usd / 3600 / rate * 1e6 if price else math.nan
     return Point(training.machines.count, rate, training.compute / step, usd)
 
 

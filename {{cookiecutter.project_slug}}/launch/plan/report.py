@@ -180,7 +180,7 @@ def _rate(plan: Plan) -> str:
 
 
 def _usd_per_million(plan: Plan) -> str:
-    return usd(plan.here.usd_per_million) if plan.here and plan.here.usd_per_million is not None else UNKNOWN
+    return usd(plan.here.usd_per_million) if plan.here and plan.price else UNKNOWN
 
 
 def _named(plan: Plan, option: Option) -> str:

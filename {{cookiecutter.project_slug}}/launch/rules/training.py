@@ -1,6 +1,7 @@
 """What the trainer of this project is told, where a pool runs `python -m trainer.task`."""
 
 import ast
+import itertools
 import re
 from collections.abc import Mapping
 from datetime import date
@@ -51,6 +52,31 @@ def flags_known(job: Job, given: Given) -> Problems:
             if not {name, flag.name} & {*fields, *WITHOUT_FIELD}:
                 cure = did_you_mean(flag.name, [f"--{field.replace('_', '-')}" for field in fields])
                 yield flag.place, f"the trainer has no flag --{flag.name.replace('_', '-')}", cure
+
+
+@rule(
+    "flags-differ",
+    "warning",
+    "documented",
+    "trainer/config.py",
+    consequence="The replicas disagree about batch, model or steps: the job fails, or trains something else.",
+)
+def flags_alike(job: Job, given: Given) -> Problems:
+    """All replicas that train are given the same flags: pools 0 and 1 have the same args."""
+    for first, second in itertools.pairwise(pool for pool in job.training_pools if runs_trainer(pool, given)):
+        there, here = ({flag.name: flag for flag in _flags(pool, given)} for pool in (first, second))
+        for name in dict.fromkeys((*here, *there)):
+            said, other = _said(here.get(name)), _said(there.get(name))
+            if said != other:
+                place = here[name].place if name in here else second.at(second.task, "args")
+                fault = f"--{name.replace('_', '-')} is {said} here and {other} in pool {first.index}"
+                yield place, fault, "give both pools the same flags"
+
+
+def _said(flag: Flag | None) -> str:
+    if flag is None:
+        return "missing"
+    return flag.value or "set"
 
 
 @rule(

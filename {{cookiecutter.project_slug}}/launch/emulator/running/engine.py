@@ -224,7 +224,7 @@ class Execution:
     def _outcome(self, ending: Ending) -> Outcome:
         failures = likely_cause_first(self._attempt.failures) if ending is Ending.FAILED else ()
         restarts = self._slots[failures[0].replica.name].restarts if failures else 0
-        return Outcome(failures, ending, restarts, self._retries)
+        return Outcome(failures, ending, restarts, self._retries, self._policy.timeout)
 
     def _stop_all(self) -> None:
         """SIGTERM, grace, SIGKILL; returns when all are gone. Another Ctrl-C skips the grace."""
