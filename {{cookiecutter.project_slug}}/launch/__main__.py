@@ -58,7 +58,7 @@ def check(
     ours = settings.load(SETTINGS)
     known = ours.catalog
     warn_of_age(known)
-    examined = [examine(path, ours) for path in jobs]
+    examined = checks.examine_all(jobs, ours, training.project(Path(), date.today()))
     if as_json:
         print(checks.as_json(examined, known))
     else:
@@ -177,15 +177,11 @@ def schema_command() -> None:
 
 def approved(path: Path, ours: Settings) -> Job | TuningJob:
     """The job, if no rule refuses it; otherwise everything is said and the program ends."""
-    examined = examine(path, ours)
+    examined = checks.examine(path, ours, training.project(Path(), date.today()))
     report(examined)
     if examined.job is None or not examined.passes(strict=False):
         raise typer.Exit(1)
     return examined.job
-
-
-def examine(path: Path, ours: Settings) -> Examined:
-    return checks.examine(path, ours, training.project(Path(), date.today()))
 
 
 def report(examined: Examined) -> None:

@@ -279,6 +279,13 @@ CASES = [
     ),
     Case("output-missing", {"baseOutputDirectory": GONE}, {}, ("kept", "set it to gs://demo-data/run")),
     Case(
+        "output-shared",
+        {"baseOutputDirectory.outputUriPrefix": "gs://demo-data/run/"},
+        {},
+        ("outputUriPrefix: is the folder of jobs/first.yaml, too", "of its own"),
+        project=replace(PROJECT, outputs={"gs://demo-data/run": "jobs/first.yaml"}),
+    ),
+    Case(
         "output-folder", {"baseOutputDirectory.outputUriPrefix": "/gcs/run"}, {}, ('"/gcs/run"', "gs://demo-data/run")
     ),
     Case(

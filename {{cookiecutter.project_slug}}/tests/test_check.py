@@ -71,6 +71,15 @@ def test_warnings_fail_only_where_they_are_asked_to(folder: Path) -> None:
     assert "(timeout-zero)" in strict.stderr
 
 
+def test_jobs_that_share_their_output_are_found_together(folder: Path) -> None:
+    write(folder, GOOD).rename(folder / "first.yaml")
+    write(folder, GOOD)
+    assert check(folder, "run.yaml", "run.yaml").stderr == ""
+    done = check(folder, "first.yaml", "run.yaml")
+    assert done.stdout == "first.yaml: ok\nrun.yaml: ok, with 1 warning\n"
+    assert "outputUriPrefix: is the folder of first.yaml, too, so the jobs share their checkpoints" in done.stderr
+
+
 def test_json_is_one_document_and_nothing_else(folder: Path) -> None:
     write(folder, WARNED)
     (folder / "text.yaml").write_text("a: [\n")

@@ -16,7 +16,7 @@ from launch.plan import apply, fleet, planner, report, runs, workload
 from launch.plan.planner import Compute, Plan
 from launch.plan.workload import Workload
 from launch.settings import Settings
-from launch.spec import Job, TuningJob
+from launch.spec import Job, TuningJob, trial
 
 PICTURES = (".png", ".svg")
 
@@ -86,7 +86,7 @@ def _require_sense(jobs: Sequence[Job | TuningJob], flags: Flags) -> None:
 
 
 def _plan(job: Job | TuningJob, settings: Settings, flags: Flags, environ: Mapping[str, str]) -> Plan:
-    said = workload.of(planner.trial(job), settings.commands, environ, Home()) if flags.gradient_bytes is None else None
+    said = workload.of(trial(job), settings.commands, environ, Home()) if flags.gradient_bytes is None else None
     return planner.plan(
         job,
         settings,
@@ -106,7 +106,7 @@ def _measured(
         runs.require_gpus(flags.run, Home().buckets, laptop.visible_gpus(environ))
         rate = runs.samples_per_second_per_gpu(flags.run)
         return planner.measured(
-            planner.trial(job), settings, said, rate, f"measured: {rate:.3g} samples/s per GPU in {flags.run}"
+            trial(job), settings, said, rate, f"measured: {rate:.3g} samples/s per GPU in {flags.run}"
         )
     return None
 
@@ -138,7 +138,7 @@ def _apply(job: Job | TuningJob, plan: Plan, console: Console) -> None:
     if plan.present and plan.present.sizing == sizing:
         console.print(f"{job.path}: has {sizing.count} x {sizing.machine_type} already")
         return
-    apply.apply(planner.trial(job), sizing)
+    apply.apply(trial(job), sizing)
     console.print(f"{job.path}: now has {sizing.count} x {sizing.machine_type}")
 
 

@@ -16,7 +16,7 @@ from launch.plan.traffic import Machines, Reducers
 from launch.plan.verdicts import Case, Training, Verdict
 from launch.plan.workload import Workload
 from launch.settings import Settings
-from launch.spec import Job, TuningJob
+from launch.spec import Job, TuningJob, trial
 
 MFU = 0.4  # model FLOPs utilization: the share of a GPU's peak that training reaches; 0.3 to 0.5 is usual
 
@@ -169,11 +169,6 @@ def plan(
         compiled=catalog.compiled,
         uncertain=tuple(dict.fromkeys(_uncertain(rows, catalog))),
     )
-
-
-def trial(subject: Job | TuningJob) -> Job:
-    """What one trial of a search runs, or the job itself."""
-    return subject.trial_job if isinstance(subject, TuningJob) else subject
 
 
 def _option(training: Training, sizing: Sizing) -> Option:

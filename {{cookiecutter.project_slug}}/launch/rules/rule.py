@@ -20,6 +20,7 @@ class Project:
     today: date | None = None
     flags: Mapping[str, object] = field(default_factory=dict)  # of `python -m trainer.task`, with plain defaults
     dockerfile: str = ""  # of our image
+    outputs: Mapping[str, str] = field(default_factory=dict)  # output folder -> the file of another job that has it
 
 
 @dataclass(frozen=True)
