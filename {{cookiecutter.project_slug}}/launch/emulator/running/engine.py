@@ -55,12 +55,14 @@ class Execution:
         policy: Policy,
         phase: Callable[[Phase], None] = lambda phase: None,
         isolated: Isolation | None = None,
+        told: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._slots = {replica.name: Slot(replica) for replica in replicas}
         self._logs = logs
         self._show = show
         self._policy = policy
         self._phase = phase
+        self._told = told
         self._isolation = isolation() if isolated is None else isolated
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._attempt = _Attempt()
@@ -218,6 +220,7 @@ class Execution:
             self._attempt.end(None)
 
     def _tell(self, slot: Slot, line: str) -> None:
+        self._told(line)
         with open_log(self._logs, slot.replica) as log:
             tell(slot.replica, line, log, self._show)
 
