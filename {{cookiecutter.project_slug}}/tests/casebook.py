@@ -20,7 +20,8 @@ SETTINGS = Settings("demo", "us-central1", "demo-data", "us-central1-docker.pkg.
 # A day on which all of Google's training images were there.
 PROJECT = Project(
     date(2024, 1, 1),
-    {"steps": 600, "learning_rate": 0.002, "global_batch": None, "data": "digits"},
+    {"steps": 600, "learning_rate": 0.002, "global_batch": None, "data": "digits", "size": "tiny"},
+    {"steps": ("int",), "learning_rate": ("float",), "size": ("tiny", "small")},
     'LABEL reduction-server="google-reduction-server"\n',
 )
 REDUCER_IMAGE = CATALOG.reduction_server_image("us-central1")
@@ -480,6 +481,18 @@ CASES = [
         alone(CPU, **{"containerSpec.args": ["--stepz", "100"]}),
         alone(CPU),
         ("containerSpec.args[0]", "no flag --stepz", "did you mean --steps?"),
+    ),
+    Case(
+        "flag-value",
+        alone(CPU, **{"containerSpec.args": ["--steps", "six"]}),
+        alone(CPU, **{"containerSpec.args": ["--steps", "6"]}),
+        ("containerSpec.args[0]", '--steps is "six"', "write a whole number"),
+    ),
+    Case(
+        "flag-value",
+        alone(CPU, **{"containerSpec.args": ["--size=tinyy"]}),
+        alone(CPU, **{"containerSpec.args": ["--size=tiny", "--learning-rate=1e-3"]}),
+        ('--size is "tinyy"', "did you mean tiny?"),
     ),
     Case(
         "flags-differ",

@@ -196,10 +196,13 @@ def test_the_published_sizings_pass(machine: Part, count: int, reducers: int, tm
 def test_the_flags_of_the_trainer_are_read_from_its_source(tmp_path: Path) -> None:
     (tmp_path / "trainer").mkdir()
     source = "class Other:\n    a: int\nclass Config:\n    steps: int = 5\n    data: str\n    rate: float = 2 * 3\n"
+    source += "    size: Literal['a', 'b'] = 'a'\n    limit: float | None = None\n"
     (tmp_path / "trainer/config.py").write_text(source)
     (tmp_path / "Dockerfile").write_text("FROM scratch\n")
     day = date(2026, 1, 1)
-    assert training.project(tmp_path, day) == Project(day, {"steps": 5, "data": None, "rate": None}, "FROM scratch\n")
+    flags = {"steps": 5, "data": None, "rate": None, "size": "a", "limit": None}
+    values = {"steps": ("int",), "rate": ("float",), "size": ("a", "b"), "limit": ("float", "None")}
+    assert training.project(tmp_path, day) == Project(day, flags, values, "FROM scratch\n")
 
 
 @pytest.mark.parametrize("source", ["", "class Config", "\0", "steps = 5"])
