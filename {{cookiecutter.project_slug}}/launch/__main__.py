@@ -1,13 +1,15 @@
 """Check, run or submit a job file; or be the service that runs it."""
 
+import itertools
 import os
 from datetime import date
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperCommand
 
 from launch import catalog, document, job_schema, local, package, settings
 from launch import check as checks
@@ -17,7 +19,7 @@ from launch.emulator import commands
 from launch.emulator.home import Home
 from launch.emulator.resources.jobs import Options, policy
 from launch.emulator.running.policy import Policy
-from launch.faults import FaultError
+from launch.faults import FaultError, nearest
 from launch.plan import commands as planning
 from launch.plan.planner import MFU
 from launch.replicas import limit, with_arguments
@@ -31,6 +33,11 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 app.add_typer(commands.app, name="emulate")
 console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class OptionError(FaultError):
+    """A command does not know an option."""
+
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="A job file, as in jobs/.")]
 
@@ -51,18 +58,37 @@ def check(
     ours = settings.load(SETTINGS)
     known = ours.catalog
     warn_of_age(known)
-    examined = [examine(path, ours) for path in jobs]
+    examined = checks.examine_all(jobs, ours, training.project(Path(), date.today()))
     if as_json:
         print(checks.as_json(examined, known))
     else:
         for one in examined:
             report(one)
             if one.passes(strict):
-                console.print(Text.assemble(f"{one.path}: ", ("ok", "green")))
+                count = len(one.findings)
+                warned = f", with {count} {'warning' if count == 1 else 'warnings'}" if count else ""
+                console.print(Text.assemble(f"{one.path}: ", ("ok", "green"), warned))
     raise typer.Exit(0 if all(one.passes(strict) for one in examined) else 1)
 
 
-@app.command()
+class Run(TyperCommand):
+    """A command whose unknown options are most likely the trainer's, which stand behind a --."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
+        for word in itertools.takewhile(lambda word: word != "--", args):
+            if word.startswith("--") and word.partition("=")[0] not in (*known, "--help"):
+                guess = nearest(word, known)
+                cure = (
+                    f"did you mean {guess}?"
+                    if guess
+                    else f"flags of the trainer stand behind a lone --, as in -- {word}"
+                )
+                raise OptionError(f"run has no option {word}; {cure}")
+        return super().parse_args(ctx, args)
+
+
+@app.command(cls=Run)
 def run(
     job: JobFile,
     arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGS", help="More trainer flags.")] = None,
@@ -80,7 +106,8 @@ def run(
     wanted = with_arguments(limited, arguments or ())
     starts_again = policy(wanted, Options()) if restarts else Policy()
     try:
-        outcome = local.run(wanted, Home(), os.environ, console, ours.commands, starts_again, fresh)
+        whole = sum(pool.replica_count for pool in loaded.pools if not pool.reduces)
+        outcome = local.run(wanted, Home(), os.environ, console, ours.commands, starts_again, fresh, whole)
     except KeyboardInterrupt:
         errors.print("interrupted; every replica was stopped")
         raise typer.Exit(130) from None
@@ -92,16 +119,16 @@ def plan_command(
     jobs: Annotated[list[Path], typer.Argument(metavar="JOB...", help="A job file; several with --compare.")],
     compare: Annotated[bool, typer.Option("--compare", help="Several jobs side by side.")] = False,
     gradient_bytes: Annotated[
-        float | None, typer.Option(min=0, help="Bytes that a step sums; the trainer is not asked then.")
+        float | None, typer.Option(help="Bytes that a step sums; the trainer is not asked then.")
     ] = None,
     step_seconds: Annotated[
-        float | None, typer.Option(min=0, help="What computing takes in a step, measured without a network.")
+        float | None, typer.Option(help="What computing takes in a step, measured without a network.")
     ] = None,
     run: Annotated[
         Path | None, typer.Option(help="The output folder of a run on one machine of the kind; its speed counts.")
     ] = None,
     mfu: Annotated[
-        float, typer.Option(min=0.01, max=1, help="Share of the GPUs' peak that is reached, if nothing is measured.")
+        float, typer.Option(help="Share of the GPUs' peak that is reached, if nothing is measured: 0.01 to 1.")
     ] = MFU,
     chart: Annotated[Path | None, typer.Option(help="Draw the job on 1 to 1,024 machines: a .png or .svg.")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Write the reducers into the file, unless they lose.")] = False,
@@ -120,7 +147,7 @@ def plan_command(
         apply=apply,
         json=as_json,
     )
-    planning.show([_one(approved(path, ours)) for path in jobs], ours, flags, os.environ, console)
+    planning.show([approved(path, ours) for path in jobs], ours, flags, os.environ, console)
 
 
 @app.command("submit")
@@ -158,22 +185,13 @@ def schema_command() -> None:
     typer.echo(job_schema.text(), nl=False)
 
 
-def _one(job: Job | TuningJob) -> Job:
-    """What one trial of a tuning job runs, or the job itself."""
-    return job.trial_job if isinstance(job, TuningJob) else job
-
-
 def approved(path: Path, ours: Settings) -> Job | TuningJob:
     """The job, if no rule refuses it; otherwise everything is said and the program ends."""
-    examined = examine(path, ours)
+    examined = checks.examine(path, ours, training.project(Path(), date.today()))
     report(examined)
     if examined.job is None or not examined.passes(strict=False):
         raise typer.Exit(1)
     return examined.job
-
-
-def examine(path: Path, ours: Settings) -> Examined:
-    return checks.examine(path, ours, training.project(Path(), date.today()))
 
 
 def report(examined: Examined) -> None:

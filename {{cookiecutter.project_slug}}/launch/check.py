@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from launch import rules, spec
 from launch.catalog import Catalog
-from launch.rules import Finding, Project, story
+from launch.rules import Finding, Project, places, story
 from launch.settings import Settings
 from launch.spec import Job, JobError, TuningJob
 
@@ -34,6 +34,18 @@ def examine(path: Path, settings: Settings, project: Project) -> Examined:
     except JobError as error:
         return Examined(path, None, tuple(rules.form_findings(error)))
     return Examined(path, job, tuple(rules.findings(job, settings, project)))
+
+
+def examine_all(paths: Iterable[Path], settings: Settings, project: Project) -> list[Examined]:
+    """The same for several, each of which is also held against those before it."""
+    examined: list[Examined] = []
+    outputs: dict[str, str] = {}
+    for path in dict.fromkeys(paths):
+        one = examine(path, settings, replace(project, outputs=dict(outputs)))
+        examined.append(one)
+        if one.job and (folder := places.output(spec.trial(one.job))):
+            outputs.setdefault(folder, str(path))
+    return examined
 
 
 def as_json(examined: Iterable[Examined], catalog: Catalog) -> str:

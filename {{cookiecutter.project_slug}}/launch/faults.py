@@ -53,5 +53,6 @@ def _letters(word: str) -> str:
 
 
 def _other_name(path: Path) -> str:
-    guess = nearest(path.name, (other.name for other in path.parent.glob("*")))
+    others = {other.stem: other.name for other in path.parent.glob("[!.]*") if other.is_file()}
+    guess = others.get(nearest(path.stem, others))  # without the ending, which makes all of them alike
     return f"did you mean {guess}?" if guess else "check its name and the folder you are in"

@@ -39,7 +39,8 @@ def run(
     console: Console,
     commands: Commands,
     policy: Policy,
-    fresh: bool = False,
+    fresh: bool,
+    whole: int,
 ) -> Outcome:
     """Run the job to its end; every line of every replica is shown and kept in a log file.
 
@@ -47,11 +48,12 @@ def run(
         commands: what runs in an image for which the job names no command.
         policy: what starts again, and how often.
         fresh: whether to forget what earlier runs left in the job's output folder.
+        whole: replicas, without reducers, in the job's file, of which this may be a part.
     """
     folder = output_folder(job, home)
     job_id = str(time.time_ns() // 1_000_000)
     everyone = place(job, job_id, home, environ, commands)
-    introduce(job.name, everyone, console)
+    introduce(job.name, everyone, whole, console)
     started = [replica for replica in everyone if not replica.reduces]
     started = packages.prepared(job, started, home.logs(job_id), home.buckets)
     if fresh:  # only here: a job that cannot run must not forget anything
@@ -62,10 +64,11 @@ def run(
     return outcome
 
 
-def introduce(name: str, everyone: Sequence[Replica], console: Console) -> None:
+def introduce(name: str, everyone: Sequence[Replica], whole: int, console: Console) -> None:
     reducers = [replica.name for replica in everyone if replica.reduces]
     count = len(everyone) - len(reducers)
-    console.print(f"[bold]{escape(name)}[/]: {count} {'replica' if count == 1 else 'replicas'} on this machine")
+    part = f" of {whole}" if count < whole else ""
+    console.print(f"[bold]{escape(name)}[/]: {count}{part} {'replica' if whole == 1 else 'replicas'} on this machine")
     if reducers:
         listed = reducers[0] if len(reducers) == 1 else f"{reducers[0]} to {reducers[-1]}"
         console.print(

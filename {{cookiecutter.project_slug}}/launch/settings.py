@@ -41,6 +41,8 @@ def load(path: Path) -> Settings:
     Raises:
         SettingsError: it is missing, broken, incomplete, or has a key or a type of its own.
     """
+    if not path.exists():
+        raise SettingsError(f"{path}: there is no such file here; run this in the project's folder, where it lies")
     try:
         table = tomllib.loads(read_text(path, SettingsError))
     except tomllib.TOMLDecodeError as error:
@@ -92,6 +94,11 @@ def _price_faults(name: str, price: object) -> Iterator[str]:
     elif name not in {**catalog.standard().machines, **catalog.standard().accelerators}:
         guess = did_you_mean(name, [*catalog.standard().machines, *catalog.standard().accelerators])
         yield f'prices: "{name}" is no machine type or GPU; {guess}'
+    elif name in catalog.standard().accelerators:
+        with_it = [machine for machine in catalog.standard().machines.values() if name in machine.gpus]
+        if all(machine.needs_gpus for machine in with_it):
+            example = f", such as {with_it[0].name}" if with_it else ""
+            yield f'prices: "{name}" is not billed alone; price the machine types that come with it{example}'
 
 
 def _machine_faults(name: str, row: object) -> Iterator[str]:

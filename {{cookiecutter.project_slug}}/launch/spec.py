@@ -157,6 +157,11 @@ class TuningJob:
         return Job(self.path, self.name, self.spec.trial_job_spec)
 
 
+def trial(job: Job | TuningJob) -> Job:
+    """What one trial of a search runs, or the job itself."""
+    return job.trial_job if isinstance(job, TuningJob) else job
+
+
 def load(path: Path) -> Job | TuningJob:
     """Read one job file.
 

@@ -20,6 +20,8 @@ from google.cloud.aiplatform_v1.types import (
 
 from launch import studies
 from launch.faults import FaultError
+from launch.plan import fleet
+from launch.plan.words import usd
 from launch.settings import Settings
 from launch.spec import CHIEF, EVALUATORS, REDUCERS, WORKERS, Job, Pool, TuningJob
 
@@ -35,7 +37,7 @@ Request = CreateCustomJobRequest | CreateHyperparameterTuningJobRequest
 
 
 def summary(job: Job | TuningJob, settings: Settings) -> str:
-    """What will be sent and where, for a person to agree to: each pool with its machines, image and command."""
+    """What will be sent, where, and for how much, for a person to agree to."""
     trial, search = (job.trial_job, _search_lines(job.spec)) if isinstance(job, TuningJob) else (job, ())
     spec = _with_account(trial.spec, settings)
     strategy = Scheduling.Strategy(spec.scheduling.strategy or Scheduling.Strategy.STANDARD).name
@@ -48,6 +50,7 @@ def summary(job: Job | TuningJob, settings: Settings) -> str:
             f"  output   {spec.base_output_directory.output_uri_prefix or 'nowhere: nothing is kept'}",
             f"  account  {spec.service_account or 'Vertex AI service agent'}",
             f"  limits   {strategy}, at most {hours:g} h{' a trial' if search else ''}",
+            f"  price    {_price(job, trial, hours, settings)}",
         ]
     )
 
@@ -113,6 +116,15 @@ def _with_account(spec: CustomJobSpec, settings: Settings) -> CustomJobSpec:
     copy = CustomJobSpec(spec)
     copy.service_account = copy.service_account or settings.service_account
     return copy
+
+
+def _price(job: Job | TuningJob, trial: Job, hours: float, settings: Settings) -> str:
+    """Per hour with all that run at once, and in all if each runs as long as it may."""
+    price, trials = fleet.price(fleet.rows(trial, settings.catalog)), fleet.trials(job) or fleet.Trials(1, 1)
+    if price is None:
+        return "not known here; yours can stand in vertex.toml, below [prices]"
+    most = usd(trials.count * hours * price.usd)
+    return f"{usd(trials.at_once * price.usd)} per hour, {most} at most ({price.certainty}: {price.source})"
 
 
 def _search_lines(job: HyperparameterTuningJob) -> tuple[str, ...]:

@@ -20,7 +20,8 @@ SETTINGS = Settings("demo", "us-central1", "demo-data", "us-central1-docker.pkg.
 # A day on which all of Google's training images were there.
 PROJECT = Project(
     date(2024, 1, 1),
-    {"steps": 600, "learning_rate": 0.002, "global_batch": None, "data": "digits"},
+    {"steps": 600, "learning_rate": 0.002, "global_batch": None, "data": "digits", "size": "tiny"},
+    {"steps": ("int",), "learning_rate": ("float",), "size": ("tiny", "small")},
     'LABEL reduction-server="google-reduction-server"\n',
 )
 REDUCER_IMAGE = CATALOG.reduction_server_image("us-central1")
@@ -144,6 +145,11 @@ def tuning(code: str, wrong: Edits, right: Edits, *words: str, project: Project 
     return Case(code, wrong, right, words, project=project, base=GOOD_TUNING)
 
 
+def told(*flags: str) -> Edits:
+    """Edits for flags of the trainer in both pools."""
+    return {f"{P0}.containerSpec.args": [*flags], f"{P1}.containerSpec.args": [*flags]}
+
+
 def registry(name: str) -> str:
     return f"{CATALOG.prebuilt_registries[0]}/{name}"
 
@@ -182,7 +188,7 @@ CASES = [
         "machine-unknown",
         alone({"machineType": "n1-standard-5"}),
         alone({"machineType": "n1-standard-4"}),
-        ('"n1-standard-5"', f"{len(CATALOG.machines)} types", "did you mean n1-standard-", "[machines]"),
+        ('"n1-standard-5"', f"{len(CATALOG.machines)} types", "did you mean n1-standard-", "[machines.n1-standard-5]"),
     ),
     Case(
         "machine-unknown",
@@ -280,6 +286,13 @@ CASES = [
     ),
     Case("output-missing", {"baseOutputDirectory": GONE}, {}, ("kept", "set it to gs://demo-data/run")),
     Case(
+        "output-shared",
+        {"baseOutputDirectory.outputUriPrefix": "gs://demo-data/run/"},
+        {},
+        ("outputUriPrefix: is the folder of jobs/first.yaml, too", "of its own"),
+        project=replace(PROJECT, outputs={"gs://demo-data/run": "jobs/first.yaml"}),
+    ),
+    Case(
         "output-folder", {"baseOutputDirectory.outputUriPrefix": "/gcs/run"}, {}, ('"/gcs/run"', "gs://demo-data/run")
     ),
     Case(
@@ -370,7 +383,13 @@ CASES = [
     ),
     # scheduling
     Case("timeout-missing", {"scheduling.timeout": GONE}, {}, ("seven days", "3600s")),
-    Case("timeout-zero", {"scheduling.timeout": "0s"}, {"scheduling.timeout": "1s"}, ("no time",)),
+    Case("timeout-zero", {"scheduling.timeout": "0s"}, {"scheduling.timeout": "600s"}, ("no time",)),
+    Case(
+        "timeout-short",
+        {"scheduling.timeout": "599s"},
+        {"scheduling.timeout": "600s"},
+        ("scheduling.timeout", "599 s", "write 600s or more"),
+    ),
     Case(
         "flex-start-timeout",
         alone(A100) | {"scheduling": FLEX | {"timeout": "604801s"}},
@@ -465,8 +484,8 @@ CASES = [
     # training
     Case(
         "flag-unknown",
-        {f"{P0}.containerSpec.args": ["--stepz", "100"]},
-        {},
+        alone(CPU, **{"containerSpec.args": ["--stepz", "100"]}),
+        alone(CPU),
         ("containerSpec.args[0]", "no flag --stepz", "did you mean --steps?"),
     ),
     Case(
@@ -482,21 +501,45 @@ CASES = [
         ("workerPoolSpecs[3].replicaCount", "is 2, and one evaluator", "set it to 1"),
     ),
     Case(
+        "flag-value",
+        alone(CPU, **{"containerSpec.args": ["--steps", "six"]}),
+        alone(CPU, **{"containerSpec.args": ["--steps", "6"]}),
+        ("containerSpec.args[0]", '--steps is "six"', "write a whole number"),
+    ),
+    Case(
+        "flag-value",
+        alone(CPU, **{"containerSpec.args": ["--size=tinyy"]}),
+        alone(CPU, **{"containerSpec.args": ["--size=tiny", "--learning-rate=1e-3"]}),
+        ('--size is "tinyy"', "did you mean tiny?"),
+    ),
+    Case(
+        "flags-differ",
+        {f"{P1}.containerSpec.args": ["--steps", "200"]},
+        {f"{P1}.containerSpec.args": ["--steps=100"]},
+        ("workerPoolSpecs[1].containerSpec.args[0]", "--steps is 200 here and 100 in pool 0", "the same flags"),
+    ),
+    Case(
+        "flags-differ",
+        {f"{P0}.containerSpec.args": ["--steps", "100", "--global-batch", "32"]},
+        told("--steps", "100", "--global-batch", "32"),
+        ("workerPoolSpecs[1].containerSpec.args", "--global-batch is missing here and 32 in pool 0"),
+    ),
+    Case(
         "batch-small",
-        {f"{P0}.containerSpec.args": ["--global-batch", "16"]},
-        {f"{P0}.containerSpec.args": ["--global-batch", "32"]},
+        told("--global-batch", "16"),
+        told("--global-batch", "32"),
         ("16 leaves some of 32 GPUs", "use 32 or more"),
     ),
     Case(
         "batch-uneven",
-        {f"{P0}.containerSpec.args": ["--global_batch=80"]},
-        {f"{P0}.containerSpec.args": ["--global_batch=96"]},
+        told("--global_batch=80"),
+        told("--global_batch=96"),
         ("80 does not divide among 32 GPUs", "use 64 or 96"),
     ),
     Case(  # the chief of parameter servers takes no part of the batch
         "batch-uneven",
-        {f"{P0}.machineSpec": CPU, P2: SERVERS, f"{P0}.containerSpec.args": ["--global_batch=64"]},
-        {f"{P0}.machineSpec": CPU, P2: SERVERS, f"{P0}.containerSpec.args": ["--global_batch=72"]},
+        {f"{P0}.machineSpec": CPU, P2: SERVERS} | told("--global_batch=64"),
+        {f"{P0}.machineSpec": CPU, P2: SERVERS} | told("--global_batch=72"),
         ("64 does not divide among 24 GPUs", "use 48 or 72"),
     ),
     # tuning

@@ -66,16 +66,25 @@ def test_what_is_no_job_is_a_finding_with_a_line_too(folder: Path) -> None:
         'form.yaml:3: error: workerPoolSpecs[0]: unknown key "machinSpec"; did you mean machineSpec? (form)'
     )
     assert second.startswith("text.yaml:3: error: ")
-    assert third == "none.yaml: error: there is no such file; did you mean text.yaml? (form)"
+    assert third == "none.yaml: error: there is no such file; check its name and the folder you are in (form)"
 
 
 def test_warnings_fail_only_where_they_are_asked_to(folder: Path) -> None:
     write(folder, WARNED)
-    assert check(folder, "run.yaml").returncode == 0
-    assert check(folder, "run.yaml").stdout == "run.yaml: ok\n"
+    done = check(folder, "run.yaml")
+    assert (done.returncode, done.stdout) == (0, "run.yaml: ok, with 1 warning\n")
     strict = check(folder, "run.yaml", "--strict")
     assert (strict.returncode, strict.stdout) == (1, "")
     assert "(timeout-zero)" in strict.stderr
+
+
+def test_jobs_that_share_their_output_are_found_together(folder: Path) -> None:
+    write(folder, GOOD).rename(folder / "first.yaml")
+    write(folder, GOOD)
+    assert check(folder, "run.yaml", "run.yaml").stderr == ""
+    done = check(folder, "first.yaml", "run.yaml")
+    assert done.stdout == "first.yaml: ok\nrun.yaml: ok, with 1 warning\n"
+    assert "outputUriPrefix: is the folder of first.yaml, too, so the jobs share their checkpoints" in done.stderr
 
 
 def test_json_is_one_document_and_nothing_else(folder: Path) -> None:

@@ -112,7 +112,7 @@ def test_without_vertex_toml_it_is_one_sentence(project: Path, arguments: tuple[
     (project / "vertex.toml").unlink()
     run = launch(project, *arguments)
     assert run.returncode == 1
-    assert run.stderr.startswith("vertex.toml: there is no such file; ")
+    assert run.stderr.startswith("vertex.toml: there is no such file here; ")
     assert run.stderr.count("\n") == 1
 
 
@@ -149,6 +149,7 @@ def test_max_replicas_limits_those_that_train(project: Path) -> None:
     wait = HELLO + "import time; time.sleep(0.5 * (spec['task']['type'] == 'workerpool0'))"
     run = launch(project, "run", write(project, pool(wait), pool(wait, count=3)), "--max-replicas", "2")
     assert run.returncode == 0
+    assert "job: 2 of 4 replicas on this machine" in run.stdout
     assert len(lines(run.stdout, "[workerpool")) == 2
 
 
@@ -159,6 +160,18 @@ def test_what_follows_two_dashes_goes_to_every_trainer(project: Path) -> None:
         "[workerpool0-0] hello from workerpool0 ['--a', '--steps', '5', 'two words']",
         "[workerpool1-0] hello from workerpool1 ['--steps', '5', 'two words']",
     ]
+
+
+@pytest.mark.parametrize(
+    ("option", "cure"),
+    [
+        ("--steps", "flags of the trainer stand behind a lone --, as in -- --steps"),
+        ("--max-replica", "did you mean --max-replicas?"),
+    ],
+)
+def test_an_unknown_option_is_the_trainers_or_a_misspelt_one(project: Path, option: str, cure: str) -> None:
+    run = launch(project, "run", write(project, pool(HELLO)), option, "5")
+    assert (run.returncode, run.stderr) == (1, f"run has no option {option}; {cure}\n")
 
 
 def test_nothing_of_vertex_leaks_from_the_shell_into_a_replica(project: Path) -> None:

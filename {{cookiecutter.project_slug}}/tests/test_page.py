@@ -1,6 +1,7 @@
 import io
 import json
 import re
+import sys
 import threading
 import time
 import urllib.error
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 import uvicorn
+import yaml
+from google.cloud.aiplatform_v1.types import CustomJob
 from rich.console import Console
 from starlette.applications import Starlette
 
@@ -25,6 +28,7 @@ from launch.emulator.views import page
 from launch.emulator.views.overview import KINDS, Brief
 from launch.emulator.views.view import View, table
 from launch.settings import Settings
+from launch.spec import parse
 from tests.training import eventually
 from tests.vertex import custom_job, script, service
 
@@ -337,6 +341,21 @@ def test_without_a_terminal_each_change_of_state_is_one_line(served: Served) -> 
         f"customJobs/{id} my [bold]job RUNNING",
         f"customJobs/{id} my [bold]job FAILED: workerpool0-0 exited with code 1",
     ]
+
+
+def test_a_restart_is_a_line_too(served: Served, tmp_path: Path) -> None:
+    fails_once = (
+        "import pathlib, sys; mark = pathlib.Path(sys.argv[1]); code = not mark.exists(); mark.touch(); exit(code)"
+    )
+    container = {"imageUri": "trainer:1", "command": [sys.executable, "-c", fails_once, str(tmp_path / "mark")]}
+    pool = {"machineSpec": {"machineType": "n1-standard-8"}, "replicaCount": 1, "containerSpec": container}
+    view, printed = plain(served)
+    with view:
+        spec = parse(yaml.safe_dump({"workerPoolSpecs": [pool]}), "digits")
+        job = served.jobs.create(PARENT, CustomJob(display_name="digits", job_spec=spec))
+        assert eventually(lambda: "SUCCEEDED" in printed.getvalue(), 30)
+    what = f"customJobs/{job['name'].rpartition('/')[2]} digits: workerpool0-0 exited with code 1"
+    assert f" {what}; it starts again, restart 1 of 5\n" in printed.getvalue()
 
 
 def test_on_a_terminal_the_table_follows_the_jobs(served: Served) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
+from google.cloud.aiplatform_v1.types import HyperparameterTuningJob
 
 from launch import catalog
-from launch.plan import chart, fleet, memory, planner, reducers, runs, scaling
+from launch.plan import chart, fleet, memory, planner, reducers, report, runs, scaling
 from launch.plan.apply import ApplyError, apply
 from launch.plan.memory import RESERVED
 from launch.plan.planner import Compute, Plan, PlanError
@@ -21,7 +22,7 @@ from launch.plan.runs import RunError
 from launch.plan.traffic import Machines
 from launch.plan.workload import Workload
 from launch.settings import Settings
-from launch.spec import Job, load, parse
+from launch.spec import Job, TuningJob, load, parse
 from tests.casebook import P2, edited, write
 from trainer.telemetry import TensorBoard
 
@@ -64,7 +65,7 @@ def job(
     return Job(Path("jobs/run.yaml"), "run", parse(yaml.safe_dump(document), "run.yaml"))
 
 
-def planned(one: Job, step_seconds: float | None = 0.2, gradient_bytes: float = BERT_LARGE) -> Plan:
+def planned(one: Job | TuningJob, step_seconds: float | None = 0.2, gradient_bytes: float = BERT_LARGE) -> Plan:
     compute = None if step_seconds is None else Compute(step_seconds, "measured")
     return planner.plan(one, SETTINGS, None, gradient_bytes=gradient_bytes, compute=compute)
 
@@ -81,18 +82,18 @@ EXAMPLES = [
 
 @pytest.mark.parametrize(("kind", "gpu", "gpus", "count", "wanted"), [row[:5] for row in EXAMPLES])
 def test_reducers_are_sized_by_the_documented_rule(kind: str, gpu: str, gpus: int, count: int, wanted: int) -> None:
-    sizing = planned(job(kind, gpu, gpus, count)).sizing
+    sizing = planned(job(kind, gpu, gpus, count)).advised.sizing
     assert (sizing.count, sizing.machine_type) == (wanted, "n1-highcpu-16")
 
 
 def test_the_least_costly_type_of_reducers_wins() -> None:
     own = replace(SETTINGS, prices={"c2-standard-16": 0.1})
     found = planner.plan(job("a2-highgpu-8g", A100, 8, 8), own, None, gradient_bytes=BERT_LARGE)
-    assert (found.sizing.machine_type, found.sizing.count) == ("c2-standard-16", 25)
+    assert (found.advised.sizing.machine_type, found.advised.sizing.count) == ("c2-standard-16", 25)
 
 
 def test_many_a100_machines_gain_from_reducers() -> None:
-    verdict = planned(job("a2-highgpu-8g", A100, 8, 8)).verdict
+    verdict = planned(job("a2-highgpu-8g", A100, 8, 8)).advised.verdict
     assert verdict.pays is True
     assert verdict.text.startswith("Yes: 25 x n1-highcpu-16 shorten the sum from 224 ms to 114 ms, and a step by 31%")
     assert verdict.usd_per_saved_hour is not None
@@ -100,13 +101,13 @@ def test_many_a100_machines_gain_from_reducers() -> None:
 
 
 def test_a_ring_of_two_gpus_gains_nothing() -> None:
-    verdict = planned(job("g2-standard-4", L4, 1, 2)).verdict
+    verdict = planned(job("g2-standard-4", L4, 1, 2)).advised.verdict
     assert verdict.pays is False
     assert "in a ring of two GPUs each machine already sends the gradients only once, 1.36 GB" in verdict.text
 
 
 def test_gpus_with_a_fabric_of_their_own_gain_nothing() -> None:
-    verdict = planned(job("a3-highgpu-8g", H100, 8, 8)).verdict
+    verdict = planned(job("a3-highgpu-8g", H100, 8, 8)).advised.verdict
     assert verdict.pays is False
     assert "800 Gbps by GPUDirect" in verdict.text
 
@@ -123,18 +124,107 @@ def test_gpus_with_a_fabric_of_their_own_gain_nothing() -> None:
     ids=["one machine", "no GPUs", "bound by computing", "small gradients", "tiny gradients"],
 )
 def test_an_honest_no_says_why(one: Job, seconds: float, size: float, words: str) -> None:
-    verdict = planned(one, seconds, size).verdict
+    verdict = planned(one, seconds, size).advised.verdict
     assert verdict.pays is False
     assert words in verdict.text
 
 
+def test_the_reducers_in_the_file_are_planned_beside_those_advised() -> None:
+    found = planned(job("a2-highgpu-8g", A100, 8, 8, reducer_count=20))
+    assert found.present
+    assert (found.present.sizing.count, found.advised.sizing.count) == (20, 25)
+    assert found.summed == found.present.sums.reducers
+    assert found.summed.seconds == pytest.approx(found.advised.sums.reducers.seconds * 8 * 100 / (20 * 32))
+
+
+def test_reducers_of_another_type_have_its_bandwidth() -> None:
+    one = job("a2-highgpu-8g", A100, 8, 8, reducer_count=10)
+    one.spec.worker_pool_specs[2].machine_spec.machine_type = "n1-highcpu-96"
+    found = planned(one)
+    assert found.present
+    assert found.present.sizing.gbps == KNOWN.network_gbps("n1-highcpu-96")
+
+
+def test_too_few_reducers_are_slower_than_the_ring() -> None:
+    found = planned(job("a2-highgpu-8g", A100, 8, 8, reducer_count=3))
+    assert found.present
+    assert found.present.verdict.pays is False
+    assert found.present.verdict.text.startswith("No: 3 x n1-highcpu-16 are too few: with them the sum takes 949 ms")
+    assert found.advised.verdict.pays is True
+
+
+def test_without_reducers_in_the_file_there_is_one_option() -> None:
+    found = planned(job("a2-highgpu-8g", A100, 8, 8))
+    assert (found.present, found.options) == (None, (found.advised,))
+    assert found.summed == found.advised.sums.ring
+
+
+def mixed(first: int, others: int) -> Job:
+    """A chief with so many L4, and three workers with so many others."""
+    kinds = {2: "g2-standard-24", 4: "g2-standard-48"}
+    one = job(kinds[first], L4, first, 4)
+    machine = one.spec.worker_pool_specs[1].machine_spec
+    machine.machine_type, machine.accelerator_count = kinds[others], others
+    return one
+
+
+def test_a_ring_goes_through_every_gpu_of_machines_that_differ() -> None:
+    found = planner.plan(mixed(2, 4), SETTINGS, WORKLOAD)
+    assert found.machines.members == 14
+    assert found.machines.gbps == KNOWN.network_gbps("g2-standard-24", L4, 2)
+    assert found.advised.sums.ring.bytes == pytest.approx(2 * 13 / 14 * WORKLOAD.gradient_bytes)
+    assert found.curves == ()  # more machines of which kind?
+    assert found.memory
+    assert found.memory.activations == 110 * WORKLOAD.activation_bytes_per_sample  # of 1536 samples on 14 GPUs
+
+
+def test_of_gpus_that_differ_the_slowest_is_waited_for() -> None:
+    one = job("a2-highgpu-1g", A100, 1, 2)
+    slower = job("g2-standard-8", L4, 1, 2)
+    one.spec.worker_pool_specs[1].machine_spec = slower.spec.worker_pool_specs[1].machine_spec
+    assert planner.plan(one, SETTINGS, WORKLOAD).compute == planner.plan(slower, SETTINGS, WORKLOAD).compute
+
+
+def test_a_job_is_set_beside_one_of_its_machines_alone() -> None:
+    found = planner.plan(job("a2-highgpu-8g", A100, 8, 8, reducer_count=25), SETTINGS, WORKLOAD)
+    assert found.compute
+    assert found.here
+    assert found.alone
+    assert found.alone == pytest.approx(1536 / 8 / found.compute.seconds)
+    assert found.here.samples_per_second == pytest.approx(8 * found.alone * found.here.efficiency)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.3, "they are slower than one"), (0.6, "they are no faster than one"), (2.0, "2 times as many")],
+)
+def test_machines_that_lose_are_said_to(seconds: float, words: str) -> None:
+    two = job("g2-standard-4", L4, 1, 2)
+    found = planner.plan(two, SETTINGS, WORKLOAD, compute=Compute(seconds, "measured"))
+    (sentence,) = report.about_the_speed(found)
+    assert words in sentence
+
+
+def test_a_search_is_planned_with_all_trials_that_run_at_once() -> None:
+    one = job("a2-highgpu-8g", A100, 8, 2)
+    spec = HyperparameterTuningJob(max_trial_count=6, parallel_trial_count=2, trial_job_spec=one.spec)
+    found, trial = planned(TuningJob(one.path, "run", spec)), planned(one)
+    assert found.price
+    assert trial.price
+    assert found.price.usd == 2 * trial.price.usd
+    assert [quota.amount for quota in found.quotas] == [2 * quota.amount for quota in trial.quotas]
+    assert found.trials == fleet.Trials(count=6, at_once=2)
+    assert found.advised.verdict.pays is False
+    assert "which do not take them (trial-reducers)" in found.advised.verdict.text
+
+
 def test_flex_start_leaves_no_room_for_reducers() -> None:
     one = job("a2-highgpu-8g", A100, 8, 8, strategy="FLEX_START")
-    assert "FLEX_START wants the same machines in every pool" in planned(one).verdict.text
+    assert "FLEX_START wants the same machines in every pool" in planned(one).advised.verdict.text
 
 
 def test_without_the_time_to_compute_it_depends_on_that() -> None:
-    verdict = planned(job("a2-highgpu-8g", A100, 8, 8), step_seconds=None).verdict
+    verdict = planned(job("a2-highgpu-8g", A100, 8, 8), step_seconds=None).advised.verdict
     assert verdict.pays is None
     assert verdict.break_even_compute == pytest.approx(0.308, abs=1e-3)
     assert "They pay for themselves if computing takes less than 308 ms per step" in verdict.text
@@ -230,6 +320,22 @@ def test_computing_is_estimated_from_the_gpus_peak() -> None:
     assert found.compute is not None
     assert found.compute.seconds == pytest.approx(350e9 * 24 / (312e12 * 0.5))
     assert "50% of 312 TFLOPS, the peak of NVIDIA_TESLA_A100 in bfloat16" in found.compute.how
+
+
+@pytest.mark.parametrize(("shrink", "counts"), [(1, True), (20, False)])
+def test_an_estimate_counts_only_if_it_is_longer_than_starting_kernels(shrink: int, counts: bool) -> None:
+    short = replace(WORKLOAD, flops_per_sample=WORKLOAD.flops_per_sample // shrink)
+    found = planner.plan(job("a2-highgpu-8g", A100, 8, 8, reducer_count=20), SETTINGS, short, gradient_bytes=BERT_LARGE)
+    assert found.compute
+    assert (found.compute.seconds > 0.005, found.known_compute is not None, bool(found.curves)) == (counts,) * 3
+    if not counts:
+        assert [option.verdict.pays for option in found.options] == [None, None]
+        assert found.advised.verdict.text.startswith("It depends: ")
+
+
+def test_a_measurement_counts_however_short_it_is() -> None:
+    found = planned(job("a2-highgpu-8g", A100, 8, 8), step_seconds=0.0005)
+    assert found.known_compute == 0.0005
 
 
 LOAD = scaling.Load(samples=192, compute=0.2, gradient_bytes=BERT_LARGE)
@@ -365,7 +471,7 @@ def test_a_plan_is_one_json_document() -> None:
     answer = json.loads(shown.stdout)
     assert answer["gradient_bytes"] == 1.36e9
     assert answer["rows"][0]["role"] == "chief"
-    assert answer["verdict"]["text"]
+    assert answer["advised"]["verdict"]["text"]
 
 
 def test_jobs_stand_side_by_side(tmp_path: Path) -> None:
@@ -373,7 +479,31 @@ def test_jobs_stand_side_by_side(tmp_path: Path) -> None:
     shown = launch(*names, "--compare", *GIVEN, folder=tmp_path)
     titles, *_ = shown.stdout.splitlines()
     assert titles.split() == names
-    assert "reducers pay" in shown.stdout
+    assert "its reducers pay" in shown.stdout
+
+
+def test_a_search_says_that_it_is_one() -> None:
+    shown = launch("jobs/tuning.yaml", *GIVEN).stdout
+    assert ": 6 trials, 2 at once, and this is one of them" in shown.splitlines()[0]
+    assert "per hour, for 2 trials of $" in shown
+    assert "in each of 2 trials" in launch("jobs/tuning.yaml", "--compare", *GIVEN).stdout
+
+
+def test_jobs_that_do_not_fit_side_by_side_stand_below_each_other(tmp_path: Path) -> None:
+    names = [reducing(tmp_path, count).rename(tmp_path / f"{count}-reducers.yaml").name for count in (4, 8, 16, 25)]
+    shown = launch(*names, "--compare", *GIVEN, folder=tmp_path).stdout.splitlines()
+    assert max(map(len, shown)) <= 80
+    assert [line.split() for line in shown if "yaml" in line] == [names[:2], names[2:]]
+
+
+def test_jobs_with_other_reducers_take_other_times(tmp_path: Path) -> None:
+    many = reducing(tmp_path, 13).rename(tmp_path / "many.yaml")
+    few = reducing(tmp_path, 1)
+    shown = launch(few.name, many.name, "--compare", *GIVEN, folder=tmp_path).stdout.splitlines()
+    step, pays = (next(line for line in shown if line.startswith(title)) for title in ("step", "its reducers pay"))
+    assert len(set(step.split("  ")[1:])) > 2
+    assert "1 x n1-highcpu-16: no" in pays
+    assert "13 x n1-highcpu-16: yes" in pays
 
 
 def test_reducers_that_pay_are_written_into_the_file(tmp_path: Path) -> None:
@@ -381,9 +511,10 @@ def test_reducers_that_pay_are_written_into_the_file(tmp_path: Path) -> None:
     before = path.read_text()
     shown = launch(path.name, "--apply", *GIVEN, folder=tmp_path)
     assert shown.returncode == 0, shown.stderr
-    count = json.loads(launch(path.name, "--json", *GIVEN, folder=tmp_path).stdout)["sizing"]["count"]
+    count = json.loads(launch(path.name, "--json", *GIVEN, folder=tmp_path).stdout)["advised"]["sizing"]["count"]
     assert path.read_text() == before.replace("replicaCount: 99", f"replicaCount: {count}")
     assert f"{path.name}: now has {count} x n1-highcpu-16" in shown.stdout
+    assert f"has {count} x n1-highcpu-16 already" in launch(path.name, "--apply", *GIVEN, folder=tmp_path).stdout
 
 
 def test_the_speed_of_a_run_says_how_long_computing_takes(tmp_path: Path) -> None:
@@ -394,6 +525,17 @@ def test_the_speed_of_a_run_says_how_long_computing_takes(tmp_path: Path) -> Non
     assert runs.samples_per_second_per_gpu(tmp_path) == 400
     with pytest.raises(RunError, match="holds no curve train/samples_per_second_per_device"):
         runs.samples_per_second_per_gpu(tmp_path / "nothing")
+
+
+def test_a_run_of_this_machine_without_gpus_measures_none(tmp_path: Path) -> None:
+    buckets = tmp_path / ".vertex/gcs"
+    run = buckets / "demo/run"
+    with pytest.raises(
+        RunError, match="is a run of this machine, which has no GPU; copy the output of a run in the cloud"
+    ):
+        runs.require_gpus(run, buckets, gpus=())
+    runs.require_gpus(run, buckets, gpus=("0",))
+    runs.require_gpus(tmp_path / "copied", buckets, gpus=())
 
 
 def test_the_trainer_is_asked_what_it_needs_once(tmp_path: Path) -> None:
@@ -407,10 +549,23 @@ def test_the_trainer_is_asked_what_it_needs_once(tmp_path: Path) -> None:
     assert second["workload"]["global_batch"] != first["workload"]["global_batch"]
 
 
+def test_the_command_draws_and_says_so(tmp_path: Path) -> None:
+    path = reducing(tmp_path, 10)
+    shown = launch(path.name, "--chart", "PLAN.PNG", "--step-seconds", "0.2", folder=tmp_path)
+    assert shown.stdout.startswith("PLAN.PNG: drawn\n")
+    assert (tmp_path / "PLAN.PNG").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(
     ("program", "words"),
     [
         ("print('hello')", "the trainer does not answer --describe with its sizes; plan with --gradient-bytes"),
+        ("x = 1\ndef f(:", "cannot be described: silent.py:2: SyntaxError: invalid syntax; mend that, or"),
+        ("import json\njson.loads('')", "cannot be described: silent.py:2: json.decoder.JSONDecodeError: Expecting"),
+        (
+            "from trainer import config\nconfig.parse(['--steps', 'six'])",
+            "cannot be described: Error parsing --steps: in",
+        ),
         ("raise SystemExit('no such data')", "the trainer cannot be described: no such data; mend that, or plan"),
     ],
 )
@@ -439,8 +594,13 @@ def test_a_program_that_is_no_module_cannot_be_asked(tmp_path: Path) -> None:
         (("jobs/workers.yaml", "--run", "x", "--step-seconds", "1"), "keep one"),
         (("jobs/workers.yaml", "--run", "x", "--gradient-bytes", "1"), "use --step-seconds"),
         (("jobs/workers.yaml", "--chart", "x.doc", *GIVEN), "x.doc: is no picture; end its name in .png or .svg"),
+        (("jobs/workers.yaml", "--chart", "no/x.png", *GIVEN), "no/x.png: there is no folder no; make it first"),
         (("jobs/workers.yaml", "--chart", "x.png", *GIVEN), "cannot be drawn without the trainer's batch"),
-        (("jobs/single.yaml", "--apply", *GIVEN), "--apply wrote nothing, since reducers do not pay here"),
+        (("jobs/single.yaml", "--step-seconds", "0"), "--step-seconds is 0; give a finite number above 0"),
+        (("jobs/workers.yaml", "--step-seconds", "inf"), "--step-seconds is inf; give a finite number above 0"),
+        (("jobs/workers.yaml", "--gradient-bytes", "nan"), "--gradient-bytes is nan; give a finite number above 0"),
+        (("jobs/workers.yaml", "--mfu", "nan"), "--mfu is nan; give a share from 0.01 to 1"),
+        (("jobs/single.yaml", "--apply", *GIVEN), "reducers do not pay here; the file needs no pool 2"),
         (("jobs/no.yaml",), "jobs/no.yaml: error: there is no such file"),
     ],
 )

@@ -280,7 +280,7 @@ def test_a_timeout_counts_over_all_restarts(tmp_path: Path) -> None:
     began = time.monotonic()
     outcome = run(tmp_path, counted(tmp_path / "count", "time.sleep(0.3); exit(1)"), policy=policy)
     assert outcome.ending is Ending.TIMED_OUT
-    assert outcome.message == "the job ran longer than its timeout"
+    assert outcome.message == "the job ran longer than its timeout of 1.5 s"
     assert 1.5 < time.monotonic() - began < 10
     assert int((tmp_path / "count").read_text()) > 1
 

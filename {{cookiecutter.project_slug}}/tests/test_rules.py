@@ -36,6 +36,7 @@ from tests.casebook import (
     alone,
     both,
     edited,
+    told,
     write,
 )
 
@@ -106,6 +107,10 @@ def test_a_gpu_that_the_region_lacks_is_an_error_for_each_pool_with_it(tmp_path:
         ("region-accelerator", "workerPoolSpecs[0].machineSpec"),
         ("region-accelerator", "workerPoolSpecs[1].machineSpec"),
     ]
+
+
+def test_what_is_no_region_is_one_finding_whatever_it_would_offer(tmp_path: Path) -> None:
+    assert names(found(tmp_path, {}, replace(SETTINGS, region="us-west1-a"))) == [("region-name", "region")]
 
 
 def test_machines_without_accelerators_run_in_regions_the_catalog_does_not_know(tmp_path: Path) -> None:
@@ -191,10 +196,13 @@ def test_the_published_sizings_pass(machine: Part, count: int, reducers: int, tm
 def test_the_flags_of_the_trainer_are_read_from_its_source(tmp_path: Path) -> None:
     (tmp_path / "trainer").mkdir()
     source = "class Other:\n    a: int\nclass Config:\n    steps: int = 5\n    data: str\n    rate: float = 2 * 3\n"
+    source += "    size: Literal['a', 'b'] = 'a'\n    limit: float | None = None\n"
     (tmp_path / "trainer/config.py").write_text(source)
     (tmp_path / "Dockerfile").write_text("FROM scratch\n")
     day = date(2026, 1, 1)
-    assert training.project(tmp_path, day) == Project(day, {"steps": 5, "data": None, "rate": None}, "FROM scratch\n")
+    flags = {"steps": 5, "data": None, "rate": None, "size": "a", "limit": None}
+    values = {"steps": ("int",), "rate": ("float",), "size": ("a", "b"), "limit": ("float", "None")}
+    assert training.project(tmp_path, day) == Project(day, flags, values, "FROM scratch\n")
 
 
 @pytest.mark.parametrize("source", ["", "class Config", "\0", "steps = 5"])
@@ -224,17 +232,17 @@ def test_an_image_without_a_command_runs_what_vertex_toml_says(tmp_path: Path) -
 
 @pytest.mark.parametrize("batch", ["9" * 5000, "many", "-1", "1e3", ""])
 def test_a_batch_that_is_no_number_is_for_the_trainer_to_refuse(batch: str, tmp_path: Path) -> None:
-    assert found(tmp_path, {f"{P0}.containerSpec.args": ["--global-batch", batch]}) == []
+    assert found(tmp_path, told("--global-batch", batch)) == []
 
 
 def test_the_flags_before_the_module_are_the_starters(tmp_path: Path) -> None:
-    command = ["starter", "--processes", "8", "-m", "trainer.task", "--steps", "5"]
-    assert found(tmp_path, {f"{P0}.containerSpec": TASK | {"command": command}}) == []
+    command = ["starter", "--processes", "8", "-m", "trainer.task", "--steps", "100"]
+    assert found(tmp_path, {f"{P0}.containerSpec": TASK | {"command": command, "args": []}}) == []
 
 
 @pytest.mark.parametrize("flag", ["--help", "--describe", "--learning_rate=1", "--learning-rate=1", "--no-data"])
 def test_flags_that_are_no_fields_are_known_too(flag: str, tmp_path: Path) -> None:
-    assert found(tmp_path, {f"{P0}.containerSpec.args": [flag]}) == []
+    assert found(tmp_path, told(flag)) == []
 
 
 def test_the_two_trainers_of_one_job_may_come_from_a_package(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,11 @@ MALFORMED = [
         "a price in words",
         GOOD + '[prices]\n"n1-highcpu-16" = "cheap"',
         ["prices:", "USD per hour", '"n1-highcpu-16" = 1.25'],
+    ),
+    (
+        "a price of a GPU that comes with its machine",
+        GOOD + '[prices]\n"NVIDIA_L4" = 1',
+        ["is not billed alone", "such as g2-standard-"],
     ),
     ("a price below zero", GOOD + '[prices]\n"n1-highcpu-16" = -1', ["must be a number of USD per hour"]),
     (
@@ -101,6 +107,15 @@ def test_what_is_known_better_here_goes_into_the_catalog(tmp_path: Path) -> None
     assert machine.gbps == 20
 
 
+def test_the_examples_in_our_own_file_are_right(tmp_path: Path) -> None:
+    ours = (Path(__file__).parent.parent / "vertex.toml").read_text()
+    path = tmp_path / "vertex.toml"
+    path.write_text(re.sub(r'^# (?=\[|"|\w+ = )', "", ours, flags=re.MULTILINE))
+    settings = load(path)
+    assert settings.prices.keys() == {"a2-highgpu-8g", "NVIDIA_TESLA_T4"}
+    assert settings.catalog.network_gbps("c3-standard-8") == 23
+
+
 @pytest.mark.parametrize("line", ["", 'service_account = ""'])
 def test_without_an_account_it_is_the_service_agent(tmp_path: Path, line: str) -> None:
     path = tmp_path / "vertex.toml"
@@ -127,10 +142,11 @@ def test_all_faults_come_at_once(tmp_path: Path) -> None:
     assert len(caught.value.faults) == 5  # an unknown key, a wrong type, three missing keys
 
 
-def test_a_missing_file_is_refused_and_a_near_name_offered(tmp_path: Path) -> None:
-    (tmp_path / "vertex.toml").write_text(GOOD)
-    with pytest.raises(SettingsError, match=r"vertx.toml: there is no such file; did you mean vertex.toml\?"):
-        load(tmp_path / "vertx.toml")
+def test_a_missing_file_means_that_this_is_another_folder(tmp_path: Path) -> None:
+    with pytest.raises(
+        SettingsError, match=r"vertex.toml: there is no such file here; run this in the project's folder"
+    ):
+        load(tmp_path / "vertex.toml")
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:

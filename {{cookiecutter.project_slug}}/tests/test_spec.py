@@ -290,6 +290,9 @@ def test_the_next_file_name_is_offered_for_a_missing_one(tmp_path: Path) -> None
     write(tmp_path, GOOD, "reduction-server.yaml")
     assert "did you mean reduction-server.yaml?" in str(refusal(tmp_path / "reduction_servr.yaml"))
     assert "there is no such file; check its name" in str(refusal(tmp_path / "nowhere" / "job.yaml"))
+    (tmp_path / "workers.yaml").touch()
+    assert "there is no such file; check its name" in str(refusal(tmp_path / "nothere.yaml"))
+    assert "there is no such file; did you mean workers.yaml?" in str(refusal(tmp_path / "worker.yml"))
 
 
 def test_what_is_no_small_text_file_is_refused(tmp_path: Path) -> None:

@@ -143,7 +143,8 @@ run -> projects/demo/locations/europe-west4
   pool 2   reducers     4 x n1-highcpu-16, registry/reductionserver:latest
   output   gs://demo-data/run
   account  {ACCOUNT}
-  limits   SPOT, at most 1.5 h"""
+  limits   SPOT, at most 1.5 h
+  price    $9.19 per hour, $13.78 at most (inferred: list price in us-central1 x 1.15, 2026-11-20)"""
     )
 
 
@@ -165,6 +166,7 @@ def test_the_summary_says_what_holds_where_the_file_says_nothing() -> None:
         "  output   nowhere: nothing is kept",
         "  account  Vertex AI service agent",
         "  limits   STANDARD, at most 168 h",
+        "  price    not known here; yours can stand in vertex.toml, below [prices]",
     ]
 
 
@@ -213,5 +215,11 @@ def test_the_summary_of_a_tuning_job_shows_what_is_searched_and_what_a_trial_cos
         "           layers: 1 to 4",
         "           size: tiny, small",
     ]
-    assert lines[6:-1] == summary(JOB, SETTINGS).splitlines()[1:-1]
-    assert lines[-1] == "  limits   SPOT, at most 1.5 h a trial"
+    assert lines[6:-2] == summary(JOB, SETTINGS).splitlines()[1:-2]
+    assert lines[-2] == "  limits   SPOT, at most 1.5 h a trial"
+
+
+def test_a_search_costs_all_trials_at_most_and_those_at_once_per_hour() -> None:
+    settings = replace(SETTINGS, prices={"n1-standard-16": 1.0, "NVIDIA_TESLA_V100": 2.0, "n1-highcpu-16": 0.5})
+    assert summary(JOB, settings).splitlines()[-1].startswith("  price    $7.00 per hour, $10.50 at most (documented: ")
+    assert summary(TUNING_JOB, settings).splitlines()[-1].startswith("  price    $14.00 per hour, $63.00 at most ")

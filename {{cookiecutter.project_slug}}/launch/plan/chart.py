@@ -31,17 +31,20 @@ def save(plan: Plan, path: Path) -> None:
     for ax, (label, value) in zip(axes, PANELS, strict=True):
         for curve in plan.curves:
             _draw(ax, curve, value)
-        ax.axvline(plan.machines.count, color="0.5", linewidth=0.8, linestyle="-.", label="this job")
+        ax.axvline(plan.machines.count, color="0.5", linewidth=0.8, linestyle="-.")
+        if plan.here:
+            ax.plot(plan.here.machines, value(plan.here), "k*", markersize=10, label="this job, as in its file")
         _label(ax, label)
     axes[0].set_yscale("log")
     axes[1].set_ylim(0, 1.05)
     axes[1].yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axes[2].set_ylim(bottom=0)
+    axes[2].set_ylim(0, 1.05 * axes[2].get_ylim()[1])
     axes[1].axhline(KNEE, color="0.6", linewidth=0.8)
     axes[0].legend(title="gradients summed by", loc="upper left")
     figure.suptitle(
         f"{plan.name} on 1 to {COUNTS[-1]:,} machines of its kind, the batch of each unchanged\n"
-        f"open marker: the knee, the most machines that keep {KNEE:.0%} efficiency; wire time only, without latency",
+        f"reducers by the rule; open marker: the knee, the most machines that keep {KNEE:.0%} efficiency;"
+        " wire time only, without latency",
         fontsize=10,
     )
     figure.savefig(path, dpi=120)

@@ -10,12 +10,13 @@ from typing import Any
 from rich.console import Console
 
 from launch.emulator.home import Home
+from launch.emulator.running import laptop
 from launch.faults import FaultError
-from launch.plan import apply, planner, report, runs, workload
+from launch.plan import apply, fleet, planner, report, runs, workload
 from launch.plan.planner import Compute, Plan
 from launch.plan.workload import Workload
 from launch.settings import Settings
-from launch.spec import Job
+from launch.spec import Job, TuningJob, trial
 
 PICTURES = (".png", ".svg")
 
@@ -38,7 +39,9 @@ class Flags:
     json: bool
 
 
-def show(jobs: Sequence[Job], settings: Settings, flags: Flags, environ: Mapping[str, str], console: Console) -> None:
+def show(
+    jobs: Sequence[Job | TuningJob], settings: Settings, flags: Flags, environ: Mapping[str, str], console: Console
+) -> None:
     """Plan jobs and do with the plans what the flags ask for.
 
     Raises:
@@ -49,16 +52,23 @@ def show(jobs: Sequence[Job], settings: Settings, flags: Flags, environ: Mapping
     plans = [_plan(job, settings, flags, environ) for job in jobs]
     if flags.chart:
         _draw(plans[0], flags.chart)
+    if flags.chart and not flags.json:
+        console.print(f"{flags.chart}: drawn\n", markup=False)
     if flags.json:
         answers = [_as_json(plan) for plan in plans]
         print(json.dumps(answers if flags.compare else answers[0], indent=2, default=str))
     else:
-        console.print(report.comparison(plans) if flags.compare else report.report(plans[0]))
+        console.print(report.comparison(plans, console) if flags.compare else report.report(plans[0]))
     if flags.apply:
         _apply(jobs[0], plans[0], console)
 
 
-def _require_sense(jobs: Sequence[Job], flags: Flags) -> None:
+def _require_sense(jobs: Sequence[Job | TuningJob], flags: Flags) -> None:
+    for name, value in (("--step-seconds", flags.step_seconds), ("--gradient-bytes", flags.gradient_bytes)):
+        if value is not None and not 0 < value < math.inf:
+            raise UsageError(f"{name} is {value:g}; give a finite number above 0")
+    if not 0.01 <= flags.mfu <= 1:
+        raise UsageError(f"--mfu is {flags.mfu:g}; give a share from 0.01 to 1")
     if len(jobs) > 1 and not flags.compare:
         raise UsageError(f"plan takes one job, not {len(jobs)}; add --compare to see them side by side")
     if flags.compare and (flags.chart or flags.apply):
@@ -69,45 +79,67 @@ def _require_sense(jobs: Sequence[Job], flags: Flags) -> None:
         raise UsageError(
             "--run needs the trainer's global batch, which --gradient-bytes leaves out; use --step-seconds"
         )
-    if flags.chart and flags.chart.suffix not in PICTURES:
+    if flags.chart and flags.chart.suffix.lower() not in PICTURES:
         raise UsageError(f"{flags.chart}: is no picture; end its name in {' or '.join(PICTURES)}")
+    if flags.chart and not flags.chart.parent.is_dir():
+        raise UsageError(f"{flags.chart}: there is no folder {flags.chart.parent}; make it first")
 
 
-def _plan(job: Job, settings: Settings, flags: Flags, environ: Mapping[str, str]) -> Plan:
-    said = workload.of(job, settings.commands, environ, Home()) if flags.gradient_bytes is None else None
+def _plan(job: Job | TuningJob, settings: Settings, flags: Flags, environ: Mapping[str, str]) -> Plan:
+    said = workload.of(trial(job), settings.commands, environ, Home()) if flags.gradient_bytes is None else None
     return planner.plan(
         job,
         settings,
         said,
         gradient_bytes=flags.gradient_bytes,
-        compute=_measured(job, settings, flags, said),
+        compute=_measured(job, settings, flags, said, environ),
         mfu=flags.mfu,
     )
 
 
-def _measured(job: Job, settings: Settings, flags: Flags, said: Workload | None) -> Compute | None:
+def _measured(
+    job: Job | TuningJob, settings: Settings, flags: Flags, said: Workload | None, environ: Mapping[str, str]
+) -> Compute | None:
     if flags.step_seconds is not None:
         return Compute(flags.step_seconds, "measured, by --step-seconds")
     if flags.run and said:
+        runs.require_gpus(flags.run, Home().buckets, laptop.visible_gpus(environ))
         rate = runs.samples_per_second_per_gpu(flags.run)
-        return planner.measured(job, settings, said, rate, f"measured: {rate:.3g} samples/s per GPU in {flags.run}")
+        return planner.measured(
+            trial(job), settings, said, rate, f"measured: {rate:.3g} samples/s per GPU in {flags.run}"
+        )
     return None
 
 
 def _draw(plan: Plan, path: Path) -> None:
     if not plan.curves:
-        missing = "the time to compute" if plan.compute is None else "the trainer's batch or a price"
-        raise UsageError(f"{path}: cannot be drawn without {missing}; plan without --gradient-bytes, or add prices")
+        raise UsageError(f"{path}: cannot be drawn without {_missing(plan)}")
     from launch.plan import chart  # only here: matplotlib takes a second to import
 
     chart.save(plan, path)
 
 
-def _apply(job: Job, plan: Plan, console: Console) -> None:
-    if plan.verdict.pays is False:
-        raise UsageError(f"{job.path}: --apply wrote nothing, since reducers do not pay here; remove pool 2")
-    apply.apply(job, plan.sizing)
-    console.print(f"{job.path}: now has {plan.sizing.count} x {plan.sizing.machine_type}")
+def _missing(plan: Plan) -> str:
+    """What a curve needs that is not known, and how to say it."""
+    if fleet.differ(plan.rows):
+        return "machines of one kind; make pools 0 and 1 the same"
+    if plan.workload is None:
+        return "the trainer's batch; plan without --gradient-bytes"
+    if plan.known_compute is None:
+        return "the time to compute; measure a step, for --step-seconds"
+    return "all prices; add yours to vertex.toml, below [prices]"
+
+
+def _apply(job: Job | TuningJob, plan: Plan, console: Console) -> None:
+    if plan.advised.verdict.pays is False:
+        cure = "remove pool 2" if plan.present else "the file needs no pool 2"
+        raise UsageError(f"{job.path}: --apply wrote nothing, since reducers do not pay here; {cure}")
+    sizing = plan.advised.sizing
+    if plan.present and plan.present.sizing == sizing:
+        console.print(f"{job.path}: has {sizing.count} x {sizing.machine_type} already")
+        return
+    apply.apply(trial(job), sizing)
+    console.print(f"{job.path}: now has {sizing.count} x {sizing.machine_type}")
 
 
 def _as_json(plan: Plan) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from google.cloud.aiplatform_v1.types import Scheduling
 from launch.catalog import Catalog, Price, least_certain
 from launch.plan.traffic import Machines
 from launch.settings import Settings
-from launch.spec import Job, Pool
+from launch.spec import Job, Pool, TuningJob
 
 PREEMPTIBLE = (Scheduling.Strategy.SPOT, Scheduling.Strategy.FLEX_START)
 ROLES = ("chief", "workers", "servers", "evaluators")  # of pools, by position
@@ -36,6 +36,14 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Trials:
+    """How often a search runs its job."""
+
+    count: int
+    at_once: int
+
+
+@dataclass(frozen=True)
 class Quota:
     """One quota that a job uses up while it runs; `metric` is "" where its name is not known."""
 
@@ -54,11 +62,26 @@ def training(all_rows: Sequence[Row]) -> tuple[Row, ...]:
     return tuple(row for row in all_rows if row.role in ROLES[:2])
 
 
+def reducing(all_rows: Sequence[Row]) -> tuple[Row, ...]:
+    """The pool of reducers, if there is one."""
+    return tuple(row for row in all_rows if row.role == "reducers")
+
+
 def machines(all_rows: Sequence[Row]) -> Machines:
-    """The machines that train; where they differ, all are as slow and have as few GPUs as the least of them."""
+    """The machines that train; a sum waits for the slowest network among them."""
     train = training(all_rows)
     count = sum(row.count for row in train)
-    return Machines(count, max(min(row.gpus for row in train), 1), min(row.gbps or 0 for row in train))
+    return Machines(count, gpus(all_rows) / count, min(row.gbps or 0 for row in train))
+
+
+def gpus(all_rows: Sequence[Row]) -> int:
+    """GPUs that train; machines without count once, as each has one process."""
+    return sum(row.count * max(row.gpus, 1) for row in training(all_rows))
+
+
+def differ(all_rows: Sequence[Row]) -> bool:
+    """Whether machines that train are of more than one kind."""
+    return len({(row.machine_type, row.accelerator, row.gpus) for row in training(all_rows)}) > 1
 
 
 def total_gbps(some_rows: Sequence[Row]) -> float:
@@ -66,18 +89,26 @@ def total_gbps(some_rows: Sequence[Row]) -> float:
     return sum(row.count * (row.gbps or 0) for row in some_rows)
 
 
-def price(some_rows: Sequence[Row]) -> Price | None:
-    """Of all machines together, per hour; None if one of them has no known price."""
+def trials(job: Job | TuningJob) -> Trials | None:
+    """None for a job that is no search."""
+    if not isinstance(job, TuningJob):
+        return None
+    most = job.spec.max_trial_count
+    return Trials(most, min(most, job.spec.parallel_trial_count))
+
+
+def price(some_rows: Sequence[Row], at_once: int = 1) -> Price | None:
+    """Of all machines of so many trials together, per hour; None if one of them has no known price."""
     prices = [row.price for row in some_rows if row.price]
     if len(prices) < len(some_rows) or not prices:
         return None
-    usd = sum(row.usd or 0 for row in some_rows)
+    usd = at_once * sum(row.usd or 0 for row in some_rows)
     worst = least_certain(*(one.certainty for one in prices))
     return Price(usd, worst, "; ".join(sorted({one.source for one in prices})))
 
 
-def quotas(job: Job, settings: Settings) -> tuple[Quota, ...]:
-    """What the job needs of each quota, GPUs first.
+def quotas(job: Job, settings: Settings, at_once: int = 1) -> tuple[Quota, ...]:
+    """What the job, or so many trials that run it, needs of each quota, GPUs first.
 
     Source: Vertex AI, "Quotas and limits"; a SPOT or FLEX_START job uses the preemptible metrics.
     """
@@ -87,12 +118,12 @@ def quotas(job: Job, settings: Settings) -> tuple[Quota, ...]:
     for pool in job.pools:
         gpu, machine = catalog.accelerators.get(pool.accelerator), catalog.machine(pool.machine_type)
         if gpu:
-            needed[gpu.quota, f"{gpu.name} GPUs"] += pool.replica_count * pool.accelerator_count
+            needed[gpu.quota, f"{gpu.name} GPUs"] += at_once * pool.replica_count * pool.accelerator_count
     for pool in job.pools:
         machine = catalog.machine(pool.machine_type)
         if machine:
             what = f"vCPUs of {machine.family.upper()} machines" if machine.quota != "cpus" else "vCPUs of N1 and E2"
-            needed[machine.quota, what] += pool.replica_count * machine.vcpus
+            needed[machine.quota, what] += at_once * pool.replica_count * machine.vcpus
     return tuple(
         Quota(catalog.quota_metric(word, preemptible) if word else "", amount, what)
         for (word, what), amount in needed.items()

@@ -1,23 +1,26 @@
 """One job's plan: machines and prices, memory, time of a step, and whether reduction servers pay."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from launch.catalog import Catalog, Price
+from launch.catalog import Accelerator, Catalog, Price
 from launch.faults import FaultError
 from launch.plan import fleet, memory, reducers, scaling, verdicts
-from launch.plan.fleet import Quota, Row
+from launch.plan.fleet import Quota, Row, Trials
 from launch.plan.memory import Memory
-from launch.plan.reducers import Sizing, Sums
-from launch.plan.scaling import Curve
+from launch.plan.reducers import Sizing, Sum, Sums
+from launch.plan.scaling import Curve, Point
 from launch.plan.traffic import Machines, Reducers
-from launch.plan.verdicts import Case, Verdict
+from launch.plan.verdicts import Case, Training, Verdict
 from launch.plan.workload import Workload
 from launch.settings import Settings
-from launch.spec import Job
+from launch.spec import Job, TuningJob, trial
 
 MFU = 0.4  # model FLOPs utilization: the share of a GPU's peak that training reaches; 0.3 to 0.5 is usual
+
+SHORT = 0.005  # seconds; hundreds of kernels take about that long to start
 
 
 class PlanError(FaultError):
@@ -30,6 +33,21 @@ class Compute:
 
     seconds: float
     how: str
+    estimated: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether to rely on it: an estimate leaves out the start of kernels, which rules a step that is so short."""
+        return not self.estimated or self.seconds >= SHORT
+
+
+@dataclass(frozen=True)
+class Option:
+    """One set of reducers, and what it would do for the job."""
+
+    sizing: Sizing
+    sums: Sums  # the last of them is by these reducers
+    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -38,8 +56,9 @@ class Plan:
 
     name: str
     region: str
+    trials: Trials | None  # what else is here is about one of them, but price and quotas; None if it is no search
     rows: tuple[Row, ...]
-    price: Price | None  # of all machines, per hour
+    price: Price | None  # of all machines at once, per hour
     quotas: tuple[Quota, ...]
     quota_command: str
     machines: Machines  # that train
@@ -48,16 +67,40 @@ class Plan:
     compute: Compute | None
     memory: Memory | None  # of one GPU
     remedy: str  # if it does not fit, what would
-    sizing: Sizing
-    sums: Sums
-    verdict: Verdict
+    advised: Option
+    present: Option | None  # the reducers in the file, if there are any
+    summed: Sum  # as the job does it: by these, or by a ring
+    here: Point | None  # as it is in the file
     curves: tuple[Curve, ...]
     compiled: date  # of the facts behind it all
     uncertain: tuple[str, ...]  # those among them that are
 
+    @property
+    def at_once(self) -> int:
+        """So many jobs like this run at the same time."""
+        return self.trials.at_once if self.trials else 1
+
+    @property
+    def known_compute(self) -> float | None:
+        """Seconds of one step without any network, if they can be relied on."""
+        return self.compute.seconds if self.compute and self.compute.counts else None
+
+    @property
+    def alone(self) -> float | None:
+        """Samples per second of one machine, of those with the most GPUs, which has no sum to wait for."""
+        if self.workload is None or self.known_compute is None:
+            return None
+        share = max(max(row.gpus, 1) for row in fleet.training(self.rows)) / self.machines.members
+        return share * self.workload.global_batch / self.known_compute
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """The reducers in the file, and those advised, once where they are the same."""
+        return tuple(dict.fromkeys((self.present or self.advised, self.advised)))
+
 
 def plan(
-    job: Job,
+    subject: Job | TuningJob,
     settings: Settings,
     workload: Workload | None,
     *,
@@ -65,7 +108,7 @@ def plan(
     compute: Compute | None = None,
     mfu: float = MFU,
 ) -> Plan:
-    """The plan of one job.
+    """The plan of one job, or of a search by what one of its trials runs.
 
     Args:
         workload: what the trainer says of itself.
@@ -76,49 +119,63 @@ def plan(
     Raises:
         PlanError: no machine trains, or one of an unknown kind.
     """
+    job, trials = trial(subject), fleet.trials(subject)
+    at_once = trials.at_once if trials else 1
     catalog = settings.catalog
     rows = fleet.rows(job, catalog)
     _require_known(job, rows)
     train, machines = fleet.training(rows), fleet.machines(rows)
     size = gradient_bytes if gradient_bytes is not None else float(workload.gradient_bytes if workload else 0)
     compute = compute or _estimated(workload, rows, catalog, mfu)
-    sizing = reducers.sizing(machines, fleet.total_gbps(train), catalog)
-    fabric = min(row.fabric_gbps or 0 for row in train) or None
-    sums = reducers.sums(size, machines, Reducers(sizing.count, sizing.gbps), fabric)
-    case = Case(
+    training = Training(
         job=job,
-        train=train,
+        searches=trials is not None,
+        pools=train,
         machines=machines,
-        fabric_gbps=fabric,
+        fabric_gbps=min(row.fabric_gbps or 0 for row in train) or None,
         gradient_bytes=size,
-        compute=compute.seconds if compute else None,
-        sizing=sizing,
-        sums=sums,
+        compute=compute.seconds if compute and compute.counts else None,
         machines_usd=_usd(train),
     )
-    card = catalog.accelerators.get(train[0].accelerator)
-    gpus = _gpus(rows)
-    found = memory.memory(workload, gpus, card) if workload and card else None
+    advised = _option(training, reducers.advised(machines, fleet.total_gbps(train), catalog))
+    present = [
+        _option(training, reducers.sizing(row.machine_type, row.count, machines, catalog))
+        for row in fleet.reducing(rows)
+    ]
+    summed = present[0].sums.reducers if present else advised.sums.ring
+    smallest = min(_cards(rows, catalog), key=lambda card: card.memory_gb, default=None)
+    found = memory.memory(workload, fleet.gpus(rows), smallest) if workload and smallest else None
     return Plan(
         name=str(job.path),
         region=settings.region,
+        trials=trials,
         rows=rows,
-        price=fleet.price(rows),
-        quotas=fleet.quotas(job, settings),
+        price=fleet.price(rows, at_once),
+        quotas=fleet.quotas(job, settings, at_once),
         quota_command=fleet.quota_command(settings),
         machines=machines,
         workload=workload,
         gradient_bytes=size,
         compute=compute,
         memory=found,
-        remedy=memory.remedy(workload, gpus, card) if workload and card and found and not found.fits else "",
-        sizing=sizing,
-        sums=sums,
-        verdict=verdicts.verdict(case),
-        curves=_curves(case, workload, compute, rows),
+        remedy=memory.remedy(workload, fleet.gpus(rows), smallest)
+        if workload and smallest and found and not found.fits
+        else "",
+        advised=advised,
+        present=next(iter(present), None),
+        here=_here(training, workload, summed, fleet.price(rows)),
+        summed=summed,
+        curves=() if fleet.differ(rows) else _curves(training, workload, advised.sizing),
         compiled=catalog.compiled,
         uncertain=tuple(dict.fromkeys(_uncertain(rows, catalog))),
     )
+
+
+def _option(training: Training, sizing: Sizing) -> Option:
+    found = reducers.sums(
+        training.gradient_bytes, training.machines, Reducers(sizing.count, sizing.gbps), training.fabric_gbps
+    )
+    return Option(sizing, found, verdicts.verdict(Case(training, sizing, found)))
 
 
 def measured(job: Job, settings: Settings, workload: Workload, rate: float, how: str) -> Compute:
@@ -127,19 +184,18 @@ def measured(job: Job, settings: Settings, workload: Workload, rate: float, how:
     Args:
         rate: samples per second and GPU.
     """
-    return Compute(workload.global_batch / _gpus(fleet.rows(job, settings.catalog)) / rate, how)
+    return Compute(workload.global_batch / fleet.gpus(fleet.rows(job, settings.catalog)) / rate, how)
 
 
 def _estimated(workload: Workload | None, rows: Sequence[Row], catalog: Catalog, mfu: float) -> Compute | None:
-    """From the operations of a step and the peak of its GPUs."""
-    card = catalog.accelerators.get(fleet.training(rows)[0].accelerator)
+    """From the operations of a step and the peak of its slowest GPUs."""
+    card = min(_cards(rows, catalog), key=lambda card: card.tflops, default=None)
     if workload is None or card is None:
         return None
-    samples = workload.global_batch / _gpus(rows)
+    samples = workload.global_batch / fleet.gpus(rows)
     seconds = workload.flops_per_sample * samples / (card.tflops * 1e12 * mfu)
-    return Compute(
-        seconds, f"estimated: {mfu:.0%} of {card.tflops:g} TFLOPS, the peak of {card.name} in {card.precision}"
-    )
+    how = f"estimated: {mfu:.0%} of {card.tflops:g} TFLOPS, the peak of {card.name} in {card.precision}"
+    return Compute(seconds, how, estimated=True)
 
 
 def _uncertain(rows: Sequence[Row], catalog: Catalog) -> Iterator[str]:
@@ -151,29 +207,41 @@ def _uncertain(rows: Sequence[Row], catalog: Catalog) -> Iterator[str]:
             yield f"the price of {row.machine_type}"
 
 
-def _curves(case: Case, workload: Workload | None, compute: Compute | None, rows: Sequence[Row]) -> tuple[Curve, ...]:
-    if workload is None or compute is None or case.machines_usd is None or case.sizing.price is None:
+def _here(training: Training, workload: Workload | None, summed: Sum, price: Price | None) -> Point | None:
+    """The job itself, with all that its file has; None without its batch or the time to compute."""
+    if workload is None or training.compute is None:
+        return None
+    step = reducers.step_seconds(training.compute, summed.seconds)
+    rate = workload.global_batch / step
+    usd = price.usd / 3600 / rate * 1e6 if price else math.nan
+    return Point(training.machines.count, rate, training.compute / step, usd)
+
+
+def _curves(training: Training, workload: Workload | None, sizing: Sizing) -> tuple[Curve, ...]:
+    if workload is None or training.compute is None or training.machines_usd is None or sizing.price is None:
         return ()
-    samples = workload.global_batch / case.machines.count
-    load = scaling.Load(samples, compute.seconds, case.gradient_bytes)
-    rates = scaling.Rates(case.machines_usd / case.machines.count, case.sizing.price.usd, case.sizing.gbps)
-    return scaling.curves(load, case.machines, rates, case.fabric_gbps)
+    samples = workload.global_batch / training.machines.count
+    load = scaling.Load(samples, training.compute, training.gradient_bytes)
+    rates = scaling.Rates(training.machines_usd / training.machines.count, sizing.price.usd, sizing.gbps)
+    return scaling.curves(load, training.machines, rates, training.fabric_gbps)
 
 
 def _require_known(job: Job, rows: Sequence[Row]) -> None:
     train = fleet.training(rows)
     if not train:
         raise PlanError(f"{job.path}: workerPoolSpecs: no machine trains; describe the chief in pool 0")
-    for row in train:
+    for row in (*train, *fleet.reducing(rows)):
         if row.gbps is None or not row.count:
             fault = f'the network of {row.count} x "{row.machine_type}" is not known'
             cure = f"choose another machine type, or add [machines.{row.machine_type}] to vertex.toml"
             raise PlanError(f"{job.path}: workerPoolSpecs[{row.pool}]: {fault}; {cure}")
 
 
-def _gpus(rows: Sequence[Row]) -> int:
-    """GPUs that train; machines without count once, as each has one process."""
-    return sum(row.count * max(row.gpus, 1) for row in fleet.training(rows))
+def _cards(rows: Sequence[Row], catalog: Catalog) -> list[Accelerator]:
+    """The kinds of GPUs that train; none if one is not known, or a machine has none."""
+    cards = [catalog.accelerators.get(row.accelerator) for row in fleet.training(rows)]
+    known = [card for card in cards if card]
+    return known if len(known) == len(cards) else []
 
 
 def _usd(rows: Sequence[Row]) -> float | None:

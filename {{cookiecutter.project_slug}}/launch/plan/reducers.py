@@ -6,7 +6,7 @@ of the forward pass. Source: Zhang et al., "Poseidon", USENIX ATC 2017, wait-fre
 as the sum of the first layer has nothing to hide behind.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from launch.catalog import Catalog, Price, reducers_needed
 from launch.plan import traffic
@@ -25,7 +25,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Sums:
-    """The ways to sum the gradients of one job."""
+    """The ways to sum the gradients of one job, with one set of reducers."""
 
     ring: Sum  # through every GPU, as NCCL does it by default
     hierarchical: Sum  # inside each machine first
@@ -34,22 +34,30 @@ class Sums:
 
 @dataclass(frozen=True)
 class Sizing:
-    """The reducers that a job should have."""
+    """A set of reducers: those that a job has, or those that it should have."""
 
     machine_type: str
-    count: int  # by the documented rule
+    count: int
     gbps: float  # of each
     price: Price | None  # of each, per hour
     break_even: float  # with fewer, the ring is faster
 
 
-def sizing(machines: Machines, total_gbps: float, catalog: Catalog) -> Sizing:
-    """The cheapest set of reducers that together send as much as the machines that train.
+def sizing(machine_type: str, count: int, machines: Machines, catalog: Catalog) -> Sizing:
+    """So many reducers of one type, for the machines that train."""
+    gbps = catalog.network_gbps(machine_type) or 1.0
+    break_even = traffic.break_even_reducers(machines, gbps, machines.members)
+    return Sizing(machine_type, count, gbps, catalog.price(machine_type), break_even)
+
+
+def advised(machines: Machines, total_gbps: float, catalog: Catalog) -> Sizing:
+    """The cheapest set of reducers that together send as much as the machines that train, by the documented rule.
 
     Args:
         total_gbps: what pools 0 and 1 send together.
     """
-    choices = [_choice(name, machines, total_gbps, catalog) for name in catalog.reducer_types]
+    counts = {name: reducers_needed(1, total_gbps, catalog.network_gbps(name) or 1.0) for name in catalog.reducer_types}
+    choices = [sizing(name, count, machines, catalog) for name, count in counts.items()]
     return min(choices, key=lambda choice: choice.count * choice.price.usd if choice.price else float("inf"))
 
 
@@ -101,10 +109,3 @@ def usd_per_saved_hour(compute: float, both: Sums, machines_usd: float, reducers
     if reduced >= ring:
         return None
     return ((machines_usd + reducers_usd) * reduced - machines_usd * ring) / (ring - reduced)
-
-
-def _choice(name: str, machines: Machines, total_gbps: float, catalog: Catalog) -> Sizing:
-    gbps = catalog.network_gbps(name) or 1.0
-    even = replace(machines, gbps=total_gbps / machines.count)
-    break_even = traffic.break_even_reducers(even, gbps, machines.count * machines.gpus)
-    return Sizing(name, reducers_needed(1, total_gbps, gbps), gbps, catalog.price(name), break_even)

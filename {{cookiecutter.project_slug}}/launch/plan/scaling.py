@@ -45,7 +45,7 @@ class Point:
     machines: int
     samples_per_second: float
     efficiency: float  # samples per second and machine, over those of one machine alone
-    usd_per_million: float  # samples
+    usd_per_million: float  # samples; not a number if a price is not known
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,13 @@ class Machines:
     """Machines that train together."""
 
     count: int
-    gpus: int  # of one machine; 1 for one without, which has one process, too
-    gbps: float  # of one machine's network card, in Gbit/s
+    gpus: float  # of one machine, on average; 1 for one without, which has one process, too
+    gbps: float  # of one machine's network card, in Gbit/s; where they differ, the least
+
+    @property
+    def members(self) -> int:
+        """Of a ring through every GPU."""
+        return round(self.count * self.gpus)
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ def ring_bytes(size: float, members: int) -> float:
 
 def flat_ring_bytes(size: float, machines: Machines) -> float:
     """What each machine sends when every GPU is a member of the ring; 0 for a machine alone."""
-    return ring_bytes(size, machines.count * machines.gpus) if machines.count > 1 else 0.0
+    return ring_bytes(size, machines.members) if machines.count > 1 else 0.0
 
 
 def hierarchical_ring_bytes(size: float, machines: Machines) -> float:

@@ -1,5 +1,7 @@
 """Quantities as people read them: three digits and a unit."""
 
+import math
+
 
 def seconds(value: float) -> str:
     """0.000012 -> "0.012 ms", 0.25 -> "250 ms", 12.3 -> "12.3 s"."""
@@ -15,5 +17,6 @@ def size(value: float) -> str:
 
 
 def usd(value: float) -> str:
-    """12.3456 -> "$12.35"."""
-    return f"${value:,.2f}"
+    """12.3456 -> "$12.35", 0.00123 -> "$0.0012"."""
+    decimals = 1 - math.floor(math.log10(value)) if 0 < value < 0.1 else 2
+    return f"${value:,.{decimals}f}"

@@ -5,7 +5,9 @@ takes a few seconds, so its answer is kept until the flags or a file of the trai
 """
 
 import hashlib
+import itertools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +21,7 @@ from launch.spec import Job
 
 DESCRIBE = "--describe"
 PATIENCE = 120  # seconds
+FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)  # of a traceback
 INSTEAD = "plan with --gradient-bytes in place of it"
 
 
@@ -82,7 +85,7 @@ def _ask(job: Job, arguments: Sequence[str], environ: Mapping[str, str]) -> str:
     except subprocess.TimeoutExpired:
         raise WorkloadError(f"{job.path}: the trainer said nothing in {PATIENCE} s; {INSTEAD}") from None
     if answer.returncode:
-        said = _last_line(answer.stdout) or _last_line(answer.stderr)
+        said = _complaint(answer.stderr) or _last_line(answer.stdout) or _last_line(answer.stderr)
         raise WorkloadError(f"{job.path}: the trainer cannot be described: {said}; mend that, or {INSTEAD}")
     return _last_line(answer.stdout)
 
@@ -93,6 +96,18 @@ def _read(job: Job, text: str) -> Workload:
         return Workload(**{field.name: said[field.name] for field in fields(Workload)})
     except (ValueError, TypeError, KeyError):
         raise WorkloadError(f"{job.path}: the trainer does not answer {DESCRIBE} with its sizes; {INSTEAD}") from None
+
+
+def _complaint(text: str) -> str:
+    """What a box of usage says first, or an exception with its place in this folder; "" if there is neither."""
+    boxed = itertools.takewhile(lambda line: line.strip("│─ "), (line for line in text.splitlines() if line[:1] == "│"))
+    usage = " ".join(line.strip("│ ") for line in boxed)
+    frames = [(Path(name), line) for name, line in FRAME.findall(text)]
+    if usage or not frames:
+        return usage
+    ours = [(path.relative_to(Path.cwd()), line) for path, line in frames if path.is_relative_to(Path.cwd())]
+    path, line = (ours or frames)[-1]
+    return f"{path}:{line}: {_last_line(text)}"
 
 
 def _last_line(text: str) -> str:

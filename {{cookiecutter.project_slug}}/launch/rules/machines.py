@@ -34,7 +34,7 @@ def machine_known(job: Job, given: Given) -> Problems:
             family = [other for other in offered if other.startswith(name.partition("-")[0])]
             guess = nearest(name, family) or nearest(name, offered)
             cure = f"did you mean {guess}?" if guess else "choose one in launch/machines.yaml."
-            newer = "A newer one goes into vertex.toml, below [machines]"
+            newer = f"A newer one goes into vertex.toml, as [machines.{name}]"
             yield pool.at("machineSpec.machineType"), fault, f"{cure} {newer}"
 
 

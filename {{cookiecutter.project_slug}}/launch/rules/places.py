@@ -8,6 +8,7 @@ from launch.rules.rule import REFUSED, Given, Problems, rule
 from launch.spec import Job
 
 REGION = "region"  # the one place that is in vertex.toml
+REGION_NAME = re.compile("[a-z]+-[a-z]+[0-9]+")
 OUTPUT = "baseOutputDirectory.outputUriPrefix"
 TENSORBOARD = re.compile("projects/[^/]+/locations/([^/]+)/tensorboards/[^/]+")
 
@@ -16,11 +17,16 @@ def _prefix(job: Job) -> str:
     return job.spec.base_output_directory.output_uri_prefix
 
 
+def output(job: Job) -> str:
+    """The job's output folder, in one spelling; "" if it names none."""
+    return _prefix(job).rstrip("/")
+
+
 @rule("region-name", "error", "documented", "locations", consequence="There is no such service to send the job to.")
 def region_named(job: Job, given: Given) -> Problems:
     """The region in vertex.toml is a region, not a zone or a multi-region."""
     region = given.settings.region
-    if not re.fullmatch("[a-z]+-[a-z]+[0-9]+", region):
+    if not REGION_NAME.fullmatch(region):
         fault = f'"{region}", in vertex.toml, is no region of Google Cloud'
         yield REGION, fault, did_you_mean(region, given.catalog.regions)
 
@@ -29,7 +35,8 @@ def region_named(job: Job, given: Given) -> Problems:
 def region_offers(job: Job, given: Given) -> Problems:
     """The region offers the accelerators for training."""
     region, regions = given.settings.region, given.catalog.regions
-    for pool, machine in known(given, job.pools):
+    is_one = REGION_NAME.fullmatch(region)  # `region_named` reports others
+    for pool, machine in known(given, job.pools if is_one else ()):
         kind = pool.accelerator or machine.tpu
         there = [name for name, kinds in regions.items() if kind in kinds]
         if there and region not in there:
@@ -56,6 +63,22 @@ def output_in_a_bucket(job: Job, given: Given) -> Problems:
     """The output folder is an address in Cloud Storage, gs://BUCKET/FOLDER."""
     if _prefix(job) and not _prefix(job).startswith("gs://"):
         yield OUTPUT, f'"{_prefix(job)}" is not in a bucket', f"set it to {_folder(job, given)}"
+
+
+@rule(
+    "output-shared",
+    "warning",
+    "documented",
+    "api-types",
+    "trainer/storage.py",
+    consequence="One job resumes from the checkpoints of the other, or both write over each other's.",
+)
+def output_of_its_own(job: Job, given: Given) -> Problems:
+    """No two jobs, of those that are checked together, have one output folder."""
+    other = given.project.outputs.get(output(job))
+    if other:
+        fault = f"is the folder of {other}, too, so the jobs share their checkpoints"
+        yield OUTPUT, fault, "give each job a folder of its own"
 
 
 @rule(

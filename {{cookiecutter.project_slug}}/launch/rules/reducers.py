@@ -156,7 +156,7 @@ def enough(job: Job, given: Given) -> Problems:
     if count < 2 or gpus <= 2 or not all(rates):  # other rules report these
         return
     total = sum(pool.replica_count * rate for pool, rate in zip(pools, rates, strict=True))
-    machines = traffic.Machines(count, gpus // count, total / count)
+    machines = traffic.Machines(count, gpus / count, min(rates))
     for reducers in job.reducers:
         rate = gbps(given, reducers)
         if rate and reducers.replica_count < traffic.break_even_reducers(machines, rate, gpus):

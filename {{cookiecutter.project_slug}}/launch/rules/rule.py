@@ -19,7 +19,9 @@ class Project:
 
     today: date | None = None
     flags: Mapping[str, object] = field(default_factory=dict)  # of `python -m trainer.task`, with plain defaults
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what those flags take: int, float, or choices
     dockerfile: str = ""  # of our image
+    outputs: Mapping[str, str] = field(default_factory=dict)  # output folder -> the file of another job that has it
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from google.cloud.aiplatform_v1.types import ReservationAffinity
 from launch.rules.rule import REFUSED, Given, Problems, rule
 from launch.spec import Job
 
+SHORTEST = timedelta(seconds=600)  # the trainer's --rollcall-timeout in the cloud
+
 
 @rule(
     "timeout-missing",
@@ -34,6 +36,22 @@ def timeout_above_zero(job: Job, given: Given) -> Problems:
     if "timeout" in job.spec.scheduling and not job.spec.scheduling.timeout:
         fault = "leaves the job no time"
         yield "scheduling.timeout", fault, "write the longest run you would pay for, such as 3600s"
+
+
+@rule(
+    "timeout-short",
+    "warning",
+    "inferred",
+    "api-types",
+    "trainer/config.py",
+    consequence="Vertex AI stops the job while its replicas still fetch their image, or wait for each other.",
+)
+def timeout_long_enough(job: Job, given: Given) -> Problems:
+    """A timeout leaves the replicas the ten minutes for which they wait for each other."""
+    timeout = job.spec.scheduling.timeout if "timeout" in job.spec.scheduling else None
+    if timeout and timeout < SHORTEST:  # `timeout_above_zero` reports none at all
+        fault = f"{timeout.total_seconds():g} s may be over before all replicas are there"
+        yield "scheduling.timeout", fault, f"write {SHORTEST.total_seconds():g}s or more"
 
 
 @rule("flex-start-timeout", "error", "documented", "flex-start", consequence=REFUSED)

@@ -1,8 +1,9 @@
 """What the trainer of this project is told, where a pool runs `python -m trainer.task`."""
 
 import ast
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
@@ -12,14 +13,20 @@ from launch.rules.rule import Given, Problems, Project, rule
 from launch.spec import CHIEF, EVALUATORS, Job, Pool
 
 MODULE = "trainer.task"
+NUMBERS = {"int": "a whole number", "float": "a number"}
 CLASSES = ("Config", "Parallelism")  # whose fields are flags
 WITHOUT_FIELD = ("help", "describe")  # flags that are no fields of Config
 
 
 def project(folder: Path, today: date) -> Project:
     """What stands around a job file: the trainer's flags and the Dockerfile, as far as they can be read."""
-    config, parallelism = (_fields(_text(folder / "trainer" / name)) for name in ("config.py", "parallelism.py"))
-    return Project(today, {**config, **parallelism}, _text(folder / "Dockerfile"))
+    fields = [field for name in ("config.py", "parallelism.py") for field in _fields(_text(folder / "trainer" / name))]
+    return Project(
+        today,
+        flags={name: _plain(field.value) for name, field in fields},
+        values={name: taken for name, field in fields if (taken := _taken(field.annotation))},
+        dockerfile=_text(folder / "Dockerfile"),
+    )
 
 
 def runs_trainer(pool: Pool, given: Given) -> bool:
@@ -51,6 +58,60 @@ def flags_known(job: Job, given: Given) -> Problems:
             if not {name, flag.name} & {*fields, *WITHOUT_FIELD}:
                 cure = did_you_mean(flag.name, [f"--{field.replace('_', '-')}" for field in fields])
                 yield flag.place, f"the trainer has no flag --{flag.name.replace('_', '-')}", cure
+
+
+@rule(
+    "flag-value",
+    "warning",
+    "documented",
+    "trainer/config.py",
+    consequence="Every replica ends at once, with a usage message.",
+)
+def flags_valid(job: Job, given: Given) -> Problems:
+    """A flag has a value that its field of Config takes: a number, or one of its choices."""
+    for pool in job.training_pools:
+        for flag in _flags(pool, given):
+            taken = given.project.values.get(flag.name, ())
+            if taken and not any(_fits(flag.value, one) for one in taken):
+                named = " or ".join(NUMBERS.get(one, one) for one in taken)
+                cure = f"write {named}" if NUMBERS.keys() & {*taken} else did_you_mean(flag.value, taken)
+                yield flag.place, f'--{flag.name.replace("_", "-")} is "{flag.value}"', cure
+
+
+def _fits(value: str, taken: str) -> bool:
+    """Whether a value is that choice, or a number of that kind as Python reads it, which the trainer does, too."""
+    if taken not in NUMBERS:
+        return value == taken
+    try:
+        {"int": int, "float": float}[taken](value)
+    except ValueError:
+        return False
+    return True
+
+
+@rule(
+    "flags-differ",
+    "warning",
+    "documented",
+    "trainer/config.py",
+    consequence="The replicas disagree about batch, model or steps: the job fails, or trains something else.",
+)
+def flags_alike(job: Job, given: Given) -> Problems:
+    """All replicas that train are given the same flags: pools 0 and 1 have the same args."""
+    for first, second in itertools.pairwise(pool for pool in job.training_pools if runs_trainer(pool, given)):
+        there, here = ({flag.name: flag for flag in _flags(pool, given)} for pool in (first, second))
+        for name in dict.fromkeys((*here, *there)):
+            said, other = _said(here.get(name)), _said(there.get(name))
+            if said != other:
+                place = here[name].place if name in here else second.at(second.task, "args")
+                fault = f"--{name.replace('_', '-')} is {said} here and {other} in pool {first.index}"
+                yield place, fault, "give both pools the same flags"
+
+
+def _said(flag: Flag | None) -> str:
+    if flag is None:
+        return "missing"
+    return flag.value or "set"
 
 
 @rule(
@@ -128,17 +189,28 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _fields(source: str) -> Mapping[str, object]:
-    """The fields of the classes of flags with their defaults, as far as these are plain values.
-
-    Read, not imported: launch/ runs where the trainer's libraries need not be.
-    """
+def _fields(source: str) -> Sequence[tuple[str, ast.AnnAssign]]:
+    """The fields of the classes of flags; read, not imported, as the trainer's libraries need not be on a laptop."""
     try:
         classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name in CLASSES]
     except (SyntaxError, ValueError):
-        return {}
+        return ()
     statements = [statement for one in classes for statement in one.body if isinstance(statement, ast.AnnAssign)]
-    return {one.target.id: _plain(one.value) for one in statements if isinstance(one.target, ast.Name)}
+    return [(one.target.id, one) for one in statements if isinstance(one.target, ast.Name)]
+
+
+def _taken(annotation: ast.expr) -> tuple[str, ...]:
+    """What a field takes: the name of a kind of number, the choices of a Literal, with None if that is one; else ()."""
+    match annotation:
+        case ast.Name(id=name) if name in NUMBERS:
+            return (name,)
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=choices):
+            constants = choices.elts if isinstance(choices, ast.Tuple) else [choices]
+            return tuple(str(_plain(one)) for one in constants)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):
+            taken = _taken(left)
+            return (*taken, "None") if taken else ()
+    return ()
 
 
 def _plain(value: ast.expr | None) -> object:

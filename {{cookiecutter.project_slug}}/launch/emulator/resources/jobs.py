@@ -42,6 +42,7 @@ LONGEST_NAME = 128  # characters of a display name
 # Source: the page named above, and "Use Spot VMs with training".
 REPLICA_RESTARTS, JOB_RETRIES, SPOT_RESTARTS = 5, 3, 6
 LONGEST_SECONDS = 7 * 24 * 3600.0
+EVENTS = 1000  # that wait to be shown; of more, the newest
 LONGEST_WAIT_SECONDS = 24 * 3600.0  # of FLEX_START, where the job says nothing else; 0 is for ever
 
 Action = Literal["preempt", "kill", "freeze", "delay"]
@@ -91,6 +92,7 @@ class Jobs(Lives[_Ticket]):
         self._environ = environ
         self._options = options
         self._queue: deque[_Ticket] = deque()
+        self.events: deque[tuple[str, str, str]] = deque(maxlen=EVENTS)  # id and name of a job, what happened to it
 
     def create(self, parent: str, message: CustomJob, extras: Extras | None = None) -> Resource:
         """Check a job and queue it.
@@ -221,6 +223,7 @@ class Jobs(Lives[_Ticket]):
             policy(ticket.job, self._options),
             phase=entered,
             isolated=isolation(self._home.buckets),
+            told=lambda line: self.events.append((ticket.id, ticket.job.name, line)),
         )
         with self._lock:
             ticket.execution = execution

@@ -55,12 +55,14 @@ class Execution:
         policy: Policy,
         phase: Callable[[Phase], None] = lambda phase: None,
         isolated: Isolation | None = None,
+        told: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._slots = {replica.name: Slot(replica) for replica in replicas}
         self._logs = logs
         self._show = show
         self._policy = policy
         self._phase = phase
+        self._told = told
         self._isolation = isolation() if isolated is None else isolated
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._attempt = _Attempt()
@@ -218,13 +220,14 @@ class Execution:
             self._attempt.end(None)
 
     def _tell(self, slot: Slot, line: str) -> None:
+        self._told(line)
         with open_log(self._logs, slot.replica) as log:
             tell(slot.replica, line, log, self._show)
 
     def _outcome(self, ending: Ending) -> Outcome:
         failures = likely_cause_first(self._attempt.failures) if ending is Ending.FAILED else ()
         restarts = self._slots[failures[0].replica.name].restarts if failures else 0
-        return Outcome(failures, ending, restarts, self._retries)
+        return Outcome(failures, ending, restarts, self._retries, self._policy.timeout)
 
     def _stop_all(self) -> None:
         """SIGTERM, grace, SIGKILL; returns when all are gone. Another Ctrl-C skips the grace."""

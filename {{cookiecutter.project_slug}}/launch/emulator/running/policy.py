@@ -51,6 +51,7 @@ class Outcome:
     ending: Ending = Ending.SUCCEEDED
     restarts: int = 0  # of the first replica among the failures, in the last attempt
     retries: int = 0  # of the job
+    timeout: float = math.inf  # of the job, in seconds
 
     @property
     def succeeded(self) -> bool:
@@ -60,6 +61,8 @@ class Outcome:
     def message(self) -> str:
         """One sentence without its full stop."""
         what = str(self.failures[0]) if self.failures else f"the job {self.ending.value}"
+        if self.ending is Ending.TIMED_OUT:
+            what += f" of {self.timeout:g} s"
         if self.restarts:
             what += f" after {_counted(self.restarts, 'restart')}"
         return f"{what}; the job was retried {_counted(self.retries, 'time')}" if self.retries else what

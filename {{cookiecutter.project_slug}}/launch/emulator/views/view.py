@@ -42,7 +42,8 @@ STYLES = {
 class View:
     """Shows jobs for as long as it is open.
 
-    On a terminal that is a table below whatever else is printed; elsewhere one line for each change.
+    On a terminal that is a table below whatever else is printed; elsewhere one line for each change. Restarts are lines
+    in both.
     """
 
     def __init__(self, store: Store, jobs: Jobs, console: Console) -> None:
@@ -75,6 +76,8 @@ class View:
         self._refresh()
 
     def _refresh(self) -> None:
+        while self._jobs.events:
+            self._console.print(event(*self._jobs.events.popleft()), soft_wrap=True)
         seen = self._look()
         if self._live:
             self._live.update(table(seen, self._console.width, self._console.height), refresh=True)
@@ -94,6 +97,11 @@ def change(brief: Brief) -> Text:
     fault = f": {printable(brief.error.partition(chr(10))[0])}" if brief.error else ""
     head = f"{clock} {brief.collection}/{brief.id} {printable(brief.name)} "
     return Text.assemble(head, (brief.state, STYLES.get(brief.state, "")), fault)
+
+
+def event(id: str, name: str, line: str) -> Text:
+    """`12:03:04 customJobs/17 digits: workerpool1-0 was preempted; the job starts again, restart 1 of 6`."""
+    return Text(f"{time.strftime('%H:%M:%S')} customJobs/{id} {printable(name)}: {printable(line)}")
 
 
 def table(seen: Sequence[Brief], width: int, height: int) -> Table:
