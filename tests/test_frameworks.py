@@ -123,7 +123,7 @@ class Framework:
         shown = run(project, python, "-m", "launch", "run", "jobs/evaluator.yaml", *limits, "--", *flags)
         print(shown.stdout)
         assert shown.returncode == 0
-        assert "3 replicas on this machine" in shown.stdout
+        assert "3 of 4 replicas on this machine" in shown.stdout
         assert "[workerpool3-0] step 30/60  heldout loss" in shown.stdout
 
     def test_the_page_of_the_rules_is_what_they_say(self, project: Path) -> None:
