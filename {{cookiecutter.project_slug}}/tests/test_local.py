@@ -100,7 +100,7 @@ def test_check_refuses_a_job_and_says_why_where_and_how_to_mend_it(project: Path
 
 def test_check_goes_through_several_files_and_fails_if_one_is_refused(project: Path) -> None:
     good, bad = write(project, pool(HELLO)), write(project, pool(HELLO, count=2), name="bad.yaml")
-    run = launch(project, "check", bad, "missing.yaml", good)
+    run = launch(project, "check", good, bad, "missing.yaml")
     assert (run.returncode, run.stdout) == (1, "job.yaml: ok\n")
     assert re.search(r"bad\.yaml:\d+: error: ", run.stderr)
     assert "missing.yaml: error: there is no such file" in run.stderr

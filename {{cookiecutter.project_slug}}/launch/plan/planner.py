@@ -19,7 +19,6 @@ from launch.settings import Settings
 from launch.spec import Job, TuningJob, trial
 
 MFU = 0.4  # model FLOPs utilization: the share of a GPU's peak that training reaches; 0.3 to 0.5 is usual
-
 SHORT = 0.005  # seconds; hundreds of kernels take about that long to start
 
 
