@@ -33,7 +33,7 @@ def test_hadolint_finds_nothing(path: Path) -> None:
 
 
 def test_the_base_can_be_pinned_by_digest(path: Path) -> None:
-    (base,) = of(path, "ARG")
+    base = of(path, "ARG")[0]
     assert re.fullmatch(r"BASE_IMAGE=nvidia/cuda:[0-9.]+-base-ubuntu[0-9.]+", base)
     assert of(path, "FROM") == ["${BASE_IMAGE}"]
 
