@@ -53,7 +53,7 @@ class Framework:
 
     framework: str
     tests: tuple[str, ...]  # what to tell pytest
-    strategies: Mapping[str, str]  # job file -> what its chief says at first
+    strategies: ClassVar[Mapping[str, str]]  # job file -> what its chief says at first
 
     def test_the_generated_project_passes_its_own_tests(self, project: Path) -> None:
         done = run(project, sys.executable, "-m", "nox", "--session", "tests", *self.tests)
@@ -134,7 +134,7 @@ class Framework:
 class TestPyTorch(Framework):
     framework = "pytorch"
     tests = ()
-    strategies: ClassVar = {
+    strategies: ClassVar[Mapping[str, str]] = {
         "single": "training on 1 x CPU, ddp: replicate 1",
         "sharded": "training on 2 x CPU, fsdp: shard 2",
         "model-parallel": "training on 4 x CPU, pipeline: replicate 2 x stage 2",
@@ -145,7 +145,7 @@ class TestTensorFlow(Framework):
     framework = "tensorflow"
     # What is marked is the same in both projects, byte for byte, and knows nothing of frameworks: once is enough.
     tests = ("--", "-m", "not launch")
-    strategies: ClassVar = {
+    strategies: ClassVar[Mapping[str, str]] = {
         "single": "training on 1 x CPU, multi_worker_mirrored: replicate 1",
         "model-parallel": "training on 4 x CPU, multi_worker_mirrored: replicate 2 x layers 2",
         "parameter-server": "training on 1 worker of 1 CPU, parameter_server: 2 servers",
