@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from google.cloud.aiplatform_v1.types import HyperparameterTuningJob
 from rich.console import Console
 from rich.text import Text
 from typer.core import TyperCommand
@@ -16,7 +17,7 @@ from launch import check as checks
 from launch.catalog import Catalog
 from launch.check import Examined
 from launch.emulator import commands
-from launch.emulator.home import Home
+from launch.emulator.home import Home, output_folder
 from launch.emulator.resources.jobs import Options, policy
 from launch.emulator.running.policy import Policy
 from launch.faults import FaultError, nearest
@@ -25,7 +26,7 @@ from launch.plan.planner import MFU
 from launch.replicas import limit, with_arguments
 from launch.rules import story, training
 from launch.settings import Settings
-from launch.spec import Job, JobError, TuningJob
+from launch.spec import Job, JobError, TuningJob, trial
 
 SETTINGS = Path("vertex.toml")
 
@@ -99,19 +100,40 @@ def run(
     """Run a job in the local Vertex: each replica a process, with the service's environment."""
     ours = settings.load(SETTINGS)
     loaded = approved(job, ours)
+    one = trial(loaded)
+    wanted = with_arguments(limit(one, max_replicas) if max_replicas else one, arguments or ())
     if isinstance(loaded, TuningJob):
-        cure = "start python -m launch emulate and send it there, with gcloud or the SDK"
-        raise JobError(f"{job}: is a tuning job, and this command runs one custom job; {cure}")
-    limited = limit(loaded, max_replicas) if max_replicas else loaded
-    wanted = with_arguments(limited, arguments or ())
+        raise typer.Exit(0 if search(loaded, wanted, ours, fresh) else 1)
     starts_again = policy(wanted, Options()) if restarts else Policy()
     try:
-        whole = sum(pool.replica_count for pool in loaded.pools if not pool.reduces)
+        whole = sum(pool.replica_count for pool in one.pools if not pool.reduces)
         outcome = local.run(wanted, Home(), os.environ, console, ours.commands, starts_again, fresh, whole)
     except KeyboardInterrupt:
         errors.print("interrupted; every replica was stopped")
         raise typer.Exit(130) from None
     raise typer.Exit(0 if outcome.succeeded else 1)
+
+
+def search(tuning: TuningJob, wanted: Job, ours: Settings, fresh: bool) -> bool:
+    """Run a search, each trial as the job that is wanted; returns whether it succeeded.
+
+    Raises:
+        JobError: an earlier search is in its output folder, from which trials of the same numbers would resume.
+    """
+    from launch.emulator import trials  # only here: it brings the whole service along
+
+    home = Home()
+    if fresh:
+        local.empty_output(wanted, home)
+    elif (folder := output_folder(wanted, home)) and folder.exists() and any(folder.iterdir()):
+        raise JobError(f"{tuning.path}: an earlier search is in {local.shown(folder)}; add --fresh to forget it")
+    message = HyperparameterTuningJob(tuning.spec)
+    message.display_name, message.trial_job_spec = tuning.name, wanted.spec
+    try:
+        return trials.run(message, home, ours, os.environ, console)
+    except KeyboardInterrupt:
+        errors.print("interrupted; every trial was stopped")
+        raise typer.Exit(130) from None
 
 
 @app.command("plan")

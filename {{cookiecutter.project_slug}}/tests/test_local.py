@@ -327,8 +327,18 @@ def test_a_reader_that_leaves_does_not_leave_the_job_hanging(project: Path) -> N
     assert len(log.read_text().splitlines()) == 10_000
 
 
-def test_a_tuning_job_is_checked_and_run_says_what_runs_it(project: Path) -> None:
-    write(project, pool(HELLO))
+# Reports the rate as its accuracy, as cloudml-hypertune would.
+REPORT = """
+import json, os, sys
+rate = float(sys.argv[-1].rpartition("=")[2])
+entry = {"timestamp": 1.0, "trial": os.environ["CLOUD_ML_TRIAL_ID"], "accuracy": str(rate), "global_step": "1"}
+with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "w") as file:
+    file.write(json.dumps(entry) + chr(10))
+"""
+
+
+def test_a_search_runs_its_trials_and_shows_what_they_found(project: Path) -> None:
+    write(project, pool(REPORT))
     rate = {"parameterId": "rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}
     document = {
         "maxTrialCount": 2,
@@ -339,5 +349,8 @@ def test_a_tuning_job_is_checked_and_run_says_what_runs_it(project: Path) -> Non
     (project / "tuning.yaml").write_text(yaml.safe_dump(document))
     assert launch(project, "check", "tuning.yaml").stdout == "tuning.yaml: ok\n"
     run = launch(project, "run", "tuning.yaml")
-    assert (run.returncode, run.stdout) == (1, "")
-    assert run.stderr.startswith("tuning.yaml: is a tuning job, and this command runs one custom job; start python -m")
+    assert (run.returncode, run.stderr) == (0, "")
+    head, *rows = [line.split() for line in run.stdout.splitlines()[-3:]]
+    assert head == ["trial", "rate", "accuracy"]
+    assert [row[0] for row in rows] == ["1", "2"]
+    assert all(row[1] == row[2] for row in rows)

@@ -52,11 +52,11 @@ def serve(
 
 
 def build(home: Home, settings: Settings, options: Options, endpoint: str, environ: Mapping[str, str]) -> Vertex:
-    """Everything behind the face, in the state that the folder holds."""
+    """Everything behind the face, in the state that the folder holds; the endpoint is empty if there is no face."""
     store = Store(home.folder, endpoint)
     (home.buckets / settings.bucket).mkdir(parents=True, exist_ok=True)
     # So that what a job does with google-cloud-storage or gcsfs ends up in the same folders.
-    reached = {"STORAGE_EMULATOR_HOST": endpoint, "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
+    reached = {"STORAGE_EMULATOR_HOST": endpoint, "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"} if endpoint else {}
     jobs = Jobs(store, home, settings, {**environ, **reached}, options)
     datasets, models = Datasets(store, home.buckets), Models(store, home.buckets)
     pipelines = Pipelines(store, jobs, datasets, models, home.buckets)
