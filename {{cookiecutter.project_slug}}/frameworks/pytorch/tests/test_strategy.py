@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,7 +112,7 @@ def test_compiled_blocks_have_the_same_gradients(shards: Path) -> None:
     def gradients(config: Config) -> list[float]:
         torch.manual_seed(0)
         net = model.build("tiny", (8, 8, 1), 2, 10)
-        strategy.change_blocks(config, net.blocks)
+        strategy.change_blocks(config, net)
         images, labels = loss.tensors(Dataset(shards, "train").batch(range(8)), torch.device("cpu"))
         loss.summed(net(images), labels).backward()
         return [float(p.grad.norm()) for p in net.parameters() if p.grad is not None]
@@ -119,6 +120,33 @@ def test_compiled_blocks_have_the_same_gradients(shards: Path) -> None:
     expected = gradients(Config())
     assert gradients(Config(compile=True)) == pytest.approx(expected, rel=1e-3)
     assert gradients(Config(compile=True, recompute=True)) == pytest.approx(expected, rel=1e-3)
+
+
+PLAIN = """
+import torch
+
+def build(size, image, patch, classes):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(image[0] * image[1] * image[2], classes))
+"""
+
+
+def test_a_model_without_parts_trains_with_ddp_and_is_refused_by_name_otherwise(tmp_path: Path) -> None:
+    shutil.copytree(PROJECT / "trainer", tmp_path / "trainer")
+    (tmp_path / "trainer/model.py").write_text(PLAIN)
+
+    def run(*flags: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "trainer.task", "--steps", "5", "--warmup", "1", *flags]
+        environment = {"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+
+    trained = run()
+    assert trained.returncode == 0, trained.stdout + trained.stderr
+    assert (tmp_path / "output/model/weights.pt").exists()
+    refused = run("--strategy", "pipeline")
+    assert refused.returncode == 1
+    sentence = "--strategy pipeline needs a model with start, blocks, end; that of trainer/model.py lacks start"
+    assert sentence in refused.stdout
+    assert "Traceback" not in refused.stdout + refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,11 @@ def processes(config: Config, gpus: int) -> int:
 
 
 def mesh(config: Config, machines: int, processes: int, blocks: int, heads: int) -> Mesh:
-    """The mesh for a model of so many blocks and attention heads, on machines with so many processes each.
+    """The mesh on machines with so many processes each.
+
+    Args:
+        blocks: of the model; only pipelines ask for them.
+        heads: of its attention; only tensor parallelism asks for them.
 
     Raises:
         TrainerError: the flags do not fit the machines, the model or one another.

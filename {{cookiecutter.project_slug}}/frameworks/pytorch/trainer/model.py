@@ -5,6 +5,7 @@ place of a class token, no dropout.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, tokens, width) -> the same shape."""
-        # Head by head, so that a part of the rows of qkv is a whole number of heads: TENSOR_PARTS relies on it.
+        # Head by head, so that a part of the rows of qkv is a whole number of heads: `tensor_parts` relies on it.
         q, k, v = self.qkv(x).unflatten(-1, (-1, 3, self.head_width)).permute(3, 0, 2, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v)
         return self.out(mixed.transpose(1, 2).flatten(-2))
@@ -95,9 +96,21 @@ class End(nn.Module):
 class VisionTransformer(nn.Module):
     """Images (n, height, width, channels) in [0, 1] -> logits (n, classes).
 
-    Sharding, pipelining, recomputing and compiling go by `start`, `blocks` and `end`, which follow one another, each
-    with one tensor in and one out; `--strategy ddp` needs none of this.
+    What spreads a model goes by some of these; `--strategy ddp` alone needs none of them.
+
+    Attributes:
+        start, blocks, end: parts that follow one another, each with one tensor in and one out; the blocks are alike.
+        heads: what `--strategy tensor` may cut each block into must divide it.
+        tensor_parts: how it cuts a block: the first layer of a pair by its outputs, the second by its inputs, so that a
+            pair needs one sum. Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
     """
+
+    tensor_parts: ClassVar[dict[str, ParallelStyle]] = {
+        "attention.qkv": ColwiseParallel(),
+        "attention.out": RowwiseParallel(),
+        "mlp.0": ColwiseParallel(),
+        "mlp.2": RowwiseParallel(),
+    }
 
     def __init__(self, size: Size, image: tuple[int, int, int], patch: int, classes: int) -> None:
         super().__init__()
@@ -109,16 +122,6 @@ class VisionTransformer(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.end(self.blocks(self.start(images)))
-
-
-# How --strategy tensor cuts a block: the first layer of a pair by its outputs, the second by its inputs, so that a pair
-# needs one sum. Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
-TENSOR_PARTS: dict[str, ParallelStyle] = {
-    "attention.qkv": ColwiseParallel(),
-    "attention.out": RowwiseParallel(),
-    "mlp.0": ColwiseParallel(),
-    "mlp.2": RowwiseParallel(),
-}
 
 
 def initialize(module: nn.Module) -> None:

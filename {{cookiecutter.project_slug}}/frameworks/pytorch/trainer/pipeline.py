@@ -18,7 +18,6 @@ from trainer import loss, strategy
 from trainer.config import Config
 from trainer.data import Batch
 from trainer.meshes import STAGES
-from trainer.model import VisionTransformer
 from trainer.processes import World
 
 SCHEDULES: dict[str, Any] = {
@@ -31,10 +30,10 @@ SCHEDULES: dict[str, Any] = {
 class Pipeline:
     """A process's stage, or its two if they are interleaved; all other layers leave the model."""
 
-    def __init__(self, config: Config, net: VisionTransformer, world: World) -> None:
+    def __init__(self, config: Config, net: Any, world: World) -> None:
         self._config, self._net, self._world = config, net, world
         self._first, self._last = world.stage == 0, world.stage == world.stages - 1
-        strategy.change_blocks(config, net.blocks)
+        strategy.change_blocks(config, net)
         layers = cut(net, world.stages * STAGES[config.schedule])
         mine = range(world.stage, len(layers), world.stages)
         stages = {i: nn.Sequential(*layers[i]) for i in mine}
@@ -71,7 +70,7 @@ class Pipeline:
         return loss.totals(loss.summed(logits, labels), logits, labels)
 
 
-def cut(net: VisionTransformer, count: int) -> list[list[nn.Module]]:
+def cut(net: Any, count: int) -> list[list[nn.Module]]:
     """The layers of each stage, such that the largest stage is as small as can be.
 
     The first stage also has what comes before the blocks, and the last what comes after them.

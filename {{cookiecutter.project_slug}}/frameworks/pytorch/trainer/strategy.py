@@ -6,7 +6,7 @@ In all of them but one every process computes all layers; pipeline.py has the ot
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from trainer import loss
 from trainer.config import Config
 from trainer.data import Batch, micro_batches
+from trainer.errors import TrainerError
 from trainer.horovod import HorovodParallel
-from trainer.model import TENSOR_PARTS, VisionTransformer
 from trainer.parallelism import SHARDED
 from trainer.processes import World
 
@@ -40,15 +40,34 @@ class Strategy(Protocol):
         ...
 
 
+# What a model must have for a strategy; model.py says more.
+NEEDS = {
+    "fsdp": ("blocks",),
+    "hsdp": ("blocks",),
+    "pipeline": ("start", "blocks", "end"),
+    "tensor": ("blocks", "heads", "tensor_parts"),
+}
+
+
+def require_parts(config: Config, net: nn.Module) -> None:
+    """Raises TrainerError if the model lacks what the flags go by."""
+    wanted = NEEDS.get(config.strategy, ("blocks",) if config.recompute or config.compile else ())
+    if missing := [name for name in wanted if not hasattr(net, name)]:
+        flag = f"--strategy {config.strategy}" if config.strategy in NEEDS else "--recompute or --compile"
+        raise TrainerError(
+            f"{flag} needs a model with {', '.join(wanted)}; that of trainer/model.py lacks {missing[0]}"
+        )
+
+
 class Whole:
     """Every process computes all layers."""
 
-    def __init__(self, config: Config, net: VisionTransformer, world: World) -> None:
+    def __init__(self, config: Config, net: Any, world: World) -> None:
         self._config, self._world = config, world
         if config.strategy == "tensor":
             for block in net.blocks:
-                parallelize_module(block, world.mesh["tensor"], TENSOR_PARTS)
-        change_blocks(config, net.blocks)
+                parallelize_module(block, world.mesh["tensor"], net.tensor_parts)
+        change_blocks(config, net)
         self._call: nn.Module = net
         if config.strategy in SHARDED:
             shard(config, net, world)
@@ -80,11 +99,11 @@ class Whole:
         return summed, loss.totals(summed, logits, labels)
 
 
-def change_blocks(config: Config, blocks: nn.Sequential) -> None:
+def change_blocks(config: Config, net: Any) -> None:
     """Make the blocks recompute, compile, or neither."""
-    for block in blocks:
+    for block in net.blocks if config.recompute or config.compile else ():
         if config.recompute:
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
         if config.compile:
             block.compile()
 
@@ -98,7 +117,7 @@ def replicate(net: nn.Module) -> DistributedDataParallel:
     return DistributedDataParallel(net, bucket_cap_mb=64, gradient_as_bucket_view=True)
 
 
-def shard(config: Config, net: VisionTransformer, world: World) -> None:
+def shard(config: Config, net: Any, world: World) -> None:
     """Cut parameters, and with them gradients and moments, along `shard`; they are copied along `replicate`, if any.
 
     A block at a time: while one computes, the weights of the next are gathered. Low precision halves what is gathered;

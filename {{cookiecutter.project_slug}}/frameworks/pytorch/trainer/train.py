@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn, optim
@@ -11,7 +12,6 @@ from trainer.checkpoint import State
 from trainer.config import Config, learning_rate
 from trainer.data import Batch, Dataset, heldout_batches, train_batches
 from trainer.meshes import Mesh
-from trainer.model import VisionTransformer
 from trainer.processes import World
 from trainer.storage import Storage
 from trainer.strategy import Strategy
@@ -25,9 +25,11 @@ def mesh(config: Config, machines: int, shards: Path) -> Mesh:
     if config.strategy == "horovod":
         horovod.check()
     with torch.device("meta"):  # shapes alone
-        net = new_model(config, Dataset(shards, "heldout")[0].image.shape)
-    per_machine = meshes.processes(config, torch.cuda.device_count())
-    return meshes.mesh(config, machines, per_machine, len(net.blocks), net.heads)
+        net: Any = new_model(config, Dataset(shards, "heldout")[0].image.shape)
+    strategy.require_parts(config, net)
+    blocks = len(net.blocks) if config.strategy == "pipeline" else 0
+    heads = net.heads if config.strategy == "tensor" else 0
+    return meshes.mesh(config, machines, meshes.processes(config, torch.cuda.device_count()), blocks, heads)
 
 
 def run(config: Config, storage: Storage, shards: Path, mesh: Mesh) -> None:
@@ -58,11 +60,11 @@ def train_and_export(config: Config, storage: Storage, shards: Path, world: Worl
         telemetry.say(f"accuracy {accuracy:.4f}; model in {storage.model}", accuracy=accuracy)
 
 
-def new_model(config: Config, image: Image) -> VisionTransformer:
+def new_model(config: Config, image: Image) -> nn.Module:
     return model.build(config.size, image, config.patch, config.classes)
 
 
-def spread_out(config: Config, net: VisionTransformer, world: World) -> Strategy:
+def spread_out(config: Config, net: nn.Module, world: World) -> Strategy:
     """The model over the world; it then has this process's parameters alone."""
     return (pipeline.Pipeline if config.strategy == "pipeline" else strategy.Whole)(config, net, world)
 
