@@ -60,7 +60,8 @@ def start(config: Config, image: tuple[int, int, int], world: World) -> State:
 
 
 def new_model(config: Config, image: tuple[int, int, int], devices: Sequence[str] = ("",)) -> keras.Model:
-    return model.build(config.size, image, config.patch, config.classes, devices)
+    spread = (devices,) if len(devices) > 1 else ()  # a model that is never spread need not know of devices
+    return model.build(config.size, image, config.patch, config.classes, *spread)
 
 
 def new_optimizer(
