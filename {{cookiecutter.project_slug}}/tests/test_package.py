@@ -17,7 +17,7 @@ from launch import package
 from launch.emulator.home import Home
 from launch.emulator.running.packages import object_path
 from launch.package import Package, PackError
-from tests.training import DEADLINE, PROJECT
+from tests.training import PROJECT
 
 DESCRIBED: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
 SETTINGS = tomllib.loads((PROJECT / "vertex.toml").read_text())
@@ -126,17 +126,3 @@ def test_a_description_that_is_none_is_one_sentence(tmp_path: Path, text: str, w
     with pytest.raises(PackError, match=words) as caught:
         package.build(tmp_path)
     assert len(str(caught.value).splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_a_job_with_the_package_trains(made: Package, tmp_path: Path) -> None:
-    (tmp_path / "vertex.toml").write_bytes((PROJECT / "vertex.toml").read_bytes())
-    package.place(made, SETTINGS["bucket"], Home(tmp_path / ".vertex").buckets)
-    # Not by PYTHONPATH, which replicas have from the launcher: the trainer must come from the package.
-    script = f"import sys; sys.path.append({str(PROJECT)!r}); from launch.__main__ import main; main()"
-    words = ("run", str(JOB), "--", "--steps", "10", "--global-batch", "24", "--warmup", "2")
-    command = [sys.executable, "-c", script, *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "step 10/10" in done.stdout
-    assert "Job succeeded" in done.stdout

@@ -34,6 +34,7 @@ ALL_STEPS = {
     "pipeline": PIPELINE,
     "tensor": TENSOR,
 }
+SOME = 6  # steps
 SOME_STEPS = {
     "fsdp without resharding, 5 micro-batches": replace(COMMON, strategy="fsdp", reshard=False, micro_batches=5),
     "hsdp, recomputed": replace(HSDP, recompute=True),
@@ -53,14 +54,14 @@ RELAY = [
     (PIPELINE, 2),
     (replace(TENSOR, degree=2), 2),
 ]
-LEG = 8  # steps
+LEG = 5  # steps
 
 
 def each(shards: Path) -> None:
     """All strategies, one after another, in the same processes."""
     with processes.join(Mesh({"replicate": COUNT}), timeout=60) as world:
         for name, config in {**ALL_STEPS, **SOME_STEPS}.items():
-            steps = COMMON.steps if name in ALL_STEPS else 10
+            steps = COMMON.steps if name in ALL_STEPS else SOME
             tell(name, go(config, lay_out(config, world), Dataset(shards, "train"), steps), world)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn, optim
 from torch.nn.functional import cross_entropy
 
-from tests.strategies import ALL_STEPS, COMMON, SOME_STEPS, Found
+from tests.strategies import ALL_STEPS, COMMON, SOME, SOME_STEPS, Found
 from tests.training import PROJECT
 from trainer import data, loss, model, strategy
 from trainer.config import Config, learning_rate
@@ -72,7 +72,7 @@ def spread(shards: Path) -> dict[str, Found]:
 @pytest.mark.parametrize("name", [*ALL_STEPS, *SOME_STEPS])
 def test_a_strategy_loses_as_much_as_one_process(name: str, plain: list[float], spread: dict[str, Found]) -> None:
     losses = spread[name]["losses"]
-    assert len(losses) == (50 if name in ALL_STEPS else 10)
+    assert len(losses) == (50 if name in ALL_STEPS else SOME)
     assert losses == pytest.approx(plain[: len(losses)], abs=ROUNDED if "bfloat16" in name else EXACT)
 
 
@@ -95,7 +95,7 @@ def test_a_checkpoint_of_one_strategy_and_number_of_processes_resumes_under_anot
 @pytest.mark.slow
 def test_bfloat16_is_really_less_precise(plain: list[float], spread: dict[str, Found]) -> None:
     for name in (name for name in SOME_STEPS if "bfloat16" in name):
-        assert spread[name]["losses"] != pytest.approx(plain[:10], abs=EXACT)
+        assert spread[name]["losses"] != pytest.approx(plain[:SOME], abs=EXACT)
 
 
 @pytest.mark.slow
