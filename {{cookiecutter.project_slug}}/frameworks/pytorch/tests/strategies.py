@@ -1,9 +1,10 @@
 """Every strategy for some steps, and a relay of some: python -m tests.strategies SHARDS prints what they did."""
 
 import json
+import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -23,50 +24,53 @@ from trainer.data import Dataset, train_batches
 from trainer.meshes import Mesh
 from trainer.processes import World
 
-COUNT, DEGREE = 4, 2  # processes, and those that hold one copy of the model
+DEGREE = 2  # processes that hold one copy of the model
 COMMON = Config(steps=50, warmup=5)
 HSDP = replace(COMMON, strategy="hsdp", degree=DEGREE)
 PIPELINE = replace(COMMON, strategy="pipeline", degree=DEGREE, micro_batches=4)
 TENSOR = replace(COMMON, strategy="tensor", degree=DEGREE)
-ALL_STEPS = {
+# Those of two processes take all steps, since a laptop has so many cores; of the others, hybrid sharding alone does.
+PAIRS = {
     "fsdp": replace(COMMON, strategy="fsdp"),
-    "hsdp": HSDP,
     "pipeline": PIPELINE,
     "tensor": TENSOR,
 }
-SOME = 6  # steps
-SOME_STEPS = {
+FOURS = {
+    "hsdp": HSDP,
+    "ddp, 5 micro-batches": replace(COMMON, micro_batches=5),
+    "fsdp of 4": replace(COMMON, strategy="fsdp"),
     "fsdp without resharding, 5 micro-batches": replace(COMMON, strategy="fsdp", reshard=False, micro_batches=5),
     "hsdp, recomputed": replace(HSDP, recompute=True),
     "hsdp in bfloat16": replace(HSDP, precision="bfloat16"),
+    "two pipelines": PIPELINE,
     "gpipe": replace(PIPELINE, schedule="gpipe"),
     "interleaved, recomputed": replace(PIPELINE, schedule="interleaved", recompute=True),
     "pipeline in bfloat16": replace(PIPELINE, precision="bfloat16"),
-    "tensor, recomputed, 5 micro-batches": replace(TENSOR, recompute=True, micro_batches=5),
+    "tensor and shards": TENSOR,
+    "tensor and shards, recomputed, 5 micro-batches": replace(TENSOR, recompute=True, micro_batches=5),
 }
-
-
+ALL, SOME = COMMON.steps, 6  # steps
+STEPS = dict.fromkeys([*PAIRS, "hsdp"], ALL) | dict.fromkeys([*FOURS][1:], SOME)
 # Strategies and numbers of processes; each takes over the checkpoint of the one before.
 RELAY = [
     (COMMON, 2),
     (replace(COMMON, strategy="fsdp"), 3),
     (COMMON, 1),
     (PIPELINE, 2),
-    (replace(TENSOR, degree=2), 2),
 ]
 LEG = 5  # steps
 
 
-def each(shards: Path) -> None:
-    """All strategies, one after another, in the same processes."""
-    with processes.join(Mesh({"replicate": COUNT}), timeout=60) as world:
-        for name, config in {**ALL_STEPS, **SOME_STEPS}.items():
-            steps = COMMON.steps if name in ALL_STEPS else SOME
-            tell(name, go(config, lay_out(config, world), Dataset(shards, "train"), steps), world)
+def each(cases: Mapping[str, Config], shards: Path) -> None:
+    """Several strategies, one after another, in the same processes."""
+    with processes.join(Mesh({"replicate": int(os.environ["WORLD_SIZE"])}), timeout=60) as world:
+        for name, config in cases.items():
+            tell(name, go(config, lay_out(config, world), Dataset(shards, "train"), STEPS[name]), world)
 
 
 def lay_out(config: Config, world: World) -> World:
-    mesh = meshes.mesh(config, machines=COUNT // DEGREE, processes=DEGREE, blocks=4, heads=4)
+    """The same processes in the mesh of this strategy."""
+    mesh = meshes.mesh(config, machines=world.size // DEGREE, processes=DEGREE, blocks=4, heads=4)
     return replace(world, mesh=init_device_mesh("cpu", tuple(mesh.sizes.values()), mesh_dim_names=tuple(mesh.sizes)))
 
 
@@ -112,7 +116,8 @@ def kept(state: State) -> int:
 
 
 def main(shards: Path) -> None:
-    launch(Mesh({"replicate": COUNT}), each, shards)
+    launch(Mesh({"replicate": 2}), each, PAIRS, shards)
+    launch(Mesh({"replicate": 4}), each, FOURS, shards)
     with tempfile.TemporaryDirectory() as checkpoints:
         for config, count in RELAY:
             mesh = meshes.mesh(config, 1, count, blocks=4, heads=4)
