@@ -32,6 +32,8 @@ STRATEGIES = {
     "tensor": ["--strategy", "tensor", "--degree", str(DEGREE)],
     "ddp, recompute": ["--recompute"],
 }
+# The second one has glibc give back at once what is freed; it would keep the gathered weights of blocks in its heap.
+SETTINGS = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "1000000"}
 BEGIN, END = "<!-- begin table -->\n", "<!-- end table -->\n"
 MIB = 2**20
 Found = dict[str, Any]
@@ -49,7 +51,7 @@ def main(project: Path, page: Path | None) -> None:
 def measure(project: Path, flags: list[str]) -> Found:
     """One strategy, in processes of its own."""
     command = [sys.executable, str(Path(__file__).resolve()), str(project), "--", *MODEL, *flags]
-    environment = os.environ | {"PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | SETTINGS | {"PYTHONPATH": str(project)}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=600, check=True)
     print(f"{' '.join(flags) or 'ddp'}: {done.stdout.strip()}", flush=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
