@@ -153,9 +153,7 @@ def clip(net: nn.Module, limit: float, world: World) -> None:
     gradients = [p.grad for p in net.parameters() if p.grad is not None]
     mine = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
     # Each process counts what it holds, divided by the number of processes that hold the same.
-    squares = [
-        torch.linalg.vector_norm(local, dtype=torch.float64).square() / world.copies(gradient)
-        for local, gradient in zip(mine, gradients, strict=True)
-    ]
-    norm = world.sum(torch.stack(squares).sum()).sqrt()
+    squares = torch.stack(torch._foreach_norm(mine, dtype=torch.float64)).square()
+    copies = torch.tensor([world.copies(gradient) for gradient in gradients], device=world.device)
+    norm = world.sum((squares / copies).sum()).sqrt()
     torch._foreach_mul_(mine, (limit / norm).clamp(max=1).float())
