@@ -1,6 +1,7 @@
 """Every strategy for some steps, and a relay of some: python -m tests.strategies SHARDS prints what they did."""
 
 import json
+import math
 import os
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from launch.emulator.running.laptop import free_addresses
-from trainer import checkpoint, loss, meshes, processes, train
+from trainer import checkpoint, loss, meshes, processes, strategy, train
 from trainer.checkpoint import State
 from trainer.cluster import Cluster, Node
 from trainer.config import Config
@@ -82,6 +83,7 @@ def leg(config: Config, mesh: Mesh, shards: Path, checkpoints: Path) -> None:
 
 class Found(TypedDict):
     losses: list[float]  # the mean of each step
+    norm: float  # of the gradient before the first step
     kept: float  # bytes of parameters, gradients and moments in the process that keeps most
 
 
@@ -98,13 +100,17 @@ def go(config: Config, world: World, dataset: Dataset, steps: int, checkpoints: 
     state = State(net, train.new_optimizer(config, net))
     if checkpoints:
         checkpoint.restore(state, checkpoints, world)
-    batches = train_batches(dataset, config, start=state.step, rank=world.data_rank, world_size=world.data_size)
+    share = {"rank": world.data_rank, "world_size": world.data_size}
+    spread.backward(next(train_batches(dataset, config, start=state.step, **share)))
+    norm = float(strategy.clip(net, math.inf, world))
+    state.optimizer.zero_grad()
+    batches = train_batches(dataset, config, start=state.step, **share)
     sums = [train.train_step(config, spread, state, batch, world) for batch in islice(batches, steps)]
     if checkpoints:
         checkpoint.save(state, checkpoints, keep=2, world=world)
     most = torch.tensor(kept(state), dtype=torch.float64)
     dist.all_reduce(most, dist.ReduceOp.MAX)
-    return {"losses": [loss.means(world.sum(one))["loss"] for one in sums], "kept": float(most)}
+    return {"losses": [loss.means(world.sum(one))["loss"] for one in sums], "norm": norm, "kept": float(most)}
 
 
 def kept(state: State) -> int:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from tests.training import PROJECT
 from trainer import data, loss, model, strategy
 from trainer.config import Config, learning_rate
 from trainer.data import Dataset
+from trainer.errors import TrainerError
 
 SECONDS = 600  # for all strategies; a tenth of it on an idle machine
 EXACT, ROUNDED = 1e-5, 0.05
@@ -52,6 +54,16 @@ def plain(shards: Path) -> list[float]:
 
 
 @pytest.fixture(scope="module")
+def norm(shards: Path) -> float:
+    """That of the gradient before the first step, as PyTorch has it in one process."""
+    torch.manual_seed(COMMON.seed)
+    net = model.build("tiny", (8, 8, 1), 2, 10)
+    batch = next(data.train_batches(Dataset(shards, "train"), COMMON, start=0, rank=0, world_size=1))
+    cross_entropy(net(torch.from_numpy(batch.images)), torch.from_numpy(batch.labels)).backward()
+    return float(nn.utils.clip_grad_norm_(net.parameters(), COMMON.clip))
+
+
+@pytest.fixture(scope="module")
 def spread(shards: Path) -> dict[str, Found]:
     """What each strategy did in four processes."""
     command = [sys.executable, "-m", "tests.strategies", str(shards)]
@@ -74,6 +86,12 @@ def test_a_strategy_loses_as_much_as_one_process(name: str, plain: list[float], 
     losses = spread[name]["losses"]
     assert len(losses) == STEPS[name]
     assert losses == pytest.approx(plain[: len(losses)], abs=ROUNDED if "bfloat16" in name else EXACT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in STEPS if "bfloat16" not in name])
+def test_the_norm_for_clipping_is_that_of_the_whole_model(name: str, norm: float, spread: dict[str, Found]) -> None:
+    assert spread[name]["norm"] == pytest.approx(norm, rel=1e-4)
 
 
 @pytest.mark.slow
@@ -109,10 +127,17 @@ def test_a_process_keeps_its_share_of_parameters_gradients_and_moments(
 
 
 @pytest.mark.slow
-def test_compiled_blocks_have_the_same_gradients(shards: Path) -> None:
+def test_a_compiled_block_has_the_same_gradients(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # nothing of what was compiled before
+    try:
+        strategy.require_compiler()
+    except TrainerError as error:
+        pytest.skip(str(error))
+
     def gradients(config: Config) -> list[float]:
         torch.manual_seed(0)
-        net = model.build("tiny", (8, 8, 1), 2, 10)
+        net: Any = model.build("tiny", (8, 8, 1), 2, 10)
+        del net.blocks[1:]
         strategy.change_blocks(config, net)
         images, labels = loss.tensors(Dataset(shards, "train").batch(range(8)), torch.device("cpu"))
         loss.summed(net(images), labels).backward()
@@ -121,6 +146,12 @@ def test_compiled_blocks_have_the_same_gradients(shards: Path) -> None:
     expected = gradients(Config())
     assert gradients(Config(compile=True)) == pytest.approx(expected, rel=1e-3)
     assert gradients(Config(compile=True, recompute=True)) == pytest.approx(expected, rel=1e-3)
+
+
+def test_compile_without_a_compiler_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(TrainerError, match=r"no no-such-compiler; .* apt-get install"):
+        strategy.require_compiler()
 
 
 PLAIN = """

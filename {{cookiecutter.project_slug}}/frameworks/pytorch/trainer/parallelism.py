@@ -29,7 +29,7 @@ class Parallelism:
     """Keep only the inputs of blocks for the backward pass, and compute the rest again: a third more computing for
     much less memory (activation checkpointing)."""
     compile: bool = False
-    """Compile the blocks. The first step takes a minute longer, the others less time."""
+    """Compile the blocks. The first step takes a minute longer, the others less time. Needs a C++ compiler."""
 
 
 def problems(flags: Parallelism) -> Iterator[str]:

@@ -3,9 +3,14 @@
 In all of them but one every process computes all layers; pipeline.py has the other one.
 """
 
+import os
+import shutil
+import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -56,6 +61,18 @@ def require_parts(config: Config, net: nn.Module) -> None:
         flag = f"--strategy {config.strategy}" if config.strategy in NEEDS else "--recompute or --compile"
         raise TrainerError(
             f"{flag} needs a model with {', '.join(wanted)}; that of trainer/model.py lacks {missing[0]}"
+        )
+
+
+def require_compiler() -> None:
+    """Raises TrainerError where --compile cannot work: what PyTorch writes is C++ for CPUs, and for GPUs partly C."""
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # as PyTorch looks for it
+    headers = Path(sysconfig.get_path("include"), "Python.h")
+    missing = [name for name, found in ((compiler, shutil.which(compiler)), (headers, headers.exists())) if not found]
+    if missing:
+        raise TrainerError(
+            f"--compile needs a C++ compiler and Python's headers, and there is no {missing[0]}; "
+            "on Debian and Ubuntu: apt-get install g++ python3-dev"
         )
 
 
@@ -145,10 +162,10 @@ def synchronized(call: nn.Module, last: bool) -> Iterator[None]:
 
 
 @torch.no_grad()
-def clip(net: nn.Module, limit: float, world: World) -> None:
+def clip(net: nn.Module, limit: float, world: World) -> Tensor:
     """Scale the gradients so that their norm over the whole model, wherever its parts are, is at most `limit`.
 
-    The sum of squares is taken in float64, so that it does not depend on how the model is cut.
+    Returns the norm that they had; its squares are summed in float64, so that the cut of the model does not change it.
     """
     gradients = [p.grad for p in net.parameters() if p.grad is not None]
     mine = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
@@ -157,3 +174,4 @@ def clip(net: nn.Module, limit: float, world: World) -> None:
     copies = torch.tensor([world.copies(gradient) for gradient in gradients], device=world.device)
     norm = world.sum((squares / copies).sum()).sqrt()
     torch._foreach_mul_(mine, (limit / norm).clamp(max=1).float())
+    return norm

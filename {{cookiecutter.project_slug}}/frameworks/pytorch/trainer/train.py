@@ -24,6 +24,8 @@ def mesh(config: Config, machines: int, shards: Path) -> Mesh:
     """How the processes of so many machines lie; raises TrainerError if the flags, machines or model forbid it."""
     if config.strategy == "horovod":
         horovod.check()
+    if config.compile:
+        strategy.require_compiler()
     with torch.device("meta"):  # shapes alone
         net: Any = new_model(config, Dataset(shards, "heldout")[0].image.shape)
     strategy.require_parts(config, net)
