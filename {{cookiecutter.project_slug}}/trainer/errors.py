@@ -2,4 +2,6 @@
 
 
 class TrainerError(ValueError):
-    """A fault that the user can cure; `task.py` prints its text without a traceback and exits with 1."""
+    """A fault that the user can cure; `task.py` prints its text without a traceback and ends with its exit code."""
+
+    exit_code = 1

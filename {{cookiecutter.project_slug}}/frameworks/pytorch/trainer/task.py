@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from trainer import cluster as clusters
 from trainer import config as configs
-from trainer import data, description, evaluator, processes, rollcall, scoring, sizing, train
+from trainer import data, description, evaluator, rollcall
 from trainer import storage as storages
+from trainer.cluster import Cluster
+from trainer.config import Config
 from trainer.errors import TrainerError
+from trainer.storage import Storage
 from trainer.telemetry import say
 
 
@@ -18,24 +21,39 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         config = configs.parse([word for word in argv if word != description.FLAG])
         storage = storages.from_env(environ)
         if description.FLAG in argv:
-            print(sizing.describe(config, data.image_shape(config.data, storage)).to_json())
-            return 0
-        cluster = clusters.from_env(environ)
-        patience = config.rollcall_timeout or (60 if storage.emulated else 600)
-        with data.shards(config.data, storage) as shards:
-            if cluster.evaluates:
-                evaluator.run(config, storage, scoring.scorer(config, shards))
-                return 0
+            describe(config, storage)
+        else:
+            run(config, clusters.from_env(environ), storage)
+    except TrainerError as error:
+        say(str(error), "ERROR")
+        return error.exit_code
+    return 0
+
+
+# PyTorch takes seconds to import, so whoever needs it does that: a mistake in the flags is told at once.
+
+
+def describe(config: Config, storage: Storage) -> None:
+    image = data.image_shape(config.data, storage)
+    from trainer import sizing
+
+    print(sizing.describe(config, image).to_json())
+
+
+def run(config: Config, cluster: Cluster, storage: Storage) -> None:
+    """This replica's part."""
+    patience = config.rollcall_timeout or (60 if storage.emulated else 600)
+    with data.shards(config.data, storage) as shards:
+        if cluster.evaluates:
+            from trainer import scoring
+
+            evaluator.run(config, storage, scoring.scorer(config, shards))
+        else:
+            from trainer import processes, train
+
             mesh = train.mesh(config, len(cluster.nodes), shards)
             rollcall.call(cluster, patience)
             processes.launch(cluster, mesh, patience, train.run, config, storage, shards, mesh)
-    except processes.ProcessError as error:
-        say(str(error), "ERROR")
-        return error.exit_code
-    except TrainerError as error:
-        say(str(error), "ERROR")
-        return 1
-    return 0
 
 
 if __name__ == "__main__":

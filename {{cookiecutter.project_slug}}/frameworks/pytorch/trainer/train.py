@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
-from trainer import checkpoint, export, horovod, loss, meshes, model, pipeline, processes, sealed, strategy, telemetry
+from trainer import checkpoint, export, horovod, loss, meshes, model, processes, sealed, strategy, telemetry
 from trainer.checkpoint import State
 from trainer.config import Config, learning_rate
 from trainer.data import Batch, Dataset, heldout_batches, train_batches
@@ -68,7 +68,11 @@ def new_model(config: Config, image: Image) -> nn.Module:
 
 def spread_out(config: Config, net: nn.Module, world: World) -> Strategy:
     """The model over the world; it then has this process's parameters alone."""
-    return (pipeline.Pipeline if config.strategy == "pipeline" else strategy.Whole)(config, net, world)
+    if config.strategy == "pipeline":
+        from trainer.pipeline import Pipeline  # brings PyTorch's compiler along, which takes a second
+
+        return Pipeline(config, net, world)
+    return strategy.Whole(config, net, world)
 
 
 def new_optimizer(config: Config, net: nn.Module) -> optim.Optimizer:
