@@ -45,9 +45,10 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Bake every combination and check it; run both frameworks for real. -- -m "not slow" leaves that out."""
     session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3", *ALSO)
-    # The two environments with a framework are kept between runs. Two processes test the two projects, which often
-    # wait; two more test the template meanwhile.
-    session.run("pytest", "-n", "4", "--dist", "loadscope", *session.posargs, env={"BAKED": str(ROOT / ".nox/baked")})
+    # The two environments with a framework are kept between runs. Three processes test the generated projects, which
+    # often wait; two more test the template meanwhile.
+    spread = ("-n", "5", "--dist", "loadscope", "--no-loadscope-reorder")
+    session.run("pytest", *spread, *session.posargs, env={"BAKED": str(ROOT / ".nox/baked")})
 
 
 @nox.session

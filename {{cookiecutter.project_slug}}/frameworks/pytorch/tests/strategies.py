@@ -1,4 +1,7 @@
-"""Every strategy for some steps, and a relay of some: python -m tests.strategies SHARDS prints what they did."""
+"""Every strategy for some steps, and a relay of some: python -m tests.strategies SHARDS prints what they did.
+
+python -m tests.strategies SHARDS compiled does so with compiled blocks, which take a C++ compiler.
+"""
 
 import json
 import math
@@ -48,10 +51,14 @@ FOURS = {
     "interleaved, recomputed": replace(PIPELINE, schedule="interleaved", recompute=True),
     "pipeline in bfloat16": replace(PIPELINE, precision="bfloat16"),
     "tensor and shards": TENSOR,
-    "tensor and shards, recomputed, 5 micro-batches": replace(TENSOR, recompute=True, micro_batches=5),
+    "tensor and shards, recomputed, 2 micro-batches": replace(TENSOR, recompute=True, micro_batches=2),
+}
+COMPILED = {
+    "compiled": replace(COMMON, compile=True),
+    "compiled, recomputed": replace(COMMON, compile=True, recompute=True),
 }
 ALL, SOME = COMMON.steps, 6  # steps
-STEPS = dict.fromkeys([*PAIRS, "hsdp"], ALL) | dict.fromkeys([*FOURS][1:], SOME)
+STEPS = dict.fromkeys([*PAIRS, "hsdp"], ALL) | dict.fromkeys([*[*FOURS][1:], *COMPILED], SOME)
 # Strategies and numbers of processes; each takes over the checkpoint of the one before.
 RELAY = [
     (COMMON, 2),
@@ -71,7 +78,8 @@ def each(cases: Mapping[str, Config], shards: Path) -> None:
 
 def lay_out(config: Config, world: World) -> World:
     """The same processes in the mesh of this strategy."""
-    mesh = meshes.mesh(config, machines=world.size // DEGREE, processes=DEGREE, blocks=4, heads=4)
+    each = min(DEGREE, world.size)  # processes of a machine
+    mesh = meshes.mesh(config, machines=world.size // each, processes=each, blocks=4, heads=4)
     return replace(world, mesh=init_device_mesh("cpu", tuple(mesh.sizes.values()), mesh_dim_names=tuple(mesh.sizes)))
 
 
@@ -121,7 +129,10 @@ def kept(state: State) -> int:
     return sum(one.nbytes for one in mine)
 
 
-def main(shards: Path) -> None:
+def main(shards: Path, compiled: bool) -> None:
+    if compiled:
+        launch(Mesh({"replicate": 1}), each, COMPILED, shards)
+        return
     launch(Mesh({"replicate": 2}), each, PAIRS, shards)
     launch(Mesh({"replicate": 4}), each, FOURS, shards)
     with tempfile.TemporaryDirectory() as checkpoints:
@@ -136,4 +147,4 @@ def launch(mesh: Mesh, what: Callable[..., None], *arguments: object) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), compiled="compiled" in sys.argv[2:])

@@ -6,15 +6,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn, optim
 from torch.nn.functional import cross_entropy
 
-from tests.strategies import COMMON, SOME, STEPS, Found
+from tests.strategies import COMMON, COMPILED, SOME, STEPS, Found
 from tests.training import PROJECT
 from trainer import data, loss, model, strategy
 from trainer.config import Config, learning_rate
@@ -63,25 +63,49 @@ def norm(shards: Path) -> float:
     return float(nn.utils.clip_grad_norm_(net.parameters(), COMMON.clip))
 
 
-@pytest.fixture(scope="module")
-def spread(shards: Path) -> dict[str, Found]:
-    """What each strategy did in four processes."""
-    command = [sys.executable, "-m", "tests.strategies", str(shards)]
-    process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+def found(shards: Path, *words: str, **variables: str) -> dict[str, Found]:
+    """What tests/strategies.py has done."""
+    command, environ = [sys.executable, "-m", "tests.strategies", str(shards), *words], os.environ | variables
+    process = subprocess.Popen(
+        command, cwd=PROJECT, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
         output, _ = process.communicate(timeout=SECONDS)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 0
-    found: dict[str, Found] = {}
+    each: dict[str, Found] = {}
     for line in output.splitlines():
-        found |= json.loads(line)
-    return found
+        each |= json.loads(line)
+    return each
+
+
+@pytest.fixture(scope="module")
+def spread(shards: Path) -> dict[str, Found]:
+    """Each strategy, in up to four processes."""
+    return found(shards)
+
+
+@pytest.fixture(scope="module")
+def compiled(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
+    """Compiled here and now: nothing comes from a cache."""
+    try:
+        strategy.require_compiler()
+    except TrainerError as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("compiled")
+    losses = found(shards, "compiled", TORCHINDUCTOR_CACHE_DIR=str(folder))
+    assert any(folder.rglob("*.cpp"))  # else nothing was compiled
+    return losses
+
+
+def without(word: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if word not in name]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", without("compiled", STEPS))
 def test_a_strategy_loses_as_much_as_one_process(name: str, plain: list[float], spread: dict[str, Found]) -> None:
     losses = spread[name]["losses"]
     assert len(losses) == STEPS[name]
@@ -89,7 +113,7 @@ def test_a_strategy_loses_as_much_as_one_process(name: str, plain: list[float], 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in STEPS if "bfloat16" not in name])
+@pytest.mark.parametrize("name", without("bfloat16", without("compiled", STEPS)))
 def test_the_norm_for_clipping_is_that_of_the_whole_model(name: str, norm: float, spread: dict[str, Found]) -> None:
     assert spread[name]["norm"] == pytest.approx(norm, rel=1e-4)
 
@@ -127,25 +151,9 @@ def test_a_process_keeps_its_share_of_parameters_gradients_and_moments(
 
 
 @pytest.mark.slow
-def test_a_compiled_block_has_the_same_gradients(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # nothing of what was compiled before
-    try:
-        strategy.require_compiler()
-    except TrainerError as error:
-        pytest.skip(str(error))
-
-    def gradients(config: Config) -> list[float]:
-        torch.manual_seed(0)
-        net: Any = model.build("tiny", (8, 8, 1), 2, 10)
-        del net.blocks[1:]
-        strategy.change_blocks(config, net)
-        images, labels = loss.tensors(Dataset(shards, "train").batch(range(8)), torch.device("cpu"))
-        loss.summed(net(images), labels).backward()
-        return [float(p.grad.norm()) for p in net.parameters() if p.grad is not None]
-
-    expected = gradients(Config())
-    assert gradients(Config(compile=True)) == pytest.approx(expected, rel=1e-3)
-    assert gradients(Config(compile=True, recompute=True)) == pytest.approx(expected, rel=1e-3)
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_blocks_lose_as_much_as_others(name: str, plain: list[float], compiled: dict[str, Found]) -> None:
+    assert compiled[name]["losses"] == pytest.approx(plain[:SOME], abs=EXACT)
 
 
 def test_compile_without_a_compiler_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
