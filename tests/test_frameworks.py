@@ -25,15 +25,18 @@ MACHINES = json.loads((ROOT / "cookiecutter.json").read_text(encoding="utf-8"))[
 def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A freshly baked project. All those of a framework share one environment, which BAKED keeps from run to run."""
     kept = Path(os.environ.get("BAKED", tmp_path_factory.mktemp("baked")))
-    folder, environment = kept / request.cls.__name__, kept / f"{request.cls.framework}-environment"
+    folder, home = kept / request.cls.__name__, kept / f"{request.cls.framework}-environment"
     for old in ("template", "work"):
         shutil.rmtree(folder / old, ignore_errors=True)
     baked = bake(folder, framework=request.cls.framework).project
-    environment.mkdir(exist_ok=True)
-    (baked / ".venv").symlink_to(environment)
-    with environment.with_suffix(".lock").open("w") as lock:
+    home.mkdir(exist_ok=True)
+    with (home / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert run(baked, sys.executable, "-m", "nox", "--session", "check").returncode == 0  # makes the environment
+        shutil.copy(baked / "noxfile.py", home)
+        shutil.copytree(baked / "requirements", home / "requirements", dirs_exist_ok=True)
+        made = run(home, sys.executable, "-m", "nox", "--session", "types", "--", "--version")
+        assert made.returncode == 0, made.stdout
+    (baked / ".venv").symlink_to(home / ".venv")
     return baked
 
 
