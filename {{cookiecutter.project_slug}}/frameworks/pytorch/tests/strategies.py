@@ -53,10 +53,7 @@ FOURS = {
     "tensor and shards": TENSOR,
     "tensor and shards, recomputed, 2 micro-batches": replace(TENSOR, recompute=True, micro_batches=2),
 }
-COMPILED = {
-    "compiled": replace(COMMON, compile=True),
-    "compiled, recomputed": replace(COMMON, compile=True, recompute=True),
-}
+COMPILED = {"compiled, recomputed": replace(COMMON, compile=True, recompute=True)}
 ALL, SOME = COMMON.steps, 6  # steps
 STEPS = dict.fromkeys([*PAIRS, "hsdp"], ALL) | dict.fromkeys([*[*FOURS][1:], *COMPILED], SOME)
 # Strategies and numbers of processes; each takes over the checkpoint of the one before.
