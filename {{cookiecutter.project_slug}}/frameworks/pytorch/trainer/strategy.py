@@ -117,12 +117,13 @@ class Whole:
 
 
 def change_blocks(config: Config, net: Any) -> None:
-    """Make the blocks recompute, compile, or neither."""
+    """Make the blocks compile, recompute, or neither."""
     for block in net.blocks if config.recompute or config.compile else ():
+        # In this order: the compiler would leave a block that recomputes as it is, or fail on one that is split.
+        if config.compile:
+            block.forward = torch.compile(block.forward)
         if config.recompute:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-        if config.compile:
-            block.compile()
 
 
 def replicate(net: nn.Module) -> DistributedDataParallel:
