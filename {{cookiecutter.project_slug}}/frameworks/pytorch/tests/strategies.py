@@ -75,8 +75,8 @@ def each(cases: Mapping[str, Config], shards: Path) -> None:
 
 def lay_out(config: Config, world: World) -> World:
     """The same processes in the mesh of this strategy."""
-    each = min(DEGREE, world.size)  # processes of a machine
-    mesh = meshes.mesh(config, machines=world.size // each, processes=each, blocks=4, heads=4)
+    count = min(DEGREE, world.size)  # processes of a machine
+    mesh = meshes.mesh(config, machines=world.size // count, processes=count, blocks=4, heads=4)
     return replace(world, mesh=init_device_mesh("cpu", tuple(mesh.sizes.values()), mesh_dim_names=tuple(mesh.sizes)))
 
 
