@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from tests.training import eventually, processes, train
-from trainer import task
+from trainer import parameter_server, task
 from trainer.cluster import Cluster, Node
 from trainer.config import Config
 from trainer.errors import TrainerError
@@ -82,6 +83,41 @@ def test_a_lost_parameter_server_ends_the_run_and_every_strategy_resumes_it(tmp_
     assert f"resumed at step {last + 40}" in served.output
     assert mirrored.losses[0] < broken.losses[0] - 0.2
     assert served.losses[0] < mirrored.losses[0]
+
+
+class Lost:
+    """A result that was on a worker which is gone, until another one has computed it again."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def fetch(self) -> str:
+        self.times -= 1
+        if self.times >= 0:
+            raise tf.errors.UnavailableError(None, None, "Socket closed")
+        return "totals"
+
+
+class Coordinator:
+    """TensorFlow's, as far as it tells what it has given up on."""
+
+    def __init__(self, error: tf.errors.OpError | None = None) -> None:
+        self.error = error
+
+    def done(self) -> bool:
+        if self.error:
+            raise self.error
+        return False
+
+
+def test_a_result_that_is_lost_with_its_worker_is_waited_for() -> None:
+    assert parameter_server.fetched(Lost(times=2), Coordinator()) == "totals"
+
+
+def test_a_result_that_nobody_will_compute_again_is_an_error() -> None:
+    error = tf.errors.InvalidArgumentError(None, None, "a label is out of range")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a label is out of range"):
+        parameter_server.fetched(Lost(times=1), Coordinator(error))
 
 
 def test_a_run_with_parameter_servers_needs_workers_and_servers() -> None:

@@ -43,6 +43,7 @@ from trainer.train import Steps, Totals
 MIN_SHARD_BYTES = 32 * 1024  # splits the matrices of every size of the model, and leaves biases and the like whole
 AHEAD = 2  # parts for each worker that are scheduled at once: one at work, one on its way
 LAST_WORDS_SECONDS = 3.0
+RETRY_SECONDS = 0.1
 MOMENTS = ("_momentum", "_velocity")  # how Keras ends the names of what AdamW keeps for each variable
 
 
@@ -191,7 +192,7 @@ class Team:
         totals = tf.zeros(3)
         while len(self._results) > left:
             with self._lines.patience():
-                totals += self._results.popleft().fetch()
+                totals += fetched(self._results.popleft(), self._coordinator)
         return totals
 
     def _functions(self) -> tuple[Any, Any]:
@@ -255,6 +256,23 @@ class Team:
             theirs = iter(moments(self._optimizer, name))
             for mine, weight in zip(moments(ours, name), self._weights, strict=True):
                 yield mine, [*islice(theirs, len(pieces(weight)))]
+
+
+def fetched(result: Any, coordinator: Any) -> Any:
+    """What a scheduled function returned.
+
+    It is there for the chief as soon as a worker has computed it, though still on that worker. If the worker is lost
+    before it is copied, the coordinator lets another one compute it again.
+
+    Raises:
+        tf.errors.OpError: what the coordinator does not recover from.
+    """
+    while True:
+        try:
+            return result.fetch()
+        except tf.errors.OpError:
+            coordinator.done()  # raises what it has given up on
+            time.sleep(RETRY_SECONDS)
 
 
 def counted(count: int, noun: str) -> str:

@@ -3,7 +3,9 @@
 import os
 import signal
 import sys
+import traceback
 from collections.abc import MutableMapping, Sequence
+from typing import NoReturn
 
 from trainer import cluster as clusters
 from trainer import config as configs
@@ -94,6 +96,19 @@ def stop(*_: object) -> None:
     os._exit(128 + signal.SIGTERM)
 
 
+def end(code: int) -> NoReturn:
+    """End without a farewell: after an error TensorFlow would wait for peers that may be gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, stop)  # process 1 of a container ignores what it does not handle
-    sys.exit(main(sys.argv[1:], os.environ))
+    try:
+        code = main(sys.argv[1:], os.environ)
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    if code:
+        end(code)
