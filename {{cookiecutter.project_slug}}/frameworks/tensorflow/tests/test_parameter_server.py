@@ -20,15 +20,22 @@ SERVED = ("--strategy", "parameter_server")
 CHIEF, WORKER, SERVER = (Node(f"workerpool{pool}-0", "h:1") for pool in range(3))
 
 
-def kill_after_checkpoint(folder: Path, pool: str, step: int) -> Callable[[], None]:
-    """Kills replica 0 of this pool once, as soon as that checkpoint is whole."""
+def kill_after_checkpoint(folder: Path, pool: str, step: int, for_good: bool = False) -> Callable[[], None]:
+    """Kills replica 0 of this pool once, as soon as that checkpoint is whole; freezes what replaces it, if for good."""
     seal = folder / f".vertex/gcs/b/run/checkpoints/step-{step:09d}/sealed.json"
     victims: list[int] = []
 
+    def running() -> list[int]:
+        return processes(f'"{pool}", "index": 0', "trainer.task", str(folder))
+
     def kill() -> None:
         if not victims and seal.exists():
-            victims.extend(processes(f'"{pool}", "index": 0', "trainer.task", str(folder)))
+            victims.extend(running())
             os.kill(max(victims), signal.SIGKILL)  # the newest: the trainer, not what started it
+        elif victims and for_good:
+            for process in running():
+                if process > max(victims):
+                    os.kill(process, signal.SIGSTOP)
 
     return kill
 
@@ -60,6 +67,22 @@ def test_a_lost_worker_comes_back_and_the_accuracy_is_that_of_mirrored_training(
     accuracies = [run.reports[-1]["accuracy"] for run in (mirrored, served)]
     assert accuracies[1] == pytest.approx(accuracies[0], abs=0.04)
     assert eventually(lambda: not processes("CLUSTER_SPEC", str(folder)))
+
+
+@linux
+@pytest.mark.slow
+def test_a_training_ends_though_a_lost_worker_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")  # of these tests; how much is said is the trainer's choice
+    kill = kill_after_checkpoint(tmp_path, "workerpool1", 20, for_good=True)
+    flags = ("--checkpoint-every", "20", "--steps", "24")
+    run = train(tmp_path, 3, *SERVED, *flags, servers=1, options=["--restarts"], watch=kill)
+    assert run.code == 0, run.output
+    assert "workerpool1-0 is gone; the others do its part until it comes back" in run.output
+    assert "Failed to connect" not in run.output  # TensorFlow's words for it
+    assert (run.output_folder / "model/saved_model.pb").exists()
+    assert eventually(lambda: not processes("CLUSTER_SPEC", str(tmp_path)))
 
 
 @linux

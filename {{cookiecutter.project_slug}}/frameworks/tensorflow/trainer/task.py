@@ -21,11 +21,12 @@ from trainer.telemetry import say
 def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
     """One replica's run, or what it would need; returns its exit code."""
     # TensorFlow reads these when it is imported, so that is done only below.
-    environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # a lost peer is an error at once, not after retries
     environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # on a CPU: the same sums in the same order
     try:
         config = configs.parse([word for word in argv if word != description.FLAG])
+        # Of a lost worker it would tell in dozens of lines, and the chief does in one.
+        environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3" if config.strategy == "parameter_server" else "2")
         storage = storages.from_env(environ)
         if description.FLAG in argv:
             image = data.image_shape(config.data, storage)
@@ -97,7 +98,7 @@ def stop(*_: object) -> None:
 
 
 def end(code: int) -> NoReturn:
-    """End without a farewell: after an error TensorFlow would wait for peers that may be gone."""
+    """End without a farewell: TensorFlow would wait for peers that may be gone."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -110,5 +111,4 @@ if __name__ == "__main__":
     except Exception:
         traceback.print_exc()
         code = 1
-    if code:
-        end(code)
+    end(code)
