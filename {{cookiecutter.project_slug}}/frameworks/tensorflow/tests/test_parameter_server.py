@@ -1,5 +1,6 @@
 """Parameter servers, for real: accuracy, the loss of a worker and of a server, checkpoints for all strategies."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -20,13 +21,14 @@ SERVED = ("--strategy", "parameter_server")
 CHIEF, WORKER, SERVER = (Node(f"workerpool{pool}-0", "h:1") for pool in range(3))
 
 
-def kill_after_checkpoint(folder: Path, pool: str, step: int, for_good: bool = False) -> Callable[[], None]:
-    """Kills replica 0 of this pool once, as soon as that checkpoint is whole; freezes what replaces it, if for good."""
+def kill_after_checkpoint(folder: Path, replica: str, step: int, for_good: bool = False) -> Callable[[], None]:
+    """Kills this replica once, as soon as that checkpoint is whole; freezes what replaces it, if for good."""
     seal = folder / f".vertex/gcs/b/run/checkpoints/step-{step:09d}/sealed.json"
+    pool, index = replica.split("-")
     victims: list[int] = []
 
     def running() -> list[int]:
-        return processes(f'"{pool}", "index": 0', "trainer.task", str(folder))
+        return processes(f'"{pool}", "index": {index}', "trainer.task", str(folder))
 
     def kill() -> None:
         if not victims and seal.exists():
@@ -42,7 +44,10 @@ def kill_after_checkpoint(folder: Path, pool: str, step: int, for_good: bool = F
 
 @linux
 @pytest.mark.slow
-def test_a_lost_worker_comes_back_and_the_accuracy_is_that_of_mirrored_training(tmp_path: Path) -> None:
+def test_lost_workers_cost_no_accuracy_and_are_not_waited_for_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")  # of these tests; how much is said is the trainer's choice
     flags = [
         "--global-batch",
         "96",
@@ -57,11 +62,19 @@ def test_a_lost_worker_comes_back_and_the_accuracy_is_that_of_mirrored_training(
     ]
     mirrored = train(tmp_path / "mirrored", 1, *flags)
     folder = tmp_path / "served"
-    kill = kill_after_checkpoint(folder, "workerpool1", 50)
-    served = train(folder, 3, *SERVED, *flags, servers=1, options=["--restarts"], watch=kill)
+    lose_one = kill_after_checkpoint(folder, "workerpool1-0", 50)
+    lose_other = kill_after_checkpoint(folder, "workerpool1-1", 200, for_good=True)
+
+    def watch() -> None:
+        lose_one()
+        lose_other()
+
+    served = train(folder, 3, *SERVED, *flags, servers=1, options=["--restarts"], watch=watch)
     assert served.code == 0, served.output
-    assert "workerpool1-0 is gone; the others do its part until it comes back" in served.output
+    for name in ("workerpool1-0", "workerpool1-1"):
+        assert f"{name} is gone; the others do its part until it comes back" in served.output
     assert "workerpool1-0 was ended by SIGKILL (exit code 137); it starts again, restart 1 of 5" in served.output
+    assert "Failed to connect" not in served.output  # TensorFlow's words for it
     assert "resumed" not in served.output  # the chief went on
     assert [report["step"] for report in served.reports if "train/loss" in report] == [50, 100, 150, 200]
     accuracies = [run.reports[-1]["accuracy"] for run in (mirrored, served)]
@@ -71,25 +84,9 @@ def test_a_lost_worker_comes_back_and_the_accuracy_is_that_of_mirrored_training(
 
 @linux
 @pytest.mark.slow
-def test_a_training_ends_though_a_lost_worker_does_not_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")  # of these tests; how much is said is the trainer's choice
-    kill = kill_after_checkpoint(tmp_path, "workerpool1", 20, for_good=True)
-    flags = ("--checkpoint-every", "20", "--steps", "24")
-    run = train(tmp_path, 3, *SERVED, *flags, servers=1, options=["--restarts"], watch=kill)
-    assert run.code == 0, run.output
-    assert "workerpool1-0 is gone; the others do its part until it comes back" in run.output
-    assert "Failed to connect" not in run.output  # TensorFlow's words for it
-    assert (run.output_folder / "model/saved_model.pb").exists()
-    assert eventually(lambda: not processes("CLUSTER_SPEC", str(tmp_path)))
-
-
-@linux
-@pytest.mark.slow
 def test_a_lost_parameter_server_ends_the_run_and_every_strategy_resumes_it(tmp_path: Path) -> None:
     flags = ("--checkpoint-every", "20", "--steps")
-    kill = kill_after_checkpoint(tmp_path, "workerpool2", 20)
+    kill = kill_after_checkpoint(tmp_path, "workerpool2-0", 20)
     broken = train(tmp_path, 2, *SERVED, *flags, "2000", servers=2, watch=kill)
     assert broken.code == 1
     assert (
@@ -141,6 +138,24 @@ def test_a_result_that_nobody_will_compute_again_is_an_error() -> None:
     error = tf.errors.InvalidArgumentError(None, None, "a label is out of range")
     with pytest.raises(tf.errors.InvalidArgumentError, match="a label is out of range"):
         parameter_server.fetched(Lost(times=1), Coordinator(error))
+
+
+@pytest.mark.parametrize(("taken", "count"), [(0, 1), (2, 3), (9, 3)])
+def test_a_port_that_another_process_took_meanwhile_is_looked_for_again(
+    taken: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def strategy(*_: object) -> str:
+        asked.append(1)
+        if len(asked) <= taken:
+            raise tf.errors.UnknownError(None, None, "Could not start gRPC server")
+        return "servers"
+
+    monkeypatch.setattr(tf.distribute, "ParameterServerStrategy", strategy)
+    with pytest.raises(tf.errors.UnknownError) if taken > count else contextlib.nullcontext():
+        assert parameter_server.connected(Cluster((CHIEF, WORKER), servers=(SERVER,))) == "servers"
+    assert len(asked) == count
 
 
 def test_a_run_with_parameter_servers_needs_workers_and_servers() -> None:

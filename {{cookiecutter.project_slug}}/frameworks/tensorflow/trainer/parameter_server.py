@@ -59,10 +59,7 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> Non
     with Lifelines(cluster, config.collective_timeout, give_up) as lines, lifelines_first():
         lines.wait_for_all()
         with lines.patience():
-            servers = tf.distribute.ParameterServerStrategy(
-                resolver(cluster),
-                tf.distribute.experimental.partitioners.MinSizePartitioner(MIN_SHARD_BYTES, len(cluster.servers)),
-            )
+            servers = connected(cluster)
         strategy.compute_in(config.precision, gpus=())
         state = train.start(config, heldout[0].image.shape, alone)
         checkpoint.restore(state, storage.checkpoints, alone)
@@ -103,6 +100,20 @@ def addresses(cluster: Cluster) -> tf.train.ClusterSpec:
     return tf.train.ClusterSpec(
         {"worker": [node.address for node in cluster.nodes[1:]], "ps": [node.address for node in cluster.servers]}
     )
+
+
+def connected(cluster: Cluster, tries: int = 3) -> tf.distribute.ParameterServerStrategy:
+    """TensorFlow's part of the chief, with a port of its own.
+
+    It looks for a free port and binds it a little later; meanwhile another process may have taken it.
+    """
+    sizes = tf.distribute.experimental.partitioners.MinSizePartitioner(MIN_SHARD_BYTES, len(cluster.servers))
+    try:
+        return tf.distribute.ParameterServerStrategy(resolver(cluster), sizes)
+    except tf.errors.UnknownError:
+        if tries == 1:
+            raise
+        return connected(cluster, tries - 1)
 
 
 def resolver(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:
