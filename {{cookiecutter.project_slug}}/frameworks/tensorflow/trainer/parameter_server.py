@@ -273,7 +273,7 @@ def fetched(result: Any, coordinator: Any) -> Any:
     """What a scheduled function returned.
 
     It is there for the chief as soon as a worker has computed it, though still on that worker. If the worker is lost
-    before it is copied, the coordinator lets another one compute it again.
+    before it is copied, the coordinator lets another one compute it again; the lifelines' patience bounds the wait.
 
     Raises:
         tf.errors.OpError: what the coordinator does not recover from.
