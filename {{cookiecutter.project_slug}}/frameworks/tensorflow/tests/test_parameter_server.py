@@ -37,7 +37,8 @@ def kill_after_checkpoint(folder: Path, replica: str, step: int, for_good: bool 
         elif victims and for_good:
             for process in running():
                 if process > max(victims):
-                    os.kill(process, signal.SIGSTOP)
+                    with contextlib.suppress(ProcessLookupError):  # ended with the job meanwhile
+                        os.kill(process, signal.SIGSTOP)
 
     return kill
 
