@@ -48,7 +48,16 @@ def tests(session: nox.Session) -> None:
     # The two environments with a framework are kept between runs. Three processes test the generated projects, which
     # often wait; two more test the template meanwhile.
     spread = ("-n", "5", "--dist", "loadscope", "--no-loadscope-reorder")
-    session.run("pytest", *spread, *session.posargs, env={"BAKED": str(ROOT / ".nox/baked")})
+    shown = ("-m", "not proof", "--durations", "15")
+    session.run("pytest", *spread, *shown, *session.posargs, env={"BAKED": str(ROOT / ".nox/baked")})
+
+
+@nox.session
+def proofs(session: nox.Session) -> None:
+    """What takes longer and changes less: every strategy, lost machines, parameter servers, long fuzzing."""
+    session.install(*TOOLS, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3")
+    spread = ("-n", "2", "--dist", "loadscope", "--durations", "15")
+    session.run("pytest", *spread, "-m", "proof", *session.posargs, env={"BAKED": str(ROOT / ".nox/baked")})
 
 
 @nox.session
