@@ -14,6 +14,7 @@ from launch.emulator.running.laptop import free_addresses
 from launch.emulator.running.process import Ended, Process
 from launch.replicas import Replica
 from tests.training import PROJECT, eventually
+from trainer.errors import PeerError
 
 CHIEF, WORKERS = ("workerpool0", "workerpool1")
 
@@ -53,7 +54,7 @@ def test_an_absent_worker_is_named_by_every_replica_within_the_timeout(tmp_path:
     began = time.monotonic()
     present = [start(cluster, CHIEF, 0, tmp_path), start(cluster, WORKERS, 0, tmp_path)]
     said = [process.communicate(timeout=60)[0] for process in present]
-    assert [process.returncode for process in present] == [1, 1]
+    assert [process.returncode for process in present] == [PeerError.exit_code] * 2
     assert all("workerpool1-1 is absent" in text and "Traceback" not in text for text in said)
     assert time.monotonic() - began < 40  # most of it imports
 

@@ -128,6 +128,18 @@ def processes(*words: str) -> list[int]:
     return found
 
 
+def signal_trainer(folder: Path, replica: str, number: signal.Signals) -> bool:
+    """Send a signal to this replica's `trainer.task` itself, not to what started it; true if there was one (Linux)."""
+    pool, index = replica.split("-")
+    found = False
+    for process in processes(f'"{pool}", "index": {index}', str(folder)):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            if Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")[1:3] == [b"-m", b"trainer.task"]:
+                os.kill(process, number)
+                found = True
+    return found
+
+
 def eventually(condition: Callable[[], bool], seconds: float = 10) -> bool:
     """True as soon as the condition holds, false if it does not in time."""
     deadline = time.monotonic() + seconds

@@ -1,7 +1,13 @@
-"""The one exception whose text is meant for the person who started the job."""
+"""The exceptions whose text is meant for the person who started the job; the exit code says who is to blame."""
 
 
 class TrainerError(ValueError):
     """A fault that the user can cure; `task.py` prints its text without a traceback and ends with its exit code."""
 
-    exit_code = 1
+    exit_code = 1  # permanent: another start would end the same way
+
+
+class PeerError(TrainerError):
+    """Another replica was lost, late or preempted; nothing is wrong here, and another start resumes."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: try again

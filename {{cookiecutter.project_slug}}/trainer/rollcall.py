@@ -15,15 +15,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from trainer.cluster import Cluster, Node
-from trainer.errors import TrainerError
+from trainer.errors import PeerError
 
 RETRY_SECONDS = 0.2
 ANSWER_SECONDS = 10.0  # the chief's answer may come this much after our own deadline: clocks start apart
 LONGEST_LINE = 1 << 20  # bytes; the addresses of some ten thousand replicas
 
 
-class RollcallError(TrainerError):
-    """Not all replicas came; the text names the absent ones by pool and index."""
+class RollcallError(PeerError):
+    """The replicas did not find each other; the text names the absent ones by pool and index."""
 
 
 def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = ()) -> None:

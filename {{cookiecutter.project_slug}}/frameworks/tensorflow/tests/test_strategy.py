@@ -1,5 +1,7 @@
 """The step on a machine with two devices, and who is in the cluster."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -10,9 +12,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.training import PROJECT
 from trainer import checkpoint, cluster, data, model, placement, strategy, train
 from trainer.config import Config
-from trainer.errors import TrainerError
+from trainer.errors import PeerError, TrainerError
 from trainer.strategy import World
 
 CONFIG = Config(global_batch=10, steps=12, warmup=3)
@@ -117,3 +120,61 @@ def test_a_reducer_is_not_in_the_cluster_that_the_strategy_waits_for() -> None:
     assert resolver.cluster_spec().as_dict() == {"chief": ["a:1"], "worker": ["b:1"]}
     assert (resolver.task_type, resolver.task_id) == ("worker", 0)
     assert resolver.num_accelerators() == {"GPU": 2}
+
+
+HEARTBEATS = """Graph execution error:
+
+Detected at node CollectiveReduceV2 defined at (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+Collective ops is aborted by: Error reported from /job:worker/task:0: The following tasks are unhealthy (stopped):
+/job:worker/replica:0/task:0
+The tasks have crashed. Check the task logs for an earlier error."""
+LEADER = (
+    "Collective ops is aborted by: Failed to send RPC to coordination service. Either the leader task was preempted"
+)
+NCCL = "NCCL: remote process exited or there was a network error"
+PAIR = cluster.Cluster((cluster.Node("workerpool0-0", "h:1"), cluster.Node("workerpool1-0", "h:2")))
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            tf.errors.UnavailableError(None, None, HEARTBEATS),
+            "Error reported from workerpool1-0: The following tasks are unhealthy (stopped): workerpool1-0",
+        ),
+        (tf.errors.UnavailableError(None, None, LEADER), "Failed to send RPC to coordination service"),
+        (tf.errors.AbortedError(None, None, "Socket closed\nmore"), "Socket closed"),
+        (tf.errors.DeadlineExceededError(None, None, "Collective has timed out"), "Collective has timed out"),
+        (tf.errors.InternalError(None, None, NCCL), NCCL),
+        # What is no loss: faults of the model, the data or the memory, also where a collective was aborted by them.
+        (tf.errors.InvalidArgumentError(None, None, "Collective ops is aborted by: a label is out of range"), ""),
+        (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"), ""),
+        (tf.errors.InternalError(None, None, "libdevice not found"), ""),
+    ],
+)
+def test_a_lost_peer_is_told_apart_from_every_other_error(error: tf.errors.OpError, told: str) -> None:
+    assert strategy.lost_peer(error, PAIR) == told
+    assert strategy.lost_peer(error, cluster.Cluster()) == ""  # who is alone has no peer
+
+
+@pytest.mark.parametrize("error", [ValueError("no such layer"), KeyError("labels"), MemoryError()])
+def test_an_exception_of_the_model_stays_what_it_is(error: Exception) -> None:
+    with pytest.raises(type(error)), strategy.with_peers(PAIR):
+        raise error
+
+
+def test_a_lost_peer_is_one_sentence_with_the_code_that_asks_for_another_start() -> None:
+    told = "workerpool0-0 lost a peer: Socket closed; the next start resumes"
+    with pytest.raises(PeerError, match=told) as raised, strategy.with_peers(PAIR):
+        raise tf.errors.UnavailableError(None, None, "Socket closed")
+    assert raised.value.exit_code == 75
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the code is faulthandler's, 1")
+@pytest.mark.parametrize(("seconds", "code"), [(0.5, 75), (60, 0)])
+def test_a_wait_that_holds_pythons_lock_is_bounded(seconds: float, code: int) -> None:
+    wait = f"import ctypes; from trainer import watchdog\nwith watchdog.bounded({seconds}): ctypes.PyDLL(None).sleep(3)"
+    waiting = subprocess.run([sys.executable, "-c", wait], cwd=PROJECT, capture_output=True, text=True, timeout=60)
+    assert waiting.returncode == code
+    assert ("Timeout" in waiting.stderr) == (code == 75)

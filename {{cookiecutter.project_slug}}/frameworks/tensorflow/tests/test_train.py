@@ -1,6 +1,5 @@
 """Training, for real: several processes, their losses, their failures and their checkpoints."""
 
-import os
 import shutil
 import signal
 import sys
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.training import Run, eventually, processes, train
+from tests.training import Run, eventually, processes, signal_trainer, train
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 STEPS = ("--steps", "50")
@@ -62,16 +61,18 @@ def test_the_exported_model_is_where_vertex_wants_it(alone: Run) -> None:
 def test_a_killed_worker_ends_the_job_and_the_next_run_resumes(pair: Run, tmp_path: Path) -> None:
     flags = (*STEPS, "--checkpoint-every", "15")
     checkpoints = tmp_path / ".vertex/gcs/b/run/checkpoints"
-    victims: list[int] = []
+    killed: list[bool] = []
 
     def kill_the_worker_after_the_first_checkpoint() -> None:
-        if not victims and (checkpoints / "step-000000015/sealed.json").exists():
-            victims.extend(processes('"workerpool1", "index": 0', "trainer.task", str(tmp_path)))
-            os.kill(max(victims), signal.SIGKILL)  # the newest: the trainer, not what started it
+        if not killed and (checkpoints / "step-000000015/sealed.json").exists():
+            killed.append(signal_trainer(tmp_path, "workerpool1-0", signal.SIGKILL))
 
     broken = train(tmp_path, 2, *flags, watch=kill_the_worker_after_the_first_checkpoint)
     assert broken.code == 1
     assert "Job failed: workerpool1-0 was ended by SIGKILL" in broken.output
+    told = "\n".join(broken.lines["workerpool0-0"])
+    assert "workerpool0-0 lost a peer: " in told
+    assert "Traceback" not in told
     assert eventually(lambda: not processes("CLUSTER_SPEC", str(tmp_path)))
 
     resumed = train(tmp_path, 2, *flags)

@@ -1,19 +1,23 @@
 """Cluster -> tf.distribute strategy. Each machine runs one process, which drives all its GPUs."""
 
 import contextlib
-import faulthandler
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from trainer import watchdog
 from trainer.cluster import Cluster
 from trainer.config import Config
-from trainer.errors import TrainerError
+from trainer.errors import PeerError, TrainerError
 
 MIB = 2**20
+# What TensorFlow raises for a peer that is gone or silent, and never for a fault of the model or the data.
+LOSSES = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
+NCCL_LOST = "remote process exited or there was a network error"  # within an InternalError
 PRECISION = "mixed_bfloat16"  # of the forward pass, on GPUs that have it; weights and gradients stay float32
 
 
@@ -88,7 +92,7 @@ class AdamW(keras.optimizers.AdamW):
 
 
 def build(config: Config, cluster: Cluster) -> World:
-    """Join the other machines; the process ends if they do not come within `--collective-timeout` seconds.
+    """Join the other machines; the process ends if they do not come within about `--collective-timeout` seconds.
 
     Raises:
         TrainerError: the image is made for GPUs, and none or not enough are usable.
@@ -102,11 +106,42 @@ def build(config: Config, cluster: Cluster) -> World:
         implementation=tf.distribute.experimental.CommunicationImplementation[("NCCL" if gpus else "RING")],
     )
     replicas = min(len(gpus), 1) if len(devices) > 1 else len(gpus)
-    # TensorFlow waits without a limit, and holds Python's lock meanwhile; this watchdog needs none.
-    faulthandler.dump_traceback_later(config.collective_timeout, exit=True)
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver(cluster, replicas), options)
-    faulthandler.cancel_dump_traceback_later()
+    with watchdog.bounded(config.collective_timeout):  # TensorFlow waits without a limit
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver(cluster, replicas), options)
     return World(strategy, cluster.rank, len(cluster.nodes), devices)
+
+
+@contextlib.contextmanager
+def with_peers(cluster: Cluster) -> Iterator[None]:
+    """Say in one sentence that a peer was lost, instead of where this replica waited for it.
+
+    Raises:
+        PeerError: TensorFlow lost a machine, in a cluster of several.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        loss = lost_peer(error, cluster)
+        if not loss:
+            raise
+        said = f"{cluster.name} lost a peer: {loss}; the next start resumes from the last checkpoint"
+        raise PeerError(said) from None
+
+
+def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:
+    """What the error says of a peer that is gone or silent, with our names; empty for every other error."""
+    text = str(error.message)
+    if len(cluster.nodes) == 1 or not (isinstance(error, LOSSES) or NCCL_LOST in text):
+        return ""
+    first, *others = text.rpartition("Collective ops is aborted by: ")[2].splitlines()
+    what = f"{first} {others[0]}" if first.endswith(":") and others else first.partition(". ")[0]
+    return re.sub(r"/job:(chief|worker)(?:/replica:\d+)?/task:(\d+)", lambda task: _name(cluster, *task.groups()), what)
+
+
+def _name(cluster: Cluster, job: str, index: str) -> str:
+    """The replica that TensorFlow calls so."""
+    rank = int(index) + (job == "worker")
+    return cluster.nodes[rank].name if rank < len(cluster.nodes) else f"{job} {index}"
 
 
 def usable_gpus(cluster: Cluster) -> list[tf.config.PhysicalDevice]:

@@ -48,7 +48,7 @@ def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
         run(config, cluster, storage)
     except TrainerError as error:
         say(str(error), "ERROR")
-        return 1
+        return error.exit_code
     return 0
 
 
@@ -86,9 +86,10 @@ def run(config: Config, cluster: Cluster, storage: Storage) -> None:
 
             parameter_server.run(config, cluster, storage, shards)
         else:
-            from trainer import train
+            from trainer import strategy, train
 
-            train.run(config, cluster, storage, shards)
+            with strategy.with_peers(cluster):
+                train.run(config, cluster, storage, shards)
 
 
 def stop(*_: object) -> None:
