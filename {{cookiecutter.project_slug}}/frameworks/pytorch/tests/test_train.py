@@ -86,6 +86,10 @@ def test_a_killed_worker_ends_the_job_and_the_next_run_resumes_bit_for_bit(pair:
     broken = train(tmp_path, 2, *flags, watch=kill_a_worker_after_the_first_checkpoint)
     assert broken.code == 1
     assert "Job failed: workerpool1-0 was ended by SIGKILL" in broken.output
+    told = "\n".join(broken.lines["workerpool0-0"])
+    assert "workerpool0-0 lost a peer: " in told
+    assert "process 0 of workerpool0-0 failed (exit code 75)" in told  # the one whom nothing is wrong with
+    assert "Traceback" not in told
     assert eventually(lambda: not processes("CLUSTER_SPEC", str(tmp_path)))
 
     resumed = train(tmp_path, 2, *flags)

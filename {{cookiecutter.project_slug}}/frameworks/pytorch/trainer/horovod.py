@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from trainer.errors import TrainerError
+from trainer.errors import PeerError, TrainerError
 from trainer.processes import World
 
 
@@ -35,7 +35,7 @@ def join(world: World, timeout: float) -> Iterator[None]:
     """Meet the others, in a process that has joined the process group. Every process must call it.
 
     Raises:
-        TrainerError: another process has died, or has been silent for `timeout` seconds.
+        PeerError: another process has died, or has been silent for `timeout` seconds.
     """
     import horovod.torch as hvd
     from horovod.runner.http.http_server import RendezvousServer
@@ -50,8 +50,10 @@ def join(world: World, timeout: float) -> Iterator[None]:
         server.stop()
     try:
         yield
-    except hvd.HorovodInternalError:
-        raise TrainerError("Horovod has lost a process; the first replica that failed says why") from None
+    except hvd.HorovodInternalError as error:
+        if "Mismatched" in str(error):  # tensors that differ between processes: a fault of the program
+            raise
+        raise PeerError("Horovod has lost a process; the first replica that failed says why") from None
     hvd.shutdown()
 
 

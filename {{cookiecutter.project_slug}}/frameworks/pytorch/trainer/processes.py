@@ -10,7 +10,9 @@ import gc
 import logging
 import math
 import os
+import re
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,9 +29,15 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.tensor import DTensor
 
 from trainer.cluster import Cluster
-from trainer.errors import TrainerError
+from trainer.errors import PeerError, TrainerError
 from trainer.meshes import Mesh
 from trainer.telemetry import say
+
+NEIGHBOUR_SECONDS = 3.0  # the agent looks at its processes ten times a second
+# How gloo, as a plain RuntimeError, and NCCL say that a peer is gone or silent. What else either says may be a fault
+# of the program: sizes that differ between processes, or a GPU that two of them use.
+GLOO_LOST = re.compile(r"\[\S*/gloo/(transport|rendezvous)/\S+\] |Gloo connectFullMesh failed")
+NCCL_LOST = re.compile(r"ncclRemoteError|key-value store")
 
 
 @dataclass(frozen=True)
@@ -94,7 +102,9 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, main: Callable[..., Non
     """Run `main(*args)` in this replica's share of the mesh's processes; return when all replicas have finished.
 
     Raises:
-        TrainerError: a process failed; the text says which and how.
+        ProcessError: a process failed; the text says which and how.
+        PeerError: the others cannot be met.
+        TrainerError: no GPU is usable.
     """
     count = mesh.size // len(cluster.nodes)
     config = LaunchConfig(
@@ -120,17 +130,17 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, main: Callable[..., Non
     # The agent would log its own traceback for each failed process; we say who failed, the process why.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     try:
-        elastic_launch(config, _process)(main, args)
+        elastic_launch(config, _process)(cluster.name, main, args)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         raise ProcessError(f"process {rank} of {cluster.name} failed", failure.exitcode) from None
     except dist.DistError as error:
-        raise TrainerError(f"{cluster.name} cannot meet the others at {cluster.chief.address}: {error}") from None
+        raise PeerError(f"{cluster.name} cannot meet the others at {cluster.chief.address}: {error}") from None
     except SignalException as error:
         raise ProcessError(f"{cluster.name} was stopped by {error.sigval.name}", -error.sigval) from None
 
 
-def _process(main: Callable[..., None], args: tuple[Any, ...]) -> None:
+def _process(replica: str, main: Callable[..., None], args: tuple[Any, ...]) -> None:
     """What the agent starts: `main`, or after an error the end of the process, at once.
 
     Tearing down a process group whose peers are gone can hang or abort; exiting cannot.
@@ -139,10 +149,30 @@ def _process(main: Callable[..., None], args: tuple[Any, ...]) -> None:
         return main(*args)
     except TrainerError as error:
         say(str(error), "ERROR")
-    except Exception:
-        traceback.print_exc()
+        code = error.exit_code
+    except Exception as error:
+        code = TrainerError.exit_code
+        if loss := lost_peer(error):
+            say(f"{replica} lost a peer: {loss}; the next start resumes from the last checkpoint", "ERROR")
+            code = PeerError.exit_code
+        else:
+            traceback.print_exc()
     sys.stdout.flush()
-    os._exit(1)
+    if code == PeerError.exit_code and int(os.environ["LOCAL_WORLD_SIZE"]) > 1:
+        time.sleep(NEIGHBOUR_SECONDS)  # the agent reports the first to end: that must be a neighbour, if it was the one
+    os._exit(code)
+
+
+def lost_peer(error: Exception) -> str:
+    """What the error says of a peer that is gone or silent, in one line; empty for every other error."""
+    text = str(error)
+    is_loss = isinstance(error, dist.DistNetworkError | dist.DistStoreError)
+    if isinstance(error, dist.DistBackendError):
+        is_loss = bool(NCCL_LOST.search(text))
+    elif type(error) is RuntimeError:
+        is_loss = bool(GLOO_LOST.match(text))
+    first = re.sub(r"^\[\S+\] ", "", text).partition("\n")[0]
+    return first.partition(". This is typically")[0] if is_loss else ""
 
 
 class ProcessError(TrainerError):

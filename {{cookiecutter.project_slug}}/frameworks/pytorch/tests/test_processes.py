@@ -1,0 +1,99 @@
+"""Who is to blame for the end of a process: what it prints, and with which code its replica exits."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from launch.emulator.running.laptop import free_addresses
+from tests.training import PROJECT
+from trainer import processes
+from trainer.cluster import Cluster, Node
+from trainer.errors import TrainerError
+from trainer.meshes import Mesh
+
+PLACE = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
+CLOSED = "Connection closed by peer [127.0.0.1]:23462"
+HINT = ". This is typically caused by a remote worker crashing. Check the logs of the remote worker"
+REMOTE = "NCCL error in: NCCLUtils.cpp:77, remote process exited or there was a network error\nncclRemoteError: A call"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (RuntimeError(f"{PLACE}pair.cc:553] {CLOSED}{HINT}"), CLOSED),
+        (RuntimeError(f"{PLACE}pair.cc:537] Read error [::1]:1: Connection reset by peer{HINT}"), "Read error [::1]:"),
+        (RuntimeError(f"{PLACE}unbound_buffer.cc:78] Timed out waiting 4000ms for recv operation"), "Timed out"),
+        (RuntimeError(f"Gloo connectFullMesh failed with {PLACE}pair.cc:144] no error"), "Gloo connectFullMesh failed"),
+        (dist.DistStoreError("Timed out after 301 seconds waiting for clients. 1/2 joined."), "Timed out after 301"),
+        (dist.DistNetworkError("failed to recv, got 0 bytes"), "failed to recv"),
+        (dist.DistBackendError(REMOTE), "NCCL error in: NCCLUtils.cpp:77, remote process exited"),
+    ],
+)
+def test_a_lost_peer_is_told_in_one_line(error: Exception, words: str) -> None:
+    told = processes.lost_peer(error)
+    assert told.startswith(words)
+    assert "\n" not in told
+    assert "typically" not in told
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("Connection closed by peer"),
+        KeyError("labels"),
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied (24x64 and 65x10)"),
+        RuntimeError("Connection closed by peer, says the user's own data source"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
+        torch.OutOfMemoryError(f"{PLACE}pair.cc:553] {CLOSED}"),
+        ConnectionResetError(104, "Connection reset by peer"),
+        TimeoutError("timed out"),
+        dist.DistBackendError("NCCL error\nncclInvalidUsage: Duplicate GPU detected : rank 1 and rank 0"),
+    ],
+)
+def test_no_other_error_is_taken_for_a_lost_peer(error: Exception) -> None:
+    assert processes.lost_peer(error) == ""
+
+
+def fail() -> None:
+    raise KeyError("labels")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def meet_and_lose(mesh: Mesh, lose: Callable[[], None]) -> None:
+    """What each process does: the last one is lost, the others wait for it."""
+    with processes.join(mesh, 60) as world:
+        world.wait()
+        if world.rank == world.size - 1:
+            lose()
+        world.wait()
+
+
+def launch(lose: Callable[[], None]) -> int:
+    """A replica of two processes; its exit code."""
+    mesh = Mesh({"replicate": 2})
+    cluster = Cluster((Node("workerpool0-0", free_addresses(1)[0]),))
+    try:
+        processes.launch(cluster, mesh, 60, meet_and_lose, mesh, lose)
+    except TrainerError as error:
+        return error.exit_code
+    return 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lose", "code"), [(fail, 1), (die, 137)])
+def test_a_replica_whose_own_process_failed_does_not_blame_a_peer(lose: Callable[[], None], code: int) -> None:
+    """The other process loses its peer, which is true; but the replica was the one."""
+    program = f"from tests import test_processes as t; import sys; sys.exit(t.launch(t.{lose.__name__}))"
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=150)
+    assert run.returncode == code, run.stdout + run.stderr
+    assert ("KeyError: 'labels'" in run.stderr) == (lose is fail)
