@@ -15,7 +15,7 @@ from launch.emulator.running.laptop import free_addresses
 from tests.training import eventually
 from trainer import lifeline, rollcall
 from trainer.cluster import Cluster, Node
-from trainer.errors import TrainerError
+from trainer.errors import PeerError
 from trainer.lifeline import Lifelines
 
 TIMEOUT = 1.5  # seconds; a few beats
@@ -24,14 +24,14 @@ TIMEOUT = 1.5  # seconds; a few beats
 class Team:
     """A chief's lifelines and what it was told; the others hold theirs in threads."""
 
-    def __init__(self, stack: ExitStack, workers: int, servers: int) -> None:
+    def __init__(self, stack: ExitStack, workers: int, servers: int, timeout: float = TIMEOUT) -> None:
         chief, *others = free_addresses(1 + workers + servers)
         names = [*(f"workerpool1-{i}" for i in range(workers)), *(f"workerpool2-{i}" for i in range(servers))]
         nodes = [Node("workerpool0-0", chief), *map(Node, names, others)]
         self.cluster = Cluster(tuple(nodes[: workers + 1]), "workerpool0-0", tuple(nodes[workers + 1 :]))
         self.told: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.threads = stack.enter_context(ThreadPoolExecutor(8))
-        self.lines = Lifelines(self.cluster, TIMEOUT, self.told.put)
+        self.lines = Lifelines(self.cluster, timeout, self.told.put)
 
     def hold(self, name: str) -> "Future[None]":
         return self.threads.submit(lifeline.hold, replace(self.cluster, name=name), TIMEOUT)
@@ -62,7 +62,7 @@ def test_everybody_ends_well_when_the_chief_has_finished(stack: ExitStack) -> No
 def test_who_passed_the_roll_call_and_does_not_serve_is_named(stack: ExitStack) -> None:
     team = Team(stack, workers=1, servers=2)
     team.hold_silently("workerpool2-1")
-    with pytest.raises(TrainerError, match="workerpool1-0, workerpool2-0 passed the roll call, but did not start"):
+    with pytest.raises(PeerError, match="workerpool1-0, workerpool2-0 passed the roll call, but did not start"):
         team.lines.wait_for_all()
 
 
@@ -102,7 +102,7 @@ def test_a_parameter_server_that_comes_back_has_to_wait_for_the_next_chief(stack
     held = [team.hold("workerpool1-0"), team.hold("workerpool2-0")]
     with team.lines as lines:
         lines.wait_for_all()
-        with pytest.raises(TrainerError, match=r"gave no answer|is absent"):
+        with pytest.raises(PeerError, match=r"gave no answer|is absent"):
             rollcall.call(replace(team.cluster, name="workerpool2-0"), TIMEOUT, team.cluster.servers)
     assert [one.result(timeout=5) for one in held] == [None] * 2
 
@@ -112,8 +112,44 @@ def test_the_run_ends_when_no_worker_is_left(stack: ExitStack) -> None:
     worker, _server = team.hold_silently("workerpool1-0"), team.hold("workerpool2-0")
     team.lines.wait_for_all()
     worker.close()
-    assert "all workers are gone, and none came back" in team.told.get(timeout=TIMEOUT + 4)
+    assert "workerpool1-0 is gone: no worker came back within" in team.told.get(timeout=TIMEOUT + 4)
     team.lines.__exit__(None, None, None)
+
+
+def test_who_is_missing_is_named_when_another_one_is_back_and_gets_no_work(
+    stack: ExitStack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TensorFlow takes nobody in again while another worker is lost."""
+    team = Team(stack, workers=2, servers=1, timeout=2 * TIMEOUT)
+    workers = [team.hold_silently(f"workerpool1-{index}") for index in range(2)]
+    held = [team.hold("workerpool2-0")]
+    with team.lines as lines:
+        lines.wait_for_all()
+        for worker in workers:
+            worker.close()
+        assert eventually(lambda: "no worker is left, and the run ends unless" in capsys.readouterr().out)
+        held.append(team.hold("workerpool1-0"))
+        assert eventually(lambda: "workerpool1-0 is back, but workerpool1-1 is gone" in capsys.readouterr().out)
+        with lines.patience():
+            told = team.told.get(timeout=10)
+    assert "no worker finished a step within" in told
+    assert "; workerpool1-1 is gone" in told
+    assert [one.result(timeout=5) for one in held] == [None] * 2
+
+
+def test_no_loss_matters_once_the_chief_needs_nobody(stack: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
+    team = Team(stack, workers=2, servers=1)
+    lost = [team.hold_silently(name) for name in ("workerpool1-0", "workerpool2-0")]
+    held = team.hold("workerpool1-1")
+    with team.lines as lines:
+        lines.wait_for_all()
+        lines.need_nobody()
+        for one in lost:
+            one.close()
+        time.sleep(2 * TIMEOUT)  # longer than anybody may be silent
+    assert held.result(timeout=5) is None  # it stayed to the end
+    assert team.told.empty()
+    assert "is gone" not in capsys.readouterr().out
 
 
 def test_a_step_that_never_comes_back_ends_the_run(stack: ExitStack) -> None:
@@ -122,7 +158,9 @@ def test_a_step_that_never_comes_back_ends_the_run(stack: ExitStack) -> None:
     with team.lines as lines:
         lines.wait_for_all()
         with lines.patience():
-            assert "no worker finished a step within" in team.told.get(timeout=TIMEOUT + 3)
+            told = team.told.get(timeout=TIMEOUT + 3)
+    assert "no worker finished a step within" in told
+    assert "; all of them are here" in told
     assert [one.result(timeout=5) for one in held] == [None] * 2
 
 
@@ -137,7 +175,7 @@ def test_a_chief_that_ends_early_or_is_frozen_is_an_error_of_all_others() -> Non
                 connection.recv(100)
                 if says is not None:
                     connection.close()
-                with pytest.raises(TrainerError, match=f"workerpool0-0, the chief, {words}"):
+                with pytest.raises(PeerError, match=f"workerpool0-0, the chief, {words}"):
                     held.result(timeout=TIMEOUT + 5)
                 connection.close()
 

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from trainer.cluster import Cluster, Node
-from trainer.errors import TrainerError
+from trainer.errors import PeerError, TrainerError
 from trainer.telemetry import warn
 
 BEAT_SECONDS = 1.0
@@ -33,7 +33,8 @@ class Lifelines:
     """The chief's end: a thread that hears everybody, and calls `fail` with a sentence when the run cannot go on.
 
     That is when a parameter server is lost, when no worker is left, or when nothing comes of what is waited for,
-    each as soon as it is known, at the latest after `timeout` seconds. The loss of a worker is survived.
+    each as soon as it is known, at the latest after `timeout` seconds. The loss of a worker is survived, and once the
+    chief needs nobody any more, every loss is.
     """
 
     def __init__(self, cluster: Cluster, timeout: float, fail: Callable[[str], None]) -> None:
@@ -45,6 +46,7 @@ class Lifelines:
         self._lines: set[_Line] = set()
         self._alone_since: float | None = None
         self._patience: float | None = None  # when what is waited for has to be there
+        self._needed = True  # whether the run still needs the others
         self._all_here, self._over = threading.Event(), threading.Event()
         self._selector = selectors.DefaultSelector()
         self._listener = _listen(cluster.chief)
@@ -56,11 +58,11 @@ class Lifelines:
         """Return when every worker and every parameter server serves.
 
         Raises:
-            TrainerError: somebody does not in time.
+            PeerError: somebody does not in time.
         """
         if not self._all_here.wait(self._timeout):
-            absent = sorted((self._servers | self._workers) - self._held.keys())
-            raise TrainerError(f"{', '.join(absent)} passed the roll call, but did not start to serve")
+            absent = self._absent(self._servers | self._workers)
+            raise PeerError(f"{', '.join(absent)} passed the roll call, but did not start to serve")
 
     @contextlib.contextmanager
     def patience(self) -> Iterator[None]:
@@ -68,6 +70,10 @@ class Lifelines:
         self._patience = time.monotonic() + self._timeout
         yield
         self._patience = None
+
+    def need_nobody(self) -> None:
+        """From now on no loss matters; those who are still here stay until the chief has finished."""
+        self._needed = False
 
     def __enter__(self) -> "Lifelines":
         return self
@@ -124,6 +130,8 @@ class Lifelines:
         if "holds" in message:
             line.name = name
             self._held[name] = line
+            if self._all_here.is_set() and self._needed:
+                warn(f"{name} is back{self._held_up_by()}")
             if self._held.keys() == self._servers | self._workers:
                 self._all_here.set()
 
@@ -139,8 +147,8 @@ class Lifelines:
             self._stop(f"{line.name}, a parameter server, is gone, and its variables with it")
         else:
             del self._held[line.name]
-            if self._all_here.is_set() and not self._over.is_set():
-                warn(f"{line.name} is gone; the others do its part until it comes back")
+            if self._all_here.is_set() and self._needed and not self._over.is_set():
+                warn(f"{line.name} is gone; {self._without_it()}")
 
     def _beat(self) -> None:
         now = time.monotonic()
@@ -155,12 +163,31 @@ class Lifelines:
         elif self._alone_since is None:
             self._alone_since = now
         elif now - self._alone_since > self._timeout:
-            self._stop(f"all workers are gone, and none came back within {self._timeout:.0f} s")
+            self._stop(f"{self._lost()}: no worker came back within {self._timeout:.0f} s")
         if self._patience is not None and now > self._patience:
-            self._stop(f"no worker finished a step within {self._timeout:.0f} s")
+            lost = self._lost() or "all of them are here"
+            self._stop(f"no worker finished a step within {self._timeout:.0f} s; {lost}")
+
+    def _absent(self, names: set[str]) -> list[str]:
+        return sorted(names - self._held.keys())
+
+    def _lost(self) -> str:
+        """`workerpool1-0, workerpool1-2 are gone`; empty when every worker is here."""
+        absent = self._absent(self._workers)
+        return f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} gone" if absent else ""
+
+    def _without_it(self) -> str:
+        if self._workers & self._held.keys():
+            return "the others do its part until it comes back"
+        return f"no worker is left, and the run ends unless one comes back within {self._timeout:.0f} s"
+
+    def _held_up_by(self) -> str:
+        # TensorFlow updates the whole cluster at once: it takes nobody in again while another one is lost.
+        lost = self._lost()
+        return f", but {lost}: nobody who was lost gets work until all are back" if lost else ""
 
     def _stop(self, why: str) -> None:
-        if not self._over.is_set():
+        if self._needed and not self._over.is_set():
             self._over.set()
             self._fail(why)
 
@@ -203,7 +230,7 @@ def hold(cluster: Cluster, timeout: float) -> None:
     """Hold the line until the chief has finished.
 
     Raises:
-        TrainerError: it ended otherwise, or has been silent for `timeout` seconds.
+        PeerError: it ended otherwise, or has been silent for `timeout` seconds.
     """
     chief = cluster.chief
     with _connected(chief, timeout) as connection:
@@ -215,7 +242,7 @@ def hold(cluster: Cluster, timeout: float) -> None:
                 if message is None:
                     silent = time.monotonic() - silent_since >= timeout
                     what = f"has been silent for {timeout:.0f} s" if silent else "ended before the training did"
-                    raise TrainerError(f"{chief.name}, the chief, {what}")
+                    raise PeerError(f"{chief.name}, the chief, {what}")
                 if "finished" in message:
                     return
                 line.send(BEAT)
@@ -228,7 +255,7 @@ def _connected(chief: Node, timeout: float) -> socket.socket:
             return socket.create_connection((chief.host, chief.port), timeout=5)
         except OSError:
             if time.monotonic() > deadline:
-                raise TrainerError(f"{chief.name}, the chief, does not listen at {chief.address}") from None
+                raise PeerError(f"{chief.name}, the chief, does not listen at {chief.address}") from None
             time.sleep(RETRY_SECONDS)
 
 

@@ -19,7 +19,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from trainer.checkpoint import State
 from trainer.cluster import Cluster
 from trainer.config import Config
 from trainer.data import Dataset, heldout_batches
-from trainer.errors import TrainerError
+from trainer.errors import PeerError, TrainerError
 from trainer.lifeline import Lifelines, hold
 from trainer.placement import PlacedAdamW
 from trainer.storage import Storage
@@ -51,24 +50,33 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> Non
     """The chief's part: share out the work, save, evaluate, export.
 
     Raises:
-        TrainerError: a worker or a parameter server does not start, or what they do fails.
+        PeerError: a worker or a parameter server does not start, or is lost.
+        TrainerError: what they do fails.
     """
     tf.get_logger().setLevel(logging.CRITICAL)  # it would tell of a lost worker in ten lines; the lifelines take one
     heldout = Dataset(shards, "heldout")
     alone = World(tf.distribute.get_strategy(), rank=0, size=1)
-    with Lifelines(cluster, config.collective_timeout, give_up) as lines, lifelines_first():
-        lines.wait_for_all()
-        with lines.patience():
-            servers = connected(cluster)
-        strategy.compute_in(config.precision, gpus=())
-        state = train.start(config, heldout[0].image.shape, alone)
-        checkpoint.restore(state, storage.checkpoints, alone)
-        team = Team(config, state, servers, len(cluster.nodes) - 1, lines)
-        telemetry.say(f"training on {team}, {config.strategy}: {counted(len(cluster.servers), 'server')}")
-        calls = train.calls(config, Dataset(shards, "train"), state.step, range(team.size), team.size)
-        with train.reports(config, storage, state, alone, team.device_count) as reports:
-            evaluate = partial(team.evaluate, heldout)
-            accuracy = train.train(config, storage, state, alone, reports, calls, team.take, evaluate)
+    with Lifelines(cluster, config.collective_timeout, give_up) as lines:
+        with lifelines_first():
+            lines.wait_for_all()
+            with lines.patience():
+                servers = connected(cluster)
+            strategy.compute_in(config.precision, gpus=())
+            state = train.start(config, heldout[0].image.shape, alone)
+            checkpoint.restore(state, storage.checkpoints, alone)
+            with lines.patience():
+                team = Team(config, state, servers, len(cluster.nodes) - 1, lines)
+            telemetry.say(f"training on {team}, {config.strategy}: {counted(len(cluster.servers), 'server')}")
+            calls = train.calls(config, Dataset(shards, "train"), state.step, range(team.size), team.size)
+
+            def evaluate() -> dict[str, float]:
+                if state.step < config.steps:
+                    return team.evaluate(heldout)
+                lines.need_nobody()
+                return train.evaluation(config, heldout, state.model, alone)()
+
+            with train.reports(config, storage, state, alone, team.device_count) as reports:
+                accuracy = train.train(config, storage, state, alone, reports, calls, team.take, evaluate)
         train.finish(config, storage, state, heldout, accuracy)
 
 
@@ -76,7 +84,7 @@ def serve(config: Config, cluster: Cluster) -> None:
     """The part of a worker or a parameter server: do what the chief says until it has finished.
 
     Raises:
-        TrainerError: the chief ended before the training did, or has been silent for too long.
+        PeerError: the chief ended before the training did, or has been silent for too long.
     """
     is_worker = cluster.trains
     if is_worker:
@@ -123,17 +131,23 @@ def resolver(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver
 def give_up(why: str) -> None:
     """End at once: TensorFlow would go on waiting."""
     telemetry.say(f"{why}; the next run resumes from the last checkpoint", "ERROR")
-    os._exit(1)
+    os._exit(PeerError.exit_code)
 
 
 @contextlib.contextmanager
 def lifelines_first() -> Iterator[None]:
-    """Let the lifelines, which know who is lost, speak before TensorFlow, which only knows that something is."""
+    """Let the lifelines, which know who is lost, speak before TensorFlow, which only knows that something is.
+
+    Raises:
+        PeerError: somebody was lost.
+        TrainerError: the work itself failed.
+    """
     try:
         yield
     except tf.errors.OpError as error:
         time.sleep(LAST_WORDS_SECONDS)  # within it they end the process, if that was why
-        raise TrainerError(f"the workers and parameter servers failed: {error.message.partition(chr(10))[0]}") from None
+        kind = PeerError if isinstance(error, strategy.LOSSES) else TrainerError
+        raise kind(f"the workers and parameter servers failed: {error.message.partition(chr(10))[0]}") from None
 
 
 class Team:
@@ -186,7 +200,10 @@ class Team:
         saves = train.due(config.checkpoint_every, end, config)
         totals = self._finished(0 if is_due or saves else AHEAD * self.size)
         if saves:
-            self._pull(end)
+            with self._lines.patience():
+                self._pull(end)
+        if end == config.steps:
+            self._lines.need_nobody()
         return totals
 
     def evaluate(self, heldout: Dataset) -> dict[str, float]:
