@@ -4,7 +4,8 @@ Workers take no step together. Each fetches the variables, computes the gradient
 sends it to the servers, which update their variables at once; meanwhile the others do the same. So nobody waits for
 the slowest, and a worker that is lost only slows the run down: its part is given to another one, and when Vertex has
 started it again it takes part again. What a lost parameter server held is gone: the chief then ends the run with an
-error, and the next one resumes from the checkpoint.
+error, and the next one resumes from the checkpoint. After the last step the chief needs nobody: it scores and exports
+from its own copy of the state.
 
 A step of W workers is W updates, each of a W-th of the global batch at a W-th of the learning rate. So as many steps
 read as many samples and go about as far as if all updated together; they are not the same numbers every time.
