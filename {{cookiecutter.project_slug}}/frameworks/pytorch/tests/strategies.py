@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.debug import CommDebugMode
 
 from launch.emulator.running.laptop import free_addresses
 from trainer import checkpoint, loss, meshes, processes, strategy, train
@@ -89,6 +90,7 @@ def leg(config: Config, mesh: Mesh, shards: Path, checkpoints: Path) -> None:
 class Found(TypedDict):
     losses: list[float]  # the mean of each step
     norm: float  # of the gradient before the first step
+    collectives: int  # of finding that norm and clipping
     kept: float  # bytes of parameters, gradients and moments in the process that keeps most
 
 
@@ -107,7 +109,8 @@ def go(config: Config, world: World, dataset: Dataset, steps: int, checkpoints: 
         checkpoint.restore(state, checkpoints, world)
     share = {"rank": world.data_rank, "world_size": world.data_size}
     spread.backward(next(train_batches(dataset, config, start=state.step, **share)))
-    norm = float(strategy.clip(net, math.inf, world))
+    with CommDebugMode() as collectives:
+        norm = float(strategy.clip(net, math.inf, world))
     state.optimizer.zero_grad()
     batches = train_batches(dataset, config, start=state.step, **share)
     sums = [train.train_step(config, spread, state, batch, world) for batch in islice(batches, steps)]
@@ -115,7 +118,12 @@ def go(config: Config, world: World, dataset: Dataset, steps: int, checkpoints: 
         checkpoint.save(state, checkpoints, keep=2, world=world)
     most = torch.tensor(kept(state), dtype=torch.float64)
     dist.all_reduce(most, dist.ReduceOp.MAX)
-    return {"losses": [loss.means(world.sum(one))["loss"] for one in sums], "norm": norm, "kept": float(most)}
+    return {
+        "losses": [loss.means(world.sum(one))["loss"] for one in sums],
+        "norm": norm,
+        "collectives": collectives.get_total_counts(),
+        "kept": float(most),
+    }
 
 
 def kept(state: State) -> int:

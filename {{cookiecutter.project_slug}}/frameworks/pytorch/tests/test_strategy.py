@@ -119,6 +119,12 @@ def test_the_norm_for_clipping_is_that_of_the_whole_model(name: str, norm: float
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", without("compiled", STEPS))
+def test_clipping_asks_the_other_processes_only_where_the_model_is_cut(name: str, spread: dict[str, Found]) -> None:
+    assert spread[name]["collectives"] == (0 if name.startswith("ddp") else 1)
+
+
+@pytest.mark.slow
 def test_a_checkpoint_of_one_strategy_and_number_of_processes_resumes_under_another(
     plain: list[float], spread: dict[str, Found]
 ) -> None:

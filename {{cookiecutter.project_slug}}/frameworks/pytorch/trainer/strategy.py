@@ -170,9 +170,14 @@ def clip(net: nn.Module, limit: float, world: World) -> Tensor:
     """
     gradients = [p.grad for p in net.parameters() if p.grad is not None]
     mine = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
-    # Each process counts what it holds, divided by the number of processes that hold the same.
     norms = torch._foreach_norm(mine, dtype=torch.float64)
-    squares = torch._foreach_div(torch._foreach_mul(norms, norms), [world.copies(gradient) for gradient in gradients])
-    norm = world.sum(torch.stack(squares).sum()).sqrt()
+    squares = torch._foreach_mul(norms, norms)
+    copies = [world.copies(gradient) for gradient in gradients]
+    if all(count == world.size for count in copies):  # each process holds them all: nobody need be asked
+        square = torch.stack(squares).sum()
+    else:
+        # Each process counts what it holds, divided by the number of processes that hold the same.
+        square = world.sum(torch.stack(torch._foreach_div(squares, copies)).sum())
+    norm = square.sqrt()
     torch._foreach_mul_(mine, (limit / norm).clamp(max=1).float())
     return norm
