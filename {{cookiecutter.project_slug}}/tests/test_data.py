@@ -169,6 +169,22 @@ def test_noise_has_the_deviation_asked_for_and_leaves_labels_alone(numbered: Dat
     assert noisy.images.dtype == np.float32
 
 
+def test_without_noise_nothing_is_drawn(numbered: Dataset) -> None:
+    batch, places = numbered.batch(range(3)), iter(range(3))
+    assert data.augment(batch, places, seed=0, noise=0.0) is batch
+    assert list(places) == [0, 1, 2]
+
+
+def test_unless_told_the_digits_have_noise_and_data_of_one_s_own_has_none(numbered: Dataset) -> None:
+    (digits,), (own,), (tenth,), (plain,) = (
+        batches(numbered, run(global_batch=24, **flags), 1)
+        for flags in ({}, {"data": "shards"}, {"data": "shards", "noise": 0.1}, {"noise": 0.0})
+    )
+    assert same(own, plain)
+    assert same(digits, tenth)
+    assert not same(digits, plain)
+
+
 def test_a_global_batch_smaller_than_the_world_is_refused(numbered: Dataset) -> None:
     with pytest.raises(TrainerError, match=r"--global-batch is 4, must be at least one sample per process \(5\)"):
         batches(numbered, run(global_batch=4), 1, world=5)

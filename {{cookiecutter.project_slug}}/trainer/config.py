@@ -31,8 +31,9 @@ class Config(Parallelism):
     """Side of a square patch, in pixels; must divide the image."""
     classes: int = 10
     """Number of classes; labels run from 0 to one below it."""
-    noise: float = 0.1
-    """Standard deviation of the Gaussian noise on training images, whose pixels lie in 0 to 1."""
+    noise: float | None = None
+    """Standard deviation of the Gaussian noise on training images, whose pixels lie in 0 to 1; by default 0.1 for the
+    built-in digits, none for other data."""
     steps: int = 600
     """Optimizer steps."""
     global_batch: int = 96
@@ -96,7 +97,7 @@ def problems(config: Config) -> Iterator[str]:
     if config.keep < 1:
         yield f"--keep is {config.keep}, must be at least 1: a run without a checkpoint cannot resume"
     for name in ("warmup", "noise", "weight_decay"):
-        if not 0 <= getattr(config, name) < math.inf:
+        if getattr(config, name) is not None and not 0 <= getattr(config, name) < math.inf:
             yield f"--{name.replace('_', '-')} is {getattr(config, name)}, must be 0 or more"
     if not 0 <= config.seed < 2**32:
         yield f"--seed is {config.seed}, must be from 0 to 2**32 - 1"
