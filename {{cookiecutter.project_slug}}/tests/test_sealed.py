@@ -1,9 +1,13 @@
 import json
+import zlib
 from pathlib import Path
 
 import pytest
 
+from tests.training import damage
 from trainer import sealed
+
+DAMAGED = "weights is damaged: its content is not what was saved"
 
 
 def whole(root: Path, number: int) -> Path:
@@ -104,9 +108,69 @@ def test_begin_clears_what_an_interrupted_run_left(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_the_seal_lists_every_file_with_its_size(tmp_path: Path) -> None:
+def test_the_seal_lists_every_file_with_its_size_and_checksum(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
-    assert json.loads((folder / sealed.SEAL).read_text()) == {"files": {"part/0": 10, "weights": 100}}
+    assert json.loads((folder / sealed.SEAL).read_text()) == {
+        "files": {"part/0": 10, "weights": 100},
+        "crc32": {"part/0": zlib.crc32(bytes(10)), "weights": zlib.crc32(bytes(100))},
+    }
+
+
+def test_the_checksum_of_a_large_file_is_that_of_all_its_bytes(tmp_path: Path) -> None:
+    content = bytes(range(256)) * (sealed.CHUNK // 100)
+    (tmp_path / "large").write_bytes(content)
+    assert sealed.checksum(tmp_path / "large") == zlib.crc32(content)
+
+
+def test_what_the_writer_has_summed_up_is_not_read_again(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    sealed.seal(folder, {"weights": 5, "elsewhere": 6})
+    assert json.loads((folder / sealed.SEAL).read_text())["crc32"] == {"part/0": zlib.crc32(bytes(10)), "weights": 5}
+
+
+def test_content_that_changed_at_the_same_size_is_found_by_who_reads_it_all_and_by_nobody_else(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    assert sealed.damage(folder) == ""
+    damage(folder / "weights")
+    assert sealed.damage(folder) == DAMAGED
+    assert sealed.fault(folder) == ""
+
+
+def test_each_of_several_readers_reads_a_share_and_together_they_read_all(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    damage(folder / "weights")
+    assert [sealed.damage(folder, reader, 3) for reader in range(3)] == ["", DAMAGED, ""]
+
+
+def test_a_file_that_cannot_be_read_is_damage(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    (folder / "part/0").unlink()
+    assert "it cannot be read ([Errno 2] No such file" in sealed.damage(folder)
+
+
+def test_a_damaged_newest_folder_is_named_and_the_one_before_is_taken(tmp_path: Path) -> None:
+    wanted, newest = whole(tmp_path, 1), whole(tmp_path, 2)
+    damage(newest / "weights")
+    warnings: list[str] = []
+    assert sealed.latest(tmp_path, warnings.append) == wanted
+    assert warnings == [f"skipped {newest}: {DAMAGED}"]
+
+
+def test_a_folder_that_was_found_damaged_takes_nobody_s_place_and_is_not_read_again(tmp_path: Path) -> None:
+    folders = [whole(tmp_path, number) for number in (1, 2, 3)]
+    damage(folders[2] / "weights")
+    sealed.latest(tmp_path, lambda _: None)
+    sealed.prune(tmp_path, 1)
+    assert sorted(tmp_path.iterdir()) == folders[1:]
+    assert sealed.fault(folders[2]) == DAMAGED
+
+
+def test_a_seal_from_before_there_were_checksums_vouches_for_sizes(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    sealed.write_json(folder / sealed.SEAL, {"files": {"part/0": 10, "weights": 100}})
+    assert sealed.latest(tmp_path, unheard) == folder
+    (folder / "weights").write_bytes(bytes(99))
+    assert sealed.fault(folder) == "weights is missing or was cut short"
 
 
 def test_prune_keeps_the_newest_whole_folders(tmp_path: Path) -> None:

@@ -117,6 +117,14 @@ def job(count: int, servers: int = 0, evaluated: bool = False) -> dict[str, Any]
     return {"workerPoolSpecs": pools, "baseOutputDirectory": {"outputUriPrefix": "gs://b/run"}}
 
 
+def damage(file: Path) -> None:
+    """Invert 64 bytes in the middle of a file, whose size stays."""
+    content = bytearray(file.read_bytes())
+    middle = slice(len(content) // 2 - 32, len(content) // 2 + 32)
+    content[middle] = bytes(255 - byte for byte in content[middle])
+    file.write_bytes(content)
+
+
 def processes(*words: str) -> list[int]:
     """The processes of this machine whose environment or command line has all these words (Linux)."""
     found = []

@@ -1,17 +1,25 @@
 """Folders that are whole or not at all.
 
-A folder is written first and sealed last: the seal lists every file with its size. Object stores, also
+A folder is written first and sealed last: the seal lists every file with its size and checksum. Object stores, also
 when mounted under /gcs, rename no folder in one step, so a last small file is what makes it count.
+
+Sizes are compared wherever a folder is listed. Checksums take a read of every byte, so only who trains on, scores or
+exports what is in a folder compares them, with `damage`. They are CRC-32, which tell of accidents and not of forgery:
+the standard library has nothing faster (measured in November 2026, one core: 4 to 6 GB/s; SHA-256 1.8, BLAKE2b 1).
 """
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 SEAL = "sealed.json"
 BEST = "best.json"  # beside the folders; marks one of them
+READERS = 8  # files that are read at once: a mounted bucket serves several faster than one
+CHUNK = 2**20  # bytes of each that are in memory
 
 
 def begin(folder: Path) -> None:
@@ -20,15 +28,25 @@ def begin(folder: Path) -> None:
     folder.mkdir(parents=True)
 
 
-def seal(folder: Path) -> None:
-    """Say that the folder is whole."""
-    write_json(folder / SEAL, {"files": _sizes(folder)})
+def seal(folder: Path, known: Mapping[str, int] = {}) -> None:
+    """Say that the folder is whole.
+
+    Args:
+        known: checksums by file name, of what was written; all other files are read again.
+    """
+    sizes = _sizes(folder)
+    read = _checksums(folder, [name for name in sizes if name not in known])
+    sums = {name: read[name] if name in read else known[name] for name in sizes}
+    write_json(folder / SEAL, {"files": sizes, "crc32": sums})
 
 
 def fault(folder: Path) -> str:
-    """Why the folder is not whole; empty if it is."""
+    """Why the folder is not whole, as far as sizes tell; empty if it is."""
     try:
-        files = json.loads((folder / SEAL).read_text())["files"].items()
+        content = json.loads((folder / SEAL).read_text())
+        if "damage" in content:
+            return str(content["damage"])
+        files = content["files"].items()
     except FileNotFoundError:
         return "it was never finished"
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -36,6 +54,34 @@ def fault(folder: Path) -> str:
     sizes = _sizes(folder)
     changed = sorted(name for name, size in files if sizes.get(name) != size)
     return f"{changed[0]} is missing or was cut short" if changed else ""
+
+
+def damage(folder: Path, reader: int = 0, readers: int = 1) -> str:
+    """Why the files are not what was sealed; empty if they are. Reads this reader's share of the files.
+
+    A seal from before there were checksums vouches for sizes alone: a long run must not start anew for that.
+    """
+    try:
+        sealed = json.loads((folder / SEAL).read_text()).get("crc32", {})
+        share = sorted(sealed)[reader::readers]
+        found = _checksums(folder, share)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        return f"it cannot be read ({error})"
+    changed = [name for name in share if found[name] != sealed[name]]
+    return f"{changed[0]} is damaged: its content is not what was saved" if changed else ""
+
+
+def condemn(folder: Path, problem: str) -> None:
+    """Break the seal of a folder whose damage was found: it counts no more, and nobody reads it again to find out."""
+    write_json(folder / SEAL, {"damage": problem})
+
+
+def checksum(file: Path) -> int:
+    value = 0
+    with file.open("rb", buffering=0) as stream:
+        while chunk := stream.read(CHUNK):
+            value = zlib.crc32(chunk, value)
+    return value
 
 
 def numbered(root: Path, number: int) -> Path:
@@ -47,12 +93,26 @@ def oldest_first(root: Path) -> list[Path]:
     return _newest_first(root)[::-1]
 
 
-def latest(root: Path, warn: Callable[[str], None]) -> Path | None:
-    """The newest whole folder; each broken one that is newer is named in a warning."""
+def whole(root: Path, warn: Callable[[str], None]) -> Iterator[Path]:
+    """The whole folders, as far as sizes tell, newest first; each broken one on the way is named in a warning."""
     for folder in _newest_first(root):
         problem = fault(folder)
+        if problem:
+            warn(f"skipped {folder}: {problem}")
+        else:
+            yield folder
+
+
+def latest(root: Path, warn: Callable[[str], None]) -> Path | None:
+    """The newest folder that is whole and undamaged; each one that is newer is named in a warning.
+
+    For one process alone that is about to go on from there: it condemns what it finds damaged.
+    """
+    for folder in whole(root, warn):
+        problem = damage(folder)
         if not problem:
             return folder
+        condemn(folder, problem)
         warn(f"skipped {folder}: {problem}")
     return None
 
@@ -97,3 +157,8 @@ def _newest_first(root: Path) -> list[Path]:
 def _sizes(folder: Path) -> dict[str, int]:
     files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(SEAL))
     return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(files)}
+
+
+def _checksums(folder: Path, names: Sequence[str]) -> dict[str, int]:
+    with ThreadPoolExecutor(READERS) as pool:
+        return dict(zip(names, pool.map(checksum, (folder / name for name in names)), strict=True))

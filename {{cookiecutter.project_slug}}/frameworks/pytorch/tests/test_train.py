@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.training import Run, eventually, processes, started, train
+from tests.training import Run, damage, eventually, processes, started, train
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 STEPS = ("--steps", "50")
@@ -29,8 +29,8 @@ def weights(run: Run) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Two processes, 50 steps."""
-    return train(tmp_path_factory.mktemp("pair"), 2, *STEPS)
+    """Two processes, 50 steps, and a checkpoint before the last."""
+    return train(tmp_path_factory.mktemp("pair"), 2, *STEPS, "--checkpoint-every", "45")
 
 
 @pytest.mark.slow
@@ -97,6 +97,20 @@ def test_a_killed_worker_ends_the_job_and_the_next_run_resumes_bit_for_bit(pair:
     expected = weights(pair)
     assert all(torch.equal(value, expected[name]) for name, value in weights(resumed).items())
     assert resumed.losses == pair.losses[-len(resumed.losses) :]
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_named_and_the_next_run_resumes_bit_for_bit_from_the_one_before(
+    pair: Run, tmp_path: Path
+) -> None:
+    checkpoints = shutil.copytree(pair.output_folder / "checkpoints", tmp_path / ".vertex/gcs/b/run/checkpoints")
+    file = max((checkpoints / "step-000000050").glob("*.distcp"))  # the second process has written it
+    damage(file)
+    resumed = train(tmp_path, 2, *STEPS)
+    assert f"step-000000050: {file.name} is damaged: its content is not what was saved" in resumed.output
+    assert "resumed at step 45" in resumed.output
+    expected = weights(pair)
+    assert all(torch.equal(value, expected[name]) for name, value in weights(resumed).items())
 
 
 @linux

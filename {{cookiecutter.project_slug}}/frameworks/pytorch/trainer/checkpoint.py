@@ -1,13 +1,20 @@
 """The state of a run, saved whole or not at all by all processes together."""
 
+import io
+import os
 import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn, optim
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from trainer import sealed
@@ -35,11 +42,35 @@ def save(state: State, root: Path, keep: int, world: World) -> None:
         sealed.begin(folder)
     world.wait()
     model, optimizer = get_state_dict(state.model, state.optimizer, options=BY_NAME)
-    state_dict_saver.save({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
+    writer, files = FileSystemWriter(folder), SummedFiles()
+    writer.fs = files
+    state_dict_saver.save({"model": model, "optimizer": optimizer}, storage_writer=writer)
+    of_each = world.gather(files.checksums)
     if world.is_chief:
-        sealed.seal(folder)
+        sealed.seal(folder, {name: checksum for one in of_each for name, checksum in one.items()})
         sealed.prune(root, keep)
         say(f"saved {folder}")
+
+
+class SummedFiles(FileSystem):
+    """The files that a process writes; summed up on the way, as a bucket may take long to give them back."""
+
+    def __init__(self) -> None:
+        self.checksums: dict[str, int] = {}  # by file name
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+        with SummedStream(io.FileIO(path, mode)) as stream:
+            yield stream
+        self.checksums[Path(path).name] = stream.checksum
+
+
+class SummedStream(io.BufferedWriter):
+    checksum = 0
+
+    def write(self, data: Any, /) -> int:
+        self.checksum = zlib.crc32(data, self.checksum)
+        return super().write(data)
 
 
 def restore(state: State, root: Path, world: World) -> None:
@@ -48,12 +79,9 @@ def restore(state: State, root: Path, world: World) -> None:
     Raises:
         TrainerError: the checkpoint is of another model.
     """
-    # The chief chooses for all: the others' view of a mounted bucket may be older.
-    newest = sealed.latest(root, warn) if world.is_chief else None
-    step = int(world.sum(torch.tensor(sealed.number(newest) if newest else 0, device=world.device)))
-    if step == 0:
+    folder = newest(root, world)
+    if folder is None:
         return
-    folder = sealed.numbered(root, step)
     model, optimizer = get_state_dict(state.model, state.optimizer, options=BY_NAME)
     try:
         state_dict_loader.load({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
@@ -63,9 +91,30 @@ def restore(state: State, root: Path, world: World) -> None:
             "use the flags it was saved with, or another output folder"
         ) from None
     set_state_dict(state.model, state.optimizer, model_state_dict=model, optim_state_dict=optimizer, options=BY_NAME)
-    state.step = step
+    state.step = sealed.number(folder)
     if world.is_chief:
         say(f"resumed at step {state.step} from {folder}")
+
+
+def newest(root: Path, world: World) -> Path | None:
+    """The newest checkpoint that is whole and undamaged; each process reads its share of the files to find out.
+
+    The chief alone might read for longer than the others wait for it.
+    """
+    # The chief chooses for all: the others' view of a mounted bucket may be older.
+    folders = sealed.whole(root, warn) if world.is_chief else iter(())
+    while True:
+        candidate = next(folders, None)
+        step = int(world.sum(torch.tensor(sealed.number(candidate) if candidate else 0, device=world.device)))
+        if step == 0:
+            return None
+        folder = sealed.numbered(root, step)
+        problems = [one for one in world.gather(sealed.damage(folder, world.rank, world.size)) if one]
+        if not problems:
+            return folder
+        if world.is_chief:
+            sealed.condemn(folder, problems[0])
+            warn(f"skipped {folder}: {problems[0]}")
 
 
 def read_model(net: nn.Module, folder: Path) -> None:

@@ -93,6 +93,12 @@ class World:
         dist.all_reduce(values)
         return values
 
+    def gather(self, value: Any) -> list[Any]:
+        """What each process has, on each of them, by rank. Every process must call it."""
+        values = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
     def wait(self) -> None:
         """Return when every process is here."""
         dist.barrier()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.training import Run, eventually, processes, signal_trainer, train
+from tests.training import Run, damage, eventually, processes, signal_trainer, train
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 STEPS = ("--steps", "50")
@@ -23,8 +23,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Two processes, 50 steps."""
-    return train(tmp_path_factory.mktemp("pair"), 2, *STEPS)
+    """Two processes, 50 steps, and a checkpoint before the last."""
+    return train(tmp_path_factory.mktemp("pair"), 2, *STEPS, "--checkpoint-every", "45")
 
 
 def weights(run: Run) -> list[np.ndarray]:
@@ -77,6 +77,18 @@ def test_a_killed_worker_ends_the_job_and_the_next_run_resumes(pair: Run, tmp_pa
 
     resumed = train(tmp_path, 2, *flags)
     assert any("resumed at step" in report["message"] for report in resumed.reports)
+    for ours, theirs in zip(weights(resumed), weights(pair), strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_named_and_the_next_run_resumes_from_the_one_before(pair: Run, tmp_path: Path) -> None:
+    checkpoints = shutil.copytree(pair.output_folder / "checkpoints", tmp_path / ".vertex/gcs/b/run/checkpoints")
+    (file,) = (checkpoints / "step-000000050").glob("*.data-*")
+    damage(file)
+    resumed = train(tmp_path, 2, *STEPS)
+    assert f"step-000000050: {file.name} is damaged: its content is not what was saved" in resumed.output
+    assert "resumed at step 45" in resumed.output
     for ours, theirs in zip(weights(resumed), weights(pair), strict=True):
         assert ours == pytest.approx(theirs, abs=1e-6)
 
