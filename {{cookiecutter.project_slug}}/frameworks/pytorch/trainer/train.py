@@ -11,6 +11,7 @@ from trainer import checkpoint, export, horovod, loss, meshes, model, processes,
 from trainer.checkpoint import State
 from trainer.config import Config, learning_rate
 from trainer.data import Batch, Dataset, heldout_batches, train_batches
+from trainer.errors import TrainerError
 from trainer.meshes import Mesh
 from trainer.processes import World
 from trainer.storage import Storage
@@ -54,12 +55,21 @@ def train_and_export(config: Config, storage: Storage, shards: Path, world: Worl
     checkpoint.restore(state, storage.checkpoints, world)
     accuracy = train(config, storage, Dataset(shards, "train"), heldout, spread, state, world)
     if world.is_chief:
-        # From the checkpoint: there, whatever the strategy, the model is whole.
-        whole = new_model(config, image)
-        checkpoint.read_model(whole, sealed.numbered(storage.checkpoints, state.step))
-        images = torch.from_numpy(heldout.batch(range(min(len(heldout), 32))).images)
-        export.export(whole, images, storage.model)
-        telemetry.say(f"accuracy {accuracy:.4f}; model in {storage.model}", accuracy=accuracy)
+        finish(config, storage, sealed.numbered(storage.checkpoints, state.step), heldout, accuracy)
+
+
+def finish(config: Config, storage: Storage, folder: Path, heldout: Dataset, accuracy: float) -> None:
+    """Export the model from the last checkpoint: there, whatever the strategy, it is whole.
+
+    Raises:
+        TrainerError: the checkpoint is damaged.
+    """
+    if problem := sealed.damage(folder):
+        raise TrainerError(f"{folder} is not exported: {problem}; run again, and it resumes from the one before")
+    net = new_model(config, heldout[0].image.shape)
+    checkpoint.read_model(net, folder)
+    export.export(net, torch.from_numpy(heldout.batch(range(min(len(heldout), 32))).images), storage.model)
+    telemetry.say(f"accuracy {accuracy:.4f}; model in {storage.model}", accuracy=accuracy)
 
 
 def new_model(config: Config, image: Image) -> nn.Module:
