@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.test_sealed import whole
-from tests.training import DEADLINE, PROJECT, Run, eventually, train
+from tests.training import DEADLINE, PROJECT, Run, damage, eventually, train
 from trainer import data, evaluator, sealed
 from trainer.config import Config, parse
 from trainer.errors import TrainerError
@@ -138,6 +138,17 @@ def test_a_whole_checkpoint_that_cannot_be_read_is_an_error_after_some_attempts(
     with pytest.raises(OSError, match="stale"):
         one.follow(10)
     assert one.asked == [10] * evaluator.ATTEMPTS
+
+
+def test_a_damaged_checkpoint_is_named_and_never_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole(tmp_path, 10)
+    damaged = whole(tmp_path, 20)
+    damage(damaged / "weights")
+    one = Following(tmp_path)
+    one.follow(20)
+    assert one.asked == [10]
+    assert one.best["step"] == 10
+    assert f"skipped {damaged}: weights is damaged" in capsys.readouterr().out
 
 
 def test_no_checkpoint_for_too_long_ends_it_with_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
 from trainer import sealed
@@ -52,7 +52,9 @@ def follow(config: Config, root: Path, score: Score, report: Report) -> None:
     progress = time.monotonic()
     while True:
         mark_best(root, results)
-        folder = next_checkpoint(root, results)
+        given_up = {sealed.number(folder) for folder, count in attempts.items() if count == ATTEMPTS}
+        done = given_up | results.keys()
+        folder = next_checkpoint(root, done)
         if folder:
             metrics = _attempt(score, folder, attempts)
             if metrics:
@@ -61,8 +63,8 @@ def follow(config: Config, root: Path, score: Score, report: Report) -> None:
                 report(sealed.number(folder), metrics)
                 progress = time.monotonic()
                 continue
-        elif max(results, default=0) >= config.steps:
-            say(f"evaluated the last checkpoint; the best one is {sealed.marked(root)}")
+        elif max(done, default=0) >= config.steps:
+            say(f"that was the last checkpoint; the best one is {sealed.marked(root)}")
             return
         if time.monotonic() - progress > config.evaluator_timeout:
             limit = f"{config.evaluator_timeout:g} s (--evaluator-timeout)"
@@ -71,9 +73,9 @@ def follow(config: Config, root: Path, score: Score, report: Report) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def next_checkpoint(root: Path, results: dict[int, Metrics]) -> Path | None:
-    """The oldest whole checkpoint without a result."""
-    waiting = (folder for folder in sealed.oldest_first(root) if sealed.number(folder) not in results)
+def next_checkpoint(root: Path, done: Container[int]) -> Path | None:
+    """The oldest whole checkpoint whose step is not done."""
+    waiting = (folder for folder in sealed.oldest_first(root) if sealed.number(folder) not in done)
     return next((folder for folder in waiting if not sealed.fault(folder)), None)
 
 
@@ -103,18 +105,23 @@ def _write_results(root: Path, results: dict[int, Metrics]) -> None:
 
 
 def _attempt(score: Score, folder: Path, attempts: Counter[Path]) -> Metrics | None:
-    """The checkpoint's metrics; none if it was removed meanwhile, or is worth another attempt."""
+    """The checkpoint's metrics; none if it was removed meanwhile, is damaged, or is worth another attempt."""
+    attempts[folder] += 1
+    problem = sealed.damage(folder)
     try:
-        return score(folder)
+        if not problem:
+            return score(folder)
     except Exception as error:  # what a file that vanishes looks like, each framework says in its own way
-        attempts[folder] += 1
-        if sealed.fault(folder):
-            warn(f"skipped {folder}: it was removed while it was read")
-        elif attempts[folder] < ATTEMPTS:
-            warn(f"{folder} cannot be read ({str(error).partition(chr(10))[0]}); trying again")
-        else:
+        if attempts[folder] == ATTEMPTS and not sealed.fault(folder):
             raise
-        return None
+        problem = str(error).partition("\n")[0]
+    if sealed.fault(folder):
+        warn(f"skipped {folder}: it was removed while it was read")
+    elif attempts[folder] < ATTEMPTS:
+        warn(f"{folder} cannot be read ({problem}); trying again")
+    else:
+        warn(f"skipped {folder}: {problem}")
+    return None
 
 
 def _quality(metrics: Metrics) -> tuple[float, float]:
