@@ -97,6 +97,7 @@ def bench(session: nox.Session) -> None:
             # The rival only; without its dependency on a second TensorFlow.
             session.run(python, "-m", "pip", "install", "-q", "--no-deps", "tf_keras==2.21.0", external=True)
         session.run(python, "benchmarks/commands.py", str(project), external=True)
+        session.run(python, "benchmarks/checksum.py", str(project), external=True)
         session.run(python, "benchmarks/start.py", framework, str(project), external=True)
         session.run(python, "benchmarks/step.py", framework, str(project), external=True)
         if framework == "pytorch":
