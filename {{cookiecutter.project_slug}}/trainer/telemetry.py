@@ -24,6 +24,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from trainer.storage import Trial
+from trainer.writable import writing
 
 Values = Mapping[str, float]
 
@@ -54,15 +55,19 @@ class TensorBoard:
     """Scalars, one curve a name."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._writer = EventFileWriter(str(folder))
+        self._folder = folder
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._writer = EventFileWriter(str(folder))
 
     def write(self, step: int, values: Values) -> None:
         scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
+        with writing(self._folder):
+            self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
 
     def close(self) -> None:
-        self._writer.close()
+        with writing(self._folder):
+            self._writer.close()
 
 
 class JsonLines:
@@ -110,7 +115,8 @@ class MetricFile:
     """
 
     def __init__(self, trial: Trial) -> None:
-        trial.metric_file.parent.mkdir(parents=True, exist_ok=True)
+        with writing(trial.metric_file):
+            trial.metric_file.parent.mkdir(parents=True, exist_ok=True)
         self._trial = trial
         self._lines: deque[str] = deque(maxlen=100)
 
@@ -121,7 +127,8 @@ class MetricFile:
             entry |= {name: str(float(value)), "global_step": str(step)}
             self._lines.append(json.dumps(entry, sort_keys=True) + "\n")
         if heldout:
-            self._trial.metric_file.write_text("".join(self._lines), encoding="utf-8")
+            with writing(self._trial.metric_file):
+                self._trial.metric_file.write_text("".join(self._lines), encoding="utf-8")
 
     def close(self) -> None:
         pass

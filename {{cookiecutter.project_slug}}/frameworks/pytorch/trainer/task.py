@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from trainer import cluster as clusters
 from trainer import config as configs
-from trainer import data, description, evaluator, rollcall
+from trainer import data, description, evaluator, rollcall, writable
 from trainer import storage as storages
 from trainer.cluster import Cluster
 from trainer.config import Config
@@ -40,9 +40,17 @@ def describe(config: Config, storage: Storage) -> None:
     print(sizing.describe(config, image).to_json())
 
 
+def places(cluster: Cluster) -> tuple[str, ...]:
+    """What this replica writes: every process saves its part of a checkpoint."""
+    if cluster.evaluates:
+        return writable.EVALUATOR
+    return writable.CHIEF if cluster.rank == 0 else writable.WORKER
+
+
 def run(config: Config, cluster: Cluster, storage: Storage) -> None:
     """This replica's part."""
     patience = config.rollcall_timeout or (60 if storage.emulated else 600)
+    writable.require(storage, places(cluster))
     with data.shards(config.data, storage) as shards:
         if cluster.evaluates:
             from trainer import scoring

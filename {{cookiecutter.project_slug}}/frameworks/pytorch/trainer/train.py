@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn, optim
+from torch.distributed.checkpoint.api import CheckpointException
 
-from trainer import checkpoint, export, horovod, loss, meshes, model, processes, sealed, strategy, telemetry
+from trainer import checkpoint, export, horovod, loss, meshes, model, processes, sealed, strategy, telemetry, writable
 from trainer.checkpoint import State
 from trainer.config import Config, learning_rate
 from trainer.data import Batch, Dataset, heldout_batches, train_batches
@@ -68,7 +69,9 @@ def finish(config: Config, storage: Storage, folder: Path, heldout: Dataset, acc
         raise TrainerError(f"{folder} is not exported: {problem}; run again, and it resumes from the one before")
     net = new_model(config, heldout[0].image.shape)
     checkpoint.read_model(net, folder)
-    export.export(net, torch.from_numpy(heldout.batch(range(min(len(heldout), 32))).images), storage.model)
+    images = torch.from_numpy(heldout.batch(range(min(len(heldout), 32))).images)
+    with writable.writing(storage.model):
+        export.export(net, images, storage.model)
     telemetry.say(f"accuracy {accuracy:.4f}; model in {storage.model}", accuracy=accuracy)
 
 
@@ -110,12 +113,22 @@ def train(
                 totals.zero_()
             with reports.pause():
                 if due(config.checkpoint_every, state, config):
-                    checkpoint.save(state, storage.checkpoints, config.keep, world)
+                    save(config, storage, state, world)
                 if due(config.evaluate_every, state, config) and state.step < config.steps:
                     reports.evaluation(state.step, evaluate(config, heldout, state.model, spread, world))
         final = evaluate(config, heldout, state.model, spread, world)
         reports.evaluation(state.step, final)
     return final["accuracy"]
+
+
+def save(config: Config, storage: Storage, state: State, world: World) -> None:
+    """A checkpoint of this step; raises TrainerError if it cannot be written. Every process must call it."""
+    with writable.writing(storage.checkpoints):
+        try:
+            checkpoint.save(state, storage.checkpoints, config.keep, world)
+        except CheckpointException as error:  # every process learns what happened in one of them
+            cause, _ = next(iter(error.failures.values()))
+            raise cause if isinstance(cause, OSError) else OSError(checkpoint.first_cause(error)) from None
 
 
 def due(every: int, state: State, config: Config) -> bool:

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from trainer import cluster as clusters
 from trainer import config as configs
-from trainer import data, description, rollcall
+from trainer import data, description, rollcall, writable
 from trainer import storage as storages
 from trainer.cluster import Cluster, Node
 from trainer.config import Config
@@ -38,6 +38,7 @@ def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
         cluster = clusters.from_env(environ)
         # TensorFlow must not see TF_CONFIG: it may list reducers, for which it would wait in silence.
         environ.pop("TF_CONFIG", None)
+        writable.require(storage, places(cluster))
         if cluster.evaluates:
             from trainer import evaluator, scoring
 
@@ -50,6 +51,13 @@ def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
         say(str(error), "ERROR")
         return error.exit_code
     return 0
+
+
+def places(cluster: Cluster) -> tuple[str, ...]:
+    """What this replica writes: of those that train only the chief does."""
+    if cluster.evaluates:
+        return writable.EVALUATOR
+    return writable.CHIEF if cluster.name == cluster.chief.name else ()
 
 
 def servers(config: Config, cluster: Cluster) -> tuple[Node, ...]:

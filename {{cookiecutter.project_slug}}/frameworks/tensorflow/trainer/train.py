@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import checkpoint, export, model, placement, strategy, telemetry
+from trainer import checkpoint, export, model, placement, strategy, telemetry, writable
 from trainer.checkpoint import State
 from trainer.cluster import Cluster
 from trainer.config import Config, learning_rate
@@ -21,6 +21,8 @@ from trainer.telemetry import Telemetry
 
 Totals: TypeAlias = tf.Tensor  # sums over samples of loss, correct answers and samples, shape (3,)
 SUM = tf.distribute.ReduceOp.SUM
+# What TensorFlow makes of a full disk, and of a folder that belongs to somebody else.
+FILE_ERRORS = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
 
 
 def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> None:
@@ -46,7 +48,8 @@ def finish(config: Config, storage: Storage, state: State, heldout: Dataset, acc
     keras.config.set_dtype_policy("float32")
     plain = new_model(config, heldout[0].image.shape)
     plain.set_weights(state.model.get_weights())
-    export.export(plain, heldout.batch(range(min(len(heldout), 32))).images, storage.model)
+    with writable.writing(storage.model):
+        export.export(plain, heldout.batch(range(min(len(heldout), 32))).images, storage.model)
     telemetry.say(f"accuracy {accuracy:.4f}; model in {storage.model}", accuracy=accuracy)
 
 
@@ -100,7 +103,8 @@ def train(
             totals = tf.zeros(3)
         with reports.pause():
             if due(config.checkpoint_every, state.step, config):
-                checkpoint.save(state, storage.checkpoints, config.keep, world)
+                with writable.writing(storage.checkpoints, *FILE_ERRORS):
+                    checkpoint.save(state, storage.checkpoints, config.keep, world)
             if due(config.evaluate_every, state.step, config) and state.step < config.steps:
                 reports.evaluation(state.step, evaluate())
     final = evaluate()

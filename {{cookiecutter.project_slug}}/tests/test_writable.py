@@ -1,0 +1,138 @@
+"""Places that cannot be written, with real folders, real users and a disk that is really full."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.training import PROJECT
+from trainer import writable
+from trainer.errors import TrainerError
+from trainer.storage import Storage, Trial, from_env
+
+NOBODY = 65534
+OUTPUTS = {"AIP_MODEL_DIR": "run/model", "AIP_CHECKPOINT_DIR": "run/checkpoints", "AIP_TENSORBOARD_LOG_DIR": "run/logs"}
+# The imports come first: the interpreter's own files may be out of that user's reach.
+AS_NOBODY = f"""
+import os, sys
+from trainer import task
+os.setgroups([]), os.setgid({NOBODY}), os.setuid({NOBODY})
+sys.exit(task.main(sys.argv[1:], os.environ))
+"""
+FULL_DISK = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=1m none "$0" && exec "$@"')
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user, and mount a disk")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder of root's that everybody may read; pytest's own are closed to others."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def storage(folder: Path, trial: Trial | None = None) -> Storage:
+    return Storage(folder / "run/model", folder / "run/checkpoints", folder / "run/logs", folder, trial)
+
+
+def contents(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*"))
+
+
+def run(folder: Path, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    paths = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
+    outputs = {name: str(folder / path) for name, path in OUTPUTS.items()}
+    return subprocess.run(
+        words, env={**paths, **outputs, **env}, cwd=folder, capture_output=True, text=True, timeout=150
+    )
+
+
+def test_what_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "run/logs").mkdir(parents=True)
+    (tmp_path / "metrics").write_text("earlier")
+    for trial in (None, Trial("1", tmp_path / "metrics"), Trial("1", tmp_path / "new/metrics")):
+        before = contents(tmp_path)
+        writable.require(storage(tmp_path, trial), writable.CHIEF)
+        assert contents(tmp_path) == before
+    assert (tmp_path / "metrics").read_text() == "earlier"
+
+
+def test_a_file_in_the_way_of_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("not a folder")
+    with pytest.raises(TrainerError) as told:
+        writable.require(storage(tmp_path), ("model",))
+    assert str(told.value) == (
+        f"model: {tmp_path}/run/model cannot be written (Not a directory: {tmp_path}/run); "
+        "a file is in the way: remove it, or choose another output folder"
+    )
+
+
+def test_a_bucket_that_is_not_mounted_is_no_folder_to_make() -> None:
+    with pytest.raises(TrainerError, match="No such file or directory: /gcs/no-such-bucket-0"):
+        writable.require(from_env({"AIP_CHECKPOINT_DIR": "gs://no-such-bucket-0/run"}), writable.WORKER)
+
+
+def test_a_replica_answers_only_for_what_it_writes(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/model").write_text("not a folder")
+    writable.require(storage(tmp_path), writable.WORKER)
+    writable.require(storage(tmp_path), writable.EVALUATOR)
+    with pytest.raises(TrainerError, match=r"^model: .*/run/model cannot be written"):
+        writable.require(storage(tmp_path), writable.CHIEF)
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    with (
+        pytest.raises(TrainerError, match=f"^{tmp_path} cannot be written .No space left on device.; make space there"),
+        writable.writing(tmp_path),
+        open("/dev/full", "w") as file,
+    ):
+        file.write("x")
+
+
+@as_root
+def test_before_it_waits_for_anybody_the_chief_names_every_place_that_is_not_its_users(place: Path) -> None:
+    cluster = {"cluster": {"workerpool0": ["a:1"], "workerpool1": ["b:1"]}, "task": {"type": "workerpool0", "index": 0}}
+    tuning = {"CLOUD_ML_TRIAL_ID": "1", "CLOUD_ML_HP_METRIC_FILE": str(place / "metrics")}
+    done = run(place, sys.executable, "-c", AS_NOBODY, CLUSTER_SPEC=json.dumps(cluster), **tuning)
+    lines = json.loads(done.stdout)["message"].splitlines()
+    assert (done.returncode, done.stderr, contents(place)) == (1, "", [])
+    why = f"cannot be written (Permission denied: {place}, as user {NOBODY}); run as root, as the image does, or"
+    kinds = {"model": "run/model", "checkpoints": "run/checkpoints", "logs": "run/logs", "metric file": "metrics"}
+    assert [line.partition(why)[0] for line in lines] == [f"{kind}: {place / path} " for kind, path in kinds.items()]
+
+
+@as_root
+def test_a_trial_whose_metric_file_is_anothers_ends_before_it_trains(place: Path) -> None:
+    (place / "run").mkdir(mode=0o777)
+    (place / "run").chmod(0o777)
+    (place / "metrics").write_text("")
+    metrics = str(place / "metrics")
+    done = run(place, sys.executable, "-c", AS_NOBODY, CLOUD_ML_HP_METRIC_FILE=metrics)
+    assert json.loads(done.stdout)["message"] == (
+        f"metric file: {metrics} cannot be written (Permission denied: {metrics}, as user {NOBODY}); "
+        "run as root, as the image does, or let this user write there"
+    )
+    assert (done.returncode, done.stderr, contents(place / "run")) == (1, "", [])
+
+
+@as_root
+@pytest.mark.slow
+def test_a_disk_that_fills_up_during_the_training_is_one_sentence(place: Path) -> None:
+    (place / "run").mkdir()
+    if subprocess.run([*FULL_DISK, str(place / "run"), "true"], capture_output=True).returncode != 0:
+        pytest.skip("this machine lets nobody mount a disk")
+    train = (sys.executable, "-m", "trainer.task", "--steps", "2", "--warmup", "1")
+    done = run(place, *FULL_DISK, str(place / "run"), *train)
+    said = [json.loads(line)["message"] for line in done.stdout.splitlines() if line.startswith("{")]
+    assert done.returncode == 1, done.stderr
+    assert any(f"{place}/run/checkpoints cannot be written (" in line and "make space there" in line for line in said)
+    assert "Traceback" not in done.stdout + done.stderr
