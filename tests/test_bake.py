@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from conftest import PROJECT, ROOT, bake, cookiecutter
 
@@ -137,6 +140,50 @@ def test_the_package_runs_in_the_newest_image_that_google_lists(project: Path) -
     assert package["packageUris"] == [
         "gs://my-project-training/distributed-training/packages/distributed_training-0.1.0.tar.gz"
     ]
+
+
+def requirements(project: Path) -> dict[str, Requirement]:
+    """What the image installs with CUDA, by name."""
+    lines = (project / "requirements/cuda.txt").read_text(encoding="utf-8").splitlines()
+    wanted = [Requirement(line) for line in lines if not line.startswith(("#", "--"))]
+    return {one.name: one for one in wanted}
+
+
+def test_the_image_has_code_for_the_gpus_of_its_machine(project: Path, request: pytest.FixtureRequest) -> None:
+    accelerator = QUESTIONS["_machines"][request.node.callspec.params["project"][1]]["accelerator"]
+    dropped = yaml.safe_load((project / "launch/machines.yaml").read_text(encoding="utf-8"))["cuda_dropped"]
+    text = (project / "Dockerfile").read_text(encoding="utf-8")
+    (cuda,) = re.findall(r'^LABEL cuda="([0-9]+[.][0-9]+)"$', text, re.MULTILINE)
+    assert re.search(rf"^ARG BASE_IMAGE=nvidia/cuda:{cuda}[.][0-9]+-base-ubuntu24.04$", text, re.MULTILINE)
+    assert not [version for version, kinds in dropped.items() if accelerator in kinds and float(cuda) >= version]
+
+
+def test_pip_takes_the_pytorch_of_that_cuda_and_no_other(tmp_path: Path) -> None:
+    for machine in MACHINES:
+        project = bake(tmp_path / machine, worker_machine=machine).project
+        text = (project / "Dockerfile").read_text(encoding="utf-8")
+        torch = requirements(project)["torch"].specifier
+        v100 = machine == "n1-highmem-96"
+        assert torch.contains("2.13.0+cu126")
+        assert torch.contains("2.13.0") != v100  # the ordinary wheel has this version, and CUDA 13
+        where = "--extra-index-url https://download.pytorch.org/whl/cu126"
+        assert (where in (project / "requirements/cuda.txt").read_text(encoding="utf-8").splitlines()) == v100
+        cuda = "12.6" if v100 else "13.0"
+        assert f"assert cuda == '{cuda}'" in text  # the build ends if the wheel is of another one
+        assert f"cuda-nvcc-{cuda.replace('.', '-')} cuda-cudart-dev-{cuda.replace('.', '-')}" in text
+        assert f"CUDA_HOME=/usr/local/cuda-{cuda} " in text
+
+
+def test_tensorflows_nccl_and_cudnn_do_not_move(tmp_path: Path) -> None:
+    wanted = requirements(bake(tmp_path, framework="tensorflow").project)
+    # What tensorflow[and-cuda] 2.21.0 asks for, by its metadata.
+    asked = {"nvidia-nccl-cu12": "<3.0,>=2.27.7", "nvidia-cudnn-cu12": "<10.0,>=9.3.0.75"}
+    for name, range in asked.items():
+        (pin,) = wanted[name].specifier
+        assert pin.operator == "=="
+        assert SpecifierSet(range).contains(pin.version)
+    assert Version("2.27") < Version(str(wanted["nvidia-nccl-cu12"].specifier).strip("=")) < Version("2.28")
+    assert Version(str(wanted["nvidia-cudnn-cu12"].specifier).strip("=")) < Version("9.11")  # has no code for V100
 
 
 def test_machines_whose_gpus_have_a_network_of_their_own_have_no_job_with_reducers(

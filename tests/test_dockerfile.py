@@ -34,7 +34,7 @@ def test_hadolint_finds_nothing(path: Path) -> None:
 
 def test_the_base_can_be_pinned_by_digest(path: Path) -> None:
     base = of(path, "ARG")[0]
-    assert re.fullmatch(r"BASE_IMAGE=nvidia/cuda:[0-9.]+-base-ubuntu[0-9.]+", base)
+    assert re.fullmatch(r"BASE_IMAGE=nvidia/cuda:([0-9.]+|{{cookiecutter.__cuda_release}})-base-ubuntu[0-9.]+", base)
     assert of(path, "FROM") == ["${BASE_IMAGE}"]
 
 
@@ -50,7 +50,7 @@ def test_reduction_server_is_installed_and_fast_socket_is_not(path: Path) -> Non
     assert not re.search(r"apt-get install [^&]*\bgoogle-fast-socket\b", text)
     assert "apt-get purge --yes google-fast-socket" in text
     # `launch check` reads this.
-    assert of(path, "LABEL") == ['reduction-server="google-reduction-server"']
+    assert 'reduction-server="google-reduction-server"' in of(path, "LABEL")
 
 
 def test_the_build_stops_if_nccl_is_too_old_for_reduction_server(path: Path) -> None:

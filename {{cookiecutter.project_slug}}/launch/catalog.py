@@ -94,6 +94,7 @@ class Catalog:
     accelerators: Mapping[str, Accelerator]
     regions: Mapping[str, tuple[str, ...]]  # the accelerators to train on; a region that is not listed has none
     retired_accelerators: Mapping[str, str]  # that the API still names, and what became of each
+    cuda_dropped: Mapping[int, tuple[str, ...]]  # CUDA's major version -> the accelerators it has no code for any more
     reduction_server_images: Mapping[str, str]  # by continent
     reducer_types: tuple[str, ...]  # machine types for reducers, the documented choice first
     prebuilt_registries: tuple[str, ...]
@@ -189,6 +190,7 @@ def standard() -> Catalog:
         accelerators=accelerators,
         regions={region: tuple(kinds) for region, kinds in facts["regions"].items()},
         retired_accelerators=facts["retired_accelerators"],
+        cuda_dropped={version: tuple(kinds) for version, kinds in facts["cuda_dropped"].items()},
         reduction_server_images=facts["reduction_server"]["images"],
         reducer_types=tuple(facts["reduction_server"]["candidates"]),
         prebuilt_registries=tuple(prebuilt["registries"]),

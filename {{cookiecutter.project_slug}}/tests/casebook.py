@@ -22,13 +22,14 @@ PROJECT = Project(
     date(2024, 1, 1),
     {"steps": 600, "learning_rate": 0.002, "global_batch": None, "data": "digits", "size": "tiny"},
     {"steps": ("int",), "learning_rate": ("float",), "size": ("tiny", "small")},
-    'LABEL reduction-server="google-reduction-server"\n',
+    'LABEL reduction-server="google-reduction-server"\nLABEL cuda="12.6"\n',
 )
 REDUCER_IMAGE = CATALOG.reduction_server_image("us-central1")
 PREBUILT = f"{CATALOG.prebuilt_registries[0]}/sklearn-cpu.1-6:latest"
 A100: Part = {"machineType": "a2-highgpu-8g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 8}
 H100: Part = {"machineType": "a3-highgpu-8g", "acceleratorType": "NVIDIA_H100_80GB", "acceleratorCount": 8}
 ONE_L4: Part = {"machineType": "g2-standard-8", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 1}
+ONE_V100: Part = {"machineType": "n1-standard-8", "acceleratorType": "NVIDIA_TESLA_V100", "acceleratorCount": 1}
 TWO_L4: Part = {"machineType": "g2-standard-24", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 2}
 CPU: Part = {"machineType": "n1-standard-8"}
 TPU: Part = {"machineType": "ct5lp-hightpu-1t", "tpuTopology": "1x1"}
@@ -455,6 +456,13 @@ CASES = [
         {P2: SERVERS | {"containerSpec": {"imageUri": "registry:80/ps:latest"}}},
         {P2: SERVERS | {"containerSpec": {"imageUri": f"registry:80/ps@sha256:{'0' * 64}"}}},
         ("workerPoolSpecs[2].containerSpec.imageUri",),
+    ),
+    Case(
+        "image-cuda",
+        alone(ONE_V100),
+        alone(ONE_V100),
+        ("workerPoolSpecs[0].containerSpec.imageUri", "built with CUDA 13.0", "no code for NVIDIA_TESLA_V100", "12.6"),
+        project=replace(PROJECT, dockerfile=PROJECT.dockerfile.replace("12.6", "13.0")),
     ),
     Case(
         "prebuilt-unknown",

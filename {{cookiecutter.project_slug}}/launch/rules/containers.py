@@ -11,6 +11,7 @@ from launch.spec import Job, Pool
 
 RESTRICTED = "/vertex-ai-restricted/"  # where the reduction server is
 NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+CUDA = re.compile(r'^LABEL\s(?:.*\\\n)*.*\bcuda="?([0-9]+)([0-9.]*)', re.MULTILINE)
 IMAGE = {"containerSpec": "containerSpec.imageUri", "pythonPackageSpec": "pythonPackageSpec.executorImageUri"}
 
 
@@ -102,6 +103,26 @@ def image_fixed(job: Job, given: Given) -> Problems:
         if not (googles or "@" in image) and _tag(image) in ("", "latest"):
             fault = "the tag latest means another image after every push"
             yield image_at(pool), fault, "give it a tag of its own, such as :1, or best a digest"
+
+
+@rule(
+    "image-cuda",
+    "warning",
+    "documented",
+    "cuda-13",
+    "Dockerfile",
+    consequence="Every replica ends at its first step: no kernel image is available for execution on the device.",
+)
+def image_has_code(job: Job, given: Given) -> Problems:
+    """Our image has code for the GPUs of its pools: its Dockerfile's LABEL cuda is none of the versions that dropped
+    them."""
+    label = CUDA.search(given.project.dockerfile)
+    for pool in job.pools if label else ():
+        newer = [version for version, kinds in given.catalog.cuda_dropped.items() if pool.accelerator in kinds]
+        if label and is_ours(given, image_of(pool)) and any(int(label[1]) >= version for version in newer):
+            fault = f"this image is built with CUDA {label[1]}{label[2]}, which has no code for {pool.accelerator}"
+            cure = "use the CUDA 12.6 build that requirements/cuda.txt names, or T4 or newer GPUs"
+            yield image_at(pool), fault, cure
 
 
 @rule(
