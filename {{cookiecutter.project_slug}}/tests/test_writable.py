@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.training import PROJECT
-from trainer import writable
+from trainer import task, writable
+from trainer.cluster import Cluster, Node
 from trainer.errors import TrainerError
 from trainer.storage import Storage, Trial, from_env
 
@@ -87,6 +88,13 @@ def test_a_replica_answers_only_for_what_it_writes(tmp_path: Path) -> None:
     writable.require(storage(tmp_path), writable.EVALUATOR)
     with pytest.raises(TrainerError, match=r"^model: .*/run/model cannot be written"):
         writable.require(storage(tmp_path), writable.CHIEF)
+
+
+def test_only_the_chief_writes_the_model() -> None:
+    nodes = tuple(Node(f"workerpool{pool}-0", "host:1") for pool in (0, 1))
+    chief, worker, evaluator = (Cluster(nodes, f"workerpool{pool}-0") for pool in (0, 1, 3))
+    assert (task.places(chief), task.places(evaluator)) == (writable.CHIEF, writable.EVALUATOR)
+    assert {*task.places(worker)} <= {*writable.WORKER}
 
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
