@@ -48,9 +48,8 @@ def run(config: Config, storage: Storage, shards: Path, mesh: Mesh) -> None:
 def train_and_export(config: Config, storage: Storage, shards: Path, world: World) -> None:
     """From the first step, or the last whole checkpoint, to a proven model in `storage.model`."""
     heldout = Dataset(shards, "heldout")
-    image = heldout[0].image.shape
     torch.manual_seed(config.seed)  # so all processes begin with the same weights
-    net = new_model(config, image)
+    net = new_model(config, heldout[0].image.shape)
     spread = spread_out(config, net, world)
     state = State(net, new_optimizer(config, net))
     checkpoint.restore(state, storage.checkpoints, world)
