@@ -163,6 +163,7 @@ def test_variables_that_count_machines_are_never_read() -> None:
 
 ONE = {CHIEF: ["a:2222"]}
 TWO = {CHIEF: ["a:2222"], WORKERS: ["b:2222"]}
+DEEP = "[" * 900 + "]" * 900
 SHAPE = 'expected {"cluster": {...}, "task": {...}}'
 TASK = 'expected {"type": "workerpool0", "index": 0}'
 
@@ -170,6 +171,9 @@ TASK = 'expected {"type": "workerpool0", "index": 0}'
 MALFORMED: list[tuple[str, dict[str, str], list[str]]] = [
     ("not JSON", {"CLUSTER_SPEC": "workerpool0"}, ["CLUSTER_SPEC: not JSON", SHAPE]),
     ("cut short", {"CLUSTER_SPEC": '{"cluster": {"workerpool0"'}, ["CLUSTER_SPEC: not JSON", SHAPE]),
+    ("too deep", {"CLUSTER_SPEC": "[" * 100_000}, ["CLUSTER_SPEC: is nested too deeply", SHAPE]),
+    ("type is too deep", {"CLUSTER_SPEC": f'{{"cluster": {{}}, "task": {DEEP}}}'}, ["CLUSTER_SPEC: ", "expected"]),
+    ("TF_CONFIG, too deep", {"TF_CONFIG": '{"cluster":' * 100_000}, ["TF_CONFIG: is nested too deeply", SHAPE]),
     ("a list", {"CLUSTER_SPEC": "[]"}, ["CLUSTER_SPEC: is a list", SHAPE]),
     ("a number", {"CLUSTER_SPEC": "1"}, ["CLUSTER_SPEC: is a number", SHAPE]),
     ("null", {"CLUSTER_SPEC": "null"}, ["CLUSTER_SPEC: is missing", SHAPE]),

@@ -20,6 +20,8 @@ CHIEF, WORKERS, SERVERS, EVALUATORS = POOLS = ("workerpool0", "workerpool1", "wo
 # Older runtimes call the chief "master"; both are the one replica of pool 0.
 POOL_OF_ROLE = {"chief": CHIEF, "master": CHIEF, "worker": WORKERS, "ps": SERVERS, "evaluator": EVALUATORS}
 
+SHAPE = 'expected {"cluster": {...}, "task": {...}}'
+
 
 class ClusterError(TrainerError):
     """The environment describes no cluster; the text names the key and the expected shape."""
@@ -97,10 +99,12 @@ def from_env(environ: Mapping[str, str]) -> Cluster:
     Raises:
         ClusterError: the variable is there but malformed.
     """
-    if environ.get("CLUSTER_SPEC"):
-        return _from_cluster_spec(environ["CLUSTER_SPEC"])
-    if environ.get("TF_CONFIG"):
-        return _from_tf_config(environ["TF_CONFIG"])
+    for key, read in (("CLUSTER_SPEC", _from_cluster_spec), ("TF_CONFIG", _from_tf_config)):
+        if environ.get(key):
+            try:
+                return read(environ[key])
+            except RecursionError:
+                raise ClusterError(f"{key}: is nested too deeply; {SHAPE}") from None
     return Cluster()
 
 
@@ -145,9 +149,9 @@ def _object(key: str, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise ClusterError(f'{key}: not JSON ({error}); expected {{"cluster": {{...}}, "task": {{...}}}}') from None
+        raise ClusterError(f"{key}: not JSON ({error}); {SHAPE}") from None
     if not isinstance(value, dict):
-        raise ClusterError(f'{key}: is {_kind(value)}; expected {{"cluster": {{...}}, "task": {{...}}}}')
+        raise ClusterError(f"{key}: is {_kind(value)}; {SHAPE}")
     return value
 
 

@@ -6,13 +6,13 @@ google-cloud-aiplatform, schema/dataset/ioformat, mid 2026.
 
 import csv
 import glob
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launch import jsons
 from launch.emulator.resources.errors import ApiError
 from launch.emulator.resources.splits import SETS
 from launch.emulator.running.packages import object_path
@@ -120,8 +120,8 @@ def _rows(address: str, file: Path) -> list[list[str]]:
 def _json_items(address: str, file: Path) -> Iterator[Item]:
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         try:
-            item = json.loads(line) if line.strip() else {}
-        except (ValueError, RecursionError):
+            item = jsons.loads(line) if line.strip() else {}
+        except ValueError:
             item = None
         if not (isinstance(item, dict) and isinstance(item.get("dataItemResourceLabels", {}), dict)):
             raise ApiError("INVALID_ARGUMENT", f"{address}: line {number} is no item in JSON; write one item a line")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launch import jsons
 from launch.emulator.home import Home
 from launch.emulator.resources import query
 from launch.emulator.resources.errors import ApiError
@@ -44,7 +45,7 @@ def lines(path: Path, start: int = 0) -> Iterator[dict[str, str]]:
             for number, text in enumerate(file):
                 if number >= start and text.endswith("\n"):
                     with contextlib.suppress(ValueError):  # the disk was full
-                        yield json.loads(text)
+                        yield jsons.loads(text)
     except FileNotFoundError:
         return
 
@@ -53,8 +54,8 @@ def payload(line: str) -> dict[str, Any]:
     """What Cloud Logging makes of a printed line: a JSON object's own fields, else the line as message."""
     try:
         # JSON has no NaN, and an answer could not repeat 1e999.
-        parsed = json.loads(line, parse_constant=str, parse_float=_finite) if line.startswith("{") else None
-    except (ValueError, RecursionError):
+        parsed = jsons.loads(line, parse_constant=str, parse_float=_finite) if line.startswith("{") else None
+    except ValueError:
         parsed = None
     return parsed if isinstance(parsed, dict) else {"message": line}
 

@@ -4,7 +4,6 @@ The service searches with Google Vizier; here optuna does, and is imported only 
 `launch/studies.py` has said before what is wrong with a study.
 """
 
-import json
 import math
 import statistics
 import time
@@ -14,6 +13,7 @@ from typing import Any, TypeAlias
 
 from google.cloud.aiplatform_v1.types import StudySpec
 
+from launch import jsons
 from launch.studies import is_active, kind_of, values_of
 
 ParameterSpec = StudySpec.ParameterSpec
@@ -180,10 +180,10 @@ def measurements(text: str, ids: Sequence[str]) -> list[Measurement]:
 
 def _measurement(line: str, ids: Sequence[str]) -> Measurement | None:
     try:
-        entry = json.loads(line)
+        entry = jsons.loads(line)
         metrics = {id: float(entry[id]) for id in ids if id in entry}
         step, when = int(entry["global_step"]), float(entry["timestamp"])
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+    except (ValueError, TypeError, KeyError, OverflowError):
         return None
     return Measurement(step, when, metrics) if metrics else None
 

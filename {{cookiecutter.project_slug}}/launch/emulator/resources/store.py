@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+from launch import jsons
 from launch.emulator.resources.errors import ApiError
 from launch.faults import FaultError
 
@@ -160,7 +161,7 @@ class Store:
         for file in sorted((self._folder / "projects").rglob("*.json")):
             name = file.relative_to(self._folder).as_posix().removesuffix(".json")
             try:
-                resource = json.loads(file.read_text(encoding="utf-8"))
+                resource = jsons.loads(file.read_bytes())
             except (OSError, ValueError):
                 resource = None
             if isinstance(resource, dict) and resource.get("name") == name:
