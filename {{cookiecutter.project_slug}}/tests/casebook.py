@@ -297,6 +297,24 @@ CASES = [
         "output-folder", {"baseOutputDirectory.outputUriPrefix": "/gcs/run"}, {}, ('"/gcs/run"', "gs://demo-data/run")
     ),
     Case(
+        "output-folder",
+        {"baseOutputDirectory.outputUriPrefix": "gs://.uploads/run"},
+        {},
+        ('"gs://.uploads/run"', "begins with no bucket's name"),
+    ),
+    Case(
+        "output-folder",
+        {"baseOutputDirectory.outputUriPrefix": "gs://demo-data/../run"},
+        {},
+        ('"gs://demo-data/../run"', 'a part that is empty, "." or ".."'),
+    ),
+    Case(
+        "output-folder",
+        {"baseOutputDirectory.outputUriPrefix": "gs://demo-data/run\n"},
+        {},
+        ('"gs://demo-data/run\\n"', "has a NUL or a line break"),
+    ),
+    Case(
         "bucket-differs",
         {"baseOutputDirectory.outputUriPrefix": "gs://demo-data-2"},
         {"baseOutputDirectory.outputUriPrefix": "gs://demo-data"},

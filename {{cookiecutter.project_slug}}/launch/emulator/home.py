@@ -1,8 +1,10 @@
 """Where the local Vertex keeps what outlives it."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch.addresses import folder_fault
 from launch.faults import FaultError
 from launch.spec import Job
 
@@ -40,6 +42,6 @@ class Home:
 def output_folder(job: Job, home: Home) -> Path | None:
     """The folder that stands for the job's output, never one outside its bucket; none if the job names none."""
     prefix = job.spec.base_output_directory.output_uri_prefix
-    if not {"", ".", ".."}.isdisjoint(prefix.removeprefix("gs://").rstrip("/").split("/")) and prefix:
-        raise OutputError(f'{job.path}: {OUTPUT}: "{prefix}" is no folder in a bucket; write gs://BUCKET/FOLDER')
+    if fault := folder_fault(prefix) if prefix else "":
+        raise OutputError(f"{job.path}: {OUTPUT}: {json.dumps(prefix)} {fault}")
     return home.buckets / prefix.removeprefix("gs://") if prefix else None

@@ -1,7 +1,9 @@
 """Where a job runs, where it writes, and as whom."""
 
+import json
 import re
 
+from launch.addresses import folder_fault
 from launch.faults import did_you_mean
 from launch.rules.machines import known
 from launch.rules.rule import REFUSED, Given, Problems, rule
@@ -58,11 +60,11 @@ def output_named(job: Job, given: Given) -> Problems:
         yield OUTPUT, fault, f"set it to {_folder(job, given)}"
 
 
-@rule("output-folder", "error", "documented", "api-types", consequence=REFUSED)
+@rule("output-folder", "error", "documented", "api-types", "launch/addresses.py", consequence=REFUSED)
 def output_in_a_bucket(job: Job, given: Given) -> Problems:
-    """The output folder is an address in Cloud Storage, gs://BUCKET/FOLDER."""
-    if _prefix(job) and not _prefix(job).startswith("gs://"):
-        yield OUTPUT, f'"{_prefix(job)}" is not in a bucket', f"set it to {_folder(job, given)}"
+    """The output folder is an address in Cloud Storage, gs://BUCKET/FOLDER, and stays one where buckets are mounted."""
+    if _prefix(job) and (fault := folder_fault(_prefix(job))):
+        yield OUTPUT, f"{json.dumps(_prefix(job))} {fault.partition('; ')[0]}", f"set it to {_folder(job, given)}"
 
 
 @rule(
@@ -91,7 +93,7 @@ def output_of_its_own(job: Job, given: Given) -> Problems:
 def bucket_ours(job: Job, given: Given) -> Problems:
     """The output folder is in the bucket that vertex.toml names."""
     prefix, bucket = _prefix(job), f"gs://{given.settings.bucket}/"
-    if prefix.startswith("gs://") and not f"{prefix}/".startswith(bucket):
+    if prefix and not folder_fault(prefix) and not f"{prefix}/".startswith(bucket):
         fault = f'"{prefix}" is not in the bucket that vertex.toml names'
         yield OUTPUT, fault, f"begin with {bucket} here, or change bucket in vertex.toml"
 

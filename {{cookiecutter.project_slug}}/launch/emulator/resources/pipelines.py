@@ -15,6 +15,7 @@ from typing import Any
 from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec, TrainingPipeline
 
 from launch import document
+from launch.addresses import folder_fault
 from launch.emulator.resources import datasets, jobs
 from launch.emulator.resources.datasets import Datasets
 from launch.emulator.resources.errors import STATUSES, ApiError, invalid
@@ -188,6 +189,9 @@ def _faults(resource: Resource) -> Iterator[tuple[str, str]]:
         yield INPUTS, "is no object; write a CustomJobSpec"
     if "inputDataConfig" in resource and not resource["inputDataConfig"].get("datasetId"):
         yield "inputDataConfig.datasetId", "is missing; write the id of a dataset"
+    sets = resource.get("inputDataConfig", {}).get("gcsDestination", {}).get("outputUriPrefix", "")
+    if fault := folder_fault(sets) if sets else "":
+        yield "inputDataConfig.gcsDestination.outputUriPrefix", f"{json.dumps(sets)} {fault}"
     model = resource.get("modelToUpload")
     if model is not None and not model.get("containerSpec", {}).get("imageUri"):
         yield "modelToUpload.containerSpec.imageUri", "is missing; name the image that is to serve the model"

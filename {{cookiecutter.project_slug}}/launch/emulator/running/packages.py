@@ -18,6 +18,7 @@ from importlib import metadata, util
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from launch.addresses import BUCKET
 from launch.emulator.running.isolation import Isolation
 from launch.faults import FaultError
 from launch.replicas import Replica
@@ -153,7 +154,9 @@ def object_path(address: str, buckets: Path) -> Path | None:
     """gs://BUCKET/NAME -> the file that stands for it; None for another address and for one that leaves its bucket."""
     bucket, _, name = address.removeprefix("gs://").partition("/")
     parts = PurePosixPath(name).parts
-    if not address.startswith("gs://") or not bucket or not parts or {".", ".."} & {bucket, *parts} or "\0" in address:
+    if not address.startswith("gs://") or not BUCKET.fullmatch(bucket) or not parts:
+        return None
+    if {".", ".."} & {*parts} or "\0" in name:
         return None
     return buckets.joinpath(bucket, *parts)
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from launch.addresses import BUCKET, name_fault
 from launch.emulator.storage import listing
 from launch.emulator.storage.listing import Page
 from launch.emulator.storage.objects import (
@@ -27,12 +28,8 @@ from launch.emulator.storage.objects import (
     StorageError,
     check,
     checksums,
-    name_fault,
     object_of,
 )
-
-# A bucket that jobs use may have a shorter name than the 3 characters that Cloud Storage asks of a new one.
-BUCKET = re.compile("[a-z0-9]([a-z0-9._-]{0,220}[a-z0-9])?")
 
 # Reading a checkpoint of many GB for its checksums would make every listing slow. Above this size an object has
 # them only if it was uploaded through the service; every client does without.

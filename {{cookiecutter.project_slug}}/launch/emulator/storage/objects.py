@@ -12,8 +12,6 @@ from typing import IO
 import google_crc32c
 
 BLOCK = 2**20  # bytes read and written at once
-LONGEST_NAME = 1024  # bytes, of an object; source: Cloud Storage, "About Cloud Storage objects", 2026
-LONGEST_PART = 255  # bytes between two slashes; what file systems take
 
 
 class StorageError(Exception):
@@ -66,22 +64,6 @@ def check(conditions: Mapping[str, str], current: Object | None, prefix: str = "
             raise StorageError(412, f"{match}={conditions[match]} does not hold: it is {value}.")
         if differ in conditions and number(conditions, differ) == value:
             raise StorageError(412, f"{differ}={value} does not hold.")
-
-
-def name_fault(name: str) -> str:
-    """Why no file can have an object's name, or "" """
-    parts = name.removesuffix("/").split("/")
-    try:
-        lengths = [len(part.encode()) for part in parts]
-    except UnicodeEncodeError:
-        return "is not Unicode; use characters that UTF-8 has"
-    if re.search(r"[\0\r\n]", name):
-        return "has a NUL or a line break; leave it out"
-    if {"", ".", ".."} & {*parts}:
-        return 'has a part that is empty, "." or ".." and would be no file; name each part between slashes'
-    if max(lengths) > LONGEST_PART or sum(lengths) + len(lengths) > LONGEST_NAME:
-        return f"is too long for a file; keep to {LONGEST_PART} bytes between slashes and {LONGEST_NAME} in all"
-    return ""
 
 
 def object_of(bucket: str, name: str, found: os.stat_result) -> Object:
