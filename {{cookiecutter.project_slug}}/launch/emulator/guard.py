@@ -4,6 +4,8 @@ A page cannot forge the Host header, cannot leave out Origin where it sends anyt
 another site without asking first. Source: Fetch standard, 2026, "CORS protocol" and "forbidden request-header".
 """
 
+import re
+
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -11,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from launch.emulator.resources.errors import ApiError
 
 LARGEST_BODY = 10 * 10**6  # bytes; uploads to a bucket are not bounded
-OURS = ("127.0.0.1", "localhost", "[::1]")
+OURS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")  # this machine, as a Host
 
 # Google's storage clients send any content type, as part of a URL that no form guesses; Origin still guards it.
 STORAGE = ("/upload/", "/storage/", "/resumable/", "/download/", "/batch/")
@@ -38,7 +40,7 @@ def refusal(scope: Scope) -> str:
     """Why a request is refused, or "" """
     headers = Headers(scope=scope)
     host = headers.get("host", "").lower()
-    if host.rpartition(":")[0] not in OURS and host not in OURS:
+    if not OURS.fullmatch(host):
         return f'the Host "{host}" is not this machine; use http://127.0.0.1 and the port'
     if "origin" in headers:
         return "requests of web pages are refused; use gcloud, the SDK or this project's own commands"
