@@ -1,3 +1,4 @@
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -87,6 +88,30 @@ def test_what_is_stopped_says_by_whom(store: Store, does: Does, cancelled: End, 
     things.create()
     things.close()
     assert end(store, seconds=0) == closed  # `close` has waited for it
+
+
+def test_what_has_ended_cannot_be_cancelled(store: Store) -> None:
+    things = Things(store, succeed)
+    things.create()
+    assert end(store) == SUCCEEDED
+    with pytest.raises(ApiError, match=f'^The Thing "{NAME}" is in state S_SUCCEEDED and cannot be canceled$'):
+        things.cancel(NAME)
+
+
+def test_what_is_being_stopped_may_be_cancelled_again(store: Store) -> None:
+    let_go = threading.Event()
+
+    def linger(life: Life) -> None:
+        let_go.wait(20)
+        life.raise_if_stopping()
+
+    things = Things(store, linger)
+    things.create()
+    for _ in range(2):
+        things.cancel(NAME)
+        assert things.get(NAME)["state"] == "S_CANCELLING"
+    let_go.set()
+    assert end(store) == CANCELLED
 
 
 def test_what_is_closed_takes_nothing_new(store: Store) -> None:

@@ -175,7 +175,8 @@ def test_a_cancelled_pipeline_takes_its_job_with_it(service: Service) -> None:
         {"code": 1, "message": "the pipeline was cancelled"},
     )
     assert service.store.get(running["trainingTaskMetadata"]["backingCustomJob"])["state"] == "JOB_STATE_CANCELLED"
-    service.pipelines.cancel(name)  # changes nothing any more
+    with pytest.raises(ApiError, match=f'TrainingPipeline "{name}" is in state PIPELINE_STATE_CANCELLED and cannot'):
+        service.pipelines.cancel(name)
     service.pipelines.delete(name)
     with pytest.raises(ApiError, match="does not exist"):
         service.pipelines.get(name)

@@ -120,6 +120,8 @@ def test_a_job_is_submitted_found_cancelled_and_deleted() -> None:
     ours.cancel()
     with pytest.raises(RuntimeError, match=r"code: 1\nmessage: .*cancelled"):
         ours.wait_for_completion()
+    with pytest.raises(BadRequest, match="is in state JOB_STATE_CANCELLED and cannot be canceled"):
+        ours.cancel()
     ours.delete()
     with pytest.raises(NotFound):
         aiplatform.CustomJob.get(ours.resource_name)

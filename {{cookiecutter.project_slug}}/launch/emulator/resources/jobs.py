@@ -108,7 +108,7 @@ class Jobs(Lives[_Ticket]):
         return self._begin(_Ticket(name, job, extras or Extras(), _size(job)), as_json(message) | {"state": QUEUED})
 
     def cancel(self, name: str) -> None:
-        """Begin to stop a job; nothing happens to one that has ended. Raises ApiError NOT_FOUND."""
+        """Begin to stop a job; raises ApiError NOT_FOUND, or FAILED_PRECONDITION for one that has ended."""
         with self._lock:
             if self._leave_queue(name):
                 self._store.end(name, CANCELLED, rpc_status("CANCELLED", "the job was cancelled before it started"))

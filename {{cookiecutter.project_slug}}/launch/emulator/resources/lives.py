@@ -51,7 +51,7 @@ class Lives(ABC, Generic[L]):
         self._running: dict[str, L] = {}
         self._closed = False
         for resource in store.all(self.collection):
-            if resource["state"] not in self.ended:
+            if str(resource.get("state")) not in self.ended:
                 self._lose(resource)
 
     def get(self, name: str) -> Resource:
@@ -59,11 +59,14 @@ class Lives(ABC, Generic[L]):
         return self._store.get(name)
 
     def cancel(self, name: str) -> None:
-        """Begin to stop one; nothing happens to one that has ended. Raises ApiError NOT_FOUND."""
+        """Begin to stop one; raises ApiError NOT_FOUND, or FAILED_PRECONDITION for one that has ended."""
         with self._lock:
-            if self._store.get(name)["state"] not in self.ended:
-                self._store.update(name, state=f"{self.prefix}CANCELLING")
-                self._stop(self._running[name])
+            state = self._store.get(name)["state"]
+            if state in self.ended:
+                kind = f"{self.collection[0].upper()}{self.collection[1:-1]}"  # CustomJob of customJobs
+                raise ApiError("FAILED_PRECONDITION", f'The {kind} "{name}" is in state {state} and cannot be canceled')
+            self._store.update(name, state=f"{self.prefix}CANCELLING")
+            self._stop(self._running[name])
 
     def delete(self, name: str) -> None:
         """Forget one that has ended; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""

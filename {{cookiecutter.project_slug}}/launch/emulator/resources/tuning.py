@@ -1,5 +1,6 @@
 """The life of hyperparameter tuning jobs: each trial is a custom job, and only its chief's metric counts."""
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -92,8 +93,7 @@ class Tunings(Lives[_Study]):
         try:
             self._search(study)
         finally:
-            for trial in study.active.values():
-                self._jobs.cancel(trial.job)
+            self._cancel_trials(study)
         self._judge(study)
 
     def _search(self, study: _Study) -> None:
@@ -106,8 +106,7 @@ class Tunings(Lives[_Study]):
             study.stopping.wait(POLL_SECONDS)
             for trial in [*study.active.values()]:
                 self._follow(study, trial)
-        for trial in study.active.values():
-            self._jobs.cancel(trial.job)
+        self._cancel_trials(study)
         while study.active:
             time.sleep(POLL_SECONDS)
             for trial in [*study.active.values()]:
@@ -143,6 +142,14 @@ class Tunings(Lives[_Study]):
         elif not trial.stopping and study.search.should_stop(trial.suggestion, measurements):
             trial.stopping = True
             self._show(study, trial.suggestion.id, {**study.trials[trial.suggestion.id], "state": "STOPPING"})
+            self._cancel(trial)
+
+    def _cancel_trials(self, study: _Study) -> None:
+        for trial in study.active.values():
+            self._cancel(trial)
+
+    def _cancel(self, trial: _Trial) -> None:
+        with contextlib.suppress(ApiError):  # its job may have ended, or been deleted, since it was last looked at
             self._jobs.cancel(trial.job)
 
     def _job(self, trial: _Trial) -> Resource:
