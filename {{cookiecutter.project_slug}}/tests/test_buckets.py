@@ -502,6 +502,20 @@ def send(session: str, body: bytes, content_range: str) -> tuple[int, str]:
         return error.code, error.headers.get("Range", "")
 
 
+def test_a_range_with_more_digits_than_a_number_may_have_is_no_range(bucket: storage.Bucket, url: str) -> None:
+    put(bucket, "a")
+    assert request(f"{url}/storage/v1/b/bucket/o/a?alt=media", Range=f"bytes=0-{'9' * 5000}") == (200, b"a")
+
+
+@pytest.mark.parametrize("calls", [1, 100, 101])
+def test_a_batch_has_at_most_a_hundred_calls(bucket: storage.Bucket, url: str, calls: int) -> None:
+    one = b"--x\r\nContent-ID: <id+7>\r\n\r\nGET /storage/v1/b/bucket HTTP/1.1\r\n\r\n\r\n"
+    kind = "multipart/mixed; boundary=x"
+    status, said = request(f"{url}/batch/storage/v1", "POST", one * calls + b"--x--", Content_Type=kind)
+    assert status == (200 if calls <= 100 else 400), said
+    assert said.count(b"Content-ID: <response-id+7>\r\n\r\nHTTP/1.1 200 OK") == (calls if calls <= 100 else 0)
+
+
 @pytest.mark.parametrize(
     ("path", "method", "body"),
     [
@@ -522,6 +536,7 @@ def send(session: str, body: bytes, content_range: str) -> tuple[int, str]:
         ("upload/storage/v1/b/bucket/o?uploadType=resumable", "POST", b'{"name": "\\ud800"}'),
         ("upload/storage/v1/b/bucket/o?upload_id=../../x", "PUT", b""),
         ("batch/storage/v1", "POST", b"no batch"),
+        (f"storage/v1/b/bucket/o?matchGlob={'[' * 2000}", "GET", None),
         ("storage/v1/b/bucket/iam", "GET", None),
     ],
 )

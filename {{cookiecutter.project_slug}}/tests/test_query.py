@@ -73,7 +73,8 @@ def test_a_filter_takes_what_it_says(expression: str, numbers: str) -> None:
         ('="x"', "lacks a field"),
         ('state="x', "cannot be read from character 7"),
         ("(" * 60, "nested deeper than 50"),
-        ("NOT " * 5000 + "state=x", "nested deeper than 50"),
+        ("NOT " * 4000 + "state=x", "nested deeper than 50"),
+        ("state=x " * 3000, "has 24000 characters; shorten it to 20000"),
     ],
 )
 def test_a_filter_that_cannot_be_read_is_one_sentence(expression: str, fault: str) -> None:
@@ -108,6 +109,7 @@ def test_order_by_several_fields() -> None:
         ("pageToken", "bm9uZQ=="),
         ("orderBy", "state up"),
         ("orderBy", "shoe_size"),
+        ("orderBy", "state," * 11),
     ],
 )
 def test_a_parameter_that_cannot_be_read_is_named(parameter: str, value: str) -> None:
@@ -125,6 +127,10 @@ def test_a_page_has_at_most_a_thousand() -> None:
 def test_a_parameter_that_nobody_knows_does_not_matter() -> None:
     got, _ = page(JOBS, KNOWN, known="x", resources="y", readMask="name")
     assert got == JOBS
+
+
+def test_a_number_may_be_too_large_for_a_float() -> None:
+    assert predicate("labels.step>1.5", KNOWN)({"labels": {"step": 10**400}})
 
 
 def test_many_stars_are_still_quick() -> None:

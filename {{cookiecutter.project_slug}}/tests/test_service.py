@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,65 @@ def test_a_body_that_is_no_job_is_one_sentence(vertex: Service, body: bytes) -> 
     assert (status, answer["error"]["status"]) == (400, "INVALID_ARGUMENT")
 
 
+@pytest.mark.parametrize(
+    "address", ["gs://../x", "gs://.uploads/x", "gs://b/../x", "gs://b/a\0b", "gs://b/a\nb", "gs://", "gs://B/x", "/x"]
+)
+def test_an_output_address_that_is_no_folder_in_a_bucket_is_refused(vertex: Service, address: str) -> None:
+    output = {"outputUriPrefix": address}
+    job = custom_job(*script("pass"), baseOutputDirectory=output)
+    split = {"datasetId": "1", "gcsDestination": output}
+    task = {"trainingTaskDefinition": "/custom_task_1.0.0.yaml", "trainingTaskInputs": custom_job()["jobSpec"]}
+    pipeline = {"displayName": "x", "inputDataConfig": split, **task}
+    for collection, place, body in (
+        ("customJobs", "jobSpec.baseOutputDirectory", job),
+        ("trainingPipelines", "inputDataConfig.gcsDestination", pipeline),
+    ):
+        status, answer = vertex.call("POST", f"/v1/{PARENT}/{collection}", body)
+        assert (status, answer["error"]["status"]) == (400, "INVALID_ARGUMENT")
+        (violation,) = answer["error"]["details"][0]["fieldViolations"]
+        assert violation["field"] == f"{place}.outputUriPrefix"
+        assert violation["description"].startswith(f"{json.dumps(address)} ")
+    assert sorted(path.name for path in (vertex.home / "gcs").iterdir()) == ["b"]
+
+
+MULTIPART = "/upload/storage/v1/b/b/o?uploadType=multipart&name=x"
+
+
+def hostile_job(**container: Any) -> bytes:
+    body = custom_job()
+    body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"] |= container
+    return json.dumps(body).encode()
+
+
+def hostile_pools(count: int) -> bytes:
+    return json.dumps({"displayName": "x", "jobSpec": {"workerPoolSpecs": [{}] * count}}).encode()
+
+
+HOSTILE = {
+    "blank lines": (MULTIPART, b"--x\n" + b"\n" * 10**6),
+    "parts without end": (MULTIPART, b"--x\n" + b"\n\n--x\n" * 2 * 10**5),
+    "one endless mark": (MULTIPART, b"--" + b"x" * 5 * 10**5 + b"\n\n{}\n--" + b"x" * 5 * 10**5),
+    "deep metadata": (MULTIPART, b"--x\n\n" + b"[" * 10**6 + b"\n--x\n\n"),
+    "many pools": (JOBS, hostile_pools(45_000)),
+    "more pools than four": (JOBS, hostile_pools(4_900)),
+    "many variables": (JOBS, hostile_job(env=[{"name": "CLUSTER_SPEC", "value": "x"}] * 40_000)),
+    "many labels": (JOBS, json.dumps(custom_job() | {"labels": {f"K{i}": "A" for i in range(90_000)}}).encode()),
+    "a long filter": ("/v2/entries:list", b'{"resourceNames": ["projects/p"], "filter": "' + b"a=b " * 10**6 + b'"}'),
+    "a long order": ("/v2/entries:list", b'{"resourceNames": ["projects/p"], "orderBy": "' + b"a," * 10**6 + b'"}'),
+}
+
+
+@pytest.mark.parametrize(("path", "body"), HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_body_is_refused_while_others_are_served(vertex: Service, path: str, body: bytes) -> None:
+    with ThreadPoolExecutor() as pool:  # each call has a minute; what is not linear in a megabyte takes hours
+        hostile = pool.submit(vertex.call, "POST", path, body)
+        while not hostile.done():
+            assert vertex.call("GET", f"/v1/{PARENT}/models")[0] == 200
+        status, answer = hostile.result()
+    assert (status, answer["error"]["code"]) == (400, 400)
+    assert len(json.dumps(answer)) < 10**5
+
+
 def test_a_job_that_runs_can_be_cancelled_but_not_deleted(vertex: Service) -> None:
     name = vertex.create(custom_job(*FOREVER))
     vertex.wait(name, "RUNNING")
@@ -184,10 +244,12 @@ def test_a_job_that_runs_can_be_cancelled_but_not_deleted(vertex: Service) -> No
     assert vertex.call("GET", f"/v1/{name}")[0] == 404
 
 
-def test_cancelling_what_has_ended_changes_nothing(vertex: Service) -> None:
+def test_what_has_ended_cannot_be_cancelled(vertex: Service) -> None:
     name = vertex.create(custom_job(*script("pass")))
     ended = vertex.wait(name, "SUCCEEDED")
-    assert vertex.call("POST", f"/v1/{name}:cancel", {}) == (200, {})
+    message = f'The CustomJob "{name}" is in state JOB_STATE_SUCCEEDED and cannot be canceled'
+    refused = {"error": {"code": 400, "message": message, "status": "FAILED_PRECONDITION"}}
+    assert vertex.call("POST", f"/v1/{name}:cancel", {}) == (400, refused)
     assert vertex.get(name) == ended
 
 
@@ -235,6 +297,11 @@ def test_a_printed_number_that_json_cannot_have_is_text_in_cloud_logging(vertex:
     [
         ({"Host": "evil.example"}, {}),
         ({"Host": "127.0.0.1.evil.example:80"}, {}),
+        ({"Host": "127.0.0.1:evil.example"}, {}),
+        ({"Host": "127.0.0.1:80:evil.example"}, {}),
+        ({"Host": "127.0.0.1:"}, {}),
+        ({"Host": "evil@127.0.0.1:80"}, {}),
+        ({"Host": "[::1]evil.example:80"}, {}),
         ({"Origin": "http://evil.example"}, {}),
         ({"Origin": "null"}, {}),
         ({"Sec-Fetch-Site": "cross-site"}, {}),
@@ -376,6 +443,32 @@ def test_a_stopped_service_leaves_no_process_and_its_jobs_failed(tmp_path: Path)
         assert processes(mark) == []
     job = json.loads((tmp_path / ".vertex" / f"{name}.json").read_text())
     assert (job["state"], job["error"]["code"]) == ("JOB_STATE_FAILED", 14)
+
+
+def test_a_client_that_never_finishes_its_request_keeps_no_service_alive(tmp_path: Path) -> None:
+    with service(tmp_path) as vertex:
+        host, port = vertex.endpoint.removeprefix("http://").split(":")
+        head = f"Host: {host}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            connection.sendall(f"POST {JOBS} HTTP/1.1\r\n{head}".encode())
+            vertex.call("GET", JOBS)  # it has read what was sent before
+            stop(vertex.process)
+    assert vertex.process.returncode == 0
+
+
+def test_a_damaged_file_is_skipped_and_named(tmp_path: Path) -> None:
+    folder = tmp_path / ".vertex" / PARENT / "customJobs"
+    folder.mkdir(parents=True)
+    name = f"{PARENT}/customJobs/"
+    files = {"1": "[" * 100_000, "2": f'{{"name": "{name}2", "labels": {"[" * 900}{"]" * 900}}}', "3": '{"name": 3}'}
+    for id, text in files.items():
+        (folder / f"{id}.json").write_text(text)
+    with service(tmp_path) as vertex:
+        assert vertex.call("GET", JOBS) == (200, {"customJobs": []})
+        said = (tmp_path / "service.log").read_text()
+    for id, text in files.items():
+        assert f"left out .vertex/{name}{id}.json: it is no resource; remove it" in said
+        assert (folder / f"{id}.json").read_text() == text
 
 
 def test_two_services_do_not_share_a_folder(vertex: Service) -> None:

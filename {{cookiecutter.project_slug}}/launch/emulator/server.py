@@ -19,6 +19,7 @@ from launch.emulator.service import Vertex, create_app
 from launch.emulator.views.view import View
 from launch.settings import Settings
 
+LEAVE_SECONDS = 2  # for requests under way when the service is to end; a client may never finish its own
 ADDRESS = "127.0.0.1"  # never another: whoever reaches the service runs programs on this machine
 
 
@@ -40,7 +41,13 @@ def serve(
         )
     for path in vertex.store.unreadable:
         console.print(f"left out {path}: it is no resource; remove it", style="yellow", markup=False)
-    config = uvicorn.Config(create_app(vertex), log_level="warning", access_log=False, lifespan="off")
+    config = uvicorn.Config(
+        create_app(vertex),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=LEAVE_SECONDS,
+    )
     try:
         with signals_as_exceptions(), View(vertex.store, vertex.jobs, console):
             uvicorn.Server(config).run(sockets=[listener])

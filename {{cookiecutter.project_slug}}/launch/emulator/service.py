@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from launch import document, spec
+from launch import document, jsons, spec
 from launch.emulator.guard import LARGEST_BODY, Guard
 from launch.emulator.home import Home
 from launch.emulator.resources import given, logs, metadata, query
@@ -269,15 +269,16 @@ def _records(face: Face, place: str) -> list[Route]:
 
 
 def _endpoint(answer: Answer) -> Callable[[Request], Any]:
-    """A Starlette endpoint that reads the request, and answers in a thread of its own."""
+    """A Starlette endpoint that reads the request, and does all else in a thread: others are served meanwhile."""
 
-    async def endpoint(request: Request) -> Response:
+    def respond(request: Request, body: bytes) -> Response:
         try:
-            body = await _body(request)
-            call = Call(request.path_params, dict(request.query_params), body)
-            return _json(await run_in_threadpool(answer, call))
+            return _json(answer(Call(request.path_params, dict(request.query_params), _text(body))))
         except ApiError as error:
             return _json(error.as_json(), error.http_status)
+
+    async def endpoint(request: Request) -> Response:
+        return await run_in_threadpool(respond, request, await _body(request))
 
     return endpoint
 
@@ -287,15 +288,21 @@ def _json(content: Any, status: int = 200) -> Response:
     return Response(json.dumps(content), status, media_type="application/json")
 
 
-async def _body(request: Request) -> str:
-    chunks, size = [], 0
+async def _body(request: Request) -> bytes:
+    """At most one chunk more than there may be."""
+    read = bytearray()
     async for chunk in request.stream():
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > LARGEST_BODY:
-            raise ApiError("INVALID_ARGUMENT", f"the body is larger than {LARGEST_BODY // 10**6} MB; no resource is")
+        read += chunk
+        if len(read) > LARGEST_BODY:
+            break
+    return bytes(read)
+
+
+def _text(body: bytes) -> str:
+    if len(body) > LARGEST_BODY:
+        raise ApiError("INVALID_ARGUMENT", f"the body is larger than {LARGEST_BODY // 10**6} MB; no resource is")
     try:
-        return b"".join(chunks).decode()
+        return body.decode()
     except UnicodeDecodeError as error:
         raise ApiError("INVALID_ARGUMENT", f"byte {error.start} of the body is not UTF-8; send JSON in UTF-8") from None
 
@@ -342,11 +349,9 @@ def _message(body: str, kind: Any) -> Any:
 
 def _object(body: str) -> dict[str, Any]:
     try:
-        parsed = json.loads(body or "{}")
+        parsed = jsons.loads(body or "{}")
     except ValueError as error:
         raise ApiError("INVALID_ARGUMENT", f"the body is not JSON: {error}; correct it there") from None
-    except RecursionError:
-        raise ApiError("INVALID_ARGUMENT", f"the body {document.DEEP}") from None
     if not isinstance(parsed, dict):
         raise ApiError("INVALID_ARGUMENT", "the body must be a JSON object")
     return parsed

@@ -37,7 +37,7 @@ NOWHERE = Project()
 def findings(job: Job | TuningJob, settings: Settings, project: Project = NOWHERE) -> list[Finding]:
     """Everything that the rules find, in the order of the file; of a job without a file, by place."""
     given = Given(settings, settings.catalog, project)
-    found = _of_tuning(job, given) if isinstance(job, TuningJob) else _found(JOB_RULES, job, given)
+    found = _of_tuning(job, given) if isinstance(job, TuningJob) else _of_job(job, given)
     lined = [replace(one, line=document.line(job.root, one.place)) for one in found]
     return sorted(lined, key=lambda one: (one.line, "" if one.line else one.place, one.code))
 
@@ -50,9 +50,14 @@ def form_findings(error: JobError) -> list[Finding]:
 
 def _of_tuning(job: TuningJob, given: Given) -> Iterator[Finding]:
     yield from _found(TUNING_RULES, job, given)
-    for finding in _found(JOB_RULES, job.trial_job, given):
+    for finding in _of_job(job.trial_job, given):
         in_file = finding.place != places.REGION
         yield replace(finding, place=f"trialJobSpec.{finding.place}") if in_file else finding
+
+
+def _of_job(job: Job, given: Given) -> Iterator[Finding]:
+    """All that is wrong; where there are too many pools, that alone: thousands of them would take minutes."""
+    yield from [*_found((pools.at_most_four,), job, given)] or _found(JOB_RULES, job, given)
 
 
 def _found(rules: Sequence[Rule[Any]], job: Job | TuningJob, given: Given) -> Iterator[Finding]:

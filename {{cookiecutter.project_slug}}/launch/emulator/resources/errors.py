@@ -20,6 +20,9 @@ STATUSES = {
 }
 
 
+MOST_FAULTS = 100  # that one answer names; nobody reads more
+
+
 class ApiError(Exception):
     """A request that is refused; `violations` are pairs of a field's place and what is wrong there."""
 
@@ -43,10 +46,11 @@ class ApiError(Exception):
 
 
 def invalid(faults: Iterable[tuple[str, str]]) -> ApiError:
-    """INVALID_ARGUMENT for these faults, each a place and what is wrong there; all are in the message, too."""
+    """INVALID_ARGUMENT for these faults, each a place and what is wrong there; the message has them, too."""
     violations = tuple(faults)
-    lines = [f"{field}: {fault}" if field else fault for field, fault in violations]
-    return ApiError("INVALID_ARGUMENT", "\n".join(lines), violations)
+    told, more = violations[:MOST_FAULTS], len(violations) - MOST_FAULTS
+    lines = [f"{field}: {fault}" if field else fault for field, fault in told]
+    return ApiError("INVALID_ARGUMENT", "\n".join([*lines, *([f"and {more} more"] if more > 0 else [])]), told)
 
 
 def rpc_status(status: str, message: str) -> dict[str, Any]:

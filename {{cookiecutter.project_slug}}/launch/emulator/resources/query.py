@@ -21,6 +21,8 @@ Predicate = Callable[[Resource], bool]
 PAGE_SIZE = 100
 LARGEST_PAGE = 1000
 DEPTH = 50  # parentheses and NOTs within each other
+LONGEST_FILTER = 20_000  # characters; source: Cloud Logging documentation, "Quotas and limits", 2026
+MOST_ORDERS = 10  # fields to order by, each of which sorts everything once more
 
 TOKEN = re.compile(
     r"""\s*(?:(?P<symbol>[()]|>=|<=|!=|[=<>:])"""
@@ -62,6 +64,8 @@ def predicate(expression: str, known: Container[str]) -> Predicate:
     """
     if not expression.strip():
         return lambda resource: True
+    if len(expression) > LONGEST_FILTER:
+        raise _fault("filter", f"has {len(expression)} characters; shorten it to {LONGEST_FILTER}")
     parser = _Parser(expression, known)
     parsed = parser.sequence()
     if parser.peek():
@@ -177,7 +181,7 @@ def _compares(actual: Any, symbol: str, wanted: str) -> bool:
         return COMPARISONS[symbol](left, right)
     try:
         return COMPARISONS[symbol](float(actual), float(wanted))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # a printed number may be too large for a float
         return COMPARISONS[symbol](str(actual).lower() if isinstance(actual, bool) else str(actual), wanted)
 
 
@@ -217,7 +221,10 @@ def _moment(text: str) -> datetime | None:
 
 
 def _ordered(resources: list[Resource], order: str, known: Container[str]) -> list[Resource]:
-    for clause in reversed([clause.split() for clause in order.split(",") if clause.strip()]):
+    clauses = [clause.split() for clause in order.split(",", MOST_ORDERS) if clause.strip()]
+    if len(clauses) > MOST_ORDERS:
+        raise _fault("orderBy", f"has more than {MOST_ORDERS} fields; leave some out")
+    for clause in reversed(clauses):
         if clause[1:] not in ([], ["asc"], ["desc"]):
             raise _fault("orderBy", f'"{" ".join(clause)}" is no order; write such as create_time desc')
         key = functools.partial(_key, field=_known(clause[0], known, "orderBy"))

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.emulator.storage.objects import StorageError, name_fault, number
+from launch.addresses import LONGEST_NAME, name_fault
+from launch.emulator.storage.objects import StorageError, number
 
 LARGEST_PAGE = 1000
 
@@ -80,6 +81,8 @@ def _glob(pattern: str) -> Callable[[str], bool]:
     A name is read once, with all the places up to which the pattern may have come; a regular expression would try
     them one after the other, for ever if there are many.
     """
+    if len(pattern) > LONGEST_NAME:
+        raise StorageError(400, f"matchGlob has more than {LONGEST_NAME} characters, and no name has; shorten it.")
     tokens = re.findall(r"\*\*|\[[^]]+]|{[^}]*}|.", pattern, re.DOTALL)
     try:
         steps = [_glob_step(token) for token in tokens]
