@@ -1,6 +1,11 @@
-"""Where the local Vertex keeps what outlives it."""
+"""Where the local Vertex keeps what outlives it.
+
+
+Buckets have the modes that the user's umask says, as data is shared; all other state is the user's alone.
+"""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +31,15 @@ class Home:
         """One folder a bucket: what /gcs is in the cloud."""
         return self.folder.absolute() / "gcs"
 
+    @property
+    def caches(self) -> Path:
+        """What programs in replicas keep to be faster the next time."""
+        return self.folder.absolute() / "cache"
+
+    def of_replicas(self, job_id: str) -> Path:
+        """What is $HOME in the replicas of one job."""
+        return self.folder.absolute() / "homes" / job_id
+
     def logs(self, job_id: str) -> Path:
         """The folder of one job: what its replicas printed, and what was installed for it."""
         return self.folder.absolute() / "jobs" / job_id
@@ -45,3 +59,16 @@ def output_folder(job: Job, home: Home) -> Path | None:
     if fault := folder_fault(prefix) if prefix else "":
         raise OutputError(f"{job.path}: {OUTPUT}: {json.dumps(prefix)} {fault}")
     return home.buckets / prefix.removeprefix("gs://") if prefix else None
+
+
+def private(folder: Path) -> Path:
+    """Make a folder, and what is missing above it, that nobody else may enter; returns it."""
+    for one in (*reversed(folder.parents), folder):
+        if not one.is_dir():
+            one.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def private_file(path: str | Path, flags: int) -> int:
+    """The `opener` of files that nobody else may read."""
+    return os.open(path, flags, 0o600)

@@ -1,6 +1,7 @@
 """What the replicas of a job printed, with times: one file a job, and Cloud Logging's view of it."""
 
 import contextlib
+import io
 import json
 import math
 import threading
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launch import jsons
-from launch.emulator.home import Home
+from launch.emulator.home import Home, private, private_file
 from launch.emulator.resources import query
 from launch.emulator.resources.errors import ApiError
 from launch.emulator.resources.store import Resource, now
@@ -23,8 +24,8 @@ class Journal:
     """The lines of one job in the order of their arrival; thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab", buffering=0)
+        private(path.parent)
+        self._file = io.FileIO(path, "ab", opener=private_file)
         self._lock = threading.Lock()
 
     def write(self, replica: str, line: str) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from launch import jsons
+from launch.emulator.home import private, private_file
 from launch.emulator.resources.errors import ApiError
 from launch.faults import FaultError
 
@@ -148,9 +149,10 @@ class Store:
 
     def _write(self, name: str, resource: Resource) -> None:
         file = self._file(name)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        private(file.parent)
         part = file.with_suffix(".part")
-        part.write_text(json.dumps(resource, indent=1), encoding="utf-8")
+        with open(part, "w", encoding="utf-8", opener=private_file) as written:
+            written.write(json.dumps(resource, indent=1))
         os.replace(part, file)
 
     def _file(self, name: str) -> Path:
@@ -193,7 +195,9 @@ def _locked(folder: Path, endpoint: str) -> IO[str]:
     """An open file that keeps others out of the folder for as long as this process lives."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / "service.lock").open("a+", encoding="utf-8")
+        file = os.fdopen(
+            private_file(folder / "service.lock", os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+", encoding="utf-8"
+        )
     except OSError as error:
         raise StoreError(f"{folder}: cannot be written ({error.strerror}); choose another with --home") from None
     try:

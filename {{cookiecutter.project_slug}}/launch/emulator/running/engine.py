@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from launch.emulator.home import private
 from launch.emulator.running.interrupts import signals_as_exceptions
 from launch.emulator.running.isolation import Isolation, isolation
 from launch.emulator.running.policy import CRASHES, Ending, Outcome, Phase, Policy, likely_cause_first
@@ -76,7 +77,7 @@ class Execution:
 
     def run(self) -> Outcome:
         """Run the job to its end; returns when no process is left."""
-        self._logs.mkdir(parents=True, exist_ok=True)
+        private(self._logs)
         try:
             while (ending := self._try()) is None:
                 self._stop_all()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from launch.emulator.home import private_file
 from launch.emulator.running.isolation import Isolation
 from launch.faults import FaultError
 from launch.replicas import Replica
@@ -50,7 +51,7 @@ class StartError(FaultError):
 
 def open_log(logs: Path, replica: Replica) -> io.RawIOBase:
     """The replica's log file, to be continued."""
-    return (logs / f"{replica.name}.log").open("ab", buffering=0)
+    return io.FileIO(logs / f"{replica.name}.log", "ab", opener=private_file)
 
 
 def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show) -> None:
