@@ -12,6 +12,7 @@ from typing import Any
 
 from google.cloud.aiplatform_v1.types import CustomJobSpec
 
+from launch.expansion import expand, expanded
 from launch.faults import FaultError
 from launch.spec import CHIEF, EVALUATORS, WORKERS, Job, Pool, as_json
 
@@ -26,6 +27,7 @@ PROJECT_NUMBER = "000000000000"
 Address = Callable[[int, int], str]
 Members = Mapping[int, tuple[str, ...]]  # pool -> addresses of its replicas
 Commands = Mapping[str, Sequence[str]]  # image -> its entry point
+Extras = Callable[[str], Mapping[str, str]]  # name of a replica -> what else the service sets for it
 
 
 class CommandError(FaultError):
@@ -73,6 +75,13 @@ class _Cluster:
     members: Members
     trial: Mapping[str, str]  # {"trial": ID} in hyperparameter tuning, else empty
     reducers_as_ps: bool
+    commands: Commands
+    extras: Extras
+
+
+def nothing(replica: str) -> Mapping[str, str]:
+    """What the service adds to a replica of a plain job."""
+    return {}
 
 
 def replicas(
@@ -82,8 +91,9 @@ def replicas(
     trial: str = "",
     reducers_as_ps: bool = True,
     commands: Commands = MappingProxyType({}),
+    extras: Extras = nothing,
 ) -> tuple[Replica, ...]:
-    """All replicas, chief first.
+    """All replicas, chief first; each $(NAME) that the job wrote is replaced by the replica's variable.
 
     Args:
         address: where a pool's replica with this index listens, as host:port.
@@ -91,18 +101,16 @@ def replicas(
         reducers_as_ps: whether TF_CONFIG lists reducers as "ps". The documentation does not say, and a trainer
             must survive that it does.
         commands: what runs in an image for which the job names no command.
+        extras: variables that a tuning trial or a training pipeline adds.
     """
     members = {
         pool.index: tuple(address(pool.index, index) for index in range(pool.replica_count))
         for pool in job.pools
         if pool.replica_count
     }
-    cluster = _Cluster(job, as_json(job.spec), job_id, members, {"trial": trial} if trial else {}, reducers_as_ps)
-    return tuple(
-        Replica(pool.index, index, command(pool, commands), _environment(cluster, pool, index), pool.reduces)
-        for pool in job.pools
-        for index in range(pool.replica_count)
-    )
+    trials = {"trial": trial} if trial else {}
+    cluster = _Cluster(job, as_json(job.spec), job_id, members, trials, reducers_as_ps, commands, extras)
+    return tuple(_replica(cluster, pool, index) for pool in job.pools for index in range(pool.replica_count))
 
 
 def limit(job: Job, count: int) -> Job:
@@ -123,15 +131,19 @@ def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
     return extended
 
 
-def command(pool: Pool, commands: Commands) -> tuple[str, ...]:
-    """All that a replica runs; empty if only the image knows. A command replaces the image's own entry point."""
+def command(pool: Pool, commands: Commands, variables: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
+    """All that a replica with these variables runs; empty if only the image knows.
+
+    A command replaces the image's own entry point, in which nothing is a reference.
+    """
     if pool.task == "pythonPackageSpec":
         # -P: a folder with the module's name, where the launcher stands, must not hide the package.
         package = pool.spec.python_package_spec
-        return ("python", "-P", "-m", package.python_module, *package.args)
+        return ("python", "-P", "-m", package.python_module, *(expand(word, variables) for word in package.args))
     container = pool.spec.container_spec
-    command = container.command or commands.get(container.image_uri, ())
-    return (*command, *container.args) if command else ()
+    own = [expand(word, variables) for word in container.command]
+    start = own or commands.get(container.image_uri, ())
+    return (*start, *(expand(word, variables) for word in container.args)) if start else ()
 
 
 def _program(pool: Pool) -> tuple[str, ...]:
@@ -145,9 +157,16 @@ def _mapping(pool: Pool) -> str:
     return f'"{pool.spec.container_spec.image_uri}" = ["python", "-m", "trainer.task"]'
 
 
+def _replica(cluster: _Cluster, pool: Pool, index: int) -> Replica:
+    bare = Replica(pool.index, index, (), {}, pool.reduces)
+    env = _environment(cluster, pool, index) | {**cluster.extras(bare.name)}
+    env = expanded(pool.env, env) | env
+    return replace(bare, command=command(pool, cluster.commands, env), env=env)
+
+
 def _environment(cluster: _Cluster, pool: Pool, index: int) -> dict[str, str]:
-    env = {variable.name: variable.value for variable in pool.env}
-    env |= {
+    """What the service sets in a replica of every job."""
+    env = {
         "CLUSTER_SPEC": json.dumps(_cluster_spec(cluster, pool, index)),
         "CLOUD_ML_JOB_ID": cluster.job_id,
         "CLOUD_ML_PROJECT_ID": PROJECT_NUMBER,

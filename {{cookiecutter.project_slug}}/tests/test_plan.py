@@ -23,7 +23,7 @@ from launch.plan.traffic import Machines
 from launch.plan.workload import Workload
 from launch.settings import Settings
 from launch.spec import Job, TuningJob, load, parse
-from tests.casebook import P2, edited, write
+from tests.casebook import P0, P2, edited, write
 from trainer.telemetry import TensorBoard
 
 ROOT = Path(__file__).parent.parent
@@ -540,7 +540,10 @@ def test_a_run_of_this_machine_without_gpus_measures_none(tmp_path: Path) -> Non
 
 def test_the_trainer_is_asked_what_it_needs_once(tmp_path: Path) -> None:
     path = reducing(tmp_path, 10)
+    batch = {"args": ["--global-batch=$(BATCH)"], "env": [{"name": "BATCH", "value": "320"}]}
+    write(tmp_path, edited({f"{P0}.containerSpec.{key}": value for key, value in batch.items()}))
     first = json.loads(launch(path.name, "--json", folder=tmp_path).stdout)
+    assert first["workload"]["global_batch"] == 320
     assert first["workload"]["parameters"] > 100_000
     assert first["gradient_bytes"] == 4 * first["workload"]["parameters"]
     (kept,) = (tmp_path / ".vertex/described").iterdir()

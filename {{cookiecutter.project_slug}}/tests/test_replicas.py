@@ -238,3 +238,43 @@ def test_every_pool_whose_command_only_its_image_knows_is_named_at_once() -> Non
     ]
     line = '"image:1" = ["python", "-m", "trainer.task"]'
     assert caught.value.faults[0].endswith(f"say in vertex.toml, below [commands], what it runs: {line}")
+
+
+def variables(**values: str) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def test_a_value_refers_to_the_variables_before_it_and_to_the_services() -> None:
+    env = variables(LOGS="$(AIP_MODEL_DIR)logs", BEFORE="$(AFTER)", AFTER="$(LOGS) $$(LOGS)", RANK="$(AFTER)")
+    chief, *_ = replicas(job(CHIEF | {"containerSpec": TRAINER | {"env": env}}, WORKERS), "123", address)
+    written = {name: chief.env[name] for name in ("LOGS", "BEFORE", "AFTER", "RANK")}
+    assert written == {
+        "LOGS": "gs://b/run/model/logs",
+        "BEFORE": "$(AFTER)",
+        "AFTER": "gs://b/run/model/logs $(LOGS)",
+        "RANK": "0",
+    }
+
+
+ARGUMENTS = ["--model_dir=$(AIP_MODEL_DIR)", "--seed", "$(SEED)", "$(AIP_X)", "$(PATH)", "$$(SEED)"]
+EXPANDED = ("--model_dir=gs://b/run/model/", "--seed", "7", "of workerpool0-0", "$(PATH)", "$(SEED)")
+
+
+@pytest.mark.parametrize(
+    ("task", "start"),
+    [
+        ({"containerSpec": TRAINER | {"command": ["run", "$(SEED)"]}}, ("run", "7")),
+        ({"containerSpec": TRAINER | {"command": []}}, ("entry", "$(SEED)")),  # an image's own is as it is
+        ({"pythonPackageSpec": PACKAGE | {"env": TRAINER["env"]}}, ("python", "-P", "-m", "trainer.task")),
+    ],
+    ids=["command", "image", "package"],
+)
+def test_command_and_arguments_refer_to_everything_that_job_and_service_set(
+    task: dict[str, Any], start: tuple[str, ...]
+) -> None:
+    ((kind, spec),) = task.items()
+    wanted = job({"machineSpec": MACHINE, "replicaCount": 1, kind: spec | {"args": ARGUMENTS}})
+    entry = {"registry/trainer:1": ["entry", "$(SEED)"]}
+    (chief,) = replicas(wanted, "123", address, commands=entry, extras=lambda replica: {"AIP_X": f"of {replica}"})
+    assert chief.command == (*start, *EXPANDED)
+    assert chief.env["AIP_X"] == "of workerpool0-0"

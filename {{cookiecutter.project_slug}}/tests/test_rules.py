@@ -223,6 +223,17 @@ def test_the_flags_of_another_program_are_its_own_business(tmp_path: Path) -> No
     assert found(tmp_path, {f"{P0}.containerSpec": TASK | program, f"{P1}.containerSpec": TASK | program}) == []
 
 
+def test_a_flag_has_the_value_of_the_variable_that_it_names(tmp_path: Path) -> None:
+    def steps(value: str) -> list[tuple[str, str]]:
+        env = [{"name": "STEPS", "value": value}]
+        return names(
+            found(tmp_path, alone(CPU, **{"containerSpec.args": ["--steps=$(STEPS)"], "containerSpec.env": env}))
+        )
+
+    assert steps("5") == steps("$(CLOUD_ML_TRIAL_ID)") == []  # what only the service knows may be right
+    assert steps("six") == [("flag-value", "workerPoolSpecs[0].containerSpec.args[0]")]
+
+
 def test_an_image_without_a_command_runs_what_vertex_toml_says(tmp_path: Path) -> None:
     container = {"imageUri": SETTINGS.image, "args": ["--stepz", "1"]}
     commands = {SETTINGS.image: ["python", "-m", "trainer.task"]}

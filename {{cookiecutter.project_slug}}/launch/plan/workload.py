@@ -16,7 +16,7 @@ from pathlib import Path
 
 from launch.emulator.home import Home
 from launch.faults import FaultError
-from launch.replicas import Commands, command
+from launch.replicas import Commands, limit, replicas
 from launch.spec import Job
 
 DESCRIBE = "--describe"
@@ -70,7 +70,7 @@ def of(job: Job, commands: Commands, environ: Mapping[str, str], home: Home) -> 
 
 def _arguments(job: Job, commands: Commands) -> tuple[str, ...]:
     """How this Python starts the chief's trainer: -m, its module, its flags."""
-    words = command(job.chief, commands) if job.chief else ()
+    words = replicas(limit(job, 1), "", lambda *_: "localhost:0", commands=commands)[0].command if job.chief else ()
     start = words.index("-m") if "-m" in words else -1
     if start < 0 or not Path(words[0]).name.startswith("python"):
         fault = f'the chief runs "{" ".join(words)}", which is no Python module that can be asked'

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from launch.expansion import expand, expanded
 from launch.faults import nearest
 from launch.rules.rule import REFUSED, Given, Problems, rule
 from launch.spec import Job, Pool
@@ -33,11 +34,12 @@ def images(job: Job) -> Iterator[tuple[Pool, str]]:
 
 
 def words(pool: Pool) -> Iterator[tuple[str, str]]:
-    """What a pool's program is told, word by word, each with its place."""
+    """What a pool's program is told, word by word, each with its place; only the service's variables are not known."""
+    env = expanded(pool.env, {})
     for index, word in enumerate(pool.spec.container_spec.command):
-        yield pool.at(f"containerSpec.command[{index}]"), word
+        yield pool.at(f"containerSpec.command[{index}]"), expand(word, env)
     for index, word in enumerate(pool.args):
-        yield pool.at(pool.task, f"args[{index}]"), word
+        yield pool.at(pool.task, f"args[{index}]"), expand(word, env)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
+from launch.expansion import REFERENCE
 from launch.faults import did_you_mean
 from launch.rules.containers import Flag, flags, image_of, words
 from launch.rules.rule import Given, Problems, Project, rule
@@ -72,7 +73,7 @@ def flags_valid(job: Job, given: Given) -> Problems:
     for pool in job.training_pools:
         for flag in _flags(pool, given):
             taken = given.project.values.get(flag.name, ())
-            if taken and not any(_fits(flag.value, one) for one in taken):
+            if taken and not REFERENCE.search(flag.value) and not any(_fits(flag.value, one) for one in taken):
                 named = " or ".join(NUMBERS.get(one, one) for one in taken)
                 cure = f"write {named}" if NUMBERS.keys() & {*taken} else did_you_mean(flag.value, taken)
                 yield flag.place, f'--{flag.name.replace("_", "-")} is "{flag.value}"', cure
