@@ -61,7 +61,7 @@ def launch_run(command: list[str], folder: Path, project: Path) -> Process:
     (folder / "vertex.toml").write_text((project / "vertex.toml").read_text())
     (folder / "job.yaml").write_text(yaml.safe_dump(job(command)))
     environment = os.environ | {"PYTHONPATH": str(project)}
-    return start([sys.executable, "-m", "launch", "run", "job.yaml"], folder, environment)
+    return start([sys.executable, "-m", "launch", "run", "job.yaml", "--pass-env", "PYTHONPATH"], folder, environment)
 
 
 def job(command: list[str]) -> dict[str, object]:

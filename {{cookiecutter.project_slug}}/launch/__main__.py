@@ -19,6 +19,7 @@ from launch.check import Examined
 from launch.emulator import commands
 from launch.emulator.home import Home, output_folder
 from launch.emulator.resources.jobs import Options, policy
+from launch.emulator.running import laptop
 from launch.emulator.running.policy import Policy
 from launch.faults import FaultError, nearest
 from launch.plan import commands as planning
@@ -96,10 +97,13 @@ def run(
     max_replicas: Annotated[int | None, typer.Option(min=1, help="At most so many replicas that train.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Empty the job's output folder first.")] = False,
     restarts: Annotated[bool, typer.Option("--restarts", help="Start again what fails, as the service does.")] = False,
+    pass_env: commands.PassEnv = None,
 ) -> None:
     """Run a job in the local Vertex: each replica a process, with the service's environment."""
-    ours = settings.load(SETTINGS)
+    ours = settings.passing(settings.load(SETTINGS), pass_env or ())
     loaded = approved(job, ours)
+    for sentence in laptop.not_set(os.environ, ours.env):
+        complain(sentence, style="yellow")
     one = trial(loaded)
     wanted = with_arguments(limit(one, max_replicas) if max_replicas else one, arguments or ())
     if isinstance(loaded, TuningJob):
@@ -107,7 +111,7 @@ def run(
     starts_again = policy(wanted, Options()) if restarts else Policy()
     try:
         whole = sum(pool.replica_count for pool in one.pools if not pool.reduces)
-        outcome = local.run(wanted, Home(), os.environ, console, ours.commands, starts_again, fresh, whole)
+        outcome = local.run(wanted, Home(), os.environ, console, ours, starts_again, fresh, whole)
     except KeyboardInterrupt:
         errors.print("interrupted; every replica was stopped")
         raise typer.Exit(130) from None

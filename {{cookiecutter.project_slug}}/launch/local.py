@@ -16,7 +16,8 @@ from launch.emulator.running.isolation import isolation
 from launch.emulator.running.placement import place
 from launch.emulator.running.policy import Outcome, Policy
 from launch.emulator.running.process import Ended, Show
-from launch.replicas import Commands, Replica
+from launch.replicas import Replica
+from launch.settings import Settings
 from launch.spec import Job
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
@@ -37,7 +38,7 @@ def run(
     home: Home,
     environ: Mapping[str, str],
     console: Console,
-    commands: Commands,
+    settings: Settings,
     policy: Policy,
     fresh: bool,
     whole: int,
@@ -45,17 +46,16 @@ def run(
     """Run the job to its end; every line of every replica is shown and kept in a log file.
 
     Args:
-        commands: what runs in an image for which the job names no command.
         policy: what starts again, and how often.
         fresh: whether to forget what earlier runs left in the job's output folder.
         whole: replicas, without reducers, in the job's file, of which this may be a part.
     """
     folder = output_folder(job, home)
     job_id = str(time.time_ns() // 1_000_000)
-    everyone = place(job, job_id, home, environ, commands)
+    everyone = place(job, job_id, home, environ, settings)
     introduce(job.name, everyone, whole, console)
     started = [replica for replica in everyone if not replica.reduces]
-    started = packages.prepared(job, started, home.logs(job_id), home.buckets)
+    started = packages.prepared(job, started, home.logs(job_id), home.buckets, environ)
     if fresh:  # only here: a job that cannot run must not forget anything
         empty_output(job, home)
     began = time.monotonic()

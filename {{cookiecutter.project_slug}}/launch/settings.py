@@ -1,15 +1,22 @@
 """The only cloud settings, vertex.toml: where jobs run, under which account, from which image."""
 
 import math
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from launch import catalog
 from launch.catalog import Catalog
 from launch.faults import FaultError, did_you_mean, read_text
+
+# The service sets these in every replica, or sees to it that they are not set.
+CONTRACT = re.compile(
+    "CLUSTER_SPEC|TF_CONFIG|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|AIP_.*|CLOUD_ML_.*", re.DOTALL
+)
+VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 class SettingsError(FaultError):
@@ -26,6 +33,7 @@ class Settings:
     image: str
     service_account: str = ""  # "" is Vertex AI's own service agent
     commands: Mapping[str, Sequence[str]] = field(default_factory=dict)  # image -> its entry point, for this machine
+    env: Mapping[str, str | bool] = field(default_factory=dict)  # of replicas here; True is the shell's own value
     prices: Mapping[str, float] = field(default_factory=dict)  # machine or GPU type -> USD per hour, as billed
     machines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # machine type -> what launch/ should know
 
@@ -51,6 +59,17 @@ def load(path: Path) -> Settings:
     if faults:
         raise SettingsError(*faults)
     return Settings(**table)
+
+
+def passing(settings: Settings, names: Sequence[str]) -> Settings:
+    """The settings, with more variables of the shell that reach replicas on this machine.
+
+    Raises:
+        SettingsError: one of them cannot be passed.
+    """
+    if faults := [f"--pass-env: {fault}" for name in names for fault in _variable_faults(name)]:
+        raise SettingsError(*faults)
+    return replace(settings, env={**settings.env, **dict.fromkeys(names, True)})
 
 
 def _faults(table: Mapping[str, Any]) -> Iterator[str]:
@@ -88,6 +107,20 @@ def _command_faults(image: str, command: object) -> Iterator[str]:
         yield f'commands: "{image}": must be a list of words; write "{image}" = {COMMAND}'
 
 
+def _env_faults(name: str, value: object) -> Iterator[str]:
+    yield from (f"env: {fault}" for fault in _variable_faults(name))
+    if not isinstance(value, str) and value is not True:
+        fault = "must be a text, or true for the value that your shell has"
+        yield f'env: "{name}": {fault}; write {ENV}, or {name} = true'
+
+
+def _variable_faults(name: str) -> Iterator[str]:
+    if not VARIABLE.fullmatch(name):
+        yield f'"{name}" cannot be the name of a variable; use letters, digits and _, and no digit at first'
+    elif CONTRACT.fullmatch(name):
+        yield f"{name} is for the service alone to set; remove it"
+
+
 def _price_faults(name: str, price: object) -> Iterator[str]:
     if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < math.inf:
         yield f'prices: "{name}": must be a number of USD per hour; write "{name}" = 1.25'
@@ -123,11 +156,13 @@ def _gpu_faults(name: str, gpus: object) -> Iterator[str]:
 
 
 COMMAND = '["python", "-m", "trainer.task"]'
+ENV = 'NAME = "value"'
 MACHINE_KEYS = ("vcpus", "memory_gb", "gbps", "fabric_gbps", "gpus")
 
 # The tables: what their keys are, a line of one, and what finds the faults of a line.
 TABLES: Mapping[str, tuple[str, str, Callable[[str, object], Iterator[str]]]] = {
     "commands": ("image", f'"IMAGE" = {COMMAND}', _command_faults),
+    "env": ("variable", ENV, _env_faults),
     "prices": ("type", '"n1-highcpu-16" = 0.65', _price_faults),
     "machines": ("type", "[machines.c3-standard-8]", _machine_faults),
 }

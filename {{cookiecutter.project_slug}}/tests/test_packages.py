@@ -101,10 +101,11 @@ def job(*pools: dict[str, Any]) -> Job:
     return Job(Path("job.yaml"), "job", parse(json.dumps({"workerPoolSpecs": pools}), "job.yaml"))
 
 
-def prepared(job: Job, env: dict[str, str], buckets: Path) -> list[Replica]:
+def prepared(job: Job, env: dict[str, str], buckets: Path, shell: dict[str, str] | None = None) -> list[Replica]:
+    """The replicas of a job; `env` are their variables, and those of the shell if it has no others."""
     everyone = replicas(job, "123", lambda pool, index: f"127.0.0.1:{10000 + 10 * pool + index}")
     started = [Replica(one.pool, one.index, one.command, env) for one in everyone if not one.reduces]
-    return packages.prepared(job, started, buckets.parent / "run", buckets)
+    return packages.prepared(job, started, buckets.parent / "run", buckets, shell or env)
 
 
 def output(replica: Replica, *command: str, cwd: Path | None = None) -> str:
@@ -137,13 +138,19 @@ def test_a_package_runs_with_what_is_here_and_is_installed_for_its_job_alone(
     assert not {".local", ".cache"} & {path.name for path in (tmp_path / "home").iterdir()}
 
 
-def test_what_a_package_needs_and_is_not_here_is_installed_with_it(
+def test_what_a_package_needs_and_is_not_here_is_installed_with_it_as_the_shell_tells_pip(
     buckets: Path, env: dict[str, str], tmp_path: Path
 ) -> None:
     wheel(tmp_path / "index", "dependency", "WORD = 'from the index'")
-    sdk_package(buckets / ADDRESS.removeprefix("gs://"), "import dependency; print(dependency.WORD)", ["dependency"])
-    (replica,) = prepared(job(pool()), env, buckets)
+    setup = (
+        "import os; assert 'TOKEN' not in os.environ\n"
+        "from setuptools import setup; setup(name='p', py_modules=['task'], install_requires=['dependency'])"
+    )
+    source_package(buckets / "b/p-1.zip", setup__py=setup, task__py="import dependency; print(dependency.WORD)")
+    package = job(pool(address="gs://b/p-1.zip", module="task"))
+    (replica,) = prepared(package, {"PATH": env["PATH"]}, buckets, env | {"TOKEN": "secret"})
     assert output(replica) == "from the index\n"
+    assert "PIP_FIND_LINKS" not in replica.env
 
 
 def test_programs_of_the_launchers_environment_see_the_package(buckets: Path, env: dict[str, str]) -> None:

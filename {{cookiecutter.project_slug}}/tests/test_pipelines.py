@@ -29,11 +29,14 @@ PARENT = "projects/p/locations/us-central1"
 SECONDS = 60.0
 SETTINGS = Settings("p", "us-central1", "b", "image")
 SAVE = """
-import os, pathlib
-folder = pathlib.Path(os.environ["GCS_MOUNT"], os.environ["AIP_MODEL_DIR"].removeprefix("gs://"))
+import os, pathlib, sys
+model, data = (word.partition("=")[2] for word in sys.argv[1:])
+folder = pathlib.Path(os.environ["GCS_MOUNT"], model.removeprefix("gs://"))
 folder.mkdir(parents=True)
-(folder / "weights").write_text(os.environ.get("AIP_TRAINING_DATA_URI", "no data"))
+(folder / "weights").write_text(data if data.startswith("gs://") else "no data")
 """
+# As Google's samples hand over what the service sets.
+ARGUMENTS = ["--model_dir=$(AIP_MODEL_DIR)", "--data=$(AIP_TRAINING_DATA_URI)"]
 WAIT = "import time; time.sleep(600)"
 MODEL = {"display_name": "digits", "container_spec": {"image_uri": "server"}, "version_aliases": ["default"]}
 
@@ -80,10 +83,10 @@ def service(tmp_path: Path) -> Iterator[Service]:
     ours.close()
 
 
-def inputs(script: str, **more: Any) -> dict[str, Any]:
+def inputs(script: str, arguments: list[str] | None = None, **more: Any) -> dict[str, Any]:
     """As the SDK fills the free form: keys of both kinds, floats, nulls and numbers for enums."""
     machine = {"machine_type": "n1-standard-4", "accelerator_type": 5.0, "accelerator_count": 1.0}
-    container = {"imageUri": "image", "command": ["python", "-c", script], "args": None}
+    container = {"imageUri": "image", "command": ["python", "-c", script], "args": arguments}
     pool = {"machine_spec": machine, "replica_count": 1.0, "container_spec": container, "disk_spec": None}
     scheduling = {"timeout": None, "disable_retries": True, "strategy": None}
     output = {"output_uri_prefix": "gs://b/run/"}
@@ -95,7 +98,7 @@ def pipeline(script: str = SAVE, **more: Any) -> TrainingPipeline:
         **{
             "display_name": "digits",
             "training_task_definition": schema.training_job.definition.custom_task,
-            "training_task_inputs": inputs(script),
+            "training_task_inputs": inputs(script, ARGUMENTS),
             **more,
         }
     )

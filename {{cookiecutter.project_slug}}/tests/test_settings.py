@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.settings import Settings, SettingsError, load
+from launch.settings import Settings, SettingsError, load, passing
 
 pytestmark = pytest.mark.launch
 
@@ -21,7 +21,7 @@ MALFORMED = [
     (
         "a table",
         GOOD + "[vertex]",
-        ['unknown key "vertex"', "the tables are [commands], [prices], [machines]", "[vertex]"],
+        ['unknown key "vertex"', "the tables are [commands], [env], [prices], [machines]", "[vertex]"],
     ),
     ("no table", GOOD + 'commands = "python"', ["commands: must be a table, not text", "write [commands]"]),
     (
@@ -32,6 +32,10 @@ MALFORMED = [
     ("an empty command", GOOD + '[commands]\n"trainer:1" = []', ['"trainer:1": must be a list of words']),
     ("a number in a command", GOOD + '[commands]\n"trainer:1" = ["x", 1]', ['"trainer:1": must be a list of words']),
     ("an image without quotes", GOOD + '[commands]\ngcr.io = ["x"]', ["the image gcr... is not in quotes"]),
+    ("a number in the environment", GOOD + "[env]\nSEED = 7", ['env: "SEED": must be a text, or true', "SEED = true"]),
+    ("no value of the shell", GOOD + "[env]\nTOKEN = false", ['env: "TOKEN": must be a text, or true']),
+    ("a variable of the service", GOOD + '[env]\nAIP_MODEL_DIR = "x"', ["env: AIP_MODEL_DIR is for the service alone"]),
+    ("no name of a variable", GOOD + '[env]\n"my-token" = true', ['env: "my-token" cannot be the name of a variable']),
     (
         "a price in words",
         GOOD + '[prices]\n"n1-highcpu-16" = "cheap"',
@@ -98,6 +102,18 @@ def test_images_are_mapped_to_what_they_run(tmp_path: Path) -> None:
     assert load(path).commands == {}
 
 
+def test_variables_have_a_value_or_the_shells(tmp_path: Path) -> None:
+    path = tmp_path / "vertex.toml"
+    path.write_text(GOOD + '[env]\nNCCL_DEBUG = "INFO"\nTOKEN = true\n')
+    assert passing(load(path), ["OTHER", "NCCL_DEBUG"]).env == {"NCCL_DEBUG": True, "TOKEN": True, "OTHER": True}
+
+
+@pytest.mark.parametrize("name", ["RANK", "AIP_X", "CLOUD_ML_X", "TOKEN=secret", "1ST", ""])
+def test_not_every_variable_can_be_passed(name: str) -> None:
+    with pytest.raises(SettingsError, match=r"^--pass-env: "):
+        passing(Settings("p", "r", "b", "i"), ["GOOD", name])
+
+
 def test_what_is_known_better_here_goes_into_the_catalog(tmp_path: Path) -> None:
     path = tmp_path / "vertex.toml"
     path.write_text(GOOD + '[prices]\n"n1-highcpu-16" = 0.5\n[machines.n1-highcpu-16]\ngbps = 20\n')
@@ -114,6 +130,7 @@ def test_the_examples_in_our_own_file_are_right(tmp_path: Path) -> None:
     settings = load(path)
     assert settings.prices.keys() == {"a2-highgpu-8g", "NVIDIA_TESLA_T4"}
     assert settings.catalog.network_gbps("c3-standard-8") == 23
+    assert settings.env == {"NCCL_DEBUG": "INFO", "WANDB_API_KEY": True}
 
 
 @pytest.mark.parametrize("line", ["", 'service_account = ""'])

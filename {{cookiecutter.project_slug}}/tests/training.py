@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 PROJECT = Path(__file__).resolve().parents[1]
-SETTINGS = 'project = "p"\nregion = "us-central1"\nbucket = "b"\nimage = "image:1"\n'
+SETTINGS = 'project = "p"\nregion = "us-central1"\nbucket = "b"\nimage = "image:1"\n[env]\nPYTHONPATH = true\n'
 DEADLINE = 150.0  # seconds; several times what these runs need
 
 # A small batch, a steady rate and every loss reported: steps can be compared one by one.

@@ -80,9 +80,9 @@ class Service:
 
 
 @contextlib.contextmanager
-def service(folder: Path, *flags: str) -> Iterator[Service]:
+def service(folder: Path, *flags: str, settings: str = "[env]\nPYTHONPATH = true\n") -> Iterator[Service]:
     """Start the service in a folder of its own; it is ended with all its jobs."""
-    (folder / "vertex.toml").write_text(SETTINGS)
+    (folder / "vertex.toml").write_text(SETTINGS + settings)
     command = [sys.executable, "-m", "launch", "emulate", "--port", "0", *flags]
     environ = os.environ | {"PYTHONPATH": str(PROJECT)}
     printed = folder / "service.log"

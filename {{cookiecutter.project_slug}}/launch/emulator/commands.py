@@ -24,6 +24,10 @@ console = Console(highlight=False, soft_wrap=True)
 Home = Annotated[Path, typer.Option(help="Folder of the service's state.")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="A custom job's id, the last part of its name.")]
 ReplicaName = Annotated[str, typer.Argument(metavar="REPLICA", help="Such as workerpool1-0.")]
+PassEnv = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="A variable of this shell that replicas get, too; can be repeated."),
+]
 Seconds = Annotated[float, typer.Argument(min=0)]
 
 
@@ -40,6 +44,7 @@ def emulate(
     provision_seconds: Annotated[float, typer.Option(min=0, help="Until a job's machines arrive.")] = 0,
     grace_seconds: Annotated[float, typer.Option(min=0, help="Between SIGTERM and SIGKILL.")] = 5,
     reducers_as_ps: Annotated[bool, typer.Option(help="List reducers as ps in TF_CONFIG.")] = True,
+    pass_env: PassEnv = None,
 ) -> None:
     """Run a local Vertex AI for gcloud and the SDK; its commands disturb the replicas of a job."""
     context.obj = home
@@ -49,11 +54,15 @@ def emulate(
     from launch.emulator import server
     from launch.emulator.home import Home
     from launch.emulator.resources.jobs import Options
+    from launch.emulator.running import laptop
 
     options = Options(
         capacity=capacity, provision=provision_seconds, grace=grace_seconds, reducers_as_ps=reducers_as_ps
     )
-    server.serve(Home(home), settings.load(SETTINGS), options, port, os.environ, console)
+    ours = settings.passing(settings.load(SETTINGS), pass_env or ())
+    for sentence in laptop.not_set(os.environ, ours.env):
+        console.print(sentence, style="yellow", markup=False)
+    server.serve(Home(home), ours, options, port, os.environ, console)
 
 
 @app.command()

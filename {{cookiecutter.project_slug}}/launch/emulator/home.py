@@ -1,6 +1,5 @@
 """Where the local Vertex keeps what outlives it.
 
-
 Buckets have the modes that the user's umask says, as data is shared; all other state is the user's alone.
 """
 

@@ -237,17 +237,18 @@ class Jobs(Lives[_Ticket]):
             ticket.id,
             self._home,
             self._environ,
-            self._settings.commands,
+            self._settings,
             ticket.extras.trial,
             self._options.reducers_as_ps,
+            lambda replica: self._additions(ticket, replica),
         )
-        started = [replace(one, env={**one.env, **self._additions(ticket, one)}) for one in everyone if not one.reduces]
+        started = [one for one in everyone if not one.reduces]
         folder = self._home.logs(ticket.id)
-        return packages.prepared(ticket.job, started, folder, self._home.buckets, ticket.stopping)
+        return packages.prepared(ticket.job, started, folder, self._home.buckets, self._environ, ticket.stopping)
 
-    def _additions(self, ticket: _Ticket, replica: Replica) -> dict[str, str]:
+    def _additions(self, ticket: _Ticket, replica: str) -> dict[str, str]:
         """What the pipeline or trial adds to a replica's environment."""
-        tuning = {"CLOUD_ML_HP_METRIC_FILE": str(self._home.metrics(ticket.id, replica.name))}
+        tuning = {"CLOUD_ML_HP_METRIC_FILE": str(self._home.metrics(ticket.id, replica))}
         return {**ticket.extras.env, **(tuning if ticket.extras.trial else {})}
 
     def _stop(self, ticket: _Ticket) -> None:

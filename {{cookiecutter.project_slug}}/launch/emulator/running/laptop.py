@@ -5,15 +5,28 @@ import functools
 import itertools
 import os
 import random
+import site
 import socket
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-# The service sets these; a value that happens to be in the shell must not leak into a replica.
-CONTRACT = ("CLUSTER_SPEC", "TF_CONFIG", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-CONTRACT_PREFIXES = ("AIP_", "CLOUD_ML_")
+from launch.emulator.home import Home, private
+
+# All of the shell that reaches a replica unasked: what programs and libraries need to be found, to speak a language, to
+# go out to the network and to use this machine's GPUs and compiler.
+INHERITED = frozenset(
+    (
+        *("PATH", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "LANGUAGE", "TZ"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GLOO_SOCKET_IFNAME", "CC", "CXX"),
+        *("STORAGE_EMULATOR_HOST", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"),  # storage clients reach the local buckets
+    )
+)
+LOCALE = "LC_"
 
 LOOPBACK = "127.0.0.1"
 LOWEST_PORT = 10_000
@@ -53,15 +66,46 @@ def first_ephemeral_port() -> int:
     return max(first, LOWEST_PORT + PORTS_TRIED)  # some systems begin so low that nothing is left below
 
 
-def image_environment(environ: Mapping[str, str], buckets: Path) -> dict[str, str]:
-    """The shell's environment as an image's: this Python first, nothing of Vertex but the bucket mount."""
-    kept = {
-        name: value
-        for name, value in environ.items()
-        if name not in CONTRACT and not name.startswith(CONTRACT_PREFIXES)
-    }
+def image_environment(environ: Mapping[str, str], home: Home, job_id: str) -> dict[str, str]:
+    """What stands for the image's environment: little of the shell, this Python first, and a home folder of the job's.
+
+    In the person's own home folder lie the credentials that Google's clients, git and others find by themselves.
+    """
+    kept = {name: value for name, value in environ.items() if name in INHERITED or name.startswith(LOCALE)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', os.defpath)}"
-    return kept | {"PATH": path, "GCS_MOUNT": str(buckets), "PYTHONUNBUFFERED": "1"}
+    return {
+        **kept,
+        "PATH": path,
+        "HOME": str(private(home.of_replicas(job_id))),
+        "XDG_CACHE_HOME": str(private(home.caches)),
+        "GCS_MOUNT": str(home.buckets),
+        "PYTHONUNBUFFERED": "1",
+        **_user_packages(home.of_replicas(job_id) / ".local"),
+    }
+
+
+def passed(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> dict[str, str]:
+    """What [env] and --pass-env give to replicas: a value, or the shell's own, if it has one."""
+    shell = {name: environ[name] for name, value in named.items() if value is True and name in environ}
+    return {name: value for name, value in named.items() if isinstance(value, str)} | shell
+
+
+def not_set(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> list[str]:
+    """A sentence for each variable that is to be passed and that the shell does not have."""
+    missing = [name for name, value in named.items() if value is True and name not in environ]
+    return [f"{name} is to be passed to replicas, and this shell does not have it; export it first" for name in missing]
+
+
+def _user_packages(base: Path) -> dict[str, str]:
+    """Where `pip install --user` installs for this home folder; what it has installed for the launcher is seen, too."""
+    if not site.ENABLE_USER_SITE:  # as in a virtual environment
+        return {}
+    folder = private(
+        Path(sysconfig.get_path("purelib", sysconfig.get_preferred_scheme("user"), {"userbase": str(base)}))
+    )
+    line = f"import site; site.addsitedir({site.getusersitepackages()!a})\n"
+    (folder / "launcher.pth").write_text(line, encoding="ascii")
+    return {"PYTHONUSERBASE": str(base)}
 
 
 def shares(gpus: Sequence[str], count: int) -> list[dict[str, str]]:

@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from launch.addresses import BUCKET
+from launch.emulator.home import private, private_file
 from launch.emulator.running.isolation import Isolation
 from launch.faults import FaultError
 from launch.replicas import Replica
@@ -27,6 +28,7 @@ from launch.spec import Job, Pool
 PIP = re.compile(r"\bpip3?\b")
 PIP_ERROR = re.compile(r"^\s*(?:ERROR: |\u00d7 )(.+)$", re.MULTILINE)
 PIP_SCRIPT = '#!/bin/sh\nexec "$(dirname "$0")/python" -m pip "$@"\n'
+PIPS_OWN = ("HOME", "NETRC", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS")  # and PIP_*: its indexes, and passwords for them
 NEVER = threading.Event()  # which nobody sets
 POLL_SECONDS = 0.05
 PIP_SECONDS = 900.0  # for one installation; a large dependency may have to be downloaded
@@ -121,13 +123,19 @@ def needs_environment(job: Job) -> bool:
 
 
 def prepared(
-    job: Job, everyone: Sequence[Replica], folder: Path, buckets: Path, stopping: threading.Event = NEVER
+    job: Job,
+    everyone: Sequence[Replica],
+    folder: Path,
+    buckets: Path,
+    environ: Variables,
+    stopping: threading.Event = NEVER,
 ) -> list[Replica]:
     """The replicas, those that install something with environments of their own, and with the job's packages in them.
 
     Args:
         folder: of this run of the job; pip.log is written there, too.
         buckets: the folder of buckets from which packages are fetched.
+        environ: the shell's environment; pip installs packageUris for the launcher, as the shell tells it to.
         stopping: is set when nobody wants the job any more.
 
     Raises:
@@ -142,7 +150,8 @@ def prepared(
             files = fetched[one.pool]
             if files and files not in packages:
                 packages[files] = create(folder / f"packages-{len(packages)}")
-                _install(job, one, files, packages[files], folder / "pip.log", stopping)
+                variables = {**one.env, **_of_pip(environ)}
+                _install(job, one.pool, files, packages[files], variables, folder / "pip.log", stopping)
             # One each: replicas that call pip at the same time must not meet in one folder.
             own = create(folder / "environments" / one.name, packages.get(files))
             one = replace(one, env=own.variables(one.env))
@@ -184,20 +193,31 @@ def _fetched(job: Job, buckets: Path) -> dict[int, tuple[Path, ...]]:
     return fetched
 
 
+def _of_pip(environ: Variables) -> dict[str, str]:
+    """What the shell tells pip."""
+    return {name: value for name, value in environ.items() if name in PIPS_OWN or name.startswith("PIP_")}
+
+
 def _install(
-    job: Job, one: Replica, files: Sequence[Path], environment: Environment, log: Path, stopping: threading.Event
+    job: Job,
+    pool: int,
+    files: Sequence[Path],
+    environment: Environment,
+    env: Variables,
+    log: Path,
+    stopping: threading.Event,
 ) -> None:
     try:
-        install(files, environment, one.env, log, stopping)
+        install(files, environment, env, log, stopping)
     except PackageError as error:
-        raise PackageError(f"{job.path}: workerPoolSpecs[{one.pool}].pythonPackageSpec: {error}") from None
+        raise PackageError(f"{job.path}: workerPoolSpecs[{pool}].pythonPackageSpec: {error}") from None
 
 
 def _pip(files: Sequence[Path], variables: Variables, log: Path, stopping: threading.Event) -> tuple[int, str]:
     """The exit code and all that was said."""
     command = ("python", "-m", "pip", "install", "--no-input", "--progress-bar=off", *map(str, files))
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab+") as output:
+    private(log.parent)
+    with open(log, "ab+", opener=private_file) as output:
         start = output.tell()
         code = _run(command, variables, output, stopping)
         output.seek(start)
