@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -131,6 +132,7 @@ def test_a_package_runs_with_what_is_here_and_is_installed_for_its_job_alone(
         assert Path(module).is_relative_to(tmp_path / "run")
         assert not Path(yaml_module).is_relative_to(tmp_path)
         assert arguments == ["--steps", "5"]
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("run", "run/pip.log")] == [0o700, 0o600]
     assert "Requirement already satisfied: PyYAML" in said(buckets)
     assert said(buckets).count("Successfully installed aiplatform") == 1  # once for both
     missing = subprocess.run([sys.executable, "-c", f"import {MODULE}"], capture_output=True, text=True)

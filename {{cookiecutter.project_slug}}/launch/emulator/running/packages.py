@@ -143,6 +143,8 @@ def prepared(
     """
     folder = folder.absolute()
     fetched = _fetched(job, buckets)
+    if fetched:
+        private(folder)
     packages: dict[tuple[Path, ...], Environment] = {}
     ready = []
     for one in everyone:
@@ -216,7 +218,6 @@ def _install(
 def _pip(files: Sequence[Path], variables: Variables, log: Path, stopping: threading.Event) -> tuple[int, str]:
     """The exit code and all that was said."""
     command = ("python", "-m", "pip", "install", "--no-input", "--progress-bar=off", *map(str, files))
-    private(log.parent)
     with open(log, "ab+", opener=private_file) as output:
         start = output.tell()
         code = _run(command, variables, output, stopping)
