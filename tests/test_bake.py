@@ -197,7 +197,7 @@ def test_the_settings_and_the_jobs_name_the_same_bucket_and_image(project: Path)
     settings = tomllib.loads((project / "vertex.toml").read_text(encoding="utf-8"))
     workers = job(project, "workers")
     prefix = f"gs://{settings['bucket']}/distributed-training/"
-    assert settings.keys() == {"project", "region", "bucket", "image", "service_account", "commands", "prices"}
+    assert settings.keys() == {"project", "region", "bucket", "image", "service_account", "commands", "env", "prices"}
     assert workers["baseOutputDirectory"]["outputUriPrefix"].startswith(prefix)
     assert {pool["containerSpec"]["imageUri"] for pool in workers["workerPoolSpecs"]} == {settings["image"]}
     assert settings["commands"] == {settings["image"]: ["python", "-m", "trainer.task"]}
