@@ -98,6 +98,9 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="Empty the job's output folder first.")] = False,
     restarts: Annotated[bool, typer.Option("--restarts", help="Start again what fails, as the service does.")] = False,
     pass_env: commands.PassEnv = None,
+    retry_user_errors: Annotated[
+        bool, typer.Option("--retry-user-errors", help="With --restarts: also what ends with code 1, 2, 126 or 127.")
+    ] = False,
 ) -> None:
     """Run a job in the local Vertex: each replica a process, with the service's environment."""
     ours = settings.passing(settings.load(SETTINGS), pass_env or ())
@@ -106,9 +109,12 @@ def run(
         complain(sentence, style="yellow")
     one = trial(loaded)
     wanted = with_arguments(limit(one, max_replicas) if max_replicas else one, arguments or ())
+    options = Options(retry_user_errors=retry_user_errors)
     if isinstance(loaded, TuningJob):
-        raise typer.Exit(0 if search(loaded, wanted, ours, fresh) else 1)
-    starts_again = policy(wanted, Options()) if restarts else Policy()
+        raise typer.Exit(0 if search(loaded, wanted, ours, fresh, options) else 1)
+    if retry_user_errors and not restarts:
+        raise OptionError("--retry-user-errors is for --restarts, without which nothing starts again; add that")
+    starts_again = policy(wanted, options) if restarts else Policy()
     try:
         whole = sum(pool.replica_count for pool in one.pools if not pool.reduces)
         outcome = local.run(wanted, Home(), os.environ, console, ours, starts_again, fresh, whole)
@@ -118,7 +124,7 @@ def run(
     raise typer.Exit(0 if outcome.succeeded else 1)
 
 
-def search(tuning: TuningJob, wanted: Job, ours: Settings, fresh: bool) -> bool:
+def search(tuning: TuningJob, wanted: Job, ours: Settings, fresh: bool, options: Options) -> bool:
     """Run a search, each trial as the job that is wanted; returns whether it succeeded.
 
     Raises:
@@ -134,7 +140,7 @@ def search(tuning: TuningJob, wanted: Job, ours: Settings, fresh: bool) -> bool:
     message = HyperparameterTuningJob(tuning.spec)
     message.display_name, message.trial_job_spec = tuning.name, wanted.spec
     try:
-        return trials.run(message, home, ours, os.environ, console)
+        return trials.run(message, home, ours, os.environ, console, options)
     except KeyboardInterrupt:
         errors.print("interrupted; every trial was stopped")
         raise typer.Exit(130) from None

@@ -10,12 +10,13 @@ from rich.markup import escape
 from rich.text import Text
 
 from launch.emulator.home import OUTPUT, Home, OutputError, output_folder
-from launch.emulator.resources.logs import payload
 from launch.emulator.running import engine, packages
+from launch.emulator.running.ended import Ended
 from launch.emulator.running.isolation import isolation
+from launch.emulator.running.lines import payload
 from launch.emulator.running.placement import place
 from launch.emulator.running.policy import Outcome, Policy
-from launch.emulator.running.process import Ended, Show
+from launch.emulator.running.process import Show
 from launch.replicas import Replica
 from launch.settings import Settings
 from launch.spec import Job
@@ -78,11 +79,14 @@ def introduce(name: str, everyone: Sequence[Replica], whole: int, console: Conso
 
 
 def shower(everyone: Sequence[Replica], console: Console) -> Show:
-    """Prints a line behind the coloured name of its replica; of a JSON line, what Cloud Logging shows."""
+    """Prints a line behind the coloured name of its replica; of a JSON line, what Cloud Logging shows.
+
+    Only what calls itself an error is shown as one: libraries say much on stderr that is none.
+    """
     width = max(len(replica.name) for replica in everyone) + 2
     colours = {replica.name: COLOURS[i % len(COLOURS)] for i, replica in enumerate(everyone)}
 
-    def show(replica: Replica, line: str) -> None:
+    def show(replica: Replica, line: str, severity: str) -> None:
         message, style = parse_line(line.replace(f"{Path.cwd()}/", ""))
         prefix = Text(f"[{replica.name}]".ljust(width), style=colours[replica.name])
         console.print(prefix, Text(message, style=style), soft_wrap=True)
@@ -100,10 +104,11 @@ def parse_line(line: str) -> tuple[str, str]:
 
 def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, console: Console) -> None:
     """What happened, first cause first, and where everything is."""
-    for first, ended in [(i == 0, ended) for i, ended in enumerate(outcome.failures)]:
-        console.print(f"[bold red]Job failed: {ended}[/]" if first else f"[dim]after that {ended}[/]")
-        if first:
-            show_last_lines(ended, console)
+    for ended in outcome.failures[:1]:
+        console.print(f"[bold red]Job failed: {ended}[/]")
+        show_last_lines(ended, console)
+    for other in outcome.others:
+        console.print(f"[dim]{other}[/]")
     if outcome.succeeded:
         console.print(f"[bold green]Job succeeded[/] in {seconds:.0f} s")
         if output:
@@ -112,7 +117,7 @@ def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, 
 
 
 def show_last_lines(ended: Ended, console: Console) -> None:
-    for line in ended.last_lines:
+    for line in ended.traceback or ended.last_lines:
         message, style = parse_line(line)
         console.print(Text(f"    {message}", style=style), soft_wrap=True)
 

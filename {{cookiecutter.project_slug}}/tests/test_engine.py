@@ -15,8 +15,9 @@ import pytest
 from launch.emulator.running import engine
 from launch.emulator.running.isolation import Isolation, isolation
 from launch.emulator.running.laptop import first_ephemeral_port, free_addresses
+from launch.emulator.running.lines import LAST_LINES, LONGEST_LINE
 from launch.emulator.running.policy import Outcome, Policy
-from launch.emulator.running.process import LAST_LINES, LONGEST_LINE, StartError
+from launch.emulator.running.process import StartError
 from launch.replicas import Replica
 from tests.training import PROJECT, eventually, processes
 
@@ -101,23 +102,27 @@ def test_the_last_lines_are_kept_and_the_log_has_all(tmp_path: Path) -> None:
     assert (tmp_path / "workerpool0-0.log").read_text().splitlines() == lines
 
 
-def test_stdout_and_stderr_come_in_order_with_the_last_line_even_if_unfinished(tmp_path: Path) -> None:
-    script = "import os; os.write(1, b'one\\n'); os.write(2, b'two\\r\\n'); os.write(1, b'three'); exit(1)"
-    assert run(tmp_path, replica(script)).failures[0].last_lines == ("one", "two", "three")
+def test_lines_of_both_streams_are_whole_and_stderr_is_of_severity_error(tmp_path: Path) -> None:
+    script = "import os\nfor out in (b'o', b'ne\\ntw', b'o\\r\\nthree'): os.write(1, out); os.write(2, out.upper())"
+    shown: list[tuple[str, str]] = []
+    with deadline():
+        engine.run([replica(script)], tmp_path, lambda _, line, severity: shown.append((severity, line)), Policy())
+    assert [line for severity, line in shown if severity == "INFO"] == ["one", "two", "three"]
+    assert [line for severity, line in shown if severity == "ERROR"] == ["ONE", "TWO", "THREE"]
+    assert (tmp_path / "workerpool0-0.log").read_text().splitlines() == [line for _, line in shown]
 
 
 def test_every_line_is_shown_with_its_replica(tmp_path: Path) -> None:
     shown: list[tuple[str, str]] = []
     chief = replica("import time; print('a'); time.sleep(0.5)")
+    worker = replica("import time; print('b'); time.sleep(60)", 0, PYTHONUNBUFFERED="1")
     with deadline():
-        engine.run(
-            [chief, replica("print('b')", 0)], tmp_path, lambda who, line: shown.append((who.name, line)), Policy()
-        )
+        engine.run([chief, worker], tmp_path, lambda who, line, _: shown.append((who.name, line)), Policy(grace=0))
     assert sorted(shown) == [("workerpool0-0", "a"), ("workerpool1-0", "b")]
 
 
 def test_output_that_cannot_be_shown_holds_no_replica_up(tmp_path: Path) -> None:
-    def gone(_: Replica, __: str) -> None:
+    def gone(*_: object) -> None:
         raise BrokenPipeError
 
     with deadline():
@@ -176,7 +181,7 @@ def test_a_full_disk_costs_the_log_and_not_the_job(tmp_path: Path) -> None:
     shown: list[str] = []
     with deadline():
         many = replica("for i in range(20_000): print(i)")
-        outcome = engine.run([many], tmp_path, lambda _, line: shown.append(line), Policy())
+        outcome = engine.run([many], tmp_path, lambda _, line, __: shown.append(line), Policy())
     assert outcome.succeeded
     assert len(shown) == 20_000
 

@@ -344,9 +344,7 @@ def test_without_a_terminal_each_change_of_state_is_one_line(served: Served) -> 
 
 
 def test_a_restart_is_a_line_too(served: Served, tmp_path: Path) -> None:
-    fails_once = (
-        "import pathlib, sys; mark = pathlib.Path(sys.argv[1]); code = not mark.exists(); mark.touch(); exit(code)"
-    )
+    fails_once = "import pathlib, sys; mark = pathlib.Path(sys.argv[1]); mark.exists() or mark.touch() or exit(3)"
     container = {"imageUri": "trainer:1", "command": [sys.executable, "-c", fails_once, str(tmp_path / "mark")]}
     pool = {"machineSpec": {"machineType": "n1-standard-8"}, "replicaCount": 1, "containerSpec": container}
     view, printed = plain(served)
@@ -354,7 +352,7 @@ def test_a_restart_is_a_line_too(served: Served, tmp_path: Path) -> None:
         spec = parse(yaml.safe_dump({"workerPoolSpecs": [pool]}), "digits")
         job = served.jobs.create(PARENT, CustomJob(display_name="digits", job_spec=spec))
         assert eventually(lambda: "SUCCEEDED" in printed.getvalue(), 30)
-    what = f"customJobs/{job['name'].rpartition('/')[2]} digits: workerpool0-0 exited with code 1"
+    what = f"customJobs/{job['name'].rpartition('/')[2]} digits: workerpool0-0 exited with code 3"
     assert f" {what}; it starts again, restart 1 of 5\n" in printed.getvalue()
 
 

@@ -145,7 +145,8 @@ def test_a_job_that_fails_fails_its_pipeline_with_the_jobs_reason(service: Servi
     ended = service.ended(service.pipelines.create(PARENT, pipeline("exit(3)"))["name"])
     assert (ended["state"], ended["error"]["code"]) == ("PIPELINE_STATE_FAILED", 3)
     job = ended["trainingTaskMetadata"]["backingCustomJob"]
-    assert ended["error"]["message"].startswith(f"the custom job {job} failed: workerpool0-0 exited with code 3")
+    said = f"the custom job {job} failed: The replica workerpool0-0 exited with a non-zero status of 3"
+    assert ended["error"]["message"].startswith(said)
 
 
 def test_a_job_that_leaves_no_model_fails_its_pipeline_and_names_the_folder(service: Service) -> None:

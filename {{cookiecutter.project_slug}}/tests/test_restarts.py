@@ -38,7 +38,7 @@ class Running:
         self.lines: list[str] = []
         self.outcome: Outcome | None = None
 
-        def show(one: Replica, line: str) -> None:
+        def show(one: Replica, line: str, _: str) -> None:
             self.lines.append(f"{one.name}: {line}")
 
         self.execution = Execution(replicas, folder / "logs", show, policy, self.phases.append, isolated)
@@ -84,12 +84,16 @@ def test_one_that_always_fails_starts_six_times_in_each_of_four_attempts(tmp_pat
     outcome = run(tmp_path, replica(FOREVER), counted(tmp_path / "count", "exit(3)", 0), policy=policy)
     assert outcome.ending is Ending.FAILED
     assert (tmp_path / "count").read_text() == "24"
-    assert outcome.message == "workerpool1-0 exited with code 3 after 5 restarts; the job was retried 3 times"
+    assert outcome.message.splitlines() == [
+        "The replica workerpool1-0 exited with a non-zero status of 3. Termination reason: Error. ",
+        "workerpool1-0 was restarted 5 times",
+        "the job was retried 3 times",
+    ]
 
 
 def test_the_others_go_on_while_one_restarts(tmp_path: Path) -> None:
     chief = counted(tmp_path / "chief", "time.sleep(2)")
-    assert run(tmp_path, chief, counted(tmp_path / "worker", "exit(0 if count == 2 else 1)", 0)).succeeded
+    assert run(tmp_path, chief, counted(tmp_path / "worker", "exit(0 if count == 2 else 3)", 0)).succeeded
     assert (tmp_path / "chief").read_text() == "1"
     assert (tmp_path / "worker").read_text() == "2"
 
@@ -98,14 +102,15 @@ def test_all_restart_together_where_the_job_wants_it(tmp_path: Path) -> None:
     policy = Policy(replica_restarts=5, job_retries=3, grace=0.2, together=True)
     chief = counted(tmp_path / "chief", "time.sleep(1)")
     assert run(
-        tmp_path, chief, counted(tmp_path / "worker", "exit(0 if count == 3 else 1)", 0), policy=policy
+        tmp_path, chief, counted(tmp_path / "worker", "exit(0 if count == 3 else 3)", 0), policy=policy
     ).succeeded
     assert (tmp_path / "chief").read_text() == "3"
 
 
 def test_without_restarts_the_first_failure_is_the_end(tmp_path: Path) -> None:
     outcome = run(tmp_path, counted(tmp_path / "count", "exit(3)"), policy=Policy())
-    assert outcome.message == "workerpool0-0 exited with code 3"
+    assert [str(ended) for ended in outcome.failures] == ["workerpool0-0 exited with code 3"]
+    assert "retried" not in outcome.message
     assert (tmp_path / "count").read_text() == "1"
 
 
@@ -114,7 +119,7 @@ def test_after_a_crash_the_job_is_retried_and_not_the_replica(tmp_path: Path, en
     outcome = run(tmp_path, counted(tmp_path / "count", end))
     assert outcome.ending is Ending.FAILED
     assert (tmp_path / "count").read_text() == "4"
-    assert "after" not in outcome.message
+    assert "restarted" not in outcome.message
     assert outcome.message.endswith("the job was retried 3 times")
 
 
@@ -123,7 +128,8 @@ def test_a_retried_job_starts_all_its_replicas_again(tmp_path: Path) -> None:
     chief = counted(tmp_path / "chief", "time.sleep(60)")
     outcome = run(tmp_path, chief, counted(tmp_path / "count", "exit(6)", 0), policy=policy)
     assert (tmp_path / "count").read_text() == (tmp_path / "chief").read_text() == "2"
-    assert outcome.message == "workerpool1-0 exited with code 6; the job was retried 1 time"
+    assert str(outcome.failures[0]) == "workerpool1-0 exited with code 6"
+    assert outcome.message.endswith("the job was retried 1 time")
 
 
 def test_a_worker_that_is_done_is_not_started_again(tmp_path: Path) -> None:
@@ -132,22 +138,22 @@ def test_a_worker_that_is_done_is_not_started_again(tmp_path: Path) -> None:
 
 
 def test_a_log_has_the_lines_of_all_starts(tmp_path: Path) -> None:
-    run(tmp_path, counted(tmp_path / "count", "print('start', count); exit(0 if count == 3 else 1)"))
+    run(tmp_path, counted(tmp_path / "count", "print('start', count); exit(0 if count == 3 else 3)"))
     assert (tmp_path / "logs/workerpool0-0.log").read_text().splitlines() == [
         "start 1",
-        "workerpool0-0 exited with code 1; it starts again, restart 1 of 5",
+        "workerpool0-0 exited with code 3; it starts again, restart 1 of 5",
         "start 2",
-        "workerpool0-0 exited with code 1; it starts again, restart 2 of 5",
+        "workerpool0-0 exited with code 3; it starts again, restart 2 of 5",
         "start 3",
     ]
 
 
 def test_a_restart_that_cannot_be_shown_happens_all_the_same(tmp_path: Path) -> None:
-    def gone(_: Replica, __: str) -> None:
+    def gone(*_: object) -> None:
         raise BrokenPipeError
 
     with deadline():
-        one = counted(tmp_path / "count", "exit(0 if count == 2 else 1)")
+        one = counted(tmp_path / "count", "exit(0 if count == 2 else 3)")
         assert Execution([one], tmp_path / "logs", gone, SERVICE).run().succeeded
 
 
@@ -278,7 +284,7 @@ def test_a_job_waits_for_its_machines_again_after_each_preemption(tmp_path: Path
 def test_a_timeout_counts_over_all_restarts(tmp_path: Path) -> None:
     policy = Policy(replica_restarts=1000, timeout=1.5, grace=0)
     began = time.monotonic()
-    outcome = run(tmp_path, counted(tmp_path / "count", "time.sleep(0.3); exit(1)"), policy=policy)
+    outcome = run(tmp_path, counted(tmp_path / "count", "time.sleep(0.3); exit(3)"), policy=policy)
     assert outcome.ending is Ending.TIMED_OUT
     assert outcome.message == "the job ran longer than its timeout of 1.5 s"
     assert 1.5 < time.monotonic() - began < 10

@@ -102,7 +102,7 @@ def test_a_job_runs_to_its_end() -> None:
 
 def test_a_failure_raises_what_the_service_makes_it_raise() -> None:
     ours = job(*script("exit(3)"))
-    with pytest.raises(RuntimeError, match=r"Job failed with:\ncode: 3\nmessage: .*workerpool0-0 exited with code 3"):
+    with pytest.raises(RuntimeError, match=r"Job failed with:\ncode: 3\nmessage: .*exited with a non-zero status of 3"):
         ours.run(sync=True, disable_retries=True)
     assert ours.error is not None
     assert ours.error.code == 3
@@ -211,7 +211,7 @@ def test_a_failed_pipeline_raises_its_error() -> None:
     training = aiplatform.CustomContainerTrainingJob(
         display_name="fails", container_uri="gcr.io/any/image:1", command=list(script("exit(4)"))
     )
-    with pytest.raises(RuntimeError, match="workerpool0-0 exited with code 4"):
+    with pytest.raises(RuntimeError, match="workerpool0-0 exited with a non-zero status of 4"):
         training.run(replica_count=1, machine_type="n1-standard-8", disable_retries=True)
 
 

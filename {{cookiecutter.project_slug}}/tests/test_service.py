@@ -45,11 +45,16 @@ def test_the_primarys_success_ends_the_job_and_its_workers(vertex: Service) -> N
 
 
 def test_a_failure_says_which_replica_and_why(vertex: Service) -> None:
-    body = custom_job(*script("print('no such file'); exit(3)"), scheduling={"disableRetries": True})
-    job = vertex.wait(vertex.create(body), "FAILED")
+    name = vertex.create(custom_job(*script("print('step 1'); open('no such file')")))
+    job = vertex.wait(name, "FAILED")
     assert job["error"]["code"] == 3
-    assert "workerpool0-0 exited with code 3" in job["error"]["message"]
+    first, second, *_, fault, logs = job["error"]["message"].splitlines()
+    assert first == "The replica workerpool0-0 exited with a non-zero status of 1. Termination reason: Error. "
+    assert second == "Traceback (most recent call last):"
+    assert fault == "FileNotFoundError: [Errno 2] No such file or directory: 'no such file'"
+    assert logs.startswith("Logs: ")
     assert job["endTime"] >= job["startTime"]
+    assert vertex.log(name).count("workerpool0-0: step 1") == 1
 
 
 def test_the_environment_is_the_services(vertex: Service) -> None:
@@ -268,7 +273,13 @@ def test_lists_are_filtered_ordered_and_paged(vertex: Service) -> None:
 
 
 def test_cloud_logging_has_the_lines(vertex: Service) -> None:
-    text = "import json; print('plain'); print(json.dumps({'severity': 'WARNING', 'message': 'structured', 'step': 1}))"
+    text = """
+import json, sys
+print("plain")
+print(json.dumps({"severity": "WARNING", "message": "structured", "step": 1}))
+print("of a library", file=sys.stderr)
+print(json.dumps({"severity": "INFO", "message": "of another"}), file=sys.stderr)
+"""
     name = vertex.create(custom_job(*script(text)))
     vertex.wait(name, "SUCCEEDED")
     body = {
@@ -278,8 +289,10 @@ def test_cloud_logging_has_the_lines(vertex: Service) -> None:
     }
     _, answer = vertex.call("POST", "/v2/entries:list", body)
     seen = [(one["severity"], one["jsonPayload"], one["resource"]["labels"]["task_name"]) for one in answer["entries"]]
-    assert seen == [
+    assert sorted(seen, key=lambda one: one[0]) == [
+        ("ERROR", {"message": "of a library"}, "workerpool0-0"),
         ("INFO", {"message": "plain"}, "workerpool0-0"),
+        ("INFO", {"message": "of another"}, "workerpool0-0"),
         ("WARNING", {"message": "structured", "step": 1}, "workerpool0-0"),
     ]
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from launch.emulator.running.ended import Ended
 from launch.emulator.running.isolation import isolation
 from launch.emulator.running.laptop import free_addresses
-from launch.emulator.running.process import Ended, Process
+from launch.emulator.running.process import Process
 from launch.replicas import Replica
 from tests.training import PROJECT, eventually
 from trainer.errors import PeerError
@@ -37,7 +38,9 @@ def test_a_training_that_is_process_1_ends_soon_after_sigterm(tmp_path: Path) ->
     ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(PROJECT), "AIP_CHECKPOINT_DIR": str(tmp_path)}
     chief = Replica(0, 0, (sys.executable, "-m", "trainer.task", "--steps", "1000000"), env)
-    process = Process(chief, tmp_path, lambda _, line: lines.append(line), isolation(), lambda _, one: ended.put(one))
+    process = Process(
+        chief, tmp_path, lambda _, line, __: lines.append(line), isolation(), lambda _, one: ended.put(one)
+    )
     try:
         assert eventually(lambda: any("step 50/" in line for line in lines), 60), lines
         process.terminate()

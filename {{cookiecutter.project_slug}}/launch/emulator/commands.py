@@ -45,6 +45,9 @@ def emulate(
     grace_seconds: Annotated[float, typer.Option(min=0, help="Between SIGTERM and SIGKILL.")] = 5,
     reducers_as_ps: Annotated[bool, typer.Option(help="List reducers as ps in TF_CONFIG.")] = True,
     pass_env: PassEnv = None,
+    retry_user_errors: Annotated[
+        bool, typer.Option("--retry-user-errors", help="Start again also what ends with code 1, 2, 126 or 127.")
+    ] = False,
 ) -> None:
     """Run a local Vertex AI for gcloud and the SDK; its commands disturb the replicas of a job."""
     context.obj = home
@@ -57,7 +60,11 @@ def emulate(
     from launch.emulator.running import laptop
 
     options = Options(
-        capacity=capacity, provision=provision_seconds, grace=grace_seconds, reducers_as_ps=reducers_as_ps
+        capacity=capacity,
+        provision=provision_seconds,
+        grace=grace_seconds,
+        reducers_as_ps=reducers_as_ps,
+        retry_user_errors=retry_user_errors,
     )
     ours = settings.passing(settings.load(SETTINGS), pass_env or ())
     for sentence in laptop.not_set(os.environ, ours.env):

@@ -20,7 +20,12 @@ POLL_SECONDS = 0.2
 
 
 def run(
-    message: HyperparameterTuningJob, home: Home, settings: Settings, environ: Mapping[str, str], console: Console
+    message: HyperparameterTuningJob,
+    home: Home,
+    settings: Settings,
+    environ: Mapping[str, str],
+    console: Console,
+    options: Options,
 ) -> bool:
     """Search as the service would, to the end; returns whether that succeeded.
 
@@ -28,7 +33,7 @@ def run(
         StoreError: a service works in this folder, and would be the one to ask.
         ApiError: the service would refuse it.
     """
-    vertex = server.build(home, settings, Options(), "", environ)
+    vertex = server.build(home, settings, options, "", environ)
     try:
         with signals_as_exceptions(), View(vertex.store, vertex.jobs, console):
             name = vertex.tunings.create(f"projects/{settings.project}/locations/{settings.region}", message)["name"]
@@ -44,7 +49,7 @@ def run(
 
 
 def table(search: Resource) -> Table:
-    """A line for each trial: its parameters, and its metrics or why it has none."""
+    """A line for each trial: its parameters, and its metrics or why it has none, in short."""
     spec, trials = search["studySpec"], search.get("trials", [])
     parameters = [one["parameterId"] for one in spec["parameters"]]
     metrics = [one["metricId"] for one in spec["metrics"]]
@@ -53,7 +58,7 @@ def table(search: Resource) -> Table:
         values = {one["parameterId"]: one["value"] for one in trial["parameters"]}
         found = {one["metricId"]: one["value"] for one in trial.get("finalMeasurement", {}).get("metrics", ())}
         cells = [*(_number(values.get(id)) for id in parameters), *(_number(found.get(id)) for id in metrics)]
-        shown.add_row(trial["id"], *cells, trial.get("infeasibleReason", ""))
+        shown.add_row(trial["id"], *cells, trial.get("infeasibleReason", "").partition("\n")[0])
     return shown
 
 

@@ -57,6 +57,7 @@ class Options:
     stagger: float = 0.02  # between two of them
     grace: float = 5  # between SIGTERM and SIGKILL
     reducers_as_ps: bool = True  # whether TF_CONFIG lists reducers; the documentation does not say
+    retry_user_errors: bool = False  # whether also a program's own error starts again
 
 
 @dataclass(frozen=True)
@@ -204,14 +205,14 @@ class Jobs(Lives[_Ticket]):
             raise ApiError("INVALID_ARGUMENT", str(error)) from None
         if not outcome.succeeded:
             status = {Ending.TIMED_OUT: "DEADLINE_EXCEEDED", Ending.PREEMPTED: "RESOURCE_EXHAUSTED"}
-            message = f"{outcome.message}. Logs: {self._home.logs(ticket.id)}"
+            message = f"{outcome.message}\nLogs: {self._home.logs(ticket.id)}"
             raise ApiError(status.get(outcome.ending, "INVALID_ARGUMENT"), message)
 
     def _execute(self, ticket: _Ticket, journal: Journal) -> Outcome:
         everyone = self._replicas(ticket)
 
-        def show(replica: Replica, line: str) -> None:
-            journal.write(replica.name, line)
+        def show(replica: Replica, line: str, severity: str) -> None:
+            journal.write(replica.name, line, severity)
 
         def entered(phase: Phase) -> None:
             self._enter(ticket, RUNNING if phase is Phase.RUNNING else PENDING)
@@ -289,6 +290,7 @@ def policy(job: Job, options: Options) -> Policy:
         job_retries=JOB_RETRIES if retries else 0,
         preemptions=SPOT_RESTARTS if _strategy(job) == Scheduling.Strategy.SPOT else 0,
         together=scheduling.restart_job_on_worker_restart and retries,
+        retry_user_errors=options.retry_user_errors,
         timeout=scheduling.timeout.total_seconds() if "timeout" in scheduling else LONGEST_SECONDS,
         grace=options.grace,
         provision=options.provision,

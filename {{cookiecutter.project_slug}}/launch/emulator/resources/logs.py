@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from launch.emulator.home import Home, private, private_file
 from launch.emulator.resources import query
 from launch.emulator.resources.errors import ApiError
 from launch.emulator.resources.store import Resource, now
+from launch.emulator.running.lines import payload
 
 # What one may filter and order by. Source: Cloud Logging API v2, LogEntry.
 FIELDS = frozenset(("insertId", "jsonPayload", "labels", "logName", "resource", "severity", "textPayload", "timestamp"))
@@ -28,10 +28,11 @@ class Journal:
         self._file = io.FileIO(path, "ab", opener=private_file)
         self._lock = threading.Lock()
 
-    def write(self, replica: str, line: str) -> None:
+    def write(self, replica: str, line: str, severity: str = "INFO") -> None:
+        """Add a line; `severity` is what it has if it does not say one itself."""
         with self._lock:
             if not self._file.closed:
-                entry = {"timestamp": now(), "replica": replica, "line": line}
+                entry = {"timestamp": now(), "replica": replica, "line": line, "severity": severity}
                 self._file.write(f"{json.dumps(entry)}\n".encode())
 
     def close(self) -> None:
@@ -40,7 +41,7 @@ class Journal:
 
 
 def lines(path: Path, start: int = 0) -> Iterator[dict[str, str]]:
-    """The lines from number `start` on: timestamp, replica, line; what was not wholly written is left out."""
+    """The lines from number `start` on: timestamp, replica, line, severity; what was not wholly written is left out."""
     try:
         with path.open(encoding="utf-8") as file:
             for number, text in enumerate(file):
@@ -51,27 +52,12 @@ def lines(path: Path, start: int = 0) -> Iterator[dict[str, str]]:
         return
 
 
-def payload(line: str) -> dict[str, Any]:
-    """What Cloud Logging makes of a printed line: a JSON object's own fields, else the line as message."""
-    try:
-        # JSON has no NaN, and an answer could not repeat 1e999.
-        parsed = jsons.loads(line, parse_constant=str, parse_float=_finite) if line.startswith("{") else None
-    except ValueError:
-        parsed = None
-    return parsed if isinstance(parsed, dict) else {"message": line}
-
-
-def _finite(text: str) -> float | str:
-    number = float(text)
-    return number if math.isfinite(number) else text
-
-
 def entries(job: Resource, path: Path) -> Iterator[Resource]:
     """A job's lines as LogEntry resources. Source: Cloud Logging API v2; what gcloud reads of them."""
     project, job_id = job["name"].split("/")[1], job["name"].rpartition("/")[2]
     for number, line in enumerate(lines(path)):
         content = payload(line["line"])
-        severity = str(content.pop("severity", "INFO")).upper()
+        severity = str(content.pop("severity", line.get("severity", "INFO"))).upper()
         yield {
             "insertId": f"{job_id}-{number:09}",
             "logName": f"projects/{project}/logs/{line['replica']}",

@@ -10,14 +10,15 @@ import math
 import queue
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from launch.emulator.home import private
+from launch.emulator.running.attempt import Attempt
+from launch.emulator.running.ended import PEER_LOST, Ended
 from launch.emulator.running.interrupts import signals_as_exceptions
 from launch.emulator.running.isolation import Isolation, isolation
-from launch.emulator.running.policy import CRASHES, Ending, Outcome, Phase, Policy, likely_cause_first
-from launch.emulator.running.process import Ended, Process, Show, open_log, tell
+from launch.emulator.running.policy import CRASHES, Ending, Outcome, Phase, Policy
+from launch.emulator.running.process import Process, Show, open_log, tell
 from launch.emulator.running.slot import Slot, Status
 from launch.replicas import Replica
 
@@ -28,21 +29,6 @@ SETTLE_SECONDS = 1.5
 
 # Where the system gives Ctrl-C to another thread (macOS), the main one has to look up to notice.
 LOOK_SECONDS = 0.5
-
-
-@dataclass
-class _Attempt:
-    """What has come of the job since all its replicas were last to start."""
-
-    failures: list[Ended] = field(default_factory=list)
-    succeeded: bool = False  # the primary has; the others may still end by themselves
-    running: bool = False
-    settled: float = math.inf  # when nobody else is waited for
-    over: bool = False
-    ending: Ending | None = None  # none yet, or, if over, the job starts again
-
-    def end(self, ending: Ending | None) -> None:
-        self.over, self.ending = True, ending
 
 
 class Execution:
@@ -66,7 +52,7 @@ class Execution:
         self._told = told
         self._isolation = isolation() if isolated is None else isolated
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._attempt = _Attempt()
+        self._attempt = Attempt()
         self._deadline = math.inf
         self._retries = 0
         self._preemptions = 0
@@ -111,7 +97,7 @@ class Execution:
 
     def _try(self) -> Ending | None:
         """All replicas from their start to the end of the job; none, if it has to start again."""
-        self._attempt = _Attempt()
+        self._attempt = Attempt()
         arrival = time.monotonic() + self._policy.provision
         for index, slot in enumerate(self._slots.values()):
             slot.due, slot.restarts = arrival + index * self._policy.stagger, 0
@@ -123,11 +109,13 @@ class Execution:
 
     def _wait(self) -> None:
         """Until something is due; then, or before, take in all that has happened."""
-        next_time = min([self._attempt.settled, self._deadline, *(slot.next_time for slot in self._slots.values())])
+        attempt = self._attempt
+        slot_times = (slot.next_time for slot in self._slots.values())
+        next_time = min([attempt.settled, attempt.restart_at, self._deadline, *slot_times])
         patience = min(max(next_time - time.monotonic(), 0), LOOK_SECONDS)
         with contextlib.suppress(queue.Empty):
             self._events.get(timeout=patience)()
-            while not self._attempt.over:
+            while not attempt.over:
                 self._events.get_nowait()()
 
     def _look(self, now: float) -> None:
@@ -135,6 +123,10 @@ class Execution:
         attempt, slots = self._attempt, self._slots.values()
         if attempt.over:
             return
+        if attempt.restart_at <= now:
+            self._restart_all()
+        for ended in attempt.to_tell(now - SETTLE_SECONDS):  # by then it is not all that end, one by one
+            self._tell(self._slots[ended.replica.name], str(ended))
         for slot in slots:
             slot.act(now)
             if slot.start_at <= now:
@@ -144,10 +136,11 @@ class Execution:
             self._phase(Phase.RUNNING)
         if now >= self._deadline:
             attempt.end(Ending.TIMED_OUT)
-        elif now >= attempt.settled or all(slot.ended for slot in slots):
+        elif now >= attempt.settled or (attempt.restart_at == math.inf and all(slot.ended for slot in slots)):
             self._conclude()
 
     def _start(self, slot: Slot, now: float) -> None:
+        self._attempt.left.pop(slot.replica.name, None)
         slot.started(Process(slot.replica, self._logs, self._show, self._isolation, self._report))
         self._deadline = min(self._deadline, now + self._policy.timeout)
 
@@ -168,26 +161,51 @@ class Execution:
             self._preempted(slot)
         elif ended.code:
             self._failed(slot, ended)
-        elif ended.replica.name == PRIMARY and not attempt.failures:
-            attempt.succeeded = True
+        elif ended.replica.name == PRIMARY:
+            self._succeeded()
+        elif ended.replica.trains:
+            attempt.leave(ended)
+
+    def _succeeded(self) -> None:
+        if not self._attempt.failures:
+            self._attempt.succeeded = True
+            self._attempt.untold.clear()
             self._settle(self._policy.grace)
 
     def _failed(self, slot: Slot, ended: Ended) -> None:
         """Start the replica again, or all, or let the attempt end."""
-        limit = self._policy.replica_restarts
-        if self._attempt.failures or ended.code in CRASHES or slot.restarts >= limit:
-            self._attempt.failures.append(ended)
+        attempt, limit = self._attempt, self._policy.replica_restarts
+        taken = [one.replica.name for one in self._slots.values() if one.preempted]
+        final = ended.code in CRASHES or self._policy.is_permanent(ended) or slot.restarts >= limit
+        if taken and not attempt.failures:  # it need not have failed by itself, and starts again with the job
+            self._tell(slot, f"{ended} while {taken[0]} was being preempted")
+        elif attempt.failures or final:
+            attempt.failures.append(ended)
             self._settle(SETTLE_SECONDS)
-            return
+        else:
+            self._restart(slot, ended)
+
+    def _restart(self, slot: Slot, ended: Ended) -> None:
         slot.restarts += 1
+        limit, now = self._policy.replica_restarts, time.monotonic()
         again = "all replicas start again" if self._policy.together else "it starts again"
         self._tell(slot, f"{ended}; {again}, restart {slot.restarts} of {limit}")
-        if self._policy.together:
-            self._stop_all()
+        if not self._policy.together:
+            self._attempt.returned[slot.replica.name] = ended
+            slot.due = now
+            slot.total_restarts += 1
+        elif ended.code == PEER_LOST:  # the peer may be about to tell why
+            self._attempt.restart_at = min(self._attempt.restart_at, now + SETTLE_SECONDS)
+        else:
+            self._restart_all()
+
+    def _restart_all(self) -> None:
+        self._attempt.restart()
+        self._stop_all()
         now = time.monotonic()
-        for one in self._slots.values() if self._policy.together else (slot,):
-            one.due = now
-            one.total_restarts += 1
+        for slot in self._slots.values():
+            slot.due = now
+            slot.total_restarts += 1
 
     def _preempted(self, slot: Slot) -> None:
         """Start the whole job again, unless that was done often enough."""
@@ -203,22 +221,30 @@ class Execution:
     def _settle(self, seconds: float) -> None:
         """The attempt ends soon; nothing starts any more."""
         self._attempt.settled = min(self._attempt.settled, time.monotonic() + seconds)
+        self._attempt.restart_at = math.inf
         for slot in self._slots.values():
             slot.due = math.inf
 
     def _conclude(self) -> None:
         """The attempt has succeeded or failed; then the job may be tried again."""
-        limit = self._policy.job_retries
-        if not self._attempt.failures:
-            self._attempt.end(Ending.SUCCEEDED)
+        attempt, limit = self._attempt, self._policy.job_retries
+        if not attempt.failures:
+            attempt.end(Ending.SUCCEEDED)
+            return
+        first = attempt.causes[0]
+        permanent = [ended for ended in attempt.failures if self._policy.is_permanent(ended)]
+        if permanent and not (first.hard or first.code in CRASHES):  # else they lost that one, and it may come back
+            if limit:
+                slot = self._slots[permanent[0].replica.name]
+                self._tell(slot, f"{permanent[0]}, a user's error: the job ends without a retry")
+            attempt.end(Ending.FAILED)
         elif self._retries >= limit:
-            self._attempt.end(Ending.FAILED)
+            attempt.end(Ending.FAILED)
         else:
             self._retries += 1
-            first = likely_cause_first(self._attempt.failures)[0]
             slot = self._slots[first.replica.name]
             self._tell(slot, f"{first}; the job starts again, retry {self._retries} of {limit}")
-            self._attempt.end(None)
+            attempt.end(None)
 
     def _tell(self, slot: Slot, line: str) -> None:
         self._told(line)
@@ -226,7 +252,7 @@ class Execution:
             tell(slot.replica, line, log, self._show)
 
     def _outcome(self, ending: Ending) -> Outcome:
-        failures = likely_cause_first(self._attempt.failures) if ending is Ending.FAILED else ()
+        failures = self._attempt.causes if ending is Ending.FAILED else ()
         restarts = self._slots[failures[0].replica.name].restarts if failures else 0
         return Outcome(failures, ending, restarts, self._retries, self._policy.timeout)
 

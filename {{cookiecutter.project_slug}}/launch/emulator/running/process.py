@@ -3,46 +3,30 @@
 import contextlib
 import io
 import os
+import selectors
 import signal
 import subprocess
 import threading
-from collections import deque
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from launch.emulator.home import private_file
+from launch.emulator.running.ended import Ended
 from launch.emulator.running.isolation import Isolation
+from launch.emulator.running.lines import Splitter, Tail
 from launch.faults import FaultError
 from launch.replicas import Replica
 
-LAST_LINES = 20
-LONGEST_LINE = 2**22  # bytes; a longer one is cut in pieces, or it would fill the memory
-
 LIFELINE_SECONDS = 3
 READ_SECONDS = 10  # for what a replica printed last: a slow terminal has some thousand lines to go
+CHUNK = 2**16  # bytes of a stream that are read at once
 
-Show = Callable[[Replica, str], None]
+# The severity that Cloud Logging gives to plain lines. Source: Vertex AI, as users of `stream-logs` see it
+# (github.com/GoogleCloudPlatform/vertex-ai-samples, issue 242).
+STDOUT, STDERR = "INFO", "ERROR"
 
-
-@dataclass(frozen=True)
-class Ended:
-    """How one replica ended; a code above 128 is a signal's number plus 128."""
-
-    replica: Replica
-    code: int
-    last_lines: tuple[str, ...]
-
-    @property
-    def signal_name(self) -> str:
-        """The name of the signal that ended it, or "" if none did; 255, say, is no signal."""
-        return signal.Signals(self.code - 128).name if self.code - 128 in set(signal.Signals) else ""
-
-    def __str__(self) -> str:
-        if self.signal_name:
-            return f"{self.replica.name} was ended by {self.signal_name} (exit code {self.code})"
-        return f"{self.replica.name} exited with code {self.code}"
+Show = Callable[[Replica, str, str], None]  # a line, and the severity that it has if it does not say one itself
 
 
 class StartError(FaultError):
@@ -54,7 +38,7 @@ def open_log(logs: Path, replica: Replica) -> io.RawIOBase:
     return io.FileIO(logs / f"{replica.name}.log", "ab", opener=private_file)
 
 
-def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show) -> None:
+def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show, severity: str = STDOUT) -> None:
     """Log a line and show it.
 
     A full disk, or a reader who has left, as in `| head`, must not leave the replica with a full pipe.
@@ -62,7 +46,7 @@ def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show) -> None:
     with contextlib.suppress(OSError):
         log.write(f"{line}\n".encode())
     with contextlib.suppress(Exception, SystemExit):
-        show(replica, line)
+        show(replica, line, severity)
 
 
 class Process:
@@ -83,14 +67,14 @@ class Process:
         self._replica = replica
         self._show = show
         self._log = open_log(logs, replica)
-        self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._tail = Tail()
         try:
             self._process = subprocess.Popen(
                 isolation.command(replica.command),
                 env=dict(replica.env),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.PIPE,
                 start_new_session=True,
                 bufsize=0,
             )
@@ -143,14 +127,26 @@ class Process:
             self._process.stdin.write(letter)
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._log, io.BufferedReader(cast(io.RawIOBase, self._process.stdout)) as lines:
-            while raw := lines.readline(LONGEST_LINE):
-                line = raw.decode("utf-8", "replace").rstrip("\r\n")
-                self._last_lines.append(line)
-                tell(self._replica, line, self._log, self._show)
+        """Log and show every line of both streams, in the order in which they arrive."""
+        stdout, stderr = self._process.stdout, self._process.stderr
+        assert stdout is not None
+        assert stderr is not None
+        # Not the default selector: that takes a file descriptor for each replica.
+        with self._log, stdout, stderr, selectors.PollSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ, (Splitter(), STDOUT))
+            selector.register(stderr, selectors.EVENT_READ, (Splitter(), STDERR))
+            while selector.get_map():
+                for key, _ in selector.select():
+                    data = os.read(key.fd, CHUNK)
+                    splitter, severity = key.data
+                    for line in splitter.feed(data):
+                        self._tail.add(line, severity)
+                        tell(self._replica, line, self._log, self._show, severity)
+                    if not data:
+                        selector.unregister(key.fileobj)
 
     def _wait(self, ended: "Callable[[Process, Ended], None]") -> None:
-        code = self._process.wait()
+        code, now = self._process.wait(), time.monotonic()
         self._reader.join(timeout=READ_SECONDS)
-        ended(self, Ended(self._replica, 128 - code if code < 0 else code, tuple(self._last_lines)))
+        tail = self._tail
+        ended(self, Ended(self._replica, 128 - code if code < 0 else code, tail.lines, tail.errors, now))

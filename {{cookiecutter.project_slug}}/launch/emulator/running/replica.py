@@ -40,7 +40,7 @@ def main(world: str, buckets: str, command: list[str]) -> int:
             command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_setting(world, buckets)
         )
     except OSError as error:
-        print(f"{command[0]}: cannot be started: {error.strerror}", flush=True)
+        print(f"{command[0]}: cannot be started: {error.strerror}", file=sys.stderr, flush=True)
         return 127
     code = _attend(process)
     _end_what_is_left(process.pid)

@@ -18,9 +18,9 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from launch.emulator.home import Home
-from launch.emulator.resources import logs
 from launch.emulator.resources.jobs import COLLECTION, Jobs
 from launch.emulator.resources.store import Store
+from launch.emulator.running import lines as printed
 from launch.emulator.views import overview
 
 PAGE = Path(__file__).with_name("page.html")
@@ -108,7 +108,7 @@ def part(path: Path, start: int) -> Part:
             entry = json.loads(raw)
         except ValueError:
             continue
-        payload = logs.payload(entry["line"])
+        payload = printed.payload(entry["line"])
         lines.append(_line(entry, payload))
         if entry["replica"] == CHIEF:
             _collect(payload, points)
