@@ -83,6 +83,8 @@ class Outcome:
         lines = [f"the job {self.ending.value}"]
         if self.failures:
             lines = [self.failures[0].verdict, *self.others]
+            if not self.failures[0].code:  # it left the others; what that did to them is worth knowing, too
+                lines += [next(ended for ended in self.failures if ended.code).verdict]
         if self.ending is Ending.TIMED_OUT:
             lines[0] += f" of {self.timeout:g} s"
         if self.restarts:
