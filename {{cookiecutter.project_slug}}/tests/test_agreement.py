@@ -1,5 +1,7 @@
 """The service and `launch check` are of one mind, and nothing that is sent brings the service down."""
 
+import contextlib
+import http.client
 import json
 import random
 from collections.abc import Iterator
@@ -136,3 +138,61 @@ def test_no_mutation_of_a_job_is_an_error_of_the_service(vertex: Service) -> Non
         else:
             assert answer["error"]["message"]
     assert vertex.call("GET", f"/v1/{PARENT}/customJobs")[0] == 200
+
+
+PLACES = (
+    *("customJobs", "hyperparameterTuningJobs", "trainingPipelines", "datasets", "models", "endpoints", "operations/1"),
+    *("metadataStores?metadataStoreId=default", "metadataStores/default/contexts?contextId=%00", "tensorboards/1:x"),
+    *("metadataStores/default/artifacts?updateMask=%00", "customJobs/%00", "datasets/%2e%2e%2f:import", "models/a@@"),
+)
+ROUTES = (
+    *(f"/v1/{PARENT}/{place}" for place in PLACES),
+    *(f"/v1/{PARENT}/customJobs?{asked}" for asked in ("filter=((%22", "orderBy=%00", "pageToken=%FF", "readMask=%00")),
+    *("/v2/entries:list", "/control/1/kill", "/page/jobs/%00", "/%00", "//", "/v1/projects/%0a/locations/../datasets"),
+    *(f"/storage/v1/b{at}" for at in ("", "/b", "/b/o?matchGlob=[[[", "/b/o/%00", "/%2e%2e/o/x", "/b/o/x/compose")),
+    *(f"/upload/storage/v1/b/b/o?name=a%00&uploadType={kind}" for kind in ("media", "multipart", "resumable")),
+    *("/upload/storage/v1/b/b/o?upload_id=%00", "/batch/storage/v1"),
+)
+BODIES = (
+    *(
+        b"",
+        b"{",
+        b"null",
+        b"\xff",
+        b"[" * 10**5,
+        b'{"metadata":' * 10**4,
+        b"9" * 5000,
+        b'{"labels": {"\\ud800": 1e999}}',
+    ),
+    *(b"[" * 500 + b"]" * 500, b'{"jobSpec": {"workerPoolSpecs": [{"replicaCount": 1%s}]}}' % (b"0" * 400)),
+    *(b"--x\n\n{}\n--x\n\n--x--", b"--x\n\nPOST http://[ HTTP/1.1\n\n{}\n--x--", b"--\n\n\n--\n\n\n--"),
+    *(json.dumps({"name": one, "filter": one, "displayName": one, "seconds": one}).encode() for one in JUNK),
+)
+HEADERS: tuple[dict[str, str], ...] = (
+    *(
+        {},
+        {},
+        {},
+        {"Host": "127.0.0.1:evil.example"},
+        {"Host": ""},
+        {"Content-Type": ";"},
+        {"Content-Encoding": "gzip"},
+    ),
+    *(
+        {"Content-Type": "multipart/mixed; boundary=x"},
+        {"Range": f"bytes={'9' * 5000}-"},
+        {"Content-Range": "bytes */9"},
+    ),
+)
+
+
+def test_no_route_fails_or_hangs_at_what_is_no_request(vertex: Service) -> None:
+    dice = random.Random(10)
+    for path in ROUTES:
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE") * 2:
+            body, headers = dice.choice(BODIES), {"Content-Type": "application/json"} | dice.choice(HEADERS)
+            connection = http.client.HTTPConnection(vertex.endpoint.removeprefix("http://"), timeout=60)
+            with contextlib.closing(connection):
+                connection.request(method, path, body, headers)
+                status = connection.getresponse().status
+            assert status < 500 or status == 501, (method, path, body[:100], headers)

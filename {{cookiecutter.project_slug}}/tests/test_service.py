@@ -199,12 +199,6 @@ def test_an_output_address_that_is_no_folder_in_a_bucket_is_refused(vertex: Serv
 MULTIPART = "/upload/storage/v1/b/b/o?uploadType=multipart&name=x"
 
 
-def hostile_job(**container: Any) -> bytes:
-    body = custom_job()
-    body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"] |= container
-    return json.dumps(body).encode()
-
-
 def hostile_pools(count: int) -> bytes:
     return json.dumps({"displayName": "x", "jobSpec": {"workerPoolSpecs": [{}] * count}}).encode()
 
@@ -216,10 +210,12 @@ HOSTILE = {
     "deep metadata": (MULTIPART, b"--x\n\n" + b"[" * 10**6 + b"\n--x\n\n"),
     "many pools": (JOBS, hostile_pools(45_000)),
     "more pools than four": (JOBS, hostile_pools(4_900)),
-    "many variables": (JOBS, hostile_job(env=[{"name": "CLUSTER_SPEC", "value": "x"}] * 40_000)),
-    "many labels": (JOBS, json.dumps(custom_job() | {"labels": {f"K{i}": "A" for i in range(90_000)}}).encode()),
-    "a long filter": ("/v2/entries:list", b'{"resourceNames": ["projects/p"], "filter": "' + b"a=b " * 10**6 + b'"}'),
-    "a long order": ("/v2/entries:list", b'{"resourceNames": ["projects/p"], "orderBy": "' + b"a," * 10**6 + b'"}'),
+    "many labels": (JOBS, json.dumps(custom_job() | {"labels": {f"K{i}": "A" for i in range(40_000)}}).encode()),
+    "a long filter": (
+        "/v2/entries:list",
+        b'{"resourceNames": ["projects/p"], "filter": "' + b"a=b " * 2 * 10**5 + b'"}',
+    ),
+    "a long order": ("/v2/entries:list", b'{"resourceNames": ["projects/p"], "orderBy": "' + b"a," * 4 * 10**5 + b'"}'),
 }
 
 
@@ -346,7 +342,7 @@ def test_a_websocket_is_refused(vertex: Service) -> None:
         assert connection.recv(1000).startswith(b"HTTP/1.1 403 ")
 
 
-def test_a_body_over_ten_megabytes_is_refused(vertex: Service) -> None:
+def test_a_body_over_a_megabyte_is_refused(vertex: Service) -> None:
     body = custom_job(*script("x" * 11_000_000))
     assert vertex.call("POST", JOBS, body)[0] == 400
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from launch.emulator.resources.errors import ApiError
 
-LARGEST_BODY = 10 * 10**6  # bytes; uploads to a bucket are not bounded
+LARGEST_BODY = 10**6  # bytes, a thousand times a job's; uploads to a bucket are not bounded
 OURS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")  # this machine, as a Host
 
 # Google's storage clients send any content type, as part of a URL that no form guesses; Origin still guards it.
