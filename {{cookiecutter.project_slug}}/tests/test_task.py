@@ -4,7 +4,6 @@ import json
 import queue
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ CHIEF, WORKERS = ("workerpool0", "workerpool1")
 def start(cluster: dict[str, list[str]], pool: str, index: int, folder: Path) -> "subprocess.Popen[str]":
     spec = {"cluster": cluster, "task": {"type": pool, "index": index}}
     return subprocess.Popen(
-        [sys.executable, "-m", "trainer.task", "--rollcall-timeout", "3"],
+        [sys.executable, "-m", "trainer.task", "--rollcall-timeout", "10"],
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(PROJECT), "CLUSTER_SPEC": json.dumps(spec)},
         cwd=folder,
         stdout=subprocess.PIPE,
@@ -54,12 +53,11 @@ def test_a_training_that_is_process_1_ends_soon_after_sigterm(tmp_path: Path) ->
 def test_an_absent_worker_is_named_by_every_replica_within_the_timeout(tmp_path: Path) -> None:
     chief, *workers = free_addresses(3)
     cluster = {CHIEF: [chief], WORKERS: workers}
-    began = time.monotonic()
     present = [start(cluster, CHIEF, 0, tmp_path), start(cluster, WORKERS, 0, tmp_path)]
-    said = [process.communicate(timeout=60)[0] for process in present]
+    said = [process.communicate(timeout=180)[0] for process in present]  # most of it imports
     assert [process.returncode for process in present] == [PeerError.exit_code] * 2
     assert all("workerpool1-1 is absent" in text and "Traceback" not in text for text in said)
-    assert time.monotonic() - began < 40  # most of it imports
+    assert all(int(text.rpartition("(waited ")[2].partition(" s)")[0]) < 25 for text in said)
 
 
 def test_a_reducer_that_is_told_to_train_says_so_at_once(tmp_path: Path) -> None:

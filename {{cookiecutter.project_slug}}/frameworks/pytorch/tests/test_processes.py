@@ -32,6 +32,7 @@ REMOTE = "NCCL error in: NCCLUtils.cpp:77, remote process exited or there was a 
         (RuntimeError(f"Gloo connectFullMesh failed with {PLACE}pair.cc:144] no error"), "Gloo connectFullMesh failed"),
         (dist.DistStoreError("Timed out after 301 seconds waiting for clients. 1/2 joined."), "Timed out after 301"),
         (dist.DistNetworkError("failed to recv, got 0 bytes"), "failed to recv"),
+        (dist.DistNetworkError(), "DistNetworkError"),
         (dist.DistBackendError(REMOTE), "NCCL error in: NCCLUtils.cpp:77, remote process exited"),
     ],
 )

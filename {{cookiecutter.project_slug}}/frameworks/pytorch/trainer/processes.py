@@ -171,7 +171,7 @@ def _process(replica: str, main: Callable[..., None], args: tuple[Any, ...]) -> 
 
 def lost_peer(error: Exception) -> str:
     """What the error says of a peer that is gone or silent, in one line; empty for every other error."""
-    text = str(error)
+    text = str(error) or type(error).__name__
     is_loss = isinstance(error, dist.DistNetworkError | dist.DistStoreError)
     if isinstance(error, dist.DistBackendError):
         is_loss = bool(NCCL_LOST.search(text))

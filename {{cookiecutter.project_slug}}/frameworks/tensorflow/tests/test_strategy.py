@@ -147,6 +147,7 @@ PAIR = cluster.Cluster((cluster.Node("workerpool0-0", "h:1"), cluster.Node("work
         (tf.errors.AbortedError(None, None, "Socket closed\nmore"), "Socket closed"),
         (tf.errors.DeadlineExceededError(None, None, "Collective has timed out"), "Collective has timed out"),
         (tf.errors.InternalError(None, None, NCCL), NCCL),
+        (tf.errors.UnavailableError(None, None, ""), "UnavailableError"),
         # What is no loss: faults of the model, the data or the memory, also where a collective was aborted by them.
         (tf.errors.InvalidArgumentError(None, None, "Collective ops is aborted by: a label is out of range"), ""),
         (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"), ""),

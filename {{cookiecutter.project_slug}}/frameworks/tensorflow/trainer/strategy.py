@@ -130,10 +130,10 @@ def with_peers(cluster: Cluster) -> Iterator[None]:
 
 def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:
     """What the error says of a peer that is gone or silent, with our names; empty for every other error."""
-    text = str(error.message)
+    text = str(error.message) or type(error).__name__
     if len(cluster.nodes) == 1 or not (isinstance(error, LOSSES) or NCCL_LOST in text):
         return ""
-    first, *others = text.rpartition("Collective ops is aborted by: ")[2].splitlines()
+    first, *others = (text.rpartition("Collective ops is aborted by: ")[2] or text).splitlines()
     what = f"{first} {others[0]}" if first.endswith(":") and others else first.partition(". ")[0]
     return re.sub(r"/job:(chief|worker)(?:/replica:\d+)?/task:(\d+)", lambda task: _name(cluster, *task.groups()), what)
 

@@ -27,12 +27,14 @@ class _Event(ctypes.Structure):
 @contextlib.contextmanager
 def bounded(seconds: float) -> Iterator[None]:
     """After so many seconds in the block print where it waits, and end the process with the code of a lost peer."""
-    # faulthandler's own end has code 1, which would blame the user; where Linux's timers lack, it has to do.
-    has_timers = sys.platform == "linux"
+    # faulthandler's own end has code 1, which would blame the user; on macOS and old Linux it has to do.
+    has_timers = sys.platform == "linux" and hasattr(ctypes.CDLL(None), "timer_create")
     faulthandler.dump_traceback_later(seconds, exit=not has_timers)
-    with _exit_after(seconds + LAST_WORDS_SECONDS) if has_timers else contextlib.nullcontext():
-        yield
-    faulthandler.cancel_dump_traceback_later()
+    try:
+        with _exit_after(seconds + LAST_WORDS_SECONDS) if has_timers else contextlib.nullcontext():
+            yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @contextlib.contextmanager
