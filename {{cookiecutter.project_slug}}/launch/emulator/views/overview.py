@@ -116,7 +116,7 @@ def _trials(resource: Resource) -> tuple[Trial, ...]:
             parameters={one["parameterId"]: one.get("value") for one in trial.get("parameters", ())},
             metrics=measured[trial["id"]],
             job=_id(trial.get("customJob", "")),
-            reason=trial.get("infeasibleReason", ""),
+            reason=trial.get("infeasibleReason", "").partition("\n")[0],  # a traceback is its job's
             best=trial["id"] == best,
         )
         for trial in resource.get("trials", ())
