@@ -33,7 +33,9 @@ CLEARER = {
 }
 VALUES_LIMIT = 100_000  # in YAML with every alias written out
 JSON_LIMIT = 10_000  # values in one request; its job is checked within a second
+MANY = f"holds more than {VALUES_LIMIT:,} values; no job needs as many"
 DEEP = "is nested too deeply; no job needs more than ten levels"
+LINES_SHOWN = 3  # of a key that is repeated
 TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"')  # in JSON
 PART = re.compile(r"[^.\[\]]+")  # of a place
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
@@ -45,6 +47,20 @@ class DocumentError(ValueError):
     def __init__(self, sentence: str, line: int = 0) -> None:
         super().__init__(sentence)
         self.line = line
+
+
+class Loader(yaml.SafeLoader):
+    """Stops at a document that is too large, before it has read it all."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._values = 0
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        self._values += not isinstance(parent, MappingNode) or index is not None  # the others are keys
+        if self._values > VALUES_LIMIT:
+            raise DocumentError(MANY, self.peek_event().start_mark.line + 1)
+        return super().compose_node(parent, index)
 
 
 def compose(text: str, place: str, error: type[FaultError]) -> Node:
@@ -67,7 +83,7 @@ def tree(text: str) -> Node:
         DocumentError: broken YAML, no document or several, an alias that cannot be meant.
     """
     try:
-        root = yaml.compose(text, yaml.SafeLoader)
+        root = yaml.compose(text, Loader)
         if root is None:
             raise DocumentError("is empty; start from one of the files in jobs/")
         _vet(root, {})
@@ -130,6 +146,11 @@ def line(root: Node | None, place: str) -> int:
     return found
 
 
+def lines_of_keys(mapping: MappingNode) -> dict[str, int]:
+    """The line of every key."""
+    return {name: line_of(key) for name, (key, _) in _pairs(mapping).items()}
+
+
 def line_of(node: Node) -> int:
     """The line on which a node begins, 0 for a node from JSON."""
     return int(node.start_mark.line) + 1 if node.start_mark else 0
@@ -143,15 +164,17 @@ def at(root: Node, place: str) -> Node | None:
     return node
 
 
-def repeated(mapping: MappingNode) -> Iterator[tuple[str, str]]:
-    """Every key that is written more than once, and where: "in lines 1 and 4", or from JSON "there 2 times"."""
+def repeated(mapping: MappingNode) -> Iterator[tuple[str, str, int]]:
+    """Every key that is written more than once, where ("in lines 1 and 4", or of JSON "there 2 times"), and its line."""
     written: dict[str, list[ScalarNode]] = defaultdict(list)
     for key, _ in mapping.value:
         written[key.value].append(key)
     for name, keys in written.items():
         if len(keys) > 1:
             lines = [str(line_of(key)) for key in keys if key.start_mark]
-            yield name, f"in lines {' and '.join(lines)}" if lines else f"there {len(keys)} times"
+            shown = lines[:LINES_SHOWN] + ([f"{len(lines) - LINES_SHOWN:,} more"] if len(lines) > LINES_SHOWN else [])
+            where = f"in lines {' and '.join(shown)}" if lines else f"there {len(keys)} times"
+            yield name, where, line_of(keys[-1])
 
 
 def plain(node: Node) -> Any:

@@ -1,10 +1,16 @@
 """Errors for the person at the keyboard: sentences that name the place, the fault and the cure."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 FILE_LIMIT = 2**20  # bytes; the largest sensible job file has a few thousand
+SHOWN = 50  # faults of one kind; nobody reads more
+COUNTED = 1000  # of them; a guess at what a misspelt name was takes a millisecond
+
+T = TypeVar("T")
 
 
 class FaultError(ValueError):
@@ -20,6 +26,20 @@ def nearest(word: str, known: Iterable[str]) -> str:
     names = {_letters(name): name for name in known}
     close = difflib.get_close_matches(_letters(word), names, n=1)
     return names[close[0]] if close else ""
+
+
+def first(faults: Iterable[T], summed_up: Callable[[T, str], T]) -> Iterator[T]:
+    """The first faults and, in place of the next, how many more there are; what is counted, too, has a limit.
+
+    Args:
+        summed_up: makes a fault with this text, in place of that one.
+    """
+    rest = iter(faults)
+    yield from islice(rest, SHOWN)
+    for fault in islice(rest, 1):
+        more = 1 + sum(1 for _ in islice(rest, COUNTED - SHOWN - 1))
+        least = "at least " if SHOWN + more == COUNTED else ""
+        yield summed_up(fault, f"... and {least}{more:,} more; mend those above first")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

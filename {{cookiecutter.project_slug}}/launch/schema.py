@@ -45,17 +45,17 @@ Faults = Iterator[Fault]
 
 def faults(mapping: MappingNode, message: Descriptor, place: str = "") -> Faults:
     """Every difference, in the order of the document; `place` is the mapping's own."""
-    fields = {field.json_name: field for field in message.fields}
+    fields, lines = {field.json_name: field for field in message.fields}, document.lines_of_keys(mapping)
     yield from _repeated(mapping, place)
     for key, value in document.items(mapping).items():
         field = fields.get(key) or message.fields_by_name.get(key)
         if field is None:
             text = f"unknown key {_quoted(key)}; {did_you_mean(key, fields)}"
-            yield Fault(place, text, document.line(mapping, key))
+            yield Fault(place, text, lines[key])
             continue
         if key != field.json_name:
             text = f"the key {_quoted(key)} is snake_case; write {field.json_name}, as gcloud does"
-            yield Fault(place, text, document.line(mapping, key))
+            yield Fault(place, text, lines[key])
         yield from _field_faults(value, field, _below(place, field.json_name))
     yield from _oneof_faults(mapping, message, place)
 
@@ -65,9 +65,8 @@ def _below(place: str, key: str) -> str:
 
 
 def _repeated(mapping: MappingNode, place: str) -> Faults:
-    for key, where in document.repeated(mapping):
-        text = f"the key {_quoted(key)} is {where}; keep one of them"
-        yield Fault(place, text, document.line(mapping, key))
+    for key, where, line in document.repeated(mapping):
+        yield Fault(place, f"the key {_quoted(key)} is {where}; keep one of them", line)
 
 
 def _oneof_faults(mapping: MappingNode, message: Descriptor, place: str) -> Faults:

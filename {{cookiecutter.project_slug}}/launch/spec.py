@@ -7,7 +7,7 @@ the service, and protobuf stops at its first fault; here all are found.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -23,7 +23,7 @@ from google.protobuf import json_format  # type: ignore[import-untyped, unused-i
 from yaml import MappingNode, Node
 
 from launch import document, schema
-from launch.faults import FaultError, read_text
+from launch.faults import FaultError, first, read_text
 
 # Pools by position. Pool 2 is the parameter servers' too: one role only.
 CHIEF, WORKERS, REDUCERS, EVALUATORS = range(4)
@@ -38,7 +38,6 @@ OTHER_RESOURCES = {
     "trainingTaskDefinition": f"is a TrainingPipeline, {NOT_YET}",
     "trainingTaskInputs": f"is a TrainingPipeline, {NOT_YET}",
 }
-FAULTS_LIMIT = 100  # nobody reads more
 
 M = TypeVar("M")
 
@@ -118,7 +117,7 @@ class Job:
     spec: CustomJobSpec
     root: Node | None = field(default=None, compare=False, repr=False)  # the file, which knows its lines
 
-    @property
+    @cached_property
     def pools(self) -> tuple[Pool, ...]:
         """The pools that hold machines; an empty pool, `{}`, only keeps a position free."""
         return tuple(Pool(index, spec) for index, spec in enumerate(self.spec.worker_pool_specs) if spec)
@@ -189,7 +188,7 @@ def read(root: Node, kind: type[M], place: str = "") -> M:
     message = kind()
     pb = cast(Any, kind).pb(message)
     try:
-        faults = [*islice(_faults(root, pb.DESCRIPTOR), FAULTS_LIMIT)]
+        faults = [*first(_faults(root, pb.DESCRIPTOR), lambda fault, text: fault._replace(text=text))]
         if not faults:
             json_format.ParseDict(document.plain(root), pb)
     except (json_format.ParseError, ValueError) as error:  # such as half a character

@@ -1,24 +1,33 @@
 """Random jobs: none brings the rules down, and none that a documented rule forbids is accepted."""
 
+import contextlib
+import io
 import json
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
-from google.cloud.aiplatform_v1.types import CustomJobSpec
+from google.cloud.aiplatform_v1.types import CustomJobSpec, HyperparameterTuningJob
+from rich.console import Console
 
 from launch import catalog, rules
 from launch.document import from_json
+from launch.plan import planner
+from launch.plan.planner import PlanError
+from launch.plan.report import report
 from launch.rules import RULES
-from launch.spec import Job, JobError, read
+from launch.spec import Job, JobError, TuningJob, read
 from tests.casebook import CATALOG, GOOD, PROJECT, REDUCER_IMAGE, REDUCERS, SETTINGS, TASK
 from tests.test_agreement import mutated
+from tests.test_plan import WORKLOAD
 
 pytestmark = pytest.mark.launch
 
 COUNT = 1000
+ODD_COUNT = 150
 REGION = CATALOG.regions[SETTINGS.region]
 # (type, accelerator, count) of every machine with GPUs that the region has, but for those that are no longer supported.
 MACHINES = [
@@ -30,6 +39,7 @@ MACHINES = [
 ]
 
 Document = dict[str, Any]
+M = TypeVar("M")
 
 
 def accepted(document: Any) -> bool:
@@ -240,3 +250,149 @@ def test_no_mutation_brings_the_rules_down(seed: int) -> None:
         for _ in range(dice.randrange(1, 5)):
             document = mutated(document, dice)
         accepted(document)
+
+
+COUNTS = (None, 1 - 2**63, -1, 0, 1, 2, 3, 7, 2**31, 2**63 - 1)
+GPU_COUNTS = (None, None, 1 - 2**31, -1, 0, 1, 2, 8, 16, 2**31 - 1)
+WORDS = (
+    *(
+        "",
+        "-",
+        "--",
+        "---",
+        "--=",
+        "=",
+        "--steps",
+        "--steps=",
+        "--no-",
+        "-m",
+        "trainer.task",
+        "\0",
+        "\n",
+        "é",
+        "$(NAME)",
+    ),
+    *("--global-batch", "--global_batch=0", "--global-batch=-1", "--global-batch=1", "--global-batch=97", "--backend"),
+    *(
+        "0",
+        "-1",
+        "nan",
+        "1e400",
+        "inf",
+        "٣",
+        "9" * 4000,
+        "gloo",
+        "--size=$(SIZE)",
+        "--learning-rate",
+        "--learning-rate=1e400",
+    ),
+)
+IMAGES = (
+    SETTINGS.image,
+    SETTINGS.image,
+    REDUCER_IMAGE,
+    REDUCER_IMAGE,
+    "",
+    ":",
+    "@",
+    "/",
+    "a@sha256:",
+    f"{REDUCER_IMAGE}@",
+)
+ADDRESSES = ("", "gs://", "gs://demo-data/run", "gs:///", "/", "\0", "gs://demo-data/../x")
+
+
+def odd_pool(dice: random.Random) -> Document:
+    """A pool that parses, of which each part may be missing, empty or absurd."""
+    name, kind, count = dice.choice(MACHINES)
+    names = (name, name, name, "", "n1-standard-8", "ct5lp-hightpu-1t", "mainframe", "a3-highgpu-8g", "a2-megagpu-16g")
+    machine = {
+        "machineType": dice.choice(names),
+        "acceleratorType": dice.choice((kind, kind, kind, None, 0, "TPU_V3", "NVIDIA_TESLA_K80")),
+        "acceleratorCount": dice.choice((count, *GPU_COUNTS)),
+        "tpuTopology": dice.choice((None, None, "", "2x2")),
+    }
+    args = [dice.choice(WORDS) for _ in range(dice.choice((0, 1, 2, 9)))]
+    env = [{"name": dice.choice(WORDS), "value": dice.choice(WORDS)} for _ in range(dice.choice((0, 1, 2)))]
+    command = dice.choice(
+        (None, [], [""], ["python"], ["python", "-m", "trainer.task"], ["python", "-m", "trainer.task"])
+    )
+    container = {"imageUri": dice.choice(IMAGES), "command": command, "args": args, "env": env}
+    package = {"executorImageUri": dice.choice(IMAGES), "pythonModule": dice.choice(("", "trainer.task")), "args": args}
+    task = dice.choice(({"containerSpec": container}, {"containerSpec": container}, {"pythonPackageSpec": package}, {}))
+    disk = {"bootDiskSizeGb": dice.choice(GPU_COUNTS), "bootDiskType": dice.choice((None, "", "pd-ssd", "\0"))}
+    parts = {"machineSpec": machine, "replicaCount": dice.choice(COUNTS), "diskSpec": disk, **task}
+    return {key: value for key, value in parts.items() if dice.random() < 0.9}
+
+
+def odd(dice: random.Random) -> Document:
+    """A job that parses, with pools that may be skipped, too many or absurd."""
+    pools = [odd_pool(dice) if dice.random() < 0.8 else {} for _ in range(dice.choice((0, 1, 2, 3, 3, 3, 4, 5)))]
+    scheduling = {
+        "timeout": dice.choice((None, "0s", "0.5s", "99999999999s")),
+        "strategy": dice.choice((None, 0, "SPOT", "FLEX_START", "LOW_COST")),
+        "disableRetries": dice.choice((None, True)),
+    }
+    output = {"outputUriPrefix": dice.choice(ADDRESSES)}
+    document = {"workerPoolSpecs": pools, "scheduling": scheduling, "baseOutputDirectory": output}
+    return whole({key: value for key, value in document.items() if dice.random() < 0.9})
+
+
+def whole(value: Any) -> Any:
+    """Without the keys that have no value."""
+    if isinstance(value, dict):
+        return {key: whole(inner) for key, inner in value.items() if inner is not None}
+    return [whole(inner) for inner in value] if isinstance(value, list) else value
+
+
+def odd_study(dice: random.Random) -> Document:
+    """A search that parses around such a job."""
+    number = lambda: dice.choice((None, -1e308, -1, 0, 1, 1e308))  # noqa: E731
+    values = dice.choice(([], [0], [1, 1], [2, 1]))
+    parameter = dice.choice(
+        (
+            {},
+            {"doubleValueSpec": {"minValue": number(), "maxValue": number()}},
+            {"integerValueSpec": {"minValue": dice.choice(COUNTS), "maxValue": dice.choice((None, -1, 3))}},
+            {"discreteValueSpec": {"values": values}},
+            {"categoricalValueSpec": {"values": [str(value) for value in values]}},
+        )
+    )
+    names = ("", " ", "\0", "steps", "learning-rate", "a.b", "-", "x" * 1000)
+    child = {"parameterSpec": parameter | {"parameterId": dice.choice(names)}, "parentIntValues": {"values": [0]}}
+    scale = dice.choice((None, "UNIT_LOG_SCALE"))
+    above = parameter | {"parameterId": dice.choice(names), "scaleType": scale}
+    metric = {"metricId": dice.choice((*names, "accuracy")), "goal": dice.choice((None, "MINIMIZE"))}
+    return whole(
+        {
+            "maxTrialCount": dice.choice((-1, 0, 1, 6, 2**31 - 1)),
+            "parallelTrialCount": dice.choice((-1, 0, 1, 6)),
+            "studySpec": {
+                "metrics": dice.choice(([], [metric], [metric, metric])),
+                "parameters": dice.choice(([], [above, above], [above | {"conditionalParameterSpecs": [child]}])),
+                "algorithm": dice.choice((None, "GRID_SEARCH")),
+            },
+            "trialJobSpec": odd(dice),
+        }
+    )
+
+
+def examined(document: Document, kind: type[M]) -> M:
+    """The message that a document holds; it must be one."""
+    return read(from_json(json.dumps(document), "", JobError), kind)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_parses_brings_neither_the_rules_nor_the_planner_down(seed: int) -> None:
+    dice = random.Random(seed)
+    planned, console = 0, Console(file=io.StringIO())
+    for _ in range(ODD_COUNT):
+        job = Job(Path("run.yaml"), "run", examined(odd(dice), CustomJobSpec))
+        search = TuningJob(Path("run.yaml"), "run", examined(odd_study(dice), HyperparameterTuningJob))
+        for subject in (job, search):
+            assert all(one.fault and one.cure for one in rules.findings(subject, SETTINGS, PROJECT)), subject
+            workload = replace(WORKLOAD, global_batch=dice.choice((1, 96, 10**18)), micro_batches=dice.choice((1, 7)))
+            with contextlib.suppress(PlanError):
+                console.print(report(planner.plan(subject, SETTINGS, workload)))
+                planned += 1
+    assert planned > ODD_COUNT / 20  # the planner has seen some, too

@@ -17,6 +17,7 @@ from tests.casebook import (
     CASES,
     CATALOG,
     CPU,
+    EVALUATOR,
     GONE,
     GOOD,
     GOOD_TUNING,
@@ -269,6 +270,38 @@ def test_no_rule_stumbles_over_a_job_that_is_hardly_there(code: str, text: str) 
     given = Given(SETTINGS, CATALOG, PROJECT)
     problems = RULES[code].check(Job(Path("run.yaml"), "run", parse(text, "run.yaml")), given)
     assert all(fault and cure for _, fault, cure in problems)
+
+
+@pytest.mark.parametrize("count", [0, -1, -(2**40)])
+def test_a_batch_cannot_be_divided_among_fewer_than_one_gpu(count: int, tmp_path: Path) -> None:
+    # The chief of parameter servers takes no part, so without workers nobody does.
+    assert names(found(tmp_path, {P1: {}, P2: SERVERS} | {f"{P0}.containerSpec.args": ["--global-batch", "64"]})) == [
+        ("pool-gap", "workerPoolSpecs[1]"),
+    ]
+    refused = names(found(tmp_path, {f"{P1}.replicaCount": count, P2: GONE} | told("--global-batch", "64")))
+    assert refused == [("pool-replicas", "workerPoolSpecs[1].replicaCount")]
+
+
+@pytest.mark.parametrize(
+    ("count", "last"),
+    [
+        (99, "workerPoolSpecs[0].containerSpec.args[50]: ... and 49 more; mend those above first"),
+        (10_000, "workerPoolSpecs[0].containerSpec.args[50]: ... and at least 950 more; mend those above first"),
+    ],
+)
+def test_of_each_kind_the_first_fifty_are_told_and_how_many_more_there_are(
+    count: int, last: str, tmp_path: Path
+) -> None:
+    edits = alone(CPU, **{"containerSpec.args": [f"--odd-{number}" for number in range(count)]})
+    codes = [(one.code, one.severity) for one in found(tmp_path, edits | {"scheduling.timeout": "0s"})]
+    assert codes == [("flag-unknown", "warning")] * 51 + [("timeout-zero", "warning")]
+    assert str(found(tmp_path, edits)[50]) == last
+
+
+def test_pools_that_are_too_many_are_counted_and_not_judged(tmp_path: Path) -> None:
+    pools = [*GOOD["workerPoolSpecs"], EVALUATOR, *[{"replicaCount": -1}] * 5000]
+    (finding,) = found(tmp_path, {"workerPoolSpecs": pools})
+    assert str(finding).startswith("workerPoolSpecs: has 5004 pools, and Vertex AI takes 4; ")
 
 
 @pytest.mark.parametrize("trial_job", [CustomJobSpec(), CustomJobSpec(worker_pool_specs=[{}])])

@@ -116,9 +116,12 @@ def plan(
         mfu: for that estimate.
 
     Raises:
-        PlanError: no machine trains, or one of an unknown kind.
+        PlanError: no machine trains, or one of an unknown kind, or there is no trial.
     """
     job, trials = trial(subject), fleet.trials(subject)
+    if trials and trials.at_once < 1:
+        fault = f"{trials.count} trials, {trials.at_once} at once, cannot be planned"
+        raise PlanError(f"{job.path}: {fault}; set maxTrialCount and parallelTrialCount to 1 or more")
     at_once = trials.at_once if trials else 1
     catalog = settings.catalog
     rows = fleet.rows(job, catalog)
@@ -230,7 +233,7 @@ def _require_known(job: Job, rows: Sequence[Row]) -> None:
     if not train:
         raise PlanError(f"{job.path}: workerPoolSpecs: no machine trains; describe the chief in pool 0")
     for row in (*train, *fleet.reducing(rows)):
-        if row.gbps is None or not row.count:
+        if row.gbps is None or row.count < 1:
             fault = f'the network of {row.count} x "{row.machine_type}" is not known'
             cure = f"choose another machine type, or add [machines.{row.machine_type}] to vertex.toml"
             raise PlanError(f"{job.path}: workerPoolSpecs[{row.pool}]: {fault}; {cure}")

@@ -9,9 +9,12 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+from google.cloud.aiplatform_v1.types import CustomJobSpec
+
 from launch import document
+from launch.faults import first
 from launch.rules import containers, machines, places, pools, reducers, scheduling, training, tuning
-from launch.rules.rule import REFUSED, Finding, Given, Problems, Project, Rule, rule
+from launch.rules.rule import REFUSED, Finding, Given, Problem, Problems, Project, Rule, rule
 from launch.settings import Settings
 from launch.spec import Job, JobError, TuningJob
 
@@ -35,7 +38,7 @@ NOWHERE = Project()
 
 
 def findings(job: Job | TuningJob, settings: Settings, project: Project = NOWHERE) -> list[Finding]:
-    """Everything that the rules find, in the order of the file; of a job without a file, by place."""
+    """What the rules find, the first 50 of each, in the order of the file; of a job without a file, by place."""
     given = Given(settings, settings.catalog, project)
     found = _of_tuning(job, given) if isinstance(job, TuningJob) else _of_job(job, given)
     lined = [replace(one, line=document.line(job.root, one.place)) for one in found]
@@ -56,11 +59,20 @@ def _of_tuning(job: TuningJob, given: Given) -> Iterator[Finding]:
 
 
 def _of_job(job: Job, given: Given) -> Iterator[Finding]:
-    """All that is wrong; where there are too many pools, that alone: thousands of them would take minutes."""
-    yield from [*_found((pools.at_most_four,), job, given)] or _found(JOB_RULES, job, given)
+    """Of pools that are too many, `at_most_four` counts all; the other rules look at the first of them."""
+    yield from _found([pools.at_most_four], job, given)
+    spec = CustomJobSpec(job.spec)
+    del spec.worker_pool_specs[given.catalog.limits.pools :]
+    others = [one for one in JOB_RULES if one is not pools.at_most_four]
+    yield from _found(others, replace(job, spec=spec), given)
 
 
 def _found(rules: Sequence[Rule[Any]], job: Job | TuningJob, given: Given) -> Iterator[Finding]:
     for one in rules:
-        for place, fault, cure in one.check(job, given):
+        for place, fault, cure in first(one.check(job, given), _summed_up):
             yield Finding(one, place, fault, cure)
+
+
+def _summed_up(problem: Problem, text: str) -> Problem:
+    fault, _, cure = text.rpartition("; ")
+    return problem[0], fault, cure

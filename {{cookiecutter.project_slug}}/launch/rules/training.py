@@ -165,7 +165,9 @@ def _batch(job: Job, given: Given) -> tuple[str, int, int]:
     coordinates = any(pool.serves for pool in job.pools)  # the chief of parameter servers takes no part of the batch
     sharing = [pool for pool in job.training_pools if not (coordinates and pool.index == CHIEF)]
     world = sum(pool.replica_count * max(pool.accelerator_count, 1) for pool in sharing)
-    if job.chief is None or not runs_trainer(job.chief, given):
+    # Without a replica, or with fewer than none, nothing can be divided; `has_replicas` reports that.
+    counted = bool(sharing) and all(pool.replica_count > 0 for pool in sharing)
+    if job.chief is None or not (counted and runs_trainer(job.chief, given)):
         return "", 0, world
     place, value = job.chief.at(job.chief.task, "args"), given.project.flags.get("global_batch")
     for flag in _flags(job.chief, given):
