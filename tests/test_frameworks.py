@@ -107,12 +107,15 @@ class Framework:
                 baked = bake(folder, **answers).project
                 jobs = sorted(path.name for path in (baked / "jobs").glob("*.yaml"))
                 assert ("reduction-server.yaml" in jobs) == (machine != "a3-highgpu-8g")
-                strict = [name for name in jobs if name not in WARNED]
+                # NCCL passes reducers by on machines with 16 GPUs; Google's own example has them.
+                passed_by = {"reduction-server.yaml": "reducer-bypassed"} if machine == "a2-megagpu-16g" else {}
+                warned = WARNED | passed_by
+                strict = [name for name in jobs if name not in warned]
                 done = run(baked, python, "-m", "launch", "check", "--strict", *(f"jobs/{name}" for name in strict))
                 assert done.returncode == 0, done.stdout
                 assert done.stdout.splitlines()[-len(strict) :] == [f"jobs/{name}: ok" for name in strict]
-                done = run(baked, python, "-m", "launch", "check", "--json", *(f"jobs/{name}" for name in WARNED))
-                assert [(Path(one["file"]).name, one["code"]) for one in json.loads(done.stdout)] == [*WARNED.items()]
+                done = run(baked, python, "-m", "launch", "check", "--json", *(f"jobs/{name}" for name in warned))
+                assert [(Path(one["file"]).name, one["code"]) for one in json.loads(done.stdout)] == [*warned.items()]
 
     @pytest.mark.proof
     def test_a_job_in_googles_image_runs_with_the_package_that_was_packed(self, project: Path) -> None:

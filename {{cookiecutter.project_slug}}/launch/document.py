@@ -165,7 +165,7 @@ def at(root: Node, place: str) -> Node | None:
 
 
 def repeated(mapping: MappingNode) -> Iterator[tuple[str, str, int]]:
-    """Every key that is written more than once, where ("in lines 1 and 4", or of JSON "there 2 times"), and its line."""
+    """Every key that is written more than once, where, "in lines 1 and 4" or of JSON "there 2 times", and a line."""
     written: dict[str, list[ScalarNode]] = defaultdict(list)
     for key, _ in mapping.value:
         written[key.value].append(key)

@@ -23,6 +23,7 @@ PROJECT = Project(
     {"steps": 600, "learning_rate": 0.002, "global_batch": None, "data": "digits", "size": "tiny"},
     {"steps": ("int",), "learning_rate": ("float",), "size": ("tiny", "small")},
     'LABEL reduction-server="google-reduction-server"\nLABEL cuda="12.6"\n',
+    names=frozenset({"accuracy", "loss"}),
 )
 REDUCER_IMAGE = CATALOG.reduction_server_image("us-central1")
 PREBUILT = f"{CATALOG.prebuilt_registries[0]}/sklearn-cpu.1-6:latest"
@@ -384,8 +385,20 @@ CASES = [
     Case(
         "reducer-fabric",
         both(H100, 13),
-        both({"machineType": "a3-highgpu-4g", "acceleratorType": "NVIDIA_H100_80GB", "acceleratorCount": 4}, 7),
+        both(A100, 7),
         ("workerPoolSpecs[2]", "a3-highgpu-8g have their own 800 Gbps network"),
+    ),
+    Case(
+        "reducer-bypassed",
+        both({"machineType": "a3-highgpu-4g", "acceleratorType": "NVIDIA_H100_80GB", "acceleratorCount": 4}, 7),
+        both(A100, 7),
+        ("workerPoolSpecs[2]", "an a3-highgpu-4g brings a network plug-in of its own", "remove pool 2"),
+    ),
+    Case(
+        "reducer-bypassed",
+        both({"machineType": "a2-megagpu-16g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 16}, 7),
+        both(A100, 7),
+        ("with at most 8 GPUs, and an a2-megagpu-16g has 16", "such as a2-highgpu-8g"),
     ),
     Case(
         "reducer-plugin",

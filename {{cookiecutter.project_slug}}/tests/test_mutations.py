@@ -104,16 +104,6 @@ def reducers_in_pool_1(document: Document, dice: random.Random) -> None:
     document["workerPoolSpecs"][1:] = [REDUCERS]
 
 
-def over_gloo(document: Document, dice: random.Random) -> None:
-    reduce(document, dice)
-    document["workerPoolSpecs"][0]["containerSpec"]["args"] += ["--backend", "gloo"]
-
-
-def without_gpus(document: Document, dice: random.Random) -> None:
-    reduce(document, dice)
-    document["workerPoolSpecs"][0]["machineSpec"] = {"machineType": "n1-standard-8"}
-
-
 def flexible(document: Document, dice: random.Random) -> None:
     document["scheduling"] |= {"strategy": "FLEX_START", "timeout": f"{dice.randint(604_801, 10**8)}s"}
 
@@ -214,8 +204,6 @@ FORBIDDEN: Mapping[str, Callable[[Document, random.Random], None]] = {
     "reducer-image": reducers_with("containerSpec", {"imageUri": REDUCER_IMAGE.replace("server", "")}),
     "reducer-accelerator": reducers_with("machineSpec", {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 1}),
     "reducer-command": reducers_with("containerSpec", {"args": ["--verbose"]}),
-    "reducer-gpus": without_gpus,
-    "reducer-backend": over_gloo,
     "flex-start-timeout": flexible,
     "flex-start-machines": of_two_kinds,
     "flex-start-reservation": reserved,

@@ -106,6 +106,23 @@ def test_a_ring_of_two_gpus_gains_nothing() -> None:
     assert "in a ring of two GPUs each machine already sends the gradients only once, 1.36 GB" in verdict.text
 
 
+@pytest.mark.parametrize(
+    ("kind", "gpu", "gpus", "reason"),
+    [
+        (
+            "a2-megagpu-16g",
+            A100,
+            16,
+            "NCCL uses reducers on machines with at most 8 GPUs, and an a2-megagpu-16g has 16",
+        ),
+        ("a3-highgpu-4g", H100, 4, "an a3-highgpu-4g brings a network plug-in of its own, and NCCL loads only one"),
+    ],
+)
+def test_reducers_that_nccl_passes_by_do_not_pay(kind: str, gpu: str, gpus: int, reason: str) -> None:
+    verdict = planned(job(kind, gpu, gpus, 8)).advised.verdict
+    assert (verdict.pays, verdict.text) == (False, f"No: {reason}, so they would be billed and idle.")
+
+
 def test_gpus_with_a_fabric_of_their_own_gain_nothing() -> None:
     verdict = planned(job("a3-highgpu-8g", H100, 8, 8)).advised.verdict
     assert verdict.pays is False

@@ -12,6 +12,8 @@ from launch.catalog import Catalog, Price, reducers_needed
 from launch.plan import traffic
 from launch.plan.traffic import Machines, Reducers
 
+COLLNET_GPUS = 8  # of one machine, at most. Source: NCCL 2.12 to 2.32, "CollNet currently only supports up to 8 GPUs"
+OWN_PLUGIN = ("a3", "a4")  # families that bring a network plug-in of their own, under the name of the reducers' one
 OVERLAP = 2 / 3  # the share of the time to compute during which sums are hidden
 
 
@@ -41,6 +43,15 @@ class Sizing:
     gbps: float  # of each
     price: Price | None  # of each, per hour
     break_even: float  # with fewer, the ring is faster
+
+
+def bypassed(machine_type: str, gpus: int) -> str:
+    """Why NCCL would pass reducers by on such a machine, without a word in its log; "" if it would not."""
+    if machine_type.startswith(OWN_PLUGIN):
+        return f"an {machine_type} brings a network plug-in of its own, and NCCL loads only one"
+    if gpus > COLLNET_GPUS:
+        return f"NCCL uses reducers on machines with at most {COLLNET_GPUS} GPUs, and an {machine_type} has {gpus}"
+    return ""
 
 
 def sizing(machine_type: str, count: int, machines: Machines, catalog: Catalog) -> Sizing:

@@ -12,6 +12,7 @@ from launch.plan.reducers import (
     Sizing,
     Sums,
     break_even_compute,
+    bypassed,
     step_seconds,
     usd_per_saved_hour,
 )
@@ -108,6 +109,11 @@ def own_fabric(case: Case) -> str:
     )
 
 
+def not_used(case: Case) -> str:
+    reasons = (bypassed(row.machine_type, row.gpus) for row in case.training.pools)
+    return next((f"{reason}, so they would be billed and idle" for reason in reasons if reason), "")
+
+
 def ring_of_two(case: Case) -> str:
     if case.training.machines.members > 2:
         return ""
@@ -170,6 +176,7 @@ REASONS: tuple[Callable[[Case], str], ...] = (
     in_a_search,
     one_kind_of_machine,
     own_fabric,
+    not_used,
     ring_of_two,
     too_few,
     latency_rules,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from launch import catalog
 from launch.faults import did_you_mean
 from launch.plan import traffic
+from launch.plan.reducers import bypassed
 from launch.rules.containers import RESTRICTED, Flag, flags, image_at, image_of, images, is_ours, prebuilt_name, words
 from launch.rules.machines import gbps, known
 from launch.rules.rule import Given, Problems, rule
@@ -93,7 +94,7 @@ def without_command(job: Job, given: Given) -> Problems:
             yield pool.at("containerSpec"), fault, "remove command and args"
 
 
-@rule("reducer-gpus", "error", "documented", "distributed-training", consequence=IDLE)
+@rule("reducer-gpus", "warning", "documented", "distributed-training", consequence=IDLE)
 def workers_have_gpus(job: Job, given: Given) -> Problems:
     """Reducers serve GPUs, which sum by NCCL; machines without GPUs sum among themselves."""
     trainers = {pool.index for pool in _trainers(given, job)}
@@ -104,7 +105,7 @@ def workers_have_gpus(job: Job, given: Given) -> Problems:
             yield pool.at("machineSpec"), fault, "choose machines with GPUs, or remove pool 2"
 
 
-@rule("reducer-backend", "error", "documented", "distributed-training", consequence=IDLE)
+@rule("reducer-backend", "warning", "documented", "distributed-training", consequence=IDLE)
 def workers_use_nccl(job: Job, given: Given) -> Problems:
     """Reducers serve NCCL; gloo and parameter servers do not know them."""
     for pool in job.training_pools if job.reducers else ():
@@ -180,6 +181,18 @@ def off_the_fabric(job: Job, given: Given) -> Problems:
         for machine in fabrics.values():
             fault = f"the GPUs of {machine.name} have their own {machine.fabric_gbps:g} Gbps network, past the reducers"
             yield pool.at(), fault, "remove pool 2"
+
+
+@rule("reducer-bypassed", "warning", "inferred", "nccl", "accelerator-optimized", consequence=IDLE)
+def used_by_nccl(job: Job, given: Given) -> Problems:
+    """NCCL sums through reducers on machines with at most 8 GPUs, and on none of the A3 and A4 machines, which bring
+    a network plug-in of their own."""
+    kinds = {machine.name: pool for pool, machine in known(given, job.training_pools) if not machine.fabric_gbps}
+    for reducers in job.reducers:  # `off_the_fabric` reports the machines with a fabric
+        for name, pool in kinds.items():
+            reason = bypassed(name, pool.accelerator_count)
+            if reason:
+                yield reducers.at(), reason, "remove pool 2, or choose machines such as a2-highgpu-8g"
 
 
 @rule(

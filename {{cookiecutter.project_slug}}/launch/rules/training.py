@@ -16,17 +16,20 @@ from launch.spec import CHIEF, EVALUATORS, Job, Pool
 MODULE = "trainer.task"
 NUMBERS = {"int": "a whole number", "float": "a number"}
 CLASSES = ("Config", "Parallelism")  # whose fields are flags
+NAMES = re.compile(r"""(?<=["'])[^"'/\n]+(?=["'])|\b\w+(?==)""")  # in Python: "f1", f1=
 WITHOUT_FIELD = ("help", "describe")  # flags that are no fields of Config
 
 
 def project(folder: Path, today: date) -> Project:
     """What stands around a job file: the trainer's flags and the Dockerfile, as far as they can be read."""
     fields = [field for name in ("config.py", "parallelism.py") for field in _fields(_text(folder / "trainer" / name))]
+    sources = map(_text, sorted((folder / "trainer").glob("*.py")))
     return Project(
         today,
         flags={name: _plain(field.value) for name, field in fields},
         values={name: taken for name, field in fields if (taken := _taken(field.annotation))},
         dockerfile=_text(folder / "Dockerfile"),
+        names=frozenset(name for source in sources for name in NAMES.findall(source)),
     )
 
 

@@ -10,7 +10,7 @@ from launch.rules.rule import REFUSED, Given, Problem, Problems, rule
 from launch.rules.training import runs_trainer
 from launch.spec import TuningJob
 
-REPORTED = ("accuracy", "loss")  # the metrics of trainer/telemetry.py
+REPORTED = ("accuracy", "loss")  # by the trainer as it comes
 
 
 def _problems(faults: studies.Faults) -> Iterator[Problem]:
@@ -57,16 +57,19 @@ def runs_here(job: TuningJob, given: Given) -> Problems:
 @rule(
     "metric-unknown",
     "warning",
-    "documented",
+    "inferred",
     "trainer/telemetry.py",
-    consequence="Every trial ends as infeasible: it has no measurement.",
+    consequence="Every trial ends as infeasible, without a measurement, unless the trainer computes the name.",
 )
 def metrics_reported(job: TuningJob, given: Given) -> Problems:
-    """A metric is one that the trainer reports."""
-    for index, metric in enumerate(job.spec.study_spec.metrics if _runs_trainer(job, given) else ()):
-        if metric.metric_id and metric.metric_id not in REPORTED:
-            fault = f'"{metric.metric_id}" is nothing that trainer/telemetry.py reports'
-            yield f"studySpec.metrics[{index}].metricId", fault, f"use {' or '.join(REPORTED)}, or report it there"
+    """A metric has a name that stands in the trainer: it reports whatever its evaluation returns."""
+    names = given.project.names if _runs_trainer(job, given) else ()
+    for index, metric in enumerate(job.spec.study_spec.metrics if names else ()):
+        if metric.metric_id and metric.metric_id not in names:
+            known = [name for name in REPORTED if name in names]
+            cure = "return it with the others from evaluate in trainer/train.py"
+            cure = f"use {' or '.join(known)}, or {cure}" if known else cure
+            yield f"studySpec.metrics[{index}].metricId", f'no metric in trainer/ is named "{metric.metric_id}"', cure
 
 
 @rule(
