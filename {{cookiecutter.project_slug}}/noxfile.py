@@ -68,8 +68,8 @@ def plan(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def local(session: nox.Session) -> None:
-    """Run a job on this machine: nox -s local -- jobs/single.yaml --fresh -- --steps 100."""
-    default = ["jobs/workers.yaml", "--fresh", "--max-replicas", "3"]
+    """Run a job on this machine, or resume it: nox -s local -- jobs/single.yaml --fresh -- --steps 100."""
+    default = ["jobs/workers.yaml", "--max-replicas", "3"]
     python(session, "-m", "launch", "run", *(session.posargs or default))
 
 

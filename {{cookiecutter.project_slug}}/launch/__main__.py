@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import sys
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperCommand
 
-from launch import catalog, document, job_schema, local, package, settings
+from launch import again, catalog, document, job_schema, local, package, settings
 from launch import check as checks
 from launch.catalog import Catalog
 from launch.check import Examined
@@ -20,6 +21,7 @@ from launch.emulator import commands
 from launch.emulator.home import Home, output_folder
 from launch.emulator.resources.jobs import Options, policy
 from launch.emulator.running import laptop
+from launch.emulator.running.interrupts import signals_as_exceptions
 from launch.emulator.running.policy import Policy
 from launch.faults import FaultError, nearest
 from launch.plan import commands as planning
@@ -115,11 +117,14 @@ def run(
     if retry_user_errors and not restarts:
         raise OptionError("--retry-user-errors is for --restarts, without which nothing starts again; add that")
     starts_again = policy(wanted, options) if restarts else Policy()
+    if not fresh:
+        local.say_what_is_there(wanted, Home(), console)
     try:
         whole = sum(pool.replica_count for pool in one.pools if not pool.reduces)
         outcome = local.run(wanted, Home(), os.environ, console, ours, starts_again, fresh, whole)
     except KeyboardInterrupt:
         errors.print("interrupted; every replica was stopped")
+        errors.print(again.advice(wanted, Home(), sys.argv[1:], os.environ), markup=False)
         raise typer.Exit(130) from None
     raise typer.Exit(0 if outcome.succeeded else 1)
 
@@ -143,6 +148,7 @@ def search(tuning: TuningJob, wanted: Job, ours: Settings, fresh: bool, options:
         return trials.run(message, home, ours, os.environ, console, options)
     except KeyboardInterrupt:
         errors.print("interrupted; every trial was stopped")
+        errors.print(f"a search starts over, with: {again.command(sys.argv[1:], os.environ, fresh=True)}", markup=False)
         raise typer.Exit(130) from None
 
 
@@ -191,14 +197,22 @@ def submit_command(
 
     ours = settings.load(SETTINGS)
     loaded = approved(job, ours)
+    endpoint = os.environ.get("VERTEX_ENDPOINT", "")  # a service on this machine in place of Google's
+    if endpoint:
+        console.print(f"to the local Vertex at {endpoint}, not to Google Cloud", markup=False)
     console.print(submit.summary(loaded, ours), markup=False)
     if not (yes or typer.confirm("Send it?")):
         raise typer.Exit(1)
-    # VERTEX_ENDPOINT: a service on this machine in place of Google's.
-    with submit.google_errors():
-        client = submit.client(ours, os.environ.get("VERTEX_ENDPOINT", ""))
-        name = submit.submit(submit.request(loaded, ours), client)
-    console.print(f"sent: {name}\n{submit.console_url(name)}")
+    request = submit.request(loaded, ours)
+    with submit.google_errors(), signals_as_exceptions():
+        client = submit.client(ours, endpoint)
+        try:
+            name = submit.submit(request, client)
+        except KeyboardInterrupt:
+            errors.print("interrupted before the answer came; looking for the job")
+            errors.print(submit.whereabouts(request, client, endpoint), markup=False)
+            raise typer.Exit(130) from None
+    console.print(f"sent: {name}\n{submit.page(name, endpoint)}", markup=False)
 
 
 @app.command("package")

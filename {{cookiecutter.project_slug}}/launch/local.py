@@ -34,6 +34,13 @@ def empty_output(job: Job, home: Home) -> None:
         shutil.rmtree(folder)
 
 
+def say_what_is_there(job: Job, home: Home, console: Console) -> None:
+    """A run continues what an earlier one has left, which a person may not expect."""
+    folder = output_folder(job, home)
+    if folder and folder.exists() and any(folder.iterdir()):
+        console.print(f"an earlier run is in {shown(folder)}; this one continues it, --fresh starts over", style="dim")
+
+
 def run(
     job: Job,
     home: Home,

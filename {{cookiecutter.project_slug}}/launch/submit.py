@@ -2,6 +2,8 @@
 
 import contextlib
 import shlex
+import time
+import uuid
 from collections.abc import Iterator
 
 from google.api_core.exceptions import GoogleAPICallError
@@ -27,6 +29,8 @@ from launch.spec import CHIEF, EVALUATORS, REDUCERS, WORKERS, Job, Pool, TuningJ
 
 ROLES = {CHIEF: "chief", WORKERS: "workers", REDUCERS: "servers", EVALUATORS: "evaluators"}
 REQUEST_SECONDS = 60.0
+SUBMISSION = "submission"  # the label by which the job of a request is found when its answer was lost
+LOOKUPS, LOOKUP_SECONDS = 4, 10.0
 
 
 class CloudError(FaultError):
@@ -56,13 +60,19 @@ def summary(job: Job | TuningJob, settings: Settings) -> str:
 
 
 def request(job: Job | TuningJob, settings: Settings) -> Request:
-    """The request as the API takes it; the account in the file goes before the one in vertex.toml."""
+    """The request as the API takes it; the account in the file goes before the one in vertex.toml.
+
+    Its job has a label of its own, by which it is found when the answer is lost.
+    """
+    label = uuid.uuid4().hex[:12]
     if isinstance(job, TuningJob):
         tuning_job = HyperparameterTuningJob(job.spec)
         tuning_job.display_name = job.name
+        tuning_job.labels[SUBMISSION] = label
         tuning_job.trial_job_spec = _with_account(tuning_job.trial_job_spec, settings)
         return CreateHyperparameterTuningJobRequest(parent=_parent(settings), hyperparameter_tuning_job=tuning_job)
-    custom_job = CustomJob(display_name=job.name, job_spec=_with_account(job.spec, settings))
+    spec = _with_account(job.spec, settings)
+    custom_job = CustomJob(display_name=job.name, job_spec=spec, labels={SUBMISSION: label})
     return CreateCustomJobRequest(parent=_parent(settings), custom_job=custom_job)
 
 
@@ -76,6 +86,47 @@ def submit(request: Request, client: JobServiceClient) -> str:
     if isinstance(request, CreateCustomJobRequest):
         return client.create_custom_job(request=request, timeout=REQUEST_SECONDS).name
     return client.create_hyperparameter_tuning_job(request=request, timeout=REQUEST_SECONDS).name
+
+
+def whereabouts(request: Request, client: JobServiceClient, endpoint: str = "") -> str:
+    """What became of a request for whose answer nobody waited, as a sentence: the service may have its job.
+
+    Args:
+        endpoint: the one of `client`.
+    """
+    look = f"look for it with: {_list_command(request)}" if not endpoint else f"look for it at {endpoint}"
+    try:
+        for waited in range(LOOKUPS):
+            time.sleep(float(waited > 0))  # the request may still be on its way
+            if name := _name(request, client):
+                return f"the job was created: {name}\n{page(name, endpoint)}"
+    except (GoogleAPICallError, GoogleAuthError, OSError) as error:
+        return f"whether the job was created is not known ({error}); {look}"
+    except KeyboardInterrupt:
+        return f"whether the job was created is not known; {look}"
+    return f"the service has no such job; should the request still arrive, {look}"
+
+
+def _name(request: Request, client: JobServiceClient) -> str:
+    """The name of the job that a request has made, "" if there is none."""
+    wanted = {"parent": request.parent, "filter": f"labels.{SUBMISSION}={_label(request)}"}
+    if isinstance(request, CreateCustomJobRequest):
+        jobs = [job.name for job in client.list_custom_jobs(request=wanted, timeout=LOOKUP_SECONDS)]
+    else:
+        jobs = [job.name for job in client.list_hyperparameter_tuning_jobs(request=wanted, timeout=LOOKUP_SECONDS)]
+    return next(iter(jobs), "")
+
+
+def _label(request: Request) -> str:
+    job = request.custom_job if isinstance(request, CreateCustomJobRequest) else request.hyperparameter_tuning_job
+    return str(job.labels[SUBMISSION])
+
+
+def _list_command(request: Request) -> str:
+    _, project, _, region = request.parent.split("/")
+    kind = "custom-jobs" if isinstance(request, CreateCustomJobRequest) else "hp-tuning-jobs"
+    only = f"--filter=labels.{SUBMISSION}={_label(request)}"
+    return f"gcloud ai {kind} list --project={project} --region={region} {only}"
 
 
 def client(settings: Settings, endpoint: str = "") -> JobServiceClient:
@@ -100,6 +151,11 @@ def google_errors() -> Iterator[None]:
         yield
     except (GoogleAPICallError, GoogleAuthError) as error:
         raise CloudError(f"Google Cloud: {error}") from None
+
+
+def page(name: str, endpoint: str) -> str:
+    """Where a person looks at the job: the local Vertex's page, or the Cloud console."""
+    return f"{endpoint.rstrip('/')}/#{name.rpartition('/')[2]}" if endpoint else console_url(name)
 
 
 def console_url(name: str) -> str:

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -178,8 +180,10 @@ def test_an_unknown_option_is_the_trainers_or_a_misspelt_one(project: Path, opti
 
 def test_a_run_finds_what_the_one_before_saved(project: Path) -> None:
     job = write(project, pool(SAVE))
-    found = [lines(launch(project, "run", job).stdout, "[")[0] for _ in range(2)]
-    assert found == ["[workerpool0-0] found", "[workerpool0-0] found state"]
+    first, second = (launch(project, "run", job).stdout for _ in range(2))
+    assert lines(first + second, "[") == ["[workerpool0-0] found", "[workerpool0-0] found state"]
+    continues = "an earlier run is in .vertex/gcs/b/run; this one continues it, --fresh starts over\n"
+    assert (continues in first, continues in second) == (False, True)
 
 
 def neighbours(project: Path) -> list[Path]:
@@ -314,19 +318,34 @@ def test_a_job_of_which_a_part_is_missing_here_is_refused_in_one_sentence(
     assert (project / ".vertex/gcs/b/run").exists()  # a refused job forgets nothing
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_is_one_line_and_exit_code_130(project: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "save", "said_then"),
+    [
+        (signal.SIGINT, SAVE, "resume with"),
+        (signal.SIGTERM, "", "no checkpoint is there yet; start again with"),
+    ],
+)
+def test_an_interrupted_run_says_how_it_resumes_and_exits_with_130(
+    project: Path, number: signal.Signals, save: str, said_then: str
+) -> None:
     mark = str(project)
-    forever = "import time; print('started', flush=True); time.sleep(1000)"
-    write(project, pool(forever, env=[{"name": "MARK", "value": mark}]))
+    forever = f"{save}\nimport time; print('started', flush=True); time.sleep(1000)"
+    write(project, pool(forever, env=[{"name": "MARK", "value": mark}]), name="my job.yaml")
+    words = ("run", "my job.yaml", "--fresh", "--max-replicas", "1", "--", "--steps", "5", "--fresh")
     launcher = subprocess.Popen(
-        command("run", "job.yaml"), cwd=project, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command(*words), cwd=project, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     logs = project / ".vertex/jobs"
     assert eventually(lambda: any("started" in path.read_text() for path in logs.glob("*/workerpool0-0.log")), 30)
     launcher.send_signal(number)
     _, said = launcher.communicate(timeout=30)
-    assert (launcher.returncode, said) == (130, b"interrupted; every replica was stopped\n")
+    stopped, advice = said.decode().splitlines()
+    assert (launcher.returncode, stopped) == (130, "interrupted; every replica was stopped")
+    begin, _, same = advice.partition(": ")
+    python, *rest = shlex.split(same)
+    assert begin == said_then
+    assert shutil.which(python) == sys.executable  # so that it can be pasted
+    assert rest == ["-m", "launch", "run", "my job.yaml", "--max-replicas", "1", "--", "--steps", "5", "--fresh"]
     assert eventually(lambda: processes(f"MARK={mark}") == [])
 
 

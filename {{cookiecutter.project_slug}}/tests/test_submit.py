@@ -1,10 +1,15 @@
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from google.api_core.exceptions import Forbidden
@@ -13,7 +18,8 @@ from google.cloud.aiplatform_v1.types import CreateCustomJobRequest, Hyperparame
 
 from launch.settings import Settings
 from launch.spec import Job, TuningJob, parse
-from launch.submit import client, console_url, request, submit, summary
+from launch.submit import client, console_url, page, request, submit, summary
+from tests.training import PROJECT, eventually
 
 pytestmark = pytest.mark.launch
 
@@ -53,13 +59,20 @@ TUNING_JOB = TuningJob(
 NAME = "projects/123/locations/europe-west4/customJobs/456"
 
 
-class Vertex(HTTPServer):
-    """Answers every POST with `reply` and remembers it: its path, body and headers."""
+class Vertex(ThreadingHTTPServer):
+    """Answers every POST with `reply` and remembers it: its path, body and headers; every GET with `jobs`.
+
+    `answering` may be cleared: then a POST is taken, and nothing comes back.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
         self.received: list[tuple[str, dict[str, object], Message]] = []
         self.reply: tuple[int, Mapping[str, object]] = (200, {"name": NAME, "displayName": "run"})
+        self.jobs: tuple[int, Mapping[str, object]] = (200, {})
+        self.asked: list[str] = []
+        self.answering = threading.Event()
+        self.answering.set()
         self.endpoint = f"http://127.0.0.1:{self.server_port}"
 
 
@@ -71,7 +84,14 @@ class Answer(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.received.append((self.path.partition("?")[0], json.loads(body), self.headers))
-        status, reply = self.server.reply
+        self.server.answering.wait()
+        self.answer(*self.server.reply)
+
+    def do_GET(self) -> None:
+        self.server.asked.append(parse_qs(urlsplit(self.path).query)["filter"][0])
+        self.answer(*self.server.jobs)
+
+    def answer(self, status: int, reply: Mapping[str, object]) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
@@ -86,6 +106,7 @@ def vertex() -> Iterator[Vertex]:
     server = Vertex()
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server
+    server.answering.set()
     server.shutdown()
     server.server_close()
 
@@ -168,6 +189,60 @@ def test_the_summary_says_what_holds_where_the_file_says_nothing() -> None:
         "  limits   STANDARD, at most 168 h",
         "  price    not known here; yours can stand in vertex.toml, below [prices]",
     ]
+
+
+@pytest.fixture
+def send(vertex: Vertex, tmp_path: Path) -> Callable[[], "subprocess.Popen[str]"]:
+    """Starts `launch submit` in a folder of its own, against that server."""
+    (tmp_path / "vertex.toml").write_text(
+        'project = "demo"\nregion = "europe-west4"\nbucket = "demo-data"\nimage = "registry/trainer:1"\n'
+    )
+    (tmp_path / "run.yaml").write_text(TEXT)
+    environ = os.environ | {"PYTHONPATH": str(PROJECT), "VERTEX_ENDPOINT": vertex.endpoint}
+    words = [sys.executable, "-m", "launch", "submit", "run.yaml", "--yes"]
+    return lambda: subprocess.Popen(
+        words, cwd=tmp_path, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def test_a_job_for_the_local_vertex_is_said_to_go_there_and_has_its_page(
+    vertex: Vertex, send: Callable[[], "subprocess.Popen[str]"]
+) -> None:
+    said, _ = send().communicate(timeout=120)
+    assert said.startswith(f"to the local Vertex at {vertex.endpoint}, not to Google Cloud\nrun -> ")
+    assert said.endswith(f"sent: {NAME}\n{vertex.endpoint}/#456\n")
+    assert page(NAME, "") == console_url(NAME)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "said_then"),
+    [
+        ((200, {"customJobs": [{"name": NAME}]}), "the job was created: {name}\n{endpoint}/#456\n"),
+        ((200, {}), "the service has no such job; should the request still arrive, look for it at {endpoint}\n"),
+        ((403, {"error": {"code": 403, "message": "no"}}), "whether the job was created is not known (403 GET "),
+    ],
+    ids=["created", "not created", "not to be asked"],
+)
+def test_ctrl_c_during_the_request_says_what_became_of_the_job(
+    vertex: Vertex,
+    send: Callable[[], "subprocess.Popen[str]"],
+    jobs: tuple[int, Mapping[str, object]],
+    said_then: str,
+) -> None:
+    vertex.answering.clear()
+    vertex.jobs = jobs
+    sender = send()
+    assert eventually(lambda: len(vertex.received) == 1, 120)
+    sender.send_signal(signal.SIGINT)
+    _, said = sender.communicate(timeout=120)
+    assert sender.returncode == 130
+    begin = "interrupted before the answer came; looking for the job\n"
+    assert begin + said_then.format(name=NAME, endpoint=vertex.endpoint) in said
+    assert "Traceback" not in said
+    ((_, body, _),) = vertex.received
+    labels = body["labels"]
+    assert isinstance(labels, dict)
+    assert {*vertex.asked} == {f"labels.submission={labels['submission']}"}
 
 
 def test_the_client_is_the_regions_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
