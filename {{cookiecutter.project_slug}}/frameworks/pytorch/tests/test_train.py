@@ -104,7 +104,7 @@ def test_a_damaged_checkpoint_is_named_and_the_next_run_resumes_bit_for_bit_from
     pair: Run, tmp_path: Path
 ) -> None:
     checkpoints = shutil.copytree(pair.output_folder / "checkpoints", tmp_path / ".vertex/gcs/b/run/checkpoints")
-    file = max((checkpoints / "step-000000050").glob("*.distcp"))  # the second process has written it
+    file = min((checkpoints / "step-000000050").glob("*.distcp"))  # the second process finds out, and tells the chief
     damage(file)
     resumed = train(tmp_path, 2, *STEPS)
     assert f"step-000000050: {file.name} is damaged: its content is not what was saved" in resumed.output
