@@ -32,8 +32,7 @@ class Config(Parallelism):
     classes: int = 10
     """Number of classes; labels run from 0 to one below it."""
     noise: float | None = None
-    """Standard deviation of the Gaussian noise on training images, whose pixels lie in 0 to 1; by default 0.1 for the
-    built-in digits, none for other data."""
+    """Standard deviation of Gaussian noise on training pixels (0 to 1); by default 0.1 for "digits", else 0."""
     steps: int = 600
     """Optimizer steps."""
     global_batch: int = 96
