@@ -177,6 +177,7 @@ def heldout(reports: list[dict[str, Any]]) -> list[tuple[int, Any, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_the_evaluator_reports_what_the_trainers_report_of_each_checkpoint_once(evaluated: Run) -> None:
     assert evaluated.code == 0, evaluated.output
     ours, theirs = heldout(evaluated.reports_of("workerpool3-0")), heldout(evaluated.reports)
@@ -187,6 +188,7 @@ def test_the_evaluator_reports_what_the_trainers_report_of_each_checkpoint_once(
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_the_best_checkpoint_of_a_training_is_marked(evaluated: Run) -> None:
     best = json.loads((evaluated.output_folder / "checkpoints/best.json").read_text())
     reports = {step: (loss, accuracy) for step, loss, accuracy in heldout(evaluated.reports_of("workerpool3-0"))}
@@ -195,6 +197,7 @@ def test_the_best_checkpoint_of_a_training_is_marked(evaluated: Run) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_an_evaluator_changes_nothing_for_those_that_train(evaluated: Run, alone: Run) -> None:
     assert len(evaluated.losses) == STEPS
     assert evaluated.losses == pytest.approx(alone.losses, abs=1e-4)
@@ -213,17 +216,20 @@ def scored(alone: Run, folder: Path, *flags: str) -> list[tuple[int, Any, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_real_checkpoints_are_scored_without_a_training(alone: Run, tmp_path: Path) -> None:
     assert scored(alone, tmp_path) == [pytest.approx(one, abs=1e-5) for one in heldout(alone.reports)]
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_checkpoints_of_another_model_are_refused_in_one_sentence(alone: Run, tmp_path: Path) -> None:
     with pytest.raises(TrainerError, match="does not fit this model"):
         scored(alone, tmp_path, "--size", "small")
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_an_evaluator_that_is_stopped_says_so_and_ends(tmp_path: Path) -> None:
     spec = {"cluster": {"workerpool0": ["a:1"], "workerpool3": ["b:1"]}, "task": {"type": "workerpool3", "index": 0}}
     environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(PROJECT), "CLUSTER_SPEC": json.dumps(spec)}

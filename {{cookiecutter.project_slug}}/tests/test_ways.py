@@ -22,7 +22,7 @@ from tests.training import DEADLINE, FLAGS, PROJECT, eventually
 from tests.vertex import ENDED, PARENT, Json, Service, service
 from trainer.config import Config, learning_rate
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.proof]
 
 FIGURES = ("train/loss", "train/accuracy", "heldout/loss", "heldout/accuracy")
 TOLERANCE = 1e-6  # of losses that were summed in another order

@@ -105,6 +105,7 @@ def without(word: str, names: Iterable[str]) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("name", without("compiled", STEPS))
 def test_a_strategy_loses_as_much_as_one_process(name: str, plain: list[float], spread: dict[str, Found]) -> None:
     losses = spread[name]["losses"]
@@ -113,18 +114,21 @@ def test_a_strategy_loses_as_much_as_one_process(name: str, plain: list[float], 
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("name", without("bfloat16", without("compiled", STEPS)))
 def test_the_norm_for_clipping_is_that_of_the_whole_model(name: str, norm: float, spread: dict[str, Found]) -> None:
     assert spread[name]["norm"] == pytest.approx(norm, rel=1e-4)
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("name", without("compiled", STEPS))
 def test_clipping_asks_the_other_processes_only_where_the_model_is_cut(name: str, spread: dict[str, Found]) -> None:
     assert spread[name]["collectives"] == (0 if name.startswith("ddp") else 1)
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_a_checkpoint_of_one_strategy_and_number_of_processes_resumes_under_another(
     plain: list[float], spread: dict[str, Found]
 ) -> None:
@@ -140,12 +144,14 @@ def test_a_checkpoint_of_one_strategy_and_number_of_processes_resumes_under_anot
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_bfloat16_is_really_less_precise(plain: list[float], spread: dict[str, Found]) -> None:
     for name in (name for name in STEPS if "bfloat16" in name):
         assert spread[name]["losses"] != pytest.approx(plain[:SOME], abs=EXACT)
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("name", "share"), [("fsdp", 0.5), ("fsdp of 4", 0.25), ("hsdp", 0.5), ("pipeline", 0.5), ("tensor", 0.5)]
 )
@@ -157,6 +163,7 @@ def test_a_process_keeps_its_share_of_parameters_gradients_and_moments(
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_blocks_lose_as_much_as_others(name: str, plain: list[float], compiled: dict[str, Found]) -> None:
     assert compiled[name]["losses"] == pytest.approx(plain[:SOME], abs=EXACT)

@@ -42,6 +42,7 @@ def test_the_losses_do_not_depend_on_the_number_of_processes(alone: Run, pair: R
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_shards_export_the_same_model_bit_for_bit(pair: Run, tmp_path: Path) -> None:
     sharded = train(tmp_path, 2, *STEPS, "--strategy", "fsdp")
     assert "training on 2 x CPU, fsdp: shard 2" in sharded.output
@@ -59,6 +60,7 @@ def test_a_strategy_that_does_not_fit_is_refused_before_anyone_waits(tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_a_batch_that_does_not_divide_evenly_changes_nothing(tmp_path: Path) -> None:
     flags = ("--global-batch", "25", "--steps", "10")
     one, three = train(tmp_path / "1", 1, *flags), train(tmp_path / "3", 3, *flags)
@@ -132,6 +134,7 @@ def test_other_flags_than_those_of_the_checkpoint_are_refused_in_one_sentence(tm
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.skipif(not find_spec("horovod"), reason="is installed by hand: bash requirements/horovod.sh")
 def test_horovod_trains_and_exports_as_ddp_does(pair: Run, tmp_path: Path) -> None:
     together = train(tmp_path, 2, *STEPS, "--strategy", "horovod", "--micro-batches", "2")

@@ -36,6 +36,7 @@ def lose(folder: Path, replica: str, step: int, for_good: bool = False) -> Calla
 
 @linux
 @pytest.mark.slow
+@pytest.mark.proof
 def test_lost_workers_cost_no_accuracy_and_are_not_waited_for_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +78,7 @@ def test_lost_workers_cost_no_accuracy_and_are_not_waited_for_at_the_end(
 
 @linux
 @pytest.mark.slow
+@pytest.mark.proof
 def test_a_lost_parameter_server_ends_the_run_and_every_strategy_resumes_it(tmp_path: Path) -> None:
     flags = ("--checkpoint-every", "20", "--steps")
     kill = lose(tmp_path, "workerpool2-0", 20)

@@ -41,6 +41,7 @@ def test_the_losses_do_not_depend_on_the_number_of_processes(alone: Run, pair: R
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_the_losses_do_not_depend_on_the_devices_that_the_layers_are_on(alone: Run, tmp_path: Path) -> None:
     """Two machines, each with the layers of one model on two devices."""
     spread = train(tmp_path, 2, *STEPS, "--model-parallel", "2", "--micro-batches", "2")
