@@ -25,7 +25,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         else:
             run(config, clusters.from_env(environ), storage)
     except TrainerError as error:
-        say(str(error), "ERROR")
+        for line in str(error).splitlines():
+            say(line, "ERROR")
         return error.exit_code
     return 0
 

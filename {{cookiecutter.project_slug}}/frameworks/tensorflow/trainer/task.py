@@ -48,7 +48,8 @@ def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
         rollcall.call(cluster, config.rollcall_timeout or (60 if storage.emulated else 600), servers(config, cluster))
         run(config, cluster, storage)
     except TrainerError as error:
-        say(str(error), "ERROR")
+        for line in str(error).splitlines():
+            say(line, "ERROR")
         return error.exit_code
     return 0
 
