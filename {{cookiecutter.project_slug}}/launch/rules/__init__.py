@@ -4,6 +4,7 @@ One module for each subject, one function for each code: what the rule rests on 
 facts are in launch/machines.yaml. `python -m launch.rules` prints the page of all rules.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType
@@ -42,7 +43,7 @@ def findings(job: Job | TuningJob, settings: Settings, project: Project = NOWHER
     given = Given(settings, settings.catalog, project)
     found = _of_tuning(job, given) if isinstance(job, TuningJob) else _of_job(job, given)
     lined = [replace(one, line=document.line(job.root, one.place)) for one in found]
-    return sorted(lined, key=lambda one: (one.line, "" if one.line else one.place, one.code))
+    return sorted(lined, key=lambda one: (one.line, "" if one.line else _numbered(one.place), one.code))
 
 
 def form_findings(error: JobError) -> list[Finding]:
@@ -71,6 +72,11 @@ def _found(rules: Sequence[Rule[Any]], job: Job | TuningJob, given: Given) -> It
     for one in rules:
         for place, fault, cure in first(one.check(job, given), _summed_up):
             yield Finding(one, place, fault, cure)
+
+
+def _numbered(place: str) -> str:
+    """A place such that env[9] comes before env[10]."""
+    return re.sub("[0-9]+", lambda digits: digits[0].zfill(9), place)
 
 
 def _summed_up(problem: Problem, text: str) -> Problem:
