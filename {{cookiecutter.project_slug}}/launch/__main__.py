@@ -200,10 +200,11 @@ def submit_command(
     endpoint = os.environ.get("VERTEX_ENDPOINT", "")  # a service on this machine in place of Google's
     if endpoint:
         console.print(f"to the local Vertex at {endpoint}, not to Google Cloud", markup=False)
+    request = submit.request(loaded, ours)
     console.print(submit.summary(loaded, ours), markup=False)
+    console.print(f"  label    {submit.label(request)}, to find the job by if its answer is lost", markup=False)
     if not (yes or typer.confirm("Send it?")):
         raise typer.Exit(1)
-    request = submit.request(loaded, ours)
     with submit.google_errors(), signals_as_exceptions():
         client = submit.client(ours, endpoint)
         try:

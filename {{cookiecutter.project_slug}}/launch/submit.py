@@ -64,15 +64,15 @@ def request(job: Job | TuningJob, settings: Settings) -> Request:
 
     Its job has a label of its own, by which it is found when the answer is lost.
     """
-    label = uuid.uuid4().hex[:12]
+    labels = {SUBMISSION: uuid.uuid4().hex[:12]}
     if isinstance(job, TuningJob):
         tuning_job = HyperparameterTuningJob(job.spec)
         tuning_job.display_name = job.name
-        tuning_job.labels[SUBMISSION] = label
+        tuning_job.labels.update(labels)
         tuning_job.trial_job_spec = _with_account(tuning_job.trial_job_spec, settings)
         return CreateHyperparameterTuningJobRequest(parent=_parent(settings), hyperparameter_tuning_job=tuning_job)
     spec = _with_account(job.spec, settings)
-    custom_job = CustomJob(display_name=job.name, job_spec=spec, labels={SUBMISSION: label})
+    custom_job = CustomJob(display_name=job.name, job_spec=spec, labels=labels)
     return CreateCustomJobRequest(parent=_parent(settings), custom_job=custom_job)
 
 
@@ -109,7 +109,7 @@ def whereabouts(request: Request, client: JobServiceClient, endpoint: str = "") 
 
 def _name(request: Request, client: JobServiceClient) -> str:
     """The name of the job that a request has made, "" if there is none."""
-    wanted = {"parent": request.parent, "filter": f"labels.{SUBMISSION}={_label(request)}"}
+    wanted = {"parent": request.parent, "filter": f"labels.{label(request)}"}
     if isinstance(request, CreateCustomJobRequest):
         jobs = [job.name for job in client.list_custom_jobs(request=wanted, timeout=LOOKUP_SECONDS)]
     else:
@@ -117,16 +117,16 @@ def _name(request: Request, client: JobServiceClient) -> str:
     return next(iter(jobs), "")
 
 
-def _label(request: Request) -> str:
+def label(request: Request) -> str:
+    """The one by which its job is found: submission=ID."""
     job = request.custom_job if isinstance(request, CreateCustomJobRequest) else request.hyperparameter_tuning_job
-    return str(job.labels[SUBMISSION])
+    return f"{SUBMISSION}={job.labels[SUBMISSION]}"
 
 
 def _list_command(request: Request) -> str:
     _, project, _, region = request.parent.split("/")
     kind = "custom-jobs" if isinstance(request, CreateCustomJobRequest) else "hp-tuning-jobs"
-    only = f"--filter=labels.{SUBMISSION}={_label(request)}"
-    return f"gcloud ai {kind} list --project={project} --region={region} {only}"
+    return f"gcloud ai {kind} list --project={project} --region={region} --filter=labels.{label(request)}"
 
 
 def client(settings: Settings, endpoint: str = "") -> JobServiceClient:

@@ -1,7 +1,6 @@
 import json
 import random
 import re
-import time
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -404,8 +403,9 @@ MALFORMED_BODIES = [
     ('{"maxTrialCount": -Infinity}', "", "-Infinity is no number in JSON"),
     ('{"displayName": "\\ud800"}', "", "half a character"),
     ('{"\\udfff": 1}', "", "half a character"),
-    ("[" * 100_000, "", "nested too deeply"),
-    ('{"labels": ' * 50_000, "", "nested too deeply"),
+    ("[" * 9_000, "", "nested too deeply"),
+    ('{"labels": ' * 9_000, "", "nested too deeply"),
+    ("[" * 100_000, "", "holds more than 10,000 values; no job needs as many"),
     ('{"displayName": "a", "displayName": "b"}', "", 'the key "displayName" is there 2 times; keep one'),
     ('{"labels": {"a": "b", "a": "c"}}', "labels", 'the key "a" is there 2 times'),
     ('{"labels": {"a": 1}}', "labels.a", 'must be text, and 1 is a number; quote it: "1"'),
@@ -480,9 +480,7 @@ def nesting_faults(text: str, kind: type) -> tuple[str, ...]:
     return ()
 
 
-def test_a_body_of_megabytes_is_read_in_seconds() -> None:
-    labels = {f"label-{number}": "x" * 20 for number in range(100_000)}
-    began = time.monotonic()
+def test_a_body_with_thousands_of_values_is_read_and_of_its_faults_the_first_are_told() -> None:
+    labels = {f"label-{number}": "x" * 20 for number in range(9_000)}
     assert from_json(json.dumps({"labels": labels})) == {"labels": labels}
     assert len(body_faults(json.dumps(labels))) == 51  # nobody reads more
-    assert time.monotonic() - began < 60  # a quadratic reader would take an hour
