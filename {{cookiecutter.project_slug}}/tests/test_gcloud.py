@@ -87,7 +87,7 @@ def once(job: Path) -> Any:
     return pytest.param(job, id=job.name, marks=() if job.stem == "workers" else pytest.mark.proof)
 
 
-@pytest.mark.parametrize("job", map(once, CUSTOM_JOBS))
+@pytest.mark.parametrize("job", [once(job) for job in CUSTOM_JOBS])
 def test_gcloud_takes_the_job_files_as_they_are(vertex: Service, job: Path) -> None:
     created = answer(vertex, "custom-jobs", "create", f"--display-name={job.name}", f"--config={job}")
     wanted = yaml.safe_load(job.read_text())["workerPoolSpecs"]
