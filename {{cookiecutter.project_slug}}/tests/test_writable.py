@@ -111,7 +111,7 @@ def test_before_it_waits_for_anybody_the_chief_names_every_place_that_is_not_its
     cluster = {"cluster": {"workerpool0": ["a:1"], "workerpool1": ["b:1"]}, "task": {"type": "workerpool0", "index": 0}}
     tuning = {"CLOUD_ML_TRIAL_ID": "1", "CLOUD_ML_HP_METRIC_FILE": str(place / "metrics")}
     done = run(place, sys.executable, "-c", AS_NOBODY, CLUSTER_SPEC=json.dumps(cluster), **tuning)
-    lines = json.loads(done.stdout)["message"].splitlines()
+    lines = [json.loads(line)["message"] for line in done.stdout.splitlines()]
     assert (done.returncode, done.stderr, contents(place)) == (1, "", [])
     why = f"cannot be written (Permission denied: {place}, as user {NOBODY}); run as root, as the image does, or"
     kinds = {"model": "run/model", "checkpoints": "run/checkpoints", "logs": "run/logs", "metric file": "metrics"}
