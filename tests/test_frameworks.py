@@ -77,6 +77,7 @@ class Framework:
         accuracy = float(done.stdout.rpartition("accuracy ")[2].partition(";")[0])
         assert accuracy >= 0.96
 
+    @pytest.mark.proof
     def test_reducers_are_named_and_not_started(self, project: Path) -> None:
         shown = run(
             project,

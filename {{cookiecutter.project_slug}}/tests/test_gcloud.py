@@ -162,6 +162,7 @@ def test_what_the_service_refuses_is_shown_with_its_place(
     assert all(word in done.stderr for word in words), done.stderr
 
 
+@pytest.mark.proof
 def test_a_tuning_job_is_created_listed_described_and_cancelled(vertex: Service) -> None:
     created = answer(
         vertex, "hp-tuning-jobs", "create", "--display-name=tuning", f"--config={PROJECT / 'jobs/tuning.yaml'}"

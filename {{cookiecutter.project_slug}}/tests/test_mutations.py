@@ -220,6 +220,7 @@ def test_every_error_has_a_mutation() -> None:
     assert FORBIDDEN.keys() | ELSEWHERE_SET == errors
 
 
+@pytest.mark.proof
 def test_no_mutation_that_a_documented_rule_forbids_is_accepted() -> None:
     dice = random.Random(20261121)
     for number in range(COUNT):

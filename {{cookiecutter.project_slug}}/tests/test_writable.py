@@ -134,6 +134,7 @@ def test_a_trial_whose_metric_file_is_anothers_ends_before_it_trains(place: Path
 
 @as_root
 @pytest.mark.slow
+@pytest.mark.proof
 def test_a_disk_that_fills_up_during_the_training_is_one_sentence(place: Path) -> None:
     (place / "run").mkdir()
     if subprocess.run([*FULL_DISK, str(place / "run"), "true"], capture_output=True).returncode != 0:

@@ -16,7 +16,7 @@ import yaml
 
 PROJECT = Path(__file__).resolve().parents[1]
 SETTINGS = 'project = "p"\nregion = "us-central1"\nbucket = "b"\nimage = "image:1"\n[env]\nPYTHONPATH = true\n'
-DEADLINE = 150.0  # seconds; several times what these runs need
+DEADLINE = 300.0  # seconds; a guard against hanging, several times what a run needs where all cores are busy
 
 # A small batch, a steady rate and every loss reported: steps can be compared one by one.
 FLAGS = ("--global-batch", "24", "--warmup", "5", "--log-every", "1", "--evaluate-every", "1000")

@@ -34,11 +34,20 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.mark.slow
-def test_the_losses_do_not_depend_on_the_number_of_processes(alone: Run, pair: Run, tmp_path: Path) -> None:
-    for together in (pair, train(tmp_path, 3, *STEPS)):
-        assert together.code == 0, together.output
-        assert len(together.losses) == 50
-        assert together.losses == pytest.approx(alone.losses, abs=1e-5)
+def test_the_losses_do_not_depend_on_the_number_of_processes(alone: Run, pair: Run) -> None:
+    same_losses(alone, pair)
+
+
+@pytest.mark.slow
+@pytest.mark.proof
+def test_the_losses_of_three_processes_are_those_of_one(alone: Run, tmp_path: Path) -> None:
+    same_losses(alone, train(tmp_path, 3, *STEPS))
+
+
+def same_losses(alone: Run, together: Run) -> None:
+    assert together.code == 0, together.output
+    assert len(together.losses) == 50
+    assert together.losses == pytest.approx(alone.losses, abs=1e-5)
 
 
 @pytest.mark.slow

@@ -46,12 +46,14 @@ def test_two_devices_take_the_steps_of_one(size: int, folder: Path) -> None:
     assert two == pytest.approx(one, abs=1e-5)
 
 
+@pytest.mark.proof
 def test_micro_batches_change_nothing_but_memory(folder: Path) -> None:
     whole = losses(folder, ["CPU:0"], CONFIG)
     parts = losses(folder, ["CPU:0"], Config(global_batch=10, steps=12, warmup=3, micro_batches=3))
     assert parts == pytest.approx(whole, abs=1e-5)
 
 
+@pytest.mark.proof
 def test_layers_on_two_devices_take_the_steps_of_one_device(folder: Path) -> None:
     config = replace(CONFIG, steps=50)
     mirrored = losses(folder, ["CPU:0"], config)
@@ -70,6 +72,7 @@ def test_each_device_has_the_variables_and_the_moments_of_its_layers() -> None:
         assert placement.device_of(moment) == placement.device_of(variable)
 
 
+@pytest.mark.proof
 def test_a_checkpoint_does_not_depend_on_the_devices_of_the_layers(tmp_path: Path) -> None:
     mirrored = World(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), 0, 1)
     spread = World(tf.distribute.MirroredStrategy(["CPU:0"]), 0, 1, layer_devices=["CPU:0", "CPU:1"])
