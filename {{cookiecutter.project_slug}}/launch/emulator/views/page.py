@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from launch import jsons
 from launch.emulator.home import Home
 from launch.emulator.resources.jobs import COLLECTION, Jobs
 from launch.emulator.resources.store import Store
@@ -105,7 +106,7 @@ def part(path: Path, start: int) -> Part:
     points: Points = {}
     for raw in data[:end].split(b"\n"):
         try:
-            entry = json.loads(raw)
+            entry = jsons.loads(raw)
         except ValueError:
             continue
         payload = printed.payload(entry["line"])
