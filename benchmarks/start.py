@@ -1,9 +1,9 @@
-"""What `launch run` adds to a start: seconds to the first training step, against the same processes by hand.
+"""What `vertex-launch run` adds to a start: seconds to the first training step, against the same processes by hand.
 
     python benchmarks/start.py pytorch|tensorflow PROJECT
 
 Run by the project's own Python. A chief and a worker, each time in a new folder, both ways in turn, so that a noisy
-machine disturbs both alike. By hand they have the very environment that `launch run` makes: a job has printed it.
+machine disturbs both alike. By hand they have the environment that `vertex-launch run` makes: a job has printed it.
 Printed are the medians and their ratio.
 """
 
@@ -57,11 +57,13 @@ def by_hand(folder: Path, project: Path) -> float:
 
 
 def launch_run(command: list[str], folder: Path, project: Path) -> Process:
-    """`launch run` on its way with a job of two replicas that run this command."""
+    """`vertex-launch run` on its way with a job of two replicas that run this command."""
     (folder / "vertex.toml").write_text((project / "vertex.toml").read_text())
     (folder / "job.yaml").write_text(yaml.safe_dump(job(command)))
     environment = os.environ | {"PYTHONPATH": str(project)}
-    return start([sys.executable, "-m", "launch", "run", "job.yaml", "--pass-env", "PYTHONPATH"], folder, environment)
+    return start(
+        [sys.executable, "-m", "vertex_launch", "run", "job.yaml", "--pass-env", "PYTHONPATH"], folder, environment
+    )
 
 
 def job(command: list[str]) -> dict[str, object]:

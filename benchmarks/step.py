@@ -52,7 +52,7 @@ def measure(command: list[str], project: Path) -> tuple[list[float], float]:
         (here / "job.yaml").write_text(yaml.safe_dump(job(command)))
         environment = os.environ | {"PYTHONPATH": str(project)}
         process = subprocess.Popen(
-            [sys.executable, "-m", "launch", "run", "job.yaml", "--pass-env", "PYTHONPATH"],
+            [sys.executable, "-m", "vertex_launch", "run", "job.yaml", "--pass-env", "PYTHONPATH"],
             cwd=here,
             env=environment,
             stdout=subprocess.PIPE,

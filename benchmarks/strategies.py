@@ -102,7 +102,7 @@ def train(config: Any, world: Any) -> tuple[int, list[float]]:
     checkpoint = importlib.import_module("trainer.checkpoint")
     torch.manual_seed(config.seed)
     net = train.new_model(config, (8, 8, 1))
-    spread = train.spread_out(config, net, world)
+    spread = train.parallelize(config, net, world)
     state = checkpoint.State(net, train.new_optimizer(config, net))
     share = config.global_batch // world.data_size
     batch = data.Batch(numpy.zeros((share, 8, 8, 1), numpy.float32), numpy.zeros(share, numpy.int64))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from conftest import PROJECT, Baked, bake, cookiecutter, copy_template
+from tests.conftest import PROJECT, Baked, bake, cookiecutter, copy_template
 
 PROBES = {
     "probe.toml": 'text = "{{ cookiecutter.__description }}"\n',

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import PROJECT, ROOT
+from tests.conftest import PROJECT, ROOT
 
 FILES = sorted((ROOT / PROJECT / "frameworks").glob("*/Dockerfile"))
 
@@ -49,7 +49,7 @@ def test_reduction_server_is_installed_and_fast_socket_is_not(path: Path) -> Non
     assert re.search(r"apt-get install [^&]*\bgoogle-reduction-server\b", text)
     assert not re.search(r"apt-get install [^&]*\bgoogle-fast-socket\b", text)
     assert "apt-get purge --yes google-fast-socket" in text
-    # `launch check` reads this.
+    # `vertex-launch check` reads this.
     assert 'reduction-server="google-reduction-server"' in of(path, "LABEL")
 
 

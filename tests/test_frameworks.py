@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from conftest import ROOT, bake
+from tests.conftest import ROOT, bake
 
 SESSIONS = ("lint", "types", "check", "local")
 MINUTES = 30
@@ -59,13 +59,13 @@ class Framework:
     strategies: ClassVar[Mapping[str, str]]  # job file -> what its chief says at first
 
     def test_the_generated_project_passes_its_own_tests(self, project: Path) -> None:
-        done = run(project, sys.executable, "-m", "nox", "--session", "tests", "--", "-m", "not launch and not proof")
+        done = run(project, sys.executable, "-m", "nox", "--session", "tests", "--", "-m", "not proof")
         print(done.stdout)
         assert done.returncode == 0
 
     @pytest.mark.proof
     def test_the_generated_project_passes_its_own_proofs(self, project: Path) -> None:
-        done = run(project, sys.executable, "-m", "nox", "--session", "tests", "--", "-m", "proof and not launch")
+        done = run(project, sys.executable, "-m", "nox", "--session", "tests", "--", "-m", "proof")
         print(done.stdout)
         assert done.returncode == 0
 
@@ -81,7 +81,7 @@ class Framework:
     def test_reducers_are_named_and_not_started(self, project: Path) -> None:
         shown = run(
             project,
-            *(str(project / ".venv/bin/python"), "-m", "launch", "run", "jobs/reduction-server.yaml"),
+            *(str(project / ".venv/bin/python"), "-m", "vertex_launch", "run", "jobs/reduction-server.yaml"),
             *("--max-replicas", "3", "--", "--steps", "60", "--warmup", "10"),
         )
         print(shown.stdout)
@@ -94,7 +94,7 @@ class Framework:
         python = str(project / ".venv/bin/python")
         for job, said in self.strategies.items():
             limits, flags = ("--fresh", "--max-replicas", "2"), ("--steps", "20", "--warmup", "5")
-            shown = run(project, python, "-m", "launch", "run", f"jobs/{job}.yaml", *limits, "--", *flags)
+            shown = run(project, python, "-m", "vertex_launch", "run", f"jobs/{job}.yaml", *limits, "--", *flags)
             print(shown.stdout)
             assert shown.returncode == 0
             assert said in shown.stdout
@@ -112,10 +112,14 @@ class Framework:
                 passed_by = {"reduction-server.yaml": "reducer-bypassed"} if machine == "a2-megagpu-16g" else {}
                 warned = WARNED | passed_by
                 strict = [name for name in jobs if name not in warned]
-                done = run(baked, python, "-m", "launch", "check", "--strict", *(f"jobs/{name}" for name in strict))
+                done = run(
+                    baked, python, "-m", "vertex_launch", "check", "--strict", *(f"jobs/{name}" for name in strict)
+                )
                 assert done.returncode == 0, done.stdout
                 assert done.stdout.splitlines()[-len(strict) :] == [f"jobs/{name}: ok" for name in strict]
-                done = run(baked, python, "-m", "launch", "check", "--json", *(f"jobs/{name}" for name in warned))
+                done = run(
+                    baked, python, "-m", "vertex_launch", "check", "--json", *(f"jobs/{name}" for name in warned)
+                )
                 assert [(Path(one["file"]).name, one["code"]) for one in json.loads(done.stdout)] == [*warned.items()]
 
     @pytest.mark.proof
@@ -125,7 +129,7 @@ class Framework:
         print(packed.stdout)
         assert "send it: gcloud storage cp dist/" in packed.stdout
         shown = run(
-            project, python, "-m", "launch", "run", "jobs/prebuilt.yaml", "--", "--steps", "10", "--warmup", "2"
+            project, python, "-m", "vertex_launch", "run", "jobs/prebuilt.yaml", "--", "--steps", "10", "--warmup", "2"
         )
         print(shown.stdout)
         assert shown.returncode == 0
@@ -136,7 +140,7 @@ class Framework:
     def test_the_job_with_an_evaluator_scores_its_checkpoints(self, project: Path) -> None:
         flags = ("--steps", "60", "--warmup", "10", "--checkpoint-every", "30")
         python, limits = str(project / ".venv/bin/python"), ("--fresh", "--max-replicas", "2")
-        shown = run(project, python, "-m", "launch", "run", "jobs/evaluator.yaml", *limits, "--", *flags)
+        shown = run(project, python, "-m", "vertex_launch", "run", "jobs/evaluator.yaml", *limits, "--", *flags)
         print(shown.stdout)
         assert shown.returncode == 0
         assert "3 of 4 replicas on this machine" in shown.stdout
@@ -157,25 +161,3 @@ class TestTensorFlow(Framework):
         "model-parallel": "training on 4 x CPU, multi_worker_mirrored: replicate 2 x layers 2",
         "parameter-server": "training on 1 worker of 1 CPU, parameter_server: 2 servers",
     }
-
-
-@pytest.mark.slow
-class TestLauncher:
-    """The side of the laptop, which is the same in both projects, byte for byte: once is enough."""
-
-    framework = "pytorch"
-
-    def test_it_passes_its_own_tests(self, project: Path) -> None:
-        done = run(project, sys.executable, "-m", "nox", "--session", "tests", "--", "-m", "launch and not proof")
-        print(done.stdout)
-        assert done.returncode == 0
-
-    @pytest.mark.proof
-    def test_it_passes_its_own_proofs(self, project: Path) -> None:
-        done = run(project, sys.executable, "-m", "nox", "--session", "tests", "--", "-m", "launch and proof")
-        print(done.stdout)
-        assert done.returncode == 0
-
-    def test_the_page_of_the_rules_is_what_they_say(self, project: Path) -> None:
-        page = run(project, str(project / ".venv/bin/python"), "-m", "launch.rules").stdout
-        assert page == (ROOT / "docs/rules.md").read_text(encoding="utf-8")  # nox -s docs writes it anew

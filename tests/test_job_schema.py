@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import yaml
 
-from conftest import bake
+from tests.conftest import bake
 
 SERVER = "yaml-language-server@1.25.0"  # the one in VS Code's extension for YAML
 SECONDS = 60  # for anything the server is to say

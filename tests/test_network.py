@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conftest import ROOT
+from tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "planner-proof.md"
 BYTES_APART, SECONDS_APART = 1.0, 10.0  # percent

@@ -18,7 +18,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
-from conftest import bake
+from tests.conftest import bake
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 SWITCHES = (
@@ -75,7 +75,16 @@ def service(project: Path) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     """The running local Vertex and its address."""
     printed = project / "service.log"
     with printed.open("wb") as output:
-        command = [str(project / ".venv/bin/python"), "-m", "launch", "emulate", "--port", "0", "--grace-seconds", "0"]
+        command = [
+            str(project / ".venv/bin/python"),
+            "-m",
+            "vertex_launch",
+            "emulate",
+            "--port",
+            "0",
+            "--grace-seconds",
+            "0",
+        ]
         process = subprocess.Popen(command, cwd=project, stdout=output, stderr=output)
         try:
             yield address(process, printed), process

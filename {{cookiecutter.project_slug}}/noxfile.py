@@ -16,7 +16,7 @@ nox.options.sessions = ["lint", "types", "tests", "check"]
 ROOT = Path(__file__).parent
 VENV = ROOT / ".venv"
 REQUIREMENTS = [ROOT / "requirements" / name for name in ("cpu.txt", "trainer.txt", "laptop.txt")]
-CODE = ("trainer", "launch", "tests", "noxfile.py")
+CODE = ("trainer", "vertex_launch", "tests", "noxfile.py")
 
 
 def python(session: nox.Session, *arguments: str) -> None:
@@ -57,26 +57,26 @@ def tests(session: nox.Session) -> None:
 def check(session: nox.Session) -> None:
     """Check the job files: what would Vertex AI refuse?"""
     jobs = session.posargs or [str(path.relative_to(ROOT)) for path in sorted((ROOT / "jobs").glob("*.yaml"))]
-    python(session, "-m", "launch", "check", *jobs)
+    python(session, "-m", "vertex_launch", "check", *jobs)
 
 
 @nox.session(venv_backend="none")
 def plan(session: nox.Session) -> None:
     """Say what a job needs and costs, and whether reducers pay: nox -s plan -- jobs/workers.yaml --step-seconds 0.2."""
-    python(session, "-m", "launch", "plan", *(session.posargs or ["jobs/workers.yaml"]))
+    python(session, "-m", "vertex_launch", "plan", *(session.posargs or ["jobs/workers.yaml"]))
 
 
 @nox.session(venv_backend="none")
 def local(session: nox.Session) -> None:
     """Run a job on this machine, or resume it: nox -s local -- jobs/single.yaml --fresh -- --steps 100."""
     default = ["jobs/workers.yaml", "--max-replicas", "3"]
-    python(session, "-m", "launch", "run", *(session.posargs or default))
+    python(session, "-m", "vertex_launch", "run", *(session.posargs or default))
 
 
 @nox.session(venv_backend="none")
 def emulate(session: nox.Session) -> None:
     """Be a local Vertex AI for gcloud and the SDK, until Ctrl-C: nox -s emulate -- --capacity 64."""
-    python(session, "-m", "launch", "emulate", *session.posargs)
+    python(session, "-m", "vertex_launch", "emulate", *session.posargs)
 
 
 @nox.session(venv_backend="none")
@@ -91,10 +91,10 @@ def image(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def package(session: nox.Session) -> None:
     """Pack the trainer for jobs/prebuilt.yaml, and say how to send the package to the bucket."""
-    python(session, "-m", "launch", "package")
+    python(session, "-m", "vertex_launch", "package")
 
 
 @nox.session(venv_backend="none")
 def submit(session: nox.Session) -> None:
     """Send a job to Vertex AI; shows what it sends, and asks: nox -s submit -- jobs/single.yaml."""
-    python(session, "-m", "launch", "submit", *(session.posargs or ["jobs/workers.yaml"]))
+    python(session, "-m", "vertex_launch", "submit", *(session.posargs or ["jobs/workers.yaml"]))

@@ -1,4 +1,4 @@
-"""Whether the planner's formulas hold on a network: what is measured against what launch/plan/traffic.py predicts.
+"""Whether the planner's formulas hold on a network: measurements against plan/allreduce_cost.py.
 
     python benchmarks/network/measure.py
     python benchmarks/network/measure.py --machines 3 --reducers 2 4 --mbit 200 --without-ring
@@ -29,8 +29,8 @@ from cell import Cell
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1] / "{{cookiecutter.project_slug}}"
 # The file alone, as its package needs Google's clients; and not by name, as type checkers cannot follow there.
-sys.path.append(str(PROJECT / "launch" / "plan"))
-traffic = importlib.import_module("traffic")
+sys.path.append(str(PROJECT / "vertex_launch" / "plan"))
+allreduce_cost = importlib.import_module("allreduce_cost")
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -81,13 +81,13 @@ def measure(cell: Cell, command: Sequence[str], environment: dict[str, str]) -> 
 def predict(cell: Cell) -> tuple[float, float]:
     """Bytes that a machine sends, and seconds, as the planner has them for machines of one GPU each."""
     gbps = cell.mbit / 1000
-    machines = traffic.Machines(cell.machines, 1, gbps)
+    machines = allreduce_cost.Machines(cell.machines, 1, gbps)
     if not cell.reducers:
-        sent = traffic.flat_ring_bytes(cell.size, machines)
-        return float(sent), float(traffic.seconds(sent, gbps, hosts.MTU))
-    reducers = traffic.Reducers(cell.reducers, gbps)
-    sent = traffic.reducers_bytes(cell.size, machines)
-    return float(sent), float(traffic.reducers_seconds(cell.size, machines, reducers, hosts.MTU))
+        sent = allreduce_cost.flat_ring_bytes(cell.size, machines)
+        return float(sent), float(allreduce_cost.seconds(sent, gbps, hosts.MTU))
+    reducers = allreduce_cost.Reducers(cell.reducers, gbps)
+    sent = allreduce_cost.reducers_bytes(cell.size, machines)
+    return float(sent), float(allreduce_cost.reducers_seconds(cell.size, machines, reducers, hosts.MTU))
 
 
 def parse() -> argparse.Namespace:

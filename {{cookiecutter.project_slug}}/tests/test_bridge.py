@@ -2,16 +2,22 @@
 
 import ast
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from launch.emulator.resources import search
-from launch.replicas import Replica, replicas, with_arguments
-from launch.spec import REDUCERS, Job, TuningJob, load
 from trainer.cluster import Cluster, from_env
 from trainer.config import parse
+from trainer.resource_estimate import ResourceEstimate
+from trainer.storage import Trial
 from trainer.storage import from_env as storage_from_env
+from trainer.telemetry import MetricFile, TensorBoard
+from vertex_launch.local.jobs import search
+from vertex_launch.plan import measured_speed
+from vertex_launch.plan.workload import Workload
+from vertex_launch.replicas import Replica, replicas, with_arguments
+from vertex_launch.spec import REDUCERS, Job, TuningJob, load
 
 PROJECT = Path(__file__).resolve().parents[1]
 JOBS = sorted((PROJECT / "jobs").glob("*.yaml"))
@@ -87,7 +93,25 @@ def test_the_trainer_takes_what_the_tuning_job_tries() -> None:
     assert all(worker.command == chief.command for worker in workers)
 
 
-@pytest.mark.parametrize(("package", "other"), [("launch", "trainer"), ("trainer", "launch")])
+def test_what_a_trial_reports_is_what_the_search_reads(tmp_path: Path) -> None:
+    file = MetricFile(Trial("3", tmp_path / "metrics"))
+    file.write(10, {"heldout/loss": 0.5, "heldout/accuracy": 0.25, "train/loss": 9.0})
+    (one,) = search.measurements((tmp_path / "metrics").read_text(), ["accuracy", "loss"])
+    assert (one.step, one.metrics) == (10, {"loss": 0.5, "accuracy": 0.25})
+
+
+def test_what_the_trainer_says_it_needs_is_what_the_planner_asks() -> None:
+    assert {field.name for field in fields(ResourceEstimate)} == {field.name for field in fields(Workload)}
+
+
+def test_the_speed_of_a_run_is_read_from_its_curves(tmp_path: Path) -> None:
+    curves = TensorBoard(tmp_path / "logs")
+    curves.write(1, {"train/samples_per_second_per_device": 400.0})
+    curves.close()
+    assert measured_speed.samples_per_second_per_gpu(tmp_path) == 400
+
+
+@pytest.mark.parametrize(("package", "other"), [("vertex_launch", "trainer"), ("trainer", "vertex_launch")])
 def test_neither_package_imports_the_other(package: str, other: str) -> None:
     sources = sorted((PROJECT / package).rglob("*.py"))
     assert sources

@@ -14,7 +14,7 @@ import pytest
 
 from tests.test_sealed import whole
 from tests.training import DEADLINE, PROJECT, Run, damage, eventually, train
-from trainer import data, evaluator, sealed
+from trainer import commit_marker, data, evaluator
 from trainer.config import Config, parse
 from trainer.errors import TrainerError
 from trainer.evaluator import Metrics, follow
@@ -32,8 +32,11 @@ class Following:
         self._accuracies = {int(name.removeprefix("step_")): accuracy for name, accuracy in accuracies.items()}
 
     def score(self, folder: Path) -> Metrics:
-        self.asked.append(sealed.number(folder))
-        return {"accuracy": self._accuracies.get(sealed.number(folder), 0.5), "loss": 1 / sealed.number(folder)}
+        self.asked.append(commit_marker.number(folder))
+        return {
+            "accuracy": self._accuracies.get(commit_marker.number(folder), 0.5),
+            "loss": 1 / commit_marker.number(folder),
+        }
 
     def report(self, step: int, metrics: Metrics) -> None:
         assert step not in self.told
@@ -44,7 +47,7 @@ class Following:
 
     @property
     def best(self) -> Any:
-        return json.loads((self.root / sealed.BEST).read_text())
+        return json.loads((self.root / commit_marker.BEST).read_text())
 
 
 def test_each_whole_checkpoint_is_scored_once_in_the_order_of_steps(tmp_path: Path) -> None:
@@ -102,9 +105,9 @@ def test_the_mark_keeps_a_checkpoint_and_goes_to_the_next_best_when_it_is_gone_a
         whole(tmp_path, step)
     one = Following(tmp_path, step_10=0.9, step_20=0.8, step_30=0.7)
     one.follow(30)
-    sealed.prune(tmp_path, 1)
-    assert [sealed.number(folder) for folder in sealed.oldest_first(tmp_path)] == [10, 30]
-    shutil.rmtree(sealed.numbered(tmp_path, 10))
+    commit_marker.prune(tmp_path, 1)
+    assert [commit_marker.number(folder) for folder in commit_marker.oldest_first(tmp_path)] == [10, 30]
+    shutil.rmtree(commit_marker.numbered(tmp_path, 10))
     one.follow(30)
     assert one.best["step"] == 30
 
@@ -114,7 +117,7 @@ def test_a_checkpoint_that_is_removed_while_it_is_read_is_skipped(
 ) -> None:
     class Late(Following):
         def score(self, folder: Path) -> Metrics:
-            if sealed.number(folder) == 10:
+            if commit_marker.number(folder) == 10:
                 shutil.rmtree(folder)
                 (folder / "weights").read_bytes()
             return super().score(folder)

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
-from launch import package
-from launch.emulator.home import Home
-from launch.emulator.running.packages import object_path
-from launch.package import Package, PackError
 from tests.training import PROJECT
+from vertex_launch import package
+from vertex_launch.local.running.packages import object_path
+from vertex_launch.package import Package, PackError
+from vertex_launch.state_dir import StateDir
 
 DESCRIBED: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
 SETTINGS = tomllib.loads((PROJECT / "vertex.toml").read_text())
@@ -28,7 +28,7 @@ JOB = PROJECT / "jobs/prebuilt.yaml"
 def made(tmp_path_factory: pytest.TempPathFactory) -> Package:
     """The package of this project; its folder `dist` is another one."""
     folder = tmp_path_factory.mktemp("project")
-    for name in ("pyproject.toml", "trainer", "requirements", "launch"):
+    for name in ("pyproject.toml", "trainer", "requirements", "vertex_launch"):
         (folder / name).symlink_to(PROJECT / name)
     return package.build(folder)
 
@@ -39,7 +39,7 @@ def test_it_holds_the_trainer_and_nothing_of_the_laptops_side(made: Package) -> 
     assert {name for name in names if name.endswith(".py")} == {
         f"trainer/{path.name}" for path in (PROJECT / "trainer").glob("*.py")
     }
-    assert not any(name.startswith(("launch", "jobs", "tests")) for name in names)
+    assert not any(name.startswith(("vertex_launch", "jobs", "tests")) for name in names)
     assert {"requirements/package.txt", "requirements/prebuilt.txt"} <= names  # from which pip learns what it needs
 
 
@@ -105,9 +105,9 @@ def test_it_is_installed_by_pip_and_runs(made: Package, tmp_path: Path) -> None:
 def test_the_job_file_and_the_local_vertex_look_for_it_where_it_is_put(made: Package, tmp_path: Path) -> None:
     (address,) = yaml.safe_load(JOB.read_text())["workerPoolSpecs"][0]["pythonPackageSpec"]["packageUris"]
     assert address == made.address(SETTINGS["bucket"])
-    home = Home(tmp_path)
-    copy = package.place(made, SETTINGS["bucket"], home.buckets)
-    assert object_path(address, home.buckets) == copy
+    state_dir = StateDir(tmp_path)
+    copy = package.place(made, SETTINGS["bucket"], state_dir.buckets)
+    assert object_path(address, state_dir.buckets) == copy
     assert copy.read_bytes() == made.file.read_bytes()
 
 

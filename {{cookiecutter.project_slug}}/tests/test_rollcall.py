@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from launch.emulator.running.laptop import free_addresses
 from trainer import rollcall
 from trainer.cluster import Cluster, ClusterError, Node
 from trainer.rollcall import RollcallError
+from vertex_launch.local.running.host import free_addresses
 
 TIMEOUT = 1.0  # seconds; who is absent is known after it
 SLACK = 5.0

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from launch.emulator.running.ended import Ended
-from launch.emulator.running.isolation import isolation
-from launch.emulator.running.laptop import free_addresses
-from launch.emulator.running.process import Process
-from launch.replicas import Replica
 from tests.training import PROJECT, eventually
 from trainer.errors import PeerError
+from vertex_launch.local.running.ended import Ended
+from vertex_launch.local.running.host import free_addresses
+from vertex_launch.local.running.namespaces import isolation
+from vertex_launch.local.running.process import Process
+from vertex_launch.replicas import Replica
 
 CHIEF, WORKERS = ("workerpool0", "workerpool1")
 

@@ -63,7 +63,7 @@ def train(
     Args:
         servers: replicas of pool 2 with the same command.
         evaluated: whether there is a replica of pool 3 with the same command.
-        options: of `launch run`.
+        options: of `vertex-launch run`.
     """
     with started(folder, count, *flags, servers=servers, evaluated=evaluated, options=options) as (process, show):
         deadline = time.monotonic() + DEADLINE
@@ -85,7 +85,7 @@ def started(
     (folder / "vertex.toml").write_text(SETTINGS)
     (folder / "job.yaml").write_text(yaml.safe_dump(job(count, servers, evaluated)))
     show = folder / "shown.txt"
-    command = [sys.executable, "-m", "launch", "run", "job.yaml", *options, "--", *FLAGS, *flags]
+    command = [sys.executable, "-m", "vertex_launch", "run", "job.yaml", *options, "--", *FLAGS, *flags]
     with show.open("wb") as output:
         environment = os.environ | {"PYTHONPATH": str(PROJECT)}
         process = subprocess.Popen(

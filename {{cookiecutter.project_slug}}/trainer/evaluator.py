@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
-from trainer import sealed
+from trainer import commit_marker
 from trainer.config import Config
 from trainer.storage import Storage
 from trainer.telemetry import JsonLines, Telemetry, TensorBoard, say, warn
@@ -52,19 +52,19 @@ def follow(config: Config, root: Path, score: Score, report: Report) -> None:
     progress = time.monotonic()
     while True:
         mark_best(root, results)
-        given_up = {sealed.number(folder) for folder, count in attempts.items() if count == ATTEMPTS}
+        given_up = {commit_marker.number(folder) for folder, count in attempts.items() if count == ATTEMPTS}
         done = given_up | results.keys()
         folder = next_checkpoint(root, done)
         if folder:
             metrics = _attempt(score, folder, attempts)
             if metrics:
-                results[sealed.number(folder)] = metrics
+                results[commit_marker.number(folder)] = metrics
                 _write_results(root, results)
-                report(sealed.number(folder), metrics)
+                report(commit_marker.number(folder), metrics)
                 progress = time.monotonic()
                 continue
         elif max(done, default=0) >= config.steps:
-            say(f"that was the last checkpoint; the best one is {sealed.marked(root)}")
+            say(f"that was the last checkpoint; the best one is {commit_marker.marked(root)}")
             return
         if time.monotonic() - progress > config.evaluator_timeout:
             limit = f"{config.evaluator_timeout:g} s (--evaluator-timeout)"
@@ -75,18 +75,18 @@ def follow(config: Config, root: Path, score: Score, report: Report) -> None:
 
 def next_checkpoint(root: Path, done: Container[int]) -> Path | None:
     """The oldest whole checkpoint whose step is not done."""
-    waiting = (folder for folder in sealed.oldest_first(root) if sealed.number(folder) not in done)
-    return next((folder for folder in waiting if not sealed.fault(folder)), None)
+    waiting = (folder for folder in commit_marker.oldest_first(root) if commit_marker.number(folder) not in done)
+    return next((folder for folder in waiting if not commit_marker.fault(folder)), None)
 
 
 def mark_best(root: Path, results: dict[int, Metrics]) -> None:
     """Mark the most accurate checkpoint that is still there; of equals, the one with the smallest loss."""
-    there = [folder for folder in sealed.oldest_first(root) if sealed.number(folder) in results]
+    there = [folder for folder in commit_marker.oldest_first(root) if commit_marker.number(folder) in results]
     if not there:
         return
-    best = max(there, key=lambda folder: _quality(results[sealed.number(folder)]))
-    if best != sealed.marked(root):
-        sealed.mark(best, results[sealed.number(best)])
+    best = max(there, key=lambda folder: _quality(results[commit_marker.number(folder)]))
+    if best != commit_marker.marked(root):
+        commit_marker.mark(best, results[commit_marker.number(best)])
 
 
 def read_results(root: Path) -> dict[int, Metrics]:
@@ -101,21 +101,21 @@ def read_results(root: Path) -> dict[int, Metrics]:
 
 
 def _write_results(root: Path, results: dict[int, Metrics]) -> None:
-    sealed.write_json(root / RESULTS, results)
+    commit_marker.write_json(root / RESULTS, results)
 
 
 def _attempt(score: Score, folder: Path, attempts: Counter[Path]) -> Metrics | None:
     """The checkpoint's metrics; none if it was removed meanwhile, is damaged, or is worth another attempt."""
     attempts[folder] += 1
-    problem = sealed.damage(folder)
+    problem = commit_marker.damage(folder)
     try:
         if not problem:
             return score(folder)
     except Exception as error:  # what a file that vanishes looks like, each framework says in its own way
-        if attempts[folder] == ATTEMPTS and not sealed.fault(folder):
+        if attempts[folder] == ATTEMPTS and not commit_marker.fault(folder):
             raise
         problem = str(error).partition("\n")[0]
-    if sealed.fault(folder):
+    if commit_marker.fault(folder):
         warn(f"skipped {folder}: it was removed while it was read")
     elif attempts[folder] < ATTEMPTS:
         warn(f"{folder} cannot be read ({problem}); trying again")

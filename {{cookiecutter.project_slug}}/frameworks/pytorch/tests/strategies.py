@@ -20,7 +20,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-from launch.emulator.running.laptop import free_addresses
 from trainer import checkpoint, loss, meshes, processes, strategy, train
 from trainer.checkpoint import State
 from trainer.cluster import Cluster, Node
@@ -28,6 +27,7 @@ from trainer.config import Config
 from trainer.data import Dataset, train_batches
 from trainer.meshes import Mesh
 from trainer.processes import World
+from vertex_launch.local.running.host import free_addresses
 
 DEGREE = 2  # processes that hold one copy of the model
 COMMON = Config(steps=50, warmup=5)
@@ -103,7 +103,7 @@ def go(config: Config, world: World, dataset: Dataset, steps: int, checkpoints: 
     """So many steps; where there are checkpoints, from the newest to a new one."""
     torch.manual_seed(config.seed)
     net = train.new_model(config, dataset[0].image.shape)
-    spread = train.spread_out(config, net, world)
+    spread = train.parallelize(config, net, world)
     state = State(net, train.new_optimizer(config, net))
     if checkpoints:
         checkpoint.restore(state, checkpoints, world)

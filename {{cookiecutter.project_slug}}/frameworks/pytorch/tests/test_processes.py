@@ -10,12 +10,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from launch.emulator.running.laptop import free_addresses
 from tests.training import PROJECT
 from trainer import processes
 from trainer.cluster import Cluster, Node
 from trainer.errors import TrainerError
 from trainer.meshes import Mesh
+from vertex_launch.local.running.host import free_addresses
 
 PLACE = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
 CLOSED = "Connection closed by peer [127.0.0.1]:23462"

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
-from trainer import sealed
+from trainer import commit_marker
 from trainer.errors import TrainerError
 from trainer.processes import World
 from trainer.telemetry import say, warn
@@ -37,9 +37,9 @@ class State:
 
 def save(state: State, root: Path, keep: int, world: World) -> None:
     """Write the checkpoint of this step and keep the newest `keep`. Every process must call it."""
-    folder = sealed.numbered(root, state.step)
+    folder = commit_marker.numbered(root, state.step)
     if world.is_chief:
-        sealed.begin(folder)
+        commit_marker.begin(folder)
     world.wait()
     model, optimizer = get_state_dict(state.model, state.optimizer, options=BY_NAME)
     writer, files = FileSystemWriter(folder), SummedFiles()
@@ -47,8 +47,8 @@ def save(state: State, root: Path, keep: int, world: World) -> None:
     state_dict_saver.save({"model": model, "optimizer": optimizer}, storage_writer=writer)
     of_each = world.gather(files.checksums)
     if world.is_chief:
-        sealed.seal(folder, {name: checksum for one in of_each for name, checksum in one.items()})
-        sealed.prune(root, keep)
+        commit_marker.seal(folder, {name: checksum for one in of_each for name, checksum in one.items()})
+        commit_marker.prune(root, keep)
         say(f"saved {folder}")
 
 
@@ -91,7 +91,7 @@ def restore(state: State, root: Path, world: World) -> None:
             "use the flags it was saved with, or another output folder"
         ) from None
     set_state_dict(state.model, state.optimizer, model_state_dict=model, optim_state_dict=optimizer, options=BY_NAME)
-    state.step = sealed.number(folder)
+    state.step = commit_marker.number(folder)
     if world.is_chief:
         say(f"resumed at step {state.step} from {folder}")
 
@@ -102,18 +102,18 @@ def newest(root: Path, world: World) -> Path | None:
     The chief alone might read for longer than the others wait for it.
     """
     # The chief chooses for all: the others' view of a mounted bucket may be older.
-    folders = sealed.whole(root, warn) if world.is_chief else iter(())
+    folders = commit_marker.whole(root, warn) if world.is_chief else iter(())
     while True:
         candidate = next(folders, None)
-        step = int(world.sum(torch.tensor(sealed.number(candidate) if candidate else 0, device=world.device)))
+        step = int(world.sum(torch.tensor(commit_marker.number(candidate) if candidate else 0, device=world.device)))
         if step == 0:
             return None
-        folder = sealed.numbered(root, step)
-        problems = [one for one in world.gather(sealed.damage(folder, world.rank, world.size)) if one]
+        folder = commit_marker.numbered(root, step)
+        problems = [one for one in world.gather(commit_marker.damage(folder, world.rank, world.size)) if one]
         if not problems:
             return folder
         if world.is_chief:
-            sealed.condemn(folder, problems[0])
+            commit_marker.condemn(folder, problems[0])
             warn(f"skipped {folder}: {problems[0]}")
 
 

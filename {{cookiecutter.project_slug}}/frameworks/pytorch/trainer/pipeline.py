@@ -33,7 +33,7 @@ class Pipeline:
     def __init__(self, config: Config, net: Any, world: World) -> None:
         self._config, self._net, self._world = config, net, world
         self._first, self._last = world.stage == 0, world.stage == world.stages - 1
-        strategy.change_blocks(config, net)
+        strategy.apply_compile_and_recompute(config, net)
         layers = cut(net, world.stages * STAGES[config.schedule])
         mine = range(world.stage, len(layers), world.stages)
         stages = {i: nn.Sequential(*layers[i]) for i in mine}

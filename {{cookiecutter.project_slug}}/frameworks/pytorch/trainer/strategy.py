@@ -84,7 +84,7 @@ class Whole:
         if config.strategy == "tensor":
             for block in net.blocks:
                 parallelize_module(block, world.mesh["tensor"], net.tensor_parts)
-        change_blocks(config, net)
+        apply_compile_and_recompute(config, net)
         self._call: nn.Module = net
         if config.strategy in SHARDED:
             shard(config, net, world)
@@ -116,7 +116,7 @@ class Whole:
         return summed, loss.totals(summed, logits, labels)
 
 
-def change_blocks(config: Config, net: Any) -> None:
+def apply_compile_and_recompute(config: Config, net: Any) -> None:
     """Make the blocks compile, recompute, or neither."""
     for block in net.blocks if config.recompute or config.compile else ():
         # In this order: the compiler would leave a block that recomputes as it is, or fail on one that is split.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from trainer import cluster as clusters
 from trainer import config as configs
-from trainer import data, description, evaluator, rollcall, writable
+from trainer import data, evaluator, resource_estimate, rollcall, writable
 from trainer import storage as storages
 from trainer.cluster import Cluster
 from trainer.config import Config
@@ -18,9 +18,9 @@ from trainer.telemetry import say
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """One replica's run, or what it would need; returns its exit code."""
     try:
-        config = configs.parse([word for word in argv if word != description.FLAG])
+        config = configs.parse([word for word in argv if word != resource_estimate.FLAG])
         storage = storages.from_env(environ)
-        if description.FLAG in argv:
+        if resource_estimate.FLAG in argv:
             describe(config, storage)
         else:
             run(config, clusters.from_env(environ), storage)
@@ -36,9 +36,9 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def describe(config: Config, storage: Storage) -> None:
     image = data.image_shape(config.data, storage)
-    from trainer import sizing
+    from trainer import estimate
 
-    print(sizing.describe(config, image).to_json())
+    print(estimate.describe(config, image).to_json())
 
 
 def places(cluster: Cluster) -> tuple[str, ...]:

@@ -8,7 +8,19 @@ import torch
 from torch import Tensor, nn, optim
 from torch.distributed.checkpoint.api import CheckpointException
 
-from trainer import checkpoint, export, horovod, loss, meshes, model, processes, sealed, strategy, telemetry, writable
+from trainer import (
+    checkpoint,
+    commit_marker,
+    export,
+    horovod,
+    loss,
+    meshes,
+    model,
+    processes,
+    strategy,
+    telemetry,
+    writable,
+)
 from trainer.checkpoint import State
 from trainer.config import Config, learning_rate
 from trainer.data import Batch, Dataset, heldout_batches, train_batches
@@ -50,12 +62,12 @@ def train_and_export(config: Config, storage: Storage, shards: Path, world: Worl
     heldout = Dataset(shards, "heldout")
     torch.manual_seed(config.seed)  # so all processes begin with the same weights
     net = new_model(config, heldout[0].image.shape)
-    spread = spread_out(config, net, world)
+    spread = parallelize(config, net, world)
     state = State(net, new_optimizer(config, net))
     checkpoint.restore(state, storage.checkpoints, world)
     accuracy = train(config, storage, Dataset(shards, "train"), heldout, spread, state, world)
     if world.is_chief:
-        finish(config, storage, sealed.numbered(storage.checkpoints, state.step), heldout, accuracy)
+        finish(config, storage, commit_marker.numbered(storage.checkpoints, state.step), heldout, accuracy)
 
 
 def finish(config: Config, storage: Storage, folder: Path, heldout: Dataset, accuracy: float) -> None:
@@ -64,7 +76,7 @@ def finish(config: Config, storage: Storage, folder: Path, heldout: Dataset, acc
     Raises:
         TrainerError: the checkpoint is damaged.
     """
-    if problem := sealed.damage(folder):
+    if problem := commit_marker.damage(folder):
         raise TrainerError(f"{folder} is not exported: {problem}; run again, and it resumes from the one before")
     net = new_model(config, heldout[0].image.shape)
     checkpoint.read_model(net, folder)
@@ -78,7 +90,7 @@ def new_model(config: Config, image: Image) -> nn.Module:
     return model.build(config.size, image, config.patch, config.classes)
 
 
-def spread_out(config: Config, net: nn.Module, world: World) -> Strategy:
+def parallelize(config: Config, net: nn.Module, world: World) -> Strategy:
     """The model over the world; it then has this process's parameters alone."""
     if config.strategy == "pipeline":
         from trainer.pipeline import Pipeline  # brings PyTorch's compiler along, which takes a second

@@ -6,7 +6,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from trainer import sealed
+from trainer import commit_marker
 from trainer.errors import TrainerError
 from trainer.strategy import World
 from trainer.telemetry import say, warn
@@ -30,11 +30,11 @@ def save(state: State, root: Path, keep: int, world: World) -> None:
     """Write the checkpoint of this step and keep the newest `keep`; only the chief writes."""
     if not world.is_chief:
         return
-    folder = sealed.numbered(root, state.step)
-    sealed.begin(folder)
+    folder = commit_marker.numbered(root, state.step)
+    commit_marker.begin(folder)
     state.objects().write(str(folder / PREFIX))
-    sealed.seal(folder)
-    sealed.prune(root, keep)
+    commit_marker.seal(folder)
+    commit_marker.prune(root, keep)
     say(f"saved {folder}")
 
 
@@ -45,11 +45,11 @@ def restore(state: State, root: Path, world: World) -> None:
         TrainerError: the checkpoint is of another model.
     """
     # The chief chooses for all: the others' view of a mounted bucket may be older.
-    newest = sealed.latest(root, warn) if world.is_chief else None
-    step = world.sum(sealed.number(newest) if newest else 0)
+    newest = commit_marker.latest(root, warn) if world.is_chief else None
+    step = world.sum(commit_marker.number(newest) if newest else 0)
     if step == 0:
         return
-    folder = sealed.numbered(root, step)
+    folder = commit_marker.numbered(root, step)
     try:
         with world.scope():
             state.objects().read(str(folder / PREFIX)).assert_consumed()

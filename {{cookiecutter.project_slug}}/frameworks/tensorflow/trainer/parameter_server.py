@@ -34,7 +34,7 @@ from trainer.cluster import Cluster
 from trainer.config import Config
 from trainer.data import Dataset, heldout_batches
 from trainer.errors import PeerError, TrainerError
-from trainer.lifeline import Lifelines, hold
+from trainer.heartbeat import Lifelines, hold
 from trainer.placement import PlacedAdamW
 from trainer.storage import Storage
 from trainer.strategy import World

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from trainer import cluster as clusters
 from trainer import config as configs
-from trainer import data, description, rollcall, writable
+from trainer import data, resource_estimate, rollcall, writable
 from trainer import storage as storages
 from trainer.cluster import Cluster, Node
 from trainer.config import Config
@@ -24,16 +24,16 @@ def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
     environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # a lost peer is an error at once, not after retries
     environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # on a CPU: the same sums in the same order
     try:
-        config = configs.parse([word for word in argv if word != description.FLAG])
+        config = configs.parse([word for word in argv if word != resource_estimate.FLAG])
         # Of a lost worker it would tell in dozens of lines, and the chief does in one.
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3" if config.strategy == "parameter_server" else "2")
         storage = storages.from_env(environ)
-        if description.FLAG in argv:
+        if resource_estimate.FLAG in argv:
             image = data.image_shape(config.data, storage)
             environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would take the memory of GPUs that it does not use
-            from trainer import sizing
+            from trainer import estimate
 
-            print(sizing.describe(config, image).to_json())
+            print(estimate.describe(config, image).to_json())
             return 0
         cluster = clusters.from_env(environ)
         # TensorFlow must not see TF_CONFIG: it may list reducers, for which it would wait in silence.

@@ -1,0 +1,611 @@
+"""For every rule a job that trips it alone, and a neighbour, as near as can be, that trips none."""
+
+import json
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vertex_launch import catalog
+from vertex_launch.rules import Project
+from vertex_launch.settings import Settings
+
+Part = dict[str, Any]  # of a job, in the API's camelCase
+Edits = dict[str, Any]  # values by path, such as workerPoolSpecs.0.replicaCount
+
+CATALOG = catalog.standard()
+SETTINGS = Settings("demo", "us-central1", "demo-data", "us-central1-docker.pkg.dev/demo/training/trainer:1")
+# A day on which all of Google's training images were there.
+PROJECT = Project(
+    date(2024, 1, 1),
+    {"steps": 600, "learning_rate": 0.002, "global_batch": None, "data": "digits", "size": "tiny"},
+    {"steps": ("int",), "learning_rate": ("float",), "size": ("tiny", "small")},
+    'LABEL reduction-server="google-reduction-server"\nLABEL cuda="12.6"\n',
+    names=frozenset({"accuracy", "loss"}),
+)
+REDUCER_IMAGE = CATALOG.reduction_server_image("us-central1")
+PREBUILT = f"{CATALOG.prebuilt_registries[0]}/sklearn-cpu.1-6:latest"
+A100: Part = {"machineType": "a2-highgpu-8g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 8}
+H100: Part = {"machineType": "a3-highgpu-8g", "acceleratorType": "NVIDIA_H100_80GB", "acceleratorCount": 8}
+ONE_L4: Part = {"machineType": "g2-standard-8", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 1}
+ONE_V100: Part = {"machineType": "n1-standard-8", "acceleratorType": "NVIDIA_TESLA_V100", "acceleratorCount": 1}
+TWO_L4: Part = {"machineType": "g2-standard-24", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 2}
+CPU: Part = {"machineType": "n1-standard-8"}
+TPU: Part = {"machineType": "ct5lp-hightpu-1t", "tpuTopology": "1x1"}
+TASK: Part = {
+    "imageUri": SETTINGS.image,
+    "command": ["python", "-m", "trainer.task"],
+    "args": ["--steps", "100"],
+    "env": [{"name": "SEED", "value": "7"}],
+}
+PACKAGE: Part = {
+    "executorImageUri": PREBUILT,
+    "packageUris": ["gs://demo-data/trainer.tar.gz"],
+    "pythonModule": "trainer.task",
+}
+CHIEF: Part = {"machineSpec": A100, "replicaCount": 1, "containerSpec": TASK}
+SERVERS: Part = {"machineSpec": CPU, "replicaCount": 2, "containerSpec": TASK}
+EVALUATOR: Part = SERVERS | {"replicaCount": 1}
+REDUCERS: Part = {
+    "machineSpec": {"machineType": "n1-highcpu-16"},
+    "replicaCount": 13,
+    "containerSpec": {"imageUri": REDUCER_IMAGE},
+}
+
+# Four machines of 100 Gbps and as many reducers as these need: nothing to find.
+GOOD: Part = {
+    "workerPoolSpecs": [CHIEF, CHIEF | {"replicaCount": 3}, REDUCERS],
+    "scheduling": {"timeout": "3600s", "strategy": "STANDARD", "restartJobOnWorkerRestart": True},
+    "baseOutputDirectory": {"outputUriPrefix": "gs://demo-data/run"},
+}
+RATE: Part = {"parameterId": "learning_rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}
+GOOD_TUNING: Part = {
+    "maxTrialCount": 6,
+    "parallelTrialCount": 2,
+    "studySpec": {"metrics": [{"metricId": "accuracy", "goal": "MAXIMIZE"}], "parameters": [RATE]},
+    "trialJobSpec": GOOD | {"workerPoolSpecs": GOOD["workerPoolSpecs"][:2]},
+}
+GONE = object()
+
+P0, P1, P2 = "workerPoolSpecs.0", "workerPoolSpecs.1", "workerPoolSpecs.2"
+T0, T1 = f"trialJobSpec.{P0}", f"trialJobSpec.{P1}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What trips a rule, what does not, and words of the finding; settings and project are those of the former."""
+
+    code: str
+    wrong: Edits
+    right: Edits
+    words: tuple[str, ...]
+    settings: Settings = SETTINGS
+    project: Project = PROJECT
+    base: Part = field(default_factory=lambda: GOOD)
+
+
+def edited(edits: Edits, base: Part = GOOD) -> dict[str, Any]:
+    """The good job with values set, or removed."""
+    document: dict[str, Any] = _copy(base)
+    for path, value in edits.items():
+        *keys, last = [int(key) if key.isdigit() else key for key in path.split(".")]
+        place: Any = document
+        for key in keys:
+            place = place.setdefault(key, {}) if isinstance(place, dict) else place[key]
+        if value is GONE:
+            del place[last]
+        else:
+            place[last] = _copy(value)
+    return document
+
+
+def _copy(value: Any) -> Any:
+    """One in which no two pools share a part."""
+    return json.loads(json.dumps(value))
+
+
+def write(folder: Path, document: Any) -> Path:
+    """The document as a job file."""
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump(_copy(document), sort_keys=False), encoding="utf-8")
+    return path
+
+
+def alone(machine: Part, **more: Any) -> Edits:
+    """Edits for a job of one pool with one machine."""
+    pool = {"machineSpec": machine, "replicaCount": 1, "containerSpec": TASK}
+    return {"workerPoolSpecs": [pool], **{f"{P0}.{path}": value for path, value in more.items()}}
+
+
+def evaluated(**more: Any) -> Edits:
+    """Edits for a fourth pool, of evaluators."""
+    return {"workerPoolSpecs": [*GOOD["workerPoolSpecs"], EVALUATOR | more]}
+
+
+def both(machine: Part, reducers: int = 1) -> Edits:
+    """Edits for a chief and a worker of one type, with reducers."""
+    return {
+        f"{P0}.machineSpec": machine,
+        f"{P1}.machineSpec": machine,
+        f"{P1}.replicaCount": 1,
+        f"{P2}.replicaCount": reducers,
+    }
+
+
+def packaged(**more: Any) -> Edits:
+    """Edits for a job that installs a Python package."""
+    return alone(CPU, containerSpec=GONE, pythonPackageSpec=PACKAGE | more)
+
+
+def env(*names: str) -> Edits:
+    return {f"{P0}.containerSpec.env": [{"name": name, "value": "x"} for name in names]}
+
+
+def tuning(code: str, wrong: Edits, right: Edits, *words: str, project: Project = PROJECT) -> Case:
+    return Case(code, wrong, right, words, project=project, base=GOOD_TUNING)
+
+
+def told(*flags: str) -> Edits:
+    """Edits for flags of the trainer in both pools."""
+    return {f"{P0}.containerSpec.args": [*flags], f"{P1}.containerSpec.args": [*flags]}
+
+
+def registry(name: str) -> str:
+    return f"{CATALOG.prebuilt_registries[0]}/{name}"
+
+
+FLEX: Part = {"strategy": "FLEX_START", "timeout": "604800s", "restartJobOnWorkerRestart": True}
+BOARD = "projects/demo/locations/us-central1/tensorboards/1"
+ACCOUNT: Part = {"serviceAccount": "trainer@demo.iam.gserviceaccount.com"}
+RESERVED: Part = {"reservationAffinity": {"reservationAffinityType": "SPECIFIC_RESERVATION"}}
+SAFETY: Part = {"metricId": "accuracy", "goal": "MAXIMIZE", "safetyConfig": {"safetyThreshold": 0.5}}
+NO_REDUCERS: Part = {P2: GONE}
+
+CASES = [
+    # the form
+    Case("form", {f"{P0}.containerSpec.args": ["--steps", 100]}, {}, ("args[1]", "100 is a number", 'quote it: "100"')),
+    Case("form", {f"{P0}.machineSpec.machinType": "x"}, {}, ("machinType", "did you mean machineType?")),
+    # pools
+    Case("chief-count", {f"{P0}.replicaCount": 3, **NO_REDUCERS}, NO_REDUCERS, ("not 3", "set it to 1")),
+    Case("chief-count", {f"{P0}.replicaCount": GONE}, {}, ("must be 1", "not 0")),
+    Case("chief-count", {"workerPoolSpecs": []}, {}, ("workerPoolSpecs[0]", "missing or empty")),
+    Case(
+        "pool-count",
+        {"workerPoolSpecs": [CHIEF, CHIEF, SERVERS, EVALUATOR, EVALUATOR]},
+        {"workerPoolSpecs": [CHIEF, CHIEF, SERVERS, EVALUATOR]},
+        ("has 5 pools", "takes 4"),
+    ),
+    Case("pool-gap", {P1: {}, P2: SERVERS}, {P2: SERVERS}, ("workerPoolSpecs[1]", "gcloud refuses")),
+    Case("pool-trailing", {P2: {}}, NO_REDUCERS, ("workerPoolSpecs[2]", "no pool follows", "remove")),
+    Case("pool-replicas", {f"{P1}.replicaCount": 0, **NO_REDUCERS}, NO_REDUCERS, ("workerPoolSpecs[1]", "is 0")),
+    Case("pool-replicas", {f"{P1}.replicaCount": -1, **NO_REDUCERS}, NO_REDUCERS, ("is -1",)),
+    Case("pool-machine", alone(CPU, machineSpec=GONE), alone(CPU), ("machineSpec.machineType", "is missing")),
+    Case("pool-task", alone(CPU, containerSpec=GONE), alone(CPU), ("nothing to run", "containerSpec")),
+    Case("task-field", alone(CPU, containerSpec={}), alone(CPU), ("containerSpec: imageUri is missing",)),
+    Case("task-field", packaged(pythonModule=""), packaged(), ("pythonPackageSpec: pythonModule is missing",)),
+    # machines
+    Case(
+        "machine-unknown",
+        alone({"machineType": "n1-standard-5"}),
+        alone({"machineType": "n1-standard-4"}),
+        ('"n1-standard-5"', f"{len(CATALOG.machines)} types", "did you mean n1-standard-", "[machines.n1-standard-5]"),
+    ),
+    Case(
+        "machine-unknown",
+        {f"{P1}.machineSpec.machineType": "a2-megagpu-8g"},
+        {},
+        ("did you mean a2-megagpu-16g?",),
+    ),
+    Case(
+        "machine-unknown",
+        alone({"machineType": "mainframe"}),
+        alone(CPU),
+        ("choose one in vertex_launch/machines.yaml",),
+    ),
+    Case(
+        "machine-unknown",
+        alone(CPU | {"machineType": "c3-standard-8"}),
+        alone(CPU),
+        ('"c3-standard-8" is none of',),
+    ),
+    Case(
+        "accelerator-fit",
+        {f"{P1}.machineSpec": {"machineType": "a2-highgpu-8g"}},
+        {},
+        ("must state", "acceleratorType: NVIDIA_TESLA_A100 and acceleratorCount: 8"),
+    ),
+    Case("accelerator-fit", {f"{P1}.machineSpec.acceleratorCount": 4}, {}, ("a2-highgpu-8g cannot have 4 x",)),
+    Case("accelerator-fit", {f"{P1}.machineSpec.acceleratorCount": GONE}, {}, ("cannot have 0 x NVIDIA_TESLA_A100",)),
+    Case("accelerator-fit", {f"{P1}.machineSpec.acceleratorType": GONE}, {}, ("8 x (no acceleratorType)",)),
+    Case("accelerator-fit", alone(ONE_L4 | {"machineType": "e2-standard-8"}), alone(ONE_L4), ("cannot", "remove")),
+    Case("accelerator-fit", alone(ONE_L4 | TPU), alone(TPU), ("ct5lp-hightpu-1t cannot have 1 x NVIDIA_L4",)),
+    Case(
+        "accelerator-fit",
+        alone({"machineType": "n1-standard-32", "acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 1}),
+        alone({"machineType": "n1-standard-32", "acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 2}),
+        ("2/4 x NVIDIA_TESLA_T4 or 4/8 x NVIDIA_TESLA_V100",),
+    ),
+    Case(
+        "accelerator-fit",
+        alone({"machineType": "n1-standard-8", "acceleratorType": "NVIDIA_TESLA_K80", "acceleratorCount": 1}),
+        alone({"machineType": "n1-standard-8", "acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 1}),
+        ("NVIDIA_TESLA_K80", "no machine type offers it any more"),
+    ),
+    Case(
+        "accelerator-retired",
+        alone({"machineType": "n1-standard-8", "acceleratorType": "NVIDIA_TESLA_P100", "acceleratorCount": 1}),
+        alone({"machineType": "n1-standard-8", "acceleratorType": "NVIDIA_TESLA_V100", "acceleratorCount": 1}),
+        ("NVIDIA_TESLA_P100", "2026-09-15"),
+    ),
+    Case(
+        "tpu-alone",
+        {"workerPoolSpecs": [CHIEF | {"machineSpec": TPU}, SERVERS]},
+        alone(TPU),
+        ("one pool with one replica", "larger tpuTopology"),
+    ),
+    Case(
+        "tpu-topology",
+        alone({"machineType": "ct5lp-hightpu-4t", "tpuTopology": "3x3"}),
+        alone({"machineType": "ct5lp-hightpu-4t", "tpuTopology": "4x4"}),
+        ('"3x3"', "2x2, 2x4"),
+    ),
+    Case(
+        "disk-size",
+        {f"{P0}.diskSpec": {"bootDiskSizeGb": 99}},
+        {f"{P0}.diskSpec": {"bootDiskSizeGb": 100}},
+        ("99 GB", "100 to 64000"),
+    ),
+    Case(
+        "disk-size",
+        {f"{P0}.diskSpec": {"bootDiskSizeGb": 64_001}},
+        {f"{P0}.diskSpec": {"bootDiskSizeGb": 64_000}},
+        ("64001 GB",),
+    ),
+    Case(
+        "disk-type",
+        {f"{P0}.diskSpec": {"bootDiskType": "pd_ssd"}},
+        {f"{P0}.diskSpec": {"bootDiskType": "pd-ssd"}},
+        ('"pd_ssd"', "did you mean pd-ssd?"),
+    ),
+    # places
+    Case(
+        "region-name",
+        alone(CPU),
+        alone(CPU),
+        ("region: ", '"us-central"', "did you mean us-central1?"),
+        settings=replace(SETTINGS, region="us-central"),
+    ),
+    Case(
+        "region-accelerator",
+        alone(A100),
+        alone(A100),
+        ("us-west2 offers no NVIDIA_TESLA_A100", "europe-west4"),
+        settings=replace(SETTINGS, region="us-west2"),
+    ),
+    Case(
+        "region-accelerator",
+        alone(TPU),
+        alone(TPU),
+        ("europe-west4 offers no TPU_V5E", "us-central1"),
+        settings=replace(SETTINGS, region="europe-west4"),
+    ),
+    Case("output-missing", {"baseOutputDirectory": GONE}, {}, ("kept", "set it to gs://demo-data/run")),
+    Case(
+        "output-shared",
+        {"baseOutputDirectory.outputUriPrefix": "gs://demo-data/run/"},
+        {},
+        ("outputUriPrefix: is the folder of jobs/first.yaml, too", "of its own"),
+        project=replace(PROJECT, outputs={"gs://demo-data/run": "jobs/first.yaml"}),
+    ),
+    Case(
+        "output-folder", {"baseOutputDirectory.outputUriPrefix": "/gcs/run"}, {}, ('"/gcs/run"', "gs://demo-data/run")
+    ),
+    Case(
+        "output-folder",
+        {"baseOutputDirectory.outputUriPrefix": "gs://.uploads/run"},
+        {},
+        ('"gs://.uploads/run"', "begins with no bucket's name"),
+    ),
+    Case(
+        "output-folder",
+        {"baseOutputDirectory.outputUriPrefix": "gs://demo-data/../run"},
+        {},
+        ('"gs://demo-data/../run"', 'a part that is empty, "." or ".."'),
+    ),
+    Case(
+        "output-folder",
+        {"baseOutputDirectory.outputUriPrefix": "gs://demo-data/run\n"},
+        {},
+        ('"gs://demo-data/run\\n"', "has a NUL or a line break"),
+    ),
+    Case(
+        "bucket-differs",
+        {"baseOutputDirectory.outputUriPrefix": "gs://demo-data-2"},
+        {"baseOutputDirectory.outputUriPrefix": "gs://demo-data"},
+        ('"gs://demo-data-2"', "gs://demo-data/ here", "vertex.toml"),
+    ),
+    Case("tensorboard-account", {"tensorboard": BOARD}, ACCOUNT | {"tensorboard": BOARD}, ("needs a service account",)),
+    Case(
+        "tensorboard-name", ACCOUNT | {"tensorboard": "1"}, ACCOUNT | {"tensorboard": BOARD}, ('"1"', "tensorboards/ID")
+    ),
+    Case(
+        "tensorboard-region",
+        ACCOUNT | {"tensorboard": BOARD.replace("us-central1", "us-west1")},
+        ACCOUNT | {"tensorboard": BOARD},
+        ("is in us-west1", "use one in us-central1"),
+    ),
+    # reducers
+    Case("reducer-pool", {f"{P1}.containerSpec": REDUCERS["containerSpec"], **NO_REDUCERS}, {}, ("pool 2 only",)),
+    Case(
+        "reducer-image",
+        {f"{P2}.containerSpec.imageUri": REDUCER_IMAGE.replace("reductionserver", "reduction-server")},
+        {},
+        ("there is no", f"did you mean {REDUCER_IMAGE}?"),
+    ),
+    Case(
+        "reducer-region",
+        {f"{P2}.containerSpec.imageUri": CATALOG.reduction_server_image("asia-east1")},
+        {},
+        ("asia-docker.pkg.dev", REDUCER_IMAGE),
+    ),
+    Case(
+        "reducer-accelerator",
+        {f"{P2}.machineSpec": ONE_L4 | {"machineType": "g2-standard-16"}},
+        {},
+        ("workerPoolSpecs[2]", "remove"),
+    ),
+    Case("reducer-command", {f"{P2}.containerSpec.command": ["sh"]}, {}, ("remove command and args",)),
+    Case("reducer-command", {f"{P2}.containerSpec.args": ["--fast"]}, {}, ("a command of its own",)),
+    Case(
+        "reducer-gpus", {f"{P1}.machineSpec": CPU}, {}, ("workerPoolSpecs[1].machineSpec", "reducers serve GPUs only")
+    ),
+    Case(
+        "reducer-backend",
+        {f"{P0}.containerSpec.command": ["python", "train.py", "--backend=gloo"]},
+        {f"{P0}.containerSpec.command": ["python", "train.py", "--backend=nccl"]},
+        ("containerSpec.command[2]", "gloo is not NCCL"),
+    ),
+    Case(
+        "reducer-backend",
+        {f"{P0}.containerSpec.command": ["python", "train.py", "--strategy", "parameter_server"]},
+        {f"{P0}.containerSpec.command": ["python", "train.py", "--strategy", "mirrored"]},
+        ("parameter_server is not NCCL",),
+    ),
+    Case(
+        "reducer-backend",
+        {f"{P0}.containerSpec.env": [{"name": "BACKEND", "value": "gloo"}]},
+        {f"{P0}.containerSpec.env": [{"name": "BACKEND", "value": "nccl"}]},
+        ("env[0].value",),
+    ),
+    Case("reducer-machines", {P1: {}}, {f"{P1}.replicaCount": 1}, ("workerPoolSpecs[2]", "two or more machines")),
+    Case("reducer-gain", both(ONE_L4), both(TWO_L4, 2), ("two machines with one GPU each", "remove pool 2")),
+    Case(
+        "reducer-count",
+        {f"{P2}.replicaCount": 6},
+        {f"{P2}.replicaCount": 7},
+        ("6 x 32 Gbps, for 400", "slower than no reducers", "set it to 13"),
+    ),
+    Case(
+        "reducer-fabric",
+        both(H100, 13),
+        both(A100, 7),
+        ("workerPoolSpecs[2]", "a3-highgpu-8g have their own 800 Gbps network"),
+    ),
+    Case(
+        "reducer-bypassed",
+        both({"machineType": "a3-highgpu-4g", "acceleratorType": "NVIDIA_H100_80GB", "acceleratorCount": 4}, 7),
+        both(A100, 7),
+        ("workerPoolSpecs[2]", "an a3-highgpu-4g brings a network plug-in of its own", "remove pool 2"),
+    ),
+    Case(
+        "reducer-bypassed",
+        both({"machineType": "a2-megagpu-16g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 16}, 7),
+        both(A100, 7),
+        ("with at most 8 GPUs, and an a2-megagpu-16g has 16", "such as a2-highgpu-8g"),
+    ),
+    Case(
+        "reducer-plugin",
+        {},
+        {},
+        ("no LABEL that names google-reduction-server",),
+        project=replace(PROJECT, dockerfile="FROM scratch\n"),
+    ),
+    Case(
+        "reducer-plugin",
+        {f"{P0}.containerSpec.imageUri": PREBUILT, f"{P1}.containerSpec.imageUri": PREBUILT},
+        {},
+        ("sklearn-cpu.1-6 has no plug-in",),
+    ),
+    # scheduling
+    Case("timeout-missing", {"scheduling.timeout": GONE}, {}, ("seven days", "3600s")),
+    Case("timeout-zero", {"scheduling.timeout": "0s"}, {"scheduling.timeout": "600s"}, ("no time",)),
+    Case(
+        "timeout-short",
+        {"scheduling.timeout": "599s"},
+        {"scheduling.timeout": "600s"},
+        ("scheduling.timeout", "599 s", "write 600s or more"),
+    ),
+    Case(
+        "flex-start-timeout",
+        alone(A100) | {"scheduling": FLEX | {"timeout": "604801s"}},
+        alone(A100) | {"scheduling": FLEX},
+        ("7 days", "604800s"),
+    ),
+    Case(
+        "flex-start-machines",
+        {"scheduling": FLEX},
+        {"scheduling": FLEX, **NO_REDUCERS},
+        ("same machines", "remove the reducers", "SPOT"),
+    ),
+    Case(
+        "flex-start-machines",
+        {"scheduling": FLEX, P2: SERVERS},
+        {"scheduling": FLEX, P2: SERVERS | {"machineSpec": A100}},
+        ("make every machineSpec the same",),
+    ),
+    Case(
+        "flex-start-accelerator",
+        alone(CPU) | {"scheduling": FLEX},
+        alone(ONE_L4) | {"scheduling": FLEX},
+        ("NVIDIA_L4", "SPOT"),
+    ),
+    Case(
+        "flex-start-reservation",
+        alone(A100 | RESERVED) | {"scheduling": FLEX},
+        alone(A100 | RESERVED),
+        ("reservationAffinity", "remove it"),
+    ),
+    Case("strategy-deprecated", {"scheduling.strategy": "LOW_COST"}, {"scheduling.strategy": "SPOT"}, ("write SPOT",)),
+    Case("strategy-deprecated", {"scheduling.strategy": "ON_DEMAND"}, {}, ("write STANDARD",)),
+    Case(
+        "spot-output",
+        {"scheduling.strategy": "SPOT", "baseOutputDirectory": GONE},
+        {"scheduling.strategy": "SPOT"},
+        ("starts again from its first step", "gs://demo-data/run"),
+    ),
+    Case(
+        "restart-alone",
+        {"scheduling.restartJobOnWorkerRestart": GONE},
+        {"scheduling.restartJobOnWorkerRestart": GONE, P2: SERVERS},
+        ("comes back alone", "set it to true"),
+    ),
+    Case(
+        "restart-overridden",
+        {"scheduling.disableRetries": True},
+        {"scheduling.disableRetries": True, "scheduling.restartJobOnWorkerRestart": GONE},
+        ("scheduling.disableRetries", "keep one"),
+    ),
+    # containers
+    Case(
+        "image-differs",
+        {f"{P0}.containerSpec.imageUri": "trainer:2", f"{P1}.containerSpec.imageUri": "trainer:2"},
+        {},
+        ("workerPoolSpecs[0].containerSpec.imageUri", '"trainer:2"', f"write {SETTINGS.image} here"),
+    ),
+    Case(
+        "image-tag", {P2: SERVERS | {"containerSpec": {"imageUri": "registry/ps"}}}, {P2: SERVERS}, ("latest", "digest")
+    ),
+    Case(
+        "image-tag",
+        {P2: SERVERS | {"containerSpec": {"imageUri": "registry:80/ps:latest"}}},
+        {P2: SERVERS | {"containerSpec": {"imageUri": f"registry:80/ps@sha256:{'0' * 64}"}}},
+        ("workerPoolSpecs[2].containerSpec.imageUri",),
+    ),
+    Case(
+        "image-cuda",
+        alone(ONE_V100),
+        alone(ONE_V100),
+        ("workerPoolSpecs[0].containerSpec.imageUri", "built with CUDA 13.0", "no code for NVIDIA_TESLA_V100", "12.6"),
+        project=replace(PROJECT, dockerfile=PROJECT.dockerfile.replace("12.6", "13.0")),
+    ),
+    Case(
+        "prebuilt-unknown",
+        alone(CPU, **{"containerSpec.imageUri": registry("sklearn-cpu.1-7:latest")}),
+        alone(CPU, **{"containerSpec.imageUri": PREBUILT}),
+        ('"sklearn-cpu.1-7"', "did you mean sklearn-cpu.1-6:latest?"),
+    ),
+    Case(
+        "prebuilt-ended",
+        packaged(),
+        packaged(),
+        ("the end of its availability was 2026-07-11", "nox -s image"),
+        project=replace(PROJECT, today=date(2026, 7, 12)),
+    ),
+    Case(
+        "prebuilt-tag",
+        packaged(executorImageUri=registry("sklearn-cpu.1-6:20250101")),
+        packaged(),
+        ("only the tag latest", PREBUILT),
+    ),
+    Case("executor-foreign", packaged(executorImageUri="registry/mine:1"), packaged(), ('"registry/mine:1"',)),
+    Case("package-count", packaged(packageUris=["gs://b/c"] * 101), packaged(packageUris=["gs://b/c"] * 100), ("101",)),
+    Case("env-count", env(*(f"V{i}" for i in range(101))), env(*(f"V{i}" for i in range(100))), ("101", "100")),
+    Case("env-name", env("MY-SEED"), env("MY_SEED"), ('"MY-SEED"', "write MY_SEED")),
+    Case("env-name", env("7TH"), env("_7TH"), ("env[0].name", "write _7TH")),
+    Case("env-repeated", env("SEED", "SEED"), env("SEED", "SEED_2"), ("SEED is set 2 times",)),
+    # training
+    Case(
+        "flag-unknown",
+        alone(CPU, **{"containerSpec.args": ["--stepz", "100"]}),
+        alone(CPU),
+        ("containerSpec.args[0]", "no flag --stepz", "did you mean --steps?"),
+    ),
+    Case(
+        "flag-unknown",
+        evaluated(containerSpec=TASK | {"args": ["--stepz", "100"]}),
+        evaluated(),
+        ("workerPoolSpecs[3].containerSpec.args[0]", "no flag --stepz"),
+    ),
+    Case(
+        "evaluator-count",
+        evaluated(replicaCount=2),
+        evaluated(),
+        ("workerPoolSpecs[3].replicaCount", "is 2, and one evaluator", "set it to 1"),
+    ),
+    Case(
+        "flag-value",
+        alone(CPU, **{"containerSpec.args": ["--steps", "six"]}),
+        alone(CPU, **{"containerSpec.args": ["--steps", "6"]}),
+        ("containerSpec.args[0]", '--steps is "six"', "write a whole number"),
+    ),
+    Case(
+        "flag-value",
+        alone(CPU, **{"containerSpec.args": ["--size=tinyy"]}),
+        alone(CPU, **{"containerSpec.args": ["--size=tiny", "--learning-rate=1e-3"]}),
+        ('--size is "tinyy"', "did you mean tiny?"),
+    ),
+    Case(
+        "flags-differ",
+        {f"{P1}.containerSpec.args": ["--steps", "200"]},
+        {f"{P1}.containerSpec.args": ["--steps=100"]},
+        ("workerPoolSpecs[1].containerSpec.args[0]", "--steps is 200 here and 100 in pool 0", "the same flags"),
+    ),
+    Case(
+        "flags-differ",
+        {f"{P0}.containerSpec.args": ["--steps", "100", "--global-batch", "32"]},
+        told("--steps", "100", "--global-batch", "32"),
+        ("workerPoolSpecs[1].containerSpec.args", "--global-batch is missing here and 32 in pool 0"),
+    ),
+    Case(
+        "batch-small",
+        told("--global-batch", "16"),
+        told("--global-batch", "32"),
+        ("16 leaves some of 32 GPUs", "use 32 or more"),
+    ),
+    Case(
+        "batch-uneven",
+        told("--global_batch=80"),
+        told("--global_batch=96"),
+        ("80 does not divide among 32 GPUs", "use 64 or 96"),
+    ),
+    Case(  # the chief of parameter servers takes no part of the batch
+        "batch-uneven",
+        {f"{P0}.machineSpec": CPU, P2: SERVERS} | told("--global_batch=64"),
+        {f"{P0}.machineSpec": CPU, P2: SERVERS} | told("--global_batch=72"),
+        ("64 does not divide among 24 GPUs", "use 48 or 72"),
+    ),
+    # tuning
+    tuning("study-counts", {"maxTrialCount": 0}, {"maxTrialCount": 3}, "maxTrialCount", "1 or more"),
+    tuning("study-counts", {"parallelTrialCount": 0}, {"parallelTrialCount": 1}, "parallelTrialCount"),
+    tuning("study-metrics", {"studySpec.metrics": []}, {}, "has no metric", "add one"),
+    tuning("study-parameters", {"studySpec.parameters": []}, {}, "nothing to tune", "add one"),
+    tuning("study-local", {"studySpec.metrics.0": SAFETY}, {}, "safetyConfig", "local Vertex"),
+    tuning("metric-unknown", {"studySpec.metrics.0.metricId": "f1"}, {}, '"f1"', "use accuracy or loss"),
+    tuning(
+        "parameter-unknown",
+        {"studySpec.parameters.0.parameterId": "learning_rat"},
+        {},
+        "parameters[0].parameterId",
+        "did you mean learning_rate?",
+    ),
+    tuning("trial-parallel", {"parallelTrialCount": 6}, {"parallelTrialCount": 5}, "6 for 6 trials", "RANDOM_SEARCH"),
+    tuning(
+        "trial-replicas",
+        {f"{T0}.containerSpec.command": ["python", "train.py"]},
+        {f"{T0}.containerSpec.command": ["python", "train.py"], T1: GONE},
+        "has 4 replicas",
+    ),
+    tuning("trial-reducers", {"trialJobSpec": GOOD}, {}, "trialJobSpec.workerPoolSpecs[2]", "remove pool 2"),
+]

@@ -1,0 +1,71 @@
+"""The planner's formulas, in the cases where the answer is known without them."""
+
+import math
+
+import pytest
+
+from vertex_launch.plan import allreduce_cost
+from vertex_launch.plan.allreduce_cost import Machines, Reducers
+
+SIZE = 1e9  # bytes of gradients
+EIGHT = Machines(count=8, gpus=8, gbps=100)
+
+
+def test_a_machine_alone_sends_nothing() -> None:
+    alone = Machines(count=1, gpus=8, gbps=100)
+    assert allreduce_cost.flat_ring_bytes(SIZE, alone) == 0
+    assert allreduce_cost.hierarchical_ring_bytes(SIZE, alone) == 0
+    assert allreduce_cost.reducers_bytes(SIZE, alone) == 0
+    assert allreduce_cost.reducers_seconds(SIZE, alone, Reducers(1, 32)) == 0
+    assert allreduce_cost.break_even_reducers(alone, 32, 8) == math.inf
+
+
+def test_a_ring_without_end_sends_everything_twice() -> None:
+    endless = Machines(count=10**9, gpus=1, gbps=100)
+    assert allreduce_cost.flat_ring_bytes(SIZE, endless) == pytest.approx(2 * SIZE)
+    assert allreduce_cost.hierarchical_ring_bytes(SIZE, endless) == pytest.approx(2 * SIZE)
+
+
+@pytest.mark.parametrize(
+    ("machines", "gpus", "share"),
+    [(2, 1, 1.0), (2, 4, 1.75), (2, 8, 1.875), (8, 8, 1.96875), (4, 1, 1.5)],
+)
+def test_every_gpu_is_a_member_of_the_flat_ring(machines: int, gpus: int, share: float) -> None:
+    assert allreduce_cost.flat_ring_bytes(SIZE, Machines(machines, gpus, 100)) == pytest.approx(share * SIZE)
+
+
+def test_summing_inside_machines_first_makes_them_the_members() -> None:
+    assert allreduce_cost.hierarchical_ring_bytes(SIZE, Machines(2, 8, 100)) == SIZE
+    assert allreduce_cost.hierarchical_ring_bytes(SIZE, EIGHT) == pytest.approx(1.75 * SIZE)
+
+
+def test_to_reducers_everything_is_sent_once_however_many_there_are() -> None:
+    assert allreduce_cost.reducers_bytes(SIZE, EIGHT) == SIZE
+
+
+def test_reducers_without_end_leave_only_the_machines_own_cards_to_wait_for() -> None:
+    wire = allreduce_cost.seconds(SIZE, EIGHT.gbps)
+    assert allreduce_cost.reducers_seconds(SIZE, EIGHT, Reducers(10**9, 32)) == wire
+    assert allreduce_cost.reducers_seconds(SIZE, EIGHT, Reducers(25, 32)) == wire  # 25 x 32 = 8 x 100
+
+
+def test_too_few_reducers_are_waited_for() -> None:
+    one = allreduce_cost.reducers_seconds(SIZE, EIGHT, Reducers(1, 32))
+    assert one == pytest.approx(25 * allreduce_cost.seconds(SIZE, EIGHT.gbps))
+
+
+def test_at_the_break_even_reducers_are_as_fast_as_the_ring() -> None:
+    count = allreduce_cost.break_even_reducers(EIGHT, 32, 64)
+    of_one = SIZE * EIGHT.count / count
+    ring = allreduce_cost.seconds(allreduce_cost.flat_ring_bytes(SIZE, EIGHT), EIGHT.gbps)
+    assert allreduce_cost.seconds(of_one, 32) == pytest.approx(ring)
+    assert 12 < count < 13
+
+
+def test_a_ring_of_two_is_only_equalled_by_all_reducers_that_are_useful() -> None:
+    assert allreduce_cost.break_even_reducers(Machines(2, 1, 32), 32, 2) == 2
+
+
+def test_headers_take_their_share_of_the_wire() -> None:
+    assert allreduce_cost.payload(1500) == pytest.approx(0.956, abs=5e-4)  # as tbf counts, measured with iperf3
+    assert allreduce_cost.seconds(125e6, 1, mtu=1500) == pytest.approx(1 / allreduce_cost.payload(1500))

@@ -1,0 +1,208 @@
+"""How a job ends: which codes are final, whose end is the cause, and what is said of it."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch.test_engine import FOREVER, deadline, replica
+from tests.launch.test_restarts import SERVICE, Running, counted, run
+from vertex_launch.local.running.attempt import Attempt
+from vertex_launch.local.running.ended import PEER_LOST, Ended, likely_cause_first
+from vertex_launch.local.running.engine import SETTLE_SECONDS
+from vertex_launch.local.running.lines import ERROR_CHARACTERS, LAST_LINES, LONGEST_LINE, Splitter, Tail
+from vertex_launch.local.running.restart_policy import Ending, Outcome, Policy
+from vertex_launch.replicas import Replica
+
+TOGETHER = Policy(replica_restarts=5, job_retries=3, grace=0.2, together=True)
+LATER = SETTLE_SECONDS / 3  # after the first failure, and well before the others are stopped
+RESET = "RuntimeError: Connection reset by peer"
+
+
+def ended(name: str, code: int, *errors: str, time: float = 0, last: tuple[str, ...] = ()) -> Ended:
+    pool, _, index = name.removeprefix("workerpool").partition("-")
+    return Ended(Replica(int(pool), int(index), (), {}), code, last, errors, time)
+
+
+def order(*ends: Ended) -> list[tuple[str, int]]:
+    return [(one.replica.name, one.code) for one in likely_cause_first(ends)]
+
+
+def until(path: Path, word: str) -> str:
+    """Two lines of Python that wait for a word in a file."""
+    return f"""import pathlib, time
+while {word!r} not in (p.read_text() if (p := pathlib.Path({str(path)!r})).exists() else ""): time.sleep(0.1)"""
+
+
+def kept(*lines: tuple[str, str]) -> tuple[str, ...]:
+    tail = Tail()
+    for line, severity in lines:
+        tail.add(line, severity)
+    return tail.errors
+
+
+def test_a_users_error_ends_the_job_at_its_first_run(tmp_path: Path) -> None:
+    outcome = run(tmp_path, replica(FOREVER), counted(tmp_path / "count", "raise ValueError('a typo')", 0))
+    assert outcome.ending is Ending.FAILED
+    assert (tmp_path / "count").read_text() == "1"
+    assert (outcome.restarts, outcome.retries) == (0, 0)
+
+
+def test_a_users_error_is_retried_where_one_wants_the_other_reading(tmp_path: Path) -> None:
+    policy = Policy(replica_restarts=2, job_retries=1, grace=0, retry_user_errors=True)
+    assert not run(tmp_path, counted(tmp_path / "count", "raise ValueError"), policy=policy).succeeded
+    assert (tmp_path / "count").read_text() == "6"
+
+
+def test_wrong_usage_and_missing_commands_are_users_errors_and_nothing_else_is() -> None:
+    codes = [code for code in range(1, 256) if SERVICE.is_permanent(ended("workerpool0-0", code))]
+    assert codes == [1, 2, 126, 127]
+
+
+@pytest.mark.parametrize("policy", [SERVICE, TOGETHER], ids=["alone", "together"])
+def test_a_users_error_ends_the_job_also_if_its_peers_were_lost_first(tmp_path: Path, policy: Policy) -> None:
+    wrong = f"import time; time.sleep({LATER}); raise ValueError('the cause')"
+    lost = f"time.sleep(60) if count > 1 else exit({PEER_LOST})"
+    with deadline(60):
+        job = Running(tmp_path, counted(tmp_path / "chief", lost), replica(wrong, 0), policy=policy)
+        outcome = job.end()
+    assert outcome.ending is Ending.FAILED
+    assert outcome.retries == 0
+    assert str(outcome.failures[0]) == "workerpool1-0 exited with code 1"
+    assert "ValueError: the cause" in outcome.message
+    assert "workerpool1-0: workerpool1-0 exited with code 1, a user's error: the job ends without a retry" in job.lines
+
+
+def test_all_start_again_together_when_nobody_says_why_a_peer_was_lost(tmp_path: Path) -> None:
+    chief = counted(tmp_path / "chief", f"exit({PEER_LOST} if count == 1 else 0)")
+    worker = counted(tmp_path / "worker", f"exit({PEER_LOST}) if count == 1 else time.sleep(60)", 0)
+    assert run(tmp_path, chief, worker, policy=TOGETHER).succeeded
+    assert [(tmp_path / name).read_text() for name in ("chief", "worker")] == ["2", "2"]
+
+
+def test_what_fails_with_a_machine_that_is_preempted_starts_again_with_it(tmp_path: Path) -> None:
+    gone = until(tmp_path / "logs/workerpool0-0.log", "was being preempted")
+    slow = f"import signal; signal.signal(15, lambda *_: exit(exec({gone!r}) or 1))"
+    first = "print('up', flush=True); time.sleep(60)"
+    worker = counted(tmp_path / "worker", f"if count == 1: {slow}; {first}", 0)
+    chief = counted(tmp_path / "chief", f"if count == 1: {first}")
+    with deadline(60):
+        job = Running(tmp_path, chief, worker, policy=Policy(replica_restarts=5, preemptions=1, grace=30))
+        assert job.said("workerpool0-0: up")
+        assert job.said("workerpool1-0: up")
+        job.execution.preempt("workerpool1-0")
+        job.execution.kill("workerpool0-0")
+        assert job.end().succeeded
+    assert [line for line in job.lines if not line.endswith("up")] == [
+        "workerpool0-0: workerpool0-0 was ended by SIGKILL (exit code 137) while workerpool1-0 was being preempted",
+        "workerpool1-0: workerpool1-0 was preempted; the job starts again, restart 1 of 1",
+    ]
+
+
+def test_a_worker_that_leaves_early_is_told_and_named_as_the_cause(tmp_path: Path) -> None:
+    told = until(tmp_path / "logs/workerpool1-0.log", "while others went on")
+    chief = f"{told}\nraise ConnectionError('Connection reset by peer')"
+    leaver = replica("print('no more data')", 0)
+    with deadline(60):
+        job = Running(tmp_path, replica(chief), leaver, replica(FOREVER, 1), policy=Policy(grace=0))
+        outcome = job.end()
+    early = "workerpool1-0 exited with 0 while others went on"
+    assert job.lines[:2] == ["workerpool1-0: no more data", f"workerpool1-0: {early}"]
+    assert [str(one) for one in outcome.failures] == [early, "workerpool0-0 exited with code 1"]
+    said = outcome.message.splitlines()
+    assert said[:3] == [f"The replica {early}.", "no more data", "after that workerpool0-0 exited with code 1"]
+    assert said[-1] == "ConnectionError: Connection reset by peer"
+
+
+def test_who_leaves_shortly_before_the_end_is_not_told() -> None:
+    attempt, leaver = Attempt(), ended("workerpool1-0", 0, time=10)
+    attempt.leave(leaver)
+    assert [attempt.to_tell(since) for since in (9, 11, 12)] == [[], [leaver], []]
+
+
+def test_evaluators_and_servers_may_leave_when_they_like(tmp_path: Path) -> None:
+    chief = replica(f"import time; time.sleep({2 * SETTLE_SECONDS}); exit(3)")
+    evaluator = Replica(3, 0, (sys.executable, "-c", ""), {})
+    with deadline(60):
+        job = Running(tmp_path, chief, evaluator, policy=Policy(grace=0))
+        assert [one.replica.name for one in job.end().failures] == ["workerpool0-0"]
+    assert job.lines == []
+
+
+def test_one_that_came_back_is_named_behind_the_cause(tmp_path: Path) -> None:
+    worker = counted(tmp_path / "worker", "time.sleep(60) if count > 1 else exit(9)", 0)
+    outcome = run(tmp_path, replica(f"{until(tmp_path / 'worker', '2')}\nexit(2)"), worker)
+    assert [str(one) for one in outcome.failures] == [
+        "workerpool0-0 exited with code 2",
+        "workerpool1-0 exited with code 9",
+    ]
+    assert [*outcome.others] == ["before that workerpool1-0 exited with code 9"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "others"),
+    [
+        (ended("workerpool1-0", 139, time=9), [ended("workerpool0-0", 1), ended("workerpool1-1", 255)]),
+        (ended("workerpool1-0", 137, time=9), [ended("workerpool0-0", 1, "ValueError: x"), ended("workerpool1-1", 0)]),
+        (ended("workerpool1-0", 1, "ValueError: x", time=9), [ended("workerpool0-0", 1, RESET)]),
+        (ended("workerpool1-0", 1, "ValueError: x", time=9), [ended("workerpool0-0", PEER_LOST)]),
+        (ended("workerpool1-0", 3, time=1), [ended("workerpool0-0", 1, "KeyError: y", time=2)]),
+        # NCCL's watchdog ends its own process, once somebody else is gone.
+        (ended("workerpool1-0", 1, "ValueError: x", time=1), [ended("workerpool0-0", 134, time=2)]),
+        (ended("workerpool1-0", 0, time=1), [ended("workerpool0-0", PEER_LOST), ended("workerpool1-1", 1, RESET)]),
+        # Who left an hour ago is not why the chief has a typo.
+        (ended("workerpool0-0", 1, "NameError: z", time=3600), [ended("workerpool1-0", 0)]),
+    ],
+)
+def test_the_likely_cause_comes_first(cause: Ended, others: list[Ended]) -> None:
+    assert order(*others, cause)[0] == (cause.replica.name, cause.code)
+
+
+def test_the_service_names_replica_code_and_traceback() -> None:
+    trace = ["Traceback (most recent call last):", '  File "task.py", line 1, in <module>', "ValueError: x"]
+    outcome = Outcome((ended("workerpool0-0", 1, "a warning", *trace),), Ending.FAILED)
+    said = "The replica workerpool0-0 exited with a non-zero status of 1. Termination reason: Error. \n"
+    assert outcome.message == said + "\n".join(trace)
+
+
+def test_a_signal_has_its_name_and_lines_of_json_are_read() -> None:
+    last = json.dumps({"severity": "INFO", "message": "step 3"})
+    assert ended("workerpool1-0", 137, last=(last,)).verdict.splitlines() == [
+        "The replica workerpool1-0 exited with a non-zero status of 137(SIGKILL). Termination reason: Error. ",
+        "step 3",
+    ]
+
+
+def test_of_the_output_only_errors_are_kept_as_such_and_of_json_the_message() -> None:
+    said = json.dumps({"severity": "ERROR", "message": "no such flag"})
+    noise = json.dumps({"severity": "INFO", "message": "a line of a library"})
+    assert kept(("step 1", "INFO"), (said, "INFO"), (noise, "ERROR"), ("a warning", "ERROR")) == (
+        "no such flag",
+        "a warning",
+    )
+
+
+def test_the_last_traceback_counts_with_all_behind_it_also_behind_a_progress_bar_or_a_rank() -> None:
+    first = ("Traceback (most recent call last):", "KeyError: 1", "10%\r90%")
+    last = ("[rank0]: Traceback (most recent call last):", "[rank0]: ValueError", "process 0 failed")
+    errors = kept(*((line, "ERROR") for line in (*first, *last)))
+    assert errors[2] == "90%"
+    assert ended("workerpool0-0", 1, *errors).traceback == last
+
+
+def test_what_is_kept_of_errors_is_more_than_the_last_lines_and_bounded() -> None:
+    errors = kept(*((f"{number} {'x' * 99}", "ERROR") for number in range(10_000)))
+    assert len(errors) > 5 * LAST_LINES
+    assert errors[-1].startswith("9999 ")
+    assert len("\n".join(errors)) <= ERROR_CHARACTERS
+    assert [len(line) for line in kept(("x" * 10**6, "ERROR"))] == [ERROR_CHARACTERS]
+    assert len(ended("workerpool0-0", 3, last=("x" * LONGEST_LINE,)).verdict) < 2 * ERROR_CHARACTERS
+
+
+def test_lines_are_whole_however_they_arrive() -> None:
+    text = b"one\r\n\ntwo\nthree"
+    for size in range(1, len(text) + 1):
+        splitter = Splitter()
+        pieces = [text[start : start + size] for start in range(0, len(text), size)]
+        assert [line for piece in (*pieces, b"") for line in splitter.feed(piece)] == ["one", "", "two", "three"]

@@ -1,0 +1,514 @@
+import importlib.util
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.cloud.aiplatform_v1.types import HyperparameterTuningJob, StudySpec
+
+from tests.launch.running import PROJECT
+from vertex_launch import spec, study_validation, yaml_nodes
+from vertex_launch.local.jobs.search import (
+    Measurement,
+    Search,
+    Suggestion,
+    Value,
+    arguments,
+    below_median,
+    decays_below,
+    measurements,
+)
+
+LOSS = "metrics: [{metricId: loss, goal: MINIMIZE}]\n"
+BOWL = f"""{LOSS}parameters:
+- {{parameterId: x, doubleValueSpec: {{minValue: -5, maxValue: 5}}}}
+- {{parameterId: y, doubleValueSpec: {{minValue: 0.0001, maxValue: 1}}, scaleType: UNIT_LOG_SCALE}}
+"""
+TREE = f"""{LOSS}parameters:
+- parameterId: optimizer
+  categoricalValueSpec: {{values: [sgd, adam, none]}}
+  conditionalParameterSpecs:
+  - parentCategoricalValues: {{values: [sgd]}}
+    parameterSpec:
+      parameterId: momentum
+      discreteValueSpec: {{values: [0.0, 0.9]}}
+      conditionalParameterSpecs:
+      - parentDiscreteValues: {{values: [0.9]}}
+        parameterSpec: {{parameterId: nesterov, categoricalValueSpec: {{values: ["on", "off"]}}}}
+  - parentCategoricalValues: {{values: [adam]}}
+    parameterSpec: {{parameterId: momentum, integerValueSpec: {{minValue: 7, maxValue: 8}}}}
+- parameterId: layers
+  integerValueSpec: {{minValue: 1, maxValue: 2}}
+  conditionalParameterSpecs:
+  - parentIntValues: {{values: [2]}}
+    parameterSpec: {{parameterId: width, discreteValueSpec: {{values: [16, 64.5]}}}}
+"""
+BRANCHES: list[dict[str, Value]] = [
+    {"optimizer": "sgd", "momentum": 0.0},
+    {"optimizer": "sgd", "momentum": 0.9, "nesterov": "on"},
+    {"optimizer": "sgd", "momentum": 0.9, "nesterov": "off"},
+    {"optimizer": "adam", "momentum": 7},
+    {"optimizer": "adam", "momentum": 8},
+    {"optimizer": "none"},
+]
+LAYERS: list[dict[str, Value]] = [{"layers": 1}, {"layers": 2, "width": 16.0}, {"layers": 2, "width": 64.5}]
+
+
+def study(text: str, **changes: Any) -> StudySpec:
+    read = spec.read(yaml_nodes.compose(text, "study", spec.JobError), StudySpec)
+    for field, value in changes.items():
+        setattr(read, field, value)
+    return read
+
+
+def tuning(text: str) -> HyperparameterTuningJob:
+    """A job with this study, and nothing else wrong with it."""
+    return HyperparameterTuningJob(max_trial_count=4, parallel_trial_count=2, study_spec=study(text))
+
+
+def bowl(parameters: Mapping[str, Value]) -> float:
+    """0 at x = 1, y = 0.01."""
+    return (float(parameters["x"]) - 1) ** 2 + (math.log10(float(parameters["y"])) + 2) ** 2
+
+
+def search(spec: StudySpec, seed: int, loss: Callable[[Mapping[str, Value]], float], count: int = 60) -> list[float]:
+    """The losses of so many trials, two of them at a time."""
+    searching, losses = Search(spec, seed), []
+    for _ in range(count // 2):
+        pair = [asked for asked in (searching.ask(), searching.ask()) if asked]
+        for suggestion in pair:
+            losses.append(loss(suggestion.parameters))
+            searching.tell(suggestion, {"loss": losses[-1]})
+    return losses
+
+
+def drawn(spec: StudySpec, count: int) -> list[Mapping[str, Value]]:
+    searching = Search(spec)
+    return [asked.parameters for asked in (searching.ask() for _ in range(count)) if asked]
+
+
+def reported(*values: float, id: str = "loss", every: int = 10) -> list[Measurement]:
+    """One measurement each ten steps and each second."""
+    return [Measurement((i + 1) * every, 1000.0 + i, {id: value}) for i, value in enumerate(values)]
+
+
+def test_sixty_trials_find_the_bottom_of_a_bowl_and_random_ones_do_not() -> None:
+    tpe = [min(search(study(BOWL), seed, bowl)) for seed in range(5)]
+    random_search = study(BOWL, algorithm=StudySpec.Algorithm.RANDOM_SEARCH)
+    guessed = [min(search(random_search, seed, bowl)) for seed in range(5)]
+    assert statistics.median(tpe) < 0.05
+    assert statistics.fmean(tpe) < statistics.fmean(guessed)
+
+
+def test_a_maximum_is_found_too_and_is_what_an_unspecified_goal_means() -> None:
+    text = BOWL.replace(", goal: MINIMIZE", "")
+    searching = search(study(text), 0, lambda parameters: -bowl(parameters))
+    assert max(searching) > -0.1
+
+
+def test_the_same_seed_searches_alike() -> None:
+    assert search(study(BOWL), 3, bowl, 20) == search(study(BOWL), 3, bowl, 20)
+    assert search(study(BOWL), 3, bowl, 20) != search(study(BOWL), 4, bowl, 20)
+
+
+def test_trials_at_the_same_time_try_different_things() -> None:
+    searching = Search(study(BOWL))
+    for _ in range(20):
+        asked = searching.ask()
+        assert asked
+        searching.tell(asked, {"loss": bowl(asked.parameters)})
+    together = [asked.parameters["x"] for asked in (searching.ask() for _ in range(8)) if asked]
+    assert len(set(together)) == 8
+
+
+def test_a_failed_trial_teaches_nothing_and_stops_nothing() -> None:
+    searching = Search(study(BOWL))
+    for _ in range(20):
+        asked = searching.ask()
+        assert asked
+        searching.tell(asked, None)
+    assert searching.ask()
+
+
+def test_trials_are_numbered_from_one() -> None:
+    searching = Search(study(BOWL))
+    assert [asked.id for asked in (searching.ask() for _ in range(3)) if asked] == ["1", "2", "3"]
+
+
+def test_a_grid_has_every_combination_once_and_then_ends() -> None:
+    gridded = drawn(study(TREE, algorithm=StudySpec.Algorithm.GRID_SEARCH), 100)
+    assert gridded == [branch | layers for branch in BRANCHES for layers in LAYERS]
+
+
+@pytest.mark.parametrize("algorithm", ["ALGORITHM_UNSPECIFIED", "RANDOM_SEARCH"])
+def test_conditional_parameters_are_there_with_their_parents_values_only(algorithm: str) -> None:
+    searching = Search(study(TREE, algorithm=getattr(StudySpec.Algorithm, algorithm)))
+    seen = []
+    for number in range(150):
+        asked = searching.ask()
+        assert asked
+        seen.append(asked.parameters)
+        searching.tell(asked, {"loss": float(number % 7)})
+    possible = [branch | layers for branch in BRANCHES for layers in LAYERS]
+    assert [parameters for parameters in seen if parameters not in possible] == []
+    assert {parameters["optimizer"] for parameters in seen} == {"sgd", "adam", "none"}
+
+
+def test_whole_numbers_are_whole_and_discrete_ones_are_as_written() -> None:
+    for parameters in drawn(study(TREE, algorithm=StudySpec.Algorithm.RANDOM_SEARCH), 30):
+        assert type(parameters["layers"]) is int
+        assert parameters.get("width", 16.0) in (16.0, 64.5)
+
+
+@pytest.mark.parametrize("kind", ["doubleValueSpec", "integerValueSpec"])
+def test_a_reverse_log_scale_favours_the_top_as_a_log_scale_does_the_bottom(kind: str) -> None:
+    def values(scale: str) -> list[float]:
+        parameter = f"{{parameterId: x, {kind}: {{minValue: 1, maxValue: 1000}}, scaleType: {scale}}}"
+        spec = study(f"{LOSS}parameters: [{parameter}]", algorithm=StudySpec.Algorithm.RANDOM_SEARCH)
+        return [float(parameters["x"]) for parameters in drawn(spec, 200)]
+
+    bottom, top, even = (values(f"UNIT_{scale}_SCALE") for scale in ("LOG", "REVERSE_LOG", "LINEAR"))
+    assert all(1 <= value <= 1000 for value in bottom + top + even)
+    assert statistics.median(bottom) < 100 < 300 < statistics.median(even) < 700 < 900 < statistics.median(top)
+
+
+def test_two_metrics_are_two_goals() -> None:
+    text = "metrics: [{metricId: accuracy}, {metricId: loss, goal: MINIMIZE}]\n"
+    searching = Search(study(text + BOWL.removeprefix(LOSS)))
+    for _ in range(15):
+        asked = searching.ask()
+        assert asked
+        searching.tell(asked, {"accuracy": 1.0, "loss": bowl(asked.parameters)})
+    assert searching.final([Measurement(1, 0.0, {"loss": 1.0})]) is None
+
+
+def test_the_service_does_not_load_optuna_before_a_study_begins() -> None:
+    code = "import sys, vertex_launch.local.jobs.search; print({'optuna', 'numpy'} & sys.modules.keys())"
+    environment = os.environ | {"PYTHONPATH": str(PROJECT)}
+    shown = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert shown.stdout == "set()\n"
+
+
+LAST, BEST = "LAST_MEASUREMENT", "BEST_MEASUREMENT"
+
+
+@pytest.mark.parametrize(
+    ("selection", "values", "counts"),
+    [
+        ("MEASUREMENT_SELECTION_TYPE_UNSPECIFIED", [3.0, 1.0, 2.0], 2.0),
+        (LAST, [3.0, 1.0, 2.0], 2.0),
+        (BEST, [3.0, 1.0, 2.0], 1.0),
+        (LAST, [3.0, math.nan], None),  # it diverged
+        (BEST, [3.0, math.nan], 3.0),
+        (BEST, [math.nan, math.inf, -math.inf], None),
+        (LAST, [], None),
+        (BEST, [], None),
+    ],
+)
+def test_the_measurement_that_counts_is_the_one_that_the_study_selects(
+    selection: str, values: list[float], counts: float | None
+) -> None:
+    searching = Search(study(BOWL, measurement_selection_type=getattr(StudySpec.MeasurementSelectionType, selection)))
+    final = searching.final(reported(*values))
+    assert (final.metrics["loss"] if final else None) == counts
+
+
+def test_the_best_of_what_is_maximized_is_the_largest() -> None:
+    text = BOWL.replace("MINIMIZE", "MAXIMIZE")
+    searching = Search(study(text, measurement_selection_type=StudySpec.MeasurementSelectionType.BEST_MEASUREMENT))
+    final = searching.final(reported(3.0, 1.0, 2.0))
+    assert final == reported(3.0)[0]
+
+
+MEDIAN = BOWL + "medianAutomatedStoppingSpec: {useElapsedDuration: false}\n"
+DECAY = BOWL + "decayCurveStoppingSpec: {}\n"
+
+
+def after(text: str, *ended: list[float]) -> Search:
+    """A search in which trials have ended with these losses."""
+    searching = Search(study(text))
+    for losses in ended:
+        asked = searching.ask()
+        assert asked
+        searching.tell(asked, {"loss": losses[-1]}, reported(*losses))
+    return searching
+
+
+def test_a_trial_is_stopped_when_its_best_is_worse_than_the_median_average_up_to_there() -> None:
+    searching = after(MEDIAN, [4.0, 2.0, 0.0], [5.0, 3.0, 1.0], [9.0, 9.0, 9.0])  # averages at step 20: 3, 4, 9
+    running = Suggestion("9", {}, 1000.0)
+    assert searching.should_stop(running, reported(6.0, 4.5))
+    assert not searching.should_stop(running, reported(6.0, 4.0))  # as good as the median
+    assert not searching.should_stop(running, reported(3.0, 9.0))  # its best is better
+    assert not searching.should_stop(running, reported(5.0))  # step 10: the median is 5
+    assert not searching.should_stop(running, [])
+
+
+def test_what_is_maximized_is_stopped_from_below() -> None:
+    assert below_median([(10, 0.5)], [[(10, 0.6)], [(10, 0.7)]])
+    assert not below_median([(10, 0.65)], [[(10, 0.6)], [(10, 0.7)]])
+    assert not below_median([(5, 0.1)], [[(10, 0.6)]])  # nobody has been there
+
+
+def test_seconds_may_stand_for_steps() -> None:
+    searching = Search(study(MEDIAN.replace("false", "true")))
+    ended, running = searching.ask(), searching.ask()
+    assert ended
+    assert running
+    searching.tell(ended, {"loss": 1.0}, [Measurement(1, ended.began + 60, {"loss": 1.0})])
+    assert searching.should_stop(running, [Measurement(1, running.began + 90, {"loss": 9.0})])
+    assert not searching.should_stop(running, [Measurement(500, running.began + 30, {"loss": 9.0})])
+
+
+def test_nobody_is_stopped_before_a_trial_has_ended_or_without_a_rule() -> None:
+    running = Suggestion("1", {}, 1000.0)
+    assert not Search(study(MEDIAN)).should_stop(running, reported(9.0))
+    assert not after(BOWL, [1.0]).should_stop(running, reported(9.0))
+
+
+def test_a_curve_that_flattens_above_the_best_is_stopped() -> None:
+    searching = after(DECAY, [1 / step for step in range(1, 21)])
+    running = Suggestion("9", {}, 1000.0)
+    assert searching.should_stop(running, reported(*(2 + 1 / step for step in range(1, 9))))
+    assert not searching.should_stop(running, reported(*(1 / step for step in range(1, 9))))  # the same curve
+    assert not searching.should_stop(running, reported(9.0, 5.0, 3.6))  # too few to tell
+    assert not searching.should_stop(running, reported(9.0, 2.0, 8.0, 1.0, 9.0, 2.0))  # nothing can be told
+    assert not searching.should_stop(running, reported(*[2.0] * 20))  # it is at its end anyway
+
+
+def test_a_curve_that_still_rises_towards_the_best_goes_on() -> None:
+    best = [(float(step), 0.9) for step in range(10, 110, 10)]
+    rising = [(float(step), 1 - 2 / step) for step in range(10, 60, 10)]
+    assert not decays_below(rising, [best])
+    assert decays_below([(x, score / 2) for x, score in rising], [best])
+
+
+def test_values_are_flags_that_any_trainer_reads() -> None:
+    values: dict[str, Value] = {"learning_rate": 1e-05, "rate": 0.1, "width": 64.0, "layers": 3, "name": "a b=c"}
+    assert arguments(values) == [
+        "--learning_rate=1e-05",
+        "--rate=0.1",
+        "--width=64",
+        "--layers=3",
+        "--name=a b=c",
+    ]
+    assert arguments({}) == []
+
+
+def line(step: int, when: float = 1.5, **metrics: object) -> str:
+    entry = {"checkpoint_path": "", "global_step": str(step), "timestamp": when, "trial": "3"}
+    return json.dumps(entry | metrics, sort_keys=True) + "\n"
+
+
+def test_lines_of_one_step_are_one_measurement() -> None:
+    text = line(10, loss="0.5") + line(10, accuracy="0.75") + line(20, loss="0.25") + line(20, loss="0.125")
+    assert measurements(text, ["loss", "accuracy"]) == [
+        Measurement(10, 1.5, {"loss": 0.5, "accuracy": 0.75}),
+        Measurement(20, 1.5, {"loss": 0.25}),
+        Measurement(20, 1.5, {"loss": 0.125}),
+    ]
+    assert [one.metrics for one in measurements(text, ["accuracy"])] == [{"accuracy": 0.75}]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        line(20, loss="0.1")[:-9],
+        "\n",
+        "hello\n",
+        "[1]\n",
+        "5\n",
+        "null\n",
+        line(20, loss="good"),
+        line(20, loss=None),
+        line(20, loss=[]),
+        line(20, other="1"),
+        json.dumps({"loss": "1", "global_step": "1"}) + "\n",
+        "[" * 100_000 + "\n",
+        "9" * 10_000 + "\n",
+        '{"loss": ' + "9" * 500 + ', "global_step": "1", "timestamp": 1}\n',
+        "\x00\ufffd\n",
+    ],
+    ids=range(15),
+)
+def test_a_line_that_is_cut_off_or_none_of_the_librarys_is_left_out(broken: str) -> None:
+    assert measurements(broken, ["loss"]) == []
+    assert measurements(line(10, loss="0.5") + broken, ["loss"]) == [Measurement(10, 1.5, {"loss": 0.5})]
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("hypertune"), reason="cloudml-hypertune is not installed")
+def test_what_the_library_writes_is_read(tmp_path: Path) -> None:
+    report = "report_hyperparameter_tuning_metric"
+    code = f"import hypertune; h = hypertune.HyperTune(); [h.{report}('loss', 1 / n, n) for n in range(1, 200)]"
+    environment = os.environ | {"CLOUD_ML_HP_METRIC_FILE": str(tmp_path / "m"), "CLOUD_ML_TRIAL_ID": "7"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
+    read = measurements((tmp_path / "m").read_text(), ["loss"])
+    assert [one.step for one in read] == [*range(100, 200)]
+    assert read[0].metrics == {"loss": 0.01}
+
+
+def parameter(text: str) -> str:
+    return f"{LOSS}parameters: [{{{text}}}]"
+
+
+DOUBLE = "parameterId: x, doubleValueSpec: {minValue: 1, maxValue: 2}"
+INTEGER = "parameterId: n, integerValueSpec: {minValue: 1, maxValue: 9}"
+CHILD = "parameterSpec: {parameterId: y, integerValueSpec: {minValue: 1, maxValue: 2}}"
+
+# A study, and all that is said about it: the place below studySpec and words of the sentence.
+FAULTS = [
+    (LOSS, "parameters", "nothing to tune"),
+    (f"parameters: [{{{DOUBLE}}}]", "metrics", "no metric"),
+    (f"metrics: [{{}}]\nparameters: [{{{DOUBLE}}}]", "metrics[0].metricId", "is missing"),
+    (f"metrics: [{{metricId: my loss}}]\nparameters: [{{{DOUBLE}}}]", "metrics[0].metricId", "write my_loss"),
+    (
+        f"metrics: [{{metricId: loss, safetyConfig: {{safetyThreshold: 0.5}}}}]\nparameters: [{{{DOUBLE}}}]",
+        "metrics[0].safetyConfig",
+        "remove it",
+    ),
+    (parameter("doubleValueSpec: {minValue: 1, maxValue: 2}"), "parameters[0].parameterId", "is missing"),
+    (parameter(DOUBLE.replace(" x", " a b")), "parameters[0].parameterId", "white space"),
+    (parameter("parameterId: x"), "parameters[0]", "add one of doubleValueSpec, integerValueSpec"),
+    (
+        parameter("parameterId: x, doubleValueSpec: {minValue: 1, maxValue: 0.5}"),
+        "parameters[0].doubleValueSpec",
+        "minValue 1 is above maxValue 0.5; exchange them",
+    ),
+    (
+        parameter("parameterId: x, integerValueSpec: {minValue: 3, maxValue: 2}"),
+        "parameters[0].integerValueSpec",
+        "exchange them",
+    ),
+    (
+        parameter("parameterId: x, doubleValueSpec: {maxValue: 1}, scaleType: UNIT_LOG_SCALE"),
+        "parameters[0].doubleValueSpec",
+        "minValue 0 has no logarithm",
+    ),
+    (
+        parameter("parameterId: x, discreteValueSpec: {values: [0, 1]}, scaleType: UNIT_REVERSE_LOG_SCALE"),
+        "parameters[0].discreteValueSpec.values",
+        "0 has no logarithm",
+    ),
+    (
+        parameter('parameterId: x, integerValueSpec: {minValue: 0, maxValue: "9007199254740993"}'),
+        "parameters[0].integerValueSpec",
+        "lose digits",
+    ),
+    (parameter("parameterId: x, categoricalValueSpec: {}"), "parameters[0].categoricalValueSpec.values", "no value"),
+    (
+        parameter("parameterId: x, categoricalValueSpec: {values: [a, b, a]}"),
+        "parameters[0].categoricalValueSpec.values",
+        "twice",
+    ),
+    (
+        parameter("parameterId: x, discreteValueSpec: {values: [2, 1]}"),
+        "parameters[0].discreteValueSpec.values",
+        "sort them",
+    ),
+    (
+        parameter(f"parameterId: x, discreteValueSpec: {{values: {[*range(1001)]}}}"),
+        "parameters[0].discreteValueSpec.values",
+        "has 1001 values, and Vertex AI takes 1000",
+    ),
+    (
+        parameter(DOUBLE) + "\nalgorithm: GRID_SEARCH",
+        "parameters[0].doubleValueSpec",
+        "GRID_SEARCH; list some in a discreteValueSpec",
+    ),
+    (
+        f"{LOSS}parameters: [{{{DOUBLE}}}, {{{DOUBLE}}}]",
+        "parameters[1].parameterId",
+        '"x" is the name of studySpec.parameters[0]',
+    ),
+    (
+        parameter(f"{DOUBLE}, conditionalParameterSpecs: [{{{CHILD}, parentDiscreteValues: {{values: [1]}}}}]"),
+        "parameters[0].conditionalParameterSpecs[0]",
+        "doubleValueSpec; use a discreteValueSpec there",
+    ),
+    (
+        parameter(f"{INTEGER}, conditionalParameterSpecs: [{{{CHILD}, parentDiscreteValues: {{values: [1]}}}}]"),
+        "parameters[0].conditionalParameterSpecs[0]",
+        "for which values of n; write parentIntValues",
+    ),
+    (
+        parameter(f"{INTEGER}, conditionalParameterSpecs: [{{{CHILD}}}]"),
+        "parameters[0].conditionalParameterSpecs[0]",
+        "write parentIntValues",
+    ),
+    (
+        parameter(f"{INTEGER}, conditionalParameterSpecs: [{{{CHILD}, parentIntValues: {{values: [1, 10]}}}}]"),
+        "parameters[0].conditionalParameterSpecs[0].parentIntValues.values",
+        '"10" is no value of n',
+    ),
+    (
+        parameter(
+            f"{INTEGER}, conditionalParameterSpecs: ["
+            f"{{{CHILD}, parentIntValues: {{values: [1, 2]}}}}, {{{CHILD}, parentIntValues: {{values: [2, 3]}}}}]"
+        ),
+        "parameters[0].conditionalParameterSpecs[1].parameterSpec.parameterId",
+        '"y" is the name of studySpec.parameters[0].conditionalParameterSpecs[0]',
+    ),
+    (
+        parameter(
+            f"{INTEGER}, conditionalParameterSpecs: ["
+            "{parentIntValues: {values: [1]}, parameterSpec: {parameterId: y, categoricalValueSpec: {}}}]"
+        ),
+        "parameters[0].conditionalParameterSpecs[0].parameterSpec.categoricalValueSpec.values",
+        "no value",
+    ),
+    (parameter(DOUBLE) + "\nconvexAutomatedStoppingSpec: {}", "convexAutomatedStoppingSpec", "use median"),
+    (parameter(DOUBLE) + "\nstudyStoppingConfig: {maxNumTrials: 3}", "studyStoppingConfig", "use maxTrialCount"),
+    (
+        f"metrics: [{{metricId: a}}, {{metricId: b}}]\nparameters: [{{{DOUBLE}}}]\nmedianAutomatedStoppingSpec: {{}}",
+        "medianAutomatedStoppingSpec",
+        "keep one metric",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "words"), FAULTS)
+def test_a_fault_of_a_study_is_one_sentence_with_its_place_and_a_cure(text: str, place: str, words: str) -> None:
+    ((where, sentence),) = study_validation.faults(tuning(text))
+    assert where == f"studySpec.{place}"
+    assert words in sentence
+    assert "; " in sentence
+
+
+@pytest.mark.parametrize("text", [BOWL, TREE, MEDIAN, DECAY, TREE + "algorithm: GRID_SEARCH\n"])
+def test_a_sound_study_has_no_fault(text: str) -> None:
+    assert list(study_validation.faults(tuning(text))) == []
+
+
+def test_a_metric_named_twice_is_one_too_many() -> None:
+    text = f"metrics: [{{metricId: a}}, {{metricId: a}}]\nparameters: [{{{DOUBLE}}}]"
+    assert [place for place, _ in study_validation.faults(tuning(text))] == [
+        "studySpec.metrics[0].metricId",
+        "studySpec.metrics[1].metricId",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "places"),
+    [
+        ({}, ["maxTrialCount", "parallelTrialCount"]),
+        ({"max_trial_count": 3, "parallel_trial_count": 4}, []),
+        ({"max_trial_count": 3, "parallel_trial_count": 0}, ["parallelTrialCount"]),
+        ({"max_trial_count": -3, "parallel_trial_count": 1}, ["maxTrialCount"]),
+        ({"max_trial_count": 3, "parallel_trial_count": 3, "max_failed_trial_count": -1}, ["maxFailedTrialCount"]),
+        ({"max_trial_count": 3, "parallel_trial_count": 3, "max_failed_trial_count": 9}, []),
+    ],
+)
+def test_the_counts_of_trials_must_fit_each_other(counts: dict[str, int], places: list[str]) -> None:
+    job = HyperparameterTuningJob(study_spec=study(BOWL), **counts)
+    assert [place for place, _ in study_validation.faults(job)] == places
+
+
+def test_a_tuning_job_that_is_hardly_there_is_refused_and_nothing_else() -> None:
+    assert len(list(study_validation.faults(HyperparameterTuningJob()))) == 4
+    assert list(study_validation.faults(tuning("metrics: [{}]\nparameters: [{conditionalParameterSpecs: [{}, {}]}]")))

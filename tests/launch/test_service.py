@@ -1,0 +1,489 @@
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launch.running import PROJECT, processes
+from tests.launch.vertex import PARENT, Json, Service, custom_job, script, service, stop
+
+FOREVER = script("import time; time.sleep(600)")
+JOBS = f"/v1/{PARENT}/customJobs"
+
+
+@pytest.fixture(scope="module")
+def vertex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with service(tmp_path_factory.mktemp("vertex"), "--grace-seconds", "1") as running:
+        yield running
+
+
+def test_a_job_succeeds_with_its_times_and_its_log(vertex: Service) -> None:
+    name = vertex.create(custom_job(*script("print('hello')"), name="first"))
+    job = vertex.wait(name, "SUCCEEDED")
+    assert job["createTime"] < job["startTime"] < job["endTime"] <= job["updateTime"]
+    assert job["displayName"] == "first"
+    assert job["jobSpec"]["workerPoolSpecs"][0]["replicaCount"] == "1"
+    assert "error" not in job
+    assert vertex.log(name) == ["workerpool0-0: hello"]
+
+
+def test_the_primarys_success_ends_the_job_and_its_workers(vertex: Service) -> None:
+    text = "import os, time; time.sleep(0 if os.environ['RANK'] == '0' else 600)"
+    began = time.monotonic()
+    vertex.wait(vertex.create(custom_job(*script(text), workers=2)), "SUCCEEDED")
+    assert time.monotonic() - began < 20
+
+
+def test_a_failure_says_which_replica_and_why(vertex: Service) -> None:
+    name = vertex.create(custom_job(*script("print('step 1'); open('no such file')")))
+    job = vertex.wait(name, "FAILED")
+    assert job["error"]["code"] == 3
+    first, second, *_, fault, logs = job["error"]["message"].splitlines()
+    assert first == "The replica workerpool0-0 exited with a non-zero status of 1. Termination reason: Error. "
+    assert second == "Traceback (most recent call last):"
+    assert fault == "FileNotFoundError: [Errno 2] No such file or directory: 'no such file'"
+    assert logs.startswith("Logs: ")
+    assert job["endTime"] >= job["startTime"]
+    assert vertex.log(name).count("workerpool0-0: step 1") == 1
+
+
+def test_the_environment_is_the_services(vertex: Service) -> None:
+    shown = "import json, os; print(json.dumps({k: v for k, v in os.environ.items()}))"
+    body = custom_job(*script(shown), workers=1, baseOutputDirectory={"outputUriPrefix": "gs://b/out"})
+    name = vertex.create(body)
+    vertex.wait(name, "SUCCEEDED")
+    chief = next(line for line in vertex.log(name) if line.startswith("workerpool0-0: {"))
+    environ = json.loads(chief.partition(": ")[2])
+    cluster = json.loads(environ["CLUSTER_SPEC"])
+    assert cluster["cluster"].keys() == {"workerpool0", "workerpool1"}
+    assert cluster["task"] == {"type": "workerpool0", "index": 0}
+    assert cluster["environment"] == "cloud"
+    assert json.loads(environ["TF_CONFIG"])["cluster"].keys() == {"chief", "worker"}
+    assert environ["AIP_MODEL_DIR"] == "gs://b/out/model/"
+    assert environ["CLOUD_ML_JOB_ID"] == name.rpartition("/")[2]
+    assert environ["STORAGE_EMULATOR_HOST"] == vertex.endpoint
+
+
+@pytest.mark.parametrize("accelerator", ["NVIDIA_TESLA_T4", 5], ids=["name", "number"])
+def test_enums_are_taken_as_names_and_as_numbers(vertex: Service, accelerator: Any) -> None:
+    body = custom_job(*script("pass"))
+    machine = {"machineType": "n1-standard-8", "acceleratorType": accelerator, "acceleratorCount": 1}
+    body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"] = machine
+    job = vertex.get(vertex.create(body))
+    assert job["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["acceleratorType"] == "NVIDIA_TESLA_T4"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"displayNme": "x"}, "displayNme"),
+        ({"displayName": ""}, "displayName"),
+        ({"jobSpec": {"workerPoolSpecs": [{"machinSpec": {}}]}}, "jobSpec.workerPoolSpecs[0]"),
+        ({"jobSpec": {"scheduling": {"strategy": "CHEAP"}}}, "jobSpec.scheduling.strategy"),
+        ({"jobSpec": {"scheduling": {"timeout": 3600}}}, "jobSpec.scheduling.timeout"),
+        ({"jobSpec": {}}, "jobSpec.workerPoolSpecs[0]"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_its_place(vertex: Service, change: Json, field: str) -> None:
+    status, answer = vertex.call("POST", JOBS, custom_job(*script("pass")) | change)
+    error = answer["error"]
+    assert (status, error["code"], error["status"]) == (400, 400, "INVALID_ARGUMENT")
+    violations = error["details"][0]["fieldViolations"]
+    assert any(violation["field"].startswith(field) or field in violation["description"] for violation in violations)
+    assert all(violation["description"] for violation in violations)
+
+
+def test_a_client_cannot_write_what_the_service_writes(vertex: Service) -> None:
+    other = f"{PARENT}/customJobs/77"
+    given = {"name": other, "state": "JOB_STATE_FAILED", "error": {"code": 3}, "endTime": "2020-01-01T00:00:00Z"}
+    name = vertex.create(custom_job(*script("pass")) | given)
+    assert name != other
+    job = vertex.wait(name, "SUCCEEDED")
+    assert "error" not in job
+    assert job["endTime"] > job["createTime"]
+
+
+def test_labels_are_googles(vertex: Service) -> None:
+    status, answer = vertex.call("POST", JOBS, custom_job(*script("pass")) | {"labels": {"team": "Vision"}})
+    assert status == 400
+    assert answer["error"]["details"][0]["fieldViolations"][0]["field"] == "labels.team"
+
+
+def test_a_list_shows_only_the_fields_that_are_asked_for(vertex: Service) -> None:
+    vertex.create(custom_job(*script("pass")))
+    _, answer = vertex.call("GET", f"{JOBS}?pageSize=1&readMask=name,display_name")
+    assert answer["customJobs"][0].keys() == {"name", "displayName"}
+    assert vertex.call("GET", f"{JOBS}?readMask=shoeSize")[0] == 400
+
+
+@pytest.mark.parametrize("path", ["/control/1/kill", "/control/1/freeze", "/control/1/explode", "/v2/entries:list"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b"[" * 20_000,
+        b'{"replica": 1, "resourceNames": 5}',
+        b'{"replica": "a", "seconds": "x"}',
+        b'{"replica": "a", "seconds": 1e999}',
+    ],
+    ids=["empty", "deep", "other types", "text", "infinite"],
+)
+def test_what_is_no_request_is_never_a_fault_of_the_service(vertex: Service, path: str, body: bytes) -> None:
+    status, answer = vertex.call("POST", path, body)
+    assert status in (400, 404)
+    assert answer["error"]["message"]
+
+
+def test_an_address_with_a_slash_too_many_is_not_found(vertex: Service) -> None:
+    assert vertex.call("GET", f"{JOBS}/")[0] == 404
+
+
+def test_every_fault_comes_at_once(vertex: Service) -> None:
+    body = custom_job(*script("pass"))
+    body["jobSpec"]["workerPoolSpecs"][0] |= {"replicaCount": 2, "machineSpec": {"machineType": "n1-standard-7"}}
+    _, answer = vertex.call("POST", JOBS, body)
+    fields = [violation["field"] for violation in answer["error"]["details"][0]["fieldViolations"]]
+    assert fields == ["jobSpec.workerPoolSpecs[0].machineSpec.machineType", "jobSpec.workerPoolSpecs[0].replicaCount"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"a": NaN}',
+        b"\xff",
+        b"[" * 100_000,
+        b'{"jobSpec": 1}',
+        b'{"labels": [%s0]}' % (b"0," * 200_000),
+    ],
+)
+def test_a_body_that_is_no_job_is_one_sentence(vertex: Service, body: bytes) -> None:
+    status, answer = vertex.call("POST", JOBS, body)
+    assert (status, answer["error"]["status"]) == (400, "INVALID_ARGUMENT")
+
+
+@pytest.mark.parametrize(
+    "address", ["gs://../x", "gs://.uploads/x", "gs://b/../x", "gs://b/a\0b", "gs://b/a\nb", "gs://", "gs://B/x", "/x"]
+)
+def test_an_output_address_that_is_no_folder_in_a_bucket_is_refused(vertex: Service, address: str) -> None:
+    output = {"outputUriPrefix": address}
+    job = custom_job(*script("pass"), baseOutputDirectory=output)
+    split = {"datasetId": "1", "gcsDestination": output}
+    task = {"trainingTaskDefinition": "/custom_task_1.0.0.yaml", "trainingTaskInputs": custom_job()["jobSpec"]}
+    pipeline = {"displayName": "x", "inputDataConfig": split, **task}
+    for collection, place, body in (
+        ("customJobs", "jobSpec.baseOutputDirectory", job),
+        ("trainingPipelines", "inputDataConfig.gcsDestination", pipeline),
+    ):
+        status, answer = vertex.call("POST", f"/v1/{PARENT}/{collection}", body)
+        assert (status, answer["error"]["status"]) == (400, "INVALID_ARGUMENT")
+        (violation,) = answer["error"]["details"][0]["fieldViolations"]
+        assert violation["field"] == f"{place}.outputUriPrefix"
+        assert violation["description"].startswith(f"{json.dumps(address)} ")
+    assert sorted(path.name for path in (vertex.state_dir / "gcs").iterdir()) == ["b"]
+
+
+MULTIPART = "/upload/storage/v1/b/b/o?uploadType=multipart&name=x"
+
+
+def hostile_pools(count: int) -> bytes:
+    return json.dumps({"displayName": "x", "jobSpec": {"workerPoolSpecs": [{}] * count}}).encode()
+
+
+HOSTILE = {
+    "blank lines": (MULTIPART, b"--x\n" + b"\n" * 10**6),
+    "parts without end": (MULTIPART, b"--x\n" + b"\n\n--x\n" * 2 * 10**5),
+    "one endless mark": (MULTIPART, b"--" + b"x" * 5 * 10**5 + b"\n\n{}\n--" + b"x" * 5 * 10**5),
+    "deep metadata": (MULTIPART, b"--x\n\n" + b"[" * 10**6 + b"\n--x\n\n"),
+    "many pools": (JOBS, hostile_pools(45_000)),
+    "more pools than four": (JOBS, hostile_pools(4_900)),
+    "many labels": (JOBS, json.dumps(custom_job() | {"labels": {f"K{i}": "A" for i in range(40_000)}}).encode()),
+    "a long filter": (
+        "/v2/entries:list",
+        b'{"resourceNames": ["projects/p"], "filter": "' + b"a=b " * 2 * 10**5 + b'"}',
+    ),
+    "a long order": ("/v2/entries:list", b'{"resourceNames": ["projects/p"], "orderBy": "' + b"a," * 4 * 10**5 + b'"}'),
+}
+
+
+@pytest.mark.parametrize(("path", "body"), HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_body_is_refused_while_others_are_served(vertex: Service, path: str, body: bytes) -> None:
+    with ThreadPoolExecutor() as pool:  # each call has a minute; what is not linear in a megabyte takes hours
+        hostile = pool.submit(vertex.call, "POST", path, body)
+        while not hostile.done():
+            assert vertex.call("GET", f"/v1/{PARENT}/models")[0] == 200
+        status, answer = hostile.result()
+    assert (status, answer["error"]["code"]) == (400, 400)
+    assert len(json.dumps(answer)) < 10**5
+
+
+def test_a_job_that_runs_can_be_cancelled_but_not_deleted(vertex: Service) -> None:
+    name = vertex.create(custom_job(*FOREVER))
+    vertex.wait(name, "RUNNING")
+    status, answer = vertex.call("DELETE", f"/v1/{name}")
+    assert (status, answer["error"]["status"]) == (400, "FAILED_PRECONDITION")
+    assert vertex.call("POST", f"/v1/{name}:cancel", {}) == (200, {})
+    job = vertex.wait(name, "CANCELLED")
+    assert job["error"] == {"code": 1, "message": "the job was cancelled"}
+    status, operation = vertex.call("DELETE", f"/v1/{name}")
+    assert status == 200
+    assert operation["done"] is True
+    assert vertex.get(operation["name"]) == operation
+    assert vertex.call("GET", f"/v1/{name}")[0] == 404
+
+
+def test_what_has_ended_cannot_be_cancelled(vertex: Service) -> None:
+    name = vertex.create(custom_job(*script("pass")))
+    ended = vertex.wait(name, "SUCCEEDED")
+    message = f'The CustomJob "{name}" is in state JOB_STATE_SUCCEEDED and cannot be canceled'
+    refused = {"error": {"code": 400, "message": message, "status": "FAILED_PRECONDITION"}}
+    assert vertex.call("POST", f"/v1/{name}:cancel", {}) == (400, refused)
+    assert vertex.get(name) == ended
+
+
+def test_lists_are_filtered_ordered_and_paged(vertex: Service) -> None:
+    names = [vertex.create(custom_job(*script("pass"), name=f"listed_{i}")) for i in range(5)]
+    for name in names:
+        vertex.wait(name)
+    query = 'filter=display_name:"listed_*"%20AND%20state=JOB_STATE_SUCCEEDED&pageSize=2'
+    _, first = vertex.call("GET", f"{JOBS}?{query}")
+    _, second = vertex.call("GET", f"{JOBS}?{query}&pageToken={first['nextPageToken']}")
+    listed = [job["name"] for job in first["customJobs"] + second["customJobs"]]
+    assert listed == names[:0:-1]
+    _, ordered = vertex.call("GET", f"{JOBS}?{query}&orderBy=create_time")
+    assert [job["name"] for job in ordered["customJobs"]] == names[:2]
+    assert vertex.call("GET", f"{JOBS}?filter=shoe_size=1")[0] == 400
+
+
+def test_cloud_logging_has_the_lines(vertex: Service) -> None:
+    text = """
+import json, sys
+print("plain")
+print(json.dumps({"severity": "WARNING", "message": "structured", "step": 1}))
+print("of a library", file=sys.stderr)
+print(json.dumps({"severity": "INFO", "message": "of another"}), file=sys.stderr)
+"""
+    name = vertex.create(custom_job(*script(text)))
+    vertex.wait(name, "SUCCEEDED")
+    body = {
+        "resourceNames": ["projects/p"],
+        "filter": f'resource.type="ml_job" AND resource.labels.job_id="{name.rpartition("/")[2]}"',
+        "orderBy": "timestamp asc",
+    }
+    _, answer = vertex.call("POST", "/v2/entries:list", body)
+    seen = [(one["severity"], one["jsonPayload"], one["resource"]["labels"]["task_name"]) for one in answer["entries"]]
+    assert sorted(seen, key=lambda one: one[0]) == [
+        ("ERROR", {"message": "of a library"}, "workerpool0-0"),
+        ("INFO", {"message": "plain"}, "workerpool0-0"),
+        ("INFO", {"message": "of another"}, "workerpool0-0"),
+        ("WARNING", {"message": "structured", "step": 1}, "workerpool0-0"),
+    ]
+
+
+def test_a_printed_number_that_json_cannot_have_is_text_in_cloud_logging(vertex: Service) -> None:
+    name = vertex.create(custom_job(*script("""print('{"loss": 1e999, "step": 1.5}')""")))
+    vertex.wait(name, "SUCCEEDED")
+    asked = {"resourceNames": ["projects/p"], "filter": f'resource.labels.job_id="{name.rpartition("/")[2]}"'}
+    _, answer = vertex.call("POST", "/v2/entries:list", asked)
+    assert answer["entries"][0]["jsonPayload"] == {"loss": "1e999", "step": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({"Host": "evil.example"}, {}),
+        ({"Host": "127.0.0.1.evil.example:80"}, {}),
+        ({"Host": "127.0.0.1:evil.example"}, {}),
+        ({"Host": "127.0.0.1:80:evil.example"}, {}),
+        ({"Host": "127.0.0.1:"}, {}),
+        ({"Host": "evil@127.0.0.1:80"}, {}),
+        ({"Host": "[::1]evil.example:80"}, {}),
+        ({"Origin": "http://evil.example"}, {}),
+        ({"Origin": "null"}, {}),
+        ({"Sec-Fetch-Site": "cross-site"}, {}),
+        ({"Sec-Fetch-Site": "same-site"}, {}),
+        ({"Content-Type": "text/plain"}, {}),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, {}),
+    ],
+)
+def test_what_a_web_page_could_send_is_refused(vertex: Service, headers: dict[str, str], body: Json) -> None:
+    before = vertex.call("GET", JOBS)[1]
+    status, answer = vertex.call("POST", JOBS, custom_job(*script("pass")), headers)
+    assert (status, answer["error"]["status"]) == (403, "PERMISSION_DENIED")
+    assert vertex.call("GET", JOBS)[1] == before
+
+
+def test_another_sites_page_can_neither_read_nor_write_by_an_images_address(vertex: Service) -> None:
+    image = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
+    for path in (JOBS, "/page/jobs", "/storage/v1/b/b/o", "/upload/storage/v1/b/b/o?uploadType=media&name=x"):
+        assert vertex.call("GET", path, headers=image)[0] == 403
+
+
+def test_a_websocket_is_refused(vertex: Service) -> None:
+    host, port = vertex.endpoint.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(
+            f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
+        )
+        assert connection.recv(1000).startswith(b"HTTP/1.1 403 ")
+
+
+def test_a_body_over_a_megabyte_is_refused(vertex: Service) -> None:
+    body = custom_job(*script("x" * 11_000_000))
+    assert vertex.call("POST", JOBS, body)[0] == 400
+
+
+def test_it_listens_at_one_loopback_address_only(vertex: Service) -> None:
+    port = int(vertex.endpoint.rpartition(":")[2])
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), timeout=2)
+
+
+@pytest.mark.parametrize("id", ["..", "%2e%2e", "..%2f..%2fservice", ".%00", "a" * 5000])
+def test_no_id_leads_out_of_the_folder(vertex: Service, id: str) -> None:
+    for method in ("GET", "DELETE"):
+        status, answer = vertex.call(method, f"{JOBS}/{id}")
+        assert status == 404
+        assert answer["error"]["status"] == "NOT_FOUND"
+
+
+def test_what_it_does_not_have_is_not_found(vertex: Service) -> None:
+    for path in (f"/v1/{PARENT}/endpoints", f"/v1/{PARENT}/customJobs/7", "/v1/nonsense", f"/v1/{PARENT}/operations/1"):
+        status, answer = vertex.call("GET", path)
+        assert (status, answer["error"]["status"]) == (404, "NOT_FOUND")
+
+
+def test_jobs_beyond_the_capacity_wait_in_order(tmp_path: Path) -> None:
+    with service(tmp_path, "--capacity", "2", "--grace-seconds", "0") as vertex:
+        first = vertex.create(custom_job(*FOREVER))
+        large = vertex.create(custom_job(*FOREVER, workers=1))
+        small = vertex.create(custom_job(*script("pass")))
+        vertex.wait(first, "RUNNING")
+        time.sleep(0.5)
+        assert vertex.get(large)["state"] == vertex.get(small)["state"] == "JOB_STATE_QUEUED"
+        vertex.call("POST", f"/v1/{first}:cancel", {})
+        vertex.wait(large, "RUNNING")
+        assert vertex.get(small)["state"] == "JOB_STATE_QUEUED"
+        vertex.call("POST", f"/v1/{large}:cancel", {})
+        vertex.wait(small, "SUCCEEDED")
+        status, answer = vertex.call("POST", JOBS, custom_job(*FOREVER, workers=2))
+        assert (status, answer["error"]["status"]) == (429, "RESOURCE_EXHAUSTED")
+        assert "--capacity 3" in answer["error"]["message"]
+
+
+def test_a_queued_job_can_be_cancelled_and_lets_the_next_one_by(tmp_path: Path) -> None:
+    with service(tmp_path, "--capacity", "2", "--grace-seconds", "0") as vertex:
+        first = vertex.create(custom_job(*FOREVER))
+        large = vertex.create(custom_job(*FOREVER, workers=1))
+        small = vertex.create(custom_job(*script("pass")))
+        vertex.wait(first, "RUNNING")
+        vertex.call("POST", f"/v1/{large}:cancel", {})
+        assert vertex.get(large)["state"] == "JOB_STATE_CANCELLED"
+        vertex.wait(small, "SUCCEEDED")
+
+
+def test_a_flex_start_job_whose_wait_is_too_long_expires(tmp_path: Path) -> None:
+    with service(tmp_path, "--capacity", "1", "--grace-seconds", "0") as vertex:
+        first = vertex.create(custom_job(*FOREVER))
+        body = custom_job(*FOREVER, scheduling={"strategy": "FLEX_START", "maxWaitDuration": "1s", "timeout": "60s"})
+        machine = {"machineType": "g2-standard-8", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 1}
+        body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"] = machine
+        job = vertex.wait(vertex.create(body), "EXPIRED")
+        assert "maxWaitDuration" in job["error"]["message"]
+        assert vertex.get(first)["state"] == "JOB_STATE_RUNNING"
+
+
+def test_a_job_is_pending_until_its_machines_arrive_and_can_be_cancelled_then(tmp_path: Path) -> None:
+    with service(tmp_path, "--provision-seconds", "30") as vertex:
+        name = vertex.create(custom_job(*script("print('ran')")))
+        vertex.wait(name, "PENDING")
+        vertex.call("POST", f"/v1/{name}:cancel", {})
+        job = vertex.wait(name, "CANCELLED", seconds=10)
+        assert "startTime" not in job
+
+
+def test_a_timeout_fails_the_job(vertex: Service) -> None:
+    job = vertex.wait(vertex.create(custom_job(*FOREVER, scheduling={"timeout": "1s"})), "FAILED")
+    assert job["error"]["code"] == 4
+    assert "timeout" in job["error"]["message"]
+
+
+def test_a_restarted_service_still_has_everything_and_says_what_it_lost(tmp_path: Path) -> None:
+    mark = f"mark-{os.getpid()}-{time.time_ns()}"
+    with service(tmp_path) as vertex:
+        done = vertex.wait(vertex.create(custom_job(*script("print('kept')"))), "SUCCEEDED")
+        running = vertex.create(custom_job(*script(f"import time; time.sleep(600)  # {mark}")))
+        vertex.wait(running, "RUNNING")
+        stop(vertex.process, signal.SIGKILL)
+        deadline = time.monotonic() + 20
+        while processes(mark) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert processes(mark) == []
+    with service(tmp_path) as vertex:
+        assert vertex.get(done["name"]) == done
+        assert vertex.log(done["name"]) == ["workerpool0-0: kept"]
+        lost = vertex.get(running)
+        assert lost["state"] == "JOB_STATE_FAILED"
+        assert lost["error"]["code"] == 14
+        assert "the local Vertex was stopped" in lost["error"]["message"]
+        assert len(vertex.call("GET", JOBS)[1]["customJobs"]) == 2
+
+
+def test_a_stopped_service_leaves_no_process_and_its_jobs_failed(tmp_path: Path) -> None:
+    mark = f"mark-{os.getpid()}-{time.time_ns()}"
+    with service(tmp_path, "--grace-seconds", "1") as vertex:
+        name = vertex.create(custom_job(*script(f"import time; time.sleep(600)  # {mark}")))
+        vertex.wait(name, "RUNNING")
+        stop(vertex.process)
+        assert processes(mark) == []
+    job = json.loads((tmp_path / ".vertex" / f"{name}.json").read_text())
+    assert (job["state"], job["error"]["code"]) == ("JOB_STATE_FAILED", 14)
+
+
+def test_a_client_that_never_finishes_its_request_keeps_no_service_alive(tmp_path: Path) -> None:
+    with service(tmp_path) as vertex:
+        host, port = vertex.endpoint.removeprefix("http://").split(":")
+        head = f"Host: {host}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            connection.sendall(f"POST {JOBS} HTTP/1.1\r\n{head}".encode())
+            vertex.call("GET", JOBS)  # it has read what was sent before
+            stop(vertex.process)
+    assert vertex.process.returncode == 0
+
+
+def test_a_damaged_file_is_skipped_and_named(tmp_path: Path) -> None:
+    folder = tmp_path / ".vertex" / PARENT / "customJobs"
+    folder.mkdir(parents=True)
+    name = f"{PARENT}/customJobs/"
+    files = {"1": "[" * 100_000, "2": f'{{"name": "{name}2", "labels": {"[" * 900}{"]" * 900}}}', "3": '{"name": 3}'}
+    for id, text in files.items():
+        (folder / f"{id}.json").write_text(text)
+    with service(tmp_path) as vertex:
+        assert vertex.call("GET", JOBS) == (200, {"customJobs": []})
+        said = (tmp_path / "service.log").read_text()
+    for id, text in files.items():
+        assert f"left out .vertex/{name}{id}.json: it is no resource; remove it" in said
+        assert (folder / f"{id}.json").read_text() == text
+
+
+def test_two_services_do_not_share_a_folder(vertex: Service) -> None:
+    command = [sys.executable, "-m", "vertex_launch", "emulate", "--port", "0"]
+    environ = os.environ | {"PYTHONPATH": str(PROJECT)}
+    second = subprocess.run(command, cwd=vertex.folder, env=environ, capture_output=True, text=True, timeout=60)
+    assert second.returncode == 1
+    assert second.stderr.strip() == (
+        f".vertex: another local Vertex works here ({vertex.endpoint});"
+        " stop it, or choose another folder with --state-dir"
+    )

@@ -1,0 +1,171 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from vertex_launch.settings import Settings, SettingsError, load, passing
+
+GOOD = """
+project = "demo"
+region = "us-central1"
+bucket = "demo-data"
+image = "us-central1-docker.pkg.dev/demo/training/trainer:1"
+"""
+
+# What is wrong, the file, and words that its one sentence must hold.
+MALFORMED = [
+    ("misspelt key", GOOD + 'regoin = "us-east1"', ['unknown key "regoin"', "did you mean region?"]),
+    ("strange key", GOOD + 'colour = "red"', ['unknown key "colour"', "use one of project, region"]),
+    (
+        "a table",
+        GOOD + "[vertex]",
+        ['unknown key "vertex"', "the tables are [commands], [env], [prices], [machines]", "[vertex]"],
+    ),
+    ("no table", GOOD + 'commands = "python"', ["commands: must be a table, not text", "write [commands]"]),
+    (
+        "a command in one text",
+        GOOD + '[commands]\n"trainer:1" = "python x.py"',
+        ['commands: "trainer:1": must be a list of words', '"trainer:1" = ["python", "-m", "trainer.task"]'],
+    ),
+    ("an empty command", GOOD + '[commands]\n"trainer:1" = []', ['"trainer:1": must be a list of words']),
+    ("a number in a command", GOOD + '[commands]\n"trainer:1" = ["x", 1]', ['"trainer:1": must be a list of words']),
+    ("an image without quotes", GOOD + '[commands]\ngcr.io = ["x"]', ["the image gcr... is not in quotes"]),
+    ("a number in the environment", GOOD + "[env]\nSEED = 7", ['env: "SEED": must be a text, or true', "SEED = true"]),
+    ("no value of the shell", GOOD + "[env]\nTOKEN = false", ['env: "TOKEN": must be a text, or true']),
+    ("a variable of the service", GOOD + '[env]\nAIP_MODEL_DIR = "x"', ["env: AIP_MODEL_DIR is for the service alone"]),
+    ("no name of a variable", GOOD + '[env]\n"my-token" = true', ['env: "my-token" cannot be the name of a variable']),
+    (
+        "a price in words",
+        GOOD + '[prices]\n"n1-highcpu-16" = "cheap"',
+        ["prices:", "USD per hour", '"n1-highcpu-16" = 1.25'],
+    ),
+    (
+        "a price of a GPU that comes with its machine",
+        GOOD + '[prices]\n"NVIDIA_L4" = 1',
+        ["is not billed alone", "such as g2-standard-"],
+    ),
+    ("a price below zero", GOOD + '[prices]\n"n1-highcpu-16" = -1', ["must be a number of USD per hour"]),
+    (
+        "a price of nothing",
+        GOOD + '[prices]\n"n1-highcpu16" = 1',
+        ["no machine type or GPU", "did you mean n1-highcpu-16?"],
+    ),
+    ("a machine half told", GOOD + "[machines.c9-standard-8]\nvcpus = 8", ["is a new type", "memory_gb and gbps"]),
+    (
+        "a machine of strange keys",
+        GOOD + "[machines.n1-highcpu-16]\ncpu = 8",
+        ["unknown key cpu", "did you mean vcpus?"],
+    ),
+    ("a machine of no size", GOOD + "[machines.n1-highcpu-16]\ngbps = 0", ["gbps must be a number above 0"]),
+    ("GPUs without counts", GOOD + "[machines.n1-highcpu-16]\ngpus = {NVIDIA_L4 = 1}", ["lists of counts", "[1, 2]"]),
+    ("a machine in a word", GOOD + '[machines]\nn1 = "big"', ['machines: "n1": must be a table']),
+    (
+        "missing key",
+        GOOD.replace('bucket = "demo-data"', ""),
+        ["the key bucket is missing", 'bucket = "..."'],
+    ),
+    ("number", GOOD.replace('"demo"', "42"), ["project: must be text, not a number", 'project = "..."']),
+    ("boolean", GOOD.replace('"demo"', "true"), ["project: must be text, not a boolean"]),
+    ("list", GOOD.replace('"demo-data"', '["a", "b"]'), ["bucket: must be text, not a list"]),
+    ("date", GOOD.replace('"demo"', "2026-11-20"), ["project: must be text, not a date"]),
+    ("empty", GOOD.replace('"demo"', '""'), ["project: is empty"]),
+    (
+        "bucket with gs://",
+        GOOD.replace('"demo-data"', '"gs://demo-data"'),
+        ["bucket: has gs://", "name alone"],
+    ),
+    ("no quotes", GOOD.replace('"demo"', "demo"), ["is not TOML", "line 2"]),
+    ("key twice", GOOD + 'region = "us-east1"', ["is not TOML", "overwrite", "line"]),
+    ("YAML", "project: demo", ["is not TOML", "line 1"]),
+]
+
+
+def test_the_file_is_read_into_settings(tmp_path: Path) -> None:
+    path = tmp_path / "vertex.toml"
+    path.write_text(GOOD + 'service_account = "trainer@demo.iam.gserviceaccount.com"\n')
+    assert load(path) == Settings(
+        project="demo",
+        region="us-central1",
+        bucket="demo-data",
+        image="us-central1-docker.pkg.dev/demo/training/trainer:1",
+        service_account="trainer@demo.iam.gserviceaccount.com",
+    )
+
+
+def test_images_are_mapped_to_what_they_run(tmp_path: Path) -> None:
+    path = tmp_path / "vertex.toml"
+    path.write_text(GOOD + '[commands]\n"gcr.io/demo/trainer:1" = ["python", "-m", "trainer.task"]\n')
+    assert load(path).commands == {"gcr.io/demo/trainer:1": ["python", "-m", "trainer.task"]}
+    path.write_text(GOOD)
+    assert load(path).commands == {}
+
+
+def test_variables_have_a_value_or_the_shells(tmp_path: Path) -> None:
+    path = tmp_path / "vertex.toml"
+    path.write_text(GOOD + '[env]\nNCCL_DEBUG = "INFO"\nTOKEN = true\n')
+    assert passing(load(path), ["OTHER", "NCCL_DEBUG"]).env == {"NCCL_DEBUG": True, "TOKEN": True, "OTHER": True}
+
+
+@pytest.mark.parametrize("name", ["RANK", "AIP_X", "CLOUD_ML_X", "TOKEN=secret", "1ST", ""])
+def test_not_every_variable_can_be_passed(name: str) -> None:
+    with pytest.raises(SettingsError, match=r"^--pass-env: "):
+        passing(Settings("p", "r", "b", "i"), ["GOOD", name])
+
+
+def test_what_is_known_better_here_goes_into_the_catalog(tmp_path: Path) -> None:
+    path = tmp_path / "vertex.toml"
+    path.write_text(GOOD + '[prices]\n"n1-highcpu-16" = 0.5\n[machines.n1-highcpu-16]\ngbps = 20\n')
+    machine = load(path).catalog.machines["n1-highcpu-16"]
+    assert machine.price is not None
+    assert machine.price.usd == 0.5
+    assert machine.gbps == 20
+
+
+def test_the_examples_in_our_own_file_are_right(tmp_path: Path, project: Path) -> None:
+    ours = (project / "vertex.toml").read_text()
+    path = tmp_path / "vertex.toml"
+    path.write_text(re.sub(r'^# (?=\[|"|\w+ = )', "", ours, flags=re.MULTILINE))
+    settings = load(path)
+    assert settings.prices.keys() == {"a2-highgpu-8g", "NVIDIA_TESLA_T4"}
+    assert settings.catalog.network_gbps("c3-standard-8") == 23
+    assert settings.env == {"NCCL_DEBUG": "INFO", "WANDB_API_KEY": True}
+
+
+@pytest.mark.parametrize("line", ["", 'service_account = ""'])
+def test_without_an_account_it_is_the_service_agent(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "vertex.toml"
+    path.write_text(GOOD + line)
+    assert load(path).service_account == ""
+
+
+@pytest.mark.parametrize(("text", "words"), [row[1:] for row in MALFORMED], ids=[row[0] for row in MALFORMED])
+def test_a_malformed_file_is_refused_in_one_sentence(tmp_path: Path, text: str, words: list[str]) -> None:
+    path = tmp_path / "vertex.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load(path)
+    (sentence,) = str(caught.value).splitlines()
+    assert sentence.startswith(f"{path}: ")
+    assert [word for word in words if word not in sentence] == []
+
+
+def test_all_faults_come_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "vertex.toml"
+    path.write_text("projct = 1\nregion = 2\n")
+    with pytest.raises(SettingsError) as caught:
+        load(path)
+    assert len(caught.value.faults) == 5  # an unknown key, a wrong type, three missing keys
+
+
+def test_a_missing_file_means_that_this_is_another_folder(tmp_path: Path) -> None:
+    with pytest.raises(
+        SettingsError, match=r"vertex.toml: there is no such file here; run this in the project's folder"
+    ):
+        load(tmp_path / "vertex.toml")
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "vertex.toml"
+    path.write_bytes(GOOD.encode("utf-16"))
+    with pytest.raises(SettingsError, match="byte 0 is not UTF-8 text; save the file as UTF-8"):
+        load(path)

@@ -1,0 +1,298 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from google.api_core.exceptions import Forbidden
+from google.auth.exceptions import DefaultCredentialsError
+from google.cloud.aiplatform_v1.types import CreateCustomJobRequest, HyperparameterTuningJob
+
+from tests.launch.running import PROJECT, eventually
+from vertex_launch.settings import Settings
+from vertex_launch.spec import Job, TuningJob, parse
+from vertex_launch.submit import client, console_url, page, request, submit, summary
+
+SETTINGS = Settings("demo", "europe-west4", "demo-data", "registry/trainer:1")
+ACCOUNT = "trainer@demo.iam.gserviceaccount.com"
+TEXT = """
+workerPoolSpecs:
+- machineSpec: {machineType: n1-standard-16, acceleratorType: NVIDIA_TESLA_V100, acceleratorCount: 2}
+  replicaCount: 1
+  containerSpec: {imageUri: registry/trainer:1, command: [python, -m, trainer.task], args: [--data, my shards]}
+- {}
+- machineSpec: {machineType: n1-highcpu-16}
+  replicaCount: 4
+  containerSpec: {imageUri: registry/reductionserver:latest}
+scheduling: {timeout: 5400s, strategy: SPOT}
+baseOutputDirectory: {outputUriPrefix: gs://demo-data/run}
+"""
+JOB = Job(Path("jobs/run.yaml"), "run", parse(TEXT, "jobs/run.yaml"))
+TUNING_JOB = TuningJob(
+    Path("jobs/tuning.yaml"),
+    "search",
+    HyperparameterTuningJob(
+        max_trial_count=6,
+        parallel_trial_count=2,
+        study_spec={
+            "metrics": [{"metric_id": "accuracy", "goal": 1}, {"metric_id": "loss", "goal": 2}],
+            "parameters": [
+                {"parameter_id": "rate", "double_value_spec": {"min_value": 0.0003, "max_value": 0.1}},
+                {"parameter_id": "width", "discrete_value_spec": {"values": [16, 64.5]}},
+                {"parameter_id": "layers", "integer_value_spec": {"min_value": 1, "max_value": 4}},
+                {"parameter_id": "size", "categorical_value_spec": {"values": ["tiny", "small"]}},
+            ],
+        },
+        trial_job_spec=JOB.spec,
+    ),
+)
+NAME = "projects/123/locations/europe-west4/customJobs/456"
+
+
+class Vertex(ThreadingHTTPServer):
+    """Answers every POST with `reply` and remembers it: its path, body and headers; every GET with `jobs`.
+
+    `answering` may be cleared: then a POST is taken, and nothing comes back.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.received: list[tuple[str, dict[str, object], Message]] = []
+        self.reply: tuple[int, Mapping[str, object]] = (200, {"name": NAME, "displayName": "run"})
+        self.jobs: tuple[int, Mapping[str, object]] = (200, {})
+        self.asked: list[str] = []
+        self.answering = threading.Event()
+        self.answering.set()
+        self.endpoint = f"http://127.0.0.1:{self.server_port}"
+
+
+class Answer(BaseHTTPRequestHandler):
+    """One request to the server above."""
+
+    server: Vertex
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.received.append((self.path.partition("?")[0], json.loads(body), self.headers))
+        self.server.answering.wait()
+        self.answer(*self.server.reply)
+
+    def do_GET(self) -> None:
+        self.server.asked.append(parse_qs(urlsplit(self.path).query)["filter"][0])
+        self.answer(*self.server.jobs)
+
+    def answer(self, status: int, reply: Mapping[str, object]) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(reply).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def vertex() -> Iterator[Vertex]:
+    server = Vertex()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield server
+    server.answering.set()
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_job_is_sent_whole_and_its_name_comes_back(vertex: Vertex) -> None:
+    assert submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint)) == NAME
+    ((path, body, headers),) = vertex.received
+    assert path == "/v1/projects/demo/locations/europe-west4/customJobs"
+    assert body["displayName"] == "run"
+    assert parse(json.dumps(body["jobSpec"]), "sent") == JOB.spec  # the empty pool too
+    assert "Authorization" not in headers
+
+
+def test_a_refusal_is_the_exception_of_the_api(vertex: Vertex) -> None:
+    vertex.reply = (403, {"error": {"code": 403, "status": "PERMISSION_DENIED", "message": "no"}})
+    with pytest.raises(Forbidden, match="no"):
+        submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint))
+
+
+def test_no_service_at_the_endpoint_is_an_os_error(vertex: Vertex) -> None:
+    vertex.shutdown()
+    vertex.server_close()
+    with pytest.raises(OSError, match="refused"):
+        submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint))
+
+
+def test_the_request_names_project_region_and_job() -> None:
+    sent = request(JOB, SETTINGS)
+    assert isinstance(sent, CreateCustomJobRequest)
+    assert sent.parent == "projects/demo/locations/europe-west4"
+    assert sent.custom_job.display_name == "run"
+    assert sent.custom_job.job_spec == JOB.spec
+
+
+@pytest.mark.parametrize(
+    ("in_file", "in_settings", "sent"),
+    [("", "", ""), ("", ACCOUNT, ACCOUNT), ("own@demo", ACCOUNT, "own@demo"), ("own@demo", "", "own@demo")],
+)
+def test_the_account_in_the_file_goes_before_the_one_in_the_settings(in_file: str, in_settings: str, sent: str) -> None:
+    job = replace(JOB, spec=parse(f'{TEXT}serviceAccount: "{in_file}"', "jobs/run.yaml"))
+    settings = replace(SETTINGS, service_account=in_settings)
+    request_sent = request(job, settings)
+    assert isinstance(request_sent, CreateCustomJobRequest)
+    assert request_sent.custom_job.job_spec.service_account == sent
+    assert job.spec.service_account == in_file  # the job itself stays as it was
+
+
+def test_the_summary_shows_machines_place_and_output() -> None:
+    assert (
+        summary(JOB, replace(SETTINGS, service_account=ACCOUNT))
+        == f"""\
+run -> projects/demo/locations/europe-west4
+  pool 0   chief        1 x n1-standard-16 + 2 NVIDIA_TESLA_V100, registry/trainer:1
+              python -m trainer.task --data 'my shards'
+  pool 2   reducers     4 x n1-highcpu-16, registry/reductionserver:latest
+  output   gs://demo-data/run
+  account  {ACCOUNT}
+  limits   SPOT, at most 1.5 h
+  price    $9.19 per hour, $13.78 at most (inferred: list price in us-central1 x 1.15, 2026-11-20)"""
+    )
+
+
+def test_the_summary_of_a_package_shows_what_is_installed_and_run() -> None:
+    package = {"executorImageUri": "google", "packageUris": ["gs://b/p.tar.gz"], "pythonModule": "trainer.task"}
+    pool = {"machineSpec": {"machineType": "n1-standard-16"}, "replicaCount": 1, "pythonPackageSpec": package}
+    text = json.dumps({"workerPoolSpecs": [pool | {"pythonPackageSpec": package | {"args": ["--steps", "5"]}}]})
+    lines = summary(Job(Path("a.yaml"), "a", parse(text, "a.yaml")), SETTINGS).splitlines()
+    assert lines[1:4] == [
+        "  pool 0   chief        1 x n1-standard-16, google",
+        f"{'':14}pip install gs://b/p.tar.gz",
+        f"{'':14}python -m trainer.task --steps 5",
+    ]
+
+
+def test_the_summary_says_what_holds_where_the_file_says_nothing() -> None:
+    lines = summary(Job(Path("a.yaml"), "a", parse("{}", "a.yaml")), SETTINGS).splitlines()
+    assert lines[1:] == [
+        "  output   nowhere: nothing is kept",
+        "  account  Vertex AI service agent",
+        "  limits   STANDARD, at most 168 h",
+        "  price    not known here; yours can stand in vertex.toml, below [prices]",
+    ]
+
+
+@pytest.fixture
+def send(vertex: Vertex, tmp_path: Path) -> Callable[[], "subprocess.Popen[str]"]:
+    """Starts `vertex-launch submit` in a folder of its own, against that server."""
+    (tmp_path / "vertex.toml").write_text(
+        'project = "demo"\nregion = "europe-west4"\nbucket = "demo-data"\nimage = "registry/trainer:1"\n'
+    )
+    (tmp_path / "run.yaml").write_text(TEXT)
+    environ = os.environ | {"PYTHONPATH": str(PROJECT), "VERTEX_ENDPOINT": vertex.endpoint}
+    words = [sys.executable, "-m", "vertex_launch", "submit", "run.yaml", "--yes"]
+    return lambda: subprocess.Popen(
+        words, cwd=tmp_path, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def test_a_job_for_the_local_vertex_is_said_to_go_there_and_has_its_page(
+    vertex: Vertex, send: Callable[[], "subprocess.Popen[str]"]
+) -> None:
+    said, _ = send().communicate(timeout=120)
+    assert said.startswith(f"to the local Vertex at {vertex.endpoint}, not to Google Cloud\nrun -> ")
+    assert said.endswith(f"sent: {NAME}\n{vertex.endpoint}/#456\n")
+    assert page(NAME, "") == console_url(NAME)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "said_then"),
+    [
+        ((200, {"customJobs": [{"name": NAME}]}), "the job was created: {name}\n{endpoint}/#456\n"),
+        ((200, {}), "the service has no such job; should the request still arrive, look for it at {endpoint}\n"),
+        ((403, {"error": {"code": 403, "message": "no"}}), "whether the job was created is not known (403 GET "),
+    ],
+    ids=["created", "not created", "not to be asked"],
+)
+def test_ctrl_c_during_the_request_says_what_became_of_the_job(
+    vertex: Vertex,
+    send: Callable[[], "subprocess.Popen[str]"],
+    jobs: tuple[int, Mapping[str, object]],
+    said_then: str,
+) -> None:
+    vertex.answering.clear()
+    vertex.jobs = jobs
+    sender = send()
+    assert eventually(lambda: len(vertex.received) == 1, 120)
+    sender.send_signal(signal.SIGINT)
+    _, said = sender.communicate(timeout=120)
+    assert sender.returncode == 130
+    begin = "interrupted before the answer came; looking for the job\n"
+    assert begin + said_then.format(name=NAME, endpoint=vertex.endpoint) in said
+    assert "Traceback" not in said
+    ((_, body, _),) = vertex.received
+    labels = body["labels"]
+    assert isinstance(labels, dict)
+    assert {*vertex.asked} == {f"labels.submission={labels['submission']}"}
+
+
+def test_the_client_is_the_regions_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    login = {"type": "authorized_user", "client_id": "a", "client_secret": "b", "refresh_token": "c"}
+    (tmp_path / "login.json").write_text(json.dumps(login))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "login.json"))
+    vertex = client(SETTINGS)
+    assert vertex.api_endpoint == "europe-west4-aiplatform.googleapis.com"
+    assert vertex.transport.kind == "grpc"
+
+
+def test_without_a_login_there_is_no_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "missing.json"))
+    with pytest.raises(DefaultCredentialsError):
+        client(SETTINGS)
+
+
+def test_a_job_has_a_page_in_the_console() -> None:
+    page = "https://console.cloud.google.com/agent-platform/locations/europe-west4/training/456?project=123"
+    assert console_url(NAME) == page
+
+
+def test_a_tuning_job_is_sent_whole_and_its_name_comes_back(vertex: Vertex) -> None:
+    name = NAME.replace("customJobs", "hyperparameterTuningJobs")
+    vertex.reply = (200, {"name": name})
+    settings = replace(SETTINGS, service_account=ACCOUNT)
+    assert submit(request(TUNING_JOB, settings), client(SETTINGS, vertex.endpoint)) == name
+    ((path, body, _),) = vertex.received
+    assert path == "/v1/projects/demo/locations/europe-west4/hyperparameterTuningJobs"
+    assert (body["displayName"], body["maxTrialCount"]) == ("search", 6)
+    sent = parse(json.dumps(body["trialJobSpec"]), "sent")
+    assert sent.service_account == ACCOUNT
+    assert sent.worker_pool_specs == JOB.spec.worker_pool_specs
+    assert TUNING_JOB.spec.trial_job_spec.service_account == ""  # the job itself stays as it was
+    assert console_url(name) == console_url(NAME)
+
+
+def test_the_summary_of_a_tuning_job_shows_what_is_searched_and_what_a_trial_costs() -> None:
+    lines = summary(TUNING_JOB, SETTINGS).splitlines()
+    assert lines[:6] == [
+        "search -> projects/demo/locations/europe-west4",
+        "  search   6 trials, 2 at once, for the highest accuracy and the lowest loss",
+        "           rate: 0.0003 to 0.1",
+        "           width: 16, 64.5",
+        "           layers: 1 to 4",
+        "           size: tiny, small",
+    ]
+    assert lines[6:-2] == summary(JOB, SETTINGS).splitlines()[1:-2]
+    assert lines[-2] == "  limits   SPOT, at most 1.5 h a trial"
+
+
+def test_a_search_costs_all_trials_at_most_and_those_at_once_per_hour() -> None:
+    settings = replace(SETTINGS, prices={"n1-standard-16": 1.0, "NVIDIA_TESLA_V100": 2.0, "n1-highcpu-16": 0.5})
+    assert summary(JOB, settings).splitlines()[-1].startswith("  price    $7.00 per hour, $10.50 at most (documented: ")
+    assert summary(TUNING_JOB, settings).splitlines()[-1].startswith("  price    $14.00 per hour, $63.00 at most ")

@@ -1,0 +1,72 @@
+"""What a run will need, measured on tensors without storage: no GPU, no weights, a second or two."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+
+from trainer import train
+from trainer.config import Config
+from trainer.loss import PRECISION
+from trainer.resource_estimate import ResourceEstimate
+
+Image = tuple[int, int, int]  # height, width, channels
+
+
+def describe(config: Config, image: Image) -> ResourceEstimate:
+    """One step of the real model and the real optimizer with a single sample, on shapes alone.
+
+    Raises:
+        TrainerError: the flags and the image give no model.
+    """
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        net = train.new_model(config, image)
+        net(torch.empty(1, *image)).sum().backward()
+    optimizer = train.new_optimizer(config, net)
+    optimizer.step()
+    moments = [value for state in optimizer.state.values() for value in state.values()]
+    precision = torch.float32 if config.precision == "float32" else PRECISION
+    copies, activations = kept_bytes(config, image, precision)
+    return ResourceEstimate(
+        parameters=sum(p.numel() for p in net.parameters()),
+        parameter_bytes=total_bytes(net.parameters()),
+        gradient_bytes=total_bytes(p.grad for p in net.parameters() if p.grad is not None),
+        optimizer_bytes=total_bytes(value for value in moments if value.ndim),  # counts of steps are none
+        flops_per_sample=counter.get_total_flops(),
+        precision=str(precision).removeprefix("torch."),
+        weight_copy_bytes=copies,
+        activation_bytes_per_sample=activations,
+        activation_bytes_per_sample_float32=kept_bytes(config, image, torch.float32)[1],
+        global_batch=config.global_batch,
+        micro_batches=config.micro_batches,
+    )
+
+
+def kept_bytes(config: Config, image: Image, precision: torch.dtype) -> tuple[int, int]:
+    """What the backward pass finds in memory besides the weights: bytes of their copies, bytes of each sample.
+
+    A fake CPU runs kernels that keep what those of a GPU keep; of attention the inputs and the result, not the scores.
+    """
+    one, two = (_kept_bytes(config, image, precision, samples) for samples in (1, 2))
+    return 2 * one - two, two - one
+
+
+def _kept_bytes(config: Config, image: Image, precision: torch.dtype, samples: int) -> int:
+    kept = set()  # storages, as many tensors may be views of one
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.add(tensor.untyped_storage())
+        return tensor
+
+    with FakeTensorMode(), torch.autocast("cpu", precision, enabled=precision != torch.float32):
+        net = train.new_model(config, image)
+        with saved_tensors_hooks(keep, lambda tensor: tensor):
+            net(torch.empty(samples, *image)).sum()
+    return sum(storage.nbytes() for storage in kept - {p.untyped_storage() for p in net.parameters()})
+
+
+def total_bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)

@@ -1,0 +1,122 @@
+"""What a run will need, read from a graph that is built and never run: no GPU, no weights, some seconds."""
+
+import contextlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer import train
+from trainer.config import Config
+from trainer.resource_estimate import ResourceEstimate
+from trainer.strategy import PRECISION
+
+Image = tuple[int, int, int]  # height, width, channels
+
+VIEWS = {"ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"}  # their result is their input's memory
+STORED = {"Const", "ReadVariableOp"}  # their result is there all the time
+
+
+def describe(config: Config, image: Image) -> ResourceEstimate:
+    """One step of the real model and the real optimizer with a single sample, as a graph alone.
+
+    Raises:
+        TrainerError: the flags and the image give no model.
+    """
+    with computing_in("float32" if config.precision == "float32" else PRECISION):
+        description = _describe(config, image)
+    with computing_in("float32"):
+        exact = _describe(config, image)
+    return replace(description, activation_bytes_per_sample_float32=exact.activation_bytes_per_sample)
+
+
+@contextlib.contextmanager
+def computing_in(policy: str) -> Iterator[None]:
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def _describe(config: Config, image: Image) -> ResourceEstimate:
+    """In the present policy."""
+    with tf.Graph().as_default() as graph:
+        net = train.new_model(config, image)
+        images = tf.zeros((1, *image))
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(net(images, training=True))
+        forward = graph.get_operations()
+        gradients = tape.gradient(total, net.trainable_variables)
+        backward = graph.get_operations()[len(forward) :]
+        optimizer = train.new_optimizer(config, net.trainable_variables)
+    copies, activations = kept_bytes(forward, backward, images.op)
+    return ResourceEstimate(
+        parameters=net.count_params(),
+        parameter_bytes=total_bytes(net.weights),
+        gradient_bytes=total_bytes(gradients),
+        optimizer_bytes=total_bytes(v for v in optimizer.variables if len(v.shape)),  # steps and rates are none
+        flops_per_sample=sum(map(flops, forward + backward)),
+        precision=keras.config.dtype_policy().compute_dtype,
+        weight_copy_bytes=copies,
+        activation_bytes_per_sample=activations,
+        activation_bytes_per_sample_float32=activations,
+        global_batch=config.global_batch,
+        micro_batches=config.micro_batches,
+    )
+
+
+def kept_bytes(
+    forward: Sequence[tf.Operation], backward: Sequence[tf.Operation], images: tf.Operation
+) -> tuple[int, int]:
+    """What the backward pass finds in memory besides the weights: bytes of their copies, bytes of what images decide.
+
+    TensorFlow frees a tensor after its last use, so these are those of the forward pass that the backward pass uses.
+    """
+    ours, varying = set(forward), {images}
+    for op in forward:  # each after those that it needs
+        if any(tensor.op in varying for tensor in op.inputs):
+            varying.add(op)
+    used = [memory(tensor) for op in backward for tensor in op.inputs if tensor.op in ours]
+    kept = {tensor.name: tensor for tensor in used}.values()
+    copies = (tensor for tensor in kept if tensor.op not in varying and tensor.op.type not in STORED)
+    return total_bytes(copies), total_bytes(tensor for tensor in kept if tensor.op in varying)
+
+
+def memory(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor whose memory this one is."""
+    while tensor.op.type in VIEWS:
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def flops(op: tf.Operation) -> int:
+    """Those of a matrix product or a convolution; other operations count for nothing, nor do loops."""
+    shapes = [tensor.shape for tensor in op.inputs]
+    if op.type == "Einsum":
+        terms = op.get_attr("equation").decode().partition("->")[0].split(",")
+        named = [zip(labels(term, len(shape)), shape, strict=True) for term, shape in zip(terms, shapes, strict=True)]
+        return 2 * math.prod(dict(pair for pairs in named for pair in pairs).values())
+    if op.type in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"):
+        turned = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
+        return 2 * math.prod(op.outputs[0].shape) * shapes[0][-2 if turned else -1]
+    if op.type in ("Conv2D", "Conv2DBackpropInput"):
+        result = op.outputs[0].shape if op.type == "Conv2D" else shapes[2]
+        return 2 * math.prod(shapes[1]) * math.prod(result) // shapes[1][-1]
+    if op.type == "Conv2DBackpropFilter":
+        return 2 * math.prod(op.outputs[0].shape) * math.prod(shapes[2]) // shapes[2][-1]
+    return 0
+
+
+def labels(term: str, rank: int) -> list[str]:
+    """The name of each dimension in one term of an einsum; `...` stands for as many as are left."""
+    head, _, tail = term.partition("...")
+    return [*head, *map(str, range(rank - len(head) - len(tail))), *tail]
+
+
+def total_bytes(values: Iterable[Any]) -> int:
+    return sum(math.prod(value.shape) * tf.as_dtype(value.dtype).size for value in values)

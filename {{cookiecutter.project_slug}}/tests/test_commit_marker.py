@@ -1,0 +1,223 @@
+import json
+import zlib
+from pathlib import Path
+
+import pytest
+
+from tests.training import damage
+from trainer import commit_marker
+
+DAMAGED = "weights is damaged: its content is not what was saved"
+
+
+def whole(root: Path, number: int) -> Path:
+    """A sealed folder with a file and a file in a folder of its own."""
+    folder = commit_marker.numbered(root, number)
+    commit_marker.begin(folder)
+    (folder / "weights").write_bytes(bytes(100))
+    (folder / "part").mkdir()
+    (folder / "part/0").write_bytes(bytes(10))
+    commit_marker.seal(folder)
+    return folder
+
+
+def unheard(message: str) -> None:
+    raise AssertionError(f"an unexpected warning: {message}")
+
+
+def test_a_sealed_folder_is_whole(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 3)
+    assert commit_marker.fault(folder) == ""
+    assert commit_marker.latest(tmp_path, unheard) == folder
+    assert commit_marker.number(folder) == 3
+
+
+def test_a_folder_without_a_seal_was_never_finished(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    (folder / commit_marker.SEAL).unlink()
+    assert commit_marker.fault(folder) == "it was never finished"
+
+
+def test_a_seal_that_is_still_being_written_does_not_count(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    (folder / commit_marker.SEAL).rename(folder / f"{commit_marker.SEAL}.partial")
+    assert commit_marker.fault(folder) == "it was never finished"
+
+
+@pytest.mark.parametrize(("name", "size"), [("weights", 99), ("part/0", 0), ("weights", 101)])
+def test_a_file_of_another_size_breaks_the_folder(tmp_path: Path, name: str, size: int) -> None:
+    folder = whole(tmp_path, 1)
+    (folder / name).write_bytes(bytes(size))
+    assert commit_marker.fault(folder) == f"{name} is missing or was cut short"
+
+
+def test_a_missing_file_breaks_the_folder(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    (folder / "part/0").unlink()
+    assert commit_marker.fault(folder) == "part/0 is missing or was cut short"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"files": []}', '{"files": null}', "null", "\x00"])
+def test_a_broken_seal_breaks_the_folder(tmp_path: Path, text: str) -> None:
+    folder = whole(tmp_path, 1)
+    (folder / commit_marker.SEAL).write_text(text)
+    assert "sealed.json cannot be read" in commit_marker.fault(folder)
+
+
+def test_a_seal_that_is_no_text_breaks_the_folder(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    (folder / commit_marker.SEAL).write_bytes(b"\xff\xfe")
+    assert "sealed.json cannot be read" in commit_marker.fault(folder)
+
+
+def test_a_file_that_came_later_breaks_nothing(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    (folder / "notes").write_text("good run")
+    assert commit_marker.fault(folder) == ""
+
+
+def test_the_newest_whole_folder_is_taken_and_newer_broken_ones_are_named(tmp_path: Path) -> None:
+    wanted = whole(tmp_path, 9)
+    whole(tmp_path, 2)
+    (whole(tmp_path, 10) / "weights").unlink()
+    commit_marker.begin(commit_marker.numbered(tmp_path, 100))
+    warnings: list[str] = []
+    assert commit_marker.latest(tmp_path, warnings.append) == wanted
+    assert [warning.partition(": ")[0].rpartition("-")[2] for warning in warnings] == ["000000100", "000000010"]
+    assert "never finished" in warnings[0]
+    assert "weights is missing" in warnings[1]
+
+
+@pytest.mark.parametrize("root", [".", "not/there"])
+def test_where_nothing_was_saved_there_is_nothing_to_resume(tmp_path: Path, root: str) -> None:
+    assert commit_marker.latest(tmp_path / root, unheard) is None
+
+
+def test_other_things_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    for name in ("step-latest", "step-000000001.bak", "notes"):
+        (tmp_path / name).mkdir()
+    newest = whole(tmp_path, 2)
+    assert commit_marker.latest(tmp_path, unheard) == newest
+    commit_marker.prune(tmp_path, 1)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_begin_clears_what_an_interrupted_run_left(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    commit_marker.begin(folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_the_seal_lists_every_file_with_its_size_and_checksum(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    assert json.loads((folder / commit_marker.SEAL).read_text()) == {
+        "files": {"part/0": 10, "weights": 100},
+        "crc32": {"part/0": zlib.crc32(bytes(10)), "weights": zlib.crc32(bytes(100))},
+    }
+
+
+def test_the_checksum_of_a_large_file_is_that_of_all_its_bytes(tmp_path: Path) -> None:
+    content = bytes(range(256)) * (commit_marker.CHUNK // 100)
+    (tmp_path / "large").write_bytes(content)
+    assert commit_marker.checksum(tmp_path / "large") == zlib.crc32(content)
+
+
+def test_what_the_writer_has_summed_up_is_not_read_again(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    commit_marker.seal(folder, {"weights": 5, "elsewhere": 6})
+    assert json.loads((folder / commit_marker.SEAL).read_text())["crc32"] == {
+        "part/0": zlib.crc32(bytes(10)),
+        "weights": 5,
+    }
+
+
+def test_content_that_changed_at_the_same_size_is_found_by_who_reads_it_all_and_by_nobody_else(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    assert commit_marker.damage(folder) == ""
+    damage(folder / "weights")
+    assert commit_marker.damage(folder) == DAMAGED
+    assert commit_marker.fault(folder) == ""
+
+
+def test_each_of_several_readers_reads_a_share_and_together_they_read_all(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    damage(folder / "weights")
+    assert [commit_marker.damage(folder, reader, 3) for reader in range(3)] == ["", DAMAGED, ""]
+
+
+def test_a_file_that_cannot_be_read_is_damage(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    (folder / "part/0").unlink()
+    assert "it cannot be read ([Errno 2] No such file" in commit_marker.damage(folder)
+
+
+def test_a_damaged_newest_folder_is_named_and_the_one_before_is_taken(tmp_path: Path) -> None:
+    wanted, newest = whole(tmp_path, 1), whole(tmp_path, 2)
+    damage(newest / "weights")
+    warnings: list[str] = []
+    assert commit_marker.latest(tmp_path, warnings.append) == wanted
+    assert warnings == [f"skipped {newest}: {DAMAGED}"]
+
+
+def test_a_folder_that_was_found_damaged_takes_nobody_s_place_and_is_not_read_again(tmp_path: Path) -> None:
+    folders = [whole(tmp_path, number) for number in (1, 2, 3)]
+    damage(folders[2] / "weights")
+    commit_marker.latest(tmp_path, lambda _: None)
+    commit_marker.prune(tmp_path, 1)
+    assert sorted(tmp_path.iterdir()) == folders[1:]
+    assert commit_marker.fault(folders[2]) == DAMAGED
+
+
+def test_a_seal_from_before_there_were_checksums_vouches_for_sizes(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    commit_marker.write_json(folder / commit_marker.SEAL, {"files": {"part/0": 10, "weights": 100}})
+    assert commit_marker.latest(tmp_path, unheard) == folder
+    (folder / "weights").write_bytes(bytes(99))
+    assert commit_marker.fault(folder) == "weights is missing or was cut short"
+
+
+def test_prune_keeps_the_newest_whole_folders(tmp_path: Path) -> None:
+    folders = [whole(tmp_path, number) for number in (5, 20, 100, 1000)]
+    commit_marker.prune(tmp_path, 2)
+    assert sorted(tmp_path.iterdir()) == folders[2:]
+
+
+def test_a_broken_folder_never_takes_the_place_of_a_whole_one(tmp_path: Path) -> None:
+    kept = [whole(tmp_path, 1), whole(tmp_path, 2)]
+    broken = whole(tmp_path, 3)
+    (broken / "weights").unlink()
+    commit_marker.prune(tmp_path, 2)
+    assert sorted(tmp_path.iterdir()) == [*kept, broken]
+
+
+def test_prune_removes_broken_folders_that_are_older(tmp_path: Path) -> None:
+    commit_marker.begin(commit_marker.numbered(tmp_path, 1))
+    kept = [whole(tmp_path, 2), whole(tmp_path, 3)]
+    commit_marker.prune(tmp_path, 2)
+    assert sorted(tmp_path.iterdir()) == kept
+
+
+def test_prune_keeps_the_one_that_is_marked_until_another_one_is(tmp_path: Path) -> None:
+    folders = [whole(tmp_path, number) for number in (1, 2, 3, 4)]
+    commit_marker.mark(folders[0], {"accuracy": 0.9})
+    commit_marker.prune(tmp_path, 1)
+    assert sorted(tmp_path.glob("step-*")) == [folders[0], folders[3]]
+    assert commit_marker.marked(tmp_path) == folders[0]
+    commit_marker.mark(folders[3], {"accuracy": 0.95})
+    commit_marker.prune(tmp_path, 1)
+    assert sorted(tmp_path.glob("step-*")) == folders[3:]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"step": "two"}', '{"metrics": {}}'])
+def test_a_mark_that_says_nothing_marks_nothing(tmp_path: Path, text: str) -> None:
+    folders = [whole(tmp_path, 1), whole(tmp_path, 2)]
+    (tmp_path / commit_marker.BEST).write_text(text)
+    assert commit_marker.marked(tmp_path) is None
+    commit_marker.prune(tmp_path, 1)
+    assert sorted(tmp_path.glob("step-*")) == folders[1:]
+
+
+def test_with_fewer_whole_folders_than_to_keep_nothing_goes(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    commit_marker.prune(tmp_path, 2)
+    assert list(tmp_path.iterdir()) == [folder]

@@ -1,0 +1,5 @@
+"""What runs on the laptop: from a job file to a job, here or on Vertex AI."""
+
+from vertex_launch import lazy_import
+
+lazy_import.prepare("google.cloud.aiplatform_v1")

@@ -1,0 +1,76 @@
+"""From job files to what `vertex-launch check` says of them."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from vertex_launch import rules, spec
+from vertex_launch.catalog import Catalog
+from vertex_launch.rules import Finding, Project, explain, region_and_output
+from vertex_launch.settings import Settings
+from vertex_launch.spec import Job, JobError, TuningJob
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A job file, and what was found in it; no job where it cannot be read as one."""
+
+    path: Path
+    job: Job | TuningJob | None
+    findings: tuple[Finding, ...]
+
+    def passes(self, strict: bool) -> bool:
+        """Whether nothing is wrong with it; if strict, nor anything doubtful."""
+        return not any(strict or finding.severity == "error" for finding in self.findings)
+
+
+def examine(path: Path, settings: Settings, project: Project) -> Examined:
+    """Read a job file and hold it against the rules."""
+    try:
+        job = spec.load(path)
+    except JobError as error:
+        return Examined(path, None, tuple(rules.form_findings(error)))
+    return Examined(path, job, tuple(rules.findings(job, settings, project)))
+
+
+def examine_all(paths: Iterable[Path], settings: Settings, project: Project) -> list[Examined]:
+    """The same for several, each of which is also held against those before it."""
+    examined: list[Examined] = []
+    outputs: dict[str, str] = {}
+    for path in dict.fromkeys(paths):
+        one = examine(path, settings, replace(project, outputs=dict(outputs)))
+        examined.append(one)
+        if one.job and (folder := region_and_output.output(spec.trial(one.job))):
+            outputs.setdefault(folder, str(path))
+    return examined
+
+
+def as_json(examined: Iterable[Examined], catalog: Catalog) -> str:
+    """Every finding with all that its rule says, as one document."""
+    return json.dumps([_entry(one.path, finding, catalog) for one in examined for finding in one.findings], indent=2)
+
+
+def notice(catalog: Catalog, today: date) -> str:
+    """A sentence if the facts behind the rules are old, else nothing."""
+    if not catalog.is_old(today):
+        return ""
+    cure = "look at their sources, or update the project from its template"
+    return f"vertex_launch/machines.yaml: the facts are of {catalog.compiled}; {cure}"
+
+
+def _entry(path: Path, finding: Finding, catalog: Catalog) -> dict[str, Any]:
+    return {
+        "file": str(path),
+        "line": finding.line or None,
+        "place": finding.place,
+        "code": finding.code,
+        "severity": finding.severity,
+        "certainty": finding.rule.certainty,
+        "fault": finding.fault,
+        "cure": finding.cure,
+        "consequence": finding.rule.consequence,
+        "source": explain.sources(finding.rule, catalog),
+    }

@@ -1,0 +1,1 @@
+"""The commands: each reads flags and settings, calls the rest, and prints."""

@@ -1,0 +1,165 @@
+"""The JSON Schema of job files, with which an editor completes keys, explains them and underlines mistakes.
+
+It comes from the same descriptors as proto_validation.py and says the same, as far as JSON Schema can; only enums are
+stricter, as an editor offers what is allowed: by name, and never unspecified. `vertex-launch schema` prints it.
+Source: JSON Schema, draft 7, which yaml-language-server 1.25, the one in VS Code, reads in full; 2026.
+"""
+
+import inspect
+import json
+import re
+from functools import reduce
+from typing import Any
+
+from google.cloud.aiplatform_v1 import types
+from google.protobuf.descriptor import (  # type: ignore[import-untyped, unused-ignore]
+    Descriptor,
+    FieldDescriptor,
+)
+
+from vertex_launch.proto_validation import (
+    ANY,
+    DURATION,
+    FREE,
+    NUMBER,
+    SECONDS,
+    TIMESTAMP,
+    WELL_KNOWN,
+    WHOLE_NUMBER,
+    is_map,
+)
+from vertex_launch.spec import TUNING_KEYS
+
+Schema = dict[str, Any]
+
+PACKAGE = "google.cloud.aiplatform.v1."
+RFC_3339 = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[-+][0-9]{2}:[0-9]{2})"
+FREE_TYPES = {"": {}, "a mapping": {"type": "object"}, "a list": {"type": "array"}}
+
+# One attribute in a message's docstring, `name (type):`, and its first paragraph, which is indented further.
+ATTRIBUTE = re.compile(r"^ {4}(\w+) \(.+\):\n((?: {8}.+\n?)+)", re.MULTILINE)
+MARKUP = (
+    (re.compile(r"`([^`<]+?)\s*<[^>]*>`__?"), r"\1"),  # `text <address>`__
+    (re.compile(r"\[([^\]]+)\]\[[^\]]*\]"), r"\1"),  # [name][full name]
+    (re.compile(r"``(.+?)``"), r"`\1`"),
+)
+
+
+def job_schema() -> Schema:
+    """Of both kinds of file: who uses a key of a tuning job means one."""
+    custom, tuning = (kind.pb(kind()).DESCRIPTOR for kind in (types.CustomJobSpec, types.HyperparameterTuningJob))
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "if": {"anyOf": [{"required": [key]} for key in sorted(TUNING_KEYS)]},
+        "then": _reference(_name(tuning)),
+        "else": _reference(_name(custom)),
+        "definitions": _scalars() | {_name(message): _message(message) for message in _messages(custom, tuning)},
+    }
+
+
+def text() -> str:
+    """The schema as jobs/schema.json holds it."""
+    return json.dumps(job_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _messages(*roots: Descriptor) -> list[Descriptor]:
+    """The roots and every message of the API that they hold, each once."""
+    found = list(roots)
+    for message in found:  # grows meanwhile
+        for field in message.fields:
+            inner = _item(field).message_type
+            if inner and inner not in found and not inner.full_name.startswith(WELL_KNOWN):
+                found.append(inner)
+    return found
+
+
+def _message(message: Descriptor) -> Schema:
+    explained = _descriptions(message)
+    properties = {
+        field.json_name: _field(field) | ({"description": explained[field.name]} if field.name in explained else {})
+        for field in message.fields
+    }
+    schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    exclusions = {
+        field.json_name: {"properties": {other.json_name: False for other in oneof.fields[index + 1 :]}}
+        for oneof in message.oneofs
+        for index, field in enumerate(oneof.fields[:-1])
+    }
+    return schema | ({"dependencies": exclusions} if exclusions else {})
+
+
+def _field(field: FieldDescriptor) -> Schema:
+    value = _value(_item(field))
+    if is_map(field):
+        return {"type": "object", "additionalProperties": value}
+    return {"type": "array", "items": value} if field.is_repeated else value
+
+
+def _item(field: FieldDescriptor) -> FieldDescriptor:
+    """The field, or of a map what each key stands for."""
+    return field.message_type.fields_by_name["value"] if is_map(field) else field
+
+
+def _value(field: FieldDescriptor) -> Schema:
+    message = field.message_type
+    name = message.full_name if message else ""
+    if name == ANY:
+        return {"not": {}}
+    if name in FREE:
+        return FREE_TYPES[FREE[name]]
+    if name in (DURATION, TIMESTAMP):
+        return _reference(name)
+    if name.startswith(WELL_KNOWN):  # a wrapper, such as google.protobuf.BoolValue
+        return _value(message.fields_by_name["value"])
+    if message:
+        return _reference(_name(message))
+    if field.enum_type:
+        return {"enum": [value.name for value in field.enum_type.values if value.number]}  # 0 is UNSPECIFIED
+    plain = {FieldDescriptor.CPPTYPE_BOOL: "boolean", FieldDescriptor.CPPTYPE_STRING: "string"}
+    numbers = {FieldDescriptor.CPPTYPE_DOUBLE: "number", FieldDescriptor.CPPTYPE_INT64: "int64"}
+    kind = plain.get(field.cpp_type)
+    return {"type": kind} if kind else _reference(numbers.get(field.cpp_type, "int32"))
+
+
+def _scalars() -> Schema:
+    """Values that are written as text, too: the API itself quotes its 64-bit numbers."""
+    return {
+        **{f"int{bits}": _whole_number(bits) for bits in (32, 64)},
+        "number": {"type": ["number", "string"], "pattern": f"^({NUMBER.pattern})$"},
+        DURATION: _text(SECONDS.pattern, 'Must be seconds that end in s, such as "3600s".'),
+        TIMESTAMP: _text(RFC_3339, 'Must be a time, such as "2026-11-20T15:30:00Z".'),
+    }
+
+
+def _whole_number(bits: int) -> Schema:
+    largest = 2 ** (bits - 1) - 1
+    pattern = f"^({WHOLE_NUMBER.pattern})$"
+    return {"type": ["integer", "string"], "pattern": pattern, "minimum": -largest, "maximum": largest}
+
+
+def _text(pattern: str, otherwise: str) -> Schema:
+    """Text of this form; what editors say otherwise is an extension that validators leave alone."""
+    return {"type": "string", "pattern": f"^({pattern})$", "patternErrorMessage": otherwise}
+
+
+def _descriptions(message: Descriptor) -> dict[str, str]:
+    """The first paragraph on each field, by its name, for those of Google's docstrings that have one."""
+    if not message.full_name.startswith(PACKAGE):
+        return {}
+    documented = reduce(getattr, _name(message).split("."), types)
+    attributes = inspect.cleandoc(documented.__doc__ or "").partition("\nAttributes:\n")[2]
+    return {name.rstrip("_"): _plain(paragraph) for name, paragraph in ATTRIBUTE.findall(attributes)}
+
+
+def _plain(paragraph: str) -> str:
+    """One line, without the marks of reStructuredText."""
+    line = " ".join(paragraph.split())
+    return reduce(lambda text, mark: mark[0].sub(mark[1], text), MARKUP, line)
+
+
+def _name(message: Descriptor) -> str:
+    return str(message.full_name).removeprefix(PACKAGE)
+
+
+def _reference(name: str) -> Schema:
+    return {"$ref": f"#/definitions/{name}"}

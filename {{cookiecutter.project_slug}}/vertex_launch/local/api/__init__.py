@@ -1,0 +1,1 @@
+"""The service's door: routes, errors, filters and the store of resources."""

@@ -1,0 +1,276 @@
+"""The list calls' parameters: `filter`, `orderBy`, `pageSize` and `pageToken`.
+
+The filter language is AIP-160's, as far as Vertex AI and Cloud Logging document it: comparisons, `:` with `*`,
+AND, OR (which binds tighter), NOT, parentheses, and a blank for AND. Source: google.aip.dev/160, 2026.
+"""
+
+import base64
+import binascii
+import functools
+import operator
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from vertex_launch.local.api.errors import ApiError
+
+Resource = Mapping[str, Any]
+Predicate = Callable[[Resource], bool]
+
+PAGE_SIZE = 100
+LARGEST_PAGE = 1000
+DEPTH = 50  # parentheses and NOTs within each other
+LONGEST_FILTER = 20_000  # characters; source: Cloud Logging documentation, "Quotas and limits", 2026
+MOST_ORDERS = 10  # fields to order by, each of which sorts everything once more
+
+TOKEN = re.compile(
+    r"""\s*(?:(?P<symbol>[()]|>=|<=|!=|[=<>:])"""
+    r"""|(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s()=<>:!"']+))"""
+)
+COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def page(resources: Sequence[Resource], known: Container[str], /, **asked: str) -> tuple[list[Resource], str]:
+    """One page of what a list call names, and the token of the next one, "" after the last.
+
+    Args:
+        known: the fields, in camelCase, that one may filter and order by.
+        asked: the call's parameters: filter, orderBy, pageSize, pageToken; others do not matter.
+
+    Raises:
+        ApiError: INVALID_ARGUMENT, for a parameter that cannot be read.
+    """
+    matches = predicate(asked.get("filter", ""), known)
+    ordered = _ordered([one for one in resources if matches(one)], asked.get("orderBy", ""), known)
+    size, token = asked.get("pageSize", ""), asked.get("pageToken", "")
+    begin = _after(ordered, token)
+    end = begin + _size(size)
+    return ordered[begin:end], _token(ordered[end - 1]) if end < len(ordered) else ""
+
+
+def predicate(expression: str, known: Container[str]) -> Predicate:
+    """A filter as a function of a resource; an empty one takes all.
+
+    Raises:
+        ApiError: INVALID_ARGUMENT, if it cannot be read.
+    """
+    if not expression.strip():
+        return lambda resource: True
+    if len(expression) > LONGEST_FILTER:
+        raise _fault("filter", f"has {len(expression)} characters; shorten it to {LONGEST_FILTER}")
+    parser = _Parser(expression, known)
+    parsed = parser.sequence()
+    if parser.peek():
+        raise _fault("filter", f'"{expression}" does not end at "{parser.peek()}"; remove it or what is wrong before')
+    return parsed
+
+
+class _Parser:
+    """A recursive descent over the tokens, one method a level of binding."""
+
+    def __init__(self, expression: str, known: Container[str]) -> None:
+        self._expression = expression
+        self._known = known
+        self._tokens = [*_tokens(expression)]
+        self._position = 0
+        self._depth = 0
+
+    def peek(self) -> str:
+        return self._tokens[self._position] if self._position < len(self._tokens) else ""
+
+    def sequence(self) -> Predicate:
+        terms = [self._alternatives()]
+        while self.peek() not in ("", ")"):
+            if self.peek() == "AND":
+                self._next()
+            terms.append(self._alternatives())
+        return lambda resource: all(term(resource) for term in terms)
+
+    def _alternatives(self) -> Predicate:
+        terms = [self._term()]
+        while self.peek() == "OR":
+            self._next()
+            terms.append(self._term())
+        return lambda resource: any(term(resource) for term in terms)
+
+    def _term(self) -> Predicate:
+        self._depth += 1
+        if self._depth > DEPTH:
+            raise _fault("filter", f"is nested deeper than {DEPTH} levels; simplify it")
+        try:
+            if self.peek() == "NOT":
+                self._next()
+                negated = self._term()
+                return lambda resource: not negated(resource)
+            if self.peek() == "(":
+                self._next()
+                inner = self.sequence()
+                self._expect(")")
+                return inner
+            return self._comparison()
+        finally:
+            self._depth -= 1
+
+    def _comparison(self) -> Predicate:
+        field = _known(_unquoted(self._next("a field")), self._known, "filter")
+        symbol = self.peek()
+        if symbol != ":" and symbol not in COMPARISONS:
+            raise _fault("filter", f'after "{field}" must come a comparison; write such as {field}="value"')
+        self._next()
+        value = _unquoted(self._next("a value"))
+        if symbol == ":":
+            return lambda resource: _has(_value(resource, field), value)
+        return lambda resource: _compares(_value(resource, field), symbol, value)
+
+    def _next(self, wanted: str = "more") -> str:
+        token = self.peek()
+        if not token or (wanted != "more" and token in ("(", ")", ":", *COMPARISONS)):
+            raise _fault("filter", f'"{self._expression}" lacks {wanted}; write such as display_name="name"')
+        self._position += 1
+        return token
+
+    def _expect(self, token: str) -> None:
+        if self.peek() != token:
+            raise _fault("filter", f'"{self._expression}" lacks a "{token}"; add it')
+        self._position += 1
+
+
+def _tokens(expression: str) -> Iterator[str]:
+    position, text = 0, expression.rstrip()
+    while position < len(text):
+        match = TOKEN.match(text, position)
+        if match is None:
+            raise _fault("filter", f"cannot be read from character {position + 1}; quote what stands there")
+        position = match.end()
+        yield match["symbol"] or match["text"]
+
+
+def _unquoted(token: str) -> str:
+    return re.sub(r"\\(.)", r"\1", token[1:-1]) if token[0] in "\"'" else token
+
+
+def _value(resource: Any, field: str) -> Any:
+    """The value of `labels.team` or `create_time`; None if there is none."""
+    for part in field.split("."):
+        if not isinstance(resource, Mapping):
+            return None
+        resource = resource.get(part, resource.get(camel(part)))
+    return resource
+
+
+def camel(field: str) -> str:
+    """create_time -> createTime."""
+    return re.sub("_([a-z])", lambda match: match[1].upper(), field)
+
+
+def _compares(actual: Any, symbol: str, wanted: str) -> bool:
+    if actual is None:
+        return symbol == "!="
+    if symbol in ("=", "!=") and "*" in wanted:
+        return _like(actual, wanted) == (symbol == "=")
+    left, right = _moment(str(actual)), _moment(wanted)
+    if left and right:
+        return COMPARISONS[symbol](left, right)
+    try:
+        return COMPARISONS[symbol](float(actual), float(wanted))
+    except (TypeError, ValueError, OverflowError):  # a printed number may be too large for a float
+        return COMPARISONS[symbol](str(actual).lower() if isinstance(actual, bool) else str(actual), wanted)
+
+
+def _has(actual: Any, wanted: str) -> bool:
+    """The `:` operator: a key of a map, a member of a list, or a text with * for anything."""
+    if isinstance(actual, Mapping):
+        return wanted in actual or wanted == "*"
+    if isinstance(actual, list):
+        return any(_like(one, wanted) for one in actual)
+    return actual is not None and _like(actual, wanted)
+
+
+def _like(actual: Any, pattern: str) -> bool:
+    """Whether a text is as the pattern, in which * is anything; each part is looked for once, so it is fast."""
+    text = str(actual)
+    first, *parts = pattern.split("*")
+    if not parts:
+        return text == first
+    last = parts.pop()
+    if not text.startswith(first) or len(text) < len(first) + len(last) or not text.endswith(last):
+        return False
+    position, end = len(first), len(text) - len(last)
+    for part in parts:
+        found = text.find(part, position, end)
+        if found < 0:
+            return False
+        position = found + len(part)
+    return True
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _ordered(resources: list[Resource], order: str, known: Container[str]) -> list[Resource]:
+    clauses = [clause.split() for clause in order.split(",", MOST_ORDERS) if clause.strip()]
+    if len(clauses) > MOST_ORDERS:
+        raise _fault("orderBy", f"has more than {MOST_ORDERS} fields; leave some out")
+    for clause in reversed(clauses):
+        if clause[1:] not in ([], ["asc"], ["desc"]):
+            raise _fault("orderBy", f'"{" ".join(clause)}" is no order; write such as create_time desc')
+        key = functools.partial(_key, field=_known(clause[0], known, "orderBy"))
+        resources = sorted(resources, key=key, reverse=clause[1:] == ["desc"])
+    return resources
+
+
+def _known(field: str, known: Container[str], parameter: str) -> str:
+    """The field in camelCase, if one may ask for it."""
+    first, dot, rest = field.partition(".")
+    if camel(first) not in known:
+        raise _fault(parameter, f'"{field}" is no field of this resource; write such as display_name')
+    return f"{camel(first)}{dot}{rest}"
+
+
+def _key(resource: Resource, field: str) -> tuple[int, float, str]:
+    """Sorts numbers as numbers and everything else as text; what is absent comes first."""
+    value = _value(resource, field)
+    if isinstance(value, int | float):
+        return (1, value, "")
+    return (0, 0, "") if value is None else (2, 0, str(value))
+
+
+def _size(text: str) -> int:
+    if not re.fullmatch("[0-9]{0,9}", text):
+        raise _fault("pageSize", f'"{text}" is no count; write a number from 1 to {LARGEST_PAGE}')
+    return min(int(text or 0) or PAGE_SIZE, LARGEST_PAGE)
+
+
+def _token(last: Resource) -> str:
+    return base64.urlsafe_b64encode(str(last.get("name") or last.get("insertId")).encode()).decode()
+
+
+def _after(resources: Sequence[Resource], token: str) -> int:
+    """Where the page begins: behind the resource that the token names, so that new ones shift nothing."""
+    if not token:
+        return 0
+    try:
+        last = base64.urlsafe_b64decode(token).decode()
+    except (ValueError, binascii.Error):
+        last = ""
+    for index, resource in enumerate(resources):
+        if last and last == (resource.get("name") or resource.get("insertId")):
+            return index + 1
+    raise _fault("pageToken", "belongs to no page of this list any more; begin again without it")
+
+
+def _fault(field: str, fault: str) -> ApiError:
+    return ApiError("INVALID_ARGUMENT", f"{field}: {fault}", [(field, fault)])

@@ -1,0 +1,94 @@
+"""What the replicas of a job printed, with times: one file a job, and Cloud Logging's view of it."""
+
+import contextlib
+import io
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vertex_launch import jsons
+from vertex_launch.local.api import filters
+from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.api.store import Resource, now
+from vertex_launch.local.running.lines import payload
+from vertex_launch.state_dir import StateDir, private, private_file
+
+# What one may filter and order by. Source: Cloud Logging API v2, LogEntry.
+FIELDS = frozenset(("insertId", "jsonPayload", "labels", "logName", "resource", "severity", "textPayload", "timestamp"))
+SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
+
+
+class Journal:
+    """The lines of one job in the order of their arrival; thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        private(path.parent)
+        self._file = io.FileIO(path, "ab", opener=private_file)
+        self._lock = threading.Lock()
+
+    def write(self, replica: str, line: str, severity: str = "INFO") -> None:
+        """Add a line; `severity` is what it has if it does not say one itself."""
+        with self._lock:
+            if not self._file.closed:
+                entry = {"timestamp": now(), "replica": replica, "line": line, "severity": severity}
+                self._file.write(f"{json.dumps(entry)}\n".encode())
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
+
+def lines(path: Path, start: int = 0) -> Iterator[dict[str, str]]:
+    """The lines from number `start` on: timestamp, replica, line, severity; what was not wholly written is left out."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, text in enumerate(file):
+                if number >= start and text.endswith("\n"):
+                    with contextlib.suppress(ValueError):  # the disk was full
+                        yield jsons.loads(text)
+    except FileNotFoundError:
+        return
+
+
+def entries(job: Resource, path: Path) -> Iterator[Resource]:
+    """A job's lines as LogEntry resources. Source: Cloud Logging API v2; what gcloud reads of them."""
+    project, job_id = job["name"].split("/")[1], job["name"].rpartition("/")[2]
+    for number, line in enumerate(lines(path)):
+        content = payload(line["line"])
+        severity = str(content.pop("severity", line.get("severity", "INFO"))).upper()
+        yield {
+            "insertId": f"{job_id}-{number:09}",
+            "logName": f"projects/{project}/logs/{line['replica']}",
+            "timestamp": line["timestamp"],
+            "receiveTimestamp": line["timestamp"],
+            "severity": severity if severity in SEVERITIES else "DEFAULT",
+            "resource": {
+                "type": "ml_job",
+                "labels": {"job_id": job_id, "project_id": project, "task_name": line["replica"]},
+            },
+            "jsonPayload": content,
+        }
+
+
+def list_entries(jobs: Sequence[Resource], state_dir: StateDir, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Cloud Logging's entries.list over the logs of these jobs.
+
+    Raises:
+        ApiError: INVALID_ARGUMENT, for a parameter that cannot be read.
+    """
+    projects = asked.get("resourceNames")
+    if not (projects and isinstance(projects, list)):
+        raise ApiError("INVALID_ARGUMENT", "resourceNames: is no list of names; name a project, as projects/PROJECT")
+    expression = str(asked.get("filter", ""))
+    found: list[Resource] = []
+    for job in jobs:
+        project, job_id = job["name"].split("/")[1], job["name"].rpartition("/")[2]
+        # Nearly every filter names one job; the others' files then need not be read.
+        if f"projects/{project}" in projects and (job_id in expression or "job_id" not in expression):
+            found += entries(job, state_dir.journal(job_id))
+    found.sort(key=lambda entry: entry["timestamp"])
+    parameters = {key: str(asked[key]) for key in ("filter", "orderBy", "pageSize", "pageToken") if asked.get(key)}
+    page, token = filters.page(found, FIELDS, **parameters)
+    return {"entries": page} | ({"nextPageToken": token} if token else {})

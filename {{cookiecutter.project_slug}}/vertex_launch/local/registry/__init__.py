@@ -1,0 +1,1 @@
+"""Resources that are kept: data sets, models and experiments."""

@@ -1,0 +1,136 @@
+"""Runs a job in the local Vertex and shows it: the same job file, the same environment, this machine."""
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+from vertex_launch.local.running import engine, packages
+from vertex_launch.local.running.ended import Ended
+from vertex_launch.local.running.lines import payload
+from vertex_launch.local.running.namespaces import isolation
+from vertex_launch.local.running.placement import place
+from vertex_launch.local.running.process import Show
+from vertex_launch.local.running.restart_policy import Outcome, Policy
+from vertex_launch.replicas import Replica
+from vertex_launch.settings import Settings
+from vertex_launch.spec import Job
+from vertex_launch.state_dir import OUTPUT, OutputError, StateDir, output_folder
+
+COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
+SEVERITY_STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
+
+
+def empty_output(job: Job, state_dir: StateDir) -> None:
+    """Forget what earlier runs of this job left in its output folder."""
+    folder = output_folder(job, state_dir)
+    if folder and folder.parent == state_dir.buckets:
+        raise OutputError(f"{job.path}: {OUTPUT}: is a whole bucket, which --fresh never empties; add a folder to it")
+    if folder and folder.exists():
+        shutil.rmtree(folder)
+
+
+def say_what_is_there(job: Job, state_dir: StateDir, console: Console) -> None:
+    """A run continues what an earlier one has left, which a person may not expect."""
+    folder = output_folder(job, state_dir)
+    if folder and folder.exists() and any(folder.iterdir()):
+        console.print(f"an earlier run is in {shown(folder)}; this one continues it, --fresh starts over", style="dim")
+
+
+def run(
+    job: Job,
+    state_dir: StateDir,
+    environ: Mapping[str, str],
+    console: Console,
+    settings: Settings,
+    policy: Policy,
+    fresh: bool,
+    whole: int,
+) -> Outcome:
+    """Run the job to its end; every line of every replica is shown and kept in a log file.
+
+    Args:
+        policy: what starts again, and how often.
+        fresh: whether to forget what earlier runs left in the job's output folder.
+        whole: replicas, without reducers, in the job's file, of which this may be a part.
+    """
+    folder = output_folder(job, state_dir)
+    job_id = str(time.time_ns() // 1_000_000)
+    everyone = place(job, job_id, state_dir, environ, settings)
+    introduce(job.name, everyone, whole, console)
+    started = [replica for replica in everyone if not replica.reduces]
+    started = packages.prepared(job, started, state_dir.logs(job_id), state_dir.buckets, environ)
+    if fresh:  # only here: a job that cannot run must not forget anything
+        empty_output(job, state_dir)
+    began = time.monotonic()
+    outcome = engine.run(
+        started, state_dir.logs(job_id), shower(everyone, console), policy, isolation(state_dir.buckets)
+    )
+    conclude(outcome, time.monotonic() - began, folder, state_dir.logs(job_id), console)
+    return outcome
+
+
+def introduce(name: str, everyone: Sequence[Replica], whole: int, console: Console) -> None:
+    reducers = [replica.name for replica in everyone if replica.reduces]
+    count = len(everyone) - len(reducers)
+    part = f" of {whole}" if count < whole else ""
+    console.print(f"[bold]{escape(name)}[/]: {count}{part} {'replica' if whole == 1 else 'replicas'} on this machine")
+    if reducers:
+        listed = reducers[0] if len(reducers) == 1 else f"{reducers[0]} to {reducers[-1]}"
+        console.print(
+            f"not started: {listed}, reducers; CLUSTER_SPEC lists them, but no gradient passes through them here",
+            style="dim",
+        )
+
+
+def shower(everyone: Sequence[Replica], console: Console) -> Show:
+    """Prints a line behind the coloured name of its replica; of a JSON line, what Cloud Logging shows.
+
+    Only what calls itself an error is shown as one: libraries say much on stderr that is none.
+    """
+    width = max(len(replica.name) for replica in everyone) + 2
+    colours = {replica.name: COLOURS[i % len(COLOURS)] for i, replica in enumerate(everyone)}
+
+    def show(replica: Replica, line: str, severity: str) -> None:
+        message, style = parse_line(line.replace(f"{Path.cwd()}/", ""))
+        prefix = Text(f"[{replica.name}]".ljust(width), style=colours[replica.name])
+        console.print(prefix, Text(message, style=style), soft_wrap=True)
+
+    return show
+
+
+def parse_line(line: str) -> tuple[str, str]:
+    """The text and the style of one printed line."""
+    entry = payload(line)
+    if isinstance(entry.get("message"), str):
+        return entry["message"], SEVERITY_STYLES.get(str(entry.get("severity")), "")
+    return line, ""
+
+
+def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, console: Console) -> None:
+    """What happened, first cause first, and where everything is."""
+    for ended in outcome.failures[:1]:
+        console.print(f"[bold red]Job failed: {ended}[/]")
+        show_last_lines(ended, console)
+    for other in outcome.others:
+        console.print(f"[dim]{other}[/]")
+    if outcome.succeeded:
+        console.print(f"[bold green]Job succeeded[/] in {seconds:.0f} s")
+        if output:
+            console.print(f"output: {shown(output)}", soft_wrap=True)
+    console.print(f"logs:   {shown(logs)}", soft_wrap=True)
+
+
+def show_last_lines(ended: Ended, console: Console) -> None:
+    for line in ended.traceback or ended.last_lines:
+        message, style = parse_line(line)
+        console.print(Text(f"    {message}", style=style), soft_wrap=True)
+
+
+def shown(path: Path) -> Path:
+    """Relative to where the user stands, if it lies below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

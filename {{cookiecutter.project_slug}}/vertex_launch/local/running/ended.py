@@ -1,0 +1,95 @@
+"""How replicas end, what their last words say of it, and which of several ends is the cause of the others."""
+
+import re
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from vertex_launch.local.running.lines import ERROR_CHARACTERS, LAST_LINES, message
+from vertex_launch.replicas import Replica
+
+# What our trainer ends with when it lost a peer, and others may: "try again later". Source: sysexits.h, EX_TEMPFAIL.
+PEER_LOST = 75
+
+# The system or the memory ended it. No peer's loss does that; SIGABRT, say, is what NCCL's watchdog ends with.
+HARD_SIGNALS = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
+
+TRACEBACK = "Traceback (most recent call last)"
+
+# How gloo, NCCL, gRPC and sockets say that somebody else is gone.
+LOST = re.compile(
+    r"connection (was )?(likely )?(aborted|closed|refused|reset)|socket closed|broken pipe"
+    r"|remote process|tim(ed|ing) out|unavailable",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one replica ended by itself; a code above 128 is a signal's number plus 128."""
+
+    replica: Replica
+    code: int
+    last_lines: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()  # what it printed of severity ERROR or above, as stderr is, last
+    time: float = 0  # time.monotonic's
+
+    @property
+    def signal_name(self) -> str:
+        """The name of the signal that ended it, or "" if none did; 255, say, is no signal."""
+        return signal.Signals(self.code - 128).name if self.code - 128 in set(signal.Signals) else ""
+
+    @property
+    def hard(self) -> bool:
+        """Whether it was ended from outside, by what no peer's loss brings about."""
+        return self.signal_name in HARD_SIGNALS
+
+    @property
+    def traceback(self) -> tuple[str, ...]:
+        """Its last traceback, with what it said behind that; often longer than the last lines."""
+        starts = [number for number, line in enumerate(self.errors) if TRACEBACK in line]
+        return self.errors[starts[-1] :] if starts else ()
+
+    @property
+    def _said(self) -> tuple[str, ...]:
+        return self.traceback or self.errors[-LAST_LINES:]
+
+    @property
+    def lost_a_peer(self) -> bool:
+        """Whether it says itself that it ended because of somebody else; a guess, good for an order and no more."""
+        said = [line for line in self._said if not line[:1].isspace()]
+        return self.code == PEER_LOST or bool(LOST.search("\n".join(said)))
+
+    @property
+    def verdict(self) -> str:
+        """What the service says of it, with its last words.
+
+        Source: Vertex AI, "Understand the custom training service", mid 2026; the traceback behind it as in
+        github.com/GoogleCloudPlatform/vertex-ai-samples, issue 1504.
+        """
+        head, words = f"The replica {self}.", tuple(map(message, self.last_lines))
+        if self.code:
+            status = f"{self.code}({self.signal_name})" if self.signal_name else self.code
+            reason = f"exited with a non-zero status of {status}. Termination reason: Error. "
+            head, words = f"The replica {self.replica.name} {reason}", self._said or words
+        return "\n".join((head, *words))[: len(head) + ERROR_CHARACTERS]
+
+    def __str__(self) -> str:
+        if self.signal_name:
+            return f"{self.replica.name} was ended by {self.signal_name} (exit code {self.code})"
+        if not self.code:
+            return f"{self.replica.name} exited with 0 while others went on"
+        return f"{self.replica.name} exited with code {self.code}"
+
+
+def likely_cause_first(ends: Iterable[Ended]) -> tuple[Ended, ...]:
+    """Who was killed; who failed by itself; who left the others with 0; who lost a peer; within each by time."""
+    return tuple(sorted(ends, key=lambda ended: (_rank(ended), ended.time)))
+
+
+def _rank(ended: Ended) -> int:
+    if ended.hard:
+        return 0
+    if ended.lost_a_peer:
+        return 3
+    return 1 if ended.code else 2

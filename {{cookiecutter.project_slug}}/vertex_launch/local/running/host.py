@@ -1,0 +1,135 @@
+"""What this machine provides in place of the cloud: addresses, buckets, GPUs and the image's environment."""
+
+import contextlib
+import functools
+import itertools
+import os
+import random
+import site
+import socket
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from vertex_launch.state_dir import StateDir, private
+
+# All of the shell that reaches a replica unasked: what programs and libraries need to be found, to speak a language, to
+# go out to the network and to use this machine's GPUs and compiler.
+INHERITED = frozenset(
+    (
+        *("PATH", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "LANGUAGE", "TZ"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GLOO_SOCKET_IFNAME", "CC", "CXX"),
+        *("STORAGE_EMULATOR_HOST", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"),  # storage clients reach the local buckets
+    )
+)
+LOCALE = "LC_"
+
+LOOPBACK = "127.0.0.1"
+LOWEST_PORT = 10_000
+DEFAULT_EPHEMERAL_PORT = 32_768
+PORTS_TRIED = 10_000
+
+
+def free_addresses(count: int) -> list[str]:
+    """Distinct loopback addresses, host:port, at which nobody listens just now.
+
+    None is given twice before some thousand others: the replicas of a job that has just started do not listen yet.
+    """
+    found: list[str] = []
+    for port in itertools.islice(_ports(), PORTS_TRIED):
+        if len(found) == count:
+            return found
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind((LOOPBACK, port))
+            found.append(f"{LOOPBACK}:{port}")
+    raise OSError(f"this machine has no {count} free ports from {LOWEST_PORT} on; end what uses them")
+
+
+@functools.cache
+def _ports() -> Iterator[int]:
+    """What replicas may listen at, in a random order, again and again.
+
+    Not the ports that the system gives to outgoing connections: a replica that restarts needs its own again.
+    """
+    return itertools.cycle(random.sample(range(LOWEST_PORT, first_ephemeral_port()), k=PORTS_TRIED))
+
+
+def first_ephemeral_port() -> int:
+    """Where the ports of outgoing connections begin. Source: ip(7), ip_local_port_range."""
+    first = DEFAULT_EPHEMERAL_PORT
+    with contextlib.suppress(OSError):  # only Linux has it
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    return max(first, LOWEST_PORT + PORTS_TRIED)  # some systems begin so low that nothing is left below
+
+
+def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: str) -> dict[str, str]:
+    """What stands for the image's environment: little of the shell, this Python first, and a home folder of the job's.
+
+    In the person's own home folder lie the credentials that Google's clients, git and others find by themselves.
+    """
+    kept = {name: value for name, value in environ.items() if name in INHERITED or name.startswith(LOCALE)}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', os.defpath)}"
+    return {
+        **kept,
+        "PATH": path,
+        "HOME": str(private(state_dir.of_replicas(job_id))),
+        "XDG_CACHE_HOME": str(private(state_dir.caches)),
+        "GCS_MOUNT": str(state_dir.buckets),
+        "PYTHONUNBUFFERED": "1",
+        **_user_packages(state_dir.of_replicas(job_id) / ".local"),
+    }
+
+
+def passed(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> dict[str, str]:
+    """What [env] and --pass-env give to replicas: a value, or the shell's own, if it has one."""
+    shell = {name: environ[name] for name, value in named.items() if value is True and name in environ}
+    return {name: value for name, value in named.items() if isinstance(value, str)} | shell
+
+
+def not_set(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> list[str]:
+    """A sentence for each variable that is to be passed and that the shell does not have."""
+    missing = [name for name, value in named.items() if value is True and name not in environ]
+    return [f"{name} is to be passed to replicas, and this shell does not have it; export it first" for name in missing]
+
+
+def _user_packages(base: Path) -> dict[str, str]:
+    """Where `pip install --user` installs for this home folder; what it has installed for the launcher is seen, too."""
+    if not site.ENABLE_USER_SITE:  # as in a virtual environment
+        return {}
+    folder = private(
+        Path(sysconfig.get_path("purelib", sysconfig.get_preferred_scheme("user"), {"userbase": str(base)}))
+    )
+    line = f"import site; site.addsitedir({site.getusersitepackages()!a})\n"
+    (folder / "launcher.pth").write_text(line, encoding="ascii")
+    return {"PYTHONUSERBASE": str(base)}
+
+
+def shares(gpus: Sequence[str], count: int) -> list[dict[str, str]]:
+    """Environment of each of `count` replicas: an equal share of the cores, and of the GPUs if all get one."""
+    threads = str(max((os.cpu_count() or 1) // count, 1))
+    each = len(gpus) // count
+    return [
+        {"OMP_NUM_THREADS": threads, "CUDA_VISIBLE_DEVICES": ",".join(gpus[i * each : (i + 1) * each])}
+        for i in range(count)
+    ]
+
+
+def visible_gpus(environ: Mapping[str, str]) -> list[str]:
+    """Indices of the NVIDIA GPUs that this shell may use."""
+    if "CUDA_VISIBLE_DEVICES" in environ:
+        return [gpu for gpu in environ["CUDA_VISIBLE_DEVICES"].split(",") if gpu]
+    return _installed_gpus()
+
+
+@functools.cache
+def _installed_gpus() -> list[str]:
+    """Asked once: nvidia-smi takes up to a second, and the service places a job in milliseconds."""
+    try:
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [str(i) for i, line in enumerate(listing.stdout.splitlines()) if line.startswith("GPU ")]

@@ -1,0 +1,175 @@
+"""One replica: runs a command in a world of its own, passes orders on to it, and leaves nothing of it behind.
+
+    python init_shim.py none|root|user BUCKETS|- COMMAND [ARGUMENT ...]
+
+With `root` or `user` (for whom Linux permits it without being root) the command is process 1 of a PID namespace, as
+in a container: SIGTERM means nothing to it unless it handles it, and with it ends everything that it has started.
+If the folder of buckets is named, it is /gcs there.
+
+Standard input brings the orders, a letter each. When it ends, so does the launcher, however that happened; then, as
+after the command's own end, all that the command has started is killed, on Linux also what was detached.
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+# Linux: prctl(2), unshare(2), mount(2)
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 1 << 17, 1 << 28, 1 << 29
+MS_BIND, MS_REC, MS_UNBINDABLE, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 17, 1 << 18
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main(world: str, buckets: str, command: list[str]) -> int:
+    """The command's exit code; a signal's number plus 128 if one ended it, as containers report it."""
+    with contextlib.suppress(AttributeError):  # only Linux has it; orphans among our descendants become our children
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if world != "none":
+        _separate(as_user=world == "user")
+    try:
+        # In a session of its own, as in a container: `kill 0` in a shell script must not reach us.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_setting(world, buckets)
+        )
+    except OSError as error:
+        print(f"{command[0]}: cannot be started: {error.strerror}", file=sys.stderr, flush=True)
+        return 127
+    code = _attend(process)
+    _end_what_is_left(process.pid)
+    return 128 - code if code < 0 else code
+
+
+def _attend(process: "subprocess.Popen[bytes]") -> int:
+    """Orders from the launcher until the command has ended. Without a thread: `_separate` permits none."""
+    ended, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while (code := process.poll()) is None:
+        readable, _, _ = select.select([0, ended], [], [])
+        if 0 in readable:
+            order = os.read(0, 1)
+            if not order:  # the launcher is gone
+                process.kill()
+                return process.wait()
+            _obey(order, process.pid)
+        if ended in readable:
+            os.read(ended, 1)
+    return code
+
+
+def _separate(as_user: bool) -> None:
+    """What we start from now on is in a PID namespace of its own."""
+    user, group = os.getuid(), os.getgid()
+    _check(libc.unshare(CLONE_NEWPID | (CLONE_NEWUSER if as_user else 0)), "unshare")
+    if as_user:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+
+
+def _setting(world: str, buckets: str) -> Callable[[], None]:
+    """What the new process does before it becomes the command."""
+
+    def set_up() -> None:
+        with contextlib.suppress(AttributeError):  # as above; it ends even if somebody kills us
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if world == "none":
+            return
+        _check(libc.unshare(CLONE_NEWNS), "unshare")
+        _mount("none", "/", None, MS_REC | MS_PRIVATE)
+        if buckets != "-":
+            _mount_gcs(Path(buckets))
+        _mount("proc", "/proc", "proc")
+
+    return set_up
+
+
+def _mount_gcs(buckets: Path) -> None:
+    """A new root: a folder in memory with everything that / has, and with the buckets as /gcs."""
+    here = os.getcwd()
+    root = buckets.with_name("root")  # an empty folder beside them: a mount needs a place
+    _mount("tmpfs", root, "tmpfs")
+    _mount("none", root, None, MS_UNBINDABLE)  # or it would be bound into itself, being below / too
+    for entry in os.scandir("/"):
+        place = root / entry.name
+        if entry.name == "gcs":
+            continue
+        if entry.is_symlink():
+            place.symlink_to(os.readlink(entry.path))
+        elif entry.is_dir():
+            place.mkdir()
+            _mount(entry.path, place, None, MS_BIND | MS_REC)
+        elif entry.is_file():
+            place.touch()
+            _mount(entry.path, place, None, MS_BIND)
+    (root / "gcs").mkdir()
+    _mount(str(buckets), root / "gcs", None, MS_BIND | MS_REC)
+    os.chroot(root)
+    os.chdir(here)
+
+
+def _mount(source: str, target: str | Path, kind: str | None, flags: int = 0) -> None:
+    words = (source.encode(), os.fsencode(target), kind.encode() if kind else None)
+    _check(libc.mount(*words, ctypes.c_ulong(flags), None), f"mount {target}")
+
+
+def _check(result: int, call: str) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}")
+
+
+def _obey(order: bytes, command: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        if order == b"T":  # to the command alone: whether it passes it on is its own affair
+            os.kill(command, signal.SIGTERM)
+        elif order == b"K":
+            os.kill(command, signal.SIGKILL)
+        else:
+            _signal_all({b"S": signal.SIGSTOP, b"C": signal.SIGCONT}[order])
+
+
+def _signal_all(number: int) -> None:
+    """To everything below us; what a process starts before its turn comes is found in a second round."""
+    for _ in range(2):
+        for process in _descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
+
+
+def _end_what_is_left(command: int) -> None:
+    """Kill the command's session, and our children; what they leave behind becomes our child and is next."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(command, signal.SIGKILL)
+    while children := _children(os.getpid()):
+        for child in children:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+
+
+def _descendants(process: int) -> Iterator[int]:
+    for child in _children(process):
+        yield child
+        yield from _descendants(child)
+
+
+def _children(process: int) -> list[int]:
+    found: list[int] = []
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            found += map(int, path.read_text().split())
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2], sys.argv[3:]))

@@ -1,0 +1,152 @@
+"""One started replica: its shim, its log, and the threads that follow it."""
+
+import contextlib
+import io
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from vertex_launch.errors import FaultError
+from vertex_launch.local.running.ended import Ended
+from vertex_launch.local.running.lines import Splitter, Tail
+from vertex_launch.local.running.namespaces import Isolation
+from vertex_launch.replicas import Replica
+from vertex_launch.state_dir import private_file
+
+LIFELINE_SECONDS = 3
+READ_SECONDS = 10  # for what a replica printed last: a slow terminal has some thousand lines to go
+CHUNK = 2**16  # bytes of a stream that are read at once
+
+# The severity that Cloud Logging gives to plain lines. Source: Vertex AI, as users of `stream-logs` see it
+# (github.com/GoogleCloudPlatform/vertex-ai-samples, issue 242).
+STDOUT, STDERR = "INFO", "ERROR"
+
+Show = Callable[[Replica, str, str], None]  # a line, and the severity that it has if it does not say one itself
+
+
+class StartError(FaultError):
+    """The system takes neither such a command nor such an environment."""
+
+
+def open_log(logs: Path, replica: Replica) -> io.RawIOBase:
+    """The replica's log file, to be continued."""
+    return io.FileIO(logs / f"{replica.name}.log", "ab", opener=private_file)
+
+
+def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show, severity: str = STDOUT) -> None:
+    """Log a line and show it.
+
+    A full disk, or a reader who has left, as in `| head`, must not leave the replica with a full pipe.
+    """
+    with contextlib.suppress(OSError):
+        log.write(f"{line}\n".encode())
+    with contextlib.suppress(Exception, SystemExit):
+        show(replica, line, severity)
+
+
+class Process:
+    """A started replica; `ended` is called once, from another thread.
+
+    Raises:
+        StartError: its arguments or its environment are no system's.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        logs: Path,
+        show: Show,
+        isolation: Isolation,
+        ended: "Callable[[Process, Ended], None]",
+    ) -> None:
+        self._replica = replica
+        self._show = show
+        self._log = open_log(logs, replica)
+        self._tail = Tail()
+        try:
+            self._process = subprocess.Popen(
+                isolation.command(replica.command),
+                env=dict(replica.env),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                bufsize=0,
+            )
+        except (OSError, ValueError) as error:  # a NUL, or more than 128 KiB in one argument
+            self._log.close()
+            reason = error.strerror if isinstance(error, OSError) else error
+            cure = "write long values to a file in a bucket; there may be no NUL, and no = in a variable's name"
+            raise StartError(f"{replica.name}: this system cannot start it: {reason}; {cure}") from None
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self._waiter = threading.Thread(target=self._wait, args=(ended,), daemon=True)
+        self._waiter.start()
+
+    def terminate(self) -> None:
+        """SIGTERM to the command itself, as a container's process 1 gets it."""
+        self._order(b"T")
+
+    def kill(self) -> None:
+        """SIGKILL to the command; what it has started ends with it."""
+        self._order(b"K")
+
+    def freeze(self) -> None:
+        """Stop everything in the replica."""
+        self._order(b"S")
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._order(b"C")
+
+    def wait(self, seconds: float) -> None:
+        """Until it has ended, but no longer than this."""
+        self._waiter.join(timeout=seconds)
+
+    def let_go(self) -> None:
+        """Close the lifeline: the shim ends everything, by and by."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def close(self) -> None:
+        """End what is left: by the lifeline, which reaches more, and at once if that takes too long."""
+        self.let_go()
+        self._waiter.join(timeout=LIFELINE_SECONDS)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._waiter.join()
+
+    def _order(self, letter: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):  # it has just ended, or is closed
+            self._process.stdin.write(letter)
+
+    def _read(self) -> None:
+        """Log and show every line of both streams, in the order in which they arrive."""
+        stdout, stderr = self._process.stdout, self._process.stderr
+        assert stdout is not None
+        assert stderr is not None
+        # Not the default selector: that takes a file descriptor for each replica.
+        with self._log, stdout, stderr, selectors.PollSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ, (Splitter(), STDOUT))
+            selector.register(stderr, selectors.EVENT_READ, (Splitter(), STDERR))
+            while selector.get_map():
+                for key, _ in selector.select():
+                    data = os.read(key.fd, CHUNK)
+                    splitter, severity = key.data
+                    for line in splitter.feed(data):
+                        self._tail.add(line, severity)
+                        tell(self._replica, line, self._log, self._show, severity)
+                    if not data:
+                        selector.unregister(key.fileobj)
+
+    def _wait(self, ended: "Callable[[Process, Ended], None]") -> None:
+        code, now = self._process.wait(), time.monotonic()
+        self._reader.join(timeout=READ_SECONDS)
+        tail = self._tail
+        ended(self, Ended(self._replica, 128 - code if code < 0 else code, tail.lines, tail.errors, now))

@@ -1,0 +1,103 @@
+"""Starts the local Vertex and says how clients reach it."""
+
+import socket
+from collections.abc import Mapping
+
+import uvicorn
+from rich.console import Console
+
+from vertex_launch.local.api.store import Store, StoreError
+from vertex_launch.local.api.vertex_api import Vertex, create_app
+from vertex_launch.local.jobs.custom_jobs import Jobs, Options
+from vertex_launch.local.jobs.pipelines import Pipelines
+from vertex_launch.local.jobs.tuning import Tunings
+from vertex_launch.local.registry.datasets import Datasets
+from vertex_launch.local.registry.models import Models
+from vertex_launch.local.running.namespaces import isolation
+from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.local.views.terminal import View
+from vertex_launch.settings import Settings
+from vertex_launch.state_dir import StateDir
+
+LEAVE_SECONDS = 2  # for requests under way when the service is to end; a client may never finish its own
+ADDRESS = "127.0.0.1"  # never another: whoever reaches the service runs programs on this machine
+
+
+def serve(
+    state_dir: StateDir, settings: Settings, options: Options, port: int, environ: Mapping[str, str], console: Console
+) -> None:
+    """Serve until Ctrl-C or SIGTERM; then stop every job.
+
+    Raises:
+        StoreError: the state folder or the port cannot be had.
+    """
+    listener = _listener(port)
+    endpoint = f"http://{ADDRESS}:{listener.getsockname()[1]}"
+    vertex = build(state_dir, settings, options, endpoint, environ)
+    console.print(introduction(endpoint, state_dir, settings, options), markup=False, highlight=False)
+    if not isolation(state_dir.buckets).buckets:
+        console.print(
+            "This system permits no mounts: jobs find the buckets not at /gcs but at $GCS_MOUNT", style="yellow"
+        )
+    for path in vertex.store.unreadable:
+        console.print(f"left out {path}: it is no resource; remove it", style="yellow", markup=False)
+    config = uvicorn.Config(
+        create_app(vertex),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=LEAVE_SECONDS,
+    )
+    try:
+        with signals_as_exceptions(), View(vertex.store, vertex.jobs, console):
+            uvicorn.Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        console.print("stopping: every job and its processes")
+        vertex.close()
+
+
+def build(
+    state_dir: StateDir, settings: Settings, options: Options, endpoint: str, environ: Mapping[str, str]
+) -> Vertex:
+    """Everything behind the face, in the state that the folder holds; the endpoint is empty if there is no face."""
+    store = Store(state_dir.folder, endpoint)
+    (state_dir.buckets / settings.bucket).mkdir(parents=True, exist_ok=True)
+    # So that what a job does with google-cloud-storage or gcsfs ends up in the same folders.
+    reached = {"STORAGE_EMULATOR_HOST": endpoint, "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"} if endpoint else {}
+    jobs = Jobs(store, state_dir, settings, {**environ, **reached}, options)
+    datasets, models = Datasets(store, state_dir.buckets), Models(store, state_dir.buckets)
+    pipelines = Pipelines(store, jobs, datasets, models, state_dir.buckets)
+    return Vertex(store, state_dir, jobs, Tunings(store, state_dir, jobs), pipelines, datasets, models)
+
+
+def introduction(endpoint: str, state_dir: StateDir, settings: Settings, options: Options) -> str:
+    """What a person pastes to use the service."""
+    bucket = f"gs://{settings.bucket}"
+    return f"""\
+Local Vertex at {endpoint}: {options.capacity} replicas at once, state in {state_dir.folder}; Ctrl-C ends it
+
+gcloud, in another terminal:
+  export CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM={endpoint}/
+  export CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING={endpoint}/
+  export CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE={endpoint}/storage/v1/
+  export CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true CLOUDSDK_CORE_PROJECT={settings.project}
+
+Python, with `export STORAGE_EMULATOR_HOST={endpoint}`:
+  from google.auth.credentials import AnonymousCredentials; from google.cloud import aiplatform
+  aiplatform.init(project="{settings.project}", location="{settings.region}", staging_bucket="{bucket}",
+      api_endpoint="{endpoint}", api_transport="rest", credentials=AnonymousCredentials())
+"""
+
+
+def _listener(port: int) -> socket.socket:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((ADDRESS, port))
+        listener.listen(128)  # who reads the address and comes at once has to wait a moment, no more
+    except OSError as error:
+        listener.close()
+        raise StoreError(f"port {port}: cannot be used ({error.strerror}); choose another with --port") from None
+    return listener

@@ -1,0 +1,231 @@
+"""Cloud Storage's buckets and objects as plain folders and files.
+
+Nothing is kept beside the files: what a replica writes is an object at once, and what a client uploads is a file.
+An object therefore has what a file has: content types follow from names, and custom metadata are dropped.
+"""
+
+import contextlib
+import io
+import itertools
+import os
+import re
+import secrets
+import shutil
+import stat
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from vertex_launch.addresses import BUCKET, name_fault
+from vertex_launch.local.storage import listing
+from vertex_launch.local.storage.listing import Page
+from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, StorageError, check, checksums, object_of
+
+# Reading a checkpoint of many GB for its checksums would make every listing slow. Above this size an object has
+# them only if it was uploaded through the service; every client does without.
+LARGEST_HASHED = 64 * 2**20  # bytes
+SETTLED = 100  # ms; a file younger than this may change again without a new time, so its checksums are not kept
+LONGEST_SESSION = 7 * 86400  # seconds in which an upload may be resumed
+MANY = 100_000  # checksums in memory
+
+
+class Buckets:
+    """All buckets below a folder. Whatever a name says, nothing outside of the folder is read or written."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self._root = root.resolve()
+        self._parts = self._root / ".uploads"  # no bucket: its name begins with a dot
+        self._changing = threading.Lock()  # a precondition and the change that it guards are one step
+        self._known: dict[Object, Checksums] = {}
+        self._forget_abandoned_uploads()
+
+    def names(self) -> list[str]:
+        """The buckets."""
+        with os.scandir(self._root) as entries:
+            return sorted(e.name for e in entries if BUCKET.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
+
+    def create(self, bucket: str) -> None:
+        """Raises StorageError if the name is none or taken."""
+        if not BUCKET.fullmatch(bucket) or len(bucket) < 3:
+            raise StorageError(400, f"Invalid bucket name: {bucket}; use 3 or more of a-z, 0-9, -, _ and .")
+        try:
+            (self._root / bucket).mkdir()
+        except FileExistsError:
+            raise StorageError(409, f"The bucket {bucket} exists already, and you own it.") from None
+
+    def remove(self, bucket: str) -> None:
+        """Raises StorageError if there is none or it is not empty."""
+        try:
+            self.folder(bucket).rmdir()
+        except OSError:
+            raise StorageError(409, f"The bucket {bucket} is not empty; delete what is in it first.") from None
+
+    def folder(self, bucket: str) -> Path:
+        """Where a bucket's objects lie; raises StorageError if there is none."""
+        folder = self._root / bucket
+        if not BUCKET.fullmatch(bucket) or folder.is_symlink() or not folder.is_dir():
+            raise StorageError(404, f"The bucket {bucket} does not exist; create it first.")
+        return folder
+
+    def get(self, bucket: str, name: str) -> Object:
+        """Raises StorageError if there is no such object."""
+        found = self._find(bucket, name)
+        if found is None:
+            raise StorageError(404, f"No such object: {bucket}/{name}")
+        return found
+
+    def open(self, bucket: str, name: str) -> tuple[Object, BinaryIO]:
+        """An object and its bytes; they stay its own if it is replaced while they are read."""
+        found = self.get(bucket, name)
+        if name.endswith("/"):
+            return found, io.BytesIO()
+        with _refusals(name):
+            file = open(self._path(bucket, name), "rb")  # noqa: SIM115 - the caller closes it
+        return object_of(bucket, name, os.fstat(file.fileno())), file
+
+    def checksums(self, item: Object) -> Checksums | None:
+        """Of an object as it was then; None for one that is large and was not uploaded, or is no more."""
+        if item in self._known or item.size > LARGEST_HASHED:
+            return self._known.get(item)
+        try:
+            now, file = self.open(item.bucket, item.name)
+        except StorageError:  # deleted meanwhile, or not ours to read
+            return None
+        with file:
+            sums = checksums(file, item.size)
+        if now != item:
+            return None
+        if time.time() * 1000 - item.generation // 10**6 > SETTLED:
+            self._remember(item, sums)
+        return sums
+
+    def page(self, bucket: str, asked: Mapping[str, str]) -> tuple[list[Object], Page]:
+        """What a list call names, by its parameters: the objects that still exist, and the page they are from."""
+        page = listing.page(self.folder(bucket), asked)
+        found = [self._find(bucket, name) for name in page.names]
+        return [one for one in found if one], page
+
+    def new_part(self) -> Path:
+        """A hidden, empty file for an object in the making."""
+        self._parts.mkdir(exist_ok=True)
+        part = self._parts / secrets.token_hex(16)
+        part.touch(exist_ok=False)
+        return part
+
+    def part(self, upload: str) -> Path:
+        """The file of an upload that goes on; raises StorageError if there is none."""
+        part = self._parts / upload
+        if not re.fullmatch("[0-9a-f]{32}", upload) or not part.is_file():
+            raise StorageError(404, "This upload does not exist or has ended; begin a new one.")
+        return part
+
+    def expect(self, bucket: str, name: str, conditions: Mapping[str, str]) -> None:
+        """Raises StorageError if the preconditions of a write do not hold or no file can have the name."""
+        check(conditions, self._find(bucket, name))
+
+    def keep(
+        self, part: Path, bucket: str, name: str, conditions: Mapping[str, str], sums: Checksums | None = None
+    ) -> Object:
+        """Make a finished part an object, at once and whole; raises StorageError if it cannot be one."""
+        with self._changing, _refusals(name):
+            self.expect(bucket, name, conditions)
+            self._place(part, self._path(bucket, name), name)
+            kept = self.get(bucket, name)
+        if sums:
+            self._remember(kept, sums)
+        return kept
+
+    def combine(self, files: Sequence[BinaryIO], bucket: str, name: str, conditions: Mapping[str, str]) -> Object:
+        """A new object of the bytes of these files, one after the other."""
+        part = self.new_part()
+        try:
+            with part.open("wb") as target:
+                for file in files:
+                    shutil.copyfileobj(file, target, BLOCK)
+            return self.keep(part, bucket, name, conditions)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def move(self, bucket: str, source: str, name: str, conditions: Mapping[str, str]) -> Object:
+        """Rename an object."""
+        with self._changing, _refusals(name):
+            check(conditions, self.get(bucket, source), "ifSource")
+            self.expect(bucket, name, conditions)
+            self._place(self._path(bucket, source), self._path(bucket, name), name)
+            self._prune(self._path(bucket, source), self.folder(bucket))
+            return self.get(bucket, name)
+
+    def delete(self, bucket: str, name: str, conditions: Mapping[str, str]) -> None:
+        """Remove an object, and the folders that it leaves empty: Cloud Storage has none."""
+        with self._changing, _refusals(name):
+            check(conditions, self.get(bucket, name))
+            path = self._path(bucket, name)
+            if name.endswith("/"):
+                path.rmdir()
+            else:
+                path.unlink()
+            self._prune(path, self.folder(bucket))
+
+    def _find(self, bucket: str, name: str) -> Object | None:
+        path = self._path(bucket, name)
+        try:
+            found = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if stat.S_ISDIR(found.st_mode) and name.endswith("/") and not any(path.iterdir()):
+            return object_of(bucket, name, found)
+        return object_of(bucket, name, found) if stat.S_ISREG(found.st_mode) and not name.endswith("/") else None
+
+    def _path(self, bucket: str, name: str) -> Path:
+        """Where an object lies or would lie; raises StorageError for a name that cannot be a file's."""
+        path = self.folder(bucket) / name
+        fault = name_fault(name)
+        if not fault and os.path.realpath(path) != str(path):
+            fault = "leads over a symbolic link; put the files themselves into the bucket"
+        if fault:
+            raise StorageError(400, f'The object name "{name}" {fault}.')
+        return path
+
+    def _place(self, part: Path, path: Path, name: str) -> None:
+        if name.endswith("/"):
+            if part.stat().st_size:
+                raise StorageError(400, f'The object "{name}" is a folder here and cannot have bytes; drop the slash.')
+            path.mkdir(parents=True, exist_ok=True)
+            part.unlink()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(part, path)
+
+    def _prune(self, path: Path, folder: Path) -> None:
+        with contextlib.suppress(OSError):  # the first that is not empty, or that another has removed
+            for parent in itertools.takewhile(lambda parent: parent != folder, path.parents):
+                parent.rmdir()
+
+    def _remember(self, item: Object, sums: Checksums) -> None:
+        if len(self._known) >= MANY:
+            self._known.clear()
+        self._known[item] = sums
+
+    def _forget_abandoned_uploads(self) -> None:
+        if self._parts.is_dir():
+            for part in self._parts.iterdir():
+                if part.stat().st_mtime < time.time() - LONGEST_SESSION:
+                    part.unlink()
+
+
+@contextlib.contextmanager
+def _refusals(name: str) -> Iterator[None]:
+    """What the file system refuses, as Cloud Storage would say it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise StorageError(404, f"No such object: {name}") from None
+    except (FileExistsError, NotADirectoryError, IsADirectoryError):
+        raise StorageError(
+            400, f'"{name}" would be a file and a folder at once here; rename it or delete what has its name.'
+        ) from None
+    except OSError as error:
+        raise StorageError(403, f'"{name}" cannot be used: {error.strerror}.') from None

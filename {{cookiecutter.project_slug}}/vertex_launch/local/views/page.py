@@ -1,0 +1,168 @@
+"""The web page of the local Vertex: its jobs, their merged logs and their curves, for reading only.
+
+Job names and log lines are anybody's text: the page shows them as text, and the browser runs nothing but the
+page's own script. Source: Content Security Policy Level 3, and Trusted Types, both W3C.
+"""
+
+import base64
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from vertex_launch import jsons
+from vertex_launch.local.api.store import Store
+from vertex_launch.local.jobs.custom_jobs import COLLECTION, Jobs
+from vertex_launch.local.running import lines as printed
+from vertex_launch.local.views import job_summary
+from vertex_launch.state_dir import StateDir
+
+PAGE = Path(__file__).with_name("page.html")
+LISTED = 1000  # jobs
+CHUNK = 2**22  # bytes of a log that one answer covers
+LINES = 2000  # of those, as many as the page shows
+LONGEST_LINE = 10_000  # characters
+CHIEF = "workerpool0-0"  # the only one whose metrics count
+
+HEADERS = {
+    "Cache-Control": "no-cache",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-_])")  # ECMA-48: colours and the like
+
+Points = dict[str, list[tuple[float, float]]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one replica said."""
+
+    time: str
+    replica: str
+    severity: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stretch of a job's log: its last lines and all of its metrics, (step, value) in the order they came."""
+
+    path: str  # of the whole log
+    lines: list[Line]
+    omitted: int  # lines before these
+    points: Points
+    next: int  # where the stretch behind this one begins, in bytes
+    more: bool  # whether that is there already
+
+
+def routes(store: Store, jobs: Jobs, state_dir: StateDir) -> list[Route]:
+    """The page and the two answers it is drawn from; none of them changes anything."""
+    page = PAGE.read_text(encoding="utf-8")
+    headers = HEADERS | {"Content-Security-Policy": policy(page)}
+
+    def show(request: Request) -> Response:
+        return HTMLResponse(page, headers=headers)
+
+    def all_jobs(request: Request) -> Response:
+        return _answer(request, {"jobs": job_summary.briefs(store, jobs, LISTED)})
+
+    def one_log(request: Request) -> Response:
+        id, start = request.path_params["id"], request.query_params.get("from", "0")
+        if id not in {job["name"].rpartition("/")[2] for job in store.all(COLLECTION)}:
+            return Response(f"there is no custom job {id}", 404, HEADERS, "text/plain")
+        if not re.fullmatch("[0-9]{1,15}", start):
+            return Response("from: is no position; take the last answer's next", 400, HEADERS, "text/plain")
+        return _answer(request, part(state_dir.journal(id), int(start)))
+
+    return [Route("/", show), Route("/page/jobs", all_jobs), Route("/page/jobs/{id}", one_log)]
+
+
+def policy(page: str) -> str:
+    """The Content-Security-Policy under which only this page's own style and script count."""
+    (style,) = re.findall("<style>(.*?)</style>", page, re.DOTALL)
+    (script,) = re.findall("<script>(.*?)</script>", page, re.DOTALL)
+    return (
+        f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)};"
+        " connect-src 'self'; img-src data:;"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    )
+
+
+def part(path: Path, start: int) -> Part:
+    """What a journal says from byte `start` on, as far as one answer goes."""
+    data = _read(path, start)
+    # A line that fills a whole stretch is passed over in pieces, none of which can be read.
+    end = data.rfind(b"\n") + 1 or (len(data) if len(data) == CHUNK else 0)
+    lines: list[Line] = []
+    points: Points = {}
+    for raw in data[:end].split(b"\n"):
+        try:
+            entry = jsons.loads(raw)
+        except ValueError:
+            continue
+        payload = printed.payload(entry["line"])
+        lines.append(_line(entry, payload))
+        if entry["replica"] == CHIEF:
+            _collect(payload, points)
+    return Part(str(path), lines[-LINES:], max(len(lines) - LINES, 0), points, start + end, len(data) == CHUNK)
+
+
+def _read(path: Path, start: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            return file.read(CHUNK)
+    except FileNotFoundError:  # the job has not said anything yet
+        return b""
+
+
+def _line(entry: dict[str, str], payload: dict[str, Any]) -> Line:
+    """A line as a terminal would show it, without its colours."""
+    message = payload.get("message")
+    text = ESCAPES.sub("", message if isinstance(message, str) else entry["line"])
+    shown = text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} ... ({len(text)} characters)"
+    return Line(entry["timestamp"], entry["replica"], str(payload.get("severity", "")).upper()[:9], shown)
+
+
+def _collect(payload: dict[str, Any], points: Points) -> None:
+    """Add the numbers of a report; what carries no step is none."""
+    step = _number(payload.get("step"))
+    if step is None:
+        return
+    for name, value in payload.items():
+        number = _number(value)
+        if name != "step" and number is not None:
+            points.setdefault(name, []).append((step, number))
+
+
+def _number(value: Any) -> float | None:
+    """A finite number; JSON's true is none, and Python's whole numbers may be too large to be one."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def _answer(request: Request, content: Any) -> Response:
+    """JSON, or 304 to a page that has it already."""
+    body = json.dumps(content, default=vars, separators=(",", ":")).encode()
+    tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    headers = HEADERS | {"ETag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, headers=headers, media_type="application/json")
+
+
+def _source(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

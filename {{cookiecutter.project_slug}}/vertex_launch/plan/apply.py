@@ -1,0 +1,60 @@
+"""Write what a plan found into its job file: two values change, every other byte stays."""
+
+from pathlib import Path
+
+from google.cloud.aiplatform_v1.types import CustomJobSpec
+from yaml import Node, ScalarNode
+
+from vertex_launch import spec, yaml_nodes
+from vertex_launch.errors import FaultError, read_text
+from vertex_launch.plan.reducers import Sizing
+from vertex_launch.spec import REDUCERS, Job
+
+POOL = f"workerPoolSpecs[{REDUCERS}]"
+
+
+class ApplyError(FaultError):
+    """The file has no place for the values."""
+
+
+def apply(job: Job, sizing: Sizing) -> None:
+    """Set count and machine type of the job's reducers.
+
+    Raises:
+        ApplyError: there are no reducers in the file, or these values are not theirs alone; nothing is written.
+    """
+    if not job.reducers:
+        cure = f"add one of {sizing.count} x {sizing.machine_type}, as in jobs/reduction-server.yaml"
+        raise ApplyError(f"{job.path}: {POOL}: there is no pool of reducers; {cure}")
+    text = read_text(job.path, ApplyError)
+    root = yaml_nodes.compose(text, str(job.path), ApplyError)
+    changes = {"replicaCount": str(sizing.count), "machineSpec.machineType": sizing.machine_type}
+    places = [(_scalar(root, f"{POOL}.{key}", job.path), value) for key, value in changes.items()]
+    for node, value in sorted(places, key=lambda place: -place[0].start_mark.index):  # from the end: marks stay true
+        text = text[: node.start_mark.index] + value + text[node.end_mark.index :]
+    if spec.parse(text, str(job.path)) != _changed(job.spec, sizing):
+        fault = "shares a value with another pool, through an anchor"
+        raise ApplyError(f"{job.path}: {POOL}: {fault}; write it out, and apply again")
+    _replace(job.path, text)
+
+
+def _scalar(root: Node, place: str, path: Path) -> ScalarNode:
+    node = yaml_nodes.at(root, place)
+    if isinstance(node, ScalarNode):
+        return node
+    raise ApplyError(f"{path}: {place}: is not in the file; write it, with any value, and apply again")
+
+
+def _changed(job: CustomJobSpec, sizing: Sizing) -> CustomJobSpec:
+    changed = CustomJobSpec(job)
+    pool = changed.worker_pool_specs[REDUCERS]
+    pool.replica_count = sizing.count
+    pool.machine_spec.machine_type = sizing.machine_type
+    return changed
+
+
+def _replace(path: Path, text: str) -> None:
+    """All or nothing, with the line ends that the text has."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(text, encoding="utf-8", newline="")
+    new.replace(path)

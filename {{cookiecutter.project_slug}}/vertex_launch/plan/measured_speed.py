@@ -1,0 +1,55 @@
+"""How fast a run trained, from the curves that the trainer wrote for TensorBoard."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from vertex_launch.errors import FaultError
+
+RATE = "train/samples_per_second_per_device"
+OUTPUT = Path("output")  # of a trainer without a launcher
+
+
+class RunError(FaultError):
+    """The folder holds no run, or one without speed."""
+
+
+def require_gpus(folder: Path, buckets: Path, gpus: Sequence[str]) -> None:
+    """Curves do not say what computed, but a folder where runs of this machine lie does.
+
+    Args:
+        buckets: where the local Vertex keeps the output of jobs.
+        gpus: those of this machine.
+
+    Raises:
+        RunError: the run was here, on CPUs.
+    """
+    here = folder.resolve()
+    if not gpus and (here.is_relative_to(buckets.resolve()) or here.is_relative_to(OUTPUT.resolve())):
+        cure = "copy the output of a run in the cloud from its bucket to another folder, or use --step-seconds"
+        raise RunError(f"{folder}: is a run of this machine, which has no GPU; {cure}")
+
+
+def samples_per_second_per_gpu(folder: Path) -> float:
+    """The median over a run of what one GPU trained per second.
+
+    Args:
+        folder: a run's output folder, or the folder `logs` in it, on this machine.
+
+    Raises:
+        RunError: there are no curves, or none of speed.
+    """
+    rates = [rate for path in sorted(folder.glob("**/events.out.tfevents.*")) for rate in _rates(path)]
+    if not rates:
+        cure = "name the output folder of a run, copied from its bucket"
+        raise RunError(f"{folder}: holds no curve {RATE}; {cure}")
+    return statistics.median(rates)
+
+
+def _rates(path: Path) -> list[float]:
+    # Only here: it brings most of TensorBoard along.
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    values = (value for event in LegacyEventFileLoader(str(path)).Load() for value in event.summary.value)
+    return [value.simple_value for value in values if value.tag == RATE and 0 < value.simple_value < math.inf]

@@ -1,0 +1,70 @@
+"""Whether a job fits on its GPUs: what one process keeps there, against the memory of the card.
+
+Parameters, gradients and the optimizer's moments are exact. Activations are an estimate of what the backward pass
+needs, and RESERVED stands for the CUDA context, NCCL's buffers and fragmentation.
+"""
+
+import math
+from dataclasses import dataclass
+
+from vertex_launch.catalog import Accelerator
+from vertex_launch.plan.workload import Workload
+
+RESERVED = 1.5e9  # bytes
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one GPU."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    card: float
+
+    @property
+    def total(self) -> float:
+        return self.parameters + self.gradients + self.optimizer + self.activations + RESERVED
+
+    @property
+    def fits(self) -> bool:
+        return self.total <= self.card
+
+
+def memory(workload: Workload, gpus: int, card: Accelerator) -> Memory:
+    """Of one of `gpus` that each hold the whole model and their share of the global batch."""
+    copies = workload.weight_copy_bytes if card.precision == workload.precision else 0
+    return Memory(
+        workload.parameter_bytes + copies,
+        workload.gradient_bytes,
+        workload.optimizer_bytes,
+        _samples(workload, gpus) * _of_a_sample(workload, card),
+        card.memory_gb * 1e9,
+    )
+
+
+def remedy(workload: Workload, gpus: int, card: Accelerator) -> str:
+    """What would make a job fit that does not: more micro-batches, the model sharded over the GPUs, or neither."""
+    found = memory(workload, gpus, card)
+    state = found.parameters + found.gradients + found.optimizer
+    fitting = math.floor((found.card - RESERVED - state) / _of_a_sample(workload, card))
+    if fitting >= 1:
+        micro_batches = math.ceil(math.ceil(workload.global_batch / gpus) / fitting)
+        return f"--micro-batches {micro_batches} would fit, with micro-batches of {fitting} samples or fewer"
+    shard = state / gpus
+    if shard + found.activations + RESERVED <= found.card:
+        what = f"parameters, gradients and optimizer sharded over all {gpus} GPUs would fit"
+        return f"{what}, {shard / 1e9:.1f} GB of them on each"
+    return "not even sharded over all its GPUs does it fit: use GPUs with more memory, or split the model into stages"
+
+
+def _of_a_sample(workload: Workload, card: Accelerator) -> float:
+    if card.precision == workload.precision:
+        return workload.activation_bytes_per_sample
+    return workload.activation_bytes_per_sample_float32
+
+
+def _samples(workload: Workload, gpus: int) -> int:
+    """Samples of one micro-batch on one GPU."""
+    return math.ceil(workload.global_batch / gpus / workload.micro_batches)

@@ -1,0 +1,153 @@
+"""The machines of a job: how many, how they are connected, what they cost, and which quota they need."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from google.cloud.aiplatform_v1.types import Scheduling
+
+from vertex_launch.catalog import Catalog, Price, least_certain
+from vertex_launch.plan.allreduce_cost import Machines
+from vertex_launch.settings import Settings
+from vertex_launch.spec import Job, Pool, TuningJob
+
+PREEMPTIBLE = (Scheduling.Strategy.SPOT, Scheduling.Strategy.FLEX_START)
+ROLES = ("chief", "workers", "servers", "evaluators")  # of pools, by position
+
+
+@dataclass(frozen=True)
+class Row:
+    """One pool that holds machines."""
+
+    pool: int
+    role: str
+    count: int
+    machine_type: str
+    accelerator: str  # "" without GPUs
+    gpus: int  # of one machine
+    gbps: float | None  # of one machine; None if not known
+    fabric_gbps: float | None  # of its GPUs' own network, where they have one
+    price: Price | None  # of one machine per hour; None if not known
+
+    @property
+    def usd(self) -> float | None:
+        """Of the pool, per hour."""
+        return self.count * self.price.usd if self.price else None
+
+
+@dataclass(frozen=True)
+class Trials:
+    """How often a search runs its job."""
+
+    count: int
+    at_once: int
+
+
+@dataclass(frozen=True)
+class Quota:
+    """One quota that a job uses up while it runs; `metric` is "" where its name is not known."""
+
+    metric: str
+    amount: int
+    what: str
+
+
+def rows(job: Job, catalog: Catalog) -> tuple[Row, ...]:
+    """One for each pool that holds machines."""
+    return tuple(_row(pool, catalog) for pool in job.pools)
+
+
+def training(all_rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Pools 0 and 1."""
+    return tuple(row for row in all_rows if row.role in ROLES[:2])
+
+
+def reducing(all_rows: Sequence[Row]) -> tuple[Row, ...]:
+    """The pool of reducers, if there is one."""
+    return tuple(row for row in all_rows if row.role == "reducers")
+
+
+def machines(all_rows: Sequence[Row]) -> Machines:
+    """The machines that train; a sum waits for the slowest network among them."""
+    train = training(all_rows)
+    count = sum(row.count for row in train)
+    return Machines(count, gpus(all_rows) / count, min(row.gbps or 0 for row in train))
+
+
+def gpus(all_rows: Sequence[Row]) -> int:
+    """GPUs that train; machines without count once, as each has one process."""
+    return sum(row.count * max(row.gpus, 1) for row in training(all_rows))
+
+
+def differ(all_rows: Sequence[Row]) -> bool:
+    """Whether machines that train are of more than one kind."""
+    return len({(row.machine_type, row.accelerator, row.gpus) for row in training(all_rows)}) > 1
+
+
+def total_gbps(some_rows: Sequence[Row]) -> float:
+    """What the machines send together."""
+    return sum(row.count * (row.gbps or 0) for row in some_rows)
+
+
+def trials(job: Job | TuningJob) -> Trials | None:
+    """None for a job that is no search."""
+    if not isinstance(job, TuningJob):
+        return None
+    most = job.spec.max_trial_count
+    return Trials(most, min(most, job.spec.parallel_trial_count))
+
+
+def price(some_rows: Sequence[Row], at_once: int = 1) -> Price | None:
+    """Of all machines of so many trials together, per hour; None if one of them has no known price."""
+    prices = [row.price for row in some_rows if row.price]
+    if len(prices) < len(some_rows) or not prices:
+        return None
+    usd = at_once * sum(row.usd or 0 for row in some_rows)
+    worst = least_certain(*(one.certainty for one in prices))
+    return Price(usd, worst, "; ".join(sorted({one.source for one in prices})))
+
+
+def quotas(job: Job, settings: Settings, at_once: int = 1) -> tuple[Quota, ...]:
+    """What the job, or so many trials that run it, needs of each quota, GPUs first.
+
+    Source: Vertex AI, "Quotas and limits"; a SPOT or FLEX_START job uses the preemptible metrics.
+    """
+    catalog = settings.catalog
+    preemptible = job.spec.scheduling.strategy in PREEMPTIBLE
+    needed: Counter[tuple[str, str]] = Counter()  # quota's last word and what it counts -> how much
+    for pool in job.pools:
+        gpu, machine = catalog.accelerators.get(pool.accelerator), catalog.machine(pool.machine_type)
+        if gpu:
+            needed[gpu.quota, f"{gpu.name} GPUs"] += at_once * pool.replica_count * pool.accelerator_count
+    for pool in job.pools:
+        machine = catalog.machine(pool.machine_type)
+        if machine:
+            what = f"vCPUs of {machine.family.upper()} machines" if machine.quota != "cpus" else "vCPUs of N1 and E2"
+            needed[machine.quota, what] += at_once * pool.replica_count * machine.vcpus
+    return tuple(
+        Quota(catalog.quota_metric(word, preemptible) if word else "", amount, what)
+        for (word, what), amount in needed.items()
+    )
+
+
+def quota_command(settings: Settings) -> str:
+    """The gcloud line that shows what the project has of these quotas, by region."""
+    return (
+        "gcloud alpha services quota list --service=aiplatform.googleapis.com"
+        f" --consumer=projects/{settings.project} --filter='metric:custom_model_training'"
+    )
+
+
+def _row(pool: Pool, catalog: Catalog) -> Row:
+    machine = catalog.machine(pool.machine_type)
+    return Row(
+        pool.index,
+        "reducers" if pool.reduces else ROLES[min(pool.index, len(ROLES) - 1)],
+        pool.replica_count,
+        pool.machine_type,
+        pool.accelerator,
+        pool.accelerator_count,
+        catalog.network_gbps(pool.machine_type, pool.accelerator, pool.accelerator_count),
+        machine.fabric_gbps if machine else None,
+        catalog.price(pool.machine_type, pool.accelerator, pool.accelerator_count),
+    )

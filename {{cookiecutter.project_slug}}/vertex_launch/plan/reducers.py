@@ -1,0 +1,126 @@
+"""Whether reduction servers pay for a job: how many, what they change in a step, what they cost, and a verdict.
+
+A step computes and sums its gradients. The sum of a layer begins while the backward pass still computes the layers
+before it, so a part of it is hidden: up to 2/3 of the time to compute, since the backward pass has twice the operations
+of the forward pass. Source: Zhang et al., "Poseidon", USENIX ATC 2017, wait-free backpropagation. The share is a bound,
+as the sum of the first layer has nothing to hide behind.
+"""
+
+from dataclasses import dataclass
+
+from vertex_launch.catalog import Catalog, Price, reducers_needed
+from vertex_launch.plan import allreduce_cost
+from vertex_launch.plan.allreduce_cost import Machines, Reducers
+
+COLLNET_GPUS = 8  # of one machine, at most. Source: NCCL 2.12 to 2.32, "CollNet currently only supports up to 8 GPUs"
+OWN_PLUGIN = ("a3", "a4")  # families that bring a network plug-in of their own, under the name of the reducers' one
+OVERLAP = 2 / 3  # the share of the time to compute during which sums are hidden
+
+
+@dataclass(frozen=True)
+class AllReduce:
+    """One way to sum the gradients."""
+
+    bytes: float  # that each machine sends per step
+    seconds: float  # that it takes alone
+
+
+@dataclass(frozen=True)
+class AllReduceOptions:
+    """The ways to sum the gradients of one job, with one set of reducers."""
+
+    ring: AllReduce  # through every GPU, as NCCL does it by default
+    hierarchical: AllReduce  # inside each machine first
+    reducers: AllReduce
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """A set of reducers: those that a job has, or those that it should have."""
+
+    machine_type: str
+    count: int
+    gbps: float  # of each
+    price: Price | None  # of each, per hour
+    break_even: float  # with fewer, the ring is faster
+
+
+def bypassed(machine_type: str, gpus: int) -> str:
+    """Why NCCL would pass reducers by on such a machine, without a word in its log; "" if it would not."""
+    if machine_type.startswith(OWN_PLUGIN):
+        return f"an {machine_type} brings a network plug-in of its own, and NCCL loads only one"
+    if gpus > COLLNET_GPUS:
+        return f"NCCL uses reducers on machines with at most {COLLNET_GPUS} GPUs, and an {machine_type} has {gpus}"
+    return ""
+
+
+def sizing(machine_type: str, count: int, machines: Machines, catalog: Catalog) -> Sizing:
+    """So many reducers of one type, for the machines that train."""
+    gbps = catalog.network_gbps(machine_type) or 1.0
+    break_even = allreduce_cost.break_even_reducers(machines, gbps, machines.members)
+    return Sizing(machine_type, count, gbps, catalog.price(machine_type), break_even)
+
+
+def advised(machines: Machines, total_gbps: float, catalog: Catalog) -> Sizing:
+    """The cheapest set of reducers that together send as much as the machines that train, by the documented rule.
+
+    Args:
+        total_gbps: what pools 0 and 1 send together.
+    """
+    counts = {name: reducers_needed(1, total_gbps, catalog.network_gbps(name) or 1.0) for name in catalog.reducer_types}
+    choices = [sizing(name, count, machines, catalog) for name, count in counts.items()]
+    return min(choices, key=lambda choice: choice.count * choice.price.usd if choice.price else float("inf"))
+
+
+def sums(size: float, machines: Machines, reducers: Reducers, fabric_gbps: float | None = None) -> AllReduceOptions:
+    """The ways to sum `size` bytes.
+
+    Args:
+        fabric_gbps: the speed of the GPUs' own network, where they have one: rings use it, reducers are not on it.
+    """
+    ring_gbps = fabric_gbps or machines.gbps
+    ring = allreduce_cost.flat_ring_bytes(size, machines)
+    hierarchical = allreduce_cost.hierarchical_ring_bytes(size, machines)
+    return AllReduceOptions(
+        AllReduce(ring, allreduce_cost.seconds(ring, ring_gbps)),
+        AllReduce(hierarchical, allreduce_cost.seconds(hierarchical, ring_gbps)),
+        AllReduce(
+            allreduce_cost.reducers_bytes(size, machines), allreduce_cost.reducers_seconds(size, machines, reducers)
+        ),
+    )
+
+
+def step_seconds(compute: float, communication: float) -> float:
+    """Seconds of a step: what is computed, and what of the sum cannot be hidden behind it."""
+    return compute + max(0.0, communication - OVERLAP * compute)
+
+
+def break_even_compute(ring: float, reduced: float, machines_usd: float, reducers_usd: float) -> float:
+    """Seconds of computing per step up to which reducers pay for themselves; 0 where they never do.
+
+    With w and r USD per hour for the machines that train and for the reducers, it is the t at which a step costs the
+    same both ways: w x step(t, ring) = (w + r) x step(t, reduced). Above it the sum is hidden, or too small a part.
+    Both sides are straight lines in t with one bend each, so the two cases are solved by hand.
+    """
+    if machines_usd * ring <= (machines_usd + reducers_usd) * reduced:
+        return 0.0
+    if not reducers_usd:
+        return ring / OVERLAP  # from there on the ring is hidden
+    shown = 1 - OVERLAP
+    both = (machines_usd * ring - (machines_usd + reducers_usd) * reduced) / (shown * reducers_usd)
+    if both * OVERLAP <= reduced:
+        return both
+    return machines_usd * ring / (machines_usd * OVERLAP + reducers_usd)
+
+
+def usd_per_saved_hour(
+    compute: float, both: AllReduceOptions, machines_usd: float, reducers_usd: float
+) -> float | None:
+    """What an hour of training costs that reducers save, in USD; negative where the job gets cheaper, too.
+
+    None if they save no time.
+    """
+    ring, reduced = step_seconds(compute, both.ring.seconds), step_seconds(compute, both.reducers.seconds)
+    if reduced >= ring:
+        return None
+    return ((machines_usd + reducers_usd) * reduced - machines_usd * ring) / (ring - reduced)

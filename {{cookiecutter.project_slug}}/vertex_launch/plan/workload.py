@@ -1,0 +1,128 @@
+"""What one step of a job computes, keeps and sums, as the trainer itself says it.
+
+`python -m trainer.task FLAGS --describe` builds the model without its weights. It has to import the framework, which
+takes a few seconds, so its answer is kept until the flags or a file of the trainer change.
+"""
+
+import hashlib
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from vertex_launch.errors import FaultError
+from vertex_launch.replicas import Commands, limit, replicas
+from vertex_launch.spec import Job
+from vertex_launch.state_dir import StateDir
+
+DESCRIBE = "--describe"
+PATIENCE = 120  # seconds
+FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)  # of a traceback
+INSTEAD = "plan with --gradient-bytes in place of it"
+
+
+class WorkloadError(FaultError):
+    """The trainer does not say what it needs."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Counts, and bytes on one GPU that holds the whole model; the words are those of trainer/resource_estimate.py."""
+
+    parameters: int
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    flops_per_sample: int  # forward and backward
+    precision: str  # on GPUs that have it; float32 on the others
+    weight_copy_bytes: int  # in that precision
+    activation_bytes_per_sample: int  # in that precision
+    activation_bytes_per_sample_float32: int
+    global_batch: int
+    micro_batches: int
+
+
+def of(job: Job, commands: Commands, environ: Mapping[str, str], state_dir: StateDir) -> Workload:
+    """Ask the trainer of a job, or remember what it said.
+
+    Args:
+        commands: what runs in an image for which the job names no command.
+        environ: this program's own.
+        state_dir: where what trainers said is kept, and the local stand-ins for buckets are.
+
+    Raises:
+        WorkloadError: the job starts something else, or the trainer cannot tell.
+    """
+    arguments = _arguments(job, commands)
+    kept = state_dir.folder / "described" / f"{_key(arguments)}.json"
+    if kept.exists():
+        return _read(job, kept.read_text(encoding="utf-8"))
+    text = _ask(job, arguments, {**environ, "GCS_MOUNT": str(state_dir.buckets)})
+    workload = _read(job, text)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(text, encoding="utf-8")
+    return workload
+
+
+def _arguments(job: Job, commands: Commands) -> tuple[str, ...]:
+    """How this Python starts the chief's trainer: -m, its module, its flags."""
+    words = replicas(limit(job, 1), "", lambda *_: "localhost:0", commands=commands)[0].command if job.chief else ()
+    start = words.index("-m") if "-m" in words else -1
+    if start < 0 or not Path(words[0]).name.startswith("python"):
+        fault = f'the chief runs "{" ".join(words)}", which is no Python module that can be asked'
+        raise WorkloadError(f"{job.path}: workerPoolSpecs[0]: {fault}; {INSTEAD}")
+    return words[start:]
+
+
+def _ask(job: Job, arguments: Sequence[str], environ: Mapping[str, str]) -> str:
+    asked = [sys.executable, *arguments, DESCRIBE]
+    try:
+        answer = subprocess.run(asked, capture_output=True, text=True, env=environ, timeout=PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        raise WorkloadError(f"{job.path}: the trainer said nothing in {PATIENCE} s; {INSTEAD}") from None
+    if answer.returncode:
+        said = _complaint(answer.stderr) or _last_line(answer.stdout) or _last_line(answer.stderr)
+        raise WorkloadError(f"{job.path}: the trainer cannot be described: {said}; mend that, or {INSTEAD}")
+    return _last_line(answer.stdout)
+
+
+def _read(job: Job, text: str) -> Workload:
+    try:
+        said = json.loads(text)
+        return Workload(**{field.name: said[field.name] for field in fields(Workload)})
+    except (ValueError, TypeError, KeyError):
+        raise WorkloadError(f"{job.path}: the trainer does not answer {DESCRIBE} with its sizes; {INSTEAD}") from None
+
+
+def _complaint(text: str) -> str:
+    """What a box of usage says first, or an exception with its place in this folder; "" if there is neither."""
+    boxed = itertools.takewhile(lambda line: line.strip("│─ "), (line for line in text.splitlines() if line[:1] == "│"))
+    usage = " ".join(line.strip("│ ") for line in boxed)
+    frames = [(Path(name), line) for name, line in FRAME.findall(text)]
+    if usage or not frames:
+        return usage
+    ours = [(path.relative_to(Path.cwd()), line) for path, line in frames if path.is_relative_to(Path.cwd())]
+    path, line = (ours or frames)[-1]
+    return f"{path}:{line}: {_last_line(text)}"
+
+
+def _last_line(text: str) -> str:
+    """The last line with words in it; the message alone, if it is a line for Cloud Logging."""
+    lines = [line.strip(" \t│") for line in text.splitlines() if any(map(str.isalnum, line))]
+    line = lines[-1] if lines else ""
+    try:
+        return str(json.loads(line)["message"])
+    except (ValueError, TypeError, KeyError):
+        return line
+
+
+def _key(arguments: Sequence[str]) -> str:
+    """A name for these flags together with every file of the trainer."""
+    digest = hashlib.sha256(repr(arguments).encode())
+    for path in sorted(Path("trainer").glob("**/*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

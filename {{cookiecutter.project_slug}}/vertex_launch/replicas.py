@@ -1,0 +1,227 @@
+"""Who runs: every replica of a job with its command and its exact environment.
+
+Source: Vertex AI documentation, "Distributed training" and "Code requirements", mid 2026; the node-level
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are what Google's notebooks for custom images read.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from google.cloud.aiplatform_v1.types import CustomJobSpec
+
+from vertex_launch.errors import FaultError
+from vertex_launch.expansion import expand, expanded
+from vertex_launch.spec import CHIEF, EVALUATORS, WORKERS, Job, Pool, as_json
+
+TRAINING_POOLS = (CHIEF, WORKERS)
+
+# TF_CONFIG's names of the pools, by position.
+ROLES = ("chief", "worker", "ps", "evaluator")
+
+# The service gives the number of its own project, which no code should rely on.
+PROJECT_NUMBER = "000000000000"
+
+Address = Callable[[int, int], str]
+Members = Mapping[int, tuple[str, ...]]  # pool -> addresses of its replicas
+Commands = Mapping[str, Sequence[str]]  # image -> its entry point
+Extras = Callable[[str], Mapping[str, str]]  # name of a replica -> what else the service sets for it
+
+
+class CommandError(FaultError):
+    """The job runs only in its image; one line for each pool whose command it does not say."""
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One machine of the job; `command` is empty where the image's own entry point runs."""
+
+    pool: int
+    index: int
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    reduces: bool = False  # a reduction server: Google's image, which sums gradients and trains nothing
+
+    @property
+    def name(self) -> str:
+        return f"workerpool{self.pool}-{self.index}"
+
+    @property
+    def trains(self) -> bool:
+        return self.pool in TRAINING_POOLS
+
+
+def require_commands(job: Job, commands: Commands) -> None:
+    """Raises CommandError unless it is known what runs in every pool but that of the reducers."""
+    faults = []
+    for pool in job.pools:
+        if not (command(pool, commands) or pool.reduces):
+            cure = f"add one, or say in vertex.toml, below [commands], what it runs: {_mapping(pool)}"
+            fault = f"no command, and without the image it is not known; {cure}"
+            faults.append(f"{job.path}: {pool.at('containerSpec')}: {fault}")
+    if faults:
+        raise CommandError(*faults)
+
+
+@dataclass(frozen=True)
+class _Cluster:
+    """What all replicas of one run have in common."""
+
+    job: Job
+    job_json: Mapping[str, Any]  # the job's spec, as it goes over the wire
+    job_id: str
+    members: Members
+    trial: Mapping[str, str]  # {"trial": ID} in hyperparameter tuning, else empty
+    reducers_as_ps: bool
+    commands: Commands
+    extras: Extras
+
+
+def nothing(replica: str) -> Mapping[str, str]:
+    """What the service adds to a replica of a plain job."""
+    return {}
+
+
+def replicas(
+    job: Job,
+    job_id: str,
+    address: Address,
+    trial: str = "",
+    reducers_as_ps: bool = True,
+    commands: Commands = MappingProxyType({}),
+    extras: Extras = nothing,
+) -> tuple[Replica, ...]:
+    """All replicas, chief first; each $(NAME) that the job wrote is replaced by the replica's variable.
+
+    Args:
+        address: where a pool's replica with this index listens, as host:port.
+        trial: id of the tuning trial that the job is, if it is one.
+        reducers_as_ps: whether TF_CONFIG lists reducers as "ps". The documentation does not say, and a trainer
+            must survive that it does.
+        commands: what runs in an image for which the job names no command.
+        extras: variables that a tuning trial or a training pipeline adds.
+    """
+    members = {
+        pool.index: tuple(address(pool.index, index) for index in range(pool.replica_count))
+        for pool in job.pools
+        if pool.replica_count
+    }
+    trials = {"trial": trial} if trial else {}
+    cluster = _Cluster(job, as_json(job.spec), job_id, members, trials, reducers_as_ps, commands, extras)
+    return tuple(_replica(cluster, pool, index) for pool in job.pools for index in range(pool.replica_count))
+
+
+def limit(job: Job, count: int) -> Job:
+    """The same job with at most `count` replicas that train: the chief and count - 1 workers; the others stay."""
+    spec = CustomJobSpec(job.spec)
+    for workers in list(spec.worker_pool_specs)[WORKERS : WORKERS + 1]:
+        workers.replica_count = min(workers.replica_count, count - 1)
+    return replace(job, spec=spec)
+
+
+def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
+    """The same job with these arguments added where it trains, and where the chief's program has another role."""
+    extended = replace(job, spec=CustomJobSpec(job.spec))
+    for pool in extended.pools:
+        if pool.trains or pool.serves or _program(pool) == _program(extended.pools[0]):
+            task = pool.spec.python_package_spec if pool.task == "pythonPackageSpec" else pool.spec.container_spec
+            task.args.extend(arguments)
+    return extended
+
+
+def command(pool: Pool, commands: Commands, variables: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
+    """All that a replica with these variables runs; empty if only the image knows.
+
+    A command replaces the image's own entry point, in which nothing is a reference.
+    """
+    if pool.task == "pythonPackageSpec":
+        # -P: a folder with the module's name, where the launcher stands, must not hide the package.
+        package = pool.spec.python_package_spec
+        return ("python", "-P", "-m", package.python_module, *(expand(word, variables) for word in package.args))
+    container = pool.spec.container_spec
+    own = [expand(word, variables) for word in container.command]
+    start = own or commands.get(container.image_uri, ())
+    return (*start, *(expand(word, variables) for word in container.args)) if start else ()
+
+
+def _program(pool: Pool) -> tuple[str, ...]:
+    """What a pool runs, without its arguments."""
+    package, container = pool.spec.python_package_spec, pool.spec.container_spec
+    return (package.executor_image_uri, package.python_module, container.image_uri, *container.command)
+
+
+def _mapping(pool: Pool) -> str:
+    """A line of vertex.toml for the pool's image."""
+    return f'"{pool.spec.container_spec.image_uri}" = ["python", "-m", "trainer.task"]'
+
+
+def _replica(cluster: _Cluster, pool: Pool, index: int) -> Replica:
+    bare = Replica(pool.index, index, (), {}, pool.reduces)
+    env = _environment(cluster, pool, index) | {**cluster.extras(bare.name)}
+    env = expanded(pool.env, env) | env
+    return replace(bare, command=command(pool, cluster.commands, env), env=env)
+
+
+def _environment(cluster: _Cluster, pool: Pool, index: int) -> dict[str, str]:
+    """What the service sets in a replica of every job."""
+    env = {
+        "CLUSTER_SPEC": json.dumps(_cluster_spec(cluster, pool, index)),
+        "CLOUD_ML_JOB_ID": cluster.job_id,
+        "CLOUD_ML_PROJECT_ID": PROJECT_NUMBER,
+    }
+    if cluster.trial:
+        env["CLOUD_ML_TRIAL_ID"] = cluster.trial["trial"]
+    if cluster.job.spec.tensorboard:
+        env["AIP_TENSORBOARD_RESOURCE_NAME"] = cluster.job.spec.tensorboard
+    if sum(map(len, cluster.members.values())) > 1:
+        env["TF_CONFIG"] = json.dumps(_tf_config(cluster, pool, index))
+        env |= _node_level(cluster.members, pool, index)
+    return env | _folders(cluster)
+
+
+def _cluster_spec(cluster: _Cluster, pool: Pool, index: int) -> dict[str, Any]:
+    return {
+        "cluster": {f"workerpool{number}": list(addresses) for number, addresses in cluster.members.items()},
+        "environment": "cloud",
+        "task": {"type": f"workerpool{pool.index}", "index": index, **cluster.trial},
+        "job": cluster.job_json,
+    }
+
+
+def _tf_config(cluster: _Cluster, pool: Pool, index: int) -> dict[str, Any]:
+    hidden = {EVALUATORS} if cluster.reducers_as_ps else {EVALUATORS, *(one.index for one in cluster.job.reducers)}
+    return {
+        "cluster": {ROLES[number]: list(cluster.members[number]) for number in cluster.members if number not in hidden},
+        "environment": "cloud",
+        "task": {"type": ROLES[pool.index], "index": index, "cloud": "local", **cluster.trial},
+        "job": json.dumps(cluster.job_json),
+    }
+
+
+def _node_level(members: Members, pool: Pool, index: int) -> dict[str, str]:
+    """The launch variables of the replicas that train; they count machines, not processes."""
+    training = [(number, i) for number in TRAINING_POOLS for i in range(len(members.get(number, ())))]
+    if (pool.index, index) not in training:
+        return {}
+    host, _, port = members[CHIEF][0].rpartition(":")
+    return {
+        "RANK": str(training.index((pool.index, index))),
+        "WORLD_SIZE": str(len(training)),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": port,
+    }
+
+
+def _folders(cluster: _Cluster) -> dict[str, str]:
+    """The job's folders; in tuning, each trial has its own."""
+    prefix = cluster.job.spec.base_output_directory.output_uri_prefix.rstrip("/")
+    if not prefix:
+        return {}
+    prefix = "/".join((prefix, *cluster.trial.values()))
+    return {
+        "AIP_MODEL_DIR": f"{prefix}/model/",
+        "AIP_CHECKPOINT_DIR": f"{prefix}/checkpoints/",
+        "AIP_TENSORBOARD_LOG_DIR": f"{prefix}/logs/",
+    }

@@ -1,0 +1,250 @@
+"""What runs in the pools: images, packages and environment variables."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from vertex_launch.errors import nearest
+from vertex_launch.expansion import expand, expanded
+from vertex_launch.rules.rule import REFUSED, Problems, RuleContext, rule
+from vertex_launch.spec import Job, Pool
+
+RESTRICTED = "/vertex-ai-restricted/"  # where the reduction server is
+NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+CUDA = re.compile(r'^LABEL\s(?:.*\\\n)*.*\bcuda="?([0-9]+)([0-9.]*)', re.MULTILINE)
+IMAGE = {"containerSpec": "containerSpec.imageUri", "pythonPackageSpec": "pythonPackageSpec.executorImageUri"}
+
+
+def image_of(pool: Pool) -> str:
+    return pool.spec.container_spec.image_uri or pool.spec.python_package_spec.executor_image_uri
+
+
+def image_at(pool: Pool) -> str:
+    """Where the pool names its image."""
+    return pool.at(IMAGE[pool.task])
+
+
+def images(job: Job) -> Iterator[tuple[Pool, str]]:
+    """Every image with the first pool that runs it: two pools with one image are one finding."""
+    first = {image_of(pool): pool for pool in reversed(job.pools)}
+    for image, pool in reversed(first.items()):
+        if image:
+            yield pool, image
+
+
+def words(pool: Pool) -> Iterator[tuple[str, str]]:
+    """What a pool's program is told, word by word, each with its place; only the service's variables are not known."""
+    env = expanded(pool.env, {})
+    for index, word in enumerate(pool.spec.container_spec.command):
+        yield pool.at(f"containerSpec.command[{index}]"), expand(word, env)
+    for index, word in enumerate(pool.args):
+        yield pool.at(pool.task, f"args[{index}]"), expand(word, env)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag of a program: its place, its name with underscores, and its value, if it has one."""
+
+    place: str
+    name: str
+    value: str
+
+
+def flags(program: Sequence[tuple[str, str]]) -> Iterator[Flag]:
+    """The flags among a program's words, `--name value` or `--name=value`."""
+    for index, (place, word) in enumerate(program):
+        name, separator, value = word.removeprefix("--").partition("=")
+        if word.startswith("--") and name:
+            follower = "" if separator else "".join(after for _, after in program[index + 1 : index + 2])
+            yield Flag(place, name.replace("-", "_"), value or follower)
+
+
+def prebuilt_name(context: RuleContext, image: str) -> str:
+    """The name of one of Google's training images, without registry and tag, or "" for any other image."""
+    for registry in context.catalog.prebuilt_registries:
+        if image.startswith(f"{registry}/"):
+            return re.split("[:@]", image.removeprefix(f"{registry}/"))[0]
+    return ""
+
+
+def is_ours(context: RuleContext, image: str) -> bool:
+    """Whether it is the image that vertex.toml names, by its tag or by any digest."""
+    return image == context.settings.image or image.startswith(f"{_untagged(context.settings.image)}@sha256:")
+
+
+@rule(
+    "image-differs",
+    "warning",
+    "documented",
+    "vertex.toml",
+    consequence="The job runs another program than the one that was built last, or finds no image at all.",
+)
+def image_ours(job: Job, context: RuleContext) -> Problems:
+    """The image is the one that vertex.toml names and `nox -s image` builds."""
+    seen = {""}  # `has_fields` reports a missing one
+    for pool in job.training_pools:
+        image = pool.spec.container_spec.image_uri
+        if image not in seen and not (pool.reduces or is_ours(context, image) or prebuilt_name(context, image)):
+            seen.add(image)  # two pools with one image are one finding
+            fault = f'"{image}" is not the image that nox -s image builds'
+            yield image_at(pool), fault, f"write {context.settings.image} here, or change image in vertex.toml"
+
+
+@rule(
+    "image-tag",
+    "warning",
+    "inferred",
+    "training-service",
+    consequence="A replica that restarts after the next push runs other code than its peers.",
+)
+def image_fixed(job: Job, context: RuleContext) -> Problems:
+    """A custom image has a tag of its own, or best a digest: `latest`, also where it is not written, moves."""
+    for pool, image in images(job):
+        googles = pool.reduces or RESTRICTED in image or prebuilt_name(context, image)
+        if not (googles or "@" in image) and _tag(image) in ("", "latest"):
+            fault = "the tag latest means another image after every push"
+            yield image_at(pool), fault, "give it a tag of its own, such as :1, or best a digest"
+
+
+@rule(
+    "image-cuda",
+    "warning",
+    "documented",
+    "cuda-13",
+    "Dockerfile",
+    consequence="Every replica ends at its first step: no kernel image is available for execution on the device.",
+)
+def image_has_code(job: Job, context: RuleContext) -> Problems:
+    """Our image has code for the GPUs of its pools: its Dockerfile's LABEL cuda is none of the versions that dropped
+    them."""
+    label = CUDA.search(context.project.dockerfile)
+    for pool in job.pools if label else ():
+        newer = [version for version, kinds in context.catalog.cuda_dropped.items() if pool.accelerator in kinds]
+        if label and is_ours(context, image_of(pool)) and any(int(label[1]) >= version for version in newer):
+            fault = f"this image is built with CUDA {label[1]}{label[2]}, which has no code for {pool.accelerator}"
+            cure = "use the CUDA 12.6 build that requirements/cuda.txt names, or T4 or newer GPUs"
+            yield image_at(pool), fault, cure
+
+
+@rule(
+    "prebuilt-unknown",
+    "warning",
+    "uncertain",
+    "prebuilt-containers",
+    consequence="No replica starts, unless the image is newer than the list.",
+)
+def prebuilt_listed(job: Job, context: RuleContext) -> Problems:
+    """An image from Google's registries for training is one of those that its page lists."""
+    listed = context.catalog.prebuilt_images
+    for pool, image in images(job):
+        name = prebuilt_name(context, image)
+        if name and name not in listed:
+            guess = nearest(name, listed)
+            cure = f"did you mean {guess}:latest?" if guess else f"use one of {', '.join(listed)}"
+            yield image_at(pool), f'"{name}" is none of the images that the documentation lists', cure
+
+
+@rule(
+    "prebuilt-ended",
+    "warning",
+    "documented",
+    "prebuilt-containers",
+    consequence="Google may remove the image on any day, and from then on no replica starts.",
+)
+def prebuilt_available(job: Job, context: RuleContext) -> Problems:
+    """One of Google's training images has not reached the end of its availability."""
+    for pool, image in images(job):
+        end = context.catalog.prebuilt_images.get(prebuilt_name(context, image))
+        if end and context.project.today and end < context.project.today:
+            fault = f"the end of its availability was {end}"
+            yield image_at(pool), fault, "build an image of your own: nox -s image"
+
+
+@rule(
+    "prebuilt-tag",
+    "warning",
+    "documented",
+    "prebuilt-containers",
+    consequence="The replicas run an image that is no longer maintained, or do not start.",
+)
+def prebuilt_latest(job: Job, context: RuleContext) -> Problems:
+    """Of Google's training images only the tag `latest` is supported."""
+    for pool, image in images(job):
+        name = prebuilt_name(context, image)
+        if name in context.catalog.prebuilt_images and (_tag(image) != "latest" or "@" in image):
+            yield image_at(pool), "only the tag latest is supported", f"write {_untagged(image)}:latest"
+
+
+@rule(
+    "executor-foreign",
+    "warning",
+    "documented",
+    "api-types",
+    consequence="Vertex AI refuses the job, or starts the package in an image that may lack what it needs.",
+)
+def executor_prebuilt(job: Job, context: RuleContext) -> Problems:
+    """A Python package runs in one of Google's training images."""
+    for pool in job.pools:
+        image = pool.spec.python_package_spec.executor_image_uri
+        if image and not prebuilt_name(context, image):
+            fault = f'"{image}" is not one of Google\'s training images'
+            registry = context.catalog.prebuilt_registries[0]
+            cure = f"use one of {registry}, or a containerSpec"
+            yield image_at(pool), fault, cure
+
+
+@rule("package-count", "error", "documented", "api-types", consequence=REFUSED)
+def packages_few(job: Job, context: RuleContext) -> Problems:
+    """A pool installs at most 100 packages."""
+    limit = context.catalog.limits.package_uris
+    for pool in job.pools:
+        count = len(pool.spec.python_package_spec.package_uris)
+        if count > limit:
+            fault = f"has {count} packages, and Vertex AI takes {limit}"
+            yield pool.at("pythonPackageSpec.packageUris"), fault, "put several into one"
+
+
+@rule("env-count", "error", "documented", "api-types", consequence=REFUSED)
+def env_small(job: Job, context: RuleContext) -> Problems:
+    """A pool has at most 100 environment variables."""
+    limit = context.catalog.limits.env
+    for pool in job.pools:
+        if len(pool.env) > limit:
+            fault = f"has {len(pool.env)} variables, and Vertex AI takes {limit}"
+            yield pool.at(pool.task, "env"), fault, "put the rest in a file that the trainer reads"
+
+
+@rule("env-name", "error", "documented", "api-types", consequence=REFUSED)
+def env_named(job: Job, context: RuleContext) -> Problems:
+    """The name of an environment variable has letters, digits and underscores, and does not begin with a digit."""
+    for pool in job.pools:
+        for index, variable in enumerate(pool.env):
+            if not NAME.fullmatch(variable.name):
+                proposal = re.sub("^(?=[0-9])|[^A-Za-z0-9_]", "_", variable.name) or "a name"
+                yield pool.at(pool.task, f"env[{index}].name"), f'"{variable.name}" cannot be one', f"write {proposal}"
+
+
+@rule(
+    "env-repeated",
+    "warning",
+    "inferred",
+    "api-types",
+    consequence="One of the values counts; the documentation does not say which.",
+)
+def env_distinct(job: Job, context: RuleContext) -> Problems:
+    """An environment variable is set once."""
+    for pool in job.pools:
+        for name, count in Counter(variable.name for variable in pool.env).items():
+            if count > 1:
+                yield pool.at(pool.task, "env"), f"{name} is set {count} times", "keep one of them"
+
+
+def _tag(image: str) -> str:
+    """`1` of us-docker.pkg.dev/demo/trainer:1, "" where there is none."""
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+
+
+def _untagged(image: str) -> str:
+    bare = image.partition("@")[0]
+    return bare.removesuffix(f":{_tag(image)}")

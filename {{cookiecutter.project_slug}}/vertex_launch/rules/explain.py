@@ -1,0 +1,65 @@
+"""What the rules say of themselves: one at length, or all as a page."""
+
+from typing import Any
+
+from vertex_launch.catalog import Catalog
+from vertex_launch.errors import FaultError, nearest
+from vertex_launch.rules import RULES
+from vertex_launch.rules.rule import Rule
+
+PAGE = """\
+# The rules
+
+What `vertex-launch check` finds in a job file. An error stands on a documented fact, and the local Vertex refuses the
+same; what is only inferred or uncertain is a warning, and so is what the service would take but you may not want.
+`vertex-launch check --explain CODE` says what would happen without the rule.
+
+This page is generated: `nox -s docs` in the template's repository. The facts are of {compiled}.
+
+{count} rules:
+
+| Code | Severity | Certainty | Rule | Source |
+|---|---|---|---|---|
+{rows}
+"""
+
+
+class CodeError(FaultError):
+    """No rule has that code."""
+
+
+def explain(code: str, catalog: Catalog) -> str:
+    """A rule's whole story.
+
+    Raises:
+        CodeError: there is no such rule.
+    """
+    if code not in RULES:
+        guess = nearest(code, RULES)
+        cure = f"did you mean {guess}?" if guess else f"the rules are {', '.join(RULES)}"
+        raise CodeError(f'no rule is called "{code}"; {cure}')
+    rule = RULES[code]
+    return "\n".join(
+        (
+            f"{rule.code}: {rule.text}",
+            "",
+            f"severity   {rule.severity}",
+            f"certainty  {rule.certainty}",
+            f"otherwise  {rule.consequence}",
+            f"source     {sources(rule, catalog)}",
+        )
+    )
+
+
+def page(catalog: Catalog) -> str:
+    """All rules as a table in Markdown."""
+    rows = (
+        f"| `{rule.code}` | {rule.severity} | {rule.certainty} | {rule.text} | {sources(rule, catalog)} |"
+        for rule in RULES.values()
+    )
+    return PAGE.format(compiled=catalog.compiled, count=len(RULES), rows="\n".join(rows))
+
+
+def sources(rule: Rule[Any], catalog: Catalog) -> str:
+    """The pages and files that a rule rests on."""
+    return "; ".join(catalog.sources.get(source, source) for source in rule.sources)

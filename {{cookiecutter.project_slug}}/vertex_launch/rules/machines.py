@@ -1,0 +1,126 @@
+"""Machine types, the accelerators they can have, and their disks."""
+
+from collections.abc import Iterator, Sequence
+
+from vertex_launch.catalog import Catalog, Machine
+from vertex_launch.errors import did_you_mean, nearest
+from vertex_launch.rules.rule import REFUSED, Problems, RuleContext, rule
+from vertex_launch.spec import Job, Pool
+
+CURRENT = "NVIDIA_TESLA_T4 or NVIDIA_L4"
+
+
+def known(context: RuleContext, pools: Sequence[Pool]) -> Iterator[tuple[Pool, Machine]]:
+    """Pools with what is known of their machine type; `machine_known` reports the others."""
+    for pool in pools:
+        machine = context.catalog.machine(pool.machine_type)
+        if machine is not None:
+            yield pool, machine
+
+
+def gbps(context: RuleContext, pool: Pool) -> float:
+    """What one machine of the pool sends, in Gbit/s; 0 if that is unknown."""
+    return context.catalog.network_gbps(pool.machine_type, pool.accelerator, pool.accelerator_count) or 0
+
+
+@rule("machine-unknown", "error", "documented", "configure-compute", consequence=REFUSED)
+def machine_known(job: Job, context: RuleContext) -> Problems:
+    """The machine type is one that Vertex AI offers for training; many of Compute Engine's are not."""
+    offered = context.catalog.machines
+    for pool in job.pools:
+        name = pool.machine_type
+        if name and name not in offered:
+            fault = f'"{name}" is none of the {len(offered)} types offered for training on {context.catalog.compiled}'
+            family = [other for other in offered if other.startswith(name.partition("-")[0])]
+            guess = nearest(name, family) or nearest(name, offered)
+            cure = f"did you mean {guess}?" if guess else "choose one in vertex_launch/machines.yaml."
+            newer = f"A newer one goes into vertex.toml, as [machines.{name}]"
+            yield pool.at("machineSpec.machineType"), fault, f"{cure} {newer}"
+
+
+@rule("accelerator-fit", "error", "documented", "configure-compute", consequence=REFUSED)
+def accelerators_fit(job: Job, context: RuleContext) -> Problems:
+    """The machine can have these accelerators in this number; machines that come with GPUs must state them."""
+    for pool, machine in known(context, job.pools):
+        kind, count = pool.accelerator, pool.accelerator_count
+        if machine.tpu:
+            fits = not kind.startswith("NVIDIA")
+        else:
+            fits = count in machine.gpus.get(kind, ()) or not (kind or count or machine.needs_gpus)
+        if not fits:
+            yield pool.at("machineSpec"), _misfit(context.catalog, pool, machine), _cure(context.catalog, machine)
+
+
+@rule(
+    "accelerator-retired",
+    "warning",
+    "documented",
+    "configure-compute",
+    consequence="Vertex AI may refuse the job, or never find a machine for it.",
+)
+def accelerators_current(job: Job, context: RuleContext) -> Problems:
+    """The accelerator is still supported."""
+    for pool, machine in known(context, job.pools):
+        reason = context.catalog.retired_accelerators.get(pool.accelerator)
+        if reason and pool.accelerator in machine.gpus:
+            yield pool.at("machineSpec.acceleratorType"), f"{pool.accelerator}: {reason}", f"use {CURRENT}"
+
+
+@rule("tpu-alone", "error", "documented", "configure-compute", consequence=REFUSED)
+def tpu_alone(job: Job, context: RuleContext) -> Problems:
+    """A TPU job has one pool with one replica, whatever the topology."""
+    for pool, machine in known(context, job.pools):
+        if machine.tpu and (len(job.pools), pool.replica_count) != (1, 1):
+            fault = "a TPU job has one pool with one replica"
+            yield pool.at(), fault, "keep pool 0 alone and choose a larger tpuTopology"
+
+
+@rule("tpu-topology", "error", "documented", "configure-compute", consequence=REFUSED)
+def tpu_topology(job: Job, context: RuleContext) -> Problems:
+    """A TPU machine of v5e or newer has one of its own topologies."""
+    for pool, machine in known(context, job.pools):
+        topology = pool.spec.machine_spec.tpu_topology
+        if machine.topologies and topology not in machine.topologies:
+            fault = f'{machine.name} has no topology "{topology}"'
+            yield pool.at("machineSpec.tpuTopology"), fault, f"use one of {', '.join(machine.topologies)}"
+
+
+@rule("disk-size", "error", "documented", "configure-compute", consequence=REFUSED)
+def disk_size(job: Job, context: RuleContext) -> Problems:
+    """The boot disk has 100 to 64,000 GB; without a size it has 100."""
+    smallest, largest = context.catalog.limits.disk_gb
+    for pool in job.pools:
+        size = pool.spec.disk_spec.boot_disk_size_gb
+        if size and not smallest <= size <= largest:
+            yield pool.at("diskSpec.bootDiskSizeGb"), f"{size} GB is not offered", f"choose {smallest} to {largest}"
+
+
+@rule("disk-type", "error", "documented", "configure-compute", consequence=REFUSED)
+def disk_type(job: Job, context: RuleContext) -> Problems:
+    """The boot disk is of a type that training offers."""
+    types = context.catalog.limits.disk_types
+    for pool in job.pools:
+        kind = pool.spec.disk_spec.boot_disk_type
+        if kind and kind not in types:
+            yield pool.at("diskSpec.bootDiskType"), f'"{kind}" is not offered', did_you_mean(kind, types)
+
+
+def _misfit(catalog: Catalog, pool: Pool, machine: Machine) -> str:
+    kind, count = pool.accelerator, pool.accelerator_count
+    if not kind and not count:
+        return f"{machine.name} comes with GPUs, which the file must state"
+    retired = "" if kind in machine.gpus else catalog.retired_accelerators.get(kind, "")
+    fault = f"{machine.name} cannot have {count} x {kind or '(no acceleratorType)'}"
+    return f"{fault}: {retired}" if retired else fault
+
+
+def _cure(catalog: Catalog, machine: Machine) -> str:
+    """For accelerators that do not fit: what to write for this machine."""
+    if not machine.gpus:
+        return "remove acceleratorType and acceleratorCount, or choose a machine with GPUs"
+    if machine.needs_gpus:
+        kind, (count,) = next(iter(machine.gpus.items()))
+        return f"write acceleratorType: {kind} and acceleratorCount: {count}"
+    current = sorted(machine.gpus.keys() - catalog.retired_accelerators.keys())
+    choices = [f"{'/'.join(map(str, machine.gpus[kind]))} x {kind}" for kind in current]
+    return f"use {' or '.join(choices)}"

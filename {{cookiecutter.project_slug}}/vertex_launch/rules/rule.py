@@ -1,0 +1,90 @@
+"""What a rule is, what it finds, and what it is given to look at."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Generic, Literal, TypeVar
+
+from vertex_launch.catalog import Catalog, Certainty
+from vertex_launch.settings import Settings
+from vertex_launch.spec import Job, TuningJob
+
+Severity = Literal["error", "warning"]
+Subject = TypeVar("Subject", Job, TuningJob)
+
+
+@dataclass(frozen=True)
+class Project:
+    """What stands around a job file; it decides warnings only, so the local Vertex does without it."""
+
+    today: date | None = None
+    flags: Mapping[str, object] = field(default_factory=dict)  # of `python -m trainer.task`, with plain defaults
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what those flags take: int, float, or choices
+    dockerfile: str = ""  # of our image
+    names: frozenset[str] = frozenset()  # that stand in the trainer's files, in quotes or as keywords
+    outputs: Mapping[str, str] = field(default_factory=dict)  # output folder -> the file of another job that has it
+
+
+@dataclass(frozen=True)
+class RuleContext:
+    """What a job is held against."""
+
+    settings: Settings
+    catalog: Catalog
+    project: Project
+
+
+# Place, fault, cure: `workerPoolSpecs[2].replicaCount`, `is 0, so the pool has no machine`, `set it to 1 or more`.
+Problem = tuple[str, str, str]
+Problems = Iterator[Problem]
+Check = Callable[[Subject, RuleContext], Problems]
+
+
+@dataclass(frozen=True)
+class Rule(Generic[Subject]):
+    """One way in which a job can be wrong. An error stands on a documented fact; everything else is a warning."""
+
+    code: str
+    severity: Severity
+    certainty: Certainty
+    sources: tuple[str, ...]  # keys of the catalog's sources, or files of this project
+    consequence: str  # without the rule: what Vertex AI would do
+    text: str  # the rule in one sentence
+    check: Check[Subject]
+
+
+def rule(
+    code: str, severity: Severity, certainty: Certainty, *sources: str, consequence: str
+) -> Callable[[Check[Subject]], Rule[Subject]]:
+    """Make a rule of a function: its docstring is the rule's text, what it yields are problems."""
+
+    def declare(check: Check[Subject]) -> Rule[Subject]:
+        return Rule(code, severity, certainty, sources, consequence, " ".join((check.__doc__ or "").split()), check)
+
+    return declare
+
+
+REFUSED = "Vertex AI refuses the job."
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to mend before the job is sent, or to know about it."""
+
+    rule: Rule[Job] | Rule[TuningJob]
+    place: str
+    fault: str
+    cure: str
+    line: int = 0  # of the job file; 0 where there is none
+
+    @property
+    def code(self) -> str:
+        return self.rule.code
+
+    @property
+    def severity(self) -> Severity:
+        return self.rule.severity
+
+    def __str__(self) -> str:
+        start = f"{self.place}: " if self.place else ""
+        return f"{start}{self.fault}; {self.cure}"

@@ -1,0 +1,223 @@
+"""What the trainer of this project is told, where a pool runs `python -m trainer.task`."""
+
+import ast
+import itertools
+import re
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+from vertex_launch.errors import did_you_mean
+from vertex_launch.expansion import REFERENCE
+from vertex_launch.rules.containers import Flag, flags, image_of, words
+from vertex_launch.rules.rule import Problems, Project, RuleContext, rule
+from vertex_launch.spec import CHIEF, EVALUATORS, Job, Pool
+
+MODULE = "trainer.task"
+NUMBERS = {"int": "a whole number", "float": "a number"}
+CLASSES = ("Config", "Parallelism")  # whose fields are flags
+NAMES = re.compile(r"""(?<=["'])[^"'/\n]+(?=["'])|\b\w+(?==)""")  # in Python: "f1", f1=
+WITHOUT_FIELD = ("help", "describe")  # flags that are no fields of Config
+
+
+def project(folder: Path, today: date) -> Project:
+    """What stands around a job file: the trainer's flags and the Dockerfile, as far as they can be read."""
+    fields = [field for name in ("config.py", "parallelism.py") for field in _fields(_text(folder / "trainer" / name))]
+    sources = map(_text, sorted((folder / "trainer").glob("*.py")))
+    return Project(
+        today,
+        flags={name: _plain(field.value) for name, field in fields},
+        values={name: taken for name, field in fields if (taken := _taken(field.annotation))},
+        dockerfile=_text(folder / "Dockerfile"),
+        names=frozenset(name for source in sources for name in NAMES.findall(source)),
+    )
+
+
+def runs_trainer(pool: Pool, context: RuleContext) -> bool:
+    return MODULE in (pool.spec.python_package_spec.python_module, *(word for _, word in _program(pool, context)))
+
+
+def _flags(pool: Pool, context: RuleContext) -> list[Flag]:
+    """The flags that a pool gives our trainer; none where it runs something else."""
+    program = _program(pool, context)
+    spoken = [word for _, word in program]
+    if MODULE in spoken:
+        return [*flags(program[spoken.index(MODULE) :])]
+    return [*flags(program)] if runs_trainer(pool, context) else []
+
+
+@rule(
+    "flag-unknown",
+    "warning",
+    "documented",
+    "trainer/config.py",
+    consequence="Every replica ends at once, with a usage message.",
+)
+def flags_known(job: Job, context: RuleContext) -> Problems:
+    """A flag in args is one that the trainer has: a field of Config."""
+    fields = context.project.flags
+    for pool in job.pools if fields else ():
+        for flag in _flags(pool, context):
+            name = flag.name.partition(".")[0].removeprefix("no_")
+            if not {name, flag.name} & {*fields, *WITHOUT_FIELD}:
+                cure = did_you_mean(flag.name, [f"--{field.replace('_', '-')}" for field in fields])
+                yield flag.place, f"the trainer has no flag --{flag.name.replace('_', '-')}", cure
+
+
+@rule(
+    "flag-value",
+    "warning",
+    "documented",
+    "trainer/config.py",
+    consequence="Every replica ends at once, with a usage message.",
+)
+def flags_valid(job: Job, context: RuleContext) -> Problems:
+    """A flag has a value that its field of Config takes: a number, or one of its choices."""
+    for pool in job.training_pools:
+        for flag in _flags(pool, context):
+            taken = context.project.values.get(flag.name, ())
+            if taken and not REFERENCE.search(flag.value) and not any(_fits(flag.value, one) for one in taken):
+                named = " or ".join(NUMBERS.get(one, one) for one in taken)
+                cure = f"write {named}" if NUMBERS.keys() & {*taken} else did_you_mean(flag.value, taken)
+                yield flag.place, f'--{flag.name.replace("_", "-")} is "{flag.value}"', cure
+
+
+def _fits(value: str, taken: str) -> bool:
+    """Whether a value is that choice, or a number of that kind as Python reads it, which the trainer does, too."""
+    if taken not in NUMBERS:
+        return value == taken
+    try:
+        {"int": int, "float": float}[taken](value)
+    except ValueError:
+        return False
+    return True
+
+
+@rule(
+    "flags-differ",
+    "warning",
+    "documented",
+    "trainer/config.py",
+    consequence="The replicas disagree about batch, model or steps: the job fails, or trains something else.",
+)
+def flags_alike(job: Job, context: RuleContext) -> Problems:
+    """All replicas that train are given the same flags: pools 0 and 1 have the same args."""
+    for first, second in itertools.pairwise(pool for pool in job.training_pools if runs_trainer(pool, context)):
+        there, here = ({flag.name: flag for flag in _flags(pool, context)} for pool in (first, second))
+        for name in dict.fromkeys((*here, *there)):
+            said, other = _said(here.get(name)), _said(there.get(name))
+            if said != other:
+                place = here[name].place if name in here else second.at(second.task, "args")
+                fault = f"--{name.replace('_', '-')} is {said} here and {other} in pool {first.index}"
+                yield place, fault, "give both pools the same flags"
+
+
+def _said(flag: Flag | None) -> str:
+    if flag is None:
+        return "missing"
+    return flag.value or "set"
+
+
+@rule(
+    "batch-small",
+    "warning",
+    "documented",
+    "trainer/config.py",
+    consequence="Every replica ends at once: some would have no sample.",
+)
+def batch_for_all(job: Job, context: RuleContext) -> Problems:
+    """The global batch has at least one sample for each GPU of pools 0 and 1."""
+    place, batch, world = _batch(job, context)
+    if 0 < batch < world:
+        yield place, f"a global batch of {batch} leaves some of {world} GPUs without a sample", f"use {world} or more"
+
+
+@rule(
+    "batch-uneven",
+    "warning",
+    "documented",
+    "trainer/config.py",
+    consequence="The job runs; in every step some GPUs wait for those that have one sample more.",
+)
+def batch_even(job: Job, context: RuleContext) -> Problems:
+    """The global batch is a multiple of the number of GPUs in pools 0 and 1."""
+    place, batch, world = _batch(job, context)
+    if batch > world and batch % world:
+        lower = batch // world * world
+        fault = f"a global batch of {batch} does not divide among {world} GPUs"
+        yield place, fault, f"use {lower} or {lower + world}"
+
+
+@rule(
+    "evaluator-count",
+    "warning",
+    "documented",
+    "trainer/cluster.py",
+    consequence="All evaluators but the first end at once with an error, and fail the job.",
+)
+def one_evaluator(job: Job, context: RuleContext) -> Problems:
+    """A pool 3 that runs the trainer has one replica: one evaluator scores all checkpoints."""
+    for pool in job.pools:
+        if pool.index == EVALUATORS and pool.replica_count > 1 and runs_trainer(pool, context):
+            fault = f"is {pool.replica_count}, and one evaluator scores all checkpoints"
+            yield pool.at("replicaCount"), fault, "set it to 1"
+
+
+def _batch(job: Job, context: RuleContext) -> tuple[str, int, int]:
+    """Where the chief's global batch stands, the batch, 0 if it is unknown, and the GPUs that share it."""
+    coordinates = any(pool.serves for pool in job.pools)  # the chief of parameter servers takes no part of the batch
+    sharing = [pool for pool in job.training_pools if not (coordinates and pool.index == CHIEF)]
+    world = sum(pool.replica_count * max(pool.accelerator_count, 1) for pool in sharing)
+    # Without a replica, or with fewer than none, nothing can be divided; `has_replicas` reports that.
+    counted = bool(sharing) and all(pool.replica_count > 0 for pool in sharing)
+    if job.chief is None or not (counted and runs_trainer(job.chief, context)):
+        return "", 0, world
+    place, value = job.chief.at(job.chief.task, "args"), context.project.flags.get("global_batch")
+    for flag in _flags(job.chief, context):
+        if flag.name == "global_batch":
+            place, value = flag.place, flag.value
+    return place, int(str(value)) if re.fullmatch("[0-9]{1,18}", str(value)) else 0, world
+
+
+def _program(pool: Pool, context: RuleContext) -> list[tuple[str, str]]:
+    """The words of a pool's program with their places; an image without a command has that of vertex.toml."""
+    spoken = [*words(pool)]
+    if not pool.spec.container_spec.command:
+        command = context.settings.commands.get(image_of(pool), ())
+        return [*((pool.at("containerSpec"), word) for word in command), *spoken]
+    return spoken
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _fields(source: str) -> Sequence[tuple[str, ast.AnnAssign]]:
+    """The fields of the classes of flags; read, not imported, as the trainer's libraries need not be on a laptop."""
+    try:
+        classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name in CLASSES]
+    except (SyntaxError, ValueError):
+        return ()
+    statements = [statement for one in classes for statement in one.body if isinstance(statement, ast.AnnAssign)]
+    return [(one.target.id, one) for one in statements if isinstance(one.target, ast.Name)]
+
+
+def _taken(annotation: ast.expr) -> tuple[str, ...]:
+    """What a field takes: the name of a kind of number, the choices of a Literal, with None if that is one; else ()."""
+    match annotation:
+        case ast.Name(id=name) if name in NUMBERS:
+            return (name,)
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=choices):
+            constants = choices.elts if isinstance(choices, ast.Tuple) else [choices]
+            return tuple(str(_plain(one)) for one in constants)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):
+            taken = _taken(left)
+            return (*taken, "None") if taken else ()
+    return ()
+
+
+def _plain(value: ast.expr | None) -> object:
+    return value.value if isinstance(value, ast.Constant) else None

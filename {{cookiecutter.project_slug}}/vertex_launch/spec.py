@@ -1,0 +1,246 @@
+"""Read a job file: YAML or JSON, strictly, into the API's own message, with every fault at once.
+
+A job file is what gcloud takes as --config, in the API's camelCase: a CustomJobSpec (`gcloud ai custom-jobs
+create`) or a whole HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). gcloud sends unknown keys on to
+the service, and protobuf stops at its first fault; here all are found.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from google.cloud.aiplatform_v1.types import (
+    AcceleratorType,
+    CustomJobSpec,
+    EnvVar,
+    HyperparameterTuningJob,
+    Scheduling,
+    WorkerPoolSpec,
+)
+from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
+from yaml import MappingNode, Node
+
+from vertex_launch import proto_validation, yaml_nodes
+from vertex_launch.errors import FaultError, first, read_text
+
+# Pools by position. Pool 2 is the parameter servers' too: one role only.
+CHIEF, WORKERS, REDUCERS, EVALUATORS = range(4)
+REDUCER_IMAGE = "/reductionserver"
+
+TASKS = {"container_spec": "containerSpec", "python_package_spec": "pythonPackageSpec", None: ""}
+
+TUNING_KEYS = {"studySpec", "trialJobSpec"}
+NOT_YET = "not supported here yet; this command takes a CustomJobSpec or a HyperparameterTuningJob"
+OTHER_RESOURCES = {
+    "jobSpec": "is a CustomJob, but a job file is only its CustomJobSpec; put what jobSpec holds at the top",
+    "trainingTaskDefinition": f"is a TrainingPipeline, {NOT_YET}",
+    "trainingTaskInputs": f"is a TrainingPipeline, {NOT_YET}",
+}
+
+M = TypeVar("M")
+
+
+class JobError(FaultError):
+    """The document is not a job; one line for each fault, and the same as places and sentences."""
+
+    def __init__(self, *faults: str, details: Sequence[proto_validation.Fault] = ()) -> None:
+        super().__init__(*faults)
+        self.details = tuple(details) or tuple(proto_validation.Fault("", fault) for fault in faults)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One pool that holds machines: its position, its part of the spec, and what is often asked of it."""
+
+    index: int
+    spec: WorkerPoolSpec
+
+    @property
+    def trains(self) -> bool:
+        """Pools 0 and 1: the only ones whose replicas are ranks."""
+        return self.index in (CHIEF, WORKERS)
+
+    @property
+    def reduces(self) -> bool:
+        """True for Google's reduction server, or a mirror of its image under the same name."""
+        return REDUCER_IMAGE in self.spec.container_spec.image_uri
+
+    @property
+    def serves(self) -> bool:
+        """True for parameter servers: pool 2 with another program than the reduction server."""
+        return self.index == REDUCERS and not self.reduces
+
+    @property
+    def replica_count(self) -> int:
+        return self.spec.replica_count
+
+    @property
+    def machine_type(self) -> str:
+        return self.spec.machine_spec.machine_type
+
+    @property
+    def accelerator(self) -> str:
+        """The API's name, such as NVIDIA_L4, or "" """
+        kind = AcceleratorType(self.spec.machine_spec.accelerator_type)
+        return kind.name if kind else ""
+
+    @property
+    def accelerator_count(self) -> int:
+        return self.spec.machine_spec.accelerator_count
+
+    @property
+    def task(self) -> str:
+        """The key of what it runs: containerSpec, pythonPackageSpec, or "" """
+        return TASKS[WorkerPoolSpec.pb(self.spec).WhichOneof("task")]
+
+    @property
+    def args(self) -> list[str]:
+        return [*self.spec.container_spec.args, *self.spec.python_package_spec.args]
+
+    @property
+    def env(self) -> list[EnvVar]:
+        return [*self.spec.container_spec.env, *self.spec.python_package_spec.env]
+
+    def at(self, *keys: str) -> str:
+        """A place in this pool, for a message: `workerPoolSpecs[1].machineSpec`."""
+        return ".".join((f"workerPoolSpecs[{self.index}]", *keys))
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job file, read."""
+
+    path: Path
+    name: str  # the file's name without its ending; becomes the job's display name
+    spec: CustomJobSpec
+    root: Node | None = field(default=None, compare=False, repr=False)  # the file, which knows its lines
+
+    @cached_property
+    def pools(self) -> tuple[Pool, ...]:
+        """The pools that hold machines; an empty pool, `{}`, only keeps a position free."""
+        return tuple(Pool(index, spec) for index, spec in enumerate(self.spec.worker_pool_specs) if spec)
+
+    @property
+    def chief(self) -> Pool | None:
+        return next((pool for pool in self.pools if pool.index == CHIEF), None)
+
+    @property
+    def reducers(self) -> tuple[Pool, ...]:
+        """Pool 2, if reduction servers run in it."""
+        return tuple(pool for pool in self.pools if pool.index == REDUCERS and pool.reduces)
+
+    @property
+    def training_pools(self) -> tuple[Pool, ...]:
+        return tuple(pool for pool in self.pools if pool.trains)
+
+    @property
+    def strategy(self) -> str:
+        """The API's name, such as SPOT; STRATEGY_UNSPECIFIED means STANDARD."""
+        return str(Scheduling.Strategy(self.spec.scheduling.strategy).name)
+
+
+@dataclass(frozen=True)
+class TuningJob:
+    """One file with a hyperparameter tuning job, read."""
+
+    path: Path
+    name: str  # its displayName, or the file's name without its ending
+    spec: HyperparameterTuningJob
+    root: Node | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def trial_job(self) -> Job:
+        """What each trial runs, still without its parameters."""
+        return Job(self.path, self.name, self.spec.trial_job_spec)
+
+
+def trial(job: Job | TuningJob) -> Job:
+    """What one trial of a search runs, or the job itself."""
+    return job.trial_job if isinstance(job, TuningJob) else job
+
+
+def load(path: Path) -> Job | TuningJob:
+    """Read one job file.
+
+    Raises:
+        JobError: it cannot be read or is neither a CustomJobSpec nor a HyperparameterTuningJob.
+    """
+    root = _compose(_text(path), str(path))
+    if isinstance(root, MappingNode) and TUNING_KEYS & yaml_nodes.items(root).keys():
+        tuning_job = read(root, HyperparameterTuningJob, str(path))
+        return TuningJob(path, tuning_job.display_name or path.stem, tuning_job, root)
+    return Job(path, path.stem, _custom_job_spec(root, str(path)), root)
+
+
+def parse(text: str, place: str) -> CustomJobSpec:
+    """A CustomJobSpec from YAML or JSON text; `place` begins every line of the JobError that it may raise."""
+    return _custom_job_spec(_compose(text, place), place)
+
+
+def read(root: Node, kind: type[M], place: str = "") -> M:
+    """The API's message of this kind that a document holds.
+
+    Raises:
+        JobError: with all its differences from the message, `place` before each of them.
+    """
+    message = kind()
+    pb = cast(Any, kind).pb(message)
+    try:
+        faults = [*first(_faults(root, pb.DESCRIPTOR), lambda fault, text: fault._replace(text=text))]
+        if not faults:
+            json_format.ParseDict(yaml_nodes.plain(root), pb)
+    except (json_format.ParseError, ValueError) as error:  # such as half a character
+        faults = [proto_validation.Fault("", f"{str(error).rstrip('.')}; correct this value")]
+    except RecursionError:
+        faults = [proto_validation.Fault("", yaml_nodes.DEEP)]
+    if faults:
+        raise _job_error(faults, place, root)
+    return message
+
+
+def violations(error: JobError) -> list[tuple[str, str]]:
+    """The faults as pairs of a field's place and what is wrong there, as Google's APIs list them."""
+    return [(fault.place, fault.text) for fault in error.details]
+
+
+def as_json(message: Any) -> dict[str, Any]:
+    """One of the API's messages as it goes over the wire: camelCase, enums by name, 64-bit numbers as text."""
+    return dict(json_format.MessageToDict(type(message).pb(message)))
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_text(path, FaultError)
+    except FaultError as error:
+        fault = proto_validation.Fault("", str(error).removeprefix(f"{path}: "))
+        raise _job_error([fault], str(path)) from None
+
+
+def _compose(text: str, place: str) -> Node:
+    try:
+        return yaml_nodes.tree(text)
+    except yaml_nodes.DocumentError as error:
+        raise _job_error([proto_validation.Fault("", str(error), error.line)], place) from None
+
+
+def _custom_job_spec(root: Node, place: str) -> CustomJobSpec:
+    keys = yaml_nodes.items(root) if isinstance(root, MappingNode) else {}
+    other = [proto_validation.Fault("", fault) for key, fault in OTHER_RESOURCES.items() if key in keys]
+    if other:
+        raise _job_error(other[:1], place, root)
+    return read(root, CustomJobSpec, place)
+
+
+def _faults(root: Node, message: Any) -> Iterator[proto_validation.Fault]:
+    if isinstance(root, MappingNode):
+        yield from proto_validation.faults(root, message)
+    else:
+        keys = ", ".join(field.json_name for field in message.fields)
+        yield proto_validation.Fault("", f"must be a mapping, not {yaml_nodes.kind(root)}; its keys are {keys}")
+
+
+def _job_error(faults: Sequence[proto_validation.Fault], place: str, root: Node | None = None) -> JobError:
+    details = [fault._replace(line=fault.line or yaml_nodes.line(root, fault.place)) for fault in faults]
+    return JobError(*(f"{yaml_nodes.start(place, fault.line)}{fault}" for fault in details), details=details)

@@ -1,0 +1,73 @@
+"""Where the local Vertex keeps what outlives it.
+
+Buckets have the modes that the user's umask says, as data is shared; all other state is the user's alone.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from vertex_launch.addresses import folder_fault
+from vertex_launch.errors import FaultError
+from vertex_launch.spec import Job
+
+OUTPUT = "baseOutputDirectory.outputUriPrefix"
+
+
+class OutputError(FaultError):
+    """The job's output folder cannot be used on this machine."""
+
+
+@dataclass(frozen=True)
+class StateDir:
+    """The folder that holds the local Vertex's state."""
+
+    folder: Path = Path(".vertex")
+
+    @property
+    def buckets(self) -> Path:
+        """One folder a bucket: what /gcs is in the cloud."""
+        return self.folder.absolute() / "gcs"
+
+    @property
+    def caches(self) -> Path:
+        """What programs in replicas keep to be faster the next time."""
+        return self.folder.absolute() / "cache"
+
+    def of_replicas(self, job_id: str) -> Path:
+        """What is $HOME in the replicas of one job."""
+        return self.folder.absolute() / "homes" / job_id
+
+    def logs(self, job_id: str) -> Path:
+        """The folder of one job: what its replicas printed, and what was installed for it."""
+        return self.folder.absolute() / "jobs" / job_id
+
+    def journal(self, job_id: str) -> Path:
+        """All lines of all replicas of a job, with their times."""
+        return self.logs(job_id) / "log.jsonl"
+
+    def metrics(self, job_id: str, replica: str = "workerpool0-0") -> Path:
+        """Where a replica of a tuning trial reports its metrics; only the chief's count."""
+        return self.logs(job_id) / f"{replica}.metrics"
+
+
+def output_folder(job: Job, state_dir: StateDir) -> Path | None:
+    """The folder that stands for the job's output, never one outside its bucket; none if the job names none."""
+    prefix = job.spec.base_output_directory.output_uri_prefix
+    if fault := folder_fault(prefix) if prefix else "":
+        raise OutputError(f"{job.path}: {OUTPUT}: {json.dumps(prefix)} {fault}")
+    return state_dir.buckets / prefix.removeprefix("gs://") if prefix else None
+
+
+def private(folder: Path) -> Path:
+    """Make a folder, and what is missing above it, that nobody else may enter; returns it."""
+    for one in (*reversed(folder.parents), folder):
+        if not one.is_dir():
+            one.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def private_file(path: str | Path, flags: int) -> int:
+    """The `opener` of files that nobody else may read."""
+    return os.open(path, flags, 0o600)

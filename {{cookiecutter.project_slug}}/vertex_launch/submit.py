@@ -1,0 +1,208 @@
+"""Send a job to Vertex AI. The request is a value: what `summary` shows is what `submit` sends."""
+
+import contextlib
+import shlex
+import time
+import uuid
+from collections.abc import Iterator
+
+from google.api_core.exceptions import GoogleAPICallError
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import GoogleAuthError
+from google.cloud.aiplatform_v1 import JobServiceClient
+from google.cloud.aiplatform_v1.types import (
+    CreateCustomJobRequest,
+    CreateHyperparameterTuningJobRequest,
+    CustomJob,
+    CustomJobSpec,
+    HyperparameterTuningJob,
+    Scheduling,
+    StudySpec,
+)
+
+from vertex_launch import study_validation
+from vertex_launch.errors import FaultError
+from vertex_launch.plan import pools
+from vertex_launch.plan.formatting import usd
+from vertex_launch.settings import Settings
+from vertex_launch.spec import CHIEF, EVALUATORS, REDUCERS, WORKERS, Job, Pool, TuningJob
+
+ROLES = {CHIEF: "chief", WORKERS: "workers", REDUCERS: "servers", EVALUATORS: "evaluators"}
+REQUEST_SECONDS = 60.0
+SUBMISSION = "submission"  # the label by which the job of a request is found when its answer was lost
+LOOKUPS, LOOKUP_SECONDS = 4, 10.0
+
+
+class CloudError(FaultError):
+    """Google Cloud refused the job, or does not know who sends it."""
+
+
+Request = CreateCustomJobRequest | CreateHyperparameterTuningJobRequest
+
+
+def summary(job: Job | TuningJob, settings: Settings) -> str:
+    """What will be sent, where, and for how much, for a person to agree to."""
+    trial, search = (job.trial_job, _search_lines(job.spec)) if isinstance(job, TuningJob) else (job, ())
+    spec = _with_account(trial.spec, settings)
+    strategy = Scheduling.Strategy(spec.scheduling.strategy or Scheduling.Strategy.STANDARD).name
+    hours = spec.scheduling.timeout.total_seconds() / 3600 if "timeout" in spec.scheduling else 7 * 24
+    return "\n".join(
+        [
+            f"{job.name} -> {_parent(settings)}",
+            *search,
+            *map(_pool_line, trial.pools),
+            f"  output   {spec.base_output_directory.output_uri_prefix or 'nowhere: nothing is kept'}",
+            f"  account  {spec.service_account or 'Vertex AI service agent'}",
+            f"  limits   {strategy}, at most {hours:g} h{' a trial' if search else ''}",
+            f"  price    {_price(job, trial, hours, settings)}",
+        ]
+    )
+
+
+def request(job: Job | TuningJob, settings: Settings) -> Request:
+    """The request as the API takes it; the account in the file goes before the one in vertex.toml.
+
+    Its job has a label of its own, by which it is found when the answer is lost.
+    """
+    labels = {SUBMISSION: uuid.uuid4().hex[:12]}
+    if isinstance(job, TuningJob):
+        tuning_job = HyperparameterTuningJob(job.spec)
+        tuning_job.display_name = job.name
+        tuning_job.labels.update(labels)
+        tuning_job.trial_job_spec = _with_account(tuning_job.trial_job_spec, settings)
+        return CreateHyperparameterTuningJobRequest(parent=_parent(settings), hyperparameter_tuning_job=tuning_job)
+    spec = _with_account(job.spec, settings)
+    custom_job = CustomJob(display_name=job.name, job_spec=spec, labels=labels)
+    return CreateCustomJobRequest(parent=_parent(settings), custom_job=custom_job)
+
+
+def submit(request: Request, client: JobServiceClient) -> str:
+    """Create the job; returns its resource name, such as projects/NUMBER/locations/REGION/customJobs/ID.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: the service refused it, or did not answer in a minute.
+        OSError: over REST, there is no service at the endpoint.
+    """
+    if isinstance(request, CreateCustomJobRequest):
+        return client.create_custom_job(request=request, timeout=REQUEST_SECONDS).name
+    return client.create_hyperparameter_tuning_job(request=request, timeout=REQUEST_SECONDS).name
+
+
+def whereabouts(request: Request, client: JobServiceClient, endpoint: str = "") -> str:
+    """What became of a request for whose answer nobody waited, as a sentence: the service may have its job.
+
+    Args:
+        endpoint: the one of `client`.
+    """
+    look = f"look for it with: {_list_command(request)}" if not endpoint else f"look for it at {endpoint}"
+    try:
+        for waited in range(LOOKUPS):
+            time.sleep(float(waited > 0))  # the request may still be on its way
+            if name := _name(request, client):
+                return f"the job was created: {name}\n{page(name, endpoint)}"
+    except (GoogleAPICallError, GoogleAuthError, OSError) as error:
+        return f"whether the job was created is not known ({error}); {look}"
+    except KeyboardInterrupt:
+        return f"whether the job was created is not known; {look}"
+    return f"the service has no such job; should the request still arrive, {look}"
+
+
+def _name(request: Request, client: JobServiceClient) -> str:
+    """The name of the job that a request has made, "" if there is none."""
+    wanted = {"parent": request.parent, "filter": f"labels.{label(request)}"}
+    if isinstance(request, CreateCustomJobRequest):
+        jobs = [job.name for job in client.list_custom_jobs(request=wanted, timeout=LOOKUP_SECONDS)]
+    else:
+        jobs = [job.name for job in client.list_hyperparameter_tuning_jobs(request=wanted, timeout=LOOKUP_SECONDS)]
+    return next(iter(jobs), "")
+
+
+def label(request: Request) -> str:
+    """The one by which its job is found: submission=ID."""
+    job = request.custom_job if isinstance(request, CreateCustomJobRequest) else request.hyperparameter_tuning_job
+    return f"{SUBMISSION}={job.labels[SUBMISSION]}"
+
+
+def _list_command(request: Request) -> str:
+    _, project, _, region = request.parent.split("/")
+    kind = "custom-jobs" if isinstance(request, CreateCustomJobRequest) else "hp-tuning-jobs"
+    return f"gcloud ai {kind} list --project={project} --region={region} --filter=labels.{label(request)}"
+
+
+def client(settings: Settings, endpoint: str = "") -> JobServiceClient:
+    """A client of the region's endpoint or, without credentials, of another such as http://127.0.0.1:8911.
+
+    Raises:
+        google.auth.exceptions.DefaultCredentialsError: nobody is logged in to Google Cloud here.
+    """
+    if endpoint:
+        return JobServiceClient(
+            transport="rest",
+            client_options={"api_endpoint": endpoint},
+            credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call, unused-ignore]
+        )
+    return JobServiceClient(client_options={"api_endpoint": f"{settings.region}-aiplatform.googleapis.com"})
+
+
+@contextlib.contextmanager
+def google_errors() -> Iterator[None]:
+    """What Google's client raises, as a CloudError for the person at the keyboard."""
+    try:
+        yield
+    except (GoogleAPICallError, GoogleAuthError) as error:
+        raise CloudError(f"Google Cloud: {error}") from None
+
+
+def page(name: str, endpoint: str) -> str:
+    """Where a person looks at the job: the local Vertex's page, or the Cloud console."""
+    return f"{endpoint.rstrip('/')}/#{name.rpartition('/')[2]}" if endpoint else console_url(name)
+
+
+def console_url(name: str) -> str:
+    """The job's page in the Cloud console. Source: google-cloud-aiplatform 2.7.0, `_dashboard_uri`."""
+    _, project, _, location, _, id = name.split("/")
+    return f"https://console.cloud.google.com/agent-platform/locations/{location}/training/{id}?project={project}"
+
+
+def _parent(settings: Settings) -> str:
+    return f"projects/{settings.project}/locations/{settings.region}"
+
+
+def _with_account(spec: CustomJobSpec, settings: Settings) -> CustomJobSpec:
+    copy = CustomJobSpec(spec)
+    copy.service_account = copy.service_account or settings.service_account
+    return copy
+
+
+def _price(job: Job | TuningJob, trial: Job, hours: float, settings: Settings) -> str:
+    """Per hour with all that run at once, and in all if each runs as long as it may."""
+    price, trials = pools.price(pools.rows(trial, settings.catalog)), pools.trials(job) or pools.Trials(1, 1)
+    if price is None:
+        return "not known here; yours can stand in vertex.toml, below [prices]"
+    most = usd(trials.count * hours * price.usd)
+    return f"{usd(trials.at_once * price.usd)} per hour, {most} at most ({price.certainty}: {price.source})"
+
+
+def _search_lines(job: HyperparameterTuningJob) -> tuple[str, ...]:
+    goals = StudySpec.MetricSpec.GoalType
+    wanted = [
+        f"{'lowest' if one.goal == goals.MINIMIZE else 'highest'} {one.metric_id}" for one in job.study_spec.metrics
+    ]
+    counts = f"{job.max_trial_count} trials, {job.parallel_trial_count} at once"
+    return (
+        f"  search   {counts}, for the {' and the '.join(wanted)}",
+        *(f"{'':11}{one.parameter_id}: {study_validation.described(one)}" for one in job.study_spec.parameters),
+    )
+
+
+def _pool_line(pool: Pool) -> str:
+    role = "reducers" if pool.reduces else ROLES.get(pool.index, "")
+    accelerators = f" + {pool.accelerator_count} {pool.accelerator}" if pool.accelerator else ""
+    machines = f"{pool.replica_count:>3} x {pool.machine_type}{accelerators}"
+    package, container = pool.spec.python_package_spec, pool.spec.container_spec
+    image = container.image_uri or package.executor_image_uri
+    installed = [f"pip install {shlex.join(package.package_uris)}"] if package.package_uris else []
+    module = ["python", "-m", package.python_module] if package.python_module else []
+    command = shlex.join([*container.command, *module, *pool.args])
+    lines = [f"  pool {pool.index}   {role:<10} {machines}, {image}", *installed, *([command] if command else [])]
+    return f"\n{'':14}".join(lines)
