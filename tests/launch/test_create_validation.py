@@ -3,7 +3,7 @@ import re
 import pytest
 from google.cloud.aiplatform_v1 import types
 
-from vertex_launch.local.api.create_validation import OUTPUT_ONLY, label_faults, without_output
+from vertex_launch.local.api.create_validation import OUTPUT_ONLY, label_findings, without_output
 
 KINDS = (types.CustomJob, types.HyperparameterTuningJob, types.TrainingPipeline, types.Dataset, types.Model)
 FIELD = re.compile(r"^ {8}(\w+) \(.*?\):\n(.*?)(?=^ {8}\w+ \(|\Z)", re.MULTILINE | re.DOTALL)
@@ -38,7 +38,7 @@ def test_a_model_within_a_pipeline_loses_its_output_too() -> None:
     ],
 )
 def test_labels_that_google_takes(labels: dict[str, str]) -> None:
-    assert not [*label_faults(labels)]
+    assert not [*label_findings(labels)]
 
 
 @pytest.mark.parametrize(
@@ -55,4 +55,4 @@ def test_labels_that_google_takes(labels: dict[str, str]) -> None:
     ],
 )
 def test_labels_that_google_refuses_are_refused_with_their_place(labels: dict[str, str], place: str) -> None:
-    assert [where for where, _ in label_faults(labels)] == [place]
+    assert [finding.place for finding in label_findings(labels)] == [place]

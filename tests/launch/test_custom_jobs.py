@@ -17,7 +17,7 @@ from google.cloud.aiplatform_v1.types import CustomJob, HyperparameterTuningJob
 from tests.launch.running import eventually, processes
 from tests.launch.test_packages import source_package
 from tests.launch.vertex import PARENT, SETTINGS, Json, custom_job, script
-from vertex_launch import settings, spec, yaml_nodes
+from vertex_launch import settings, spec, strict_yaml
 from vertex_launch.local import server
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.vertex_api import Vertex
@@ -46,7 +46,7 @@ def start(folder: Path) -> Vertex:
 
 
 def message(body: Json, kind: Any = CustomJob) -> Any:
-    return spec.read(yaml_nodes.from_json(json.dumps(body), "", spec.JobError), kind)
+    return spec.read(strict_yaml.from_json(json.dumps(body), spec.JobError), kind)
 
 
 def create(vertex: Vertex, body: Json) -> str:

@@ -105,9 +105,9 @@ def test_a_dataset_that_cannot_be_here_is_refused_with_its_place(
     uri = f"gs://google-cloud-aiplatform/schema/dataset/metadata/{kind}_1.0.0.yaml"
     with pytest.raises(ApiError) as caught:
         ours.create(PARENT, Dataset(display_name="d", metadata_schema_uri=uri, metadata=metadata))
-    ((field, description),) = caught.value.violations
-    assert (caught.value.status, field) == ("INVALID_ARGUMENT", place)
-    assert words in description
+    (finding,) = caught.value.findings
+    assert (caught.value.status, finding.place) == ("INVALID_ARGUMENT", place)
+    assert words in finding.sentence
 
 
 def test_the_variables_are_those_of_the_documentation(ours: Datasets, buckets: Path) -> None:

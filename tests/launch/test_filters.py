@@ -79,7 +79,7 @@ def test_a_filter_that_cannot_be_read_is_one_sentence(expression: str, fault: st
     with pytest.raises(ApiError, match=fault) as error:
         predicate(expression, KNOWN)
     assert error.value.status == "INVALID_ARGUMENT"
-    assert error.value.violations[0][0] == "filter"
+    assert error.value.findings[0].place == "filter"
 
 
 def test_pages_join_to_the_whole_list_also_while_jobs_arrive() -> None:
@@ -113,7 +113,7 @@ def test_order_by_several_fields() -> None:
 def test_a_parameter_that_cannot_be_read_is_named(parameter: str, value: str) -> None:
     with pytest.raises(ApiError) as error:
         page(JOBS, KNOWN, **{parameter: value})
-    assert error.value.violations[0][0] == parameter
+    assert error.value.findings[0].place == parameter
 
 
 def test_a_page_has_at_most_a_thousand() -> None:

@@ -130,4 +130,4 @@ def test_a_wrong_upload_is_refused_with_the_field(ours: Models, more: dict[str, 
 def test_names_and_labels_are_looked_at_before_anything_trains(ours: Models, model: Resource, place: str) -> None:
     with pytest.raises(ApiError) as refused:
         ours.check(PARENT, model)
-    assert [where for where, _ in refused.value.violations] == [place]
+    assert [finding.place for finding in refused.value.findings] == [place]

@@ -22,7 +22,7 @@ from vertex_launch.plan.planner import PlanError
 from vertex_launch.plan.report import report
 from vertex_launch.rules import RULES
 from vertex_launch.spec import Job, JobError, TuningJob, read
-from vertex_launch.yaml_nodes import from_json
+from vertex_launch.strict_yaml import from_json
 
 COUNT = 1000
 ODD_COUNT = 150
@@ -42,7 +42,7 @@ M = TypeVar("M")
 
 def accepted(document: Any) -> bool:
     try:
-        spec = read(from_json(json.dumps(document), "", JobError), CustomJobSpec)
+        spec = read(from_json(json.dumps(document), JobError), CustomJobSpec)
     except JobError:
         return False
     found = rules.findings(Job(Path("run.yaml"), "run", spec), SETTINGS, PROJECT)
@@ -366,7 +366,7 @@ def odd_study(dice: random.Random) -> Document:
 
 def examined(document: Document, kind: type[M]) -> M:
     """The message that a document holds; it must be one."""
-    return read(from_json(json.dumps(document), "", JobError), kind)
+    return read(from_json(json.dumps(document), JobError), kind)
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.proof) for seed in range(1, 4))])

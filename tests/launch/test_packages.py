@@ -185,12 +185,12 @@ def test_a_package_with_a_build_system_of_its_own_gets_it(buckets: Path, env: di
 def test_all_missing_packages_are_named_at_once(buckets: Path, env: dict[str, str]) -> None:
     with pytest.raises(PackageError) as caught:
         prepared(job(pool(), pool(address="gs://b/../../outside.tar.gz")), env, buckets)
-    assert caught.value.faults == (
+    assert str(caught.value).splitlines() == [
         f"job.yaml: workerPoolSpecs[0].pythonPackageSpec.packageUris[0]: {ADDRESS} is not in the local buckets; upload"
         " it first",
         "job.yaml: workerPoolSpecs[1].pythonPackageSpec.packageUris[0]: gs://b/../../outside.tar.gz is not in the local"
         " buckets; upload it first",
-    )
+    ]
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def refusal(service: Service, message: TrainingPipeline) -> dict[str, str]:
         service.pipelines.create(PARENT, message)
     assert caught.value.status == "INVALID_ARGUMENT", json.dumps(caught.value.as_json())
     assert service.store.list(PARENT, "trainingPipelines") == []
-    return dict(caught.value.violations)
+    return {finding.place: finding.sentence for finding in caught.value.findings}
 
 
 def test_every_fault_of_the_inputs_is_refused_with_its_place(service: Service) -> None:

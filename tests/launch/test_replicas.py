@@ -230,12 +230,12 @@ def test_every_pool_whose_command_only_its_image_knows_is_named_at_once() -> Non
     only_arguments = CHIEF | {"containerSpec": {"imageUri": "image:1", "args": ["--steps", "5"]}}
     with pytest.raises(CommandError) as caught:
         require_commands(job(package(), only_arguments, REDUCERS, CHIEF | {"containerSpec": {"imageUri": "other"}}), {})
-    assert [fault.split(": ")[:2] for fault in caught.value.faults] == [
+    assert [str(finding).split(": ")[:2] for finding in caught.value.findings] == [
         ["jobs/run.yaml", "workerPoolSpecs[1].containerSpec"],
         ["jobs/run.yaml", "workerPoolSpecs[3].containerSpec"],
     ]
     line = '"image:1" = ["python", "-m", "trainer.task"]'
-    assert caught.value.faults[0].endswith(f"say in vertex.toml, below [commands], what it runs: {line}")
+    assert str(caught.value.findings[0]).endswith(f"say in vertex.toml, below [commands], what it runs: {line}")
 
 
 def variables(**values: str) -> list[dict[str, str]]:

@@ -35,9 +35,9 @@ from tests.launch.casebook import (
     told,
     write,
 )
-from vertex_launch import catalog, check, rules, yaml_nodes
-from vertex_launch.errors import FaultError
-from vertex_launch.rules import RULES, Finding, Project, explain, training
+from vertex_launch import catalog, check, rules, strict_yaml
+from vertex_launch.errors import FaultError, Finding
+from vertex_launch.rules import RULES, Project, explain, training
 from vertex_launch.rules.rule import RuleContext
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, parse
@@ -98,7 +98,7 @@ def test_all_findings_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> N
 
 
 def test_a_finding_reads_as_place_fault_and_cure() -> None:
-    finding = Finding(RULES["chief-count"], "workerPoolSpecs[0]", "must be 1, not 3", "move them to pool 1")
+    finding = Finding("workerPoolSpecs[0]", "must be 1, not 3", "move them to pool 1")
     assert str(finding) == "workerPoolSpecs[0]: must be 1, not 3; move them to pool 1"
 
 
@@ -292,8 +292,8 @@ def test_the_two_trainers_of_one_job_may_come_from_a_package(tmp_path: Path) -> 
 @pytest.mark.parametrize("text", ["{}", "workerPoolSpecs: [{}, {replicaCount: 1}, {containerSpec: {}}]"])
 def test_no_rule_stumbles_over_a_job_that_is_hardly_there(code: str, text: str) -> None:
     given = RuleContext(SETTINGS, CATALOG, PROJECT)
-    problems = RULES[code].check(Job(Path("run.yaml"), "run", parse(text, "run.yaml")), given)
-    assert all(fault and cure for _, fault, cure in problems)
+    found = RULES[code].check(Job(Path("run.yaml"), "run", parse(text, "run.yaml")), given)
+    assert all(finding.fault and finding.cure for finding in found)
 
 
 @pytest.mark.parametrize("count", [0, -1, -(2**40)])
@@ -384,12 +384,12 @@ scheduling:
     ],
 )
 def test_a_place_has_a_line(place: str, line: int) -> None:
-    assert yaml_nodes.line(yaml_nodes.tree(LINES), place) == line
+    assert strict_yaml.line(strict_yaml.from_yaml(LINES, "", FaultError), place) == line
 
 
 def test_a_request_has_no_lines() -> None:
-    root = yaml_nodes.from_json('{"workerPoolSpecs": [{}]}', "", FaultError)
-    assert yaml_nodes.line(root, "workerPoolSpecs[0]") == 0
+    document = strict_yaml.from_json('{"workerPoolSpecs": [{}]}', FaultError)
+    assert strict_yaml.line(document, "workerPoolSpecs[0]") == 0
 
 
 def test_the_page_names_every_rule_with_its_sources() -> None:

@@ -13,7 +13,7 @@ import pytest
 from google.cloud.aiplatform_v1.types import HyperparameterTuningJob, StudySpec
 
 from tests.launch.running import PROJECT
-from vertex_launch import spec, study_validation, yaml_nodes
+from vertex_launch import spec, strict_yaml, study_validation
 from vertex_launch.local.jobs.search import (
     Measurement,
     Search,
@@ -61,7 +61,7 @@ LAYERS: list[dict[str, Value]] = [{"layers": 1}, {"layers": 2, "width": 16.0}, {
 
 
 def study(text: str, **changes: Any) -> StudySpec:
-    read = spec.read(yaml_nodes.compose(text, "study", spec.JobError), StudySpec)
+    read = spec.read(strict_yaml.from_yaml(text, "study", spec.JobError), StudySpec)
     for field, value in changes.items():
         setattr(read, field, value)
     return read
@@ -474,20 +474,20 @@ FAULTS = [
 
 @pytest.mark.parametrize(("text", "place", "words"), FAULTS)
 def test_a_fault_of_a_study_is_one_sentence_with_its_place_and_a_cure(text: str, place: str, words: str) -> None:
-    ((where, sentence),) = study_validation.faults(tuning(text))
-    assert where == f"studySpec.{place}"
-    assert words in sentence
-    assert "; " in sentence
+    (finding,) = study_validation.findings(tuning(text))
+    assert finding.place == f"studySpec.{place}"
+    assert words in finding.sentence
+    assert finding.cure
 
 
 @pytest.mark.parametrize("text", [BOWL, TREE, MEDIAN, DECAY, TREE + "algorithm: GRID_SEARCH\n"])
 def test_a_sound_study_has_no_fault(text: str) -> None:
-    assert list(study_validation.faults(tuning(text))) == []
+    assert list(study_validation.findings(tuning(text))) == []
 
 
 def test_a_metric_named_twice_is_one_too_many() -> None:
     text = f"metrics: [{{metricId: a}}, {{metricId: a}}]\nparameters: [{{{DOUBLE}}}]"
-    assert [place for place, _ in study_validation.faults(tuning(text))] == [
+    assert [finding.place for finding in study_validation.findings(tuning(text))] == [
         "studySpec.metrics[0].metricId",
         "studySpec.metrics[1].metricId",
     ]
@@ -506,9 +506,9 @@ def test_a_metric_named_twice_is_one_too_many() -> None:
 )
 def test_the_counts_of_trials_must_fit_each_other(counts: dict[str, int], places: list[str]) -> None:
     job = HyperparameterTuningJob(study_spec=study(BOWL), **counts)
-    assert [place for place, _ in study_validation.faults(job)] == places
+    assert [finding.place for finding in study_validation.findings(job)] == places
 
 
 def test_a_tuning_job_that_is_hardly_there_is_refused_and_nothing_else() -> None:
-    assert len(list(study_validation.faults(HyperparameterTuningJob()))) == 4
-    assert list(study_validation.faults(tuning("metrics: [{}]\nparameters: [{conditionalParameterSpecs: [{}, {}]}]")))
+    assert len(list(study_validation.findings(HyperparameterTuningJob()))) == 4
+    assert list(study_validation.findings(tuning("metrics: [{}]\nparameters: [{conditionalParameterSpecs: [{}, {}]}]")))

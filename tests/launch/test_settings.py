@@ -154,7 +154,7 @@ def test_all_faults_come_at_once(tmp_path: Path) -> None:
     path.write_text("projct = 1\nregion = 2\n")
     with pytest.raises(SettingsError) as caught:
         load(path)
-    assert len(caught.value.faults) == 5  # an unknown key, a wrong type, three missing keys
+    assert len(caught.value.findings) == 5  # an unknown key, a wrong type, three missing keys
 
 
 def test_a_missing_file_means_that_this_is_another_folder(tmp_path: Path) -> None:

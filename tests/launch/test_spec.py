@@ -16,8 +16,9 @@ from google.cloud.aiplatform_v1.types import (
     TrainingPipeline,
 )
 
-from vertex_launch import yaml_nodes
-from vertex_launch.spec import Job, JobError, TuningJob, as_json, load, parse, read, violations
+from vertex_launch import strict_yaml
+from vertex_launch.errors import Finding
+from vertex_launch.spec import Job, JobError, TuningJob, as_json, load, parse, read
 
 GOOD = """\
 workerPoolSpecs:
@@ -197,7 +198,7 @@ def faults_of(text: str) -> tuple[str, ...]:
     try:
         parse(text, "job.yaml")
     except JobError as error:
-        return error.faults
+        return tuple(str(error).splitlines())
     return ()
 
 
@@ -285,8 +286,8 @@ workerPoolSpecs:
 def test_all_faults_come_at_once(tmp_path: Path) -> None:
     text = GOOD.replace("machineType: a2", "machinType: a2").replace('"100"', "100").replace("3600s", "1h")
     error = refusal(write(tmp_path, text))
-    assert len(error.faults) == 5  # pools 0 and 1 share a machine and a task
-    assert str(error).splitlines() == list(error.faults)
+    assert len(error.findings) == 5  # pools 0 and 1 share a machine and a task
+    assert len(str(error).splitlines()) == 5
 
 
 def test_the_next_file_name_is_offered_for_a_missing_one(tmp_path: Path) -> None:
@@ -337,25 +338,23 @@ def test_a_tuning_job_without_a_name_has_that_of_its_file(tmp_path: Path) -> Non
 
 def test_the_places_of_a_tuning_jobs_faults_begin_at_its_top(tmp_path: Path) -> None:
     path = write(tmp_path, TUNING.replace("minValue: 1.0e-4", "minValue: low").replace("imageUri", "imageURL"))
-    assert refusal(path).faults == (
+    assert str(refusal(path)).splitlines() == [
         f'{path}:7: studySpec.parameters[0].doubleValueSpec.minValue: must be a number, not "low"; '
         "write digits, such as 0.001 or 1.0e-3",
         f'{path}:11: trialJobSpec.workerPoolSpecs[0].containerSpec: unknown key "imageURL"; did you mean imageUri?',
-    )
+    ]
 
 
 def from_json(text: str, kind: type = HyperparameterTuningJob) -> dict[str, object]:
     """What a JSON body says, after a round through the message."""
-    return as_json(read(yaml_nodes.from_json(text, "", JobError), kind))
+    return as_json(read(strict_yaml.from_json(text, JobError), kind))
 
 
 def body_faults(text: str, kind: type = HyperparameterTuningJob) -> list[tuple[str, str]]:
     with pytest.raises(JobError) as caught:
         from_json(text, kind)
-    assert str(caught.value).splitlines() == [
-        f"{place}: {fault}" if place else fault for place, fault in violations(caught.value)
-    ]
-    return violations(caught.value)
+    assert str(caught.value).splitlines() == [str(finding) for finding in caught.value.findings]
+    return [(finding.place, finding.sentence) for finding in caught.value.findings]
 
 
 def parameter(text: str) -> str:
@@ -457,8 +456,8 @@ def test_a_body_gives_the_faults_of_all_its_fields_at_once() -> None:
 
 
 def test_yaml_and_json_are_read_alike() -> None:
-    message = read(yaml_nodes.compose(TUNING, "", JobError), HyperparameterTuningJob)
-    again = yaml_nodes.from_json(json.dumps(as_json(message)), "", JobError)
+    message = read(strict_yaml.from_yaml(TUNING, "", JobError), HyperparameterTuningJob)
+    again = strict_yaml.from_json(json.dumps(as_json(message)), JobError)
     assert read(again, HyperparameterTuningJob) == message
 
 
@@ -470,11 +469,11 @@ def test_what_is_nested_too_deeply_is_refused_wherever_the_limit_lies(depth: int
         assert len(nesting_faults(text, kind)) <= (depth > 10)
 
 
-def nesting_faults(text: str, kind: type) -> tuple[str, ...]:
+def nesting_faults(text: str, kind: type) -> tuple[Finding, ...]:
     try:
         from_json(text, kind)
     except JobError as error:
-        return error.faults
+        return error.findings
     return ()
 
 

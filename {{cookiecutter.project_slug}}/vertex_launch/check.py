@@ -9,7 +9,8 @@ from typing import Any
 
 from vertex_launch import rules, spec
 from vertex_launch.catalog import Catalog
-from vertex_launch.rules import Finding, Project, explain, region_and_output
+from vertex_launch.errors import Finding
+from vertex_launch.rules import RULES, Project, explain, region_and_output
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, JobError, TuningJob
 
@@ -62,15 +63,16 @@ def notice(catalog: Catalog, today: date) -> str:
 
 
 def _entry(path: Path, finding: Finding, catalog: Catalog) -> dict[str, Any]:
+    rule = RULES[finding.code]
     return {
         "file": str(path),
         "line": finding.line or None,
         "place": finding.place,
         "code": finding.code,
         "severity": finding.severity,
-        "certainty": finding.rule.certainty,
+        "certainty": rule.certainty,
         "fault": finding.fault,
         "cure": finding.cure,
-        "consequence": finding.rule.consequence,
-        "source": explain.sources(finding.rule, catalog),
+        "consequence": rule.consequence,
+        "source": explain.sources(rule, catalog),
     }

@@ -1,24 +1,61 @@
-"""Errors for the person at the keyboard: sentences that name the place, the fault and the cure."""
+"""What a person must mend: findings that name the place, the fault and the cure, and the errors that carry them."""
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal
 
 FILE_LIMIT = 2**20  # bytes; the largest sensible job file has a few thousand
-SHOWN = 50  # faults of one kind; nobody reads more
+SHOWN = 50  # findings of one kind, or in one answer; nobody reads more
 COUNTED = 1000  # of them; a guess at what a misspelt name was takes a millisecond
 
-T = TypeVar("T")
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to mend: where it is, what is wrong there, and what mends it."""
+
+    place: str  # such as `workerPoolSpecs[1].machineSpec`; "" for the whole file, or for what is in none
+    fault: str
+    cure: str = ""  # "" only if the fault is a whole sentence, with its cure
+    line: int = 0  # of the file; 0 where there is none
+    code: str = ""  # of the rule that found it
+    severity: Severity = "error"
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.fault}; {self.cure}" if self.cure else self.fault
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.sentence}" if self.place else self.sentence
+
+    def below(self, place: str) -> "Finding":
+        """The same finding in a document that holds this one at a place."""
+        return replace(self, place=f"{place}.{self.place}" if self.place else place)
+
+
+Findings = Iterator[Finding]
 
 
 class FaultError(ValueError):
-    """Something the user wrote cannot be used; its text has one line for each fault."""
+    """Something the user wrote cannot be used; its text has one line for each finding.
 
-    def __init__(self, *faults: str) -> None:
-        super().__init__("\n".join(faults))
-        self.faults = faults
+    Args:
+        findings: where a sentence is all there is to say, the sentence.
+        file: begins every line.
+    """
+
+    def __init__(self, *findings: Finding | str, file: Path | str = "") -> None:
+        self.findings = tuple(one if isinstance(one, Finding) else Finding("", one) for one in findings)
+        super().__init__("\n".join(f"{start(file, one.line)}{one}" for one in self.findings))
+
+
+def start(file: Path | str, line: int) -> str:
+    """`jobs/run.yaml:31: `, as editors and terminals know to open it, or less where less is known."""
+    return f"{file}:{line}: " if file and line else f"{file}: " if file else ""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -28,25 +65,23 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return names[close[0]] if close else ""
 
 
-def first(faults: Iterable[T], summed_up: Callable[[T, str], T]) -> Iterator[T]:
-    """The first faults and, in place of the next, how many more there are; what is counted, too, has a limit.
-
-    Args:
-        summed_up: makes a fault with this text, in place of that one.
-    """
-    rest = iter(faults)
-    yield from islice(rest, SHOWN)
-    for fault in islice(rest, 1):
-        more = 1 + sum(1 for _ in islice(rest, COUNTED - SHOWN - 1))
-        least = "at least " if SHOWN + more == COUNTED else ""
-        yield summed_up(fault, f"... and {least}{more:,} more; mend those above first")
-
-
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A cure for a misspelt name: the nearest one, else all that are known."""
     names = tuple(known)
     guess = nearest(word, names)
     return f"did you mean {guess}?" if guess else f"use one of {', '.join(names)}"
+
+
+def first(findings: Iterable[Finding]) -> Findings:
+    """The first findings, and in place of all others one that counts them; what is `first` already stays as it is."""
+    rest = iter(findings)
+    yield from islice(rest, SHOWN)
+    others = [*islice(rest, COUNTED - SHOWN)]
+    if len(others) == 1:
+        yield from others
+    elif others:
+        least = "at least " if SHOWN + len(others) == COUNTED else ""
+        yield replace(others[0], fault=f"... and {least}{len(others):,} more", cure="mend those above first")
 
 
 def read_text(path: Path, error: type[FaultError]) -> str:
@@ -55,17 +90,18 @@ def read_text(path: Path, error: type[FaultError]) -> str:
         with path.open("rb") as file:
             data = file.read(FILE_LIMIT + 1)
     except FileNotFoundError:
-        raise error(f"{path}: there is no such file; {_other_name(path)}") from None
+        raise error(Finding("", "there is no such file", _other_name(path)), file=path) from None
     except IsADirectoryError:
-        raise error(f"{path}: is a folder; name a file in it") from None
+        raise error(Finding("", "is a folder", "name a file in it"), file=path) from None
     except OSError as fault:
-        raise error(f"{path}: cannot be read ({fault.strerror}); check its permissions") from None
+        raise error(Finding("", f"cannot be read ({fault.strerror})", "check its permissions"), file=path) from None
     if len(data) > FILE_LIMIT:
-        raise error(f"{path}: is larger than 1 MiB; this is hardly the file you meant")
+        raise error(Finding("", "is larger than 1 MiB", "this is hardly the file you meant"), file=path)
     try:
         return data.decode()
     except UnicodeDecodeError as fault:
-        raise error(f"{path}: byte {fault.start} is not UTF-8 text; save the file as UTF-8") from None
+        text = f"byte {fault.start} is not UTF-8 text"
+        raise error(Finding("", text, "save the file as UTF-8"), file=path) from None
 
 
 def _letters(word: str) -> str:

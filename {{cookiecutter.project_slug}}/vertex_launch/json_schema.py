@@ -27,6 +27,8 @@ from vertex_launch.proto_validation import (
     WELL_KNOWN,
     WHOLE_NUMBER,
     is_map,
+    item,
+    type_name,
 )
 from vertex_launch.spec import TUNING_KEYS
 
@@ -67,7 +69,7 @@ def _messages(*roots: Descriptor) -> list[Descriptor]:
     found = list(roots)
     for message in found:  # grows meanwhile
         for field in message.fields:
-            inner = _item(field).message_type
+            inner = item(field).message_type
             if inner and inner not in found and not inner.full_name.startswith(WELL_KNOWN):
                 found.append(inner)
     return found
@@ -89,36 +91,23 @@ def _message(message: Descriptor) -> Schema:
 
 
 def _field(field: FieldDescriptor) -> Schema:
-    value = _value(_item(field))
+    value = _value(item(field))
     if is_map(field):
         return {"type": "object", "additionalProperties": value}
     return {"type": "array", "items": value} if field.is_repeated else value
 
 
-def _item(field: FieldDescriptor) -> FieldDescriptor:
-    """The field, or of a map what each key stands for."""
-    return field.message_type.fields_by_name["value"] if is_map(field) else field
-
-
 def _value(field: FieldDescriptor) -> Schema:
-    message = field.message_type
-    name = message.full_name if message else ""
-    if name == ANY:
-        return {"not": {}}
+    name = type_name(field)
     if name in FREE:
         return FREE_TYPES[FREE[name]]
-    if name in (DURATION, TIMESTAMP):
-        return _reference(name)
-    if name.startswith(WELL_KNOWN):  # a wrapper, such as google.protobuf.BoolValue
-        return _value(message.fields_by_name["value"])
-    if message:
-        return _reference(_name(message))
-    if field.enum_type:
+    if name == ANY:
+        return {"not": {}}
+    if name == "enum":
         return {"enum": [value.name for value in field.enum_type.values if value.number]}  # 0 is UNSPECIFIED
-    plain = {FieldDescriptor.CPPTYPE_BOOL: "boolean", FieldDescriptor.CPPTYPE_STRING: "string"}
-    numbers = {FieldDescriptor.CPPTYPE_DOUBLE: "number", FieldDescriptor.CPPTYPE_INT64: "int64"}
-    kind = plain.get(field.cpp_type)
-    return {"type": kind} if kind else _reference(numbers.get(field.cpp_type, "int32"))
+    if name in ("boolean", "string"):
+        return {"type": name}
+    return _reference({"double": "number", "float": "number"}.get(name, name.removeprefix(PACKAGE)))
 
 
 def _scalars() -> Schema:

@@ -1,32 +1,39 @@
 """Reads JSON that others wrote: requests, files that anybody can edit, lines that a replica prints."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
-DEEPEST = 200  # lists and objects within each other; protobuf takes 100 in a free form, and jobs need ten
+from vertex_launch.errors import FaultError, Finding
+
+DEEPEST = 100  # lists and objects within each other; protobuf takes as many in a free form, and jobs need ten
 
 
 def loads(text: str | bytes, **hooks: Any) -> Any:
     """The value of a JSON text in UTF-8; `hooks` are those of `json.loads`.
 
     Raises:
-        ValueError: it is not JSON, or nested so deeply that whoever walks through it would exhaust the stack.
+        ValueError: it is not JSON, or nested too deeply.
     """
-    decoded = text.decode() if isinstance(text, bytes) else text
+    return shallow(lambda: json.loads(text.decode() if isinstance(text, bytes) else text, **hooks))
+
+
+def shallow(read: Callable[[], Any]) -> Any:
+    """What `read` returns; the one guard of the stack against those who nest lists and objects in each other.
+
+    Raises:
+        FaultError: it is nested so deeply that whoever walks through it would exhaust the stack.
+    """
     try:
-        value = json.loads(decoded, **hooks)
+        value = read()
     except RecursionError:
-        raise ValueError(f"nested deeper than {DEEPEST} levels") from None
-    # Counting is quick, and hardly any text needs the walk.
-    if decoded.count("[") + decoded.count("{") > DEEPEST and _depth(value) > DEEPEST:
-        raise ValueError(f"nested deeper than {DEEPEST} levels")
-    return value
-
-
-def _depth(value: Any) -> int:
-    """Level by level, as recursion is what this guards against."""
-    depth, level = 0, [value]
-    while level := [one for one in level if isinstance(one, dict | list)]:
-        depth += 1
-        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
-    return depth
+        value = None
+    else:
+        level = [value]
+        for _ in range(DEEPEST + 1):  # level by level, as recursion is what this guards against
+            level = [one for one in level if isinstance(one, dict | list)]
+            if not level:
+                return value
+            level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    fault = f"is nested too deeply, in more than {DEEPEST} levels"
+    raise FaultError(Finding("", fault, "no job needs more than ten"))

@@ -5,8 +5,7 @@ create`) or a whole HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`).
 the service, and protobuf stops at its first fault; here all are found.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -20,10 +19,9 @@ from google.cloud.aiplatform_v1.types import (
     WorkerPoolSpec,
 )
 from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
-from yaml import MappingNode, Node
 
-from vertex_launch import proto_validation, yaml_nodes
-from vertex_launch.errors import FaultError, first, read_text
+from vertex_launch import proto_validation, strict_yaml
+from vertex_launch.errors import FaultError, Finding, first, read_text
 
 # Pools by position. Pool 2 is the parameter servers' too: one role only.
 CHIEF, WORKERS, REDUCERS, EVALUATORS = range(4)
@@ -32,22 +30,18 @@ REDUCER_IMAGE = "/reductionserver"
 TASKS = {"container_spec": "containerSpec", "python_package_spec": "pythonPackageSpec", None: ""}
 
 TUNING_KEYS = {"studySpec", "trialJobSpec"}
-NOT_YET = "not supported here yet; this command takes a CustomJobSpec or a HyperparameterTuningJob"
+NOT_YET = "not supported here yet", "this command takes a CustomJobSpec or a HyperparameterTuningJob"
 OTHER_RESOURCES = {
-    "jobSpec": "is a CustomJob, but a job file is only its CustomJobSpec; put what jobSpec holds at the top",
-    "trainingTaskDefinition": f"is a TrainingPipeline, {NOT_YET}",
-    "trainingTaskInputs": f"is a TrainingPipeline, {NOT_YET}",
+    "jobSpec": ("is a CustomJob, but a job file is only its CustomJobSpec", "put what jobSpec holds at the top"),
+    "trainingTaskDefinition": (f"is a TrainingPipeline, {NOT_YET[0]}", NOT_YET[1]),
+    "trainingTaskInputs": (f"is a TrainingPipeline, {NOT_YET[0]}", NOT_YET[1]),
 }
 
 M = TypeVar("M")
 
 
 class JobError(FaultError):
-    """The document is not a job; one line for each fault, and the same as places and sentences."""
-
-    def __init__(self, *faults: str, details: Sequence[proto_validation.Fault] = ()) -> None:
-        super().__init__(*faults)
-        self.details = tuple(details) or tuple(proto_validation.Fault("", fault) for fault in faults)
+    """The document is not a job."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +109,7 @@ class Job:
     path: Path
     name: str  # the file's name without its ending; becomes the job's display name
     spec: CustomJobSpec
-    root: Node | None = field(default=None, compare=False, repr=False)  # the file, which knows its lines
+    document: Any = field(default=None, compare=False, repr=False)  # the file, which knows its lines
 
     @cached_property
     def pools(self) -> tuple[Pool, ...]:
@@ -148,7 +142,7 @@ class TuningJob:
     path: Path
     name: str  # its displayName, or the file's name without its ending
     spec: HyperparameterTuningJob
-    root: Node | None = field(default=None, compare=False, repr=False)
+    document: Any = field(default=None, compare=False, repr=False)
 
     @property
     def trial_job(self) -> Job:
@@ -167,42 +161,40 @@ def load(path: Path) -> Job | TuningJob:
     Raises:
         JobError: it cannot be read or is neither a CustomJobSpec nor a HyperparameterTuningJob.
     """
-    root = _compose(_text(path), str(path))
-    if isinstance(root, MappingNode) and TUNING_KEYS & yaml_nodes.items(root).keys():
-        tuning_job = read(root, HyperparameterTuningJob, str(path))
-        return TuningJob(path, tuning_job.display_name or path.stem, tuning_job, root)
-    return Job(path, path.stem, _custom_job_spec(root, str(path)), root)
+    document = strict_yaml.from_yaml(read_text(path, JobError), str(path), JobError)
+    if isinstance(document, dict) and TUNING_KEYS & document.keys():
+        tuning_job = read(document, HyperparameterTuningJob, str(path))
+        return TuningJob(path, tuning_job.display_name or path.stem, tuning_job, document)
+    return Job(path, path.stem, _custom_job_spec(document, str(path)), document)
 
 
-def parse(text: str, place: str) -> CustomJobSpec:
-    """A CustomJobSpec from YAML or JSON text; `place` begins every line of the JobError that it may raise."""
-    return _custom_job_spec(_compose(text, place), place)
+def parse(text: str, file: str) -> CustomJobSpec:
+    """A CustomJobSpec from YAML or JSON text; `file` begins every line of the JobError that it may raise."""
+    return _custom_job_spec(strict_yaml.from_yaml(text, file, JobError), file)
 
 
-def read(root: Node, kind: type[M], place: str = "") -> M:
+def read(document: Any, kind: type[M], file: str = "") -> M:
     """The API's message of this kind that a document holds.
 
     Raises:
-        JobError: with all its differences from the message, `place` before each of them.
+        JobError: with all its differences from the message, `file` before each of them.
     """
     message = kind()
     pb = cast(Any, kind).pb(message)
+    findings = [*first(proto_validation.findings(document, pb.DESCRIPTOR))]
     try:
-        faults = [*first(_faults(root, pb.DESCRIPTOR), lambda fault, text: fault._replace(text=text))]
-        if not faults:
-            json_format.ParseDict(yaml_nodes.plain(root), pb)
+        if not findings:
+            json_format.ParseDict(strict_yaml.plain(document), pb)
     except (json_format.ParseError, ValueError) as error:  # such as half a character
-        faults = [proto_validation.Fault("", f"{str(error).rstrip('.')}; correct this value")]
-    except RecursionError:
-        faults = [proto_validation.Fault("", yaml_nodes.DEEP)]
-    if faults:
-        raise _job_error(faults, place, root)
+        findings = [Finding("", str(error).rstrip("."), "correct this value")]
+    if findings:
+        raise JobError(*(located(finding, document) for finding in findings), file=file)
     return message
 
 
-def violations(error: JobError) -> list[tuple[str, str]]:
-    """The faults as pairs of a field's place and what is wrong there, as Google's APIs list them."""
-    return [(fault.place, fault.text) for fault in error.details]
+def located(finding: Finding, document: Any) -> Finding:
+    """The finding with its line in the document, where it has none yet; `None` is a document without lines."""
+    return replace(finding, line=finding.line or strict_yaml.line(document, finding.place))
 
 
 def as_json(message: Any) -> dict[str, Any]:
@@ -210,37 +202,9 @@ def as_json(message: Any) -> dict[str, Any]:
     return dict(json_format.MessageToDict(type(message).pb(message)))
 
 
-def _text(path: Path) -> str:
-    try:
-        return read_text(path, FaultError)
-    except FaultError as error:
-        fault = proto_validation.Fault("", str(error).removeprefix(f"{path}: "))
-        raise _job_error([fault], str(path)) from None
-
-
-def _compose(text: str, place: str) -> Node:
-    try:
-        return yaml_nodes.tree(text)
-    except yaml_nodes.DocumentError as error:
-        raise _job_error([proto_validation.Fault("", str(error), error.line)], place) from None
-
-
-def _custom_job_spec(root: Node, place: str) -> CustomJobSpec:
-    keys = yaml_nodes.items(root) if isinstance(root, MappingNode) else {}
-    other = [proto_validation.Fault("", fault) for key, fault in OTHER_RESOURCES.items() if key in keys]
-    if other:
-        raise _job_error(other[:1], place, root)
-    return read(root, CustomJobSpec, place)
-
-
-def _faults(root: Node, message: Any) -> Iterator[proto_validation.Fault]:
-    if isinstance(root, MappingNode):
-        yield from proto_validation.faults(root, message)
-    else:
-        keys = ", ".join(field.json_name for field in message.fields)
-        yield proto_validation.Fault("", f"must be a mapping, not {yaml_nodes.kind(root)}; its keys are {keys}")
-
-
-def _job_error(faults: Sequence[proto_validation.Fault], place: str, root: Node | None = None) -> JobError:
-    details = [fault._replace(line=fault.line or yaml_nodes.line(root, fault.place)) for fault in faults]
-    return JobError(*(f"{yaml_nodes.start(place, fault.line)}{fault}" for fault in details), details=details)
+def _custom_job_spec(document: Any, file: str) -> CustomJobSpec:
+    keys = document if isinstance(document, dict) else {}
+    for key, (fault, cure) in OTHER_RESOURCES.items():
+        if key in keys:
+            raise JobError(Finding("", fault, cure), file=file)
+    return read(document, CustomJobSpec, file)

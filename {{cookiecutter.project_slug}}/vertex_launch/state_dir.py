@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vertex_launch.addresses import folder_fault
-from vertex_launch.errors import FaultError
+from vertex_launch.errors import FaultError, Finding
 from vertex_launch.spec import Job
 
 OUTPUT = "baseOutputDirectory.outputUriPrefix"
@@ -55,8 +55,9 @@ class StateDir:
 def output_folder(job: Job, state_dir: StateDir) -> Path | None:
     """The folder that stands for the job's output, never one outside its bucket; none if the job names none."""
     prefix = job.spec.base_output_directory.output_uri_prefix
-    if fault := folder_fault(prefix) if prefix else "":
-        raise OutputError(f"{job.path}: {OUTPUT}: {json.dumps(prefix)} {fault}")
+    if prefix and (found := folder_fault(prefix)):
+        fault, cure = found
+        raise OutputError(Finding(OUTPUT, f"{json.dumps(prefix)} {fault}", cure), file=job.path)
     return state_dir.buckets / prefix.removeprefix("gs://") if prefix else None
 
 

@@ -8,25 +8,22 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from google.cloud.aiplatform_v1.types import HyperparameterTuningJob, StudySpec
+
+from vertex_launch.errors import Finding, Findings
 
 ParameterSpec = StudySpec.ParameterSpec
 Conditional = ParameterSpec.ConditionalParameterSpec
 Scale = ParameterSpec.ScaleType
 
-KINDS = {
-    "double_value_spec": "doubleValueSpec",
-    "integer_value_spec": "integerValueSpec",
-    "discrete_value_spec": "discreteValueSpec",
-    "categorical_value_spec": "categoricalValueSpec",
-}
+KINDS = ("double_value_spec", "integer_value_spec", "discrete_value_spec", "categorical_value_spec")
 # Which condition goes with which parent; a double has no values that one could name.
 CONDITIONS = {
-    "integer_value_spec": ("parent_int_values", "parentIntValues"),
-    "discrete_value_spec": ("parent_discrete_values", "parentDiscreteValues"),
-    "categorical_value_spec": ("parent_categorical_values", "parentCategoricalValues"),
+    "integer_value_spec": "parent_int_values",
+    "discrete_value_spec": "parent_discrete_values",
+    "categorical_value_spec": "parent_categorical_values",
 }
 LOGARITHMIC = (Scale.UNIT_LOG_SCALE, Scale.UNIT_REVERSE_LOG_SCALE)
 PARAMETERS = "studySpec.parameters"
@@ -37,29 +34,10 @@ LARGEST = {"integer_value_spec": 2**53, "double_value_spec": 5e307}
 
 # What Google documents for Vizier, and neither optuna nor the code around it does here.
 NOT_HERE = {
-    "convex_automated_stopping_spec": (
-        "convexAutomatedStoppingSpec",
-        "is not followed by the local Vertex; use medianAutomatedStoppingSpec or decayCurveStoppingSpec",
-    ),
-    "study_stopping_config": (
-        "studyStoppingConfig",
-        "is not followed by the local Vertex; use maxTrialCount and maxFailedTrialCount",
-    ),
+    "convex_automated_stopping_spec": "use medianAutomatedStoppingSpec or decayCurveStoppingSpec",
+    "study_stopping_config": "use maxTrialCount and maxFailedTrialCount",
 }
-STOPPING = {
-    "median_automated_stopping_spec": "medianAutomatedStoppingSpec",
-    "decay_curve_stopping_spec": "decayCurveStoppingSpec",
-}
-
-
-class Fault(NamedTuple):
-    """Where in the tuning job, and what is wrong there."""
-
-    place: str
-    text: str
-
-
-Faults = Iterator[Fault]
+STOPPING = ("median_automated_stopping_spec", "decay_curve_stopping_spec")
 
 
 @dataclass(frozen=True)
@@ -69,6 +47,14 @@ class _Node:
     place: str
     spec: ParameterSpec
     conditions: Mapping[str, Collection[Any]]  # by the parent's place
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.spec)
+
+    @property
+    def values_place(self) -> str:
+        return f"{self.place}.{_key(self.kind)}"
 
 
 def kind_of(parameter: ParameterSpec) -> str:
@@ -97,48 +83,47 @@ def is_active(child: Conditional, value: Any) -> bool:
     return _is_one_of(value, _condition(child))
 
 
-def faults(job: HyperparameterTuningJob) -> Faults:
+def findings(job: HyperparameterTuningJob) -> Findings:
     """What the local Vertex refuses of the search; the trials' own job has other rules."""
-    yield from count_faults(job)
-    yield from metric_faults(job.study_spec)
-    yield from parameter_faults(job.study_spec)
-    yield from local_faults(job.study_spec)
+    yield from count_findings(job)
+    yield from metric_findings(job.study_spec)
+    yield from parameter_findings(job.study_spec)
+    yield from local_findings(job.study_spec)
 
 
-def count_faults(job: HyperparameterTuningJob) -> Faults:
+def count_findings(job: HyperparameterTuningJob) -> Findings:
     """Numbers of trials that no search can have."""
-    most, parallel = job.max_trial_count, job.parallel_trial_count
+    most, parallel, failed = job.max_trial_count, job.parallel_trial_count, job.max_failed_trial_count
     if most < 1:
-        yield Fault("maxTrialCount", f"must be 1 or more, not {most}; write how many trials you would pay for")
+        yield Finding("maxTrialCount", f"must be 1 or more, not {most}", "write how many trials you would pay for")
     if parallel < 1:
         cure = "the fewer at once, the more each learns from those before it"
-        yield Fault("parallelTrialCount", f"must be 1 or more, not {parallel}; {cure}")
-    if job.max_failed_trial_count < 0:
-        fault = f"is {job.max_failed_trial_count}; write 0 to leave it to the service"
-        yield Fault("maxFailedTrialCount", fault)
+        yield Finding("parallelTrialCount", f"must be 1 or more, not {parallel}", cure)
+    if failed < 0:
+        yield Finding("maxFailedTrialCount", f"is {failed}", "write 0 to leave it to the service")
 
 
-def metric_faults(study: StudySpec) -> Faults:
+def metric_findings(study: StudySpec) -> Findings:
     """Metrics by which trials cannot be compared."""
     if not study.metrics:
-        yield Fault("studySpec.metrics", "has no metric, so no trial is better than another; add one")
+        yield Finding("studySpec.metrics", "has no metric, so no trial is better than another", "add one")
     repeated = Counter(metric.metric_id for metric in study.metrics)
     for index, metric in enumerate(study.metrics):
-        place = f"studySpec.metrics[{index}]"
-        yield from _name_faults(metric.metric_id, f"{place}.metricId")
+        place = f"studySpec.metrics[{index}].metricId"
+        yield from _of_name(metric.metric_id, place)
         if repeated[metric.metric_id] > 1:
-            yield Fault(f"{place}.metricId", f'"{metric.metric_id}" is there twice; keep one of them')
+            yield Finding(place, f'"{metric.metric_id}" is there twice', "keep one of them")
 
 
-def parameter_faults(study: StudySpec) -> Faults:
+def parameter_findings(study: StudySpec) -> Findings:
     """Parameters without a name or without values to try."""
     nodes = [*_nodes(study.parameters, PARAMETERS)]
     if not nodes:
-        yield Fault(PARAMETERS, "has no parameter, so there is nothing to tune; add one")
+        yield Finding(PARAMETERS, "has no parameter, so there is nothing to tune", "add one")
     for node in nodes:
-        yield from _value_faults(node, study.algorithm)
-        yield from _condition_faults(node)
-    yield from _id_faults(nodes)
+        yield from _of_values(node, study.algorithm)
+        yield from _of_conditions(node)
+    yield from _of_ids(nodes)
 
 
 def parameter_ids(study: StudySpec) -> Iterator[tuple[str, str]]:
@@ -147,20 +132,27 @@ def parameter_ids(study: StudySpec) -> Iterator[tuple[str, str]]:
         yield node.place, node.spec.parameter_id
 
 
-def local_faults(study: StudySpec) -> Faults:
+def local_findings(study: StudySpec) -> Findings:
     """What Vertex AI may take and the local Vertex cannot follow."""
+    ignored = "is not followed by the local Vertex"
     for index, metric in enumerate(study.metrics):
         if "safety_config" in metric:
-            place = f"studySpec.metrics[{index}].safetyConfig"
-            yield Fault(place, "is not followed by the local Vertex; remove it to run the search here")
-    for field, (key, fault) in NOT_HERE.items():
+            yield Finding(f"studySpec.metrics[{index}].safetyConfig", ignored, "remove it to run the search here")
+    for field, cure in NOT_HERE.items():
         if field in study:
-            yield Fault(f"studySpec.{key}", fault)
-    for field, key in STOPPING.items():
+            yield Finding(f"studySpec.{_key(field)}", ignored, cure)
+    for field in STOPPING:
         if field in study and len(study.metrics) > 1:
-            yield Fault(f"studySpec.{key}", "compares trials by one metric, and there are more; keep one metric")
+            fault = "compares trials by one metric, and there are more"
+            yield Finding(f"studySpec.{_key(field)}", fault, "keep one metric")
     for node in _nodes(study.parameters, PARAMETERS):
-        yield from _size_faults(node)
+        yield from _of_size(node)
+
+
+def _key(field: str) -> str:
+    """A field's name in JSON."""
+    first, *others = field.split("_")
+    return first + "".join(other.title() for other in others)
 
 
 def _nodes(
@@ -189,91 +181,84 @@ def _is_one_of(value: Any, values: Collection[Any]) -> bool:
     return value in values
 
 
-def _name_faults(name: str, place: str) -> Faults:
+def _of_name(name: str, place: str) -> Findings:
     if not name:
-        yield Fault(place, "is missing; give it a name")
+        yield Finding(place, "is missing", "give it a name")
     elif name.split() != [name]:
-        yield Fault(place, f'"{name}" has white space in it; write {"_".join(name.split()) or "a name"}')
+        yield Finding(place, f'"{name}" has white space in it', f"write {'_'.join(name.split()) or 'a name'}")
 
 
-def _value_faults(node: _Node, algorithm: StudySpec.Algorithm) -> Faults:
-    yield from _name_faults(node.spec.parameter_id, f"{node.place}.parameterId")
-    kind = kind_of(node.spec)
-    if not kind:
-        yield Fault(node.place, f"has no values to choose from; add one of {', '.join(KINDS.values())}")
-        return
-    place = f"{node.place}.{KINDS[kind]}"
-    if kind in ("double_value_spec", "integer_value_spec"):
-        yield from _range_faults(node.spec, kind, place)
+def _of_values(node: _Node, algorithm: StudySpec.Algorithm) -> Findings:
+    yield from _of_name(node.spec.parameter_id, f"{node.place}.parameterId")
+    if not node.kind:
+        yield Finding(node.place, "has no values to choose from", f"add one of {', '.join(map(_key, KINDS))}")
+    elif node.kind in LARGEST:
+        yield from _of_range(node)
     else:
-        yield from _list_faults(node.spec, place)
-    if kind == "double_value_spec" and algorithm == StudySpec.Algorithm.GRID_SEARCH:
-        yield Fault(place, "has no end of values for GRID_SEARCH; list some in a discreteValueSpec")
+        yield from _of_list(node)
+    if node.kind == "double_value_spec" and algorithm == StudySpec.Algorithm.GRID_SEARCH:
+        yield Finding(node.values_place, "has no end of values for GRID_SEARCH", "list some in a discreteValueSpec")
 
 
-def _range_faults(spec: ParameterSpec, kind: str, place: str) -> Faults:
-    smallest, largest = getattr(spec, kind).min_value, getattr(spec, kind).max_value
+def _of_range(node: _Node) -> Findings:
+    bounds = getattr(node.spec, node.kind)
+    smallest, largest = bounds.min_value, bounds.max_value
     if smallest > largest:
-        yield Fault(place, f"minValue {smallest:g} is above maxValue {largest:g}; exchange them")
-    elif spec.scale_type in LOGARITHMIC and smallest <= 0:
-        yield Fault(place, f"minValue {smallest:g} has no logarithm; raise it above 0 or use UNIT_LINEAR_SCALE")
+        yield Finding(node.values_place, f"minValue {smallest:g} is above maxValue {largest:g}", "exchange them")
+    elif node.spec.scale_type in LOGARITHMIC and smallest <= 0:
+        cure = "raise it above 0 or use UNIT_LINEAR_SCALE"
+        yield Finding(node.values_place, f"minValue {smallest:g} has no logarithm", cure)
 
 
-def _size_faults(node: _Node) -> Faults:
-    kind = kind_of(node.spec)
-    if kind in LARGEST:
-        bounds = getattr(node.spec, kind)
-        if max(abs(bounds.min_value), abs(bounds.max_value)) > LARGEST[kind]:
-            place = f"{node.place}.{KINDS[kind]}"
-            yield Fault(place, f"goes beyond {LARGEST[kind]:g}, where numbers lose digits; narrow it")
+def _of_size(node: _Node) -> Findings:
+    bounds = getattr(node.spec, node.kind) if node.kind in LARGEST else None
+    if bounds and max(abs(bounds.min_value), abs(bounds.max_value)) > LARGEST[node.kind]:
+        yield Finding(node.values_place, f"goes beyond {LARGEST[node.kind]:g}, where numbers lose digits", "narrow it")
 
 
-def _list_faults(spec: ParameterSpec, place: str) -> Faults:
-    values = values_of(spec)
+def _of_list(node: _Node) -> Findings:
+    values, place = values_of(node.spec), f"{node.values_place}.values"
     if not values:
-        yield Fault(f"{place}.values", "has no value; list at least one")
+        yield Finding(place, "has no value", "list at least one")
     elif len(set(values)) < len(values):
-        yield Fault(f"{place}.values", "has a value twice; keep one of them")
-    elif "discrete_value_spec" in spec:
-        yield from _discrete_faults(spec, values, f"{place}.values")
+        yield Finding(place, "has a value twice", "keep one of them")
+    elif node.kind == "discrete_value_spec":
+        if any(after - before < APART for before, after in pairwise(values)):
+            yield Finding(place, f"must increase by {APART} or more", "sort them")
+        if len(values) > DISCRETE_LIMIT:
+            fault = f"has {len(values)} values, and Vertex AI takes {DISCRETE_LIMIT}"
+            yield Finding(place, fault, "use a doubleValueSpec")
+        if node.spec.scale_type in LOGARITHMIC and min(values) <= 0:
+            cure = "keep values above 0 or use UNIT_LINEAR_SCALE"
+            yield Finding(place, f"{min(values):g} has no logarithm", cure)
 
 
-def _discrete_faults(spec: ParameterSpec, values: Sequence[float], place: str) -> Faults:
-    if any(after - before < APART for before, after in pairwise(values)):
-        yield Fault(place, f"must increase by {APART} or more; sort them")
-    if len(values) > DISCRETE_LIMIT:
-        yield Fault(place, f"has {len(values)} values, and Vertex AI takes {DISCRETE_LIMIT}; use a doubleValueSpec")
-    if spec.scale_type in LOGARITHMIC and min(values) <= 0:
-        yield Fault(place, f"{min(values):g} has no logarithm; keep values above 0 or use UNIT_LINEAR_SCALE")
-
-
-def _condition_faults(node: _Node) -> Faults:
-    kind = kind_of(node.spec)
+def _of_conditions(node: _Node) -> Findings:
+    name, field = node.spec.parameter_id, CONDITIONS.get(node.kind, "")
     for index, child in enumerate(node.spec.conditional_parameter_specs):
         place = f"{node.place}.conditionalParameterSpecs[{index}]"
-        if kind not in CONDITIONS:
-            parent = KINDS.get(kind, "nothing")
-            yield Fault(place, f"depends on single values, and its parent has {parent}; use a discreteValueSpec there")
-            continue
-        field, key = CONDITIONS[kind]
-        if not _condition(child) or field not in child:
-            yield Fault(place, f"does not say for which values of {node.spec.parameter_id}; write {key}")
-            continue
-        for value in _condition(child):
-            if not _is_one_of(value, values_of(node.spec)):
-                fault = f'"{value}" is no value of {node.spec.parameter_id}; use one that its {KINDS[kind]} has'
-                yield Fault(f"{place}.{key}.values", fault)
+        if not field:
+            fault = f"depends on single values, and its parent has {_key(node.kind) or 'nothing'}"
+            yield Finding(place, fault, "use a discreteValueSpec there")
+        elif not _condition(child) or field not in child:
+            yield Finding(place, f"does not say for which values of {name}", f"write {_key(field)}")
+        else:
+            for value in _condition(child):
+                if not _is_one_of(value, values_of(node.spec)):
+                    cure = f"use one that its {_key(node.kind)} has"
+                    yield Finding(f"{place}.{_key(field)}.values", f'"{value}" is no value of {name}', cure)
 
 
-def _id_faults(nodes: Sequence[_Node]) -> Faults:
+def _of_ids(nodes: Sequence[_Node]) -> Findings:
     """A name may come twice only where one trial never has both."""
     known: dict[str, list[_Node]] = defaultdict(list)
     for node in nodes:
         name = node.spec.parameter_id
         other = next((other for other in known[name] if name and not _exclude_each_other(node, other)), None)
         if other:
-            fault = f'"{name}" is the name of {other.place}, too; rename one of them'
-            yield Fault(f"{node.place}.parameterId", fault)
+            yield Finding(
+                f"{node.place}.parameterId", f'"{name}" is the name of {other.place}, too', "rename one of them"
+            )
         known[name].append(node)
 
 

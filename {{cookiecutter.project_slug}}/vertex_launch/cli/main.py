@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperCommand
 
-from vertex_launch import catalog, json_schema, package, settings, yaml_nodes
+from vertex_launch import catalog, json_schema, package, settings
 from vertex_launch import check as checks
 from vertex_launch.catalog import Catalog
 from vertex_launch.check import Examined
 from vertex_launch.cli import emulate, resume
 from vertex_launch.cli import plan as planning
-from vertex_launch.errors import FaultError, nearest
+from vertex_launch.errors import FaultError, nearest, start
 from vertex_launch.local import run_job
 from vertex_launch.local.jobs.custom_jobs import Options, policy
 from vertex_launch.local.running import host
@@ -248,8 +248,8 @@ def report(examined: Examined) -> None:
     """Print what was found in a job file."""
     for finding in examined.findings:
         style = "red" if finding.severity == "error" else "yellow"
-        start = yaml_nodes.start(str(examined.path), finding.line)
-        errors.print(Text.assemble(start, (finding.severity, style), f": {finding} ({finding.code})"))
+        where = start(examined.path, finding.line)
+        errors.print(Text.assemble(where, (finding.severity, style), f": {finding} ({finding.code})"))
 
 
 def warn_of_age(known: Catalog) -> None:

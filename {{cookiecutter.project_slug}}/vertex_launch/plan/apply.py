@@ -1,11 +1,11 @@
 """Write what a plan found into its job file: two values change, every other byte stays."""
 
 from pathlib import Path
+from typing import Any
 
 from google.cloud.aiplatform_v1.types import CustomJobSpec
-from yaml import Node, ScalarNode
 
-from vertex_launch import spec, yaml_nodes
+from vertex_launch import spec, strict_yaml
 from vertex_launch.errors import FaultError, read_text
 from vertex_launch.plan.reducers import Sizing
 from vertex_launch.spec import REDUCERS, Job
@@ -27,21 +27,21 @@ def apply(job: Job, sizing: Sizing) -> None:
         cure = f"add one of {sizing.count} x {sizing.machine_type}, as in jobs/reduction-server.yaml"
         raise ApplyError(f"{job.path}: {POOL}: there is no pool of reducers; {cure}")
     text = read_text(job.path, ApplyError)
-    root = yaml_nodes.compose(text, str(job.path), ApplyError)
+    document = strict_yaml.from_yaml(text, str(job.path), ApplyError)
     changes = {"replicaCount": str(sizing.count), "machineSpec.machineType": sizing.machine_type}
-    places = [(_scalar(root, f"{POOL}.{key}", job.path), value) for key, value in changes.items()]
-    for node, value in sorted(places, key=lambda place: -place[0].start_mark.index):  # from the end: marks stay true
-        text = text[: node.start_mark.index] + value + text[node.end_mark.index :]
+    spans = [(_span(document, f"{POOL}.{key}", job.path), value) for key, value in changes.items()]
+    for span, value in sorted(spans, key=lambda change: -change[0].start):  # from the end: what is before stays there
+        text = text[: span.start] + value + text[span.stop :]
     if spec.parse(text, str(job.path)) != _changed(job.spec, sizing):
         fault = "shares a value with another pool, through an anchor"
         raise ApplyError(f"{job.path}: {POOL}: {fault}; write it out, and apply again")
     _replace(job.path, text)
 
 
-def _scalar(root: Node, place: str, path: Path) -> ScalarNode:
-    node = yaml_nodes.at(root, place)
-    if isinstance(node, ScalarNode):
-        return node
+def _span(document: Any, place: str, path: Path) -> slice:
+    value = strict_yaml.at(document, place)
+    if isinstance(value, strict_yaml.Scalar):
+        return value.span
     raise ApplyError(f"{path}: {place}: is not in the file; write it, with any value, and apply again")
 
 

@@ -5,25 +5,24 @@ facts are in vertex_launch/machines.yaml. `python -m vertex_launch.rules` prints
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 from google.cloud.aiplatform_v1.types import CustomJobSpec
 
-from vertex_launch import yaml_nodes
-from vertex_launch.errors import first
+from vertex_launch.errors import Finding, Findings, first
 from vertex_launch.rules import containers, machines, pools, reducers, region_and_output, scheduling, training, tuning
-from vertex_launch.rules.rule import REFUSED, Finding, Problem, Problems, Project, Rule, RuleContext, rule
+from vertex_launch.rules.rule import REFUSED, Project, Rule, RuleContext, rule
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, JobError, TuningJob
+from vertex_launch.spec import Job, JobError, TuningJob, located
 
-__all__ = ["JOB_RULES", "RULES", "TUNING_RULES", "Finding", "Project", "Rule", "findings", "form_findings"]
+__all__ = ["JOB_RULES", "RULES", "TUNING_RULES", "Project", "Rule", "findings", "form_findings"]
 
 
 @rule("form", "error", "documented", "api-types", consequence=REFUSED)
-def form(job: Job, context: RuleContext) -> Problems:
+def form(job: Job, context: RuleContext) -> Findings:
     """A job file is what the API takes, to the letter: its keys, its values, and text where it wants text."""
     yield from ()  # of a job that could be read, nothing: `form_findings` has the others
 
@@ -42,43 +41,37 @@ def findings(job: Job | TuningJob, settings: Settings, project: Project = NOWHER
     """What the rules find, the first 50 of each, in the order of the file; of a job without a file, by place."""
     context = RuleContext(settings, settings.catalog, project)
     found = _of_tuning(job, context) if isinstance(job, TuningJob) else _of_job(job, context)
-    lined = [replace(one, line=yaml_nodes.line(job.root, one.place)) for one in found]
+    lined = [located(one, job.document) for one in found]
     return sorted(lined, key=lambda one: (one.line, "" if one.line else _numbered(one.place), one.code))
 
 
 def form_findings(error: JobError) -> list[Finding]:
     """The same for a file that is no job."""
-    parts = [(fault, *fault.text.rpartition("; ")) for fault in error.details]
-    return [Finding(form, fault.place, wrong, cure, fault.line) for fault, wrong, _, cure in parts]
+    return [replace(finding, code=form.code) for finding in error.findings]
 
 
-def _of_tuning(job: TuningJob, context: RuleContext) -> Iterator[Finding]:
+def _of_tuning(job: TuningJob, context: RuleContext) -> Findings:
     yield from _found(TUNING_RULES, job, context)
     for finding in _of_job(job.trial_job, context):
         in_file = finding.place != region_and_output.REGION
-        yield replace(finding, place=f"trialJobSpec.{finding.place}") if in_file else finding
+        yield finding.below("trialJobSpec") if in_file else finding
 
 
-def _of_job(job: Job, context: RuleContext) -> Iterator[Finding]:
+def _of_job(job: Job, context: RuleContext) -> Findings:
     """Of pools that are too many, `at_most_four` counts all; the other rules look at the first of them."""
     yield from _found([pools.at_most_four], job, context)
-    spec = CustomJobSpec(job.spec)
-    del spec.worker_pool_specs[context.catalog.limits.pools :]
-    others = [one for one in JOB_RULES if one is not pools.at_most_four]
-    yield from _found(others, replace(job, spec=spec), context)
+    if len(job.spec.worker_pool_specs) > context.catalog.limits.pools:
+        job = replace(job, spec=CustomJobSpec(job.spec))
+        del job.spec.worker_pool_specs[context.catalog.limits.pools :]
+    yield from _found([one for one in JOB_RULES if one is not pools.at_most_four], job, context)
 
 
-def _found(rules: Sequence[Rule[Any]], job: Job | TuningJob, context: RuleContext) -> Iterator[Finding]:
+def _found(rules: Sequence[Rule[Any]], job: Job | TuningJob, context: RuleContext) -> Findings:
     for one in rules:
-        for place, fault, cure in first(one.check(job, context), _summed_up):
-            yield Finding(one, place, fault, cure)
+        for finding in first(one.check(job, context)):
+            yield replace(finding, code=one.code, severity=one.severity)
 
 
 def _numbered(place: str) -> str:
     """A place such that env[9] comes before env[10]."""
     return re.sub("[0-9]+", lambda digits: digits[0].zfill(9), place)
-
-
-def _summed_up(problem: Problem, text: str) -> Problem:
-    fault, _, cure = text.rpartition("; ")
-    return problem[0], fault, cure

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from vertex_launch.errors import nearest
+from vertex_launch.errors import Finding, Findings, nearest
 from vertex_launch.expansion import expand, expanded
-from vertex_launch.rules.rule import REFUSED, Problems, RuleContext, rule
+from vertex_launch.rules.rule import REFUSED, RuleContext, rule
 from vertex_launch.spec import Job, Pool
 
 RESTRICTED = "/vertex-ai-restricted/"  # where the reduction server is
@@ -80,7 +80,7 @@ def is_ours(context: RuleContext, image: str) -> bool:
     "vertex.toml",
     consequence="The job runs another program than the one that was built last, or finds no image at all.",
 )
-def image_ours(job: Job, context: RuleContext) -> Problems:
+def image_ours(job: Job, context: RuleContext) -> Findings:
     """The image is the one that vertex.toml names and `nox -s image` builds."""
     seen = {""}  # `has_fields` reports a missing one
     for pool in job.training_pools:
@@ -88,7 +88,7 @@ def image_ours(job: Job, context: RuleContext) -> Problems:
         if image not in seen and not (pool.reduces or is_ours(context, image) or prebuilt_name(context, image)):
             seen.add(image)  # two pools with one image are one finding
             fault = f'"{image}" is not the image that nox -s image builds'
-            yield image_at(pool), fault, f"write {context.settings.image} here, or change image in vertex.toml"
+            yield Finding(image_at(pool), fault, f"write {context.settings.image} here, or change image in vertex.toml")
 
 
 @rule(
@@ -98,13 +98,13 @@ def image_ours(job: Job, context: RuleContext) -> Problems:
     "training-service",
     consequence="A replica that restarts after the next push runs other code than its peers.",
 )
-def image_fixed(job: Job, context: RuleContext) -> Problems:
+def image_fixed(job: Job, context: RuleContext) -> Findings:
     """A custom image has a tag of its own, or best a digest: `latest`, also where it is not written, moves."""
     for pool, image in images(job):
         googles = pool.reduces or RESTRICTED in image or prebuilt_name(context, image)
         if not (googles or "@" in image) and _tag(image) in ("", "latest"):
             fault = "the tag latest means another image after every push"
-            yield image_at(pool), fault, "give it a tag of its own, such as :1, or best a digest"
+            yield Finding(image_at(pool), fault, "give it a tag of its own, such as :1, or best a digest")
 
 
 @rule(
@@ -115,7 +115,7 @@ def image_fixed(job: Job, context: RuleContext) -> Problems:
     "Dockerfile",
     consequence="Every replica ends at its first step: no kernel image is available for execution on the device.",
 )
-def image_has_code(job: Job, context: RuleContext) -> Problems:
+def image_has_code(job: Job, context: RuleContext) -> Findings:
     """Our image has code for the GPUs of its pools: its Dockerfile's LABEL cuda is none of the versions that dropped
     them."""
     label = CUDA.search(context.project.dockerfile)
@@ -124,7 +124,7 @@ def image_has_code(job: Job, context: RuleContext) -> Problems:
         if label and is_ours(context, image_of(pool)) and any(int(label[1]) >= version for version in newer):
             fault = f"this image is built with CUDA {label[1]}{label[2]}, which has no code for {pool.accelerator}"
             cure = "use the CUDA 12.6 build that requirements/cuda.txt names, or T4 or newer GPUs"
-            yield image_at(pool), fault, cure
+            yield Finding(image_at(pool), fault, cure)
 
 
 @rule(
@@ -134,7 +134,7 @@ def image_has_code(job: Job, context: RuleContext) -> Problems:
     "prebuilt-containers",
     consequence="No replica starts, unless the image is newer than the list.",
 )
-def prebuilt_listed(job: Job, context: RuleContext) -> Problems:
+def prebuilt_listed(job: Job, context: RuleContext) -> Findings:
     """An image from Google's registries for training is one of those that its page lists."""
     listed = context.catalog.prebuilt_images
     for pool, image in images(job):
@@ -142,7 +142,7 @@ def prebuilt_listed(job: Job, context: RuleContext) -> Problems:
         if name and name not in listed:
             guess = nearest(name, listed)
             cure = f"did you mean {guess}:latest?" if guess else f"use one of {', '.join(listed)}"
-            yield image_at(pool), f'"{name}" is none of the images that the documentation lists', cure
+            yield Finding(image_at(pool), f'"{name}" is none of the images that the documentation lists', cure)
 
 
 @rule(
@@ -152,13 +152,13 @@ def prebuilt_listed(job: Job, context: RuleContext) -> Problems:
     "prebuilt-containers",
     consequence="Google may remove the image on any day, and from then on no replica starts.",
 )
-def prebuilt_available(job: Job, context: RuleContext) -> Problems:
+def prebuilt_available(job: Job, context: RuleContext) -> Findings:
     """One of Google's training images has not reached the end of its availability."""
     for pool, image in images(job):
         end = context.catalog.prebuilt_images.get(prebuilt_name(context, image))
         if end and context.project.today and end < context.project.today:
             fault = f"the end of its availability was {end}"
-            yield image_at(pool), fault, "build an image of your own: nox -s image"
+            yield Finding(image_at(pool), fault, "build an image of your own: nox -s image")
 
 
 @rule(
@@ -168,12 +168,12 @@ def prebuilt_available(job: Job, context: RuleContext) -> Problems:
     "prebuilt-containers",
     consequence="The replicas run an image that is no longer maintained, or do not start.",
 )
-def prebuilt_latest(job: Job, context: RuleContext) -> Problems:
+def prebuilt_latest(job: Job, context: RuleContext) -> Findings:
     """Of Google's training images only the tag `latest` is supported."""
     for pool, image in images(job):
         name = prebuilt_name(context, image)
         if name in context.catalog.prebuilt_images and (_tag(image) != "latest" or "@" in image):
-            yield image_at(pool), "only the tag latest is supported", f"write {_untagged(image)}:latest"
+            yield Finding(image_at(pool), "only the tag latest is supported", f"write {_untagged(image)}:latest")
 
 
 @rule(
@@ -183,7 +183,7 @@ def prebuilt_latest(job: Job, context: RuleContext) -> Problems:
     "api-types",
     consequence="Vertex AI refuses the job, or starts the package in an image that may lack what it needs.",
 )
-def executor_prebuilt(job: Job, context: RuleContext) -> Problems:
+def executor_prebuilt(job: Job, context: RuleContext) -> Findings:
     """A Python package runs in one of Google's training images."""
     for pool in job.pools:
         image = pool.spec.python_package_spec.executor_image_uri
@@ -191,38 +191,40 @@ def executor_prebuilt(job: Job, context: RuleContext) -> Problems:
             fault = f'"{image}" is not one of Google\'s training images'
             registry = context.catalog.prebuilt_registries[0]
             cure = f"use one of {registry}, or a containerSpec"
-            yield image_at(pool), fault, cure
+            yield Finding(image_at(pool), fault, cure)
 
 
 @rule("package-count", "error", "documented", "api-types", consequence=REFUSED)
-def packages_few(job: Job, context: RuleContext) -> Problems:
+def packages_few(job: Job, context: RuleContext) -> Findings:
     """A pool installs at most 100 packages."""
     limit = context.catalog.limits.package_uris
     for pool in job.pools:
         count = len(pool.spec.python_package_spec.package_uris)
         if count > limit:
             fault = f"has {count} packages, and Vertex AI takes {limit}"
-            yield pool.at("pythonPackageSpec.packageUris"), fault, "put several into one"
+            yield Finding(pool.at("pythonPackageSpec.packageUris"), fault, "put several into one")
 
 
 @rule("env-count", "error", "documented", "api-types", consequence=REFUSED)
-def env_small(job: Job, context: RuleContext) -> Problems:
+def env_small(job: Job, context: RuleContext) -> Findings:
     """A pool has at most 100 environment variables."""
     limit = context.catalog.limits.env
     for pool in job.pools:
         if len(pool.env) > limit:
             fault = f"has {len(pool.env)} variables, and Vertex AI takes {limit}"
-            yield pool.at(pool.task, "env"), fault, "put the rest in a file that the trainer reads"
+            yield Finding(pool.at(pool.task, "env"), fault, "put the rest in a file that the trainer reads")
 
 
 @rule("env-name", "error", "documented", "api-types", consequence=REFUSED)
-def env_named(job: Job, context: RuleContext) -> Problems:
+def env_named(job: Job, context: RuleContext) -> Findings:
     """The name of an environment variable has letters, digits and underscores, and does not begin with a digit."""
     for pool in job.pools:
         for index, variable in enumerate(pool.env):
             if not NAME.fullmatch(variable.name):
                 proposal = re.sub("^(?=[0-9])|[^A-Za-z0-9_]", "_", variable.name) or "a name"
-                yield pool.at(pool.task, f"env[{index}].name"), f'"{variable.name}" cannot be one', f"write {proposal}"
+                yield Finding(
+                    pool.at(pool.task, f"env[{index}].name"), f'"{variable.name}" cannot be one', f"write {proposal}"
+                )
 
 
 @rule(
@@ -232,12 +234,12 @@ def env_named(job: Job, context: RuleContext) -> Problems:
     "api-types",
     consequence="One of the values counts; the documentation does not say which.",
 )
-def env_distinct(job: Job, context: RuleContext) -> Problems:
+def env_distinct(job: Job, context: RuleContext) -> Findings:
     """An environment variable is set once."""
     for pool in job.pools:
         for name, count in Counter(variable.name for variable in pool.env).items():
             if count > 1:
-                yield pool.at(pool.task, "env"), f"{name} is set {count} times", "keep one of them"
+                yield Finding(pool.at(pool.task, "env"), f"{name} is set {count} times", "keep one of them")
 
 
 def _tag(image: str) -> str:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from vertex_launch.catalog import Catalog, Machine
-from vertex_launch.errors import did_you_mean, nearest
-from vertex_launch.rules.rule import REFUSED, Problems, RuleContext, rule
+from vertex_launch.errors import Finding, Findings, did_you_mean, nearest
+from vertex_launch.rules.rule import REFUSED, RuleContext, rule
 from vertex_launch.spec import Job, Pool
 
 CURRENT = "NVIDIA_TESLA_T4 or NVIDIA_L4"
@@ -24,7 +24,7 @@ def gbps(context: RuleContext, pool: Pool) -> float:
 
 
 @rule("machine-unknown", "error", "documented", "configure-compute", consequence=REFUSED)
-def machine_known(job: Job, context: RuleContext) -> Problems:
+def machine_known(job: Job, context: RuleContext) -> Findings:
     """The machine type is one that Vertex AI offers for training; many of Compute Engine's are not."""
     offered = context.catalog.machines
     for pool in job.pools:
@@ -35,11 +35,11 @@ def machine_known(job: Job, context: RuleContext) -> Problems:
             guess = nearest(name, family) or nearest(name, offered)
             cure = f"did you mean {guess}?" if guess else "choose one in vertex_launch/machines.yaml."
             newer = f"A newer one goes into vertex.toml, as [machines.{name}]"
-            yield pool.at("machineSpec.machineType"), fault, f"{cure} {newer}"
+            yield Finding(pool.at("machineSpec.machineType"), fault, f"{cure} {newer}")
 
 
 @rule("accelerator-fit", "error", "documented", "configure-compute", consequence=REFUSED)
-def accelerators_fit(job: Job, context: RuleContext) -> Problems:
+def accelerators_fit(job: Job, context: RuleContext) -> Findings:
     """The machine can have these accelerators in this number; machines that come with GPUs must state them."""
     for pool, machine in known(context, job.pools):
         kind, count = pool.accelerator, pool.accelerator_count
@@ -48,7 +48,9 @@ def accelerators_fit(job: Job, context: RuleContext) -> Problems:
         else:
             fits = count in machine.gpus.get(kind, ()) or not (kind or count or machine.needs_gpus)
         if not fits:
-            yield pool.at("machineSpec"), _misfit(context.catalog, pool, machine), _cure(context.catalog, machine)
+            yield Finding(
+                pool.at("machineSpec"), _misfit(context.catalog, pool, machine), _cure(context.catalog, machine)
+            )
 
 
 @rule(
@@ -58,51 +60,53 @@ def accelerators_fit(job: Job, context: RuleContext) -> Problems:
     "configure-compute",
     consequence="Vertex AI may refuse the job, or never find a machine for it.",
 )
-def accelerators_current(job: Job, context: RuleContext) -> Problems:
+def accelerators_current(job: Job, context: RuleContext) -> Findings:
     """The accelerator is still supported."""
     for pool, machine in known(context, job.pools):
         reason = context.catalog.retired_accelerators.get(pool.accelerator)
         if reason and pool.accelerator in machine.gpus:
-            yield pool.at("machineSpec.acceleratorType"), f"{pool.accelerator}: {reason}", f"use {CURRENT}"
+            yield Finding(pool.at("machineSpec.acceleratorType"), f"{pool.accelerator}: {reason}", f"use {CURRENT}")
 
 
 @rule("tpu-alone", "error", "documented", "configure-compute", consequence=REFUSED)
-def tpu_alone(job: Job, context: RuleContext) -> Problems:
+def tpu_alone(job: Job, context: RuleContext) -> Findings:
     """A TPU job has one pool with one replica, whatever the topology."""
     for pool, machine in known(context, job.pools):
         if machine.tpu and (len(job.pools), pool.replica_count) != (1, 1):
             fault = "a TPU job has one pool with one replica"
-            yield pool.at(), fault, "keep pool 0 alone and choose a larger tpuTopology"
+            yield Finding(pool.at(), fault, "keep pool 0 alone and choose a larger tpuTopology")
 
 
 @rule("tpu-topology", "error", "documented", "configure-compute", consequence=REFUSED)
-def tpu_topology(job: Job, context: RuleContext) -> Problems:
+def tpu_topology(job: Job, context: RuleContext) -> Findings:
     """A TPU machine of v5e or newer has one of its own topologies."""
     for pool, machine in known(context, job.pools):
         topology = pool.spec.machine_spec.tpu_topology
         if machine.topologies and topology not in machine.topologies:
             fault = f'{machine.name} has no topology "{topology}"'
-            yield pool.at("machineSpec.tpuTopology"), fault, f"use one of {', '.join(machine.topologies)}"
+            yield Finding(pool.at("machineSpec.tpuTopology"), fault, f"use one of {', '.join(machine.topologies)}")
 
 
 @rule("disk-size", "error", "documented", "configure-compute", consequence=REFUSED)
-def disk_size(job: Job, context: RuleContext) -> Problems:
+def disk_size(job: Job, context: RuleContext) -> Findings:
     """The boot disk has 100 to 64,000 GB; without a size it has 100."""
     smallest, largest = context.catalog.limits.disk_gb
     for pool in job.pools:
         size = pool.spec.disk_spec.boot_disk_size_gb
         if size and not smallest <= size <= largest:
-            yield pool.at("diskSpec.bootDiskSizeGb"), f"{size} GB is not offered", f"choose {smallest} to {largest}"
+            yield Finding(
+                pool.at("diskSpec.bootDiskSizeGb"), f"{size} GB is not offered", f"choose {smallest} to {largest}"
+            )
 
 
 @rule("disk-type", "error", "documented", "configure-compute", consequence=REFUSED)
-def disk_type(job: Job, context: RuleContext) -> Problems:
+def disk_type(job: Job, context: RuleContext) -> Findings:
     """The boot disk is of a type that training offers."""
     types = context.catalog.limits.disk_types
     for pool in job.pools:
         kind = pool.spec.disk_spec.boot_disk_type
         if kind and kind not in types:
-            yield pool.at("diskSpec.bootDiskType"), f'"{kind}" is not offered', did_you_mean(kind, types)
+            yield Finding(pool.at("diskSpec.bootDiskType"), f'"{kind}" is not offered', did_you_mean(kind, types))
 
 
 def _misfit(catalog: Catalog, pool: Pool, machine: Machine) -> str:

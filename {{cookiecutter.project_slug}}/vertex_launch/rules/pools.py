@@ -3,7 +3,8 @@
 from google.cloud.aiplatform_v1.types import WorkerPoolSpec
 from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
 
-from vertex_launch.rules.rule import REFUSED, Problems, RuleContext, rule
+from vertex_launch.errors import Finding, Findings
+from vertex_launch.rules.rule import REFUSED, RuleContext, rule
 from vertex_launch.spec import CHIEF, WORKERS, Job
 
 # Source: google-cloud-aiplatform 2.7.0, the fields marked as required.
@@ -14,22 +15,22 @@ REQUIRED = {
 
 
 @rule("chief-count", "error", "documented", "distributed-training", consequence=REFUSED)
-def one_chief(job: Job, context: RuleContext) -> Problems:
+def one_chief(job: Job, context: RuleContext) -> Findings:
     """Pool 0 is the chief: exactly one replica."""
     if job.chief is None:
-        yield "workerPoolSpecs[0]", "is missing or empty", "describe the chief there, with replicaCount: 1"
+        yield Finding("workerPoolSpecs[0]", "is missing or empty", "describe the chief there, with replicaCount: 1")
     elif job.chief.replica_count != 1:
         fault = f"must be 1, the chief, not {job.chief.replica_count}"
-        yield job.chief.at("replicaCount"), fault, "set it to 1 and put all others in pool 1"
+        yield Finding(job.chief.at("replicaCount"), fault, "set it to 1 and put all others in pool 1")
 
 
 @rule("pool-count", "error", "documented", "distributed-training", consequence=REFUSED)
-def at_most_four(job: Job, context: RuleContext) -> Problems:
+def at_most_four(job: Job, context: RuleContext) -> Findings:
     """A job has at most four pools: chief, workers, reducers or parameter servers, evaluators."""
     count, limit = len(job.spec.worker_pool_specs), context.catalog.limits.pools
     if count > limit:
         fault = f"has {count} pools, and Vertex AI takes {limit}"
-        yield "workerPoolSpecs", fault, "keep the chief, workers, reducers and evaluators, in this order"
+        yield Finding("workerPoolSpecs", fault, "keep the chief, workers, reducers and evaluators, in this order")
 
 
 @rule(
@@ -39,53 +40,55 @@ def at_most_four(job: Job, context: RuleContext) -> Problems:
     "gcloud",
     consequence="The API takes the job; gcloud refuses it before it is sent.",
 )
-def no_gap(job: Job, context: RuleContext) -> Problems:
+def no_gap(job: Job, context: RuleContext) -> Findings:
     """A pool that is skipped is an empty mapping, {}, which the API takes and gcloud does not."""
     filled = {pool.index for pool in job.pools}
     for index in range(WORKERS, max(filled, default=CHIEF)):
         if index not in filled and not job.reducers:  # reducers without workers: `workers_are_several` reports them
             fault = "is empty, which the API takes and gcloud refuses"
-            yield f"workerPoolSpecs[{index}]", fault, "send the job with python -m vertex_launch submit"
+            yield Finding(f"workerPoolSpecs[{index}]", fault, "send the job with python -m vertex_launch submit")
 
 
 @rule("pool-trailing", "warning", "inferred", "api-types", "gcloud", consequence="gcloud refuses the job.")
-def no_empty_end(job: Job, context: RuleContext) -> Problems:
+def no_empty_end(job: Job, context: RuleContext) -> Findings:
     """An empty pool keeps a position free for pools behind it; the last pool is not empty."""
     filled = {pool.index for pool in job.pools}
     for index in range(max(filled, default=CHIEF) + 1, len(job.spec.worker_pool_specs)):
-        yield f"workerPoolSpecs[{index}]", "is empty, and no pool follows it", "remove it"
+        yield Finding(f"workerPoolSpecs[{index}]", "is empty, and no pool follows it", "remove it")
 
 
 @rule("pool-replicas", "error", "documented", "api-types", consequence=REFUSED)
-def has_replicas(job: Job, context: RuleContext) -> Problems:
+def has_replicas(job: Job, context: RuleContext) -> Findings:
     """A pool that is described has at least one replica; one that is skipped is an empty mapping, {}."""
     for pool in job.pools:
         if pool.replica_count < 1 and pool.index != CHIEF:
             fault = f"is {pool.replica_count}, so the pool has no machine"
-            yield pool.at("replicaCount"), fault, "set it to 1 or more, or write {} for the whole pool"
+            yield Finding(pool.at("replicaCount"), fault, "set it to 1 or more, or write {} for the whole pool")
 
 
 @rule("pool-machine", "error", "documented", "configure-compute", consequence=REFUSED)
-def has_machine(job: Job, context: RuleContext) -> Problems:
+def has_machine(job: Job, context: RuleContext) -> Findings:
     """A pool names its machine type."""
     for pool in job.pools:
         if not pool.machine_type:
-            yield pool.at("machineSpec.machineType"), "is missing", "choose one, such as n1-standard-8"
+            yield Finding(pool.at("machineSpec.machineType"), "is missing", "choose one, such as n1-standard-8")
 
 
 @rule("pool-task", "error", "documented", "api-types", consequence=REFUSED)
-def has_task(job: Job, context: RuleContext) -> Problems:
+def has_task(job: Job, context: RuleContext) -> Findings:
     """A pool says what it runs, in a containerSpec or a pythonPackageSpec."""
     for pool in job.pools:
         if not pool.task:
-            yield pool.at(), "has machines and nothing to run on them", "add containerSpec with the image to run"
+            yield Finding(
+                pool.at(), "has machines and nothing to run on them", "add containerSpec with the image to run"
+            )
 
 
 @rule("task-field", "error", "documented", "api-types", consequence=REFUSED)
-def has_fields(job: Job, context: RuleContext) -> Problems:
+def has_fields(job: Job, context: RuleContext) -> Findings:
     """A containerSpec names its image; a pythonPackageSpec names executor image, packages and module."""
     for pool in job.pools:
         stated = json_format.MessageToDict(WorkerPoolSpec.pb(pool.spec)).get(pool.task, {})
         for key in REQUIRED.get(pool.task, ()):
             if key not in stated:
-                yield pool.at(pool.task), f"{key} is missing", "add it"
+                yield Finding(pool.at(pool.task), f"{key} is missing", "add it")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from vertex_launch import catalog
-from vertex_launch.errors import did_you_mean
+from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.plan import allreduce_cost
 from vertex_launch.plan.reducers import bypassed
 from vertex_launch.rules.containers import (
@@ -19,7 +19,7 @@ from vertex_launch.rules.containers import (
     words,
 )
 from vertex_launch.rules.machines import gbps, known
-from vertex_launch.rules.rule import Problems, RuleContext, rule
+from vertex_launch.rules.rule import RuleContext, rule
 from vertex_launch.spec import REDUCERS, Job, Pool
 
 # How programs name the way in which they sum, and the ways that are not NCCL.
@@ -38,16 +38,16 @@ def _trainers(context: RuleContext, job: Job) -> Iterator[Pool]:
 
 
 @rule("reducer-pool", "error", "documented", "distributed-training", consequence="The reducers train, or try to.")
-def in_pool_2(job: Job, context: RuleContext) -> Problems:
+def in_pool_2(job: Job, context: RuleContext) -> Findings:
     """The reduction server runs in pool 2 and nowhere else."""
     for pool in job.pools:
         if pool.reduces and pool.index != REDUCERS:
             fault = "the reduction server's image runs in pool 2 only"
-            yield pool.at("containerSpec.imageUri"), fault, "move this pool to workerPoolSpecs[2]"
+            yield Finding(pool.at("containerSpec.imageUri"), fault, "move this pool to workerPoolSpecs[2]")
 
 
 @rule("reducer-image", "error", "documented", "distributed-training", consequence="No replica of the pool can start.")
-def image_exists(job: Job, context: RuleContext) -> Problems:
+def image_exists(job: Job, context: RuleContext) -> Findings:
     """The reduction server's image has the name that the documentation gives it."""
     known_images = context.catalog.reduction_server_images.values()
     names = {image.partition(":")[0] for image in known_images}
@@ -55,7 +55,7 @@ def image_exists(job: Job, context: RuleContext) -> Problems:
         image = image_of(pool)
         meant = RESTRICTED in image and "reduc" in image.lower()
         if meant and re.split("[:@]", image)[0] not in names:
-            yield image_at(pool), f'there is no "{image}"', did_you_mean(image, known_images)
+            yield Finding(image_at(pool), f'there is no "{image}"', did_you_mean(image, known_images))
 
 
 @rule(
@@ -65,13 +65,15 @@ def image_exists(job: Job, context: RuleContext) -> Problems:
     "distributed-training",
     consequence="The job runs, and each reducer fetches its image from another continent.",
 )
-def image_near(job: Job, context: RuleContext) -> Problems:
+def image_near(job: Job, context: RuleContext) -> Findings:
     """The reduction server's image comes from the job's own continent."""
     registries = {image.partition("/")[0] for image in context.catalog.reduction_server_images.values()}
     for pool in job.reducers:
         host, near = image_of(pool).partition("/")[0], _near(context)
         if near and host in registries and not near.startswith(host):
-            yield pool.at("containerSpec.imageUri"), f"{host} is far from {context.settings.region}", f"use {near}"
+            yield Finding(
+                pool.at("containerSpec.imageUri"), f"{host} is far from {context.settings.region}", f"use {near}"
+            )
 
 
 @rule(
@@ -81,12 +83,12 @@ def image_near(job: Job, context: RuleContext) -> Problems:
     "distributed-training",
     consequence="Vertex AI bills accelerators that nothing uses.",
 )
-def without_accelerators(job: Job, context: RuleContext) -> Problems:
+def without_accelerators(job: Job, context: RuleContext) -> Findings:
     """Reducers have no accelerators: they add numbers, on CPUs."""
     for pool in job.reducers:
         if pool.accelerator or pool.accelerator_count:
             fault = "reducers only add numbers, on CPUs"
-            yield pool.at("machineSpec"), fault, "remove acceleratorType and acceleratorCount"
+            yield Finding(pool.at("machineSpec"), fault, "remove acceleratorType and acceleratorCount")
 
 
 @rule(
@@ -96,42 +98,44 @@ def without_accelerators(job: Job, context: RuleContext) -> Problems:
     "distributed-training",
     consequence="The reducers run that instead of the reduction server, and the workers wait for them.",
 )
-def without_command(job: Job, context: RuleContext) -> Problems:
+def without_command(job: Job, context: RuleContext) -> Findings:
     """Reducers have neither command nor args: their image has a command of its own."""
     for pool in job.reducers:
         if pool.spec.container_spec.command or pool.spec.container_spec.args:
             fault = "the reduction server's image has a command of its own"
-            yield pool.at("containerSpec"), fault, "remove command and args"
+            yield Finding(pool.at("containerSpec"), fault, "remove command and args")
 
 
 @rule("reducer-gpus", "warning", "documented", "distributed-training", consequence=IDLE)
-def workers_have_gpus(job: Job, context: RuleContext) -> Problems:
+def workers_have_gpus(job: Job, context: RuleContext) -> Findings:
     """Reducers serve GPUs, which sum by NCCL; machines without GPUs sum among themselves."""
     trainers = {pool.index for pool in _trainers(context, job)}
     tpus = {pool.index for pool, machine in known(context, job.pools) if machine.tpu}  # `tpu_alone` reports them
     for pool in job.training_pools if job.reducers else ():
         if pool.index not in trainers | tpus:
             fault = "has no GPU, and reducers serve GPUs only"
-            yield pool.at("machineSpec"), fault, "choose machines with GPUs, or remove pool 2"
+            yield Finding(pool.at("machineSpec"), fault, "choose machines with GPUs, or remove pool 2")
 
 
 @rule("reducer-backend", "warning", "documented", "distributed-training", consequence=IDLE)
-def workers_use_nccl(job: Job, context: RuleContext) -> Problems:
+def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
     """Reducers serve NCCL; gloo and parameter servers do not know them."""
     for pool in job.training_pools if job.reducers else ():
         env = [Flag(pool.at(pool.task, f"env[{n}].value"), one.name, one.value) for n, one in enumerate(pool.env)]
         for flag in (*env, *flags([*words(pool)])):
             if CHOICE.fullmatch(flag.name) and OTHER_WAYS.fullmatch(flag.value):
-                yield flag.place, f"{flag.value} is not NCCL, which reducers need", "use NCCL, or remove pool 2"
+                yield Finding(
+                    flag.place, f"{flag.value} is not NCCL, which reducers need", "use NCCL, or remove pool 2"
+                )
 
 
 @rule("reducer-machines", "warning", "inferred", "distributed-training", consequence=IDLE)
-def workers_are_several(job: Job, context: RuleContext) -> Problems:
+def workers_are_several(job: Job, context: RuleContext) -> Findings:
     """Reducers serve two or more machines; the GPUs of one sum among themselves."""
     for reducers in job.reducers:
         if sum(pool.replica_count for pool in job.training_pools) == 1 and any(_trainers(context, job)):
             fault = "serves two or more machines, and pool 0 has the only one"
-            yield reducers.at(), fault, "add workers, or remove pool 2"
+            yield Finding(reducers.at(), fault, "add workers, or remove pool 2")
 
 
 @rule(
@@ -141,13 +145,13 @@ def workers_are_several(job: Job, context: RuleContext) -> Problems:
     "vertex_launch/plan/allreduce_cost.py",
     consequence="The job runs as fast as without reducers, and costs more.",
 )
-def worth_it(job: Job, context: RuleContext) -> Problems:
+def worth_it(job: Job, context: RuleContext) -> Findings:
     """Two machines with one GPU each send as many bytes to reducers as they would send to each other."""
     pools = [*_trainers(context, job)]
     for reducers in job.reducers:
         if sum(pool.replica_count for pool in pools) == 2 and all(pool.accelerator_count == 1 for pool in pools):
             fault = "two machines with one GPU each send as much to reducers as to each other"
-            yield reducers.at(), fault, "remove pool 2, or use more GPUs"
+            yield Finding(reducers.at(), fault, "remove pool 2, or use more GPUs")
 
 
 @rule(
@@ -158,7 +162,7 @@ def worth_it(job: Job, context: RuleContext) -> Problems:
     "vertex_launch/plan/allreduce_cost.py",
     consequence="The job runs, and more slowly than without reducers.",
 )
-def enough(job: Job, context: RuleContext) -> Problems:
+def enough(job: Job, context: RuleContext) -> Findings:
     """Reducers have at least the bandwidth at which they beat a ring of the GPUs; for all of their gain they need
     as much as pools 0 and 1 together."""
     pools = [*_trainers(context, job)]
@@ -173,7 +177,7 @@ def enough(job: Job, context: RuleContext) -> Problems:
         if rate and reducers.replica_count < allreduce_cost.break_even_reducers(machines, rate, gpus):
             ours = f"{reducers.replica_count} x {rate:g} Gbps"
             fault = f"{ours}, for {total:g} of pools 0 and 1, are slower than no reducers"
-            yield reducers.at("replicaCount"), fault, f"set it to {catalog.reducers_needed(1, total, rate)}"
+            yield Finding(reducers.at("replicaCount"), fault, f"set it to {catalog.reducers_needed(1, total, rate)}")
 
 
 @rule(
@@ -184,17 +188,17 @@ def enough(job: Job, context: RuleContext) -> Problems:
     "accelerator-optimized",
     consequence="NCCL loads one network plug-in: the GPUs lose their own network, or the reducers are idle.",
 )
-def off_the_fabric(job: Job, context: RuleContext) -> Problems:
+def off_the_fabric(job: Job, context: RuleContext) -> Findings:
     """GPUs with a network of their own, from the A3 machines with 8 of them on, do without reducers."""
     fabrics = {machine.name: machine for _, machine in known(context, job.training_pools) if machine.fabric_gbps}
     for pool in job.reducers:
         for machine in fabrics.values():
             fault = f"the GPUs of {machine.name} have their own {machine.fabric_gbps:g} Gbps network, past the reducers"
-            yield pool.at(), fault, "remove pool 2"
+            yield Finding(pool.at(), fault, "remove pool 2")
 
 
 @rule("reducer-bypassed", "warning", "inferred", "nccl", "accelerator-optimized", consequence=IDLE)
-def used_by_nccl(job: Job, context: RuleContext) -> Problems:
+def used_by_nccl(job: Job, context: RuleContext) -> Findings:
     """NCCL sums through reducers on machines with at most 8 GPUs, and on none of the A3 and A4 machines, which bring
     a network plug-in of their own."""
     kinds = {machine.name: pool for pool, machine in known(context, job.training_pools) if not machine.fabric_gbps}
@@ -202,7 +206,7 @@ def used_by_nccl(job: Job, context: RuleContext) -> Problems:
         for name, pool in kinds.items():
             reason = bypassed(name, pool.accelerator_count)
             if reason:
-                yield reducers.at(), reason, "remove pool 2, or choose machines such as a2-highgpu-8g"
+                yield Finding(reducers.at(), reason, "remove pool 2, or choose machines such as a2-highgpu-8g")
 
 
 @rule(
@@ -213,7 +217,7 @@ def used_by_nccl(job: Job, context: RuleContext) -> Problems:
     "Dockerfile",
     consequence="NCCL does not find the reducers: they are billed and get nothing to do.",
 )
-def workers_have_plugin(job: Job, context: RuleContext) -> Problems:
+def workers_have_plugin(job: Job, context: RuleContext) -> Findings:
     """The image of the workers has the plug-in google-reduction-server: ours, if its Dockerfile's LABEL says so,
     and Google's for GPUs; of other images nothing is known here."""
     trainers = {pool.index for pool in _trainers(context, job)}
@@ -221,10 +225,10 @@ def workers_have_plugin(job: Job, context: RuleContext) -> Problems:
     for pool, image in images(job) if job.reducers else ():
         prebuilt = prebuilt_name(context, image)
         if pool.index in trainers and prebuilt and "-gpu." not in prebuilt:
-            yield image_at(pool), f"{prebuilt} has no plug-in for reducers", "use an image for GPUs"
+            yield Finding(image_at(pool), f"{prebuilt} has no plug-in for reducers", "use an image for GPUs")
         elif pool.index in trainers and is_ours(context, image) and not labelled:
             fault = "the Dockerfile of this image has no LABEL that names google-reduction-server"
-            yield image_at(pool), fault, "install that package there and add the LABEL, or remove pool 2"
+            yield Finding(image_at(pool), fault, "install that package there and add the LABEL, or remove pool 2")
 
 
 def _near(context: RuleContext) -> str:

@@ -4,9 +4,9 @@ import json
 import re
 
 from vertex_launch.addresses import folder_fault
-from vertex_launch.errors import did_you_mean
+from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.rules.machines import known
-from vertex_launch.rules.rule import REFUSED, Problems, RuleContext, rule
+from vertex_launch.rules.rule import REFUSED, RuleContext, rule
 from vertex_launch.spec import Job
 
 REGION = "region"  # the one place that is in vertex.toml
@@ -25,16 +25,16 @@ def output(job: Job) -> str:
 
 
 @rule("region-name", "error", "documented", "locations", consequence="There is no such service to send the job to.")
-def region_named(job: Job, context: RuleContext) -> Problems:
+def region_named(job: Job, context: RuleContext) -> Findings:
     """The region in vertex.toml is a region, not a zone or a multi-region."""
     region = context.settings.region
     if not REGION_NAME.fullmatch(region):
         fault = f'"{region}", in vertex.toml, is no region of Google Cloud'
-        yield REGION, fault, did_you_mean(region, context.catalog.regions)
+        yield Finding(REGION, fault, did_you_mean(region, context.catalog.regions))
 
 
 @rule("region-accelerator", "error", "documented", "locations", consequence=REFUSED)
-def region_offers(job: Job, context: RuleContext) -> Problems:
+def region_offers(job: Job, context: RuleContext) -> Findings:
     """The region offers the accelerators for training."""
     region, regions = context.settings.region, context.catalog.regions
     is_one = REGION_NAME.fullmatch(region)  # `region_named` reports others
@@ -43,7 +43,7 @@ def region_offers(job: Job, context: RuleContext) -> Problems:
         there = [name for name, kinds in regions.items() if kind in kinds]
         if there and region not in there:
             cure = f"choose a region that does, in vertex.toml: {', '.join(there)}"
-            yield pool.at("machineSpec"), f"{region} offers no {kind} for training", cure
+            yield Finding(pool.at("machineSpec"), f"{region} offers no {kind} for training", cure)
 
 
 @rule(
@@ -53,18 +53,18 @@ def region_offers(job: Job, context: RuleContext) -> Problems:
     "api-types",
     consequence="The job runs, and its checkpoints, model and logs are gone with its machines.",
 )
-def output_named(job: Job, context: RuleContext) -> Problems:
+def output_named(job: Job, context: RuleContext) -> Findings:
     """A job has an output folder; without one the service names none to the trainer."""
     if not _prefix(job) and job.strategy != "SPOT":  # `spot-output` says more
         fault = "is missing, so neither checkpoints nor the model are kept"
-        yield OUTPUT, fault, f"set it to {_folder(job, context)}"
+        yield Finding(OUTPUT, fault, f"set it to {_folder(job, context)}")
 
 
 @rule("output-folder", "error", "documented", "api-types", "vertex_launch/addresses.py", consequence=REFUSED)
-def output_in_a_bucket(job: Job, context: RuleContext) -> Problems:
+def output_in_a_bucket(job: Job, context: RuleContext) -> Findings:
     """The output folder is an address in Cloud Storage, gs://BUCKET/FOLDER, and stays one where buckets are mounted."""
-    if _prefix(job) and (fault := folder_fault(_prefix(job))):
-        yield OUTPUT, f"{json.dumps(_prefix(job))} {fault.partition('; ')[0]}", f"set it to {_folder(job, context)}"
+    if _prefix(job) and (found := folder_fault(_prefix(job))):
+        yield Finding(OUTPUT, f"{json.dumps(_prefix(job))} {found[0]}", f"set it to {_folder(job, context)}")
 
 
 @rule(
@@ -75,12 +75,12 @@ def output_in_a_bucket(job: Job, context: RuleContext) -> Problems:
     "trainer/storage.py",
     consequence="One job resumes from the checkpoints of the other, or both write over each other's.",
 )
-def output_of_its_own(job: Job, context: RuleContext) -> Problems:
+def output_of_its_own(job: Job, context: RuleContext) -> Findings:
     """No two jobs, of those that are checked together, have one output folder."""
     other = context.project.outputs.get(output(job))
     if other:
         fault = f"is the folder of {other}, too, so the jobs share their checkpoints"
-        yield OUTPUT, fault, "give each job a folder of its own"
+        yield Finding(OUTPUT, fault, "give each job a folder of its own")
 
 
 @rule(
@@ -90,38 +90,38 @@ def output_of_its_own(job: Job, context: RuleContext) -> Problems:
     "vertex.toml",
     consequence="The job writes to a bucket that may be somebody else's, or in another region.",
 )
-def bucket_ours(job: Job, context: RuleContext) -> Problems:
+def bucket_ours(job: Job, context: RuleContext) -> Findings:
     """The output folder is in the bucket that vertex.toml names."""
     prefix, bucket = _prefix(job), f"gs://{context.settings.bucket}/"
     if prefix and not folder_fault(prefix) and not f"{prefix}/".startswith(bucket):
         fault = f'"{prefix}" is not in the bucket that vertex.toml names'
-        yield OUTPUT, fault, f"begin with {bucket} here, or change bucket in vertex.toml"
+        yield Finding(OUTPUT, fault, f"begin with {bucket} here, or change bucket in vertex.toml")
 
 
 @rule("tensorboard-account", "error", "documented", "tensorboard", consequence=REFUSED)
-def tensorboard_has_account(job: Job, context: RuleContext) -> Problems:
+def tensorboard_has_account(job: Job, context: RuleContext) -> Findings:
     """A job with a TensorBoard names the service account that writes to it."""
     if job.spec.tensorboard and not (job.spec.service_account or context.settings.service_account):
         fault = "needs a service account, and neither this file nor vertex.toml names one"
-        yield "tensorboard", fault, "add serviceAccount here, or service_account in vertex.toml"
+        yield Finding("tensorboard", fault, "add serviceAccount here, or service_account in vertex.toml")
 
 
 @rule("tensorboard-name", "error", "documented", "api-types", consequence=REFUSED)
-def tensorboard_named(job: Job, context: RuleContext) -> Problems:
+def tensorboard_named(job: Job, context: RuleContext) -> Findings:
     """A TensorBoard is named in full, projects/PROJECT/locations/REGION/tensorboards/ID."""
     if job.spec.tensorboard and not TENSORBOARD.fullmatch(job.spec.tensorboard):
         project, region = context.settings.project, context.settings.region
         cure = f"write projects/{project}/locations/{region}/tensorboards/ID"
-        yield "tensorboard", f'"{job.spec.tensorboard}" is not the whole name of one', cure
+        yield Finding("tensorboard", f'"{job.spec.tensorboard}" is not the whole name of one', cure)
 
 
 @rule("tensorboard-region", "error", "documented", "tensorboard", consequence=REFUSED)
-def tensorboard_near(job: Job, context: RuleContext) -> Problems:
+def tensorboard_near(job: Job, context: RuleContext) -> Findings:
     """A TensorBoard is in the region of its job."""
     name = TENSORBOARD.fullmatch(job.spec.tensorboard)
     if name and name[1] != context.settings.region:
         fault = f"is in {name[1]}, and the job runs in {context.settings.region}"
-        yield "tensorboard", fault, f"use one in {context.settings.region}"
+        yield Finding("tensorboard", fault, f"use one in {context.settings.region}")
 
 
 def _folder(job: Job, context: RuleContext) -> str:

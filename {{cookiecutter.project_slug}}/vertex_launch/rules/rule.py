@@ -1,15 +1,15 @@
 """What a rule is, what it finds, and what it is given to look at."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 from vertex_launch.catalog import Catalog, Certainty
+from vertex_launch.errors import Findings, Severity
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob
 
-Severity = Literal["error", "warning"]
 Subject = TypeVar("Subject", Job, TuningJob)
 
 
@@ -34,10 +34,7 @@ class RuleContext:
     project: Project
 
 
-# Place, fault, cure: `workerPoolSpecs[2].replicaCount`, `is 0, so the pool has no machine`, `set it to 1 or more`.
-Problem = tuple[str, str, str]
-Problems = Iterator[Problem]
-Check = Callable[[Subject, RuleContext], Problems]
+Check = Callable[[Subject, RuleContext], Findings]
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class Rule(Generic[Subject]):
 def rule(
     code: str, severity: Severity, certainty: Certainty, *sources: str, consequence: str
 ) -> Callable[[Check[Subject]], Rule[Subject]]:
-    """Make a rule of a function: its docstring is the rule's text, what it yields are problems."""
+    """Make a rule of a function: its docstring is the rule's text, what it yields are findings."""
 
     def declare(check: Check[Subject]) -> Rule[Subject]:
         return Rule(code, severity, certainty, sources, consequence, " ".join((check.__doc__ or "").split()), check)
@@ -65,26 +62,3 @@ def rule(
 
 
 REFUSED = "Vertex AI refuses the job."
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing to mend before the job is sent, or to know about it."""
-
-    rule: Rule[Job] | Rule[TuningJob]
-    place: str
-    fault: str
-    cure: str
-    line: int = 0  # of the job file; 0 where there is none
-
-    @property
-    def code(self) -> str:
-        return self.rule.code
-
-    @property
-    def severity(self) -> Severity:
-        return self.rule.severity
-
-    def __str__(self) -> str:
-        start = f"{self.place}: " if self.place else ""
-        return f"{start}{self.fault}; {self.cure}"

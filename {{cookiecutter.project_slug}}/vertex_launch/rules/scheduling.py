@@ -4,7 +4,8 @@ from datetime import timedelta
 
 from google.cloud.aiplatform_v1.types import ReservationAffinity
 
-from vertex_launch.rules.rule import REFUSED, Problems, RuleContext, rule
+from vertex_launch.errors import Finding, Findings
+from vertex_launch.rules.rule import REFUSED, RuleContext, rule
 from vertex_launch.spec import Job
 
 SHORTEST = timedelta(seconds=600)  # the trainer's --rollcall-timeout in the cloud
@@ -17,11 +18,11 @@ SHORTEST = timedelta(seconds=600)  # the trainer's --rollcall-timeout in the clo
     "api-types",
     consequence="A job that hangs is stopped, and no longer billed, after seven days.",
 )
-def timeout_set(job: Job, context: RuleContext) -> Problems:
+def timeout_set(job: Job, context: RuleContext) -> Findings:
     """A job says how long it may run."""
     if "timeout" not in job.spec.scheduling:
         fault = "is missing, so a job that hangs costs seven days of its machines"
-        yield "scheduling.timeout", fault, "write the longest run you would pay for, such as 3600s"
+        yield Finding("scheduling.timeout", fault, "write the longest run you would pay for, such as 3600s")
 
 
 @rule(
@@ -31,11 +32,11 @@ def timeout_set(job: Job, context: RuleContext) -> Problems:
     "api-types",
     consequence="Vertex AI stops the job at once, or takes the zero for its default of seven days.",
 )
-def timeout_above_zero(job: Job, context: RuleContext) -> Problems:
+def timeout_above_zero(job: Job, context: RuleContext) -> Findings:
     """A timeout leaves the job some time."""
     if "timeout" in job.spec.scheduling and not job.spec.scheduling.timeout:
         fault = "leaves the job no time"
-        yield "scheduling.timeout", fault, "write the longest run you would pay for, such as 3600s"
+        yield Finding("scheduling.timeout", fault, "write the longest run you would pay for, such as 3600s")
 
 
 @rule(
@@ -46,30 +47,30 @@ def timeout_above_zero(job: Job, context: RuleContext) -> Problems:
     "trainer/config.py",
     consequence="Vertex AI stops the job while its replicas still fetch their image, or wait for each other.",
 )
-def timeout_long_enough(job: Job, context: RuleContext) -> Problems:
+def timeout_long_enough(job: Job, context: RuleContext) -> Findings:
     """A timeout leaves the replicas the ten minutes for which they wait for each other."""
     timeout = job.spec.scheduling.timeout if "timeout" in job.spec.scheduling else None
     if timeout and timeout < SHORTEST:  # `timeout_above_zero` reports none at all
         fault = f"{timeout.total_seconds():g} s may be over before all replicas are there"
-        yield "scheduling.timeout", fault, f"write {SHORTEST.total_seconds():g}s or more"
+        yield Finding("scheduling.timeout", fault, f"write {SHORTEST.total_seconds():g}s or more")
 
 
 @rule("flex-start-timeout", "error", "documented", "flex-start", consequence=REFUSED)
-def flex_start_timeout(job: Job, context: RuleContext) -> Problems:
+def flex_start_timeout(job: Job, context: RuleContext) -> Findings:
     """A FLEX_START job runs at most seven days."""
     longest = timedelta(seconds=context.catalog.limits.flex_start_seconds)
     if job.strategy == "FLEX_START" and job.spec.scheduling.timeout > longest:
         fault = f"FLEX_START allows {longest.days} days"
-        yield "scheduling.timeout", fault, f"write at most {longest.total_seconds():.0f}s"
+        yield Finding("scheduling.timeout", fault, f"write at most {longest.total_seconds():.0f}s")
 
 
 @rule("flex-start-machines", "error", "documented", "flex-start", consequence=REFUSED)
-def flex_start_machines(job: Job, context: RuleContext) -> Problems:
+def flex_start_machines(job: Job, context: RuleContext) -> Findings:
     """A FLEX_START job has the same machines in every pool, and therefore no reducers."""
     machines = [pool.spec.machine_spec for pool in job.pools]
     if job.strategy == "FLEX_START" and any(machine != machines[0] for machine in machines):
         cure = "remove the reducers" if job.reducers else "make every machineSpec the same"
-        yield "scheduling.strategy", "FLEX_START wants the same machines in every pool", f"{cure}, or use SPOT"
+        yield Finding("scheduling.strategy", "FLEX_START wants the same machines in every pool", f"{cure}, or use SPOT")
 
 
 @rule(
@@ -79,23 +80,23 @@ def flex_start_machines(job: Job, context: RuleContext) -> Problems:
     "flex-start",
     consequence="Vertex AI refuses the job, or never finds a machine for it.",
 )
-def flex_start_accelerators(job: Job, context: RuleContext) -> Problems:
+def flex_start_accelerators(job: Job, context: RuleContext) -> Findings:
     """A FLEX_START job trains on GPUs for which the page offers it, in any of their variants."""
     offered = context.catalog.limits.flex_start_accelerators
     for pool in job.training_pools if job.strategy == "FLEX_START" else ():
         if pool.accelerator not in offered:
             fault = f"FLEX_START is offered for {', '.join(offered)}"
-            yield pool.at("machineSpec.acceleratorType"), fault, "choose one, or use SPOT"
+            yield Finding(pool.at("machineSpec.acceleratorType"), fault, "choose one, or use SPOT")
 
 
 @rule("flex-start-reservation", "error", "documented", "flex-start", consequence=REFUSED)
-def flex_start_reservation(job: Job, context: RuleContext) -> Problems:
+def flex_start_reservation(job: Job, context: RuleContext) -> Findings:
     """A FLEX_START job takes no machines from a reservation."""
     wanted = ReservationAffinity.Type.SPECIFIC_RESERVATION
     for pool in job.pools if job.strategy == "FLEX_START" else ():
         if pool.spec.machine_spec.reservation_affinity.reservation_affinity_type == wanted:
             fault = "FLEX_START takes no machines from a reservation"
-            yield pool.at("machineSpec.reservationAffinity"), fault, "remove it, or use STANDARD"
+            yield Finding(pool.at("machineSpec.reservationAffinity"), fault, "remove it, or use STANDARD")
 
 
 @rule(
@@ -105,11 +106,11 @@ def flex_start_reservation(job: Job, context: RuleContext) -> Problems:
     "api-types",
     consequence="Vertex AI takes it as its new name, until it no longer does.",
 )
-def strategy_current(job: Job, context: RuleContext) -> Problems:
+def strategy_current(job: Job, context: RuleContext) -> Findings:
     """The strategy is not deprecated."""
     instead = context.catalog.limits.deprecated_strategies.get(job.strategy)
     if instead:
-        yield "scheduling.strategy", f"{job.strategy} is deprecated", f"write {instead}"
+        yield Finding("scheduling.strategy", f"{job.strategy} is deprecated", f"write {instead}")
 
 
 @rule(
@@ -120,11 +121,11 @@ def strategy_current(job: Job, context: RuleContext) -> Problems:
     "api-types",
     consequence="Every preempted machine sends the job back to its first step, up to six times.",
 )
-def spot_resumes(job: Job, context: RuleContext) -> Problems:
+def spot_resumes(job: Job, context: RuleContext) -> Findings:
     """A SPOT job has an output folder, where the checkpoints lie from which it resumes."""
     if job.strategy == "SPOT" and not job.spec.base_output_directory.output_uri_prefix:
         fault = "is missing, so a preempted job starts again from its first step"
-        yield (
+        yield Finding(
             "baseOutputDirectory.outputUriPrefix",
             fault,
             f"set it to gs://{context.settings.bucket}/{job.name}, or use STANDARD",
@@ -139,13 +140,13 @@ def spot_resumes(job: Job, context: RuleContext) -> Problems:
     "api-types",
     consequence="Vertex AI restarts one replica in place; the others wait for an answer that never comes, then fail.",
 )
-def restarts_together(job: Job, context: RuleContext) -> Problems:
+def restarts_together(job: Job, context: RuleContext) -> Findings:
     """Replicas that sum gradients restart together; only parameter servers survive the loss of one."""
     scheduling, servers = job.spec.scheduling, any(pool.serves for pool in job.pools)
     several = sum(pool.replica_count for pool in job.training_pools) > 1
     if several and not (servers or scheduling.restart_job_on_worker_restart or scheduling.disable_retries):
         fault = "is not true, so a replica that restarts comes back alone, and the others fail"
-        yield "scheduling.restartJobOnWorkerRestart", fault, "set it to true"
+        yield Finding("scheduling.restartJobOnWorkerRestart", fault, "set it to true")
 
 
 @rule(
@@ -155,9 +156,9 @@ def restarts_together(job: Job, context: RuleContext) -> Problems:
     "api-types",
     consequence="Vertex AI ignores restartJobOnWorkerRestart: the job ends with the first replica that fails.",
 )
-def restart_holds(job: Job, context: RuleContext) -> Problems:
+def restart_holds(job: Job, context: RuleContext) -> Findings:
     """disableRetries switches restartJobOnWorkerRestart off; a job says one of them."""
     scheduling = job.spec.scheduling
     if scheduling.disable_retries and scheduling.restart_job_on_worker_restart:
         fault = "switches restartJobOnWorkerRestart off"
-        yield "scheduling.disableRetries", fault, "keep one of them"
+        yield Finding("scheduling.disableRetries", fault, "keep one of them")

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from vertex_launch.errors import did_you_mean
+from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.expansion import REFERENCE
 from vertex_launch.rules.containers import Flag, flags, image_of, words
-from vertex_launch.rules.rule import Problems, Project, RuleContext, rule
+from vertex_launch.rules.rule import Project, RuleContext, rule
 from vertex_launch.spec import CHIEF, EVALUATORS, Job, Pool
 
 MODULE = "trainer.task"
@@ -53,7 +53,7 @@ def _flags(pool: Pool, context: RuleContext) -> list[Flag]:
     "trainer/config.py",
     consequence="Every replica ends at once, with a usage message.",
 )
-def flags_known(job: Job, context: RuleContext) -> Problems:
+def flags_known(job: Job, context: RuleContext) -> Findings:
     """A flag in args is one that the trainer has: a field of Config."""
     fields = context.project.flags
     for pool in job.pools if fields else ():
@@ -61,7 +61,7 @@ def flags_known(job: Job, context: RuleContext) -> Problems:
             name = flag.name.partition(".")[0].removeprefix("no_")
             if not {name, flag.name} & {*fields, *WITHOUT_FIELD}:
                 cure = did_you_mean(flag.name, [f"--{field.replace('_', '-')}" for field in fields])
-                yield flag.place, f"the trainer has no flag --{flag.name.replace('_', '-')}", cure
+                yield Finding(flag.place, f"the trainer has no flag --{flag.name.replace('_', '-')}", cure)
 
 
 @rule(
@@ -71,7 +71,7 @@ def flags_known(job: Job, context: RuleContext) -> Problems:
     "trainer/config.py",
     consequence="Every replica ends at once, with a usage message.",
 )
-def flags_valid(job: Job, context: RuleContext) -> Problems:
+def flags_valid(job: Job, context: RuleContext) -> Findings:
     """A flag has a value that its field of Config takes: a number, or one of its choices."""
     for pool in job.training_pools:
         for flag in _flags(pool, context):
@@ -79,7 +79,7 @@ def flags_valid(job: Job, context: RuleContext) -> Problems:
             if taken and not REFERENCE.search(flag.value) and not any(_fits(flag.value, one) for one in taken):
                 named = " or ".join(NUMBERS.get(one, one) for one in taken)
                 cure = f"write {named}" if NUMBERS.keys() & {*taken} else did_you_mean(flag.value, taken)
-                yield flag.place, f'--{flag.name.replace("_", "-")} is "{flag.value}"', cure
+                yield Finding(flag.place, f'--{flag.name.replace("_", "-")} is "{flag.value}"', cure)
 
 
 def _fits(value: str, taken: str) -> bool:
@@ -100,7 +100,7 @@ def _fits(value: str, taken: str) -> bool:
     "trainer/config.py",
     consequence="The replicas disagree about batch, model or steps: the job fails, or trains something else.",
 )
-def flags_alike(job: Job, context: RuleContext) -> Problems:
+def flags_alike(job: Job, context: RuleContext) -> Findings:
     """All replicas that train are given the same flags: pools 0 and 1 have the same args."""
     for first, second in itertools.pairwise(pool for pool in job.training_pools if runs_trainer(pool, context)):
         there, here = ({flag.name: flag for flag in _flags(pool, context)} for pool in (first, second))
@@ -109,7 +109,7 @@ def flags_alike(job: Job, context: RuleContext) -> Problems:
             if said != other:
                 place = here[name].place if name in here else second.at(second.task, "args")
                 fault = f"--{name.replace('_', '-')} is {said} here and {other} in pool {first.index}"
-                yield place, fault, "give both pools the same flags"
+                yield Finding(place, fault, "give both pools the same flags")
 
 
 def _said(flag: Flag | None) -> str:
@@ -125,11 +125,13 @@ def _said(flag: Flag | None) -> str:
     "trainer/config.py",
     consequence="Every replica ends at once: some would have no sample.",
 )
-def batch_for_all(job: Job, context: RuleContext) -> Problems:
+def batch_for_all(job: Job, context: RuleContext) -> Findings:
     """The global batch has at least one sample for each GPU of pools 0 and 1."""
     place, batch, world = _batch(job, context)
     if 0 < batch < world:
-        yield place, f"a global batch of {batch} leaves some of {world} GPUs without a sample", f"use {world} or more"
+        yield Finding(
+            place, f"a global batch of {batch} leaves some of {world} GPUs without a sample", f"use {world} or more"
+        )
 
 
 @rule(
@@ -139,13 +141,13 @@ def batch_for_all(job: Job, context: RuleContext) -> Problems:
     "trainer/config.py",
     consequence="The job runs; in every step some GPUs wait for those that have one sample more.",
 )
-def batch_even(job: Job, context: RuleContext) -> Problems:
+def batch_even(job: Job, context: RuleContext) -> Findings:
     """The global batch is a multiple of the number of GPUs in pools 0 and 1."""
     place, batch, world = _batch(job, context)
     if batch > world and batch % world:
         lower = batch // world * world
         fault = f"a global batch of {batch} does not divide among {world} GPUs"
-        yield place, fault, f"use {lower} or {lower + world}"
+        yield Finding(place, fault, f"use {lower} or {lower + world}")
 
 
 @rule(
@@ -155,12 +157,12 @@ def batch_even(job: Job, context: RuleContext) -> Problems:
     "trainer/cluster.py",
     consequence="All evaluators but the first end at once with an error, and fail the job.",
 )
-def one_evaluator(job: Job, context: RuleContext) -> Problems:
+def one_evaluator(job: Job, context: RuleContext) -> Findings:
     """A pool 3 that runs the trainer has one replica: one evaluator scores all checkpoints."""
     for pool in job.pools:
         if pool.index == EVALUATORS and pool.replica_count > 1 and runs_trainer(pool, context):
             fault = f"is {pool.replica_count}, and one evaluator scores all checkpoints"
-            yield pool.at("replicaCount"), fault, "set it to 1"
+            yield Finding(pool.at("replicaCount"), fault, "set it to 1")
 
 
 def _batch(job: Job, context: RuleContext) -> tuple[str, int, int]:

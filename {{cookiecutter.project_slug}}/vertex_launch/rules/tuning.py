@@ -1,22 +1,14 @@
 """Hyperparameter tuning: the search, and what it asks of the trials' own job."""
 
-from collections.abc import Iterator
-
 from google.cloud.aiplatform_v1.types import StudySpec
 
 from vertex_launch import study_validation
-from vertex_launch.errors import did_you_mean
-from vertex_launch.rules.rule import REFUSED, Problem, Problems, RuleContext, rule
+from vertex_launch.errors import Finding, Findings, did_you_mean
+from vertex_launch.rules.rule import REFUSED, RuleContext, rule
 from vertex_launch.rules.training import runs_trainer
 from vertex_launch.spec import TuningJob
 
 REPORTED = ("accuracy", "loss")  # by the trainer as it comes
-
-
-def _problems(faults: study_validation.Faults) -> Iterator[Problem]:
-    for place, text in faults:
-        fault, _, cure = text.rpartition("; ")
-        yield place, fault, cure
 
 
 def _runs_trainer(job: TuningJob, context: RuleContext) -> bool:
@@ -25,21 +17,21 @@ def _runs_trainer(job: TuningJob, context: RuleContext) -> bool:
 
 
 @rule("study-counts", "error", "documented", "api-types", consequence=REFUSED)
-def counts(job: TuningJob, context: RuleContext) -> Problems:
+def counts(job: TuningJob, context: RuleContext) -> Findings:
     """The numbers of trials, of trials at once and of failures make sense."""
-    yield from _problems(study_validation.count_faults(job.spec))
+    yield from study_validation.count_findings(job.spec)
 
 
 @rule("study-metrics", "error", "documented", "api-types", consequence=REFUSED)
-def metrics(job: TuningJob, context: RuleContext) -> Problems:
+def metrics(job: TuningJob, context: RuleContext) -> Findings:
     """A study has a metric, and each has a name of its own without white space."""
-    yield from _problems(study_validation.metric_faults(job.spec.study_spec))
+    yield from study_validation.metric_findings(job.spec.study_spec)
 
 
 @rule("study-parameters", "error", "documented", "api-types", consequence=REFUSED)
-def parameters(job: TuningJob, context: RuleContext) -> Problems:
+def parameters(job: TuningJob, context: RuleContext) -> Findings:
     """A study has a parameter, and each has a name of its own and values that the search can try."""
-    yield from _problems(study_validation.parameter_faults(job.spec.study_spec))
+    yield from study_validation.parameter_findings(job.spec.study_spec)
 
 
 @rule(
@@ -49,9 +41,9 @@ def parameters(job: TuningJob, context: RuleContext) -> Problems:
     "vertex_launch/study_validation.py",
     consequence="Vertex AI takes the job; the local Vertex refuses it.",
 )
-def runs_here(job: TuningJob, context: RuleContext) -> Problems:
+def runs_here(job: TuningJob, context: RuleContext) -> Findings:
     """The local Vertex can follow the study."""
-    yield from _problems(study_validation.local_faults(job.spec.study_spec))
+    yield from study_validation.local_findings(job.spec.study_spec)
 
 
 @rule(
@@ -61,7 +53,7 @@ def runs_here(job: TuningJob, context: RuleContext) -> Problems:
     "trainer/telemetry.py",
     consequence="Every trial ends as infeasible, without a measurement, unless the trainer computes the name.",
 )
-def metrics_reported(job: TuningJob, context: RuleContext) -> Problems:
+def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
     """A metric has a name that stands in the trainer: it reports whatever its evaluation returns."""
     names = context.project.names if _runs_trainer(job, context) else ()
     for index, metric in enumerate(job.spec.study_spec.metrics if names else ()):
@@ -69,7 +61,9 @@ def metrics_reported(job: TuningJob, context: RuleContext) -> Problems:
             known = [name for name in REPORTED if name in names]
             cure = "return it with the others from evaluate in trainer/train.py"
             cure = f"use {' or '.join(known)}, or {cure}" if known else cure
-            yield f"studySpec.metrics[{index}].metricId", f'no metric in trainer/ is named "{metric.metric_id}"', cure
+            yield Finding(
+                f"studySpec.metrics[{index}].metricId", f'no metric in trainer/ is named "{metric.metric_id}"', cure
+            )
 
 
 @rule(
@@ -79,12 +73,12 @@ def metrics_reported(job: TuningJob, context: RuleContext) -> Problems:
     "trainer/config.py",
     consequence="Every trial fails at once, with a usage message.",
 )
-def parameters_are_flags(job: TuningJob, context: RuleContext) -> Problems:
+def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
     """A parameter is a flag of the trainer: a field of Config."""
     fields = context.project.flags if _runs_trainer(job, context) else {}
     for place, name in study_validation.parameter_ids(job.spec.study_spec) if fields else ():
         if name and name.replace("-", "_").partition(".")[0] not in fields:
-            yield f"{place}.parameterId", f"the trainer has no flag --{name}", did_you_mean(name, fields)
+            yield Finding(f"{place}.parameterId", f"the trainer has no flag --{name}", did_you_mean(name, fields))
 
 
 @rule(
@@ -94,13 +88,13 @@ def parameters_are_flags(job: TuningJob, context: RuleContext) -> Problems:
     "hyperparameter-tuning",
     consequence="The search is a random one: every trial starts before another has ended.",
 )
-def trials_learn(job: TuningJob, context: RuleContext) -> Problems:
+def trials_learn(job: TuningJob, context: RuleContext) -> Findings:
     """Fewer trials run at once than there are in all, so that later ones learn from earlier ones."""
     most, parallel = job.spec.max_trial_count, job.spec.parallel_trial_count
     learns = job.spec.study_spec.algorithm == StudySpec.Algorithm.ALGORITHM_UNSPECIFIED
     if learns and 1 < most <= parallel:
         fault = f"is {parallel} for {most} trials, so none learns from another"
-        yield "parallelTrialCount", fault, f"set it to {max(most // 3, 1)}, or use RANDOM_SEARCH"
+        yield Finding("parallelTrialCount", fault, f"set it to {max(most // 3, 1)}, or use RANDOM_SEARCH")
 
 
 @rule(
@@ -110,13 +104,13 @@ def trials_learn(job: TuningJob, context: RuleContext) -> Problems:
     "hyperparameter-tuning",
     consequence="The trial's measurement is the chief's; what other replicas report is lost, or mistaken for it.",
 )
-def chief_reports(job: TuningJob, context: RuleContext) -> Problems:
+def chief_reports(job: TuningJob, context: RuleContext) -> Findings:
     """In a trial of several replicas the chief alone reports, as our trainer does; another program must, too."""
     trial = job.trial_job
     count = sum(pool.replica_count for pool in trial.training_pools)
     if count > 1 and not _runs_trainer(job, context):
         fault = f"has {count} replicas, and only what the chief reports counts"
-        yield "trialJobSpec.workerPoolSpecs", fault, "let the others report nothing, or keep one replica"
+        yield Finding("trialJobSpec.workerPoolSpecs", fault, "let the others report nothing, or keep one replica")
 
 
 @rule(
@@ -126,8 +120,8 @@ def chief_reports(job: TuningJob, context: RuleContext) -> Problems:
     "hyperparameter-tuning",
     consequence="The reducers of every trial may be started with its flags, which they do not know, and fail.",
 )
-def no_reducers(job: TuningJob, context: RuleContext) -> Problems:
+def no_reducers(job: TuningJob, context: RuleContext) -> Findings:
     """Trials have no reducers: the search hands its parameters to every pool, and reducers take no args."""
     for pool in job.trial_job.reducers:
         fault = "may be given the trial's flags, which reducers do not take"
-        yield f"trialJobSpec.{pool.at()}", fault, "remove pool 2 while you search"
+        yield Finding(f"trialJobSpec.{pool.at()}", fault, "remove pool 2 while you search")

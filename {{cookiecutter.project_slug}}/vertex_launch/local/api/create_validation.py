@@ -6,6 +6,8 @@ Source: google-cloud-aiplatform 2.7.0, the documentation of the fields in types/
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from vertex_launch.errors import Finding, Findings
+
 # What the service alone writes, in whichever message: "Output only" in the documentation of each field.
 OUTPUT_ONLY = (
     *("name", "state", "error", "create_time", "start_time", "end_time", "update_time"),
@@ -31,22 +33,21 @@ def without_output(message: Any) -> Any:
     return message
 
 
-def label_faults(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """What the service would refuse of a resource's labels, as places and sentences."""
+def label_findings(labels: Mapping[str, str]) -> Findings:
+    """What the service would refuse of a resource's labels."""
     if len(labels) > MOST_LABELS:
-        yield "labels", f"are {len(labels)}; keep {MOST_LABELS} of them"
+        yield Finding("labels", f"are {len(labels)}", f"keep {MOST_LABELS} of them")
     for key, value in labels.items():
         if key.startswith(RESERVED):
             continue
-        if fault := _text_fault(key) if key else "is empty; name it":
-            yield "labels", f'the key "{key}" {fault}'
-        if fault := _text_fault(value):
-            yield f"labels.{key}", f'"{value}" {fault}'
+        for fault, cure in _text_faults(key) if key else [("is empty", "name it")]:
+            yield Finding("labels", f'the key "{key}" {fault}', cure)
+        for fault, cure in _text_faults(value):
+            yield Finding(f"labels.{key}", f'"{value}" {fault}', cure)
 
 
-def _text_fault(text: str) -> str:
+def _text_faults(text: str) -> Iterator[tuple[str, str]]:
     if len(text) > LONGEST_LABEL:
-        return f"has {len(text)} characters; shorten it to {LONGEST_LABEL}"
-    if text != text.lower() or not all(character.isalnum() or character in "_-" for character in text):
-        return "has other characters than lower-case letters, digits, _ and -; write such as my_label"
-    return ""
+        yield f"has {len(text)} characters", f"shorten it to {LONGEST_LABEL}"
+    elif text != text.lower() or not all(character.isalnum() or character in "_-" for character in text):
+        yield "has other characters than lower-case letters, digits, _ and -", "write such as my_label"

@@ -4,6 +4,8 @@ import traceback
 from collections.abc import Iterable
 from typing import Any
 
+from vertex_launch.errors import Finding, first
+
 # Status -> HTTP status and google.rpc.Code. Source: googleapis, google/rpc/code.proto.
 STATUSES = {
     "CANCELLED": (499, 1),
@@ -20,17 +22,14 @@ STATUSES = {
 }
 
 
-MOST_FAULTS = 100  # that one answer names; nobody reads more
-
-
 class ApiError(Exception):
-    """A request that is refused; `violations` are pairs of a field's place and what is wrong there."""
+    """A request that is refused; `findings` say what is wrong in which of its fields."""
 
-    def __init__(self, status: str, message: str, violations: Iterable[tuple[str, str]] = ()) -> None:
+    def __init__(self, status: str, message: str, findings: Iterable[Finding] = ()) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
-        self.violations = tuple(violations)
+        self.findings = tuple(findings)
 
     @property
     def http_status(self) -> int:
@@ -39,18 +38,16 @@ class ApiError(Exception):
     def as_json(self) -> dict[str, Any]:
         """The body of the answer. Source: google/rpc/status.proto and error_details.proto, BadRequest."""
         error: dict[str, Any] = {"code": self.http_status, "message": self.message, "status": self.status}
-        if self.violations:
-            violations = [{"field": field, "description": fault} for field, fault in self.violations]
+        if self.findings:
+            violations = [{"field": one.place, "description": one.sentence} for one in self.findings]
             error["details"] = [{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations}]
         return {"error": error}
 
 
-def invalid(faults: Iterable[tuple[str, str]]) -> ApiError:
-    """INVALID_ARGUMENT for these faults, each a place and what is wrong there; the message has them, too."""
-    violations = tuple(faults)
-    told, more = violations[:MOST_FAULTS], len(violations) - MOST_FAULTS
-    lines = [f"{field}: {fault}" if field else fault for field, fault in told]
-    return ApiError("INVALID_ARGUMENT", "\n".join([*lines, *([f"and {more} more"] if more > 0 else [])]), told)
+def invalid(findings: Iterable[Finding]) -> ApiError:
+    """INVALID_ARGUMENT for the first of these findings; the message has them, too."""
+    told = tuple(first(findings))
+    return ApiError("INVALID_ARGUMENT", "\n".join(map(str, told)), told)
 
 
 def rpc_status(status: str, message: str) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from vertex_launch.local.api.errors import ApiError
+from vertex_launch.errors import Finding
+from vertex_launch.local.api.errors import ApiError, invalid
 
 Resource = Mapping[str, Any]
 Predicate = Callable[[Resource], bool]
@@ -273,4 +274,4 @@ def _after(resources: Sequence[Resource], token: str) -> int:
 
 
 def _fault(field: str, fault: str) -> ApiError:
-    return ApiError("INVALID_ARGUMENT", f"{field}: {fault}", [(field, fault)])
+    return invalid([Finding(field, fault)])

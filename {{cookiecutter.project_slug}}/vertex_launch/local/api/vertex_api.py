@@ -22,7 +22,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from vertex_launch import jsons, spec, yaml_nodes
+from vertex_launch import jsons, spec, strict_yaml
+from vertex_launch.errors import Finding
 from vertex_launch.local.api import create_validation, filters
 from vertex_launch.local.api.errors import ApiError, invalid
 from vertex_launch.local.api.origin_check import LARGEST_BODY, Guard
@@ -139,9 +140,9 @@ class VertexApi:
         if not hasattr(manager, "create"):
             raise ApiError("UNIMPLEMENTED", f"{call.collection} are not created here but by training pipelines")
         message = create_validation.without_output(_message(call.body, MESSAGES[call.collection]))
-        faults = [*create_validation.label_faults(message.labels)]
-        if faults:
-            raise invalid(faults)
+        findings = [*create_validation.label_findings(message.labels)]
+        if findings:
+            raise invalid(findings)
         created = manager.create(call.parent, message)
         return self._operation(call, created) if call.collection in LONG_RUNNING else created
 
@@ -216,9 +217,9 @@ class VertexApi:
         if action not in get_args(Action):
             raise ApiError("NOT_FOUND", f'nothing is called "{action}"; use {", ".join(get_args(Action))}')
         if not isinstance(replica, str):
-            raise invalid([("replica", "is no text; write such as workerpool0-0")])
+            raise invalid([Finding("replica", "is no text", "write such as workerpool0-0")])
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_DISTURBANCE:
-            raise invalid([("seconds", f"is no number from 0 to {LONGEST_DISTURBANCE}; write one")])
+            raise invalid([Finding("seconds", f"is no number from 0 to {LONGEST_DISTURBANCE}", "write one")])
         jobs = self._vertex.store.all("customJobs")
         name = next((job["name"] for job in jobs if job["name"].endswith(f"/{call.path['id']}")), call.path["id"])
         self._vertex.jobs.disturb(name, cast(Action, action), replica, float(seconds))
@@ -334,7 +335,8 @@ def _masked(resources: Sequence[Mapping[str, Any]], mask: str, known: Container[
     wanted = {filters.camel(field.partition(".")[0].strip()) for field in mask.split(",") if field}
     for field in sorted(wanted - {"*"}):
         if field not in known:
-            raise invalid([("readMask", f'"{field}" is no field of this resource; write such as name,displayName')])
+            fault = f'"{field}" is no field of this resource'
+            raise invalid([Finding("readMask", fault, "write such as name,displayName")])
     if not wanted or "*" in wanted:
         return resources
     return [{key: value for key, value in one.items() if key in wanted} for one in resources]
@@ -343,9 +345,9 @@ def _masked(resources: Sequence[Mapping[str, Any]], mask: str, known: Container[
 def _message(body: str, kind: Any) -> Any:
     """The body as one of the API's messages; raises ApiError with all its faults."""
     try:
-        return spec.read(yaml_nodes.from_json(body, "", spec.JobError), kind, "")
+        return spec.read(strict_yaml.from_json(body, spec.JobError), kind)
     except spec.JobError as error:
-        raise invalid(spec.violations(error)) from None
+        raise invalid(error.findings) from None
 
 
 def _object(body: str) -> dict[str, Any]:

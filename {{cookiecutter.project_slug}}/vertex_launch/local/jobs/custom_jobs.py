@@ -15,7 +15,7 @@ from typing import Literal
 from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec, Scheduling
 
 from vertex_launch import rules
-from vertex_launch.errors import FaultError
+from vertex_launch.errors import FaultError, Finding, Findings
 from vertex_launch.local.api.errors import ApiError, invalid, rpc_status
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks
@@ -103,9 +103,9 @@ class Jobs(BackgroundTasks[_Ticket]):
         """
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         job = Job(Path(message.display_name), message.display_name, CustomJobSpec(message.job_spec))
-        faults = [*name_faults(message.display_name), *self.faults(parent, job, "jobSpec")]
-        if faults:
-            raise invalid(faults)
+        findings = [*name_findings(message.display_name), *self.findings(parent, job, "jobSpec")]
+        if findings:
+            raise invalid(findings)
         return self._begin(_Ticket(name, job, extras or Extras(), _size(job)), as_json(message) | {"state": QUEUED})
 
     def cancel(self, name: str) -> None:
@@ -141,8 +141,8 @@ class Jobs(BackgroundTasks[_Ticket]):
         ticket = self._running.get(name)
         return ticket.execution.statuses if ticket and ticket.execution else ()
 
-    def faults(self, parent: str, job: Job, place: str) -> list[tuple[str, str]]:
-        """What is wrong with a job, as places below `place` and sentences.
+    def findings(self, parent: str, job: Job, place: str) -> list[Finding]:
+        """What is wrong with a job that stands at `place`.
 
         The rules are those of `vertex-launch check`, with project and region of the request.
 
@@ -158,11 +158,7 @@ class Jobs(BackgroundTasks[_Ticket]):
             )
         _, project, _, region = parent.split("/")
         settings = replace(self._settings, project=project, region=region)
-        return [
-            (f"{place}.{finding.place}", f"{finding.fault}; {finding.cure}")
-            for finding in rules.findings(job, settings)
-            if finding.severity == "error"
-        ]
+        return [one.below(place) for one in rules.findings(job, settings) if one.severity == "error"]
 
     def close(self) -> None:
         """Stop every job; returns when no process is left."""
@@ -321,9 +317,8 @@ def _longest_wait(job: Job) -> float:
     return float(job.spec.scheduling.max_wait_duration.total_seconds())
 
 
-def name_faults(name: str) -> list[tuple[str, str]]:
+def name_findings(name: str) -> Findings:
     if not name:
-        return [("displayName", "is missing; give the job a name")]
-    if len(name) > LONGEST_NAME:
-        return [("displayName", f"has {len(name)} characters; shorten it to {LONGEST_NAME}")]
-    return []
+        yield Finding("displayName", "is missing", "give the job a name")
+    elif len(name) > LONGEST_NAME:
+        yield Finding("displayName", f"has {len(name)} characters", f"shorten it to {LONGEST_NAME}")

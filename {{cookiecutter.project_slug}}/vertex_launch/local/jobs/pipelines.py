@@ -7,25 +7,25 @@ every number a float, explicit nulls. Source: google-cloud-aiplatform 2.7.0, tra
 
 import contextlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec, TrainingPipeline
 
-from vertex_launch import yaml_nodes
+from vertex_launch import strict_yaml
 from vertex_launch.addresses import folder_fault
+from vertex_launch.errors import Finding, Findings
 from vertex_launch.local.api.errors import STATUSES, ApiError, invalid
 from vertex_launch.local.api.filters import camel
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs import custom_jobs
 from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks
-from vertex_launch.local.jobs.custom_jobs import LONGEST_NAME, Extras, Jobs, name_faults
+from vertex_launch.local.jobs.custom_jobs import LONGEST_NAME, Extras, Jobs, name_findings
 from vertex_launch.local.registry import datasets
 from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
-from vertex_launch.spec import Job, JobError, as_json, read, violations
+from vertex_launch.spec import Job, JobError, as_json, read
 
 COLLECTION = "trainingPipelines"
 CUSTOM_TASK = "/custom_task_1.0.0.yaml"
@@ -80,16 +80,16 @@ class Pipelines(BackgroundTasks[_Pipeline]):
 
     def _checked(self, parent: str, message: TrainingPipeline, resource: Resource) -> CustomJobSpec:
         """What the pipeline's job is to do; raises ApiError for all that can be known to fail."""
-        faults = [*name_faults(message.display_name), *_faults(resource)]
-        if faults:
-            raise invalid(faults)
+        findings = [*name_findings(message.display_name), *_findings(resource)]
+        if findings:
+            raise invalid(findings)
         spec = job_spec(resource[INPUTS])
-        faults = self._jobs.faults(parent, Job(Path(INPUTS), message.display_name, spec), INPUTS)
+        findings = self._jobs.findings(parent, Job(Path(INPUTS), message.display_name, spec), INPUTS)
         if "modelToUpload" in resource and not spec.base_output_directory.output_uri_prefix:
-            fault = "is missing, so there is no folder from which to upload a model; name one"
-            faults.append((f"{INPUTS}.baseOutputDirectory", fault))
-        if faults:
-            raise invalid(faults)
+            fault = "is missing, so there is no folder from which to upload a model"
+            findings.append(Finding(f"{INPUTS}.baseOutputDirectory", fault, "name one"))
+        if findings:
+            raise invalid(findings)
         if "inputDataConfig" in resource:
             self._datasets.get(_dataset(parent, resource))
         if "modelToUpload" in resource:
@@ -167,10 +167,9 @@ def job_spec(inputs: Any) -> CustomJobSpec:
         ApiError: INVALID_ARGUMENT with all faults, each with its place.
     """
     try:
-        return read(yaml_nodes.from_json(json.dumps(_tidy(inputs)), "", JobError), CustomJobSpec)
+        return read(strict_yaml.from_json(json.dumps(_tidy(inputs)), JobError), CustomJobSpec)
     except JobError as error:
-        faults = violations(error)
-        raise invalid((f"{INPUTS}.{place}" if place else INPUTS, fault) for place, fault in faults) from None
+        raise invalid(finding.below(INPUTS) for finding in error.findings) from None
 
 
 def _tidy(value: Any) -> Any:
@@ -182,20 +181,22 @@ def _tidy(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _faults(resource: Resource) -> Iterator[tuple[str, str]]:
+def _findings(resource: Resource) -> Findings:
     definition = resource.get("trainingTaskDefinition", "")
     if not definition.endswith(CUSTOM_TASK):
-        yield "trainingTaskDefinition", f'"{definition}" is not served here; only {CUSTOM_TASK[1:]} is'
+        yield Finding("trainingTaskDefinition", f'"{definition}" is not served here', f"only {CUSTOM_TASK[1:]} is")
     if not isinstance(resource.get(INPUTS), dict):
-        yield INPUTS, "is no object; write a CustomJobSpec"
+        yield Finding(INPUTS, "is no object", "write a CustomJobSpec")
     if "inputDataConfig" in resource and not resource["inputDataConfig"].get("datasetId"):
-        yield "inputDataConfig.datasetId", "is missing; write the id of a dataset"
+        yield Finding("inputDataConfig.datasetId", "is missing", "write the id of a dataset")
     sets = resource.get("inputDataConfig", {}).get("gcsDestination", {}).get("outputUriPrefix", "")
-    if fault := folder_fault(sets) if sets else "":
-        yield "inputDataConfig.gcsDestination.outputUriPrefix", f"{json.dumps(sets)} {fault}"
+    if sets and (found := folder_fault(sets)):
+        fault, cure = found
+        yield Finding("inputDataConfig.gcsDestination.outputUriPrefix", f"{json.dumps(sets)} {fault}", cure)
     model = resource.get("modelToUpload")
     if model is not None and not model.get("containerSpec", {}).get("imageUri"):
-        yield "modelToUpload.containerSpec.imageUri", "is missing; name the image that is to serve the model"
+        cure = "name the image that is to serve the model"
+        yield Finding("modelToUpload.containerSpec.imageUri", "is missing", cure)
 
 
 def _dataset(parent: str, resource: Resource) -> str:

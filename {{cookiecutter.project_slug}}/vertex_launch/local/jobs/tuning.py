@@ -73,13 +73,13 @@ class Tunings(BackgroundTasks[_Study]):
 
     def create(self, parent: str, message: HyperparameterTuningJob) -> Resource:
         """Check a tuning job and begin with its trials; raises ApiError."""
-        faults = [
-            *custom_jobs.name_faults(message.display_name),
-            *study_validation.faults(message),
-            *self._jobs.faults(parent, _trial_job(message, {}), "trialJobSpec"),
+        findings = [
+            *custom_jobs.name_findings(message.display_name),
+            *study_validation.findings(message),
+            *self._jobs.findings(parent, _trial_job(message, {}), "trialJobSpec"),
         ]
-        if faults:
-            raise invalid(faults)
+        if findings:
+            raise invalid(findings)
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         return self._begin(_Study(name, message, Search(message.study_spec)), as_json(message) | {"state": PENDING})
 

@@ -7,17 +7,18 @@ Tables are CSV files; images and texts are listed in import files, JSON lines or
 import csv
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from google.cloud.aiplatform_v1.types import Dataset, ImportDataRequest
 
+from vertex_launch.errors import Finding, Findings
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.errors import ApiError, invalid
 from vertex_launch.local.api.store import Resource, Store, now
-from vertex_launch.local.jobs.custom_jobs import name_faults
+from vertex_launch.local.jobs.custom_jobs import name_findings
 from vertex_launch.local.registry import dataset_files, splits
 from vertex_launch.local.registry.dataset_files import ML_USE, DatasetContent
 from vertex_launch.local.registry.splits import SETS, Assignment
@@ -40,9 +41,9 @@ class Datasets:
     def create(self, parent: str, message: Dataset) -> Resource:
         """Keep a new dataset; of a table, only the addresses of its files. Raises ApiError INVALID_ARGUMENT."""
         dataset = as_json(message)
-        faults = [*name_faults(message.display_name), *_faults(dataset)]
-        if faults:
-            raise invalid(faults)
+        findings = [*name_findings(message.display_name), *_findings(dataset)]
+        if findings:
+            raise invalid(findings)
         id = self._store.new_id()
         labels = {**dataset.get("labels", {}), KIND_LABEL: KINDS[_kind(dataset)]}
         return self._store.create(f"{parent}/{COLLECTION}/{id}", dataset | {"etag": id, "labels": labels})
@@ -114,20 +115,22 @@ def _kind(dataset: Resource) -> str:
     return match[1] if match else ""
 
 
-def _faults(dataset: Resource) -> Iterator[tuple[str, str]]:
+def _findings(dataset: Resource) -> Findings:
     metadata = _object(dataset.get("metadata"))
     source = _object(metadata.get("inputConfig"))
     if _kind(dataset) not in KINDS:
         known = ", ".join(f"{kind}_1.0.0.yaml" for kind in KINDS)
-        yield "metadataSchemaUri", f"the local Vertex has only datasets of {known}; use one of them"
+        yield Finding("metadataSchemaUri", f"the local Vertex has only datasets of {known}", "use one of them")
     elif _kind(dataset) != "tabular" and metadata:
-        yield "metadata", "belongs to tables; leave it out and import the items"
+        yield Finding("metadata", "belongs to tables", "leave it out and import the items")
     elif _kind(dataset) == "tabular" and "bigquerySource" in source:
-        yield "metadata.inputConfig", "BigQuery is not on this machine; export the table to CSV files in a bucket"
+        cure = "export the table to CSV files in a bucket"
+        yield Finding("metadata.inputConfig", "BigQuery is not on this machine", cure)
     elif _kind(dataset) == "tabular":
         addresses = _object(source.get("gcsSource")).get("uri")
         if not (isinstance(addresses, list) and addresses and all(isinstance(one, str) for one in addresses)):
-            yield "metadata.inputConfig.gcsSource.uri", "is no list of CSV files; write such as gs://BUCKET/FILE.csv"
+            cure = "write such as gs://BUCKET/FILE.csv"
+            yield Finding("metadata.inputConfig.gcsSource.uri", "is no list of CSV files", cure)
 
 
 def _object(value: Any) -> dict[str, Any]:

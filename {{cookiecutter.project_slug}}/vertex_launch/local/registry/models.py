@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vertex_launch.local.api.create_validation import label_faults
+from vertex_launch.local.api.create_validation import label_findings
 from vertex_launch.local.api.errors import ApiError, invalid
 from vertex_launch.local.api.store import Resource, Store
-from vertex_launch.local.jobs.custom_jobs import name_faults
+from vertex_launch.local.jobs.custom_jobs import name_findings
 from vertex_launch.local.running.packages import object_path
 
 COLLECTION = "models"
@@ -66,9 +66,9 @@ class Models:
 
     def check(self, parent: str, model: Resource, *, model_id: str = "", parent_model: str = "") -> None:
         """What `upload` will refuse for other reasons than an empty folder; raises ApiError."""
-        faults = [*name_faults(model.get("displayName", "")), *label_faults(model.get("labels", {}))]
-        if faults:
-            raise invalid((f"modelToUpload.{place}", fault) for place, fault in faults)
+        findings = [*name_findings(model.get("displayName", "")), *label_findings(model.get("labels", {}))]
+        if findings:
+            raise invalid(finding.below("modelToUpload") for finding in findings)
         if parent_model and not parent_model.startswith(f"{parent}/{COLLECTION}/"):
             raise ApiError("INVALID_ARGUMENT", f'parentModel: "{parent_model}" is not below {parent}/{COLLECTION}')
         if parent_model and not self._of(parent_model.partition("@")[0]):

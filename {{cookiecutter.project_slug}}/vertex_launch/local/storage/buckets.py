@@ -182,11 +182,11 @@ class Buckets:
     def _path(self, bucket: str, name: str) -> Path:
         """Where an object lies or would lie; raises StorageError for a name that cannot be a file's."""
         path = self.folder(bucket) / name
-        fault = name_fault(name)
-        if not fault and os.path.realpath(path) != str(path):
-            fault = "leads over a symbolic link; put the files themselves into the bucket"
-        if fault:
-            raise StorageError(400, f'The object name "{name}" {fault}.')
+        found = name_fault(name)
+        if not found and os.path.realpath(path) != str(path):
+            found = "leads over a symbolic link", "put the files themselves into the bucket"
+        if found:
+            raise StorageError(400, f'The object name "{name}" {"; ".join(found)}.')
         return path
 
     def _place(self, part: Path, path: Path, name: str) -> None:

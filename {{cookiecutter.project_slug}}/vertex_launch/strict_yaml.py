@@ -1,0 +1,255 @@
+"""One YAML or JSON document, read strictly: every value as it was written, every key with its line.
+
+PyYAML's own constructors forget that: 10:30 becomes 630, `yes` becomes True, and of a repeated key
+only the last value stays.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import yaml
+from yaml import MappingNode, Node, ScalarNode
+
+from vertex_launch import jsons
+from vertex_launch.errors import FaultError, Finding
+
+TAG = "tag:yaml.org,2002:"
+MERGE = f"{TAG}merge"
+SCALARS = {
+    "str": "text",
+    "int": "a number",
+    "float": "a number",
+    "bool": "a boolean",
+    "timestamp": "a date",
+}
+CLEARER = {
+    "but found another document": ("a second document begins", "keep one job in a file"),
+    "found character '\\t' that cannot start any token": ("a tab stands where YAML wants spaces", "replace it"),
+}
+VALUES_LIMIT = 100_000  # in YAML with every alias written out
+JSON_LIMIT = 10_000  # values in one request; its job is checked within a second
+TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"')  # in JSON
+PART = re.compile(r"[^.\[\]]+")  # of a place
+
+
+class Scalar(str):
+    """A value of YAML or a number of JSON as it was written: what it is taken for, where it begins and ends."""
+
+    kind: str
+    span: slice
+
+    def __new__(cls, text: str, kind: str, span: slice = slice(0)) -> "Scalar":
+        scalar = super().__new__(cls, text)
+        scalar.kind, scalar.span = kind, span
+        return scalar
+
+
+class Items(list[Any]):
+    """A list of YAML."""
+
+    def __init__(self, items: Sequence[Any], lines: Sequence[int]) -> None:
+        super().__init__(items)
+        self.lines = {str(index): line for index, line in enumerate(lines)}
+
+
+class Mapping(dict[str, Any]):
+    """Keys and values, with the lines of the keys, and of those that are written more than once all lines."""
+
+    def __init__(self, pairs: Sequence[tuple[str, Any]], lines: Sequence[int] = ()) -> None:
+        super().__init__(pairs)
+        written: dict[str, list[int]] = {}
+        for (key, _), line in zip(pairs, lines or [0] * len(pairs), strict=True):
+            written.setdefault(key, []).append(line)
+        self.lines = {key: where[-1] for key, where in written.items()}
+        self.repeated = {key: where for key, where in written.items() if len(where) > 1}
+
+
+def from_yaml(text: str, file: str, error: type[FaultError]) -> Any:
+    """The value of a YAML text.
+
+    Raises:
+        error: it is broken, empty, more than one document or too large; or it has an alias that cannot be meant.
+    """
+    try:
+        return jsons.shallow(lambda: _value(text))
+    except yaml.MarkedYAMLError as fault:
+        problem, cure = CLEARER.get(str(fault.problem), (str(fault.problem), "mend the YAML there or just above"))
+        finding = Finding("", problem, cure, _line(fault.problem_mark))
+        raise error(finding, file=file) from None
+    except yaml.YAMLError as fault:
+        raise error(Finding("", f"not YAML: {str(fault).splitlines()[0]}", "remove it"), file=file) from None
+    except FaultError as fault:
+        raise error(*fault.findings, file=file) from None
+
+
+def from_json(text: str, error: type[FaultError]) -> Any:
+    """The value of a JSON text, several times faster and without lines; what is wrong is raised as `error`.
+
+    Source: RFC 8259, which knows neither NaN nor Infinity.
+    """
+    if _values(text) > JSON_LIMIT and _values(TEXT.sub("", text)) > JSON_LIMIT:
+        raise error(Finding("", f"holds more than {JSON_LIMIT:,} values", "no job needs as many"))
+    try:
+        value = jsons.loads(
+            text, object_pairs_hook=Mapping, parse_int=_number, parse_float=_number, parse_constant=_no_number
+        )
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as fault:
+        finding = Finding("", f"line {fault.lineno}: not JSON: {fault.msg}", "mend it there or just before")
+        raise error(finding) from None
+    except UnicodeEncodeError as fault:
+        half = fault.object[fault.start]
+        raise error(Finding("", f"{half!a} is half a character, a lone surrogate", "send whole ones")) from None
+    except FaultError as fault:
+        raise error(*fault.findings) from None
+    return value
+
+
+def kind(value: Any) -> str:
+    """What the value is, as a noun with its article."""
+    if isinstance(value, Scalar):
+        return value.kind
+    kinds = {dict: "a mapping", list: "a list", str: "text", bool: "a boolean"}
+    return next((noun for type, noun in kinds.items() if isinstance(value, type)), "nothing")
+
+
+def plain(value: Any) -> Any:
+    """What json.loads would make of it; a value that only YAML knows, such as a date, is text as written."""
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    if not isinstance(value, Scalar):
+        return value
+    if value.kind == "a boolean":
+        return value.lower() == "true"
+    try:
+        return json.loads(value) if value.kind == "a number" else str(value)
+    except ValueError:  # YAML's 0x1F, or too many digits
+        return str(value)
+
+
+def line(document: Any, place: str) -> int:
+    """The line of a place such as `workerPoolSpecs[1].machineSpec`, or of the part of it that is there; 0 if none is.
+
+    What an alias or `<<` brings along stands where it was written.
+    """
+    return [0, *(where for where, _ in _along(document, place))][-1]
+
+
+def at(document: Any, place: str) -> Any:
+    """The value at a place; None if the document has none there."""
+    values = [value for _, value in _along(document, place)]
+    return values[-1] if len(values) == len(PART.findall(place)) else None
+
+
+def _along(document: Any, place: str) -> Iterator[tuple[int, Any]]:
+    """The line and the value of every part of a place, as far as it is there; keys may be in snake_case."""
+    value = document
+    for part in PART.findall(place):
+        lines = getattr(value, "lines", {})
+        key = next((key for key in lines if _bare(key) == _bare(part)), None)
+        if key is None:
+            return
+        value = value[int(key) if isinstance(value, list) else key]
+        yield lines[key], value
+
+
+def _bare(key: str) -> str:
+    """The same for camelCase and snake_case."""
+    return key.replace("_", "").casefold()
+
+
+def _number(text: str) -> Scalar:
+    return Scalar(text, "a number")
+
+
+def _no_number(word: str) -> Any:
+    raise FaultError(Finding("", f"{word} is no number in JSON", "write one that is finite"))
+
+
+def _values(text: str) -> int:
+    """At least as many as there are values, if the text is JSON without strings: what stands before each of them."""
+    return sum(text.count(mark) for mark in ",[{")
+
+
+class _Loader(yaml.SafeLoader):
+    """Stops at a document that is too large, before it has read it all."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._count = 0
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        self._count += not isinstance(parent, MappingNode) or index is not None  # the others are keys
+        if self._count > VALUES_LIMIT:
+            fault = f"holds more than {VALUES_LIMIT:,} values"
+            raise FaultError(Finding("", fault, "no job needs as many", _line(self.peek_event().start_mark)))
+        return super().compose_node(parent, index)
+
+
+def _value(text: str) -> Any:
+    root = yaml.compose(text, _Loader)
+    if root is None:
+        raise FaultError(Finding("", "is empty", "start from one of the files in jobs/"))
+    return _Values().of(root)
+
+
+class _Values:
+    """The values of YAML's nodes, each made once however many aliases repeat it."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[Node, int] = {}  # how many values each holds once aliases are written out; 0 while it is open
+        self._made: dict[Node, Any] = {}
+
+    def of(self, node: Node) -> Any:
+        if node not in self._sizes:
+            self._sizes[node] = 0
+            self._made[node] = self._make(node)
+            inner = [] if isinstance(node, ScalarNode) else node.value
+            self._sizes[node] = 1 + sum(self._sizes[one[1] if isinstance(one, tuple) else one] for one in inner)
+        if not self._sizes[node]:
+            raise _fault(node, "an alias stands inside the value it repeats", "write that part out")
+        if self._sizes[node] > VALUES_LIMIT:
+            raise _fault(node, f"its aliases unfold into more than {VALUES_LIMIT:,} values", "write them out")
+        return self._made[node]
+
+    def _make(self, node: Node) -> Any:
+        tag = node.tag.removeprefix(TAG)
+        if isinstance(node, ScalarNode):
+            span = slice(node.start_mark.index, node.end_mark.index)
+            return None if tag == "null" else Scalar(node.value, SCALARS.get(tag, "a special value"), span)
+        if tag != ("map" if isinstance(node, MappingNode) else "seq"):
+            raise _fault(node, f"the tag {node.tag} has no meaning in a job", "remove it")
+        if isinstance(node, MappingNode):
+            return self._mapping(node)
+        return Items([self.of(item) for item in node.value], [_line(item.start_mark) for item in node.value])
+
+    def _mapping(self, node: MappingNode) -> Mapping:
+        """What `<<` merges in gives way to the mapping's own keys, and to what it merges in before."""
+        for key, _ in node.value:
+            if not isinstance(key, ScalarNode):
+                raise _fault(key, "a key must be a plain name", "quote the value if braces belong to it")
+        values = [self.of(value) for _, value in node.value]
+        names = [key.value for key, _ in node.value]
+        mapping = Mapping([*zip(names, values, strict=True)], [_line(key.start_mark) for key, _ in node.value])
+        for (key, where), value in zip(node.value, values, strict=True):
+            if key.tag == MERGE:
+                mapping.pop(key.value, None)
+                for base in value if isinstance(value, list) else [value]:
+                    if not isinstance(base, Mapping):
+                        raise _fault(where, "<< merges mappings only", "give it an alias of one, such as *pool")
+                    mapping.lines = base.lines | mapping.lines
+                    mapping |= {name: inner for name, inner in base.items() if name not in mapping}
+        return mapping
+
+
+def _fault(node: Node, fault: str, cure: str) -> FaultError:
+    return FaultError(Finding("", fault, cure, _line(node.start_mark)))
+
+
+def _line(mark: Any) -> int:
+    return mark.line + 1 if mark else 0
