@@ -2,15 +2,18 @@
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
 Answers = dict[str, Any]
+Fault = tuple[str, str]  # the question, and what is wrong with its answer
 
-# The filter writes ASCII on one line, a quote in an answer as \", so no answer can end this string.
+# The filter writes ASCII on one line, a quote in an answer as \", so no answer can end this string. It sorts the keys.
 ANSWERS: Answers = json.loads(r"""{{ cookiecutter | tojson }}""")
+QUESTIONS = [key for key in json.loads(r"""{{ cookiecutter | list | tojson }}""") if not key.startswith("_")]
 
 CHOICES = {"framework": ("pytorch", "tensorflow"), "license": ("Apache-2.0", "MIT", "none")}
 
@@ -48,55 +51,62 @@ SHAPES = {
 }
 
 
-def wrong_shape(answers: Answers) -> Iterator[str]:
+def wrong_shape(answers: Answers) -> Iterator[Fault]:
     """Answers that cannot be what the question asks for."""
     for question, (pattern, words, example) in SHAPES.items():
         if not re.fullmatch(pattern, answers[question]):
-            yield f"{question}: {answers[question]!r} must be {words}; for example {example}"
+            yield question, f"{answers[question]!r} must be {words}; for example {example}"
 
 
-def wrong_choice(answers: Answers) -> Iterator[str]:
+def wrong_choice(answers: Answers) -> Iterator[Fault]:
     """Choices that are not on the list; only a replayed answer can be one."""
     for question, choices in (CHOICES | {"worker_machine": tuple(answers["_machines"])}).items():
         if answers[question] not in choices:
-            yield f"{question}: {answers[question]!r} must be one of {', '.join(choices)}"
+            yield question, f"{answers[question]!r} must be one of {', '.join(choices)}"
 
 
-def reserved_bucket(answers: Answers) -> Iterator[str]:
+def reserved_bucket(answers: Answers) -> Iterator[Fault]:
     """Bucket names that Cloud Storage keeps for itself."""
     bucket = answers["bucket"]
     if bucket.startswith("goog") or "google" in bucket or re.fullmatch(r"([0-9]+[.]){3}[0-9]+", bucket):
-        yield (
-            f"bucket: {bucket!r} must not start with goog, contain google or look like an IP address; "
-            "for example my-project-training"
-        )
+        cure = "must not start with goog, contain google or look like an IP address"
+        yield "bucket", f"{bucket!r} {cure}; for example my-project-training"
 
 
-def unknown_region(answers: Answers) -> Iterator[str]:
+def unknown_region(answers: Answers) -> Iterator[Fault]:
     """A region where Vertex trains on no GPU at all, most often a typing error or a zone."""
     region, regions = answers["region"], answers["_regions"]
     if region not in regions:
         near = get_close_matches(region.lower(), regions, n=1) or ["us-central1"]
-        yield f"region: {region!r} must be a region that trains on GPUs; for example {near[0]}"
+        yield "region", f"{region!r} must be a region that trains on GPUs; for example {near[0]}"
 
 
-def missing_accelerator(answers: Answers) -> Iterator[str]:
+def missing_accelerator(answers: Answers) -> Iterator[Fault]:
     """A region that trains, but not on the chosen machine."""
     region, regions, machine = answers["region"], answers["_regions"], answers["worker_machine"]
     accelerator = answers["_machines"].get(machine, {}).get("accelerator")
     if accelerator and accelerator not in regions.get(region, [accelerator]):
         offers = ", ".join(name for name, accelerators in regions.items() if accelerator in accelerators)
-        yield f"region: {region!r} has no {accelerator} for {machine}; these regions have it: {offers}"
+        yield "region", f"{region!r} has no {accelerator} for {machine}; these regions have it: {offers}"
 
 
 RULES = (wrong_shape, wrong_choice, reserved_bucket, unknown_region, missing_accelerator)
 
 
-def faults(answers: Answers) -> list[str]:
-    """Every fault of the answers, each in one sentence that names its question."""
-    typed = answers | {"project_slug": answers["__typed_slug"]}
-    return [fault for rule in RULES for fault in rule(typed)]
+def faults(answers: Answers) -> list[Fault]:
+    """Every fault of the answers, in the order of the questions."""
+    return sorted((fault for rule in RULES for fault in rule(answers)), key=lambda fault: QUESTIONS.index(fault[0]))
+
+
+def command(answers: Answers, refused: set[str]) -> str:
+    """Asks again, with the good answers as defaults."""
+    good = [f"{question}={answers[question]}" for question in QUESTIONS if question not in refused]
+    return shlex.join(["cookiecutter", answers["_template"], *good])
 
 
 if __name__ == "__main__":
-    sys.exit("\n".join(faults(ANSWERS)) or 0)
+    typed = ANSWERS | {"project_slug": ANSWERS["__typed_slug"]}
+    if found := faults(typed):
+        print(*(f"{question}: {fault}" for question, fault in found), sep="\n", file=sys.stderr)
+        print("To be asked again, with your good answers as defaults:", file=sys.stderr)
+        sys.exit(f"  {command(typed, {question for question, _ in found})}")

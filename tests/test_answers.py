@@ -1,6 +1,7 @@
 """Every answer is either refused in a sentence, with nothing left on disk, or survives into every format."""
 
 import json
+import shlex
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -107,10 +108,13 @@ KEPT = [
 
 
 def sentences(baked: Baked) -> list[str]:
-    """What the refusal says; the traceback on the other stream is cookiecutter's own log."""
+    """What the refusal says is wrong."""
     assert baked.status == 1
     assert "Traceback" not in baked.stdout + baked.stderr
-    return baked.stderr.splitlines()
+    *found, introduction, again = baked.stderr.splitlines()
+    assert introduction == "To be asked again, with your good answers as defaults:"
+    assert again.startswith("  cookiecutter ")
+    return found
 
 
 def left_behind(tmp: Path) -> list[str]:
@@ -135,10 +139,27 @@ def test_an_absolute_slug_makes_no_folder(tmp_path: Path) -> None:
     assert not left_behind(tmp_path)
 
 
-def test_all_faults_come_at_once(tmp_path: Path) -> None:
-    wrong = {"project_slug": "A", "gcp_project": "b", "bucket": "gs://c", "region": "d", "machine_count": "e"}
-    questions = [sentence.partition(":")[0] for sentence in sentences(bake(tmp_path, **wrong))]
-    assert sorted(questions) == sorted(wrong)
+WRONG = {"project_slug": "A", "gcp_project": "b", "region": "c", "bucket": "gs://d", "machine_count": "e"}
+
+
+def test_all_faults_come_at_once_in_the_order_of_the_questions(tmp_path: Path) -> None:
+    questions = [sentence.partition(":")[0] for sentence in sentences(bake(tmp_path, **WRONG))]
+    assert questions == list(WRONG)
+
+
+def test_a_refusal_ends_with_the_command_that_asks_again_with_the_good_answers(tmp_path: Path) -> None:
+    good = {"description": 'Ada\'s "digits" & $HOME', "author": "Zoë", "framework": "tensorflow", "license": "MIT"}
+    refused = bake(tmp_path, **good | WRONG)
+    assert len(sentences(refused)) == len(WRONG)
+    name, template, *answers = shlex.split(refused.stderr.splitlines()[-1])
+    assert (name, template) == ("cookiecutter", str(tmp_path / "template"))
+    given = dict(answer.split("=", 1) for answer in answers)
+    assert given == good | {"project_name": "Distributed Training", "worker_machine": "a2-highgpu-8g"}
+    project = cookiecutter(tmp_path, *answers, typed="\n" * 11).project
+    assert "MIT License" in (project / "LICENSE").read_text(encoding="utf-8")
+    assert tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]["authors"] == [
+        {"name": "Zoë"}
+    ]
 
 
 def test_a_mistyped_region_is_answered_with_the_nearest(tmp_path: Path) -> None:
