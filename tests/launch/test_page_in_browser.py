@@ -1,36 +1,28 @@
 """The web page of the local Vertex in a real browser, while a real job runs."""
 
-import contextlib
-import json
-import os
-import re
 import shutil
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
-from tests.conftest import bake
+from tests.launch import vertex
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 SWITCHES = (
     *("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run"),
     *("disable-background-networking", "disable-component-update", "disable-sync"),
 )
-SECONDS = 30  # for anything the page is to show
+SECONDS = 120  # for anything the page is to show
+REPLICAS = ["workerpool0-0", "workerpool1-0", "workerpool1-1"]
 
 NAME = "<img src=x onerror=\"document.title='owned'\"> [bold] digits"
 LINE = "<script>document.title='owned'</script> \x1b[31mred\x1b[0m"
 
-# Reports a loss five times a second until the file "finish" is there.
+# What the chief and two workers run: a loss five times a second until the file "finish" is there.
 SCRIPT = f"""
 import json, os, pathlib, time
 print({LINE!r})
@@ -42,64 +34,6 @@ while not pathlib.Path("finish").exists():
     time.sleep(0.2)
 print("the end")
 """
-
-
-def job() -> dict[str, Any]:
-    """A chief and two workers that all run the script."""
-    pool = {
-        "machineSpec": {"machineType": "n1-standard-8"},
-        "containerSpec": {"imageUri": "image", "command": ["python", "-c", SCRIPT]},
-    }
-    pools = [pool | {"replicaCount": count} for count in (1, 2)]
-    return {"displayName": NAME, "jobSpec": {"workerPoolSpecs": pools}}
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A baked project with an environment for its launcher, which needs no framework; BAKED keeps that one."""
-    baked = bake(tmp_path, framework="pytorch").project
-    wanted = (baked / "requirements" / "laptop.txt").read_text(encoding="utf-8")
-    kept = Path(os.environ.get("BAKED", tmp_path)) / "launcher"
-    installed = kept / "requirements.txt"
-    if not (installed.exists() and installed.read_text(encoding="utf-8") == wanted):
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(kept)], check=True)
-        install = [str(kept / "bin/python"), "-m", "pip", "install", "-qq", "-r", "requirements/laptop.txt"]
-        subprocess.run(install, cwd=baked, check=True)
-        installed.write_text(wanted, encoding="utf-8")
-    (baked / ".venv").symlink_to(kept)
-    return baked
-
-
-@contextlib.contextmanager
-def service(project: Path) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
-    """The running local Vertex and its address."""
-    printed = project / "service.log"
-    with printed.open("wb") as output:
-        command = [
-            str(project / ".venv/bin/python"),
-            "-m",
-            "vertex_launch",
-            "emulate",
-            "--port",
-            "0",
-            "--grace-seconds",
-            "0",
-        ]
-        process = subprocess.Popen(command, cwd=project, stdout=output, stderr=output)
-        try:
-            yield address(process, printed), process
-        finally:
-            process.terminate()
-            process.wait(timeout=60)
-
-
-def address(process: "subprocess.Popen[bytes]", printed: Path) -> str:
-    deadline = time.monotonic() + 2 * SECONDS
-    while not (found := re.search(r"Local Vertex at (http://[0-9.:]+[0-9])", printed.read_text(encoding="utf-8"))):
-        assert process.poll() is None, printed.read_text(encoding="utf-8")
-        assert time.monotonic() < deadline, printed.read_text(encoding="utf-8")
-        time.sleep(0.05)
-    return found[1]
 
 
 @pytest.fixture
@@ -144,12 +78,12 @@ class Page:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver (Debian: chromium-driver)")
-def test_a_browser_sees_a_job_run_and_end(project: Path, browser: webdriver.Chrome) -> None:
+def test_a_browser_sees_a_job_run_and_end(tmp_path: Path, browser: webdriver.Chrome) -> None:
     page = Page(browser)
-    with service(project) as (endpoint, process):
-        browser.get(endpoint)
+    with vertex.service(tmp_path, "--grace-seconds", "0") as service:
+        browser.get(service.endpoint)
         page.until(lambda: "No jobs yet" in page.text("#none"))
-        create(endpoint)
+        service.create(vertex.custom_job(*vertex.script(SCRIPT), workers=2, name=NAME))
         page.until(lambda: page.texts("#rows a") == [NAME])
         browser.find_element(By.CSS_SELECTOR, "#rows a").click()
 
@@ -163,7 +97,7 @@ def test_a_browser_sees_a_job_run_and_end(project: Path, browser: webdriver.Chro
         assert not page.spills(1600)
         assert not page.spills(360)
 
-        (project / "finish").touch()
+        (tmp_path / "finish").touch()
         page.until(lambda: page.text("#state") == "SUCCEEDED")
         page.until(lambda: "the end" in page.texts("#log span"))
         assert page.text("h2") == NAME
@@ -172,17 +106,6 @@ def test_a_browser_sees_a_job_run_and_end(project: Path, browser: webdriver.Chro
         assert page.texts("main img, main script") == []
         assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
 
-        process.terminate()
+        service.process.terminate()
         page.until(lambda: page.text("#gone").startswith("No answer from the service since"))
         assert page.text("#state") == "SUCCEEDED"
-
-
-REPLICAS = ["workerpool0-0", "workerpool1-0", "workerpool1-1"]
-
-
-def create(endpoint: str) -> None:
-    """Send the job, as the SDK would."""
-    url = f"{endpoint}/v1/projects/p/locations/us-central1/customJobs"
-    request = urllib.request.Request(url, json.dumps(job()).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-        assert answer.status == 200
