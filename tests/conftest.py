@@ -1,5 +1,6 @@
 """Bake projects with the real command, in a home of their own."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -11,6 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = "{{cookiecutter.project_slug}}"
+LONGEST = "test_frameworks.py"
+MINUTES = 30  # until a command is taken for one that hangs
 CACHES = shutil.ignore_patterns("__pycache__", ".*_cache", ".nox", ".venv", ".vertex")
 
 
@@ -64,6 +67,38 @@ def bake(tmp: Path, **answers: str) -> Baked:
     return cookiecutter(tmp, "--no-input", *(f"{question}={answer}" for question, answer in answers.items()))
 
 
+def kept_folder(name: str, otherwise: Path) -> Path:
+    """A folder that BAKED keeps from run to run; without BAKED, one in `otherwise`."""
+    folder = Path(os.environ.get("BAKED", otherwise)) / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def give_environment(project: Path, framework: str, otherwise: Path) -> None:
+    """Make the project's .venv, as its own noxfile does. All projects of a framework share one, which is kept."""
+    home = kept_folder(f"{framework}-environment", otherwise)
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shutil.copy(project / "noxfile.py", home)
+        shutil.copytree(project / "requirements", home / "requirements", dirs_exist_ok=True)
+        made = run(home, sys.executable, "-m", "nox", "--session", "types", "--", "--version")
+        assert made.returncode == 0, made.stdout
+    (project / ".venv").symlink_to(home / ".venv")
+
+
+def run(folder: Path, *command: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command that may take minutes; what it says on either stream is its stdout."""
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60 * MINUTES,
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slow tests first, so that all cores have work until the end."""
-    items.sort(key=lambda item: "slow" not in item.keywords)
+    """What takes longest first, so that all cores have work until the end: the frameworks, then what is slow."""
+    items.sort(key=lambda item: (item.path.name != LONGEST, "slow" not in item.keywords))

@@ -1,10 +1,8 @@
 """The generated project passes its own checks and trains: each framework, for real."""
 
-import fcntl
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,10 +10,9 @@ from typing import ClassVar
 
 import pytest
 
-from tests.conftest import ROOT, bake
+from tests.conftest import ROOT, bake, give_environment, run
 
 SESSIONS = ("lint", "types", "check", "local")
-MINUTES = 30
 # What there is to find in a job file, and said in its first lines.
 WARNED = {"evaluator.yaml": "pool-gap", "prebuilt.yaml": "prebuilt-ended"}
 MACHINES = json.loads((ROOT / "cookiecutter.json").read_text(encoding="utf-8"))["worker_machine"]
@@ -25,30 +22,12 @@ MACHINES = json.loads((ROOT / "cookiecutter.json").read_text(encoding="utf-8"))[
 def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A freshly baked project. All those of a framework share one environment, which BAKED keeps from run to run."""
     kept = Path(os.environ.get("BAKED", tmp_path_factory.mktemp("baked")))
-    folder, home = kept / request.cls.__name__, kept / f"{request.cls.framework}-environment"
+    folder = kept / request.cls.__name__
     for old in ("template", "work"):
         shutil.rmtree(folder / old, ignore_errors=True)
     baked = bake(folder, framework=request.cls.framework).project
-    home.mkdir(exist_ok=True)
-    with (home / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        shutil.copy(baked / "noxfile.py", home)
-        shutil.copytree(baked / "requirements", home / "requirements", dirs_exist_ok=True)
-        made = run(home, sys.executable, "-m", "nox", "--session", "types", "--", "--version")
-        assert made.returncode == 0, made.stdout
-    (baked / ".venv").symlink_to(home / ".venv")
+    give_environment(baked, request.cls.framework, kept)
     return baked
-
-
-def run(project: Path, *command: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*command],
-        cwd=project,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=60 * MINUTES,
-    )
 
 
 @pytest.mark.slow

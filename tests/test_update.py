@@ -1,0 +1,97 @@
+"""A project that its owner has changed takes over what the template has changed since, with cruft."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROJECT, bake, copy_template, give_environment, run
+
+WORKERS, HOROVOD = Path("jobs/workers.yaml"), Path("jobs/horovod.yaml")
+MODEL, LOOP = Path("trainer/model.py"), Path("trainer/train.py")
+OWN = (WORKERS, HOROVOD, MODEL)
+MINE = "\n\nmine = 1  # the owner's own last line\n"
+NAMES = {"GIT_AUTHOR_NAME": "Ada", "GIT_AUTHOR_EMAIL": "ada@example.com"}
+GIT = NAMES | {name.replace("AUTHOR", "COMMITTER"): value for name, value in NAMES.items()}
+
+
+def done(folder: Path, *command: str) -> str:
+    """What a command prints; it must succeed."""
+    finished = run(folder, *command, **GIT)
+    assert finished.returncode == 0, finished.stdout
+    return finished.stdout
+
+
+def commit(folder: Path, message: str) -> None:
+    done(folder, "git", "init", "--quiet", "--initial-branch", "main")
+    done(folder, "git", "add", "--all")
+    done(folder, "git", "commit", "--quiet", "--message", message)
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def make_older(template: Path) -> None:
+    """The template as it could have been: other timeouts, another loop and model, no note about the launcher."""
+    project = template / PROJECT
+    for job in (project / WORKERS, project / "frameworks/pytorch" / HOROVOD):
+        change(job, "timeout: 3600s", "timeout: 7200s")
+    for code in (MODEL, LOOP):
+        with (project / "frameworks/pytorch" / code).open("a", encoding="utf-8") as file:
+            file.write("\n\nolder = 1\n")
+    (project / "vertex_launch/README.md").unlink()
+
+
+def edit_as_its_owner(project: Path) -> None:
+    change(project / WORKERS, '"--steps", "600"', '"--steps", "30"')
+    (project / HOROVOD).unlink()
+    with (project / MODEL).open("a", encoding="utf-8") as file:
+        file.write(MINE)
+
+
+@pytest.fixture
+def updated(tmp_path: Path) -> Path:
+    """A project of an older template, changed by its owner, then updated to the template as it is."""
+    template = copy_template(tmp_path / "template")
+    shutil.copytree(template, tmp_path / "present")
+    make_older(template)
+    commit(template, "Older")
+    cruft = (sys.executable, "-m", "cruft")
+    done(tmp_path, *cruft, "create", str(template), "--no-input")
+    project = tmp_path / "distributed-training"
+    commit(project, "Created")  # git merges an update with what it has in its history
+    edit_as_its_owner(project)
+    commit(project, "Mine")
+    shutil.copytree(tmp_path / "present", template, dirs_exist_ok=True)
+    commit(template, "Present")
+    done(project, *cruft, "update", "--skip-apply-ask")
+    return project
+
+
+def files(project: Path) -> dict[str, bytes]:
+    """Every file, by its path, but those of git and cruft."""
+    paths = [path for path in project.rglob("*") if path.is_file() and ".git/" not in f"{path}/"]
+    return {str(path.relative_to(project)): path.read_bytes() for path in paths if path.name != ".cruft.json"}
+
+
+@pytest.mark.slow
+def test_an_update_brings_what_is_new_and_keeps_what_its_owner_changed(updated: Path, tmp_path: Path) -> None:
+    fresh = files(bake(tmp_path / "fresh").project)
+    found = files(updated)
+    assert {name for name in fresh | found if fresh.get(name) != found.get(name)} == {*map(str, OWN)}
+    assert str(HOROVOD) not in found
+    assert found[str(WORKERS)] == fresh[str(WORKERS)].replace(b'"--steps", "600"', b'"--steps", "30"')
+    assert found[str(MODEL)] == fresh[str(MODEL)] + f"\n\nolder = 1\n{MINE}".encode()
+    done(updated, sys.executable, "-m", "vertex_launch", "check", *map(str, sorted(updated.glob("jobs/*.yaml"))))
+
+
+@pytest.mark.slow
+@pytest.mark.proof
+def test_an_updated_project_trains(updated: Path, tmp_path: Path) -> None:
+    give_environment(updated, "pytorch", tmp_path)
+    command = (str(updated / ".venv/bin/python"), "-m", "vertex_launch", "run", str(WORKERS), "--max-replicas", "2")
+    assert "Job succeeded" in done(updated, *command, "--", "--warmup", "5")
