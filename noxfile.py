@@ -15,6 +15,10 @@ nox.options.reuse_existing_virtualenvs = True
 
 ROOT = Path(__file__).parent
 PROJECT = ROOT / "{{cookiecutter.project_slug}}"
+KEPT = ROOT / ".nox/baked"  # the environments of baked projects, from run to run
+RECORDS = KEPT / "proofs"  # what pytest writes of them, for the page
+# Two processes test the generated projects, which often wait; three test the launcher and the template meanwhile.
+WORKERS = "5"
 FRAMEWORKS = ("pytorch", "tensorflow")
 # cookiecutter 2.7 logs a traceback of its own after each answer that a hook refuses.
 TOOLS = ("cookiecutter==2.6.0", "nox>=2024.10")
@@ -49,20 +53,16 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Bake every combination and check it; run both frameworks for real. -- -m "not slow" leaves that out."""
-    session.install(*TESTING, *LAUNCHER)
-    # The two environments with a framework are kept between runs. Two processes test the generated projects, which
-    # often wait; three more test the launcher and the template meanwhile.
-    spread = ("-n", "5", "--dist", "loadscope", "--no-loadscope-reorder")
-    shown = ("-m", "not proof", "--durations", "15")
-    session.run("pytest", *spread, *shown, *session.posargs, env={"BAKED": str(ROOT / ".nox/baked")})
+    run_tests(session, "-n", WORKERS, "-m", "not proof", *session.posargs)
 
 
 @nox.session
 def proofs(session: nox.Session) -> None:
-    """What takes longer and changes less: every strategy, lost machines, parameter servers, long fuzzing."""
-    session.install(*TESTING, *LAUNCHER)
-    spread = ("-n", "2", "--dist", "loadscope", "--durations", "15")
-    session.run("pytest", *spread, "-m", "proof", *session.posargs, env={"BAKED": str(ROOT / ".nox/baked")})
+    """What takes longer and changes less; all of it writes docs/proofs.md, a part (-- -k rollcall) does not."""
+    shutil.rmtree(RECORDS, ignore_errors=True)
+    run_tests(session, "-n", "2", "-m", "proof", f"--junitxml={RECORDS / 'template.xml'}", *session.posargs)
+    if not session.posargs:
+        session.run("python", "-m", "tests.proofs_page", str(RECORDS), str(KEPT), "docs/proofs.md")
 
 
 @nox.session
@@ -118,6 +118,16 @@ def network(session: nox.Session) -> None:
     """Hold the planner's formulas against emulated networks; rewrites docs/planner-proof, or see -- --help."""
     session.install("-r", str(PROJECT / "frameworks/pytorch/requirements/cpu.txt"), NUMPY, "matplotlib==3.11.2")
     session.run("python", "benchmarks/network/measure.py", *(session.posargs or ("--page", "docs/planner-proof.md")))
+
+
+def run_tests(session: nox.Session, *arguments: str) -> None:
+    """Run the template's tests; the tests of a module, or of a class in it, follow each other in one process."""
+    session.install("--no-compile", *TESTING, *LAUNCHER)
+    spread = ("--dist", "loadscope", "--no-loadscope-reorder", "--durations", "15")
+    # Some machines forbid to keep compiled code, and hundreds of processes would compile the same again. pip compiles
+    # all of a library, of which the tests import a part.
+    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PIP_COMPILE": "0"}
+    session.run("pytest", *spread, *arguments, env={"BAKED": str(KEPT), "PROOFS": str(RECORDS), **compiled})
 
 
 def bake(session: nox.Session, framework: str, folder: Path) -> Path:

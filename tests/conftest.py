@@ -74,6 +74,12 @@ def kept_folder(name: str, otherwise: Path) -> Path:
     return folder
 
 
+def recorded(name: str) -> tuple[str, ...]:
+    """The option of a pytest inside a proof that brings what it proved into docs/proofs.md."""
+    folder = os.environ.get("PROOFS")
+    return (f"--junitxml={folder}/{name}.xml",) if folder else ()
+
+
 def give_environment(project: Path, framework: str, otherwise: Path) -> None:
     """Make the project's .venv, as its own noxfile does. All projects of a framework share one, which is kept."""
     home = kept_folder(f"{framework}-environment", otherwise)

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from tests.conftest import ROOT, bake, give_environment, run
+from tests.conftest import ROOT, bake, give_environment, recorded, run
 
 SESSIONS = ("lint", "types", "check", "local")
 # What there is to find in a job file, and said in its first lines.
@@ -44,7 +44,9 @@ class Framework:
 
     @pytest.mark.proof
     def test_the_generated_project_passes_its_own_proofs(self, project: Path) -> None:
-        done = run(project, sys.executable, "-m", "nox", "--session", "tests", "--", "-m", "proof")
+        done = run(
+            project, sys.executable, "-m", "nox", "--session", "tests", "--", "-m", "proof", *recorded(self.framework)
+        )
         print(done.stdout)
         assert done.returncode == 0
 
