@@ -17,7 +17,7 @@ def whole(root: Path, number: int) -> Path:
     (folder / "weights").write_bytes(bytes(100))
     (folder / "part").mkdir()
     (folder / "part/0").write_bytes(bytes(10))
-    commit_marker.seal(folder)
+    commit_marker.commit(folder)
     return folder
 
 
@@ -34,13 +34,13 @@ def test_a_sealed_folder_is_whole(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_seal_was_never_finished(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
-    (folder / commit_marker.SEAL).unlink()
+    (folder / commit_marker.MARKER).unlink()
     assert commit_marker.fault(folder) == "it was never finished"
 
 
 def test_a_seal_that_is_still_being_written_does_not_count(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
-    (folder / commit_marker.SEAL).rename(folder / f"{commit_marker.SEAL}.partial")
+    (folder / commit_marker.MARKER).rename(folder / f"{commit_marker.MARKER}.partial")
     assert commit_marker.fault(folder) == "it was never finished"
 
 
@@ -60,14 +60,14 @@ def test_a_missing_file_breaks_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"files": []}', '{"files": null}', "null", "\x00"])
 def test_a_broken_seal_breaks_the_folder(tmp_path: Path, text: str) -> None:
     folder = whole(tmp_path, 1)
-    (folder / commit_marker.SEAL).write_text(text)
-    assert "sealed.json cannot be read" in commit_marker.fault(folder)
+    (folder / commit_marker.MARKER).write_text(text)
+    assert "committed.json cannot be read" in commit_marker.fault(folder)
 
 
 def test_a_seal_that_is_no_text_breaks_the_folder(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
-    (folder / commit_marker.SEAL).write_bytes(b"\xff\xfe")
-    assert "sealed.json cannot be read" in commit_marker.fault(folder)
+    (folder / commit_marker.MARKER).write_bytes(b"\xff\xfe")
+    assert "committed.json cannot be read" in commit_marker.fault(folder)
 
 
 def test_a_file_that_came_later_breaks_nothing(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_begin_clears_what_an_interrupted_run_left(tmp_path: Path) -> None:
 
 def test_the_seal_lists_every_file_with_its_size_and_checksum(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
-    assert json.loads((folder / commit_marker.SEAL).read_text()) == {
+    assert json.loads((folder / commit_marker.MARKER).read_text()) == {
         "files": {"part/0": 10, "weights": 100},
         "crc32": {"part/0": zlib.crc32(bytes(10)), "weights": zlib.crc32(bytes(100))},
     }
@@ -124,8 +124,8 @@ def test_the_checksum_of_a_large_file_is_that_of_all_its_bytes(tmp_path: Path) -
 
 def test_what_the_writer_has_summed_up_is_not_read_again(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
-    commit_marker.seal(folder, {"weights": 5, "elsewhere": 6})
-    assert json.loads((folder / commit_marker.SEAL).read_text())["crc32"] == {
+    commit_marker.commit(folder, {"weights": 5, "elsewhere": 6})
+    assert json.loads((folder / commit_marker.MARKER).read_text())["crc32"] == {
         "part/0": zlib.crc32(bytes(10)),
         "weights": 5,
     }
@@ -170,7 +170,7 @@ def test_a_folder_that_was_found_damaged_takes_nobody_s_place_and_is_not_read_ag
 
 def test_a_seal_from_before_there_were_checksums_vouches_for_sizes(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
-    commit_marker.write_json(folder / commit_marker.SEAL, {"files": {"part/0": 10, "weights": 100}})
+    commit_marker.write_json(folder / commit_marker.MARKER, {"files": {"part/0": 10, "weights": 100}})
     assert commit_marker.latest(tmp_path, unheard) == folder
     (folder / "weights").write_bytes(bytes(99))
     assert commit_marker.fault(folder) == "weights is missing or was cut short"

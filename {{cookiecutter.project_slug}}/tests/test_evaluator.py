@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_sealed import whole
+from tests.test_commit_marker import whole
 from tests.training import DEADLINE, PROJECT, Run, damage, eventually, train
 from trainer import commit_marker, data, evaluator
 from trainer.config import Config, parse

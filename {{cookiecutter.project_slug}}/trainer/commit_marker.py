@@ -1,11 +1,12 @@
-"""Folders that are whole or not at all.
+"""Folders that are committed whole, or do not count.
 
-A folder is written first and sealed last: the seal lists every file with its size and checksum. Object stores, also
-when mounted under /gcs, rename no folder in one step, so a last small file is what makes it count.
+A folder is written first and committed last: its commit marker lists every file with its size and checksum. Object
+stores, also when mounted under /gcs, cannot rename a folder in one step, so one last small file decides.
 
-Sizes are compared wherever a folder is listed. Checksums take a read of every byte, so only who trains on, scores or
-exports what is in a folder compares them, with `damage`. They are CRC-32, which tell of accidents and not of forgery:
-the standard library has nothing faster (measured in November 2026, one core: 4 to 6 GB/s; SHA-256 1.8, BLAKE2b 1).
+Sizes are compared wherever a folder is listed. Checksums need a read of every byte, so only the code that trains on,
+scores or exports the contents of a folder compares them, with `damage`. They are CRC-32, which finds accidents, not
+forgery: the standard library has nothing faster (measured in November 2026, one core: 4 to 6 GB/s; SHA-256 1.8,
+BLAKE2b 1).
 """
 
 import json
@@ -16,64 +17,64 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-SEAL = "sealed.json"
+MARKER = "committed.json"
 BEST = "best.json"  # beside the folders; marks one of them
 READERS = 8  # files that are read at once: a mounted bucket serves several faster than one
 CHUNK = 2**20  # bytes of each that are in memory
 
 
 def begin(folder: Path) -> None:
-    """Make room: whatever an interrupted run left there goes."""
+    """Create the folder empty: whatever an interrupted run left there is removed."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
 
 
-def seal(folder: Path, known: Mapping[str, int] = {}) -> None:
-    """Say that the folder is whole.
+def commit(folder: Path, known: Mapping[str, int] = {}) -> None:
+    """Write the commit marker: from now on the folder counts as whole.
 
     Args:
-        known: checksums by file name, of what was written; all other files are read again.
+        known: checksums by file name, computed while writing; all other files are read again.
     """
     sizes = _sizes(folder)
     read = _checksums(folder, [name for name in sizes if name not in known])
     sums = {name: read[name] if name in read else known[name] for name in sizes}
-    write_json(folder / SEAL, {"files": sizes, "crc32": sums})
+    write_json(folder / MARKER, {"files": sizes, "crc32": sums})
 
 
 def fault(folder: Path) -> str:
-    """Why the folder is not whole, as far as sizes tell; empty if it is."""
+    """Why the folder is not whole, judged by file sizes; empty if it is whole."""
     try:
-        content = json.loads((folder / SEAL).read_text())
+        content = json.loads((folder / MARKER).read_text())
         if "damage" in content:
             return str(content["damage"])
         files = content["files"].items()
     except FileNotFoundError:
         return "it was never finished"
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        return f"its {SEAL} cannot be read ({error})"
+        return f"its {MARKER} cannot be read ({error})"
     sizes = _sizes(folder)
     changed = sorted(name for name, size in files if sizes.get(name) != size)
     return f"{changed[0]} is missing or was cut short" if changed else ""
 
 
 def damage(folder: Path, reader: int = 0, readers: int = 1) -> str:
-    """Why the files are not what was sealed; empty if they are. Reads this reader's share of the files.
+    """Why the files differ from what was committed; empty if they do not. Reads this reader's share of the files.
 
-    A seal from before there were checksums vouches for sizes alone: a long run must not start anew for that.
+    A marker without checksums, from an older version, is compared by sizes alone: a long run must not start anew.
     """
     try:
-        sealed = json.loads((folder / SEAL).read_text()).get("crc32", {})
-        share = sorted(sealed)[reader::readers]
+        committed = json.loads((folder / MARKER).read_text()).get("crc32", {})
+        share = sorted(committed)[reader::readers]
         found = _checksums(folder, share)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         return f"it cannot be read ({error})"
-    changed = [name for name in share if found[name] != sealed[name]]
+    changed = [name for name in share if found[name] != committed[name]]
     return f"{changed[0]} is damaged: its content is not what was saved" if changed else ""
 
 
-def condemn(folder: Path, problem: str) -> None:
-    """Break the seal of a folder whose damage was found: it counts no more, and nobody reads it again to find out."""
-    write_json(folder / SEAL, {"damage": problem})
+def invalidate(folder: Path, problem: str) -> None:
+    """Replace the commit marker of a damaged folder: it no longer counts, and nobody reads it again to find out."""
+    write_json(folder / MARKER, {"damage": problem})
 
 
 def checksum(file: Path) -> int:
@@ -94,7 +95,7 @@ def oldest_first(root: Path) -> list[Path]:
 
 
 def whole(root: Path, warn: Callable[[str], None]) -> Iterator[Path]:
-    """The whole folders, as far as sizes tell, newest first; each broken one on the way is named in a warning."""
+    """The folders that are whole by their file sizes, newest first; warns of each broken one on the way."""
     for folder in _newest_first(root):
         problem = fault(folder)
         if problem:
@@ -104,15 +105,15 @@ def whole(root: Path, warn: Callable[[str], None]) -> Iterator[Path]:
 
 
 def latest(root: Path, warn: Callable[[str], None]) -> Path | None:
-    """The newest folder that is whole and undamaged; each one that is newer is named in a warning.
+    """The newest folder that is whole and undamaged; warns of each newer one that is not.
 
-    For one process alone that is about to go on from there: it condemns what it finds damaged.
+    For one process alone that is about to resume from there: it invalidates every folder that it finds damaged.
     """
     for folder in whole(root, warn):
         problem = damage(folder)
         if not problem:
             return folder
-        condemn(folder, problem)
+        invalidate(folder, problem)
         warn(f"skipped {folder}: {problem}")
     return None
 
@@ -140,7 +141,7 @@ def marked(root: Path) -> Path | None:
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Replace the file in one step: who reads it sees the old text or the new one."""
+    """Replace the file in one step: a reader sees the old text or the new one."""
     aside = file.with_name(f"{file.name}.partial")
     aside.write_text(json.dumps(value, indent=1))
     aside.replace(file)
@@ -155,7 +156,7 @@ def _newest_first(root: Path) -> list[Path]:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(SEAL))
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(MARKER))
     return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(files)}
 
 

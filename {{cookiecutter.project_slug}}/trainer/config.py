@@ -1,7 +1,7 @@
 """Everything one can set about a run: one dataclass, one flag per field.
 
-The flags are the field names with dashes: `--global-batch 192 --steps 2000`. Those that say how the work is spread
-over the GPUs stand in trainer/parallelism.py.
+The flags are the field names with dashes: `--global-batch 192 --steps 2000`. Those of parallelism
+stand in trainer/parallelism.py.
 """
 
 import math

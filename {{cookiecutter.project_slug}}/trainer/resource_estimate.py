@@ -1,4 +1,4 @@
-"""What a run will need, as one value: with --describe the trainer prints it as JSON, and trains nothing."""
+"""What a run will need, as one value: with --describe the trainer prints it as JSON and does not train."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -18,13 +18,13 @@ class ResourceEstimate:
     """Those that are trained."""
     parameter_bytes: int
     gradient_bytes: int
-    """What all GPUs sum in each step."""
+    """What each step all-reduces."""
     optimizer_bytes: int
     """The moments of AdamW."""
     flops_per_sample: int
     """Floating point operations of matrix products and convolutions, forward and backward, a multiply-add being two."""
     precision: str
-    """What GPUs that can, compute in: from A100 and L4 on bfloat16, the others float32."""
+    """Compute dtype of GPUs that have it: bfloat16 from A100 and L4 on; the other GPUs compute in float32."""
     weight_copy_bytes: int
     """Copies of weights in `precision`; GPUs that compute in float32 need none."""
     activation_bytes_per_sample: int

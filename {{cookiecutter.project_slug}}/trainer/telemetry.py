@@ -151,7 +151,7 @@ class Telemetry:
     Args:
         start: number of steps that were finished before this run, as after a resume.
         global_batch: samples per step.
-        device_count: devices over which a step's samples are spread.
+        device_count: devices that share the samples of a step.
     """
 
     def __init__(self, sinks: tuple[Sink, ...], *, start: int, global_batch: int, device_count: int) -> None:

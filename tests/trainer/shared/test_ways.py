@@ -132,8 +132,8 @@ def test_a_job_that_loses_a_machine_goes_on_from_its_checkpoint(
     vertex: Service, unbroken: Figures, fault: str, scheduling: Json, states: list[str]
 ) -> None:
     name = vertex.create({"displayName": fault, "jobSpec": spec(fault, **scheduling)})
-    sealed = vertex.state_dir / f"gcs/b/{fault}/checkpoints/step-000000020/sealed.json"
-    assert eventually(sealed.exists, seconds=DEADLINE)
+    committed = vertex.state_dir / f"gcs/b/{fault}/checkpoints/step-000000020/committed.json"
+    assert eventually(committed.exists, seconds=DEADLINE)
     # So that the job has not ended before the fault comes; and the machine's successor does not come at once.
     for control, seconds in (("freeze", 60), ("delay", 1)):
         disturb = {"replica": "workerpool1-0", "seconds": seconds}

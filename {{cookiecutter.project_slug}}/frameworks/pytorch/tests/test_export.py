@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.test_sealed import whole
+from tests.test_commit_marker import whole
 from tests.training import damage
 from trainer import data, export, model, train
 from trainer.config import Config

@@ -22,7 +22,7 @@ def test_images_become_logits() -> None:
 def test_patches_are_squares_of_the_image() -> None:
     net = model.build("tiny", (4, 4, 1), patch=2, classes=2)
     image = torch.arange(16.0).reshape(1, 4, 4, 1)
-    assert net.start.patches(image).tolist() == [[[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]]
+    assert net.embed.patches(image).tolist() == [[[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]]
 
 
 def test_a_patch_must_divide_the_image() -> None:

@@ -26,12 +26,12 @@ def test_stages_together_are_the_model() -> None:
         net = model.build("small", (8, 8, 1), patch=2, classes=10)
     stages = pipeline.cut(net, 3)
     assert [len(layers) for layers in stages] == [5, 4, 5]
-    assert [layer for layers in stages for layer in layers] == [net.start, *net.blocks, net.end]
+    assert [layer for layers in stages for layer in layers] == [net.embed, *net.blocks, net.head]
 
 
 def test_what_stays_keeps_its_names() -> None:
     net = model.build("tiny", (8, 8, 1), patch=2, classes=10)
     names = {name for name, _ in net.named_parameters()}
-    pipeline.drop(net, [net.start, net.blocks[0], net.blocks[2]])
+    pipeline.drop(net, [net.embed, net.blocks[0], net.blocks[2]])
     kept = {name for name, _ in net.named_parameters()}
-    assert kept == {name for name in names if name.startswith(("blocks.1.", "blocks.3.", "end."))}
+    assert kept == {name for name in names if name.startswith(("blocks.1.", "blocks.3.", "head."))}

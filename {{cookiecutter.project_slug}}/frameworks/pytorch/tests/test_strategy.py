@@ -197,7 +197,7 @@ def test_a_model_without_parts_trains_with_ddp_and_is_refused_by_name_otherwise(
     assert (tmp_path / "output/model/weights.pt").exists()
     refused = run("--strategy", "pipeline")
     assert refused.returncode == 1
-    sentence = "--strategy pipeline needs a model with start, blocks, end; that of trainer/model.py lacks start"
+    sentence = "--strategy pipeline needs a model with embed, blocks, head; that of trainer/model.py lacks embed"
     assert sentence in refused.stdout
     assert "Traceback" not in refused.stdout + refused.stderr
 

@@ -90,7 +90,7 @@ def test_a_killed_worker_ends_the_job_and_the_next_run_resumes_bit_for_bit(pair:
     victims: list[int] = []
 
     def kill_a_worker_after_the_first_checkpoint() -> None:
-        if not victims and (checkpoints / "step-000000015/sealed.json").exists():
+        if not victims and (checkpoints / "step-000000015/committed.json").exists():
             victims.extend(processes('"workerpool1", "index": 0', "multiprocessing.spawn", str(tmp_path)))
             os.kill(victims[0], signal.SIGKILL)
 

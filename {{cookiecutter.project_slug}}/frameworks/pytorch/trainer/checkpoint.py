@@ -47,7 +47,7 @@ def save(state: State, root: Path, keep: int, world: World) -> None:
     state_dict_saver.save({"model": model, "optimizer": optimizer}, storage_writer=writer)
     of_each = world.gather(files.checksums)
     if world.is_chief:
-        commit_marker.seal(folder, {name: checksum for one in of_each for name, checksum in one.items()})
+        commit_marker.commit(folder, {name: checksum for one in of_each for name, checksum in one.items()})
         commit_marker.prune(root, keep)
         say(f"saved {folder}")
 
@@ -113,7 +113,7 @@ def newest(root: Path, world: World) -> Path | None:
         if not problems:
             return folder
         if world.is_chief:
-            commit_marker.condemn(folder, problems[0])
+            commit_marker.invalidate(folder, problems[0])
             warn(f"skipped {folder}: {problems[0]}")
 
 

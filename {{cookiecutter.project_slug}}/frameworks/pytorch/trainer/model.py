@@ -40,7 +40,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, tokens, width) -> the same shape."""
-        # Head by head, so that a part of the rows of qkv is a whole number of heads: `tensor_parts` relies on it.
+        # Ordered by head, so that a shard of the rows of qkv is a whole number of heads: `tensor_parts` relies on it.
         q, k, v = self.qkv(x).unflatten(-1, (-1, 3, self.head_width)).permute(3, 0, 2, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v)
         return self.out(mixed.transpose(1, 2).flatten(-2))
@@ -60,19 +60,19 @@ class Block(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
-class Start(nn.Module):
-    """What comes before the blocks."""
+class Embed(nn.Module):
+    """Patches of the image, projected to tokens, with their positions."""
 
     def __init__(self, width: int, image: tuple[int, int, int], patch: int) -> None:
         super().__init__()
         height, across, channels = image
         self.patch = patch
-        self.embed = nn.Linear(patch * patch * channels, width)
+        self.project = nn.Linear(patch * patch * channels, width)
         self.position = nn.Parameter(torch.randn((height // patch) * (across // patch), width) * 0.02)
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, height, width, channels) in [0, 1] -> (n, tokens, width)."""
-        return self.embed(self.patches(images)) + self.position
+        return self.project(self.patches(images)) + self.position
 
     def patches(self, images: Tensor) -> Tensor:
         """(n, height, width, channels) -> (n, patches, patch * patch * channels)."""
@@ -80,29 +80,29 @@ class Start(nn.Module):
         return tiles.transpose(2, 3).flatten(3).flatten(1, 2)
 
 
-class End(nn.Module):
-    """What comes after the blocks."""
+class Head(nn.Module):
+    """Mean over the tokens, then one linear layer."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, classes)
+        self.out = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, tokens, width) -> logits (n, classes)."""
-        return self.head(self.norm(x).mean(dim=1))
+        return self.out(self.norm(x).mean(dim=1))
 
 
 class VisionTransformer(nn.Module):
     """Images (n, height, width, channels) in [0, 1] -> logits (n, classes).
 
-    What spreads a model goes by some of these; `--strategy ddp` alone needs none of them.
+    The strategies of model parallelism need some of these attributes; `--strategy ddp` alone needs none of them.
 
     Attributes:
-        start, blocks, end: parts that follow one another, each with one tensor in and one out; the blocks are alike.
-        heads: what `--strategy tensor` may cut each block into must divide it.
-        tensor_parts: how it cuts a block: the first layer of a pair by its outputs, the second by its inputs, so that a
-            pair needs one sum. Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
+        embed, blocks, head: run in this order, each with one tensor in and one tensor out; all blocks are alike.
+        heads: of the attention; the degree of `--strategy tensor` must divide it.
+        tensor_parts: how `--strategy tensor` shards a block: the first layer of a pair by its outputs, the second by
+            its inputs, so that a pair needs one all-reduce. Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
     """
 
     tensor_parts: ClassVar[dict[str, ParallelStyle]] = {
@@ -115,13 +115,13 @@ class VisionTransformer(nn.Module):
     def __init__(self, size: Size, image: tuple[int, int, int], patch: int, classes: int) -> None:
         super().__init__()
         self.heads = size.heads
-        self.start = Start(size.width, image, patch)
+        self.embed = Embed(size.width, image, patch)
         self.blocks = nn.Sequential(*(Block(size.width, size.heads) for _ in range(size.depth)))
-        self.end = End(size.width, classes)
+        self.head = Head(size.width, classes)
         self.apply(initialize)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.end(self.blocks(self.start(images)))
+        return self.head(self.blocks(self.embed(images)))
 
 
 def initialize(module: nn.Module) -> None:

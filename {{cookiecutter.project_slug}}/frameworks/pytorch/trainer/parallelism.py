@@ -1,17 +1,17 @@
-"""How the work is spread over the GPUs: the flags."""
+"""The flags of parallelism: how model and batch are divided over the GPUs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-# The strategies that spread one copy of the model over --degree GPUs, and what each of these GPUs holds.
+# The strategies that divide one copy of the model over --degree GPUs, and what each of these GPUs holds.
 SPLITS = {"hsdp": "shard", "pipeline": "stage", "tensor": "tensor"}
 SHARDED = ("fsdp", "hsdp", "tensor")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parallelism:
-    """The flags of Config that say how the work is spread."""
+    """The flags of Config for parallelism."""
 
     strategy: Literal["ddp", "fsdp", "hsdp", "pipeline", "tensor", "horovod"] = "ddp"
     """What a GPU holds. ddp: the model. fsdp: a shard of it. hsdp: a shard, and each machine a whole copy.

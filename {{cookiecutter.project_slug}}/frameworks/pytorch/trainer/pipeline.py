@@ -1,7 +1,7 @@
-"""The strategy in which each process holds some of the layers: stages, which hand activations on.
+"""Pipeline parallelism: each process holds a stage, some of the layers, and sends activations to the next stage.
 
-The stages of one pipeline lie along `stage` of the mesh. Along `replicate` there are more pipelines, whose gradients
-are summed stage by stage.
+The stages of one pipeline lie along `stage` of the mesh. Along `replicate` there are copies of the pipeline; their
+gradients are all-reduced stage by stage.
 """
 
 import functools
@@ -50,7 +50,7 @@ class Pipeline:
 
     def backward(self, batch: Batch) -> Tensor:
         totals = self._run(self._schedule.step, batch)
-        # DistributedDataParallel, which would sum them on the way, loses count of the micro-batches of a schedule.
+        # DistributedDataParallel, which would overlap the all-reduce, loses count of the micro-batches of a schedule.
         group = self._world.mesh.get_group("replicate")
         sums = [dist.all_reduce(p.grad, group=group, async_op=True) for p in self._net.parameters()]
         for one in sums:
@@ -73,14 +73,14 @@ class Pipeline:
 def cut(net: Any, count: int) -> list[list[nn.Module]]:
     """The layers of each stage, such that the largest stage is as small as can be.
 
-    The first stage also has what comes before the blocks, and the last what comes after them.
+    The first stage also has the embedding, and the last stage the head.
     """
     weights = [size(block) for block in net.blocks]
-    weights[0] += size(net.start)
-    weights[-1] += size(net.end)
+    weights[0] += size(net.embed)
+    weights[-1] += size(net.head)
     stages: list[list[nn.Module]] = [[*net.blocks][a:b] for a, b in pairwise((0, *ends(weights, count)))]
-    stages[0].insert(0, net.start)
-    stages[-1].append(net.end)
+    stages[0].insert(0, net.embed)
+    stages[-1].append(net.head)
     return stages
 
 

@@ -1,6 +1,6 @@
-"""The model spread over the mesh, and what the training loop asks of every strategy.
+"""The model parallelized over the mesh, and what the training loop asks of every strategy.
 
-In all of them but one every process computes all layers; pipeline.py has the other one.
+In all strategies but one every process runs all layers; pipeline.py has the other one.
 """
 
 import os
@@ -31,7 +31,7 @@ from trainer.processes import World
 
 
 class Strategy(Protocol):
-    """A model that is spread over the world."""
+    """A model that is parallelized over the processes of the world."""
 
     def backward(self, batch: Batch) -> Tensor:
         """This process's share of a step's samples -> gradients of the mean loss of the whole global batch.
@@ -45,17 +45,17 @@ class Strategy(Protocol):
         ...
 
 
-# What a model must have for a strategy; model.py says more.
+# The attributes that a strategy needs of a model; model.py describes them.
 NEEDS = {
     "fsdp": ("blocks",),
     "hsdp": ("blocks",),
-    "pipeline": ("start", "blocks", "end"),
+    "pipeline": ("embed", "blocks", "head"),
     "tensor": ("blocks", "heads", "tensor_parts"),
 }
 
 
 def require_parts(config: Config, net: nn.Module) -> None:
-    """Raises TrainerError if the model lacks what the flags go by."""
+    """Raises TrainerError if the model lacks an attribute that the flags need."""
     wanted = NEEDS.get(config.strategy, ("blocks",) if config.recompute or config.compile else ())
     if missing := [name for name in wanted if not hasattr(net, name)]:
         flag = f"--strategy {config.strategy}" if config.strategy in NEEDS else "--recompute or --compile"
@@ -76,8 +76,8 @@ def require_compiler() -> None:
         )
 
 
-class Whole:
-    """Every process computes all layers."""
+class DataParallel:
+    """Every process runs all layers, or its shard of each, on its share of the samples; gradients are averaged."""
 
     def __init__(self, config: Config, net: Any, world: World) -> None:
         self._config, self._world = config, world

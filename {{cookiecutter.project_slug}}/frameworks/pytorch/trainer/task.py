@@ -31,7 +31,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
-# PyTorch takes seconds to import, so whoever needs it does that: a mistake in the flags is told at once.
+# Import PyTorch lazily, which takes seconds, so that flag errors appear immediately.
 
 
 def describe(config: Config, storage: Storage) -> None:

@@ -17,7 +17,6 @@ from trainer import (
     meshes,
     model,
     processes,
-    strategy,
     telemetry,
     writable,
 )
@@ -28,7 +27,7 @@ from trainer.errors import TrainerError
 from trainer.meshes import Mesh
 from trainer.processes import World
 from trainer.storage import Storage
-from trainer.strategy import Strategy
+from trainer.strategy import DataParallel, Strategy, clip, require_compiler, require_parts
 from trainer.telemetry import Telemetry
 
 Image = tuple[int, int, int]  # height, width, channels
@@ -39,10 +38,10 @@ def mesh(config: Config, machines: int, shards: Path) -> Mesh:
     if config.strategy == "horovod":
         horovod.check()
     if config.compile:
-        strategy.require_compiler()
+        require_compiler()
     with torch.device("meta"):  # shapes alone
         net: Any = new_model(config, Dataset(shards, "heldout")[0].image.shape)
-    strategy.require_parts(config, net)
+    require_parts(config, net)
     blocks = len(net.blocks) if config.strategy == "pipeline" else 0
     heads = net.heads if config.strategy == "tensor" else 0
     return meshes.mesh(config, machines, meshes.processes(config, torch.cuda.device_count()), blocks, heads)
@@ -62,10 +61,10 @@ def train_and_export(config: Config, storage: Storage, shards: Path, world: Worl
     heldout = Dataset(shards, "heldout")
     torch.manual_seed(config.seed)  # so all processes begin with the same weights
     net = new_model(config, heldout[0].image.shape)
-    spread = parallelize(config, net, world)
+    strategy = parallelize(config, net, world)
     state = State(net, new_optimizer(config, net))
     checkpoint.restore(state, storage.checkpoints, world)
-    accuracy = train(config, storage, Dataset(shards, "train"), heldout, spread, state, world)
+    accuracy = train(config, storage, Dataset(shards, "train"), heldout, strategy, state, world)
     if world.is_chief:
         finish(config, storage, commit_marker.numbered(storage.checkpoints, state.step), heldout, accuracy)
 
@@ -91,12 +90,12 @@ def new_model(config: Config, image: Image) -> nn.Module:
 
 
 def parallelize(config: Config, net: nn.Module, world: World) -> Strategy:
-    """The model over the world; it then has this process's parameters alone."""
+    """The model over the processes of the world; `net` then keeps only this process's parameters."""
     if config.strategy == "pipeline":
         from trainer.pipeline import Pipeline  # brings PyTorch's compiler along, which takes a second
 
         return Pipeline(config, net, world)
-    return strategy.Whole(config, net, world)
+    return DataParallel(config, net, world)
 
 
 def new_optimizer(config: Config, net: nn.Module) -> optim.Optimizer:
@@ -109,7 +108,7 @@ def new_optimizer(config: Config, net: nn.Module) -> optim.Optimizer:
 
 
 def train(
-    config: Config, storage: Storage, dataset: Dataset, heldout: Dataset, spread: Strategy, state: State, world: World
+    config: Config, storage: Storage, dataset: Dataset, heldout: Dataset, strategy: Strategy, state: State, world: World
 ) -> float:
     """Train to the last step; returns the held-out accuracy."""
     sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if world.is_chief else ()
@@ -117,7 +116,7 @@ def train(
         totals = torch.zeros(3, device=world.device)
         share = {"rank": world.data_rank, "world_size": world.data_size}
         for batch in train_batches(dataset, config, start=state.step, **share):
-            totals += train_step(config, spread, state, batch, world)
+            totals += train_step(config, strategy, state, batch, world)
             if due(config.log_every, state, config):
                 rate = {"learning_rate": learning_rate(config, state.step - 1)}
                 reports.report(state.step, loss.means(world.sum(totals)) | rate)
@@ -126,8 +125,8 @@ def train(
                 if due(config.checkpoint_every, state, config):
                     save(config, storage, state, world)
                 if due(config.evaluate_every, state, config) and state.step < config.steps:
-                    reports.evaluation(state.step, evaluate(config, heldout, state.model, spread, world))
-        final = evaluate(config, heldout, state.model, spread, world)
+                    reports.evaluation(state.step, evaluate(config, heldout, state.model, strategy, world))
+        final = evaluate(config, heldout, state.model, strategy, world)
         reports.evaluation(state.step, final)
     return final["accuracy"]
 
@@ -146,12 +145,12 @@ def due(every: int, state: State, config: Config) -> bool:
     return state.step % every == 0 or state.step == config.steps
 
 
-def train_step(config: Config, spread: Strategy, state: State, batch: Batch, world: World) -> Tensor:
+def train_step(config: Config, strategy: Strategy, state: State, batch: Batch, world: World) -> Tensor:
     """One optimizer step; returns this process's sums of loss, correct answers and samples, shape (3,)."""
     # For models that draw numbers, as dropout does: a resumed run draws what the unbroken one would have.
     torch.manual_seed(hash((config.seed, state.step, world.data_rank)) % 2**63)
-    totals = spread.backward(batch)
-    strategy.clip(state.model, config.clip, world)
+    totals = strategy.backward(batch)
+    clip(state.model, config.clip, world)
     for group in state.optimizer.param_groups:
         group["lr"] = learning_rate(config, state.step)
     state.optimizer.step()
@@ -160,11 +159,11 @@ def train_step(config: Config, spread: Strategy, state: State, batch: Batch, wor
     return totals
 
 
-def evaluate(config: Config, heldout: Dataset, net: nn.Module, spread: Strategy, world: World) -> dict[str, float]:
+def evaluate(config: Config, heldout: Dataset, net: nn.Module, strategy: Strategy, world: World) -> dict[str, float]:
     """Loss and accuracy over every held-out sample exactly once. Every process must call it."""
     net.eval()
     totals = torch.zeros(3, device=world.device)
     for batch in heldout_batches(heldout, config, rank=world.data_rank, world_size=world.data_size):
-        totals += spread.score(batch)
+        totals += strategy.score(batch)
     net.train()
     return loss.means(world.sum(totals))

@@ -15,14 +15,14 @@ from tests.training import eventually
 from trainer import heartbeat, rollcall
 from trainer.cluster import Cluster, Node
 from trainer.errors import PeerError
-from trainer.heartbeat import Lifelines
+from trainer.heartbeat import Heartbeats
 from vertex_launch.local.running.host import free_addresses
 
 TIMEOUT = 1.5  # seconds; a few beats
 
 
 class Team:
-    """A chief's lifelines and what it was told; the others hold theirs in threads."""
+    """A chief's heartbeats and what it was told; the others answer in threads."""
 
     def __init__(self, stack: ExitStack, workers: int, servers: int, timeout: float = TIMEOUT) -> None:
         chief, *others = free_addresses(1 + workers + servers)
@@ -31,15 +31,15 @@ class Team:
         self.cluster = Cluster(tuple(nodes[: workers + 1]), "workerpool0-0", tuple(nodes[workers + 1 :]))
         self.told: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.threads = stack.enter_context(ThreadPoolExecutor(8))
-        self.lines = Lifelines(self.cluster, timeout, self.told.put)
+        self.lines = Heartbeats(self.cluster, timeout, self.told.put)
 
     def hold(self, name: str) -> "Future[None]":
-        return self.threads.submit(heartbeat.hold, replace(self.cluster, name=name), TIMEOUT)
+        return self.threads.submit(heartbeat.answer, replace(self.cluster, name=name), TIMEOUT)
 
     def hold_silently(self, name: str) -> socket.socket:
         """Like a replica that is frozen, or, when the connection is closed, killed."""
         connection = socket.create_connection((self.cluster.chief.host, self.cluster.chief.port), timeout=5)
-        connection.sendall(f'{{"name": "{name}", "holds": true}}\n'.encode())
+        connection.sendall(f'{{"name": "{name}", "heartbeat": true}}\n'.encode())
         return connection
 
 
@@ -170,7 +170,7 @@ def test_a_chief_that_ends_early_or_is_frozen_is_an_error_of_all_others() -> Non
             address = f"127.0.0.1:{chief.getsockname()[1]}"
             cluster = Cluster((Node("workerpool0-0", address), Node("workerpool1-0", "h:1")), "workerpool1-0")
             with ThreadPoolExecutor(1) as pool:
-                held = pool.submit(heartbeat.hold, cluster, TIMEOUT)
+                held = pool.submit(heartbeat.answer, cluster, TIMEOUT)
                 connection, _ = chief.accept()
                 connection.recv(100)
                 if says is not None:
@@ -183,7 +183,13 @@ def test_a_chief_that_ends_early_or_is_frozen_is_an_error_of_all_others() -> Non
 def test_strangers_harm_nobody_and_no_thread_is_left(stack: ExitStack) -> None:
     before = threading.active_count()
     team = Team(stack, workers=1, servers=1)
-    for line in (b"GET / HTTP/1.1\r\n\r\n", b"\xff\n", b"[]\n", b'{"name": "workerpool9-0", "holds": true}\n', b"{"):
+    for line in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff\n",
+        b"[]\n",
+        b'{"name": "workerpool9-0", "heartbeat": true}\n',
+        b"{",
+    ):
         with socket.create_connection((team.cluster.chief.host, team.cluster.chief.port), timeout=5) as stranger:
             stranger.sendall(line)
     held = [team.hold("workerpool1-0"), team.hold("workerpool2-0")]

@@ -19,12 +19,12 @@ def test_images_become_logits() -> None:
 
 
 def test_patches_are_squares_of_the_image() -> None:
-    patches = model.Patches(patch=2, width=4)
-    patches(np.zeros((1, 4, 4, 1), np.float32))
-    patches.embed.set_weights([np.eye(4), np.zeros(4)])
-    patches.position.assign(np.zeros((4, 4)))
+    embed = model.Embed(patch=2, width=4)
+    embed(np.zeros((1, 4, 4, 1), np.float32))
+    embed.project.set_weights([np.eye(4), np.zeros(4)])
+    embed.position.assign(np.zeros((4, 4)))
     image = np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1)
-    assert patches(image).numpy().tolist() == [[[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]]
+    assert embed(image).numpy().tolist() == [[[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]]
 
 
 def test_a_patch_must_divide_the_image() -> None:

@@ -22,7 +22,7 @@ CHIEF, WORKER, SERVER = (Node(f"workerpool{pool}-0", "h:1") for pool in range(3)
 
 def lose(folder: Path, replica: str, step: int, for_good: bool = False) -> Callable[[], None]:
     """Kills this replica once, as soon as that checkpoint is whole; freezes whatever replaces it, if for good."""
-    seal = folder / f".vertex/gcs/b/run/checkpoints/step-{step:09d}/sealed.json"
+    seal = folder / f".vertex/gcs/b/run/checkpoints/step-{step:09d}/committed.json"
     killed: list[bool] = []
 
     def watch() -> None:

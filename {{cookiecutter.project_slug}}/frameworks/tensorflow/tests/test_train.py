@@ -74,7 +74,7 @@ def test_a_killed_worker_ends_the_job_and_the_next_run_resumes(pair: Run, tmp_pa
     killed: list[bool] = []
 
     def kill_the_worker_after_the_first_checkpoint() -> None:
-        if not killed and (checkpoints / "step-000000015/sealed.json").exists():
+        if not killed and (checkpoints / "step-000000015/committed.json").exists():
             killed.append(signal_trainer(tmp_path, "workerpool1-0", signal.SIGKILL))
 
     broken = train(tmp_path, 2, *flags, watch=kill_the_worker_after_the_first_checkpoint)

@@ -33,7 +33,7 @@ def save(state: State, root: Path, keep: int, world: World) -> None:
     folder = commit_marker.numbered(root, state.step)
     commit_marker.begin(folder)
     state.objects().write(str(folder / PREFIX))
-    commit_marker.seal(folder)
+    commit_marker.commit(folder)
     commit_marker.prune(root, keep)
     say(f"saved {folder}")
 

@@ -1,11 +1,11 @@
-"""Who is still there, while the chief coordinates: a connection from every worker and parameter server to the chief.
+"""Heartbeats between the chief, which coordinates, and every worker and parameter server.
 
-Servers of TensorFlow never end by themselves, and a lost one is noticed late or never. So each holds a connection to
-the chief's own address, where the roll call was. The chief says every second that it lives, and they answer; what the
-chief says last is that it has finished. The system closes the connections of a process that ends, however it ends.
+Servers of TensorFlow never end by themselves, and TensorFlow notices a lost one late or never. So each connects to the
+chief's own address, where the roll call was. The chief sends a heartbeat every second, and they answer it; the chief's
+last message is that it has finished. The system closes the connections of a process that ends, however it ends.
 
-A line is a JSON object. The first one of a connection is the same as in the roll call, so that a worker which Vertex
-starts again passes its roll call here.
+A message is a line with a JSON object. The first message of a connection is the same as in the roll call, so that a
+worker which Vertex starts again passes its roll call here.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ BEAT, FINISHED = b"{}\n", b'{"finished": true}\n'
 LONGEST_LINE = 1 << 20  # bytes
 
 
-class Lifelines:
-    """The chief's end: a thread that hears everybody, and calls `fail` with a sentence when the run cannot go on.
+class Heartbeats:
+    """The chief's end: a thread that listens to all peers, and calls `fail` with a sentence when the run cannot go on.
 
-    That is when a parameter server is lost, when no worker is left, or when nothing comes of what is waited for,
-    each as soon as it is known, at the latest after `timeout` seconds. The loss of a worker is survived, and once the
-    chief needs nobody any more, every loss is.
+    That is when a parameter server is lost, when no worker is left, or when a wait under `patience` is too long:
+    at once where the connection closes, otherwise after `timeout` seconds. The run survives the loss of a worker, and
+    every loss after `need_nobody`.
     """
 
     def __init__(self, cluster: Cluster, timeout: float, fail: Callable[[str], None]) -> None:
@@ -42,8 +42,8 @@ class Lifelines:
         self._workers = {node.name for node in cluster.nodes[1:]}
         self._timeout = timeout
         self._fail = fail
-        self._held: dict[str, _Line] = {}
-        self._lines: set[_Line] = set()
+        self._peers: dict[str, _Connection] = {}
+        self._connections: set[_Connection] = set()
         self._alone_since: float | None = None
         self._patience: float | None = None  # when what is waited for has to be there
         self._needed = True  # whether the run still needs the others
@@ -66,16 +66,16 @@ class Lifelines:
 
     @contextlib.contextmanager
     def patience(self) -> Iterator[None]:
-        """What is done meanwhile waits for others; it must not take longer than the timeout."""
+        """The block waits for other replicas; the run ends if it takes longer than the timeout."""
         self._patience = time.monotonic() + self._timeout
         yield
         self._patience = None
 
     def need_nobody(self) -> None:
-        """From now on no loss matters; those who are still here stay until the chief has finished."""
+        """From now on no loss matters; peers that are still connected stay until the chief has finished."""
         self._needed = False
 
-    def __enter__(self) -> "Lifelines":
+    def __enter__(self) -> "Heartbeats":
         return self
 
     def __exit__(
@@ -86,12 +86,12 @@ class Lifelines:
         self._thread.join(2 * BEAT_SECONDS)
         if kind:
             return
-        for line in self._held.values():
-            line.send(FINISHED)
-        for line in self._held.values():
-            line.drain()  # closing with an answer unread would take back what was said last
-        for line in self._lines:
-            line.connection.close()
+        for peer in self._peers.values():
+            peer.send(FINISHED)
+        for peer in self._peers.values():
+            peer.drain()  # closing with an answer unread would take back what was said last
+        for connection in self._connections:
+            connection.socket.close()
         self._listener.close()
 
     def _watch(self) -> None:
@@ -108,57 +108,57 @@ class Lifelines:
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # hung up already
-            connection, _ = self._listener.accept()
-            line = _Line(connection)
-            self._lines.add(line)
-            self._selector.register(connection, selectors.EVENT_READ, line)
+            accepted, _ = self._listener.accept()
+            connection = _Connection(accepted)
+            self._connections.add(connection)
+            self._selector.register(accepted, selectors.EVENT_READ, connection)
 
-    def _hear(self, line: "_Line") -> None:
-        for message in line.received():
+    def _hear(self, connection: "_Connection") -> None:
+        for message in connection.received():
             if message is None:
-                self._hung_up(line)
+                self._hung_up(connection)
             elif "name" in message:
-                self._greet(line, message)
+                self._greet(connection, message)
 
-    def _greet(self, line: "_Line", message: dict[str, Any]) -> None:
+    def _greet(self, connection: "_Connection", message: dict[str, Any]) -> None:
         name = str(message["name"])
-        if (name in self._held and name in self._servers) or name not in self._servers | self._workers:
+        if (name in self._peers and name in self._servers) or name not in self._servers | self._workers:
             # A parameter server that was started again has lost its variables: it has to wait for the next chief.
-            self._hung_up(line)
+            self._hung_up(connection)
             return
-        line.send(GO)
-        if "holds" in message:
-            line.name = name
-            self._held[name] = line
+        connection.send(GO)
+        if "heartbeat" in message:
+            connection.name = name
+            self._peers[name] = connection
             if self._all_here.is_set() and self._needed:
                 warn(f"{name} is back{self._held_up_by()}")
-            if self._held.keys() == self._servers | self._workers:
+            if self._peers.keys() == self._servers | self._workers:
                 self._all_here.set()
 
-    def _hung_up(self, line: "_Line") -> None:
-        if line not in self._lines:  # it hung up twice
+    def _hung_up(self, connection: "_Connection") -> None:
+        if connection not in self._connections:  # it hung up twice
             return
-        self._selector.unregister(line.connection)
-        line.connection.close()
-        self._lines.discard(line)
-        if self._held.get(line.name) is not line:
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+        self._connections.discard(connection)
+        if self._peers.get(connection.name) is not connection:
             return
-        if line.name in self._servers:
-            self._stop(f"{line.name}, a parameter server, is gone, and its variables with it")
+        if connection.name in self._servers:
+            self._stop(f"{connection.name}, a parameter server, is gone, and its variables with it")
         else:
-            del self._held[line.name]
+            del self._peers[connection.name]
             if self._all_here.is_set() and self._needed and not self._over.is_set():
-                warn(f"{line.name} is gone; {self._without_it()}")
+                warn(f"{connection.name} is gone; {self._without_it()}")
 
     def _beat(self) -> None:
         now = time.monotonic()
-        for name, line in list(self._held.items()):
-            line.send(BEAT)
-            if now - line.heard > self._timeout:
+        for name, peer in list(self._peers.items()):
+            peer.send(BEAT)
+            if now - peer.heard > self._timeout:
                 if name in self._servers:
                     self._stop(f"{name}, a parameter server, has been silent for {self._timeout:.0f} s")
-                self._hung_up(line)
-        if self._workers & self._held.keys() or not self._all_here.is_set():
+                self._hung_up(peer)
+        if self._workers & self._peers.keys() or not self._all_here.is_set():
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = now
@@ -169,7 +169,7 @@ class Lifelines:
             self._stop(f"no worker finished a step within {self._timeout:.0f} s; {lost}")
 
     def _absent(self, names: set[str]) -> list[str]:
-        return sorted(names - self._held.keys())
+        return sorted(names - self._peers.keys())
 
     def _lost(self) -> str:
         """`workerpool1-0, workerpool1-2 are gone`; empty when every worker is here."""
@@ -177,7 +177,7 @@ class Lifelines:
         return f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} gone" if absent else ""
 
     def _without_it(self) -> str:
-        if self._workers & self._held.keys():
+        if self._workers & self._peers.keys():
             return "the others do its part until it comes back"
         return f"no worker is left, and the run ends unless one comes back within {self._timeout:.0f} s"
 
@@ -192,30 +192,30 @@ class Lifelines:
             self._fail(why)
 
 
-class _Line:
-    """One connection, and whose it is as soon as it says so."""
+class _Connection:
+    """A socket that sends and receives messages; `name` is the peer's, once it has said it."""
 
-    def __init__(self, connection: socket.socket, timeout: float = BEAT_SECONDS) -> None:
-        connection.settimeout(timeout)
-        self.connection = connection
+    def __init__(self, accepted: socket.socket, timeout: float = BEAT_SECONDS) -> None:
+        accepted.settimeout(timeout)
+        self.socket = accepted
         self.name = ""
         self.heard = time.monotonic()
         self._rest = b""
 
-    def send(self, line: bytes) -> None:
+    def send(self, message: bytes) -> None:
         with contextlib.suppress(OSError):  # gone: reading says so, too
-            self.connection.sendall(line)
+            self.socket.sendall(message)
 
     def drain(self) -> None:
         """Read until the peer has hung up, or says nothing for a while."""
         with contextlib.suppress(OSError):
-            while self.connection.recv(1 << 16):
+            while self.socket.recv(1 << 16):
                 pass
 
     def received(self) -> Iterator[dict[str, Any] | None]:
-        """The messages that are whole; at the end None if the peer is gone, or speaks otherwise."""
+        """The complete messages; None at the end if the peer is gone, or does not speak JSON lines."""
         try:
-            part = self.connection.recv(1 << 16)
+            part = self.socket.recv(1 << 16)
         except OSError:
             part = b""
         self.heard = time.monotonic()
@@ -226,26 +226,26 @@ class _Line:
             yield None
 
 
-def hold(cluster: Cluster, timeout: float) -> None:
-    """Hold the line until the chief has finished.
+def answer(cluster: Cluster, timeout: float) -> None:
+    """Answer the chief's heartbeats until it has finished.
 
     Raises:
-        PeerError: it ended otherwise, or has been silent for `timeout` seconds.
+        PeerError: the chief ended otherwise, or has been silent for `timeout` seconds.
     """
     chief = cluster.chief
-    with _connected(chief, timeout) as connection:
-        line = _Line(connection, timeout)
-        line.send(json.dumps({"name": cluster.name, "holds": True}).encode() + b"\n")
+    with _connected(chief, timeout) as connected:
+        connection = _Connection(connected, timeout)
+        connection.send(json.dumps({"name": cluster.name, "heartbeat": True}).encode() + b"\n")
         while True:
             silent_since = time.monotonic()
-            for message in line.received():
+            for message in connection.received():
                 if message is None:
                     silent = time.monotonic() - silent_since >= timeout
                     what = f"has been silent for {timeout:.0f} s" if silent else "ended before the training did"
                     raise PeerError(f"{chief.name}, the chief, {what}")
                 if "finished" in message:
                     return
-                line.send(BEAT)
+                connection.send(BEAT)
 
 
 def _connected(chief: Node, timeout: float) -> socket.socket:

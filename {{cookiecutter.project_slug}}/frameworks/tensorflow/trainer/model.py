@@ -63,18 +63,18 @@ class Block(layers.Layer):
         return x + self.down(self.up(self.norm2(x)))
 
 
-class Patches(layers.Layer):
+class Embed(layers.Layer):
     """Images (n, height, width, channels) -> embedded patches (n, tokens, size)."""
 
     def __init__(self, patch: int, width: int) -> None:
         super().__init__()
         self.patch = patch
-        self.embed = layers.Dense(width)
+        self.project = layers.Dense(width)
 
     def build(self, shape: tuple[int, ...]) -> None:
         tokens = (shape[1] // self.patch) * (shape[2] // self.patch)
         self.position = self.add_weight(
-            shape=(tokens, self.embed.units), initializer=keras.initializers.RandomNormal(stddev=0.02)
+            shape=(tokens, self.project.units), initializer=keras.initializers.RandomNormal(stddev=0.02)
         )
 
     def call(self, images: Any) -> Any:
@@ -82,7 +82,7 @@ class Patches(layers.Layer):
         rows, columns = height // self.patch, width // self.patch
         tiles = ops.reshape(images, (-1, rows, self.patch, columns, self.patch, channels))
         tiles = ops.transpose(tiles, (0, 1, 3, 2, 4, 5))
-        return self.embed(ops.reshape(tiles, (-1, rows * columns, self.patch**2 * channels))) + self.position
+        return self.project(ops.reshape(tiles, (-1, rows * columns, self.patch**2 * channels))) + self.position
 
 
 class Head(layers.Layer):
@@ -103,8 +103,8 @@ def build(
     """A model from images (n, height, width, channels) in [0, 1] to logits (n, classes).
 
     Args:
-        devices: those of this machine over which the blocks are spread, by TensorFlow's names; "" leaves it to
-            TensorFlow, as a strategy that copies the model to every device wants it.
+        devices: of this machine, by TensorFlow's names, on which the blocks are placed in turn; "" leaves the
+            placement to TensorFlow, as a strategy that copies the model to every device needs.
 
     Raises:
         TrainerError: the patch does not divide the image, or there are more devices than blocks.
@@ -116,7 +116,7 @@ def build(
         raise TrainerError(f"--model-parallel is {len(devices)}, must be at most the {shape.depth} blocks of {size}")
     first, *others = placement.even(shape.depth, devices)
     images = keras.Input(image)
-    x = placement.call_on(first, Patches(patch, shape.width), images)
+    x = placement.call_on(first, Embed(patch, shape.width), images)
     for device in (first, *others):
         x = placement.call_on(device, Block(shape.width, shape.heads), x)
     return keras.Model(images, placement.call_on(devices[-1], Head(classes), x))

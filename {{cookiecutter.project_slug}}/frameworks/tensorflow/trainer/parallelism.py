@@ -1,7 +1,7 @@
-"""How the work is spread over the GPUs: the flags.
+"""The flags of parallelism: how model and batch are divided over the GPUs.
 
-- `multi_worker_mirrored`: every GPU has the whole model, and all sum their gradients in each step.
-- `multi_worker_mirrored` with `--model-parallel N`: every machine has one model, its layers spread over N GPUs.
+- `multi_worker_mirrored`: every GPU has the whole model, and each step all-reduces the gradients.
+- `multi_worker_mirrored` with `--model-parallel N`: every machine has one model, its layers placed on N GPUs.
 - `parameter_server`: servers have the model, and workers fetch it and send gradients, each at its own pace.
 """
 
@@ -14,13 +14,13 @@ AT_LEAST_1 = ("model_parallel", "steps_per_call", "bytes_per_pack")
 
 @dataclass(frozen=True, kw_only=True)
 class Parallelism:
-    """The flags of Config that say how the work is spread."""
+    """The flags of Config for parallelism."""
 
     strategy: Literal["multi_worker_mirrored", "parameter_server"] = "multi_worker_mirrored"
     """All GPUs take each step together; or each worker updates parameter servers at its own pace, a step being then one
     update by each part of the global batch, of which there are as many as workers: a run's samples stay the same."""
     model_parallel: int = 1
-    """GPUs of each machine over which the model's layers are spread; 1: each GPU has the whole model."""
+    """GPUs of each machine that share the layers of one model; 1: each GPU has the whole model."""
     steps_per_call: int = 1
     """Steps that TensorFlow takes without coming back to Python; calls end where a report or a checkpoint is due."""
     bytes_per_pack: int = 64

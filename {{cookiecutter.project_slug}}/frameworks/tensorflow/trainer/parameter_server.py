@@ -34,7 +34,7 @@ from trainer.cluster import Cluster
 from trainer.config import Config
 from trainer.data import Dataset, heldout_batches
 from trainer.errors import PeerError, TrainerError
-from trainer.heartbeat import Lifelines, hold
+from trainer.heartbeat import Heartbeats, answer
 from trainer.placement import PlacedAdamW
 from trainer.storage import Storage
 from trainer.strategy import World
@@ -54,26 +54,26 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> Non
         PeerError: a worker or a parameter server does not start, or is lost.
         TrainerError: what they do fails.
     """
-    tf.get_logger().setLevel(logging.CRITICAL)  # it would tell of a lost worker in ten lines; the lifelines take one
+    tf.get_logger().setLevel(logging.CRITICAL)  # it reports a lost worker in ten lines, the heartbeats in one
     heldout = Dataset(shards, "heldout")
     alone = World(tf.distribute.get_strategy(), rank=0, size=1)
-    with Lifelines(cluster, config.collective_timeout, give_up) as lines:
-        with lifelines_first():
-            lines.wait_for_all()
-            with lines.patience():
+    with Heartbeats(cluster, config.collective_timeout, give_up) as heartbeats:
+        with heartbeats_first():
+            heartbeats.wait_for_all()
+            with heartbeats.patience():
                 servers = connected(cluster)
             strategy.compute_in(config.precision, gpus=())
             state = train.start(config, heldout[0].image.shape, alone)
             checkpoint.restore(state, storage.checkpoints, alone)
-            with lines.patience():
-                team = Team(config, state, servers, len(cluster.nodes) - 1, lines)
+            with heartbeats.patience():
+                team = Team(config, state, servers, len(cluster.nodes) - 1, heartbeats)
             telemetry.say(f"training on {team}, {config.strategy}: {counted(len(cluster.servers), 'server')}")
             calls = train.calls(config, Dataset(shards, "train"), state.step, range(team.size), team.size)
 
             def evaluate() -> dict[str, float]:
                 if state.step < config.steps:
                     return team.evaluate(heldout)
-                lines.need_nobody()
+                heartbeats.need_nobody()
                 return train.evaluation(config, heldout, state.model, alone)()
 
             with train.reports(config, storage, state, alone, team.device_count) as reports:
@@ -101,7 +101,7 @@ def serve(config: Config, cluster: Cluster) -> None:
         protocol="grpc",
         config=options,
     )
-    hold(cluster, config.collective_timeout)
+    answer(cluster, config.collective_timeout)
 
 
 def addresses(cluster: Cluster) -> tf.train.ClusterSpec:
@@ -136,8 +136,8 @@ def give_up(why: str) -> None:
 
 
 @contextlib.contextmanager
-def lifelines_first() -> Iterator[None]:
-    """Let the lifelines, which know who is lost, speak before TensorFlow, which only knows that something is.
+def heartbeats_first() -> Iterator[None]:
+    """Let the heartbeats, which know who is lost, report before TensorFlow, which only knows that something is lost.
 
     Raises:
         PeerError: somebody was lost.
@@ -164,10 +164,10 @@ class Team:
         state: State,
         servers: tf.distribute.ParameterServerStrategy,
         size: int,
-        lines: Lifelines,
+        heartbeats: Heartbeats,
     ) -> None:
         self.size = size
-        self._config, self._state, self._lines = config, state, lines
+        self._config, self._state, self._heartbeats = config, state, heartbeats
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(servers)
         self._results: deque[Any] = deque()
         self._devices = worker_devices()
@@ -201,10 +201,10 @@ class Team:
         saves = train.due(config.checkpoint_every, end, config)
         totals = self._finished(0 if is_due or saves else AHEAD * self.size)
         if saves:
-            with self._lines.patience():
+            with self._heartbeats.patience():
                 self._pull(end)
         if end == config.steps:
-            self._lines.need_nobody()
+            self._heartbeats.need_nobody()
         return totals
 
     def evaluate(self, heldout: Dataset) -> dict[str, float]:
@@ -220,7 +220,7 @@ class Team:
         """Wait until at most `left` parts are out; the sum of what those that came back say."""
         totals = tf.zeros(3)
         while len(self._results) > left:
-            with self._lines.patience():
+            with self._heartbeats.patience():
                 totals += fetched(self._results.popleft(), self._coordinator)
         return totals
 
@@ -291,7 +291,7 @@ def fetched(result: Any, coordinator: Any) -> Any:
     """What a scheduled function returned.
 
     It is there for the chief as soon as a worker has computed it, though still on that worker. If the worker is lost
-    before it is copied, the coordinator lets another one compute it again; the lifelines' patience bounds the wait.
+    before it is copied, the coordinator lets another one compute it again; `Heartbeats.patience` bounds the wait.
 
     Raises:
         tf.errors.OpError: what the coordinator does not recover from.

@@ -28,14 +28,14 @@ class World:
     strategy: tf.distribute.Strategy
     rank: int
     size: int
-    layer_devices: Sequence[str] = ("",)  # over which each machine spreads its one model; "": each device has its own
+    layer_devices: Sequence[str] = ("",)  # that share one model on each machine; "": each device has its own
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
-        """Where the variables are made: those of a model that is spread are no copies, and have a device each."""
-        return contextlib.nullcontext() if self.spreads_layers else self.strategy.scope()
+        """Where variables are made; with model parallelism they are not mirrored, and each has one device."""
+        return contextlib.nullcontext() if self.is_model_parallel else self.strategy.scope()
 
     @property
-    def spreads_layers(self) -> bool:
+    def is_model_parallel(self) -> bool:
         return len(self.layer_devices) > 1
 
     @property
@@ -56,7 +56,7 @@ class World:
     @property
     def mesh(self) -> str:
         """`replicate 3 x layers 8`"""
-        return f"replicate {self.device_count}" + f" x layers {len(self.layer_devices)}" * self.spreads_layers
+        return f"replicate {self.device_count}" + f" x layers {len(self.layer_devices)}" * self.is_model_parallel
 
     @property
     def device_ranks(self) -> range:
@@ -81,10 +81,10 @@ class World:
 
 
 class AdamW(keras.optimizers.AdamW):
-    """AdamW for gradients that are summed over the world already.
+    """AdamW for gradients that are all-reduced already.
 
-    Keras 3 sums them itself, and has no switch for it. But the global norm that clipping needs is the
-    sum's norm, and summing twice would double the traffic.
+    Keras 3 all-reduces them itself, and has no switch for it. But clipping needs the global norm of the all-reduced
+    gradients, and a second all-reduce would double the traffic.
     """
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
@@ -197,7 +197,8 @@ def resolver(cluster: Cluster, gpus: int) -> tf.distribute.cluster_resolver.Clus
     """The chief and the workers, and nobody else: a reducer in this list would be waited for, for ever.
 
     Args:
-        gpus: of each machine, one model on each. This resolver counts none itself: unsaid, the CPU would train.
+        gpus: of each machine, one model on each. SimpleClusterResolver does not detect GPUs; without this count,
+            training runs on the CPU.
     """
     gpu_counts = {"GPU": gpus}
     if len(cluster.nodes) == 1:

@@ -58,13 +58,13 @@ def start(config: Config, image: tuple[int, int, int], world: World) -> State:
     keras.utils.set_random_seed(config.seed)
     with world.scope():
         net = new_model(config, image, world.layer_devices)
-        kind = placement.PlacedAdamW if world.spreads_layers else strategy.AdamW
+        kind = placement.PlacedAdamW if world.is_model_parallel else strategy.AdamW
         return State(net, new_optimizer(config, net.trainable_variables, kind))
 
 
 def new_model(config: Config, image: tuple[int, int, int], devices: Sequence[str] = ("",)) -> keras.Model:
-    spread = (devices,) if len(devices) > 1 else ()  # a model that is never spread need not know of devices
-    return model.build(config.size, image, config.patch, config.classes, *spread)
+    placed = (devices,) if len(devices) > 1 else ()  # a model without model parallelism need not know of devices
+    return model.build(config.size, image, config.patch, config.classes, *placed)
 
 
 def new_optimizer(
