@@ -1,4 +1,4 @@
-"""Horovod instead of DDP: the same average of the gradients, made by another library.
+"""Horovod instead of DDP: the same all-reduce of the gradients, by another library.
 
 Neither horovodrun nor ssh takes part. Torch's elastic agent has started the processes, and the process group that
 they have joined tells them where Horovod's rendezvous listens. The group stays for what is no gradient: sums,
@@ -13,6 +13,7 @@ import math
 import os
 import socket
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -87,7 +88,7 @@ def interface(host: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # sends nothing: only chooses the route
         own = probe.getsockname()[0]
-    addresses = psutil.net_if_addrs()
+    addresses: dict[str, list[Any]] = psutil.net_if_addrs()
     return next(name for name in addresses if own in (address.address for address in addresses[name]))
 
 
@@ -111,7 +112,8 @@ class HorovodParallel(nn.Module):
             parameter.register_post_accumulate_grad_hook(functools.partial(self._average, name))
 
     def forward(self, *args: Tensor) -> Tensor:
-        return self.module(*args)
+        output: Tensor = self.module(*args)
+        return output
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:

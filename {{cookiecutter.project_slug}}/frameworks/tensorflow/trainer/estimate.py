@@ -96,20 +96,25 @@ def memory(tensor: tf.Tensor) -> tf.Tensor:
 
 def flops(op: tf.Operation) -> int:
     """Those of a matrix product or a convolution; other operations count for nothing, nor do loops."""
-    shapes = [tensor.shape for tensor in op.inputs]
+    shapes: list[Sequence[int]] = [tensor.shape for tensor in op.inputs]
     if op.type == "Einsum":
         terms = op.get_attr("equation").decode().partition("->")[0].split(",")
         named = [zip(labels(term, len(shape)), shape, strict=True) for term, shape in zip(terms, shapes, strict=True)]
         return 2 * math.prod(dict(pair for pairs in named for pair in pairs).values())
     if op.type in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"):
         turned = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
-        return 2 * math.prod(op.outputs[0].shape) * shapes[0][-2 if turned else -1]
+        return 2 * math.prod(result_shape(op)) * shapes[0][-2 if turned else -1]
     if op.type in ("Conv2D", "Conv2DBackpropInput"):
-        result = op.outputs[0].shape if op.type == "Conv2D" else shapes[2]
+        result = result_shape(op) if op.type == "Conv2D" else shapes[2]
         return 2 * math.prod(shapes[1]) * math.prod(result) // shapes[1][-1]
     if op.type == "Conv2DBackpropFilter":
-        return 2 * math.prod(op.outputs[0].shape) * math.prod(shapes[2]) // shapes[2][-1]
+        return 2 * math.prod(result_shape(op)) * math.prod(shapes[2]) // shapes[2][-1]
     return 0
+
+
+def result_shape(op: tf.Operation) -> Sequence[int]:
+    shape: Sequence[int] = op.outputs[0].shape
+    return shape
 
 
 def labels(term: str, rank: int) -> list[str]:

@@ -248,7 +248,7 @@ class Team:
             self._optimizer.apply(slices, self._pieces)
             return totals
 
-        @tf.function
+        @tf.function  # type: ignore[untyped-decorator]
         def take(images: tf.Tensor, labels: tf.Tensor, rates: tf.Tensor, count: tf.Tensor) -> Totals:
             totals = tf.zeros(3)
             for i in train.turns(config, count):
@@ -256,7 +256,7 @@ class Team:
                 totals += step(images[i], labels[i])
             return totals
 
-        @tf.function
+        @tf.function  # type: ignore[untyped-decorator]
         def score(images: tf.Tensor, labels: tf.Tensor) -> Totals:
             weights = [tf.convert_to_tensor(weight) for weight in self._weights]
             return train.score(logits(weights, images, training=False), labels)[1]

@@ -43,7 +43,7 @@ def _on(device: str, call: Callable[..., Any]) -> Callable[..., Any]:
     return on_device
 
 
-class PlacedAdamW(keras.optimizers.AdamW):
+class PlacedAdamW(keras.optimizers.AdamW):  # type: ignore[misc] # Keras has no types
     """AdamW that updates each variable on the device that holds it, with gradients that are summed already.
 
     Keras 3 leaves the device to TensorFlow, which would compute all updates on the first GPU.

@@ -80,7 +80,7 @@ class World:
         self.sum(0)
 
 
-class AdamW(keras.optimizers.AdamW):
+class AdamW(keras.optimizers.AdamW):  # type: ignore[misc] # Keras has no types
     """AdamW for gradients that are all-reduced already.
 
     Keras 3 all-reduces them itself, and has no switch for it. But clipping needs the global norm of the all-reduced
@@ -190,7 +190,8 @@ def set_up_gpus() -> list[tf.config.PhysicalDevice]:
 
 def has_bfloat16(gpu: tf.config.PhysicalDevice) -> bool:
     """True for GPUs that compute in bfloat16, from A100 and L4 on."""
-    return tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0)) >= (8, 0)
+    capability: tuple[int, int] = tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
+    return capability >= (8, 0)
 
 
 def resolver(cluster: Cluster, gpus: int) -> tf.distribute.cluster_resolver.ClusterResolver:

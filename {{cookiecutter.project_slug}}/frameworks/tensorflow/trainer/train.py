@@ -189,7 +189,7 @@ def train_steps(config: Config, state: State, world: World) -> Callable[[Steps],
         state.optimizer.apply(clipped, variables)
         return totals
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def take(images: Any, labels: Any, rates: tf.Tensor, count: tf.Tensor) -> Totals:
         totals = tf.zeros(3)
         for i in turns(config, count):
@@ -231,7 +231,7 @@ def score(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, Totals]:
 def evaluation(config: Config, heldout: Dataset, net: keras.Model, world: World) -> Callable[[], dict[str, float]]:
     """A function that scores every held-out sample exactly once. Every machine must call it."""
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def add(batch: Any) -> Totals:
         per_device = world.strategy.run(lambda x, y: score(net(x, training=False), y)[1], args=batch)
         return world.strategy.reduce(SUM, per_device, axis=None)

@@ -235,8 +235,8 @@ def _draw(trial: Any, name: str, parameter: ParameterSpec) -> Value:
     if kind == "categorical_value_spec":
         return str(trial.suggest_categorical(name, values_of(parameter)))
     if kind == "discrete_value_spec":  # by position, which is as good as any scale
-        values = values_of(parameter)
-        return values[trial.suggest_int(name, 0, len(values) - 1)]
+        values: Sequence[Value] = values_of(parameter)
+        return values[int(trial.suggest_int(name, 0, len(values) - 1))]
     bounds = getattr(parameter, kind)
     suggest = trial.suggest_float if kind == "double_value_spec" else trial.suggest_int
     logarithmic = parameter.scale_type in (Scale.UNIT_LOG_SCALE, Scale.UNIT_REVERSE_LOG_SCALE)
