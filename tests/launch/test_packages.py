@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from vertex_launch.addresses import object_path
 from vertex_launch.local.running import packages
 from vertex_launch.local.running.packages import PackageError
 from vertex_launch.replicas import Replica, replicas
@@ -274,7 +275,7 @@ def test_only_a_job_that_installs_something_gets_an_environment(
     ],
 )
 def test_an_address_never_leaves_its_bucket(tmp_path: Path, address: str, path: str | None) -> None:
-    assert packages.object_path(address, tmp_path) == (tmp_path / path if path else None)
+    assert object_path(address, tmp_path) == (tmp_path / path if path else None)
 
 
 def test_an_environment_is_made_in_moments(tmp_path: Path) -> None:

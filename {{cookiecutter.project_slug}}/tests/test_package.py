@@ -15,7 +15,7 @@ import yaml
 
 from tests.training import PROJECT
 from vertex_launch import package
-from vertex_launch.local.running.packages import object_path
+from vertex_launch.addresses import object_path
 from vertex_launch.package import Package, PackError
 from vertex_launch.state_dir import StateDir
 

@@ -5,6 +5,7 @@ a bucket that is mounted at /gcs can hold.
 """
 
 import re
+from pathlib import Path, PurePosixPath
 
 # A bucket that jobs use may have a shorter name than the 3 characters that Cloud Storage asks of a new one.
 BUCKET = re.compile("[a-z0-9]([a-z0-9._-]{0,220}[a-z0-9])?")
@@ -12,6 +13,17 @@ LONGEST_NAME = 1024  # bytes, of an object
 LONGEST_PART = 255  # bytes between two slashes; what file systems take
 
 Fault = tuple[str, str]  # and its cure
+
+
+def object_path(address: str, buckets: Path) -> Path | None:
+    """The file that stands for gs://BUCKET/NAME; None if the address has another form or leaves its bucket."""
+    bucket, _, name = address.removeprefix("gs://").partition("/")
+    parts = PurePosixPath(name).parts
+    if not address.startswith("gs://") or not BUCKET.fullmatch(bucket) or not parts:
+        return None
+    if {".", ".."} & {*parts} or "\0" in name:
+        return None
+    return buckets.joinpath(bucket, *parts)
 
 
 def folder_fault(address: str) -> Fault | None:

@@ -18,6 +18,7 @@ OUTPUT_ONLY = (
     *("deployed_models", "model_source_info", "original_model_info", "supported_export_formats"),
     *("supported_deployment_resources_types", "supported_input_storage_formats", "supported_output_storage_formats"),
 )
+LONGEST_NAME = 128  # characters of a display name
 MOST_LABELS, LONGEST_LABEL = 64, 64  # the second in characters, of a key and of a value
 RESERVED = "aiplatform.googleapis.com/"  # keys of the service, which clients send back with what they got
 
@@ -31,6 +32,14 @@ def without_output(message: Any) -> Any:
             if name in part.DESCRIPTOR.fields_by_name:
                 part.ClearField(name)
     return message
+
+
+def name_findings(name: str) -> Findings:
+    """What the service would refuse of a resource's display name."""
+    if not name:
+        yield Finding("displayName", "is missing", "give it a name")
+    elif len(name) > LONGEST_NAME:
+        yield Finding("displayName", f"has {len(name)} characters", f"shorten it to {LONGEST_NAME}")
 
 
 def label_findings(labels: Mapping[str, str]) -> Findings:

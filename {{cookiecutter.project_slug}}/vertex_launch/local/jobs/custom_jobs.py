@@ -15,7 +15,8 @@ from typing import Literal
 from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec, Scheduling
 
 from vertex_launch import rules
-from vertex_launch.errors import FaultError, Finding, Findings
+from vertex_launch.errors import FaultError, Finding
+from vertex_launch.local.api.create_validation import name_findings
 from vertex_launch.local.api.errors import ApiError, invalid, rpc_status
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks
@@ -37,7 +38,6 @@ QUEUED, PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED, EXPIRED = (
     f"{PREFIX}{state}" for state in ("QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED")
 )
 ENDED = frozenset((SUCCEEDED, FAILED, CANCELLED, EXPIRED))
-LONGEST_NAME = 128  # characters of a display name
 
 # Source: the page named above, and "Use Spot VMs with training".
 REPLICA_RESTARTS, JOB_RETRIES, SPOT_RESTARTS = 5, 3, 6
@@ -315,10 +315,3 @@ def _longest_wait(job: Job) -> float:
     if "max_wait_duration" not in job.spec.scheduling:
         return LONGEST_WAIT_SECONDS
     return float(job.spec.scheduling.max_wait_duration.total_seconds())
-
-
-def name_findings(name: str) -> Findings:
-    if not name:
-        yield Finding("displayName", "is missing", "give the job a name")
-    elif len(name) > LONGEST_NAME:
-        yield Finding("displayName", f"has {len(name)} characters", f"shorten it to {LONGEST_NAME}")

@@ -16,12 +16,13 @@ from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec, TrainingP
 from vertex_launch import strict_yaml
 from vertex_launch.addresses import folder_fault
 from vertex_launch.errors import Finding, Findings
+from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings
 from vertex_launch.local.api.errors import STATUSES, ApiError, invalid
 from vertex_launch.local.api.filters import camel
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs import custom_jobs
 from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks
-from vertex_launch.local.jobs.custom_jobs import LONGEST_NAME, Extras, Jobs, name_findings
+from vertex_launch.local.jobs.custom_jobs import Extras, Jobs
 from vertex_launch.local.registry import datasets
 from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models

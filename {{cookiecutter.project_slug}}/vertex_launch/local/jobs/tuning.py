@@ -10,14 +10,14 @@ from typing import Any
 from google.cloud.aiplatform_v1.types import CustomJob, HyperparameterTuningJob
 
 from vertex_launch import study_validation
+from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings
 from vertex_launch.local.api.errors import ApiError, invalid, rpc_status
 from vertex_launch.local.api.store import Resource, Store, now
-from vertex_launch.local.jobs import custom_jobs, search
+from vertex_launch.local.jobs import search
 from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks
 from vertex_launch.local.jobs.custom_jobs import (
     ENDED,
     FAILED,
-    LONGEST_NAME,
     PENDING,
     PREFIX,
     RUNNING,
@@ -74,7 +74,7 @@ class Tunings(BackgroundTasks[_Study]):
     def create(self, parent: str, message: HyperparameterTuningJob) -> Resource:
         """Check a tuning job and begin with its trials; raises ApiError."""
         findings = [
-            *custom_jobs.name_findings(message.display_name),
+            *name_findings(message.display_name),
             *study_validation.findings(message),
             *self._jobs.findings(parent, _trial_job(message, {}), "trialJobSpec"),
         ]

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from vertex_launch import jsons
+from vertex_launch.addresses import object_path
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.registry.splits import SETS
-from vertex_launch.local.running.packages import object_path
 
 ML_USE = "aiplatform.googleapis.com/ml_use"
 TITLE = re.compile(r"/(\w+?)(?:_io_format)?_\d[\d.]*\.yaml$")

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vertex_launch.local.api.create_validation import label_findings
+from vertex_launch.addresses import object_path
+from vertex_launch.local.api.create_validation import label_findings, name_findings
 from vertex_launch.local.api.errors import ApiError, invalid
 from vertex_launch.local.api.store import Resource, Store
-from vertex_launch.local.jobs.custom_jobs import name_findings
-from vertex_launch.local.running.packages import object_path
 
 COLLECTION = "models"
 DEFAULT = "default"  # the alias of the version that a name without a version means

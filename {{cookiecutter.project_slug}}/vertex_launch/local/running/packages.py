@@ -15,10 +15,10 @@ import venv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata, util
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO
 
-from vertex_launch.addresses import BUCKET
+from vertex_launch.addresses import object_path
 from vertex_launch.errors import FaultError
 from vertex_launch.local.running.namespaces import Isolation
 from vertex_launch.replicas import Replica
@@ -159,17 +159,6 @@ def prepared(
             one = replace(one, env=own.variables(one.env))
         ready.append(one)
     return ready
-
-
-def object_path(address: str, buckets: Path) -> Path | None:
-    """gs://BUCKET/NAME -> the file that stands for it; None for another address and for one that leaves its bucket."""
-    bucket, _, name = address.removeprefix("gs://").partition("/")
-    parts = PurePosixPath(name).parts
-    if not address.startswith("gs://") or not BUCKET.fullmatch(bucket) or not parts:
-        return None
-    if {".", ".."} & {*parts} or "\0" in name:
-        return None
-    return buckets.joinpath(bucket, *parts)
 
 
 def _installs(pool: Pool) -> bool:
