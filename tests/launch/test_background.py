@@ -17,7 +17,7 @@ Does = Callable[[BackgroundTask], None]
 
 
 class Things(BackgroundTasks[BackgroundTask]):
-    """Each does in its life what a test says."""
+    """Each does what a test says."""
 
     collection, noun, prefix, ended = "things", "thing", "S_", frozenset(("S_SUCCEEDED", "S_FAILED", "S_CANCELLED"))
 
@@ -28,30 +28,30 @@ class Things(BackgroundTasks[BackgroundTask]):
     def create(self) -> Resource:
         return self._begin(BackgroundTask(NAME), {"state": "S_PENDING"})
 
-    def _live(self, life: BackgroundTask) -> None:
-        self._does(life)
+    def _work(self, task: BackgroundTask) -> None:
+        self._does(task)
 
 
-def succeed(life: BackgroundTask) -> None:
+def succeed(task: BackgroundTask) -> None:
     pass
 
 
-def fail(life: BackgroundTask) -> None:
+def fail(task: BackgroundTask) -> None:
     raise ApiError("NOT_FOUND", "no data")
 
 
-def succeed_when_stopped(life: BackgroundTask) -> None:
-    life.stopping.wait(20)
+def succeed_when_stopped(task: BackgroundTask) -> None:
+    task.stopping.wait(20)
 
 
-def fail_when_stopped(life: BackgroundTask) -> None:
-    life.stopping.wait(20)
-    fail(life)
+def fail_when_stopped(task: BackgroundTask) -> None:
+    task.stopping.wait(20)
+    fail(task)
 
 
-def obey(life: BackgroundTask) -> None:
-    life.stopping.wait(20)
-    life.raise_if_stopping()
+def obey(task: BackgroundTask) -> None:
+    task.stopping.wait(20)
+    task.raise_if_stopping()
 
 
 @pytest.fixture
@@ -99,9 +99,9 @@ def test_what_has_ended_cannot_be_cancelled(store: Store) -> None:
 def test_what_is_being_stopped_may_be_cancelled_again(store: Store) -> None:
     let_go = threading.Event()
 
-    def linger(life: BackgroundTask) -> None:
+    def linger(task: BackgroundTask) -> None:
         let_go.wait(20)
-        life.raise_if_stopping()
+        task.raise_if_stopping()
 
     things = Things(store, linger)
     things.create()

@@ -1,4 +1,4 @@
-"""What jobs, tuning jobs and pipelines have in common: each lives in a thread, can be stopped, and ends once."""
+"""What custom jobs, tuning jobs and pipelines share: each runs in a thread, can be cancelled, and ends once."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ STOPPED = rpc_status(
 
 @dataclass
 class BackgroundTask:
-    """One that has not ended."""
+    """A job, tuning job or pipeline that has not ended."""
 
     name: str
     stopping: threading.Event = field(default_factory=threading.Event, kw_only=True)
@@ -34,32 +34,32 @@ class BackgroundTask:
             raise ApiError("CANCELLED", f"{self.name} was cancelled")
 
 
-L = TypeVar("L", bound=BackgroundTask)
+Task = TypeVar("Task", bound=BackgroundTask)
 
 
-class BackgroundTasks(ABC, Generic[L]):
-    """All of one collection; thread-safe. A subclass says what one does in its life."""
+class BackgroundTasks(ABC, Generic[Task]):
+    """All tasks of one collection; thread-safe. A subclass says what a task does while it runs."""
 
     collection: str
     noun: str  # in messages
     prefix: str  # of the states
-    ended: frozenset[str]  # the last states
+    ended: frozenset[str]  # the final states
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lock = threading.Condition()  # reentrant; told of every end
-        self._running: dict[str, L] = {}
+        self._lock = threading.Condition()  # reentrant; notified when a task ends
+        self._running: dict[str, Task] = {}
         self._closed = False
         for resource in store.all(self.collection):
             if str(resource.get("state")) not in self.ended:
-                self._lose(resource)
+                self._fail_lost(resource)
 
     def get(self, name: str) -> Resource:
         """Raises ApiError NOT_FOUND."""
         return self._store.get(name)
 
     def cancel(self, name: str) -> None:
-        """Begin to stop one; raises ApiError NOT_FOUND, or FAILED_PRECONDITION for one that has ended."""
+        """Begin to stop a task; raises ApiError NOT_FOUND, or FAILED_PRECONDITION if it has ended."""
         with self._lock:
             state = self._store.get(name)["state"]
             if state in self.ended:
@@ -69,75 +69,70 @@ class BackgroundTasks(ABC, Generic[L]):
             self._stop(self._running[name])
 
     def delete(self, name: str) -> None:
-        """Forget one that has ended; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
+        """Delete the resource of an ended task; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
         self._store.delete_ended(name, self.ended)
 
     def close(self) -> None:
-        """Stop all; returns when none is left."""
+        """Stop all tasks; returns once the last one has ended."""
         with self._lock:
             self._closed = True
-            for life in self._running.values():
-                self._stop(life)
+            for task in self._running.values():
+                self._stop(task)
             self._lock.wait_for(lambda: not self._running)
 
     @abstractmethod
-    def _live(self, life: L) -> None:
-        """From its start to its end, in its own thread; raises ApiError unless it succeeds."""
+    def _work(self, task: Task) -> None:
+        """Do the task in its own thread; raises ApiError unless it succeeds."""
 
-    def _lose(self, resource: Resource) -> None:
-        """End what was running when an earlier service ended."""
+    def _fail_lost(self, resource: Resource) -> None:
+        """Mark as failed what was running when an earlier service ended."""
         self._store.end(resource["name"], f"{self.prefix}FAILED", STOPPED)
 
-    def _begin(self, life: L, resource: Resource) -> Resource:
-        """Keep and admit a new one; raises ApiError."""
+    def _begin(self, task: Task, resource: Resource) -> Resource:
+        """Store and admit a new task; raises ApiError."""
         with self._lock:
             if self._closed:
                 raise ApiError("UNAVAILABLE", "the local Vertex is stopping")
-            self._store.create(life.name, resource)
-            self._admit(life)
-            return self._store.get(life.name)
+            self._store.create(task.name, resource)
+            self._admit(task)
+            return self._store.get(task.name)
 
-    def _admit(self, life: L) -> None:
-        """Start it, now or later; the lock is held."""
-        self._start(life)
+    def _admit(self, task: Task) -> None:
+        """Start the task, now or later; the caller holds the lock."""
+        self._start(task)
 
-    def _start(self, life: L) -> None:
-        """Begin with its life; the lock is held, so it does not end before it is known."""
-        # A daemon: who interrupts `close`, too, waits for nothing any more; the replicas end with the service.
-        threading.Thread(target=self._run, args=(life,), name=life.id, daemon=True).start()
-        self._running[life.name] = life
+    def _start(self, task: Task) -> None:
+        """Start the task's thread; the caller holds the lock, so the task cannot end before it is registered."""
+        # A daemon thread, so that an interrupted `close` waits for nothing; the replicas end with the service.
+        threading.Thread(target=self._run, args=(task,), name=task.id, daemon=True).start()
+        self._running[task.name] = task
 
-    def _enter(self, life: L, state: str) -> None:
-        """Another state on the way, unless it is already to stop."""
+    def _enter(self, task: Task, state: str) -> None:
+        """Set an intermediate state, unless the task is already being stopped."""
         with self._lock:
-            if not life.stopping.is_set():
-                self._store.enter(life.name, state, state == f"{self.prefix}RUNNING")
+            if not task.stopping.is_set():
+                self._store.enter(task.name, state, state == f"{self.prefix}RUNNING")
 
-    def _stop(self, life: L) -> None:
-        """Have `_live` return soon; the lock is held."""
-        life.stopping.set()
+    def _stop(self, task: Task) -> None:
+        """Make `_work` return soon; the caller holds the lock."""
+        task.stopping.set()
 
-    def _run(self, life: L) -> None:
-        """The thread of one."""
-        state, error = self._outcome(life)
-        with self._lock:  # or `cancel` could overwrite the end
-            if error and life.stopping.is_set():  # whatever went wrong, it was to stop
+    def _run(self, task: Task) -> None:
+        state, error = f"{self.prefix}SUCCEEDED", None
+        try:
+            self._work(task)
+        except ApiError as raised:
+            state, error = f"{self.prefix}FAILED", rpc_status(raised.status, raised.message)
+        except Exception as raised:  # a fault of ours must not leave the task running for ever
+            state, error = f"{self.prefix}FAILED", our_fault(raised)
+        with self._lock:  # otherwise `cancel` could overwrite the final state
+            if error and task.stopping.is_set():  # being stopped explains any failure
                 cancelled = f"{self.prefix}CANCELLED", rpc_status("CANCELLED", f"the {self.noun} was cancelled")
                 state, error = (f"{self.prefix}FAILED", STOPPED) if self._closed else cancelled
-            self._store.end(life.name, state, error)
-            self._leave(life)
+            self._store.end(task.name, state, error)
+            self._leave(task)
 
-    def _outcome(self, life: L) -> tuple[str, Resource | None]:
-        """The last state; also why it failed, if it did."""
-        try:
-            self._live(life)
-        except ApiError as error:
-            return f"{self.prefix}FAILED", rpc_status(error.status, error.message)
-        except Exception as error:  # it must not run for ever
-            return f"{self.prefix}FAILED", our_fault(error)
-        return f"{self.prefix}SUCCEEDED", None
-
-    def _leave(self, life: L) -> None:
-        """It has ended; the lock is held."""
-        del self._running[life.name]
+    def _leave(self, task: Task) -> None:
+        """Unregister a task that has ended; the caller holds the lock."""
+        del self._running[task.name]
         self._lock.notify_all()

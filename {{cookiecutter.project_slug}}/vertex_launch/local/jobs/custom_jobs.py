@@ -192,7 +192,7 @@ class Jobs(BackgroundTasks[_Ticket]):
             self._store.update(ticket.name, state=PENDING)
             self._start(ticket)
 
-    def _live(self, ticket: _Ticket) -> None:
+    def _work(self, ticket: _Ticket) -> None:
         """From its first machine to its last."""
         try:
             with contextlib.closing(Journal(self._state_dir.journal(ticket.id))) as journal:

@@ -1,4 +1,4 @@
-"""What the replicas of a job printed, with times: one file a job, and Cloud Logging's view of it."""
+"""What the replicas of a job printed, with timestamps: one file per job, and Cloud Logging's view of it."""
 
 import contextlib
 import io
@@ -15,7 +15,7 @@ from vertex_launch.local.api.store import Resource, now
 from vertex_launch.local.running.lines import payload
 from vertex_launch.state_dir import StateDir, private, private_file
 
-# What one may filter and order by. Source: Cloud Logging API v2, LogEntry.
+# The fields of a LogEntry that a request may filter and order by. Source: Cloud Logging API v2, LogEntry.
 FIELDS = frozenset(("insertId", "jsonPayload", "labels", "logName", "resource", "severity", "textPayload", "timestamp"))
 SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 
@@ -29,7 +29,7 @@ class Journal:
         self._lock = threading.Lock()
 
     def write(self, replica: str, line: str, severity: str = "INFO") -> None:
-        """Add a line; `severity` is what it has if it does not say one itself."""
+        """Append a line; `severity` applies if the line itself names none."""
         with self._lock:
             if not self._file.closed:
                 entry = {"timestamp": now(), "replica": replica, "line": line, "severity": severity}
@@ -41,42 +41,37 @@ class Journal:
 
 
 def lines(path: Path, start: int = 0) -> Iterator[dict[str, str]]:
-    """The lines from number `start` on: timestamp, replica, line, severity; what was not wholly written is left out."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, text in enumerate(file):
-                if number >= start and text.endswith("\n"):
-                    with contextlib.suppress(ValueError):  # the disk was full
-                        yield jsons.loads(text)
-    except FileNotFoundError:
-        return
+    """The lines from number `start` on: timestamp, replica, line, severity. Skips lines that were not fully written."""
+    with contextlib.suppress(FileNotFoundError), path.open(encoding="utf-8") as file:
+        for number, text in enumerate(file):
+            if number >= start and text.endswith("\n"):
+                with contextlib.suppress(ValueError):  # the disk was full
+                    yield jsons.loads(text)
 
 
 def entries(job: Resource, path: Path) -> Iterator[Resource]:
-    """A job's lines as LogEntry resources. Source: Cloud Logging API v2; what gcloud reads of them."""
-    project, job_id = job["name"].split("/")[1], job["name"].rpartition("/")[2]
+    """A job's lines as LogEntry resources. Source: Cloud Logging API v2, and the fields that gcloud reads."""
+    _, project, *_, job_id = job["name"].split("/")
     for number, line in enumerate(lines(path)):
         content = payload(line["line"])
         severity = str(content.pop("severity", line.get("severity", "INFO"))).upper()
+        labels = {"job_id": job_id, "project_id": project, "task_name": line["replica"]}
         yield {
             "insertId": f"{job_id}-{number:09}",
             "logName": f"projects/{project}/logs/{line['replica']}",
             "timestamp": line["timestamp"],
             "receiveTimestamp": line["timestamp"],
             "severity": severity if severity in SEVERITIES else "DEFAULT",
-            "resource": {
-                "type": "ml_job",
-                "labels": {"job_id": job_id, "project_id": project, "task_name": line["replica"]},
-            },
+            "resource": {"type": "ml_job", "labels": labels},
             "jsonPayload": content,
         }
 
 
 def list_entries(jobs: Sequence[Resource], state_dir: StateDir, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Cloud Logging's entries.list over the logs of these jobs.
+    """Answer Cloud Logging's entries.list from the logs of these jobs.
 
     Raises:
-        ApiError: INVALID_ARGUMENT, for a parameter that cannot be read.
+        ApiError: INVALID_ARGUMENT if a parameter cannot be read.
     """
     projects = asked.get("resourceNames")
     if not (projects and isinstance(projects, list)):
@@ -84,8 +79,8 @@ def list_entries(jobs: Sequence[Resource], state_dir: StateDir, asked: Mapping[s
     expression = str(asked.get("filter", ""))
     found: list[Resource] = []
     for job in jobs:
-        project, job_id = job["name"].split("/")[1], job["name"].rpartition("/")[2]
-        # Nearly every filter names one job; the others' files then need not be read.
+        _, project, *_, job_id = job["name"].split("/")
+        # Nearly every filter names one job; then the files of the others need not be read.
         if f"projects/{project}" in projects and (job_id in expression or "job_id" not in expression):
             found += entries(job, state_dir.journal(job_id))
     found.sort(key=lambda entry: entry["timestamp"])

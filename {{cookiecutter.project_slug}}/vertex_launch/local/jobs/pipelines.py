@@ -1,8 +1,8 @@
-"""The life of training pipelines: a dataset is split, a custom job trains, a model is uploaded.
+"""Training pipelines: a dataset is split, a custom job trains, and the model is uploaded.
 
-Only the custom task is served: the one that the SDK's CustomTrainingJob, CustomContainerTrainingJob and
-CustomPythonPackageTrainingJob send. Its inputs are a CustomJobSpec in a free form: snake_case or camelCase keys,
-every number a float, explicit nulls. Source: google-cloud-aiplatform 2.7.0, training_jobs.py.
+Only the custom task is supported: the SDK's CustomTrainingJob, CustomContainerTrainingJob and
+CustomPythonPackageTrainingJob send it. Its inputs are a CustomJobSpec as a google.protobuf.Value: keys in snake_case
+or camelCase, every number a float, explicit nulls. Source: google-cloud-aiplatform 2.7.0, training_jobs.py.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec, TrainingP
 from vertex_launch import strict_yaml
 from vertex_launch.addresses import folder_fault
 from vertex_launch.errors import Finding, Findings
-from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings
+from vertex_launch.local.api.create_validation import LONGEST_NAME
 from vertex_launch.local.api.errors import STATUSES, ApiError, invalid
 from vertex_launch.local.api.filters import camel
 from vertex_launch.local.api.store import Resource, Store
@@ -34,11 +34,8 @@ INPUTS = "trainingTaskInputs"
 SUFFIX = "-custom-job"
 
 PREFIX = "PIPELINE_STATE_"
-QUEUED, PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED = (
-    f"{PREFIX}{state}" for state in ("QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED")
-)
-ENDED = frozenset((SUCCEEDED, FAILED, CANCELLED))
-OF_JOB = {"JOB_STATE_QUEUED": QUEUED, "JOB_STATE_PENDING": PENDING, "JOB_STATE_RUNNING": RUNNING}
+ENDED = frozenset(f"{PREFIX}{state}" for state in ("SUCCEEDED", "FAILED", "CANCELLED"))
+OF_JOB = {f"{custom_jobs.PREFIX}{state}": f"{PREFIX}{state}" for state in ("QUEUED", "PENDING", "RUNNING")}
 
 
 @dataclass
@@ -47,13 +44,23 @@ class _Pipeline(BackgroundTask):
 
     message: TrainingPipeline
     spec: CustomJobSpec
-    resource: Resource  # as it was asked for
-    job: str = ""  # the custom job's name, once there is one
+    resource: Resource  # as the client sent it
+    job: str = ""  # the custom job's name, once it is created
 
     @property
     def output(self) -> str:
         """Address of the job's output folder, without a slash at its end."""
         return self.spec.base_output_directory.output_uri_prefix.rstrip("/")
+
+    @property
+    def model_ids(self) -> dict[str, str]:
+        return {"model_id": self.message.model_id, "parent_model": self.message.parent_model}
+
+    @property
+    def dataset(self) -> str:
+        """The name of the dataset, "" if the pipeline uses none."""
+        id = self.message.input_data_config.dataset_id
+        return f"{self.parent}/{datasets.COLLECTION}/{id}" if id else ""
 
 
 class Pipelines(BackgroundTasks[_Pipeline]):
@@ -69,104 +76,85 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         self._buckets = buckets
 
     def create(self, parent: str, message: TrainingPipeline) -> Resource:
-        """Check a pipeline and begin with it.
+        """Check and start a pipeline.
 
         Raises:
             ApiError: INVALID_ARGUMENT with all faults, or NOT_FOUND for a dataset or a parent model.
         """
         resource = as_json(message)
+        faults = [*name_faults(message.display_name), *_faults(resource)]
+        if faults:
+            raise invalid(faults)
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
-        spec = self._checked(parent, message, resource)
-        return self._begin(_Pipeline(name, message, spec, resource), resource | {"state": PENDING})
+        pipeline = _Pipeline(name, message, job_spec(resource[INPUTS]), resource)
+        self._check(pipeline)
+        return self._begin(pipeline, resource | {"state": f"{PREFIX}PENDING"})
 
-    def _checked(self, parent: str, message: TrainingPipeline, resource: Resource) -> CustomJobSpec:
-        """What the pipeline's job is to do; raises ApiError for all that can be known to fail."""
-        findings = [*name_findings(message.display_name), *_findings(resource)]
-        if findings:
-            raise invalid(findings)
-        spec = job_spec(resource[INPUTS])
-        findings = self._jobs.findings(parent, Job(Path(INPUTS), message.display_name, spec), INPUTS)
-        if "modelToUpload" in resource and not spec.base_output_directory.output_uri_prefix:
-            fault = "is missing, so there is no folder from which to upload a model"
-            findings.append(Finding(f"{INPUTS}.baseOutputDirectory", fault, "name one"))
-        if findings:
-            raise invalid(findings)
-        if "inputDataConfig" in resource:
-            self._datasets.get(_dataset(parent, resource))
+    def _check(self, pipeline: _Pipeline) -> None:
+        """Raises ApiError for a job, dataset or model with which the pipeline cannot succeed."""
+        resource, job = pipeline.resource, Job(Path(INPUTS), pipeline.message.display_name, pipeline.spec)
+        faults = self._jobs.faults(pipeline.parent, job, INPUTS)
+        if "modelToUpload" in resource and not pipeline.output:
+            fault = "is missing, so there is no folder from which to upload a model; name one"
+            faults.append((f"{INPUTS}.baseOutputDirectory", fault))
+        if faults:
+            raise invalid(faults)
+        if pipeline.dataset:
+            self._datasets.get(pipeline.dataset)
         if "modelToUpload" in resource:
-            ids = {"model_id": message.model_id, "parent_model": message.parent_model}
-            self._models.check(parent, resource["modelToUpload"], **ids)
-        return spec
+            self._models.check(pipeline.parent, resource["modelToUpload"], **pipeline.model_ids)
 
-    def _live(self, pipeline: _Pipeline) -> None:
-        self._train(pipeline)
-        self._upload(pipeline)
+    def _work(self, pipeline: _Pipeline) -> None:
+        """Split the dataset, train, upload the model; raises ApiError unless all succeed."""
+        env: dict[str, str] = {}
+        if pipeline.dataset:
+            dataset, config = self._datasets.get(pipeline.dataset), pipeline.resource["inputDataConfig"]
+            env = datasets.export(dataset, config, self._buckets, pipeline.output)
+        self._start_job(pipeline, Extras(env=env))
+        job = self._follow(pipeline)
+        if job["state"] != custom_jobs.SUCCEEDED:
+            status = next(name for name, (_, code) in STATUSES.items() if code == job["error"]["code"])
+            raise ApiError(status, f"the custom job {pipeline.job} failed: {job['error']['message']}")
+        if "modelToUpload" in pipeline.resource:
+            self._upload(pipeline, pipeline.resource["modelToUpload"])
 
-    def _train(self, pipeline: _Pipeline) -> None:
-        """Raises ApiError unless the job succeeds."""
-        extras = Extras(env=self._data(pipeline))
+    def _start_job(self, pipeline: _Pipeline, extras: Extras) -> None:
         display_name = f"{pipeline.message.display_name[: LONGEST_NAME - len(SUFFIX)]}{SUFFIX}"
+        job = CustomJob(display_name=display_name, job_spec=pipeline.spec, labels=pipeline.message.labels)
         with self._lock:
             pipeline.raise_if_stopping()
-            job = CustomJob(display_name=display_name, job_spec=pipeline.spec, labels=pipeline.message.labels)
             pipeline.job = self._jobs.create(pipeline.parent, job, extras)["name"]
         self._store.update(pipeline.name, trainingTaskMetadata={"backingCustomJob": pipeline.job})
-        self._judge(pipeline, self._follow(pipeline))
-
-    def _data(self, pipeline: _Pipeline) -> dict[str, str]:
-        """The variables that name the dataset's files; the files are written now."""
-        config = pipeline.resource.get("inputDataConfig")
-        if not config:
-            return {}
-        dataset = self._datasets.get(_dataset(pipeline.parent, pipeline.resource))
-        return datasets.export(dataset, config, self._buckets, pipeline.output)
 
     def _follow(self, pipeline: _Pipeline) -> Resource:
-        """The job once it has ended; meanwhile the pipeline is in the state of its job."""
+        """Wait for the job to end and return it; until then the pipeline has the state of its job."""
         job = self._store.get(pipeline.job)
         while job["state"] not in custom_jobs.ENDED:
             if job["state"] in OF_JOB:
                 self._enter(pipeline, OF_JOB[job["state"]])
-            job = self._moved_on(pipeline.job, job["state"])
+            job = self._after(pipeline.job, job["state"])
         return job
 
-    def _moved_on(self, job: str, state: str) -> Resource:
+    def _after(self, job: str, state: str) -> Resource:
+        """Wait for the job to leave this state."""
         return self._store.wait(job, lambda one: one["state"] != state)
 
-    def _judge(self, pipeline: _Pipeline, job: Resource) -> None:
-        if job["state"] == "JOB_STATE_SUCCEEDED":
-            return
-        status = next(name for name, (_, code) in STATUSES.items() if code == job["error"]["code"])
-        raise ApiError(status, f"the custom job {pipeline.job} failed: {job['error']['message']}")
-
-    def _upload(self, pipeline: _Pipeline) -> None:
-        model = pipeline.resource.get("modelToUpload")
-        if model is None:
-            return
-        uploaded = self._models.upload(
-            pipeline.parent,
-            model,
-            f"{pipeline.output}/model",  # AIP_MODEL_DIR
-            model_id=pipeline.message.model_id,
-            parent_model=pipeline.message.parent_model,
-            trainingPipeline=pipeline.name,
-        )
+    def _upload(self, pipeline: _Pipeline, model: Resource) -> None:
+        folder = f"{pipeline.output}/model"  # AIP_MODEL_DIR
+        more = {**pipeline.model_ids, "trainingPipeline": pipeline.name}
+        uploaded = self._models.upload(pipeline.parent, model, folder, **more)
         named = {"name": uploaded["name"], "versionId": uploaded["versionId"]}
         self._store.update(pipeline.name, modelToUpload=model | named)
 
     def _stop(self, pipeline: _Pipeline) -> None:
         super()._stop(pipeline)
         if pipeline.job:
-            with contextlib.suppress(ApiError):  # it may have ended and been deleted, while its model is uploaded
+            with contextlib.suppress(ApiError):  # during the upload, the job has ended and may have been deleted
                 self._jobs.cancel(pipeline.job)
 
 
 def job_spec(inputs: Any) -> CustomJobSpec:
-    """The inputs of a custom task as a CustomJobSpec.
-
-    Raises:
-        ApiError: INVALID_ARGUMENT with all faults, each with its place.
-    """
+    """The inputs of a custom task as a CustomJobSpec; raises ApiError INVALID_ARGUMENT with all faults."""
     try:
         return read(strict_yaml.from_json(json.dumps(_tidy(inputs)), JobError), CustomJobSpec)
     except JobError as error:
@@ -174,7 +162,7 @@ def job_spec(inputs: Any) -> CustomJobSpec:
 
 
 def _tidy(value: Any) -> Any:
-    """Without nulls, whole floats as whole numbers, keys in camelCase."""
+    """Remove nulls, make whole floats integers, and write keys in camelCase."""
     if isinstance(value, dict):
         return {camel(key): _tidy(inner) for key, inner in value.items() if inner is not None}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The life of hyperparameter tuning jobs: each trial is a custom job, and only its chief's metric counts."""
+"""Hyperparameter tuning jobs: each trial is a custom job, and only its chief's metrics count."""
 
 import contextlib
 import time
@@ -36,7 +36,7 @@ POLL_SECONDS = 0.2
 
 @dataclass
 class _Trial:
-    """A trial that runs."""
+    """A running trial."""
 
     suggestion: Suggestion
     job: str  # the custom job's name
@@ -53,8 +53,18 @@ class _Study(BackgroundTask):
     active: dict[str, _Trial] = field(default_factory=dict)
 
     @property
-    def failed_count(self) -> int:
-        return sum(trial["state"] == "INFEASIBLE" for trial in self.trials.values())
+    def failed(self) -> list[Resource]:
+        return [trial for trial in self.trials.values() if trial["state"] == "INFEASIBLE"]
+
+    @property
+    def too_many_failed(self) -> bool:
+        """Whether maxFailedTrialCount is reached; 0 leaves the limit to the service, and here there is none."""
+        return 0 < self.message.max_failed_trial_count <= len(self.failed)
+
+    @property
+    def has_room(self) -> bool:
+        started, active = len(self.trials), len(self.active)
+        return started < self.message.max_trial_count and active < self.message.parallel_trial_count
 
     @property
     def metrics(self) -> list[str]:
@@ -83,45 +93,41 @@ class Tunings(BackgroundTasks[_Study]):
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         return self._begin(_Study(name, message, Search(message.study_spec)), as_json(message) | {"state": PENDING})
 
-    def _lose(self, resource: Resource) -> None:
-        trials = [_lost(trial) for trial in resource.get("trials", ())]
+    def _fail_lost(self, resource: Resource) -> None:
+        lost = {"state": "INFEASIBLE", "infeasibleReason": STOPPED["message"], "endTime": now()}
+        trials = [trial if "endTime" in trial else trial | lost for trial in resource.get("trials", ())]
         self._store.update(resource["name"], trials=trials or None)
-        super()._lose(resource)
+        super()._fail_lost(resource)
 
-    def _live(self, study: _Study) -> None:
+    def _work(self, study: _Study) -> None:
+        """Start trials and follow them until the search is over; raises ApiError unless it succeeds."""
         self._enter(study, RUNNING)
         try:
-            self._search(study)
+            while self._start_trials(study) or study.active:
+                time.sleep(POLL_SECONDS)
+                for trial in [*study.active.values()]:
+                    self._follow(study, trial)
+                if study.stopping.is_set() or study.too_many_failed:
+                    self._cancel_trials(study)
         finally:
             self._cancel_trials(study)
-        self._judge(study)
+        study.raise_if_stopping()
+        if study.too_many_failed or len(study.failed) == len(study.trials):
+            counts = f"{len(study.failed)} of {len(study.trials)} trials failed"
+            raise ApiError("INVALID_ARGUMENT", f"{counts}; the last one: {study.failed[-1]['infeasibleReason']}")
 
-    def _search(self, study: _Study) -> None:
-        """Start trials and follow them until none is left or the job is to end."""
-        while not study.stopping.is_set() and not self._too_many_failed(study):
-            while self._has_room(study) and self._start_trial(study):
-                pass
-            if not study.active:
-                return
-            study.stopping.wait(POLL_SECONDS)
-            for trial in [*study.active.values()]:
-                self._follow(study, trial)
-        self._cancel_trials(study)
-        while study.active:
-            time.sleep(POLL_SECONDS)
-            for trial in [*study.active.values()]:
-                self._follow(study, trial)
+    def _start_trials(self, study: _Study) -> bool:
+        """Start as many trials as may run now; returns whether one was started."""
+        started = False
+        while study.has_room and not (study.stopping.is_set() or study.too_many_failed):
+            suggestion = study.search.ask()
+            if suggestion is None:  # every point of the grid was tried
+                break
+            self._start_trial(study, suggestion)
+            started = True
+        return started
 
-    def _has_room(self, study: _Study) -> bool:
-        return len(study.active) < study.message.parallel_trial_count and not study.stopping.is_set()
-
-    def _start_trial(self, study: _Study) -> bool:
-        """Whether there was one more to start."""
-        if len(study.trials) >= study.message.max_trial_count:
-            return False
-        suggestion = study.search.ask()
-        if suggestion is None:  # a grid is finite
-            return False
+    def _start_trial(self, study: _Study, suggestion: Suggestion) -> None:
         job = _trial_job(study.message, suggestion.parameters)
         suffix = f"-trial-{suggestion.id}"
         display_name = f"{study.message.display_name[: LONGEST_NAME - len(suffix)]}{suffix}"
@@ -131,17 +137,16 @@ class Tunings(BackgroundTasks[_Study]):
         parameters = [{"parameterId": id, "value": value} for id, value in suggestion.parameters.items()]
         trial = {"id": suggestion.id, "state": "ACTIVE", "parameters": parameters, "startTime": now()}
         self._show(study, suggestion.id, trial | {"customJob": created["name"]})
-        return True
 
     def _follow(self, study: _Study, trial: _Trial) -> None:
-        """Take in what a trial has reported; end it where its job has ended or where it is not promising."""
+        """Read a trial's measurements; end the trial if its job has ended, stop it if it is not promising."""
         job = self._job(trial)
         measurements = self._measurements(study, trial)
         if job["state"] in ENDED:
             self._end_trial(study, trial, job, measurements)
         elif not trial.stopping and study.search.should_stop(trial.suggestion, measurements):
             trial.stopping = True
-            self._show(study, trial.suggestion.id, {**study.trials[trial.suggestion.id], "state": "STOPPING"})
+            self._show(study, trial.suggestion.id, {"state": "STOPPING"})
             self._cancel(trial)
 
     def _cancel_trials(self, study: _Study) -> None:
@@ -149,28 +154,29 @@ class Tunings(BackgroundTasks[_Study]):
             self._cancel(trial)
 
     def _cancel(self, trial: _Trial) -> None:
-        with contextlib.suppress(ApiError):  # its job may have ended, or been deleted, since it was last looked at
+        with contextlib.suppress(ApiError):  # its job may have ended or been deleted in the meantime
             self._jobs.cancel(trial.job)
 
     def _job(self, trial: _Trial) -> Resource:
-        """The trial's job; one that somebody has deleted meanwhile counts as failed."""
+        """The trial's job; a job that was deleted in the meantime counts as failed."""
         try:
             return self._store.get(trial.job)
         except ApiError as error:
             return {"state": FAILED, "error": rpc_status(error.status, error.message)}
 
     def _end_trial(self, study: _Study, trial: _Trial, job: Resource, measurements: list[Measurement]) -> None:
-        final = study.search.final(measurements)
         whole = job["state"] == SUCCEEDED or trial.stopping
-        study.search.tell(trial.suggestion, final.metrics if final and whole else None, measurements)
-        ended: dict[str, Any] = {**study.trials[trial.suggestion.id], "endTime": now()}
-        if final and whole:
-            ended |= {"state": "SUCCEEDED", "finalMeasurement": _measurement(final)}
+        final = study.search.final(measurements) if whole else None
+        study.search.tell(trial.suggestion, final.metrics if final else None, measurements)
+        if final:
+            metrics = [{"metricId": id, "value": value} for id, value in final.metrics.items()]
+            measurement = {"stepCount": str(final.step), "metrics": metrics}
+            end: dict[str, Any] = {"state": "SUCCEEDED", "finalMeasurement": measurement}
         else:
             reason = job.get("error", {}).get("message") or f"no metric {' or '.join(study.metrics)} was reported"
-            ended |= {"state": "INFEASIBLE", "infeasibleReason": reason}
+            end = {"state": "INFEASIBLE", "infeasibleReason": reason}
         del study.active[trial.suggestion.id]
-        self._show(study, trial.suggestion.id, ended)
+        self._show(study, trial.suggestion.id, end | {"endTime": now()})
 
     def _measurements(self, study: _Study, trial: _Trial) -> list[Measurement]:
         try:
@@ -179,36 +185,13 @@ class Tunings(BackgroundTasks[_Study]):
             return []
         return search.measurements(text, study.metrics)
 
-    def _too_many_failed(self, study: _Study) -> bool:
-        """0 leaves it to the service: here, to go on until the end."""
-        return 0 < study.message.max_failed_trial_count <= study.failed_count
-
-    def _judge(self, study: _Study) -> None:
-        """Raises ApiError unless the study succeeds."""
-        study.raise_if_stopping()
-        count = study.failed_count
-        if self._too_many_failed(study) or count == len(study.trials):
-            last = [trial["infeasibleReason"] for trial in study.trials.values() if trial["state"] == "INFEASIBLE"][-1]
-            raise ApiError("INVALID_ARGUMENT", f"{count} of {len(study.trials)} trials failed; the last one: {last}")
-
-    def _show(self, study: _Study, id: str, trial: Resource) -> None:
-        study.trials[id] = trial
+    def _show(self, study: _Study, id: str, fields: Resource) -> None:
+        """Set these fields of a trial in the tuning job's resource."""
+        study.trials[id] = study.trials.get(id, {}) | fields
         self._store.update(study.name, trials=[*study.trials.values()])
 
 
 def _trial_job(message: HyperparameterTuningJob, parameters: Mapping[str, Any]) -> Job:
-    """The custom job of one trial: the parameters as flags behind those of the chief and the workers."""
+    """The custom job of one trial: the parameters follow the flags of the chief and the workers."""
     job = Job(Path(message.display_name), message.display_name, message.trial_job_spec)
     return with_arguments(job, search.arguments(parameters))
-
-
-def _lost(trial: Resource) -> Resource:
-    """A trial as it is after the end of the service in which it ran."""
-    if "endTime" in trial:
-        return trial
-    return trial | {"state": "INFEASIBLE", "infeasibleReason": STOPPED["message"], "endTime": now()}
-
-
-def _measurement(final: Measurement) -> dict[str, Any]:
-    metrics = [{"metricId": id, "value": value} for id, value in final.metrics.items()]
-    return {"stepCount": str(final.step), "metrics": metrics}
