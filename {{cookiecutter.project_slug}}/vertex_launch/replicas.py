@@ -60,7 +60,7 @@ def require_commands(job: Job, commands: Commands) -> None:
         if not (command(pool, commands) or pool.reduces):
             cure = f"add one, or say in vertex.toml, below [commands], what it runs: {_mapping(pool)}"
             fault = f"no command, and without the image it is not known; {cure}"
-            faults.append(f"{job.path}: {pool.at('containerSpec')}: {fault}")
+            faults.append(f"{job.origin}: {pool.at('containerSpec')}: {fault}")
     if faults:
         raise CommandError(*faults)
 

@@ -103,13 +103,29 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Job:
-    """One job file, read."""
+class Request:
+    """Where a job comes from that a client of the local Vertex sent."""
 
-    path: Path
-    name: str  # the file's name without its ending; becomes the job's display name
+    name: str  # the job's display name
+
+    def __str__(self) -> str:
+        return f"request {self.name}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job, read from a file or from a request."""
+
+    origin: Path | Request  # begins every message about the job
+    name: str  # the file's name without its ending, or the request's; becomes the job's display name
     spec: CustomJobSpec
     document: Any = field(default=None, compare=False, repr=False)  # the file, which knows its lines
+
+    @property
+    def path(self) -> Path:
+        """The job's file; a job from a request has none."""
+        assert isinstance(self.origin, Path)
+        return self.origin
 
     @cached_property
     def pools(self) -> tuple[Pool, ...]:

@@ -57,7 +57,7 @@ def output_folder(job: Job, state_dir: StateDir) -> Path | None:
     prefix = job.spec.base_output_directory.output_uri_prefix
     if prefix and (found := folder_fault(prefix)):
         fault, cure = found
-        raise OutputError(Finding(OUTPUT, f"{json.dumps(prefix)} {fault}", cure), file=job.path)
+        raise OutputError(Finding(OUTPUT, f"{json.dumps(prefix)} {fault}", cure), file=str(job.origin))
     return state_dir.buckets / prefix.removeprefix("gs://") if prefix else None
 
 

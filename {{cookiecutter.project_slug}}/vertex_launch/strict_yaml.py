@@ -187,7 +187,7 @@ class _Loader(yaml.SafeLoader):
         self._count += not isinstance(parent, MappingNode) or index is not None  # the others are keys
         if self._count > VALUES_LIMIT:
             fault = f"holds more than {VALUES_LIMIT:,} values"
-            raise FaultError(Finding("", fault, "no job needs as many", _line(self.peek_event().start_mark)))
+            raise FaultError(Finding("", fault, "no job needs as many", _line(self.peek_event().start_mark)))  # type: ignore[no-untyped-call]
         return super().compose_node(parent, index)
 
 

@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Literal
 
 from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec, Scheduling
@@ -29,7 +28,7 @@ from vertex_launch.local.running.replica_state import Status
 from vertex_launch.local.running.restart_policy import Ending, Outcome, Phase, Policy
 from vertex_launch.replicas import Replica
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, as_json
+from vertex_launch.spec import Job, Request, as_json
 from vertex_launch.state_dir import StateDir
 
 COLLECTION = "customJobs"
@@ -102,7 +101,7 @@ class Jobs(BackgroundTasks[_Ticket]):
             ApiError: INVALID_ARGUMENT with all faults, or RESOURCE_EXHAUSTED for a job that can never run here.
         """
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
-        job = Job(Path(message.display_name), message.display_name, CustomJobSpec(message.job_spec))
+        job = Job(Request(message.display_name), message.display_name, CustomJobSpec(message.job_spec))
         findings = [*name_findings(message.display_name), *self.findings(parent, job, "jobSpec")]
         if findings:
             raise invalid(findings)

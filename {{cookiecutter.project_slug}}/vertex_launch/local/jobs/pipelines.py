@@ -16,7 +16,7 @@ from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec, TrainingP
 from vertex_launch import strict_yaml
 from vertex_launch.addresses import folder_fault
 from vertex_launch.errors import Finding, Findings
-from vertex_launch.local.api.create_validation import LONGEST_NAME
+from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings
 from vertex_launch.local.api.errors import STATUSES, ApiError, invalid
 from vertex_launch.local.api.filters import camel
 from vertex_launch.local.api.store import Resource, Store
@@ -26,7 +26,7 @@ from vertex_launch.local.jobs.custom_jobs import Extras, Jobs
 from vertex_launch.local.registry import datasets
 from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
-from vertex_launch.spec import Job, JobError, as_json, read
+from vertex_launch.spec import Job, JobError, Request, as_json, read
 
 COLLECTION = "trainingPipelines"
 CUSTOM_TASK = "/custom_task_1.0.0.yaml"
@@ -82,9 +82,9 @@ class Pipelines(BackgroundTasks[_Pipeline]):
             ApiError: INVALID_ARGUMENT with all faults, or NOT_FOUND for a dataset or a parent model.
         """
         resource = as_json(message)
-        faults = [*name_faults(message.display_name), *_faults(resource)]
-        if faults:
-            raise invalid(faults)
+        findings = [*name_findings(message.display_name), *_findings(resource)]
+        if findings:
+            raise invalid(findings)
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         pipeline = _Pipeline(name, message, job_spec(resource[INPUTS]), resource)
         self._check(pipeline)
@@ -92,13 +92,14 @@ class Pipelines(BackgroundTasks[_Pipeline]):
 
     def _check(self, pipeline: _Pipeline) -> None:
         """Raises ApiError for a job, dataset or model with which the pipeline cannot succeed."""
-        resource, job = pipeline.resource, Job(Path(INPUTS), pipeline.message.display_name, pipeline.spec)
-        faults = self._jobs.faults(pipeline.parent, job, INPUTS)
+        resource, name = pipeline.resource, pipeline.message.display_name
+        job = Job(Request(name), name, pipeline.spec)
+        findings = self._jobs.findings(pipeline.parent, job, INPUTS)
         if "modelToUpload" in resource and not pipeline.output:
-            fault = "is missing, so there is no folder from which to upload a model; name one"
-            faults.append((f"{INPUTS}.baseOutputDirectory", fault))
-        if faults:
-            raise invalid(faults)
+            fault = "is missing, so there is no folder from which to upload a model"
+            findings.append(Finding(f"{INPUTS}.baseOutputDirectory", fault, "name one"))
+        if findings:
+            raise invalid(findings)
         if pipeline.dataset:
             self._datasets.get(pipeline.dataset)
         if "modelToUpload" in resource:
@@ -173,7 +174,7 @@ def _tidy(value: Any) -> Any:
 def _findings(resource: Resource) -> Findings:
     definition = resource.get("trainingTaskDefinition", "")
     if not definition.endswith(CUSTOM_TASK):
-        yield Finding("trainingTaskDefinition", f'"{definition}" is not served here', f"only {CUSTOM_TASK[1:]} is")
+        yield Finding("trainingTaskDefinition", f'"{definition}" is not supported here', f"only {CUSTOM_TASK[1:]} is")
     if not isinstance(resource.get(INPUTS), dict):
         yield Finding(INPUTS, "is no object", "write a CustomJobSpec")
     if "inputDataConfig" in resource and not resource["inputDataConfig"].get("datasetId"):
@@ -184,9 +185,5 @@ def _findings(resource: Resource) -> Findings:
         yield Finding("inputDataConfig.gcsDestination.outputUriPrefix", f"{json.dumps(sets)} {fault}", cure)
     model = resource.get("modelToUpload")
     if model is not None and not model.get("containerSpec", {}).get("imageUri"):
-        cure = "name the image that is to serve the model"
+        cure = "name the image that serves the model"
         yield Finding("modelToUpload.containerSpec.imageUri", "is missing", cure)
-
-
-def _dataset(parent: str, resource: Resource) -> str:
-    return f"{parent}/{datasets.COLLECTION}/{resource['inputDataConfig']['datasetId']}"

@@ -4,7 +4,6 @@ import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from google.cloud.aiplatform_v1.types import CustomJob, HyperparameterTuningJob
@@ -27,7 +26,7 @@ from vertex_launch.local.jobs.custom_jobs import (
 )
 from vertex_launch.local.jobs.search import Measurement, Search, Suggestion
 from vertex_launch.replicas import with_arguments
-from vertex_launch.spec import Job, as_json
+from vertex_launch.spec import Job, Request, as_json
 from vertex_launch.state_dir import StateDir
 
 COLLECTION = "hyperparameterTuningJobs"
@@ -193,5 +192,5 @@ class Tunings(BackgroundTasks[_Study]):
 
 def _trial_job(message: HyperparameterTuningJob, parameters: Mapping[str, Any]) -> Job:
     """The custom job of one trial: the parameters follow the flags of the chief and the workers."""
-    job = Job(Path(message.display_name), message.display_name, message.trial_job_spec)
+    job = Job(Request(message.display_name), message.display_name, message.trial_job_spec)
     return with_arguments(job, search.arguments(parameters))

@@ -177,7 +177,7 @@ def _fetched(job: Job, buckets: Path) -> dict[int, tuple[Path, ...]]:
         for i, (address, file) in enumerate(zip(addresses, files, strict=True)):
             if not (file and file.is_file()):
                 place = pool.at("pythonPackageSpec", f"packageUris[{i}]")
-                faults.append(f"{job.path}: {place}: {address} is not in the local buckets; upload it first")
+                faults.append(f"{job.origin}: {place}: {address} is not in the local buckets; upload it first")
         fetched[pool.index] = tuple(file for file in files if file)
     if faults:
         raise PackageError(*faults)
@@ -201,7 +201,7 @@ def _install(
     try:
         install(files, environment, env, log, stopping)
     except PackageError as error:
-        raise PackageError(f"{job.path}: workerPoolSpecs[{pool}].pythonPackageSpec: {error}") from None
+        raise PackageError(f"{job.origin}: workerPoolSpecs[{pool}].pythonPackageSpec: {error}") from None
 
 
 def _pip(files: Sequence[Path], variables: Variables, log: Path, stopping: threading.Event) -> tuple[int, str]:
