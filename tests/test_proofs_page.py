@@ -1,12 +1,12 @@
 """The page of the proofs says what pytest recorded, and nothing of what failed."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests import proofs_page
+from tests.conftest import run
 
 TESTS = """
 import pytest
@@ -24,8 +24,8 @@ def record(folder: Path, name: str, tests: str) -> None:
     """Run these tests and leave the record of them as `name`.xml."""
     file = folder / f"test_{name}.py"
     file.write_text(tests)
-    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={name}.xml", str(file))
-    subprocess.run([sys.executable, *command], cwd=folder, capture_output=True)
+    command = ("-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={name}.xml", str(file))
+    run(folder, sys.executable, *command, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
 
 
 def test_the_page_says_what_held_how_often_and_what_was_left_out(tmp_path: Path) -> None:
