@@ -34,7 +34,7 @@ def test_every_gpu_is_a_member_of_the_flat_ring(machines: int, gpus: int, share:
     assert allreduce_cost.flat_ring_bytes(SIZE, Machines(machines, gpus, 100)) == pytest.approx(share * SIZE)
 
 
-def test_summing_inside_machines_first_makes_them_the_members() -> None:
+def test_a_reduction_inside_machines_first_makes_machines_the_members() -> None:
     assert allreduce_cost.hierarchical_ring_bytes(SIZE, Machines(2, 8, 100)) == SIZE
     assert allreduce_cost.hierarchical_ring_bytes(SIZE, EIGHT) == pytest.approx(1.75 * SIZE)
 

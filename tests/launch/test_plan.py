@@ -98,7 +98,9 @@ def test_the_least_costly_type_of_reducers_wins() -> None:
 def test_many_a100_machines_gain_from_reducers() -> None:
     verdict = planned(job("a2-highgpu-8g", A100, 8, 8)).advised.verdict
     assert verdict.pays is True
-    assert verdict.text.startswith("Yes: 25 x n1-highcpu-16 shorten the sum from 224 ms to 114 ms, and a step by 31%")
+    assert verdict.text.startswith(
+        "Yes: 25 x n1-highcpu-16 shorten the all-reduce from 224 ms to 114 ms, and a step by 31%"
+    )
     assert verdict.usd_per_saved_hour is not None
     assert verdict.usd_per_saved_hour < 0
 
@@ -138,7 +140,7 @@ def test_gpus_with_a_fabric_of_their_own_gain_nothing() -> None:
         (job("a2-highgpu-8g", A100, 8, 1), 0.2, BERT_LARGE, "with one machine, gradients never cross the network"),
         (job("n1-standard-8", "ACCELERATOR_TYPE_UNSPECIFIED", 0, 3), 0.2, BERT_LARGE, "reduction servers serve GPUs"),
         (job("a2-highgpu-8g", A100, 8, 8), 2.0, BERT_LARGE, "the model is bound by computing"),
-        (job("a2-highgpu-8g", A100, 8, 8), 0.2, 5e7, "too small: a ring sums their 50 MB in 8.24 ms"),
+        (job("a2-highgpu-8g", A100, 8, 8), 0.2, 5e7, "too small: a ring all-reduces their 50 MB in 8.24 ms"),
         (job("a2-highgpu-8g", A100, 8, 8), 1e-6, 1e6, "while the 126 hops of a ring of 64 take about 2.52 ms"),
     ],
     ids=["one machine", "no GPUs", "bound by computing", "small gradients", "tiny gradients"],
@@ -153,8 +155,8 @@ def test_the_reducers_in_the_file_are_planned_beside_those_advised() -> None:
     found = planned(job("a2-highgpu-8g", A100, 8, 8, reducer_count=20))
     assert found.present
     assert (found.present.sizing.count, found.advised.sizing.count) == (20, 25)
-    assert found.summed == found.present.sums.reducers
-    assert found.summed.seconds == pytest.approx(found.advised.sums.reducers.seconds * 8 * 100 / (20 * 32))
+    assert found.all_reduce == found.present.all_reduce.reducers
+    assert found.all_reduce.seconds == pytest.approx(found.advised.all_reduce.reducers.seconds * 8 * 100 / (20 * 32))
 
 
 def test_reducers_of_another_type_have_its_bandwidth() -> None:
@@ -169,14 +171,16 @@ def test_too_few_reducers_are_slower_than_the_ring() -> None:
     found = planned(job("a2-highgpu-8g", A100, 8, 8, reducer_count=3))
     assert found.present
     assert found.present.verdict.pays is False
-    assert found.present.verdict.text.startswith("No: 3 x n1-highcpu-16 are too few: with them the sum takes 949 ms")
+    assert found.present.verdict.text.startswith(
+        "No: 3 x n1-highcpu-16 are too few: with them the all-reduce takes 949 ms"
+    )
     assert found.advised.verdict.pays is True
 
 
 def test_without_reducers_in_the_file_there_is_one_option() -> None:
     found = planned(job("a2-highgpu-8g", A100, 8, 8))
     assert (found.present, found.options) == (None, (found.advised,))
-    assert found.summed == found.advised.sums.ring
+    assert found.all_reduce == found.advised.all_reduce.ring
 
 
 def mixed(first: int, others: int) -> Job:
@@ -192,7 +196,7 @@ def test_a_ring_goes_through_every_gpu_of_machines_that_differ() -> None:
     found = planner.plan(mixed(2, 4), SETTINGS, WORKLOAD)
     assert found.machines.members == 14
     assert found.machines.gbps == KNOWN.network_gbps("g2-standard-24", L4, 2)
-    assert found.advised.sums.ring.bytes == pytest.approx(2 * 13 / 14 * WORKLOAD.gradient_bytes)
+    assert found.advised.all_reduce.ring.bytes == pytest.approx(2 * 13 / 14 * WORKLOAD.gradient_bytes)
     assert found.curves == ()  # more machines of which kind?
     assert found.memory
     assert found.memory.activations == 110 * WORKLOAD.activation_bytes_per_sample  # of 1536 samples on 14 GPUs

@@ -1,15 +1,15 @@
-"""What one sum of all gradients puts on the network between machines: bytes and seconds.
+"""What one all-reduce of the gradients puts on the network between machines: bytes and seconds.
 
-Three ways to sum, S bytes of gradients, M machines with G GPUs each, N = M x G:
+Three ways, for S bytes of gradients and M machines with G GPUs each, N = M x G:
 
-* flat ring: one ring through every GPU, as NCCL makes it by default. A machine sends 2 (N - 1) / N x S, since that
-  much crosses each link of the ring. Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce", 2009.
-* hierarchical ring: first summed inside each machine, then a ring of machines: 2 (M - 1) / M x S.
-* reducers: a machine sends its sum once, S, and receives the result once. Each of R reducers takes in, and gives
-  out, M x S / R. Source: Vertex AI, "Distributed training", Reduction Server; formulas in docs/planner.md.
+* flat ring: one ring through every GPU, NCCL's default. A machine sends 2 (N - 1) / N x S, which is what crosses
+  each link of the ring. Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce", 2009.
+* hierarchical ring: first a reduction inside each machine, then a ring of machines: 2 (M - 1) / M x S.
+* reducers: a machine sends its gradients once, S, and receives the result once. Each of R reducers receives, and
+  sends, M x S / R. Source: Vertex AI, "Distributed training", Reduction Server; formulas in docs/planner.md.
 
-Seconds are the time that the slowest network card is busy: a lower bound, without latency, without what the GPUs of
-a machine send each other, and without the time to add. Network cards send and receive at once.
+Seconds are the time that the slowest network card is busy: a lower bound, without latency, without the traffic among
+the GPUs of a machine, and without the time to add. Network cards send and receive at once.
 """
 
 import math
@@ -25,18 +25,18 @@ class Machines:
     """Machines that train together."""
 
     count: int
-    gpus: float  # of one machine, on average; 1 for one without, which has one process, too
+    gpus: float  # of one machine, on average; 1 for a machine without GPUs, which runs one process
     gbps: float  # of one machine's network card, in Gbit/s; where they differ, the least
 
     @property
     def members(self) -> int:
-        """Of a ring through every GPU."""
+        """GPUs in a ring through all of them."""
         return round(self.count * self.gpus)
 
 
 @dataclass(frozen=True)
 class Reducers:
-    """Machines that only sum."""
+    """Machines that only reduce."""
 
     count: int
     gbps: float  # of one machine's network card, in Gbit/s
@@ -48,22 +48,22 @@ def payload(mtu: int) -> float:
 
 
 def ring_bytes(size: float, members: int) -> float:
-    """What each member of a ring sends to sum `size` bytes: nothing alone, almost 2 x size among many."""
+    """Bytes that each member of a ring sends to all-reduce `size` bytes: 0 alone, almost 2 x size among many."""
     return 2 * (members - 1) / members * size
 
 
 def flat_ring_bytes(size: float, machines: Machines) -> float:
-    """What each machine sends when every GPU is a member of the ring; 0 for a machine alone."""
+    """Bytes that each machine sends when every GPU is a member of the ring; 0 for a machine alone."""
     return ring_bytes(size, machines.members) if machines.count > 1 else 0.0
 
 
 def hierarchical_ring_bytes(size: float, machines: Machines) -> float:
-    """What each machine sends when the GPUs of one are summed first."""
+    """Bytes that each machine sends when each machine reduces the gradients of its own GPUs first."""
     return ring_bytes(size, machines.count)
 
 
 def reducers_bytes(size: float, machines: Machines) -> float:
-    """What each machine sends to the reducers together; 0 for a machine alone."""
+    """Bytes that each machine sends to all reducers together; 0 for a machine alone."""
     return size if machines.count > 1 else 0.0
 
 
@@ -78,16 +78,16 @@ def hops_seconds(members: int) -> float:
 
 
 def reducers_seconds(size: float, machines: Machines, reducers: Reducers, mtu: int = VPC_MTU) -> float:
-    """Seconds until all machines have the sum: the slower of a machine's card and a reducer's."""
+    """Seconds until all machines have the result: the slower of a machine's card and a reducer's."""
     sent = reducers_bytes(size, machines)
     of_a_reducer = sent * machines.count / reducers.count
     return max(seconds(sent, machines.gbps, mtu), seconds(of_a_reducer, reducers.gbps, mtu))
 
 
 def break_even_reducers(machines: Machines, reducer_gbps: float, members: int) -> float:
-    """So many reducers are as fast as a ring of `members`, fewer are slower; infinite for a machine alone.
+    """The count of reducers that is as fast as a ring of `members`; infinite for a machine alone.
 
-    From M x S / (R x r) = 2 (n - 1) / n x S / w. A ring of two cannot be beaten: there it is all that are useful.
+    From M x S / (R x r) = 2 (n - 1) / n x S / w. No count beats a ring of two.
     """
     if machines.count < 2:
         return math.inf

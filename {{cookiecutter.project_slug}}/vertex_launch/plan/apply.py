@@ -1,8 +1,5 @@
 """Write what a plan found into its job file: two values change, every other byte stays."""
 
-from pathlib import Path
-from typing import Any
-
 from google.cloud.aiplatform_v1.types import CustomJobSpec
 
 from vertex_launch import spec, strict_yaml
@@ -24,37 +21,31 @@ def apply(job: Job, sizing: Sizing) -> None:
         ApplyError: there are no reducers in the file, or these values are not theirs alone; nothing is written.
     """
     if not job.reducers:
-        cure = f"add one of {sizing.count} x {sizing.machine_type}, as in jobs/reduction-server.yaml"
-        raise ApplyError(f"{job.path}: {POOL}: there is no pool of reducers; {cure}")
-    text = read_text(job.path, ApplyError)
-    document = strict_yaml.from_yaml(text, str(job.path), ApplyError)
-    changes = {"replicaCount": str(sizing.count), "machineSpec.machineType": sizing.machine_type}
-    spans = [(_span(document, f"{POOL}.{key}", job.path), value) for key, value in changes.items()]
-    for span, value in sorted(spans, key=lambda change: -change[0].start):  # from the end: what is before stays there
-        text = text[: span.start] + value + text[span.stop :]
-    if spec.parse(text, str(job.path)) != _changed(job.spec, sizing):
+        raise ApplyError(
+            f"{job.path}: {POOL}: there is no pool of reducers; add one of {sizing}, as in jobs/reduction-server.yaml"
+        )
+    before = read_text(job.path, ApplyError)
+    text = _edited(before, job, {"replicaCount": str(sizing.count), "machineSpec.machineType": sizing.machine_type})
+    wanted = CustomJobSpec(job.spec)
+    pool = wanted.worker_pool_specs[REDUCERS]
+    pool.replica_count, pool.machine_spec.machine_type = sizing.count, sizing.machine_type
+    if spec.parse(text, str(job.path)) != wanted:
         fault = "shares a value with another pool, through an anchor"
         raise ApplyError(f"{job.path}: {POOL}: {fault}; write it out, and apply again")
-    _replace(job.path, text)
+    new = job.path.with_name(f".{job.path.name}.new")
+    new.write_text(text, encoding="utf-8", newline="")  # with the line ends that the text has
+    new.replace(job.path)
 
 
-def _span(document: Any, place: str, path: Path) -> slice:
-    value = strict_yaml.at(document, place)
-    if isinstance(value, strict_yaml.Scalar):
-        return value.span
-    raise ApplyError(f"{path}: {place}: is not in the file; write it, with any value, and apply again")
-
-
-def _changed(job: CustomJobSpec, sizing: Sizing) -> CustomJobSpec:
-    changed = CustomJobSpec(job)
-    pool = changed.worker_pool_specs[REDUCERS]
-    pool.replica_count = sizing.count
-    pool.machine_spec.machine_type = sizing.machine_type
-    return changed
-
-
-def _replace(path: Path, text: str) -> None:
-    """All or nothing, with the line ends that the text has."""
-    new = path.with_name(f".{path.name}.new")
-    new.write_text(text, encoding="utf-8", newline="")
-    new.replace(path)
+def _edited(text: str, job: Job, values: dict[str, str]) -> str:
+    """The text with other values of the reducers; the parser's marks say where the present ones stand."""
+    document, places = strict_yaml.from_yaml(text, str(job.path), ApplyError), []
+    for key, value in values.items():
+        scalar = strict_yaml.at(document, f"{POOL}.{key}")
+        if not isinstance(scalar, strict_yaml.Scalar):
+            fault = "is not in the file; write it, with any value, and apply again"
+            raise ApplyError(f"{job.path}: {POOL}.{key}: {fault}")
+        places.append((scalar.span.start, scalar.span.stop, value))
+    for start, end, value in sorted(places, reverse=True):  # from the end: marks stay true
+        text = text[:start] + value + text[end:]
+    return text

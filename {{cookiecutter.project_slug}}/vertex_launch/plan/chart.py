@@ -11,8 +11,7 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 from vertex_launch.plan.planner import Plan
 from vertex_launch.plan.scaling import COUNTS, KNEE, Curve, Point
 
-# Told apart by dashes and markers, too, so that the picture can be read without colours.
-STYLES: dict[str, dict[str, Any]] = {
+STYLES: dict[str, dict[str, Any]] = {  # dashes and markers differ, too, for readers who do not see colours
     "ring": {"linestyle": "-", "marker": "o", "color": "#1b4f8f"},
     "hierarchical ring": {"linestyle": "--", "marker": "s", "color": "#b3541e"},
     "reducers": {"linestyle": ":", "marker": "^", "color": "#2b7a3d"},
@@ -40,7 +39,7 @@ def save(plan: Plan, path: Path) -> None:
     axes[1].yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes[2].set_ylim(0, 1.05 * axes[2].get_ylim()[1])
     axes[1].axhline(KNEE, color="0.6", linewidth=0.8)
-    axes[0].legend(title="gradients summed by", loc="upper left")
+    axes[0].legend(title="all-reduce by", loc="upper left")
     figure.suptitle(
         f"{plan.name} on 1 to {COUNTS[-1]:,} machines of its kind, the batch of each unchanged\n"
         f"reducers by the rule; open marker: the knee, the most machines that keep {KNEE:.0%} efficiency;"

@@ -35,20 +35,23 @@ class Memory:
 def memory(workload: Workload, gpus: int, card: Accelerator) -> Memory:
     """Of one of `gpus` that each hold the whole model and their share of the global batch."""
     copies = workload.weight_copy_bytes if card.precision == workload.precision else 0
+    samples = math.ceil(workload.global_batch / gpus / workload.micro_batches)  # of one micro-batch
     return Memory(
         workload.parameter_bytes + copies,
         workload.gradient_bytes,
         workload.optimizer_bytes,
-        _samples(workload, gpus) * _of_a_sample(workload, card),
+        samples * _activation_bytes(workload, card),
         card.memory_gb * 1e9,
     )
 
 
 def remedy(workload: Workload, gpus: int, card: Accelerator) -> str:
-    """What would make a job fit that does not: more micro-batches, the model sharded over the GPUs, or neither."""
+    """What would make a job fit: more micro-batches, the model sharded over the GPUs, or neither; "" if it fits."""
     found = memory(workload, gpus, card)
+    if found.fits:
+        return ""
     state = found.parameters + found.gradients + found.optimizer
-    fitting = math.floor((found.card - RESERVED - state) / _of_a_sample(workload, card))
+    fitting = math.floor((found.card - RESERVED - state) / _activation_bytes(workload, card))
     if fitting >= 1:
         micro_batches = math.ceil(math.ceil(workload.global_batch / gpus) / fitting)
         return f"--micro-batches {micro_batches} would fit, with micro-batches of {fitting} samples or fewer"
@@ -59,12 +62,8 @@ def remedy(workload: Workload, gpus: int, card: Accelerator) -> str:
     return "not even sharded over all its GPUs does it fit: use GPUs with more memory, or split the model into stages"
 
 
-def _of_a_sample(workload: Workload, card: Accelerator) -> float:
+def _activation_bytes(workload: Workload, card: Accelerator) -> float:
+    """Of one sample."""
     if card.precision == workload.precision:
         return workload.activation_bytes_per_sample
     return workload.activation_bytes_per_sample_float32
-
-
-def _samples(workload: Workload, gpus: int) -> int:
-    """Samples of one micro-batch on one GPU."""
-    return math.ceil(workload.global_batch / gpus / workload.micro_batches)

@@ -8,7 +8,7 @@ from datetime import date
 from vertex_launch.catalog import Accelerator, Catalog, Price
 from vertex_launch.errors import FaultError
 from vertex_launch.plan import advice, memory, pools, reducers, scaling
-from vertex_launch.plan.advice import Case, Training, Verdict
+from vertex_launch.plan.advice import Training, Verdict
 from vertex_launch.plan.allreduce_cost import Machines, Reducers
 from vertex_launch.plan.memory import Memory
 from vertex_launch.plan.pools import Quota, Row, Trials
@@ -23,7 +23,7 @@ SHORT = 0.005  # seconds; hundreds of kernels take about that long to start
 
 
 class PlanError(FaultError):
-    """Something is missing without which there is no plan."""
+    """A job lacks what every plan needs."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Compute:
 
     @property
     def counts(self) -> bool:
-        """Whether to rely on it: an estimate leaves out the start of kernels, which rules a step that is so short."""
+        """Whether to rely on it: an estimate leaves out the start of kernels, which rules so short a step."""
         return not self.estimated or self.seconds >= SHORT
 
 
@@ -45,17 +45,17 @@ class Option:
     """One set of reducers, and what it would do for the job."""
 
     sizing: Sizing
-    sums: AllReduceOptions  # the last of them is by these reducers
+    all_reduce: AllReduceOptions  # `reducers` among them are these
     verdict: Verdict
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that is known of a job before it is sent; None stands for what is not known."""
+    """What is known of a job before it is sent; None stands for what is unknown."""
 
     name: str
     region: str
-    trials: Trials | None  # what else is here is about one of them, but price and quotas; None if it is no search
+    trials: Trials | None  # of a search; the plan is about one trial, except for price and quotas
     rows: tuple[Row, ...]
     price: Price | None  # of all machines at once, per hour
     quotas: tuple[Quota, ...]
@@ -65,18 +65,18 @@ class Plan:
     gradient_bytes: float
     compute: Compute | None
     memory: Memory | None  # of one GPU
-    remedy: str  # if it does not fit, what would
+    remedy: str  # what would make the job fit; "" if it fits
     advised: Option
     present: Option | None  # the reducers in the file, if there are any
-    summed: AllReduce  # as the job does it: by these, or by a ring
+    all_reduce: AllReduce  # as the job does it: by the reducers in the file, or by a ring
     here: Point | None  # as it is in the file
     curves: tuple[Curve, ...]
-    compiled: date  # of the facts behind it all
-    uncertain: tuple[str, ...]  # those among them that are
+    compiled: date  # of the facts behind the plan
+    uncertain: tuple[str, ...]  # among these facts
 
     @property
     def at_once(self) -> int:
-        """So many jobs like this run at the same time."""
+        """How many jobs like this run at the same time."""
         return self.trials.at_once if self.trials else 1
 
     @property
@@ -86,7 +86,7 @@ class Plan:
 
     @property
     def alone(self) -> float | None:
-        """Samples per second of one machine, of those with the most GPUs, which has no sum to wait for."""
+        """Samples per second of one machine, of those with the most GPUs, which has no all-reduce to wait for."""
         if self.workload is None or self.known_compute is None:
             return None
         share = max(max(row.gpus, 1) for row in pools.training(self.rows)) / self.machines.members
@@ -112,76 +112,24 @@ def plan(
     Args:
         workload: what the trainer says of itself.
         gradient_bytes: in place of what the trainer says.
-        compute: as it was measured; otherwise it is estimated.
-        mfu: for that estimate.
+        compute: as measured; otherwise it is estimated, with this `mfu`.
 
     Raises:
         PlanError: no machine trains, or one of an unknown kind, or there is no trial.
     """
     job, trials = trial(subject), pools.trials(subject)
-    if trials and trials.at_once < 1:
-        fault = f"{trials.count} trials, {trials.at_once} at once, cannot be planned"
-        raise PlanError(f"{job.path}: {fault}; set maxTrialCount and parallelTrialCount to 1 or more")
-    at_once = trials.at_once if trials else 1
-    catalog = settings.catalog
-    rows = pools.rows(job, catalog)
-    _require_known(job, rows)
-    train, machines = pools.training(rows), pools.machines(rows)
+    rows = pools.rows(job, settings.catalog)
+    for fault in _faults(rows, trials):
+        raise PlanError(f"{job.path}: {fault}")
     size = gradient_bytes if gradient_bytes is not None else float(workload.gradient_bytes if workload else 0)
-    compute = compute or _estimated(workload, rows, catalog, mfu)
-    training = Training(
-        job=job,
-        searches=trials is not None,
-        pools=train,
-        machines=machines,
-        fabric_gbps=min(row.fabric_gbps or 0 for row in train) or None,
-        gradient_bytes=size,
-        compute=compute.seconds if compute and compute.counts else None,
-        machines_usd=_usd(train),
-    )
-    advised = _option(training, reducers.advised(machines, pools.total_gbps(train), catalog))
-    present = [
-        _option(training, reducers.sizing(row.machine_type, row.count, machines, catalog))
-        for row in pools.reducing(rows)
-    ]
-    summed = present[0].sums.reducers if present else advised.sums.ring
-    smallest = min(_cards(rows, catalog), key=lambda card: card.memory_gb, default=None)
-    found = memory.memory(workload, pools.gpus(rows), smallest) if workload and smallest else None
-    return Plan(
-        name=str(job.path),
-        region=settings.region,
-        trials=trials,
-        rows=rows,
-        price=pools.price(rows, at_once),
-        quotas=pools.quotas(job, settings, at_once),
-        quota_command=pools.quota_command(settings),
-        machines=machines,
-        workload=workload,
-        gradient_bytes=size,
-        compute=compute,
-        memory=found,
-        remedy=memory.remedy(workload, pools.gpus(rows), smallest)
-        if workload and smallest and found and not found.fits
-        else "",
-        advised=advised,
-        present=next(iter(present), None),
-        here=_here(training, workload, summed, pools.price(rows)),
-        summed=summed,
-        curves=() if pools.differ(rows) else _curves(training, workload, advised.sizing),
-        compiled=catalog.compiled,
-        uncertain=tuple(dict.fromkeys(_uncertain(rows, catalog))),
-    )
-
-
-def _option(training: Training, sizing: Sizing) -> Option:
-    found = reducers.sums(
-        training.gradient_bytes, training.machines, Reducers(sizing.count, sizing.gbps), training.fabric_gbps
-    )
-    return Option(sizing, found, advice.verdict(Case(training, sizing, found)))
+    compute = compute or _estimated(workload, rows, settings.catalog, mfu)
+    known_compute = compute.seconds if compute and compute.counts else None
+    training = Training(job, trials is not None, pools.training(rows), size, known_compute)
+    return _plan(training, trials, rows, settings, workload, compute)
 
 
 def measured(job: Job, settings: Settings, workload: Workload, rate: float, how: str) -> Compute:
-    """The time of a step from the speed of a run on one machine, which needs no network.
+    """The compute time of a step from the speed of a run on one machine, which needs no network.
 
     Args:
         rate: samples per second and GPU.
@@ -189,13 +137,71 @@ def measured(job: Job, settings: Settings, workload: Workload, rate: float, how:
     return Compute(workload.global_batch / pools.gpus(pools.rows(job, settings.catalog)) / rate, how)
 
 
+def _plan(
+    training: Training,
+    trials: Trials | None,
+    rows: tuple[Row, ...],
+    settings: Settings,
+    workload: Workload | None,
+    compute: Compute | None,
+) -> Plan:
+    machines, catalog, at_once = training.machines, settings.catalog, trials.at_once if trials else 1
+    advised = _option(training, reducers.advised(machines, pools.total_gbps(training.pools), catalog))
+    sizings = (reducers.sizing(row.machine_type, row.count, machines, catalog) for row in pools.reducing(rows))
+    present = next((_option(training, sizing) for sizing in sizings), None)
+    all_reduce = present.all_reduce.reducers if present else advised.all_reduce.ring
+    card = min(_cards(rows, catalog), key=lambda card: card.memory_gb, default=None)
+    needed = memory.memory(workload, pools.gpus(rows), card) if workload and card else None
+    return Plan(
+        name=str(training.job.path),
+        region=settings.region,
+        trials=trials,
+        rows=rows,
+        price=pools.price(rows, at_once),
+        quotas=pools.quotas(training.job, settings, at_once),
+        quota_command=pools.quota_command(settings),
+        machines=machines,
+        workload=workload,
+        gradient_bytes=training.gradient_bytes,
+        compute=compute,
+        memory=needed,
+        remedy=memory.remedy(workload, pools.gpus(rows), card) if workload and card else "",
+        advised=advised,
+        present=present,
+        all_reduce=all_reduce,
+        here=_here(training, workload, all_reduce, pools.price(rows)),
+        curves=() if pools.differ(rows) else _curves(training, workload, advised.sizing),
+        compiled=catalog.compiled,
+        uncertain=tuple(dict.fromkeys(_uncertain(rows, catalog))),
+    )
+
+
+def _faults(rows: Sequence[Row], trials: Trials | None) -> Iterator[str]:
+    if trials and trials.at_once < 1:
+        fault = f"{trials.count} trials, {trials.at_once} at once, cannot be planned"
+        yield f"{fault}; set maxTrialCount and parallelTrialCount to 1 or more"
+    train = pools.training(rows)
+    if not train:
+        yield "workerPoolSpecs: no machine trains; describe the chief in pool 0"
+    for row in (*train, *pools.reducing(rows)):
+        if row.gbps is None or row.count < 1:
+            fault = f'the network of {row.count} x "{row.machine_type}" is not known'
+            cure = f"choose another machine type, or add [machines.{row.machine_type}] to vertex.toml"
+            yield f"workerPoolSpecs[{row.pool}]: {fault}; {cure}"
+
+
+def _option(training: Training, sizing: Sizing) -> Option:
+    reducing = Reducers(sizing.count, sizing.gbps)
+    found = reducers.all_reduce_options(training.gradient_bytes, training.machines, reducing, training.fabric_gbps)
+    return Option(sizing, found, advice.verdict(training, sizing, found))
+
+
 def _estimated(workload: Workload | None, rows: Sequence[Row], catalog: Catalog, mfu: float) -> Compute | None:
     """From the operations of a step and the peak of its slowest GPUs."""
     card = min(_cards(rows, catalog), key=lambda card: card.tflops, default=None)
     if workload is None or card is None:
         return None
-    samples = workload.global_batch / pools.gpus(rows)
-    seconds = workload.flops_per_sample * samples / (card.tflops * 1e12 * mfu)
+    seconds = workload.flops_per_sample * workload.global_batch / pools.gpus(rows) / (card.tflops * 1e12 * mfu)
     how = f"estimated: {mfu:.0%} of {card.tflops:g} TFLOPS, the peak of {card.name} in {card.precision}"
     return Compute(seconds, how, estimated=True)
 
@@ -209,34 +215,23 @@ def _uncertain(rows: Sequence[Row], catalog: Catalog) -> Iterator[str]:
             yield f"the price of {row.machine_type}"
 
 
-def _here(training: Training, workload: Workload | None, summed: AllReduce, price: Price | None) -> Point | None:
-    """The job itself, with all that its file has; None without its batch or the time to compute."""
+def _here(training: Training, workload: Workload | None, all_reduce: AllReduce, price: Price | None) -> Point | None:
+    """The job itself, with all that its file has; None without its batch or its compute time."""
     if workload is None or training.compute is None:
         return None
-    step = reducers.step_seconds(training.compute, summed.seconds)
+    step = reducers.step_seconds(training.compute, all_reduce.seconds)
     rate = workload.global_batch / step
     usd = price.usd / 3600 / rate * 1e6 if price else math.nan
     return Point(training.machines.count, rate, training.compute / step, usd)
 
 
 def _curves(training: Training, workload: Workload | None, sizing: Sizing) -> tuple[Curve, ...]:
-    if workload is None or training.compute is None or training.machines_usd is None or sizing.price is None:
+    if workload is None or training.compute is None or training.usd is None or sizing.price is None:
         return ()
-    samples = workload.global_batch / training.machines.count
-    load = scaling.Load(samples, training.compute, training.gradient_bytes)
-    rates = scaling.Rates(training.machines_usd / training.machines.count, sizing.price.usd, sizing.gbps)
-    return scaling.curves(load, training.machines, rates, training.fabric_gbps)
-
-
-def _require_known(job: Job, rows: Sequence[Row]) -> None:
-    train = pools.training(rows)
-    if not train:
-        raise PlanError(f"{job.path}: workerPoolSpecs: no machine trains; describe the chief in pool 0")
-    for row in (*train, *pools.reducing(rows)):
-        if row.gbps is None or row.count < 1:
-            fault = f'the network of {row.count} x "{row.machine_type}" is not known'
-            cure = f"choose another machine type, or add [machines.{row.machine_type}] to vertex.toml"
-            raise PlanError(f"{job.path}: workerPoolSpecs[{row.pool}]: {fault}; {cure}")
+    machines = training.machines
+    load = scaling.Load(workload.global_batch / machines.count, training.compute, training.gradient_bytes)
+    rates = scaling.Rates(training.usd / machines.count, sizing.price.usd, sizing.gbps)
+    return scaling.curves(load, machines, rates, training.fabric_gbps)
 
 
 def _cards(rows: Sequence[Row], catalog: Catalog) -> list[Accelerator]:
@@ -244,8 +239,3 @@ def _cards(rows: Sequence[Row], catalog: Catalog) -> list[Accelerator]:
     cards = [catalog.accelerators.get(row.accelerator) for row in pools.training(rows)]
     known = [card for card in cards if card]
     return known if len(known) == len(cards) else []
-
-
-def _usd(rows: Sequence[Row]) -> float | None:
-    price = pools.price(rows)
-    return price.usd if price else None

@@ -25,9 +25,12 @@ class Row:
     machine_type: str
     accelerator: str  # "" without GPUs
     gpus: int  # of one machine
-    gbps: float | None  # of one machine; None if not known
-    fabric_gbps: float | None  # of its GPUs' own network, where they have one
-    price: Price | None  # of one machine per hour; None if not known
+    gbps: float | None  # of one machine; None if unknown
+    fabric_gbps: float | None  # of its GPUs' own network, if they have one
+    price: Price | None  # of one machine per hour; None if unknown
+
+    def __str__(self) -> str:
+        return f"{self.count} x {self.machine_type}"
 
     @property
     def usd(self) -> float | None:
@@ -68,14 +71,14 @@ def reducing(all_rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def machines(all_rows: Sequence[Row]) -> Machines:
-    """The machines that train; a sum waits for the slowest network among them."""
+    """The machines that train; an all-reduce waits for the slowest network among them."""
     train = training(all_rows)
     count = sum(row.count for row in train)
     return Machines(count, gpus(all_rows) / count, min(row.gbps or 0 for row in train))
 
 
 def gpus(all_rows: Sequence[Row]) -> int:
-    """GPUs that train; machines without count once, as each has one process."""
+    """GPUs that train; a machine without GPUs counts as one, as it runs one process."""
     return sum(row.count * max(row.gpus, 1) for row in training(all_rows))
 
 
@@ -98,7 +101,7 @@ def trials(job: Job | TuningJob) -> Trials | None:
 
 
 def price(some_rows: Sequence[Row], at_once: int = 1) -> Price | None:
-    """Of all machines of so many trials together, per hour; None if one of them has no known price."""
+    """Of all machines of so many trials together, per hour; None if the price of one of them is unknown."""
     prices = [row.price for row in some_rows if row.price]
     if len(prices) < len(some_rows) or not prices:
         return None
@@ -112,21 +115,19 @@ def quotas(job: Job, settings: Settings, at_once: int = 1) -> tuple[Quota, ...]:
 
     Source: Vertex AI, "Quotas and limits"; a SPOT or FLEX_START job uses the preemptible metrics.
     """
-    catalog = settings.catalog
-    preemptible = job.spec.scheduling.strategy in PREEMPTIBLE
-    needed: Counter[tuple[str, str]] = Counter()  # quota's last word and what it counts -> how much
+    catalog, preemptible = settings.catalog, job.spec.scheduling.strategy in PREEMPTIBLE
+    cards: Counter[tuple[str, str]] = Counter()  # last word of the metric, and what it counts -> how much
+    cpus: Counter[tuple[str, str]] = Counter()
     for pool in job.pools:
-        gpu, machine = catalog.accelerators.get(pool.accelerator), catalog.machine(pool.machine_type)
-        if gpu:
-            needed[gpu.quota, f"{gpu.name} GPUs"] += at_once * pool.replica_count * pool.accelerator_count
-    for pool in job.pools:
-        machine = catalog.machine(pool.machine_type)
-        if machine:
-            what = f"vCPUs of {machine.family.upper()} machines" if machine.quota != "cpus" else "vCPUs of N1 and E2"
-            needed[machine.quota, what] += at_once * pool.replica_count * machine.vcpus
+        count = at_once * pool.replica_count
+        if gpu := catalog.accelerators.get(pool.accelerator):
+            cards[gpu.quota, f"{gpu.name} GPUs"] += count * pool.accelerator_count
+        if machine := catalog.machine(pool.machine_type):
+            family = "N1 and E2" if machine.quota == "cpus" else f"{machine.family.upper()} machines"
+            cpus[machine.quota, f"vCPUs of {family}"] += count * machine.vcpus
     return tuple(
         Quota(catalog.quota_metric(word, preemptible) if word else "", amount, what)
-        for (word, what), amount in needed.items()
+        for (word, what), amount in (*cards.items(), *cpus.items())
     )
 
 
@@ -139,15 +140,8 @@ def quota_command(settings: Settings) -> str:
 
 
 def _row(pool: Pool, catalog: Catalog) -> Row:
+    kind = pool.machine_type, pool.accelerator, pool.accelerator_count
+    role = "reducers" if pool.reduces else ROLES[min(pool.index, len(ROLES) - 1)]
     machine = catalog.machine(pool.machine_type)
-    return Row(
-        pool.index,
-        "reducers" if pool.reduces else ROLES[min(pool.index, len(ROLES) - 1)],
-        pool.replica_count,
-        pool.machine_type,
-        pool.accelerator,
-        pool.accelerator_count,
-        catalog.network_gbps(pool.machine_type, pool.accelerator, pool.accelerator_count),
-        machine.fabric_gbps if machine else None,
-        catalog.price(pool.machine_type, pool.accelerator, pool.accelerator_count),
-    )
+    speeds = catalog.network_gbps(*kind), machine.fabric_gbps if machine else None
+    return Row(pool.index, role, pool.replica_count, *kind, *speeds, catalog.price(*kind))

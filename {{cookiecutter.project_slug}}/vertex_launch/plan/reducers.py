@@ -1,37 +1,42 @@
-"""Whether reduction servers pay for a job: how many, what they change in a step, what they cost, and a verdict.
+"""Reduction servers of a job: how many it needs, what they change in a step, and what they cost.
 
-A step computes and sums its gradients. The sum of a layer begins while the backward pass still computes the layers
-before it, so a part of it is hidden: up to 2/3 of the time to compute, since the backward pass has twice the operations
-of the forward pass. Source: Zhang et al., "Poseidon", USENIX ATC 2017, wait-free backpropagation. The share is a bound,
-as the sum of the first layer has nothing to hide behind.
+A step computes and all-reduces its gradients. The all-reduce of a layer begins while the backward pass still computes
+the layers before it, so a part of it is hidden: up to 2/3 of the compute time, since the backward pass has twice the
+operations of the forward pass. Source: Zhang et al., "Poseidon", USENIX ATC 2017, wait-free backpropagation. The share
+is a bound, as nothing is left to hide the all-reduce of the first layer.
 """
 
+import math
 from dataclasses import dataclass
 
 from vertex_launch.catalog import Catalog, Price, reducers_needed
-from vertex_launch.plan import allreduce_cost
+from vertex_launch.plan import allreduce_cost as cost
 from vertex_launch.plan.allreduce_cost import Machines, Reducers
 
 COLLNET_GPUS = 8  # of one machine, at most. Source: NCCL 2.12 to 2.32, "CollNet currently only supports up to 8 GPUs"
 OWN_PLUGIN = ("a3", "a4")  # families that bring a network plug-in of their own, under the name of the reducers' one
-OVERLAP = 2 / 3  # the share of the time to compute during which sums are hidden
+OVERLAP = 2 / 3  # the share of the compute time that hides all-reduces
 
 
 @dataclass(frozen=True)
 class AllReduce:
-    """One way to sum the gradients."""
+    """One way to all-reduce the gradients."""
 
-    bytes: float  # that each machine sends per step
-    seconds: float  # that it takes alone
+    bytes: float  # sent by each machine per step
+    seconds: float  # without any overlap
 
 
 @dataclass(frozen=True)
 class AllReduceOptions:
-    """The ways to sum the gradients of one job, with one set of reducers."""
+    """The ways to all-reduce the gradients of one job, with one set of reducers."""
 
     ring: AllReduce  # through every GPU, as NCCL does it by default
     hierarchical: AllReduce  # inside each machine first
     reducers: AllReduce
+
+    def gain(self, compute: float) -> float:
+        """The share of a step that reducers save over the ring."""
+        return 1 - step_seconds(compute, self.reducers.seconds) / step_seconds(compute, self.ring.seconds)
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,14 @@ class Sizing:
     gbps: float  # of each
     price: Price | None  # of each, per hour
     break_even: float  # with fewer, the ring is faster
+
+    def __str__(self) -> str:
+        return f"{self.count} x {self.machine_type}"
+
+    @property
+    def usd(self) -> float | None:
+        """Of all of them, per hour."""
+        return self.count * self.price.usd if self.price else None
 
 
 def bypassed(machine_type: str, gpus: int) -> str:
@@ -57,7 +70,7 @@ def bypassed(machine_type: str, gpus: int) -> str:
 def sizing(machine_type: str, count: int, machines: Machines, catalog: Catalog) -> Sizing:
     """So many reducers of one type, for the machines that train."""
     gbps = catalog.network_gbps(machine_type) or 1.0
-    break_even = allreduce_cost.break_even_reducers(machines, gbps, machines.members)
+    break_even = cost.break_even_reducers(machines, gbps, machines.members)
     return Sizing(machine_type, count, gbps, catalog.price(machine_type), break_even)
 
 
@@ -69,38 +82,38 @@ def advised(machines: Machines, total_gbps: float, catalog: Catalog) -> Sizing:
     """
     counts = {name: reducers_needed(1, total_gbps, catalog.network_gbps(name) or 1.0) for name in catalog.reducer_types}
     choices = [sizing(name, count, machines, catalog) for name, count in counts.items()]
-    return min(choices, key=lambda choice: choice.count * choice.price.usd if choice.price else float("inf"))
+    return min(choices, key=lambda choice: math.inf if choice.usd is None else choice.usd)
 
 
-def sums(size: float, machines: Machines, reducers: Reducers, fabric_gbps: float | None = None) -> AllReduceOptions:
-    """The ways to sum `size` bytes.
+def all_reduce_options(
+    size: float, machines: Machines, reducers: Reducers, fabric_gbps: float | None = None
+) -> AllReduceOptions:
+    """The ways to all-reduce `size` bytes.
 
     Args:
-        fabric_gbps: the speed of the GPUs' own network, where they have one: rings use it, reducers are not on it.
+        fabric_gbps: of the GPUs' own network, if they have one: rings use it, reducers are not on it.
     """
     ring_gbps = fabric_gbps or machines.gbps
-    ring = allreduce_cost.flat_ring_bytes(size, machines)
-    hierarchical = allreduce_cost.hierarchical_ring_bytes(size, machines)
+    flat = cost.flat_ring_bytes(size, machines)
+    hierarchical = cost.hierarchical_ring_bytes(size, machines)
     return AllReduceOptions(
-        AllReduce(ring, allreduce_cost.seconds(ring, ring_gbps)),
-        AllReduce(hierarchical, allreduce_cost.seconds(hierarchical, ring_gbps)),
-        AllReduce(
-            allreduce_cost.reducers_bytes(size, machines), allreduce_cost.reducers_seconds(size, machines, reducers)
-        ),
+        AllReduce(flat, cost.seconds(flat, ring_gbps)),
+        AllReduce(hierarchical, cost.seconds(hierarchical, ring_gbps)),
+        AllReduce(cost.reducers_bytes(size, machines), cost.reducers_seconds(size, machines, reducers)),
     )
 
 
 def step_seconds(compute: float, communication: float) -> float:
-    """Seconds of a step: what is computed, and what of the sum cannot be hidden behind it."""
+    """Seconds of a step: its compute, and the part of the all-reduce that compute cannot hide."""
     return compute + max(0.0, communication - OVERLAP * compute)
 
 
 def break_even_compute(ring: float, reduced: float, machines_usd: float, reducers_usd: float) -> float:
-    """Seconds of computing per step up to which reducers pay for themselves; 0 where they never do.
+    """Seconds of compute per step up to which reducers pay for themselves; 0 where they never do.
 
     With w and r USD per hour for the machines that train and for the reducers, it is the t at which a step costs the
-    same both ways: w x step(t, ring) = (w + r) x step(t, reduced). Above it the sum is hidden, or too small a part.
-    Both sides are straight lines in t with one bend each, so the two cases are solved by hand.
+    same both ways: w x step(t, ring) = (w + r) x step(t, reduced). Above it the all-reduce is hidden, or too small a
+    part. Both sides are straight lines in t with one bend each, so the two cases are solved by hand.
     """
     if machines_usd * ring <= (machines_usd + reducers_usd) * reduced:
         return 0.0
@@ -116,7 +129,7 @@ def break_even_compute(ring: float, reduced: float, machines_usd: float, reducer
 def usd_per_saved_hour(
     compute: float, both: AllReduceOptions, machines_usd: float, reducers_usd: float
 ) -> float | None:
-    """What an hour of training costs that reducers save, in USD; negative where the job gets cheaper, too.
+    """USD for each hour of training that reducers save; negative where the job also gets cheaper.
 
     None if they save no time.
     """

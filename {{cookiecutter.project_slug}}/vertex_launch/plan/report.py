@@ -1,7 +1,7 @@
 """A plan as tables for people, and plans side by side."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vertex_launch.plan.formatting import seconds, size, usd
-from vertex_launch.plan.memory import RESERVED, Memory
+from vertex_launch.plan.memory import RESERVED
 from vertex_launch.plan.planner import Option, Plan
 from vertex_launch.plan.pools import differ, training
 from vertex_launch.plan.reducers import AllReduce, step_seconds
@@ -17,58 +17,28 @@ from vertex_launch.plan.reducers import AllReduce, step_seconds
 UNKNOWN = "?"
 SAME = 0.95  # a speed over another above which they are about the same
 PAYS = {True: "yes", False: "no", None: "it depends"}
+NUMBERS = ("Gbps", "in all", "$/h", "a machine sends", "takes", "a step takes")  # columns
+PARTS = ("parameters", "gradients", "optimizer", "activations")
 
 
 def report(plan: Plan) -> RenderableType:
     """Everything, from the machines to the verdict."""
-    parts: list[RenderableType] = [Text(f"{_title(plan)}\n", style="bold"), machines(plan), Text()]
-    parts += [Text(line) for line in _about_machines(plan)]
-    parts += [Text("\nQuota that it needs", style="bold"), *(Text(line) for line in _about_quotas(plan))]
-    parts += [Text("\nOne step", style="bold"), *(Text(line) for line in _about_the_step(plan))]
+    trials = f": {plan.trials.count} trials, {plan.at_once} at once, and this is one of them" if plan.trials else ""
+    parts: list[RenderableType] = [Text(f"{plan.name} in {plan.region}{trials}\n", style="bold")]
+    parts += [_machines_table(plan), Text(), *_lines(_machines(plan))]
+    parts += [*_section("Quota that it needs", _quotas(plan)), *_section("One step", _step(plan))]
     if plan.machines.count > 1:
-        parts += [Text(), sums(plan), Text(), *(Text(line) for line in _about_the_sums(plan))]
-    parts += [Text("\nReduction servers", style="bold"), *(Text(line) for line in _about_the_reducers(plan))]
-    parts += [Text(f"\n{_about_the_facts(plan)}")]
-    return Group(*parts)
-
-
-def _title(plan: Plan) -> str:
-    title = f"{plan.name} in {plan.region}"
-    if plan.trials is None:
-        return title
-    return f"{title}: {plan.trials.count} trials, {plan.trials.at_once} at once, and this is one of them"
-
-
-def machines(plan: Plan) -> Table:
-    """The pools."""
-    table = _table("pool", "machines", "GPUs of each", "Gbps", "in all", "$/h")
-    for row in plan.rows:
-        gpus = f"{row.gpus} x {row.accelerator}" if row.gpus else "-"
-        speed = (UNKNOWN, UNKNOWN) if row.gbps is None else (f"{row.gbps:g}", f"{row.count * row.gbps:,g}")
-        cost = UNKNOWN if row.usd is None else f"{row.usd:,.2f}"
-        table.add_row(f"{row.pool} {row.role}", f"{row.count} x {row.machine_type}", gpus, *speed, cost)
-    return table
-
-
-def sums(plan: Plan) -> Table:
-    """The ways to sum the gradients: two rings, and each set of reducers."""
-    table = _table("gradients summed", "a machine sends", "takes", "a step takes")
-    rings = plan.advised.sums
-    ways = [
-        (f"by a ring of {plan.machines.members}", rings.ring),
-        ("in machines, then by a ring", rings.hierarchical),
-        *((f"by {_named(plan, option)}", option.sums.reducers) for option in plan.options),
-    ]
-    for way, found in ways:
-        table.add_row(way, size(found.bytes), seconds(found.seconds), _step(plan, found))
-    return table
+        parts += [Text(), _all_reduce_table(plan), Text(), *_lines(_all_reduce(plan))]
+    uncertain = f" Uncertain among them: {', '.join(plan.uncertain)}." if plan.uncertain else ""
+    facts = f"\nAll facts are of {plan.compiled}, with their sources in vertex_launch/machines.yaml.{uncertain}"
+    return Group(*parts, *_section("Reduction servers", _verdicts(plan)), Text(facts))
 
 
 def comparison(plans: Sequence[Plan], console: Console) -> RenderableType:
     """One column for each plan, in as many tables as the width asks for."""
     table = _table("", *(plan.name for plan in plans))
-    for title, cell in COMPARED:
-        table.add_row(title, *(cell(plan) for plan in plans))
+    for title, cell in COMPARED.items():
+        table.add_row(title, *map(cell, plans))
     needed = console.measure(table, options=console.options.update(max_width=sys.maxsize)).maximum
     if len(plans) == 1 or needed <= console.width:
         return table
@@ -76,62 +46,73 @@ def comparison(plans: Sequence[Plan], console: Console) -> RenderableType:
     return Group(comparison(plans[:half], console), Text(), comparison(plans[half:], console))
 
 
-def _about_quotas(plan: Plan) -> Iterator[str]:
+def _machines_table(plan: Plan) -> Table:
+    table = _table("pool", "machines", "GPUs of each", "Gbps", "in all", "$/h")
+    for row in plan.rows:
+        gpus = f"{row.gpus} x {row.accelerator}" if row.gpus else "-"
+        speed = (UNKNOWN, UNKNOWN) if row.gbps is None else (f"{row.gbps:g}", f"{row.count * row.gbps:,g}")
+        cost = UNKNOWN if row.usd is None else f"{row.usd:,.2f}"
+        table.add_row(f"{row.pool} {row.role}", str(row), gpus, *speed, cost)
+    return table
+
+
+def _machines(plan: Plan) -> Iterator[str]:
+    for kind, gbps in {row.machine_type: row.fabric_gbps for row in plan.rows if row.fabric_gbps}.items():
+        yield f"The GPUs of an {kind} have {gbps:g} Gbps of their own beside these, by GPUDirect."
+    if plan.price is None:
+        yield "At least one price is unknown; add it under [prices] in vertex.toml."
+        return
+    trials = f", for {plan.at_once} trials of {usd(plan.price.usd / plan.at_once)}" if plan.trials else ""
+    yield f"In all {usd(plan.price.usd)} per hour{trials} ({plan.price.certainty}: {plan.price.source})."
+    if "list price" in plan.price.source and f"in {plan.region} " not in plan.price.source:
+        yield f"Prices in {plan.region} differ; add yours under [prices] in vertex.toml."
+
+
+def _quotas(plan: Plan) -> Iterator[str]:
     for quota in plan.quotas:
         yield f"{quota.amount:6,}  {quota.metric or f'{quota.what}: the metric is not known, look in the console'}"
     yield f"What the project has of it, in each region:\n  {plan.quota_command}"
 
 
-def _about_machines(plan: Plan) -> Iterator[str]:
-    for kind, gbps in {row.machine_type: row.fabric_gbps for row in plan.rows if row.fabric_gbps}.items():
-        yield f"The GPUs of an {kind} have {gbps:g} Gbps of their own beside these, by GPUDirect."
-    if plan.price is None:
-        yield "Some price is not known here; yours can stand in vertex.toml, below [prices]."
-        return
-    trials = f", for {plan.at_once} trials of {usd(plan.price.usd / plan.at_once)}" if plan.trials else ""
-    yield f"In all {usd(plan.price.usd)} per hour{trials} ({plan.price.certainty}: {plan.price.source})."
-    if "list price" in plan.price.source and f"in {plan.region} " not in plan.price.source:
-        yield f"Prices of {plan.region} differ; yours can stand in vertex.toml, below [prices]."
-
-
-def _about_the_step(plan: Plan) -> Iterator[str]:
-    if plan.workload:
-        about = f"{plan.workload.parameters / 1e6:,.1f} million parameters, {size(plan.gradient_bytes)} of gradients"
-        yield f"{about}, {plan.workload.global_batch:,} samples."
+def _step(plan: Plan) -> Iterator[str]:
+    gradients, work = f"{size(plan.gradient_bytes)} of gradients", plan.workload
+    if work:
+        yield f"{work.parameters / 1e6:,.1f} million parameters, {gradients}, {work.global_batch:,} samples."
     else:
-        yield f"{size(plan.gradient_bytes)} of gradients."
+        yield f"{gradients}."
     if differ(plan.rows):
         yield "The machines differ: each GPU has an equal share of the batch, and all wait for the slowest."
-    if plan.compute:
+    if plan.compute is None:
+        yield "How long computing takes is not known; --step-seconds says it."
+    else:
         yield f"Computing takes {seconds(plan.compute.seconds)} ({plan.compute.how})."
         if not plan.compute.counts:
-            rules = (
-                "So short a step is ruled by starting kernels, not by computing, so this estimate counts for nothing"
-            )
-            yield f"{rules}; measure one, for --step-seconds."
-    else:
-        yield "How long computing takes is not known; --step-seconds says it."
+            why = "So short a step is ruled by starting kernels, not by computing, so this estimate counts for nothing"
+            yield f"{why}; measure one, for --step-seconds."
     if plan.memory:
         fits = "it fits" if plan.memory.fits else f"it does not fit; {plan.remedy}"
-        yield f"A GPU needs {size(plan.memory.total)} of its {size(plan.memory.card)}: {fits}. {_parts(plan.memory)}"
+        sizes = [f"{name}{', about' * (name == 'activations')} {size(getattr(plan.memory, name))}" for name in PARTS]
+        parts = ", ".join((*sizes, f"reserved {size(RESERVED)}"))
+        yield f"A GPU needs {size(plan.memory.total)} of its {size(plan.memory.card)}: {fits}. ({parts})"
 
 
-def _parts(found: Memory) -> str:
-    parts = (
-        ("parameters", found.parameters),
-        ("gradients", found.gradients),
-        ("optimizer", found.optimizer),
-        ("activations, about", found.activations),
-        ("reserved", RESERVED),
-    )
-    return f"({', '.join(f'{name} {size(value)}' for name, value in parts)})"
+def _all_reduce_table(plan: Plan) -> Table:
+    """The ways to all-reduce the gradients: two rings, and each set of reducers."""
+    rings = plan.advised.all_reduce
+    ways = {f"ring of {plan.machines.members}": rings.ring, "hierarchical ring": rings.hierarchical}
+    for option in plan.options:
+        where = f", {_where(plan, option)}" if len(plan.options) > 1 else ""
+        ways[f"{option.sizing}{where}"] = option.all_reduce.reducers
+    table = _table("all-reduce by", "a machine sends", "takes", "a step takes")
+    for way, found in ways.items():
+        table.add_row(way, size(found.bytes), seconds(found.seconds), _step_time(plan, found))
+    return table
 
 
-def _about_the_sums(plan: Plan) -> Iterator[str]:
-    wanted = _set(plan.advised)
-    rule = "the least costly reducers that together send what pools 0 and 1 send"
-    yield f"{wanted} are {rule}; with fewer than {plan.advised.sizing.break_even:.1f} the ring is faster."
-    yield "The times of sums are those of the wire, a lower bound without latency."
+def _all_reduce(plan: Plan) -> Iterator[str]:
+    sizing, rule = plan.advised.sizing, "the least costly reducers that together send what pools 0 and 1 send"
+    yield f"{sizing} are {rule}; with fewer than {sizing.break_even:.1f} the ring is faster."
+    yield "Times of an all-reduce are those of the wire, a lower bound without latency."
     yield from about_the_speed(plan)
 
 
@@ -139,37 +120,31 @@ def about_the_speed(plan: Plan) -> Iterator[str]:
     """Whether the machines are worth it, where that is known."""
     if plan.here is None or plan.alone is None:
         return
-    together, rates = plan.here.samples_per_second, f"{_rate(plan)} samples/s, one alone {plan.alone:,.0f}"
-    gain = together / plan.alone
+    gain, verdict = plan.here.samples_per_second / plan.alone, "they are no faster than one"
     if gain < SAME:
         verdict = "they are slower than one"
-    elif gain < 1 / SAME:
-        verdict = "they are no faster than one"
-    else:
+    elif gain >= 1 / SAME:
         verdict = f"{gain:.2g} times as many"
+    rates = f"{_rate(plan)} samples/s, one alone {plan.alone:,.0f}"
     yield f"These {plan.machines.count} machines train at best {rates}: {verdict}."
 
 
-def _about_the_reducers(plan: Plan) -> Iterator[str]:
-    """The verdict on those in the file, then on those advised, unless it is the same."""
-    texts = dict.fromkeys(option.verdict.text for option in plan.options)
-    if len(texts) == 1:
-        yield from texts
-        return
-    for option in plan.options:
-        yield f"Those {'in the file' if option is plan.present else 'advised'}. {option.verdict.text}"
+def _verdicts(plan: Plan) -> Iterator[str]:
+    """The verdict on the reducers in the file, then on those advised, unless it is the same."""
+    texts = {option.verdict.text: f"Those {_where(plan, option)}. " for option in plan.options}
+    for text, whose in texts.items():
+        yield f"{whose if len(texts) > 1 else ''}{text}"
 
 
-def _about_the_facts(plan: Plan) -> str:
-    uncertain = f" Uncertain among them: {', '.join(plan.uncertain)}." if plan.uncertain else ""
-    return f"All facts are of {plan.compiled}, with their sources in vertex_launch/machines.yaml.{uncertain}"
+def _where(plan: Plan, option: Option) -> str:
+    return "in the file" if option is plan.present else "advised"
 
 
-def _step(plan: Plan, found: AllReduce) -> str:
+def _step_time(plan: Plan, found: AllReduce) -> str:
     return seconds(step_seconds(plan.known_compute, found.seconds)) if plan.known_compute else UNKNOWN
 
 
-def _needs(plan: Plan) -> str:
+def _memory(plan: Plan) -> str:
     if plan.memory is None:
         return UNKNOWN
     return f"{size(plan.memory.total)} of {size(plan.memory.card)}{'' if plan.memory.fits else ', too much'}"
@@ -179,48 +154,37 @@ def _rate(plan: Plan) -> str:
     return f"{plan.here.samples_per_second:,.0f}" if plan.here else UNKNOWN
 
 
-def _usd_per_million(plan: Plan) -> str:
-    return usd(plan.here.usd_per_million) if plan.here and plan.price else UNKNOWN
-
-
-def _named(plan: Plan, option: Option) -> str:
-    """A set of reducers, and where it stands if there are two."""
-    if len(plan.options) == 1:
-        return _set(option)
-    return f"{_set(option)}, {'in the file' if option is plan.present else 'advised'}"
-
-
-def _set(option: Option) -> str:
-    return f"{option.sizing.count} x {option.sizing.machine_type}"
-
-
-def _machines(plan: Plan) -> str:
-    trials = [f"in each of {plan.at_once} trials"] if plan.trials else []
-    return "\n".join([*(f"{row.count} x {row.machine_type}" for row in plan.rows), *trials])
-
-
 def _pays(option: Option | None) -> str:
-    return f"{_set(option)}: {PAYS[option.verdict.pays]}" if option else "-"
+    return f"{option.sizing}: {PAYS[option.verdict.pays]}" if option else "-"
 
 
-COMPARED: tuple[tuple[str, Callable[[Plan], str]], ...] = (
-    ("machines", _machines),
-    ("GPUs", lambda plan: str(plan.at_once * sum(row.count * row.gpus for row in training(plan.rows)))),
-    ("per hour", lambda plan: usd(plan.price.usd) if plan.price else UNKNOWN),
-    ("memory of a GPU", _needs),
-    ("computing", lambda plan: seconds(plan.known_compute) if plan.known_compute else UNKNOWN),
-    ("sum of the gradients", lambda plan: seconds(plan.summed.seconds)),
-    ("step", lambda plan: _step(plan, plan.summed)),
-    ("samples per second", _rate),
-    ("a million samples", _usd_per_million),
-    ("its reducers pay", lambda plan: _pays(plan.present)),
-    ("those advised", lambda plan: _pays(plan.advised)),
-)
+COMPARED: dict[str, Callable[[Plan], str]] = {
+    "machines": lambda plan: "\n".join(
+        [*map(str, plan.rows), *[f"in each of {plan.at_once} trials"] * bool(plan.trials)]
+    ),
+    "GPUs": lambda plan: str(plan.at_once * sum(row.count * row.gpus for row in training(plan.rows))),
+    "per hour": lambda plan: usd(plan.price.usd) if plan.price else UNKNOWN,
+    "memory of a GPU": _memory,
+    "computing": lambda plan: seconds(plan.known_compute) if plan.known_compute else UNKNOWN,
+    "all-reduce": lambda plan: seconds(plan.all_reduce.seconds),
+    "step": lambda plan: _step_time(plan, plan.all_reduce),
+    "samples per second": _rate,
+    "a million samples": lambda plan: usd(plan.here.usd_per_million) if plan.here and plan.price else UNKNOWN,
+    "its reducers pay": lambda plan: _pays(plan.present),
+    "those advised": lambda plan: _pays(plan.advised),
+}
+
+
+def _lines(sentences: Iterable[str]) -> Iterator[Text]:
+    return map(Text, sentences)
+
+
+def _section(title: str, sentences: Iterable[str]) -> tuple[Text, ...]:
+    return Text(f"\n{title}", style="bold"), *_lines(sentences)
 
 
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     for column in columns:
-        numbers = column.startswith(("Gbps", "in all", "$", "a machine", "takes", "a step"))
-        table.add_column(column, justify="right" if numbers else "left", no_wrap=True)
+        table.add_column(column, justify="right" if column in NUMBERS else "left", no_wrap=True)
     return table

@@ -1,22 +1,17 @@
 """How a job would do on 1 to 1,024 of its machines: throughput, efficiency and cost.
 
 The batch of a GPU stays what it is in the job, so the global batch grows with the machines. Reducers grow by the
-documented rule. All of it is bound by wire time (allreduce_cost.py): real rings get slower with their length.
+documented rule. All figures rest on wire times (allreduce_cost.py): real rings get slower with their length.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from vertex_launch.catalog import reducers_needed
 from vertex_launch.plan.allreduce_cost import Machines, Reducers
-from vertex_launch.plan.reducers import AllReduceOptions, step_seconds, sums
+from vertex_launch.plan.reducers import all_reduce_options, step_seconds
 
 COUNTS = tuple(2**power for power in range(11))
-WAYS: dict[str, Callable[[AllReduceOptions], float]] = {
-    "ring": lambda found: found.ring.seconds,
-    "hierarchical ring": lambda found: found.hierarchical.seconds,
-    "reducers": lambda found: found.reducers.seconds,
-}
+WAYS = {"ring": "ring", "hierarchical ring": "hierarchical", "reducers": "reducers"}  # to fields of AllReduceOptions
 KNEE = 0.9  # efficiency; a curve's knee is its last count of machines that reaches it
 
 
@@ -31,7 +26,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Rates:
-    """What machines cost, in USD per hour, and how fast those are that the job may use as reducers."""
+    """USD per hour of a machine and of a reducer, and the reducer's network."""
 
     machine: float
     reducer: float
@@ -45,12 +40,12 @@ class Point:
     machines: int
     samples_per_second: float
     efficiency: float  # samples per second and machine, over those of one machine alone
-    usd_per_million: float  # samples; not a number if a price is not known
+    usd_per_million: float  # samples; NaN if a price is unknown
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The job with its gradients summed in one way."""
+    """The job with one way to all-reduce its gradients."""
 
     way: str
     points: tuple[Point, ...]
@@ -62,7 +57,7 @@ class Curve:
 
 
 def curves(load: Load, machines: Machines, rates: Rates, fabric_gbps: float | None = None) -> tuple[Curve, ...]:
-    """One for each way to sum the gradients."""
+    """One for each way to all-reduce the gradients."""
     return tuple(
         Curve(way, tuple(_point(load, replace(machines, count=count), rates, fabric_gbps, way) for count in COUNTS))
         for way in WAYS
@@ -70,10 +65,10 @@ def curves(load: Load, machines: Machines, rates: Rates, fabric_gbps: float | No
 
 
 def _point(load: Load, machines: Machines, rates: Rates, fabric_gbps: float | None, way: str) -> Point:
-    alone = machines.count == 1
     needed = reducers_needed(machines.count, machines.gbps, rates.reducer_gbps)
-    found = sums(load.gradient_bytes, machines, Reducers(needed, rates.reducer_gbps), fabric_gbps)
-    seconds = step_seconds(load.compute, WAYS[way](found))
-    samples_per_second = machines.count * load.samples / seconds
-    usd = machines.count * rates.machine + (needed * rates.reducer if way == "reducers" and not alone else 0)
-    return Point(machines.count, samples_per_second, load.compute / seconds, usd / 3600 / samples_per_second * 1e6)
+    options = all_reduce_options(load.gradient_bytes, machines, Reducers(needed, rates.reducer_gbps), fabric_gbps)
+    seconds = step_seconds(load.compute, getattr(options, WAYS[way]).seconds)
+    rate = machines.count * load.samples / seconds
+    reducers = needed if way == "reducers" and machines.count > 1 else 0
+    usd = machines.count * rates.machine + reducers * rates.reducer
+    return Point(machines.count, rate, load.compute / seconds, usd / 3600 / rate * 1e6)

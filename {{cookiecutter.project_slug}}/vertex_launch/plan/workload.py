@@ -1,7 +1,7 @@
-"""What one step of a job computes, keeps and sums, as the trainer itself says it.
+"""What one step of a job computes, keeps in memory and all-reduces, as the trainer itself says.
 
-`python -m trainer.task FLAGS --describe` builds the model without its weights. It has to import the framework, which
-takes a few seconds, so its answer is kept until the flags or a file of the trainer change.
+`python -m trainer.task FLAGS --describe` builds the model without its weights. It imports the framework, which takes a
+few seconds, so its answer is kept until the flags or a file of the trainer change.
 """
 
 import hashlib
@@ -26,19 +26,19 @@ INSTEAD = "plan with --gradient-bytes in place of it"
 
 
 class WorkloadError(FaultError):
-    """The trainer does not say what it needs."""
+    """The trainer does not describe its needs."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Counts, and bytes on one GPU that holds the whole model; the words are those of trainer/resource_estimate.py."""
+    """Counts, and bytes on one GPU that holds the whole model; field names as in trainer/resource_estimate.py."""
 
     parameters: int
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
     flops_per_sample: int  # forward and backward
-    precision: str  # on GPUs that have it; float32 on the others
+    precision: str  # compute dtype of GPUs that have it; float32 on the others
     weight_copy_bytes: int  # in that precision
     activation_bytes_per_sample: int  # in that precision
     activation_bytes_per_sample_float32: int
@@ -47,12 +47,12 @@ class Workload:
 
 
 def of(job: Job, commands: Commands, environ: Mapping[str, str], state_dir: StateDir) -> Workload:
-    """Ask the trainer of a job, or remember what it said.
+    """The workload of a job: ask its trainer, or reuse a kept answer.
 
     Args:
-        commands: what runs in an image for which the job names no command.
+        commands: of images for which the job names no command.
         environ: this program's own.
-        state_dir: where what trainers said is kept, and the local stand-ins for buckets are.
+        state_dir: where answers are kept, and local buckets are.
 
     Raises:
         WorkloadError: the job starts something else, or the trainer cannot tell.

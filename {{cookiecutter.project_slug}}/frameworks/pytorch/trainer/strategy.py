@@ -95,7 +95,7 @@ class DataParallel:
         totals = torch.zeros(3, device=self._world.device)
         parts = micro_batches(batch, self._config.micro_batches)
         for i, part in enumerate(parts):
-            # Gradients are averaged over the mesh once, with the last part.
+            # Gradients are all-reduced over the mesh once, with the last part.
             with synchronized(self._call, i == len(parts) - 1):
                 summed, counts = self._score(part)
                 # The mean over the mesh divides by the number of shares; these may differ by a sample.
@@ -139,7 +139,7 @@ def shard(config: Config, net: Any, world: World) -> None:
     """Cut parameters, and with them gradients and moments, along `shard`; they are copied along `replicate`, if any.
 
     A block at a time: while one computes, the weights of the next are gathered. Low precision halves what is gathered;
-    gradients are summed in float32, since small ones would vanish among many processes.
+    gradients are all-reduced in float32, since small ones would vanish among many processes.
     """
     policy = MixedPrecisionPolicy(param_dtype=loss.precision(config, world.device), reduce_dtype=torch.float32)
     names = tuple(name for name in world.mesh.mesh_dim_names or () if name != "tensor")

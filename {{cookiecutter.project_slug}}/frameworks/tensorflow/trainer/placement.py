@@ -44,7 +44,7 @@ def _on(device: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class PlacedAdamW(keras.optimizers.AdamW):  # type: ignore[misc] # Keras has no types
-    """AdamW that updates each variable on the device that holds it, with gradients that are summed already.
+    """AdamW that updates each variable on the device that holds it, with gradients that are all-reduced already.
 
     Keras 3 leaves the device to TensorFlow, which would compute all updates on the first GPU.
     """
