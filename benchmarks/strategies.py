@@ -102,7 +102,7 @@ def train(config: Any, world: Any) -> tuple[int, list[float]]:
     checkpoint = importlib.import_module("trainer.checkpoint")
     torch.manual_seed(config.seed)
     net = train.new_model(config, (8, 8, 1))
-    spread = train.parallelize(config, net, world)
+    strategy = train.parallelize(config, net, world)
     state = checkpoint.State(net, train.new_optimizer(config, net))
     share = config.global_batch // world.data_size
     batch = data.Batch(numpy.zeros((share, 8, 8, 1), numpy.float32), numpy.zeros(share, numpy.int64))
@@ -110,7 +110,7 @@ def train(config: Any, world: Any) -> tuple[int, list[float]]:
     for _ in range(config.steps):
         world.wait()
         began = time.perf_counter()
-        train.train_step(config, spread, state, batch, world)
+        train.train_step(config, strategy, state, batch, world)
         seconds.append(time.perf_counter() - began)
     moments = [value for one in state.optimizer.state.values() for value in one.values() if value.ndim]
     # Gradients are gone after a step; while there, they are as large as the parameters.

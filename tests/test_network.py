@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 PAGE = ROOT / "docs" / "planner-proof.md"
 BYTES_APART, SECONDS_APART = 1.0, 10.0  # percent
 SECONDS = 300  # for the small cell, which needs two on an idle machine
-HEAD = "| Mbit/s | Machines | Summed by | MiB sent | predicted | error, % | Seconds | predicted | error, % |"
+HEAD = "| Mbit/s | Machines | All-reduce by | MiB sent | predicted | error, % | Seconds | predicted | error, % |"
 
 sys.path.append(str(ROOT / "benchmarks" / "network"))
 hosts: Any = importlib.import_module("hosts")

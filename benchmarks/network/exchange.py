@@ -47,7 +47,7 @@ def add(reducers: list[socket.socket], mine: Vector) -> None:
 
 
 def reduce(workers: list[socket.socket], part: list[slice]) -> None:
-    """One sum of a part: each chunk from all workers, and the sum to all."""
+    """One all-reduce of a part: receives each chunk from all workers, and sends its sum to all."""
     for chunk in part:
         total = np.zeros(chunk.stop - chunk.start, np.float32)
         one = np.empty_like(total)

@@ -10,7 +10,7 @@ from cell import Cell
 BYTES_APART, SECONDS_APART = 1.0, 10.0  # percent; what the planner is held to
 BEGIN, END = "<!-- begin table -->\n", "<!-- end table -->\n"
 HEAD = """\
-| Mbit/s | Machines | Summed by | MiB sent | predicted | error, % | Seconds | predicted | error, % |
+| Mbit/s | Machines | All-reduce by | MiB sent | predicted | error, % | Seconds | predicted | error, % |
 |---:|---:|---|---:|---:|---:|---:|---:|---:|
 """
 

@@ -1,4 +1,4 @@
-"""What the workers of a ring and those of reducers have in common: they sum vectors when told to, and are checked."""
+"""What the workers of a ring and those of reducers share: they all-reduce vectors on request, and check the result."""
 
 import json
 import sys
@@ -12,10 +12,10 @@ Vector = npt.NDArray[np.float32]
 
 
 def work(add: Callable[[Vector], None], rank: int, workers: int, length: int, repetitions: int) -> None:
-    """So many sums by `add`, which is given a worker's vector and leaves the sum of all workers' vectors in its place.
+    """So many all-reduces by `add`, which replaces a worker's vector by the sum of all workers' vectors.
 
-    Three times in each repetition a worker prints a line: that it is ready, when it began and ended, and whether its
-    sum is right. After the first two it waits for a line, so that nobody calculates while another's time is taken.
+    In each repetition a worker prints three lines: that it is ready, when it began and ended, and whether its result is
+    right. After the first two it waits for a line, so that no worker calculates while another one is timed.
     """
     pattern = (np.arange(length) % 1000).astype(np.float32)  # small whole numbers, whose sums are exact
     for repetition in range(repetitions):
