@@ -1,4 +1,4 @@
-"""How fast a run trained, from the curves that the trainer wrote for TensorBoard."""
+"""The speed of a run, from the curves that the trainer wrote for TensorBoard."""
 
 import math
 import statistics
@@ -12,15 +12,15 @@ OUTPUT = Path("output")  # of a trainer without a launcher
 
 
 class RunError(FaultError):
-    """The folder holds no run, or one without speed."""
+    """The folder holds no run, or a run without its speed."""
 
 
 def require_gpus(folder: Path, buckets: Path, gpus: Sequence[str]) -> None:
-    """Curves do not say what computed, but a folder where runs of this machine lie does.
+    """Refuse a run of this machine on CPUs, which the folder tells; the curves do not.
 
     Args:
         buckets: where the local Vertex keeps the output of jobs.
-        gpus: those of this machine.
+        gpus: of this machine.
 
     Raises:
         RunError: the run was here, on CPUs.
@@ -32,13 +32,13 @@ def require_gpus(folder: Path, buckets: Path, gpus: Sequence[str]) -> None:
 
 
 def samples_per_second_per_gpu(folder: Path) -> float:
-    """The median over a run of what one GPU trained per second.
+    """The median over a run of the samples per second and GPU.
 
     Args:
         folder: a run's output folder, or the folder `logs` in it, on this machine.
 
     Raises:
-        RunError: there are no curves, or none of speed.
+        RunError: there is no curve of the speed.
     """
     rates = [rate for path in sorted(folder.glob("**/events.out.tfevents.*")) for rate in _rates(path)]
     if not rates:
@@ -48,7 +48,7 @@ def samples_per_second_per_gpu(folder: Path) -> float:
 
 
 def _rates(path: Path) -> list[float]:
-    # Only here: it brings most of TensorBoard along.
+    # Imported lazily, as it imports most of TensorBoard.
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     values = (value for event in LegacyEventFileLoader(str(path)).Load() for value in event.summary.value)

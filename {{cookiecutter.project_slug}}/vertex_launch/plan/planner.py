@@ -219,10 +219,8 @@ def _here(training: Training, workload: Workload | None, all_reduce: AllReduce, 
     """The job itself, with all that its file has; None without its batch or its compute time."""
     if workload is None or training.compute is None:
         return None
-    step = reducers.step_seconds(training.compute, all_reduce.seconds)
-    rate = workload.global_batch / step
-    usd = price.usd / 3600 / rate * 1e6 if price else math.nan
-    return Point(training.machines.count, rate, training.compute / step, usd)
+    usd = price.usd if price else math.nan
+    return scaling.point(training.machines.count, workload.global_batch, training.compute, all_reduce.seconds, usd)
 
 
 def _curves(training: Training, workload: Workload | None, sizing: Sizing) -> tuple[Curve, ...]:

@@ -64,11 +64,17 @@ def curves(load: Load, machines: Machines, rates: Rates, fabric_gbps: float | No
     )
 
 
+def point(machines: int, samples: float, compute: float, communication: float, usd: float) -> Point:
+    """From the samples of one step, the seconds of its compute and its all-reduce, and USD per hour."""
+    seconds = step_seconds(compute, communication)
+    rate = samples / seconds
+    return Point(machines, rate, compute / seconds, usd / 3600 / rate * 1e6)
+
+
 def _point(load: Load, machines: Machines, rates: Rates, fabric_gbps: float | None, way: str) -> Point:
     needed = reducers_needed(machines.count, machines.gbps, rates.reducer_gbps)
     options = all_reduce_options(load.gradient_bytes, machines, Reducers(needed, rates.reducer_gbps), fabric_gbps)
-    seconds = step_seconds(load.compute, getattr(options, WAYS[way]).seconds)
-    rate = machines.count * load.samples / seconds
     reducers = needed if way == "reducers" and machines.count > 1 else 0
     usd = machines.count * rates.machine + reducers * rates.reducer
-    return Point(machines.count, rate, load.compute / seconds, usd / 3600 / rate * 1e6)
+    communication = getattr(options, WAYS[way]).seconds
+    return point(machines.count, machines.count * load.samples, load.compute, communication, usd)
