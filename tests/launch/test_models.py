@@ -108,7 +108,7 @@ def test_a_folder_without_a_file_is_no_model(ours: Models, artifact: str) -> Non
         ({"parent_model": "projects/other/locations/l/models/7"}, "INVALID_ARGUMENT", "is not below"),
         ({"model_id": "7seven"}, "INVALID_ARGUMENT", 'modelId: "7seven" is no id'),
         ({"model_id": "taken"}, "ALREADY_EXISTS", "name it as parentModel"),
-        ({"versionAliases": ["2"]}, "INVALID_ARGUMENT", 'versionAliases: "2" is none'),
+        ({"versionAliases": ["2"]}, "INVALID_ARGUMENT", 'versionAliases: "2" is no alias'),
     ],
 )
 def test_a_wrong_upload_is_refused_with_the_field(ours: Models, more: dict[str, Any], status: str, words: str) -> None:

@@ -1,7 +1,7 @@
-"""From a study to trials: what the next one tries, which measurement counts, and whether to end one early.
+"""From a study to trials: what to try next, which measurement counts, and when to stop a trial early.
 
-The service searches with Google Vizier; here optuna does, and is imported only when a study begins.
-study_validation.py has said before what is wrong with a study.
+Vertex AI searches with Google Vizier, the local Vertex with optuna, which is imported when the first study begins.
+study_validation.py has checked the study before.
 """
 
 import math
@@ -19,21 +19,22 @@ from vertex_launch.study_validation import is_active, kind_of, values_of
 ParameterSpec = StudySpec.ParameterSpec
 Scale = ParameterSpec.ScaleType
 Value: TypeAlias = float | int | str
-Curve: TypeAlias = list[tuple[float, float]]  # steps or seconds, and a score: the objective, larger is better
+Curve: TypeAlias = list[tuple[float, float]]  # (steps or seconds, score); larger scores are better
 
 BEST = StudySpec.MeasurementSelectionType.BEST_MEASUREMENT
 DECAY_RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
-DECAY_LEAST = 4  # measurements, of which three decide the curve
-DECAY_DOUBT = 2.0  # standard deviations
+DECAY_LEAST = 4  # measurements; the curve has three coefficients
+DECAY_MARGIN = 2.0  # standard deviations
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What one trial tries."""
+    """The parameters of one trial."""
 
     id: str
     parameters: Mapping[str, Value]
     began: float  # seconds since 1970
+    trial: Any = None  # optuna's own; a grid has none
 
 
 @dataclass(frozen=True)
@@ -52,44 +53,37 @@ class Search:
         self._spec = spec
         self._goals = {metric.metric_id: metric.goal for metric in spec.metrics}
         self._asked = 0
-        self._trials: dict[str, Any] = {}  # optuna's own, by id
         self._ended: list[Curve] = []
         gridded = spec.algorithm == StudySpec.Algorithm.GRID_SEARCH
         self._grid = _grid([*spec.parameters]) if gridded else None
         self._study: Any = None if gridded else _study(spec, seed)
 
     def ask(self) -> Suggestion | None:
-        """The next trial, or None where a grid is exhausted."""
-        id = str(self._asked + 1)
-        if self._grid is not None:
-            parameters = next(self._grid, None)
-        else:
-            self._trials[id] = self._study.ask()
-            parameters = _suggest(self._trials[id], self._spec.parameters)
+        """The next trial, or None if every point of the grid was tried."""
+        trial = self._study.ask() if self._study else None
+        parameters = next(self._grid, None) if self._grid else _suggest(trial, self._spec.parameters)
         if parameters is None:
             return None
         self._asked += 1
-        return Suggestion(id, parameters, time.time())
+        return Suggestion(str(self._asked), parameters, time.time(), trial)
 
     def tell(
         self, suggestion: Suggestion, metrics: Mapping[str, float] | None, measurements: Sequence[Measurement] = ()
     ) -> None:
-        """How a trial ended: with these metrics, or failed; its measurements serve to stop others early."""
-        trial = self._trials.pop(suggestion.id, None)
-        if trial is not None and metrics is not None:
-            self._study.tell(trial, [metrics[id] for id in self._goals])
-        elif trial is not None:
+        """Report the final metrics of a trial, None if it failed; early stopping uses its measurements."""
+        if self._study:
             from optuna.trial import TrialState
 
-            self._study.tell(trial, state=TrialState.FAIL)
+            values = [metrics[id] for id in self._goals] if metrics is not None else None
+            self._study.tell(suggestion.trial, values, TrialState.FAIL if values is None else None)
         curve = self._curve(suggestion, measurements)
         if metrics is not None and curve:
             self._ended.append(curve)
 
     def final(self, measurements: Sequence[Measurement]) -> Measurement | None:
-        """The measurement that counts; None if there is none with all metrics, or if it is not finite.
+        """The measurement that counts, None unless it has all metrics and they are finite.
 
-        The last one unless the study asks for the best, by its first metric.
+        It is the last one, or the best one by the first metric if the study says so.
         Source: google-cloud-aiplatform 2.7.0, StudySpec.MeasurementSelectionType.
         """
         whole = [measurement for measurement in measurements if self._goals.keys() <= measurement.metrics.keys()]
@@ -99,7 +93,7 @@ class Search:
         return whole[-1] if finite and whole[-1] is finite[-1] else None
 
     def should_stop(self, suggestion: Suggestion, measurements: Sequence[Measurement]) -> bool:
-        """Whether a running trial is not worth its machines any more, by the rule that the study names."""
+        """Whether the study's automated stopping ends a running trial now."""
         curve = self._curve(suggestion, measurements)
         if not (curve and self._ended):
             return False
@@ -124,7 +118,7 @@ class Search:
 
 
 def below_median(curve: Curve, ended: Sequence[Curve]) -> bool:
-    """Whether the trial's best is worse than the median of what the ended ones had on average up to its last report.
+    """Whether the trial's best score is below the median of the ended trials' average scores up to the same step.
 
     Source: google-cloud-aiplatform 2.7.0, StudySpec.MedianAutomatedStoppingSpec.
     """
@@ -135,10 +129,10 @@ def below_median(curve: Curve, ended: Sequence[Curve]) -> bool:
 
 
 def decays_below(curve: Curve, ended: Sequence[Curve]) -> bool:
-    """Whether the trial will hardly exceed the best one, at the place where the longest one ended.
+    """Whether the trial is unlikely to beat the best score by the step at which the longest trial ended.
 
-    The service predicts with a Gaussian process. A stand-in: the power law a + b x^-c that fits best by least squares
-    gives the final score, and the spread of the measurements around it the doubt.
+    Vertex AI predicts with a Gaussian process. Here the power law a + b x^-c with the smallest squared error predicts
+    the final score, and the deviation of the measurements from it gives the margin.
     """
     import numpy as np
 
@@ -150,31 +144,30 @@ def decays_below(curve: Curve, ended: Sequence[Curve]) -> bool:
     for rate in DECAY_RATES:
         basis = np.stack([np.ones(len(points)), (points[:, 0] / end) ** -rate], axis=1)
         weights = np.linalg.lstsq(basis, points[:, 1], rcond=None)[0]
-        spread = np.sqrt(np.square(basis @ weights - points[:, 1]).sum() / (len(points) - 3))
-        fits.append((float(spread), float(weights.sum())))  # at the end, x / end is 1
-    spread, final = min(fits)
+        deviation = np.sqrt(np.square(basis @ weights - points[:, 1]).sum() / (len(points) - 3))
+        fits.append((float(deviation), float(weights.sum())))  # at the end, x / end is 1
+    deviation, final = min(fits)
     best = max(score for other in ended for _, score in other)
-    return bool(final + DECAY_DOUBT * spread < best)
+    return bool(final + DECAY_MARGIN * deviation < best)
 
 
 def arguments(parameters: Mapping[str, Value]) -> list[str]:
-    """A trial's parameters as flags, `--ID=VALUE`; 64.0 is written 64, for a trainer that wants an integer."""
+    """A trial's parameters as flags, `--ID=VALUE`; 64.0 becomes 64, because a trainer may expect an integer."""
     return [f"--{id}={str(value).removesuffix('.0')}" for id, value in parameters.items()]
 
 
 def measurements(text: str, ids: Sequence[str]) -> list[Measurement]:
-    """What a file in cloudml-hypertune's format tells about these metrics, in the order of its lines.
+    """The measurements of these metrics in a file in cloudml-hypertune's format, in the order of its lines.
 
-    Each line has one metric; those of one step belong together. What is cut off or no such line is left out.
+    Each line has one metric; the metrics of one step are one measurement. Skips incomplete and other lines.
     """
     found: list[Measurement] = []
     for line in text.splitlines():
         one = _measurement(line, ids)
-        if one is None:
-            continue
-        if found and found[-1].step == one.step and found[-1].metrics.keys().isdisjoint(one.metrics):
+        if one and found and found[-1].step == one.step and found[-1].metrics.keys().isdisjoint(one.metrics):
             one = Measurement(one.step, one.time, {**found.pop().metrics, **one.metrics})
-        found.append(one)
+        if one:
+            found.append(one)
     return found
 
 
@@ -189,7 +182,7 @@ def _measurement(line: str, ids: Sequence[str]) -> Measurement | None:
 
 
 def _grid(parameters: list[ParameterSpec]) -> Iterator[dict[str, Value]]:
-    """Every combination, the last parameter changing fastest."""
+    """Every combination; the last parameter changes fastest."""
     if not parameters:
         yield {}
         return
@@ -205,19 +198,18 @@ def _study(spec: StudySpec, seed: int) -> Any:
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     minimize = StudySpec.MetricSpec.GoalType.MINIMIZE  # unspecified means MAXIMIZE
-    direction = optuna.study.StudyDirection
-    directions = [direction.MINIMIZE if metric.goal == minimize else direction.MAXIMIZE for metric in spec.metrics]
+    directions: list[Any] = ["minimize" if metric.goal == minimize else "maximize" for metric in spec.metrics]
     if spec.algorithm == StudySpec.Algorithm.RANDOM_SEARCH:
-        return optuna.create_study(directions=directions, sampler=optuna.samplers.RandomSampler(seed))
-    # constant_liar: trials that run at the same time must not all try the same.
-    sampler = optuna.samplers.TPESampler(constant_liar=True, seed=seed)
+        sampler: Any = optuna.samplers.RandomSampler(seed)
+    else:  # constant_liar keeps parallel trials from trying the same parameters
+        sampler = optuna.samplers.TPESampler(constant_liar=True, seed=seed)
     return optuna.create_study(directions=directions, sampler=sampler)
 
 
 def _suggest(trial: Any, parameters: Sequence[ParameterSpec], path: str = "") -> dict[str, Value]:
-    """A value for each parameter and for those that its value brings along.
+    """A value for each parameter and for the conditional parameters that the value activates.
 
-    optuna knows them by their path: two branches may have parameters of the same name.
+    optuna knows a parameter by its path, because two branches may have parameters of the same name.
     """
     chosen: dict[str, Value] = {}
     for index, parameter in enumerate(parameters):
@@ -234,7 +226,7 @@ def _draw(trial: Any, name: str, parameter: ParameterSpec) -> Value:
     kind = kind_of(parameter)
     if kind == "categorical_value_spec":
         return str(trial.suggest_categorical(name, values_of(parameter)))
-    if kind == "discrete_value_spec":  # by position, which is as good as any scale
+    if kind == "discrete_value_spec":  # by index; optuna has no scale for such values
         values: Sequence[Value] = values_of(parameter)
         return values[int(trial.suggest_int(name, 0, len(values) - 1))]
     bounds = getattr(parameter, kind)

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,9 +107,9 @@ class Tunings(BackgroundTasks[_Study]):
                 for trial in [*study.active.values()]:
                     self._follow(study, trial)
                 if study.stopping.is_set() or study.too_many_failed:
-                    self._cancel_trials(study)
+                    self._cancel(study.active.values())
         finally:
-            self._cancel_trials(study)
+            self._cancel(study.active.values())
         study.raise_if_stopping()
         if study.too_many_failed or len(study.failed) == len(study.trials):
             counts = f"{len(study.failed)} of {len(study.trials)} trials failed"
@@ -146,15 +146,12 @@ class Tunings(BackgroundTasks[_Study]):
         elif not trial.stopping and study.search.should_stop(trial.suggestion, measurements):
             trial.stopping = True
             self._show(study, trial.suggestion.id, {"state": "STOPPING"})
-            self._cancel(trial)
+            self._cancel([trial])
 
-    def _cancel_trials(self, study: _Study) -> None:
-        for trial in study.active.values():
-            self._cancel(trial)
-
-    def _cancel(self, trial: _Trial) -> None:
-        with contextlib.suppress(ApiError):  # its job may have ended or been deleted in the meantime
-            self._jobs.cancel(trial.job)
+    def _cancel(self, trials: Iterable[_Trial]) -> None:
+        for trial in trials:
+            with contextlib.suppress(ApiError):  # its job may have ended or been deleted in the meantime
+                self._jobs.cancel(trial.job)
 
     def _job(self, trial: _Trial) -> Resource:
         """The trial's job; a job that was deleted in the meantime counts as failed."""

@@ -1,9 +1,10 @@
-"""What the files of a dataset hold: rows of CSV tables, or images and texts that import files list.
+"""Read the files of a dataset: rows of CSV tables, or the images and texts that import files list.
 
-Source: Vertex AI documentation, "Prepare training data" for each kind, and the schemas in the public bucket
+Source: Vertex AI documentation, "Prepare training data" for each kind of data, and the schemas in the public bucket
 google-cloud-aiplatform, schema/dataset/ioformat, mid 2026.
 """
 
+import contextlib
 import csv
 import glob
 import re
@@ -20,7 +21,7 @@ from vertex_launch.local.registry.splits import SETS
 ML_USE = "aiplatform.googleapis.com/ml_use"
 TITLE = re.compile(r"/(\w+?)(?:_io_format)?_\d[\d.]*\.yaml$")
 
-# Where an item of each kind says what it is: by address, and by value.
+# The fields that hold an item's content, by kind of dataset: as an address, and as a value.
 ITEM_KEYS = {"image": ("imageGcsUri", ""), "text": ("textGcsUri", "textContent")}
 
 Item = dict[str, Any]
@@ -35,11 +36,11 @@ class DatasetContent:
 
     @property
     def format(self) -> str:
-        """AIP_DATA_FORMAT, which is also the ending of the files."""
+        """AIP_DATA_FORMAT, which is also the suffix of the files."""
         return "csv" if self.header else "jsonl"
 
     def column(self, key: str) -> list[str]:
-        """All values of one column, "" where a row is too short; raises ApiError for a column that is not there."""
+        """All values of one column, "" where a row is too short; raises ApiError for an unknown column."""
         if key not in self.header:
             columns = ", ".join(self.header) or "none"
             raise ApiError("INVALID_ARGUMENT", f'the dataset has no column "{key}"; its columns are {columns}')
@@ -48,22 +49,18 @@ class DatasetContent:
 
 
 def table(addresses: Iterable[str], buckets: Path) -> DatasetContent:
-    """CSV files as one table: the header is that of the first, the others repeat it or have none.
+    """CSV files as one table: the first file has the header, and the others may repeat it.
 
     Raises:
-        ApiError: FAILED_PRECONDITION for a file that is not there or no CSV.
+        ApiError: FAILED_PRECONDITION if a file is missing or is not CSV.
     """
-    header: list[str] = []
-    rows: list[list[str]] = []
-    for address, file in _files(addresses, buckets).items():
-        content = _rows(address, file)
-        header = header or (content[0] if content else [])
-        rows += content[1:] if content[:1] == [header] else content
-    return DatasetContent(header, rows)
+    files = [rows for address, file in _files(addresses, buckets).items() if (rows := _rows(address, file))]
+    header = files[0][0] if files else []
+    return DatasetContent(header, [row for rows in files for row in (rows[1:] if rows[0] == header else rows)])
 
 
 def items(configs: Iterable[Mapping[str, Any]], kind: str, buckets: Path) -> DatasetContent:
-    """What these importConfigs list; raises ApiError for what is not there or no item of this kind."""
+    """What these importConfigs list; raises ApiError for a missing file and for what is no item of this kind."""
     return DatasetContent((), [item for config in configs for item in _items(config, kind, buckets)])
 
 
@@ -74,39 +71,30 @@ def title(schema: str) -> str:
 
 
 def _items(config: Mapping[str, Any], kind: str, buckets: Path) -> Iterator[Item]:
-    """What one import lists, each with the labels that go for all of it."""
+    """The items of one import, each with the labels that the import gives to all of them."""
     schema = config.get("importSchemaUri", "")
     if f"/{kind}_" not in schema:
         raise ApiError("INVALID_ARGUMENT", f'importSchemaUri: "{schema}" does not fit a dataset of kind {kind}')
     for address, file in _files(config.get("gcsSource", {}).get("uris", ()), buckets).items():
-        found = _csv_items(address, file, kind, schema) if file.suffix == ".csv" else _json_items(address, file)
-        for item in found:
+        for item in _csv_items(address, file, kind, schema) if file.suffix == ".csv" else _json_items(address, file):
             labels = {**config.get("dataItemLabels", {}), **item.get("dataItemResourceLabels", {})}
             yield item | ({"dataItemResourceLabels": labels} if labels else {})
 
 
 def _files(addresses: Iterable[str], buckets: Path) -> dict[str, Path]:
-    """The files that stand for these addresses, in which * may stand for anything, in the order of their names."""
+    """The files at these addresses, by address and sorted; addresses may have wildcards."""
     found: dict[str, Path] = {}
     for address in addresses:
-        try:
-            files = _matching(object_path(address, buckets), buckets)
-        except OSError:  # a name that no file can have
-            files = []
-        if not files:
+        names: list[str] = []
+        if path := object_path(address, buckets):
+            with contextlib.suppress(OSError):  # no file can have this name
+                pattern = path.relative_to(buckets).as_posix()
+                matching = [pattern] if path.is_file() else glob.glob(pattern, root_dir=buckets, recursive=True)
+                names = [name for name in matching if (buckets / name).is_file()]
+        if not names:
             raise ApiError("FAILED_PRECONDITION", f"{address} is not in the local buckets; upload it first")
-        found |= {f"gs://{file.relative_to(buckets).as_posix()}": file for file in files}
+        found |= {f"gs://{name}": buckets / name for name in names}
     return dict(sorted(found.items()))
-
-
-def _matching(path: Path | None, buckets: Path) -> list[Path]:
-    if path is None:
-        return []
-    if path.is_file():
-        return [path]
-    pattern = path.relative_to(buckets).as_posix()
-    matching = [buckets / name for name in sorted(glob.glob(pattern, root_dir=buckets, recursive=True))]
-    return [file for file in matching if file.is_file()]
 
 
 def _rows(address: str, file: Path) -> list[list[str]]:
@@ -114,7 +102,7 @@ def _rows(address: str, file: Path) -> list[list[str]]:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             return [row for row in csv.reader(lines, strict=True) if row]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ApiError("FAILED_PRECONDITION", f"{address}: is no CSV file in UTF-8 ({error}); mend it") from None
+        raise ApiError("FAILED_PRECONDITION", f"{address}: is no CSV file in UTF-8 ({error}); correct it") from None
 
 
 def _json_items(address: str, file: Path) -> Iterator[Item]:
@@ -124,15 +112,16 @@ def _json_items(address: str, file: Path) -> Iterator[Item]:
         except ValueError:
             item = None
         if not (isinstance(item, dict) and isinstance(item.get("dataItemResourceLabels", {}), dict)):
-            raise ApiError("INVALID_ARGUMENT", f"{address}: line {number} is no item in JSON; write one item a line")
+            raise ApiError("INVALID_ARGUMENT", f"{address}: line {number} is no item in JSON; write one item per line")
         if item:
             yield item
 
 
 def _csv_items(address: str, file: Path, kind: str, schema: str) -> Iterator[Item]:
-    """Lines of the form [ML_USE],ADDRESS,LABEL..., as classification has them."""
+    """The items of a classification; each line is [ML_USE],CONTENT,LABEL..., with an address or a text as content."""
     if "classification" not in schema:
-        raise ApiError("UNIMPLEMENTED", f"{address}: of CSV only classification is read here; import JSON lines")
+        message = f"{address}: the local Vertex reads CSV only for classification; import JSON lines"
+        raise ApiError("UNIMPLEMENTED", message)
     for number, row in enumerate(_rows(address, file), start=1):
         item = _csv_item(row, kind, "multi_label" in schema)
         if item is None:
@@ -141,17 +130,17 @@ def _csv_items(address: str, file: Path, kind: str, schema: str) -> Iterator[Ite
         yield item
 
 
-def _csv_item(row: Sequence[str], kind: str, several: bool) -> Item | None:
-    """One item, None if the row is none; with `several`, it may have more than one label."""
+def _csv_item(row: Sequence[str], kind: str, multi_label: bool) -> Item | None:
+    """The item of a row, None if the row is not valid."""
     use = row[0].lower() if row[0].lower() in SETS else ""
     content, *labels = [*(row[1:] if use or not row[0] else row), ""]
     annotations = [{"displayName": label} for label in labels if label]
     by_address, by_value = ITEM_KEYS[kind]
     key = by_address if content.startswith("gs://") else by_value
-    if not (key and content and (several or len(annotations) < 2)):
+    if not (key and content and (multi_label or len(annotations) < 2)):
         return None
     item: Item = {key: content}
-    if several:
+    if multi_label:
         item["classificationAnnotations"] = annotations
     elif annotations:
         item["classificationAnnotation"] = annotations[0]

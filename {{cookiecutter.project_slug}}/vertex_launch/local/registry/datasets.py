@@ -1,7 +1,7 @@
-"""Managed datasets: files in buckets, and how a training pipeline hands them to its job.
+"""Managed datasets: files in buckets, which a training pipeline splits and exports for its job.
 
-Tables are CSV files; images and texts are listed in import files, JSON lines or CSV. Source: Vertex AI documentation,
-"Use managed datasets" and "Prepare training data", mid 2026; google-cloud-aiplatform 2.7.0, types/dataset.py.
+Tables are CSV files; import files, JSON lines or CSV, list images and texts. Source: Vertex AI documentation, "Use
+managed datasets" and "Prepare training data", mid 2026; google-cloud-aiplatform 2.7.0, types/dataset.py.
 """
 
 import csv
@@ -27,7 +27,8 @@ from vertex_launch.spec import as_json
 
 COLLECTION = "datasets"
 SCHEMA = re.compile(r"/schema/dataset/metadata/(\w+)_\d[\d.]*\.yaml$")
-KINDS = {"tabular": "TABLE", "image": "IMAGE", "text": "TEXT"}  # and the titles of their schemas
+KINDS = {"tabular": "TABLE", "image": "IMAGE", "text": "TEXT"}  # KIND_LABEL by the name in the metadata schema
+TABLE_SPLITS = ("predefinedSplit", "timestampSplit", "stratifiedSplit")
 KIND_LABEL = "aiplatform.googleapis.com/dataset_metadata_schema"
 
 
@@ -39,7 +40,7 @@ class Datasets:
         self._buckets = buckets
 
     def create(self, parent: str, message: Dataset) -> Resource:
-        """Keep a new dataset; of a table, only the addresses of its files. Raises ApiError INVALID_ARGUMENT."""
+        """Store a new dataset, without reading its files; raises ApiError INVALID_ARGUMENT."""
         dataset = as_json(message)
         findings = [*name_findings(message.display_name), *_findings(dataset)]
         if findings:
@@ -57,16 +58,16 @@ class Datasets:
         self._store.delete(name)
 
     def import_data(self, name: str, message: ImportDataRequest) -> None:
-        """Add what import files list to a dataset of images or texts.
+        """Add the items of import files to a dataset of images or texts.
 
         Raises:
-            ApiError: NOT_FOUND, INVALID_ARGUMENT, or FAILED_PRECONDITION for a file that is not in its bucket.
+            ApiError: NOT_FOUND, INVALID_ARGUMENT, or FAILED_PRECONDITION if a file is not in its bucket.
         """
         dataset = self._store.get(name)
         if _kind(dataset) == "tabular":
             raise ApiError("INVALID_ARGUMENT", "a table is not imported; name its files when you create the dataset")
         metadata = dict(_object(dataset.get("metadata")))
-        # The service copies what it imports; here the files are read again for each export.
+        # Vertex AI copies the items; the local Vertex reads the files again for each export.
         metadata["importConfigs"] = [*metadata.get("importConfigs", ()), *as_json(message).get("importConfigs", ())]
         grown = dataset | {"metadata": metadata}
         count = len(read(grown, self._buckets).rows)
@@ -74,36 +75,36 @@ class Datasets:
 
 
 def export(dataset: Resource, config: Mapping[str, Any], buckets: Path, destination: str) -> dict[str, str]:
-    """Split a dataset, write the sets to a bucket, and say where, in the variables that the training reads.
+    """Split a dataset and write the sets to a bucket; returns the variables that name them for the training.
 
     Args:
         config: a pipeline's inputDataConfig.
-        destination: address of the folder to write to, where `config` names none.
+        destination: address of the output folder, unless `config` names one.
 
     Raises:
-        ApiError: a file is not in its bucket, the split is impossible, or it is one that only the service can do.
+        ApiError: a file is not in its bucket, or the split is impossible or only possible in Vertex AI.
     """
     for field in ("bigqueryDestination", "savedQueryId", "annotationsFilter"):
         if config.get(field):
             raise ApiError("UNIMPLEMENTED", f"inputDataConfig.{field}: the local Vertex does not know it; leave it out")
-    pieces = read(dataset, buckets)
-    if not pieces.rows:
+    content = read(dataset, buckets)
+    if not content.rows:
         raise ApiError("FAILED_PRECONDITION", f"{dataset['name']} is empty; add rows or items to it")
     prefix = config.get("gcsDestination", {}).get("outputUriPrefix") or destination
-    kind = "tables" if _kind(dataset) == "tabular" else _kind(dataset)
-    title = dataset_files.title(config.get("annotationSchemaUri", "")) or kind
+    kind = _kind(dataset)
+    title = dataset_files.title(config.get("annotationSchemaUri", "")) or {"tabular": "tables"}.get(kind, kind)
     id = dataset["name"].rpartition("/")[2]
-    address = f"{prefix.rstrip('/')}/dataset-{id}-{title}-{now()[:-4]}Z"  # milliseconds are enough
+    address = f"{prefix.rstrip('/')}/dataset-{id}-{title}-{now()[:-4]}Z"  # the documentation has milliseconds
     folder = object_path(address, buckets)
     if folder is None:
         raise ApiError("INVALID_ARGUMENT", f'"{prefix}" is no folder in a bucket; write gs://BUCKET/FOLDER')
-    _write(pieces, _assignment(pieces, config), folder)
+    _write(content, _assignment(content, config), folder)
     variables = {f"AIP_{name.upper()}_DATA_URI": f"{address}/{name}-*" for name in SETS}
-    return {"AIP_DATA_FORMAT": pieces.format, **variables}
+    return {"AIP_DATA_FORMAT": content.format, **variables}
 
 
 def read(dataset: Resource, buckets: Path) -> DatasetContent:
-    """All rows or items of a dataset; raises ApiError for what cannot be read."""
+    """All rows or items of a dataset; raises ApiError if a file cannot be read."""
     metadata = _object(dataset.get("metadata"))
     if _kind(dataset) == "tabular":
         return dataset_files.table(metadata["inputConfig"]["gcsSource"]["uri"], buckets)
@@ -134,88 +135,79 @@ def _findings(dataset: Resource) -> Findings:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """A part of a free form; what is no object has no fields."""
+    """A google.protobuf.Value as an object; any other value has no fields."""
     return value if isinstance(value, dict) else {}
 
 
-def _assignment(pieces: DatasetContent, config: Mapping[str, Any]) -> Assignment:
-    """The set of each piece, by the split that the pipeline asks for; raises ApiError for one that cannot be."""
-    try:
-        return _table_assignment(pieces, config) if pieces.header else _item_assignment(pieces, config)
-    except ValueError as error:
-        raise ApiError("INVALID_ARGUMENT", f"inputDataConfig: {error}") from None
+def _assignment(content: DatasetContent, config: Mapping[str, Any]) -> Assignment:
+    """The set of each row or item, by the pipeline's split; raises ApiError for an impossible split."""
+    name = next((name for name in (*TABLE_SPLITS, "filterSplit", "fractionSplit") if name in config), "")
+    if name in TABLE_SPLITS and not content.header:
+        raise invalid([Finding("inputDataConfig", f"{name} is for tables only", "use fractionSplit or filterSplit")])
+    if name == "filterSplit" and content.header:
+        raise invalid([Finding("inputDataConfig", f"{name} is for images and texts only", "use fractionSplit")])
+    split = config.get(name, {})
+    shares = splits.fractions(split)
+    match name:
+        case "predefinedSplit":
+            return splits.by_value(content.column(split.get("key", "")))
+        case "timestampSplit":
+            return splits.by_time([*map(_time, content.column(split.get("key", "")))], shares)
+        case "stratifiedSplit":
+            return splits.by_stratum(content.column(split.get("key", "")), shares)
+        case "filterSplit":
+            return _filtered(content.rows, split)
+        case "" if not content.header:
+            return _by_use(content.rows)
+    return splits.by_fraction(len(content.rows), shares)
 
 
-def _table_assignment(pieces: DatasetContent, config: Mapping[str, Any]) -> Assignment:
-    if "predefinedSplit" in config:
-        return splits.by_value(pieces.column(config["predefinedSplit"].get("key", "")))
-    if "timestampSplit" in config:
-        split = config["timestampSplit"]
-        moments = [_moment(value) for value in pieces.column(split.get("key", ""))]
-        return splits.by_time(moments, splits.fractions(split))
-    if "stratifiedSplit" in config:
-        split = config["stratifiedSplit"]
-        return splits.by_stratum(pieces.column(split.get("key", "")), splits.fractions(split))
-    if "filterSplit" in config:
-        raise ValueError("filterSplit is for images and texts only; use fractionSplit")
-    return splits.by_fraction(len(pieces.rows), splits.fractions(config.get("fractionSplit", {})))
-
-
-def _item_assignment(pieces: DatasetContent, config: Mapping[str, Any]) -> Assignment:
-    """Without a split, an item that says its use has it, and the others are dealt out."""
-    for split in ("predefinedSplit", "timestampSplit", "stratifiedSplit"):
-        if split in config:
-            raise ValueError(f"{split} is for tables only; use fractionSplit or filterSplit")
-    if "filterSplit" in config:
-        return _filtered(pieces.rows, config["filterSplit"])
-    dealt = splits.by_fraction(len(pieces.rows), splits.fractions(config.get("fractionSplit", {})))
-    if "fractionSplit" in config:
-        return dealt
-    uses = splits.by_value(item.get("dataItemResourceLabels", {}).get(ML_USE, "") for item in pieces.rows)
+def _by_use(items: Sequence[Resource]) -> Assignment:
+    """The set that an item's ML use names; the other items are split by the default fractions."""
+    uses = splits.by_value(item.get("dataItemResourceLabels", {}).get(ML_USE, "") for item in items)
     rest = iter(splits.by_fraction(uses.count(None), splits.DEFAULT))
     return [use or next(rest) for use in uses]
 
 
 def _filtered(items: Sequence[Resource], split: Mapping[str, str]) -> Assignment:
-    """The first set whose filter takes an item has it; "-" takes none."""
-    wanted = {name: split.get(f"{name}Filter", "-") for name in SETS}
-    known = frozenset(("labels",))
-    tests = {name: filters.predicate(text, known) for name, text in wanted.items() if text != "-"}
-    resources = [{"labels": _nested(item.get("dataItemResourceLabels", {}))} for item in items]
-    return [next((name for name, takes in tests.items() if takes(one)), None) for one in resources]
+    """The first set whose filter matches the item; "-" matches nothing."""
+    filters_of = {name: split.get(f"{name}Filter", "-") for name in SETS}
+    tests = {name: filters.predicate(text, {"labels"}) for name, text in filters_of.items() if text != "-"}
+    labels = [{"labels": _nested(item.get("dataItemResourceLabels", {}))} for item in items]
+    return [next((name for name, matches in tests.items() if matches(one)), None) for one in labels]
 
 
 def _nested(labels: Mapping[str, str]) -> dict[str, Any]:
-    """A filter takes the dots of `labels.aiplatform.googleapis.com/ml_use` for steps downwards."""
+    """Labels with a level per dot: a filter reads `labels.aiplatform.googleapis.com/ml_use` as a path."""
     nested: dict[str, Any] = {}
     for label, value in labels.items():
-        *steps, last = label.split(".")
+        *parents, last = label.split(".")
         inner = nested
-        for step in steps:
-            inner = inner.setdefault(step, {})
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
         inner[last] = value
     return nested
 
 
-def _moment(text: str) -> datetime | None:
-    """RFC 3339 with the offset Z, as a timestamp split demands; None for anything else."""
+def _time(text: str) -> datetime | None:
+    """A time in RFC 3339 with the offset Z, as a timestamp split demands; None for any other text."""
     try:
         return datetime.fromisoformat(text) if text.endswith("Z") and "T" in text else None
     except ValueError:
         return None
 
 
-def _write(pieces: DatasetContent, assignment: Assignment, folder: Path) -> None:
-    """One file a set, named as shards are; also where a set is empty, so that its address is never in vain."""
+def _write(content: DatasetContent, assignment: Assignment, folder: Path) -> None:
+    """Write one shard per set, also for an empty set, so that every address matches a file."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in SETS:
-        rows = [row for row, its_set in zip(pieces.rows, assignment, strict=True) if its_set == name]
-        with (folder / f"{name}-00000-of-00001.{pieces.format}").open("w", encoding="utf-8", newline="") as file:
-            if pieces.header:
-                csv.writer(file, lineterminator="\n").writerows([pieces.header, *rows])
+        rows = [row for row, its_set in zip(content.rows, assignment, strict=True) if its_set == name]
+        with (folder / f"{name}-00000-of-00001.{content.format}").open("w", encoding="utf-8", newline="") as file:
+            if content.header:
+                csv.writer(file, lineterminator="\n").writerows([content.header, *rows])
             else:
-                file.writelines(f"{json.dumps(_used(item, name), ensure_ascii=False)}\n" for item in rows)
+                file.writelines(f"{json.dumps(_labelled(item, name), ensure_ascii=False)}\n" for item in rows)
 
 
-def _used(item: Resource, name: str) -> Resource:
-    return item | {"dataItemResourceLabels": {**item.get("dataItemResourceLabels", {}), ML_USE: name}}
+def _labelled(item: Resource, use: str) -> Resource:
+    return item | {"dataItemResourceLabels": {**item.get("dataItemResourceLabels", {}), ML_USE: use}}

@@ -1,6 +1,6 @@
-"""The model registry, as far as training fills it: models, each with its versions.
+"""The model registry as training pipelines fill it: models and their versions.
 
-A version is kept under the name projects/P/locations/L/models/ID@VERSION. Source: google-cloud-aiplatform 2.7.0,
+A version is stored under the name projects/P/locations/L/models/ID@VERSION. Source: google-cloud-aiplatform 2.7.0,
 types/model.py and types/model_service.py.
 """
 
@@ -16,7 +16,7 @@ from vertex_launch.local.api.errors import ApiError, invalid
 from vertex_launch.local.api.store import Resource, Store
 
 COLLECTION = "models"
-DEFAULT = "default"  # the alias of the version that a name without a version means
+DEFAULT = "default"  # the alias of the version that a model's plain name refers to
 ID = re.compile("[a-z_][a-z0-9_-]{0,62}")
 ALIAS = re.compile("[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
 
@@ -30,20 +30,13 @@ class Models:
         self._lock = threading.Lock()
 
     def upload(
-        self,
-        parent: str,
-        model: Resource,
-        artifact_uri: str,
-        *,
-        model_id: str = "",
-        parent_model: str = "",
-        **more: Any,
+        self, parent: str, model: Resource, artifact_uri: str, model_id: str = "", parent_model: str = "", **more: Any
     ) -> Resource:
-        """Register what lies in a folder as a model, or as a new version of `parent_model`.
+        """Register the content of a folder as a model, or as a new version of `parent_model`.
 
         Args:
             parent: projects/P/locations/L.
-            model: what the client says of it; `more` are the fields that the service adds.
+            model: the fields that the client set; `more` are those that the service sets.
             artifact_uri: address of the folder.
 
         Raises:
@@ -54,58 +47,57 @@ class Models:
             message = f"{artifact_uri} is empty, so there is no model; save it in the folder that AIP_MODEL_DIR names"
             raise ApiError("FAILED_PRECONDITION", message)
         with self._lock:
+            self.check(parent, model, model_id, parent_model)
             name = parent_model.partition("@")[0] or f"{parent}/{COLLECTION}/{model_id or self._store.new_id()}"
-            self.check(parent, model, model_id=model_id, parent_model=parent_model)
-            version = str(max((int(one["versionId"]) for one in self._of(name)), default=0) + 1)
+            version = str(max((int(one["versionId"]) for one in self._versions(name)), default=0) + 1)
             aliases = self._take_aliases(name, model.get("versionAliases", ()))
             added = {"artifactUri": artifact_uri, "versionId": version, "versionAliases": aliases, "etag": version}
-            fields = {key: value for key, value in model.items() if key != "name"}
-            self._store.create(f"{name}@{version}", {**fields, **more, **added})
-            return self._shown(f"{name}@{version}")
+            return self._shown(self._store.create(f"{name}@{version}", {**model, **more, **added}))
 
-    def check(self, parent: str, model: Resource, *, model_id: str = "", parent_model: str = "") -> None:
-        """What `upload` will refuse for other reasons than an empty folder; raises ApiError."""
+    def check(self, parent: str, model: Resource, model_id: str = "", parent_model: str = "") -> None:
+        """Raises ApiError for a model that `upload` would refuse whatever the folder holds."""
         findings = [*name_findings(model.get("displayName", "")), *label_findings(model.get("labels", {}))]
         if findings:
             raise invalid(finding.below("modelToUpload") for finding in findings)
-        if parent_model and not parent_model.startswith(f"{parent}/{COLLECTION}/"):
-            raise ApiError("INVALID_ARGUMENT", f'parentModel: "{parent_model}" is not below {parent}/{COLLECTION}')
-        if parent_model and not self._of(parent_model.partition("@")[0]):
+        models = f"{parent}/{COLLECTION}"
+        if parent_model and not parent_model.startswith(f"{models}/"):
+            raise ApiError("INVALID_ARGUMENT", f'parentModel: "{parent_model}" is not below {models}')
+        if parent_model and not self._versions(parent_model.partition("@")[0]):
             raise ApiError("NOT_FOUND", f"{parent_model} does not exist")
         if model_id and not ID.fullmatch(model_id):
             raise ApiError("INVALID_ARGUMENT", f'modelId: "{model_id}" is no id; use a-z, 0-9, - and _, a letter first')
-        if model_id and not parent_model and self._of(f"{parent}/{COLLECTION}/{model_id}"):
-            raise ApiError("ALREADY_EXISTS", f"{parent}/{COLLECTION}/{model_id} exists already; name it as parentModel")
+        if model_id and not parent_model and self._versions(f"{models}/{model_id}"):
+            raise ApiError("ALREADY_EXISTS", f"{models}/{model_id} exists already; name it as parentModel")
         for alias in model.get("versionAliases", ()):
             if not ALIAS.fullmatch(alias):
-                raise ApiError("INVALID_ARGUMENT", f'versionAliases: "{alias}" is none; use a-z, 0-9 and -')
+                raise ApiError("INVALID_ARGUMENT", f'versionAliases: "{alias}" is no alias; use a-z, 0-9 and -')
 
     def get(self, name: str) -> Resource:
-        """A model's version, by its number or alias behind an @; by default the default version. Raises ApiError."""
+        """The version of a model that NAME@NUMBER, NAME@ALIAS or NAME (the default version) names; raises ApiError."""
         model, _, version = name.partition("@")
-        for one in self._of(model):
+        for one in self._versions(model):
             if version == one["versionId"] or (version or DEFAULT) in one["versionAliases"]:
-                return self._shown(one["name"])
+                return self._shown(one)
         raise ApiError("NOT_FOUND", f"{name} does not exist")
 
     def list(self, parent: str) -> Sequence[Resource]:
         """Every model in its default version, newest first."""
         versions = self._store.list(parent, COLLECTION)
-        return [self._shown(one["name"]) for one in versions if DEFAULT in one["versionAliases"]]
+        return [self._shown(one) for one in versions if DEFAULT in one["versionAliases"]]
 
     def list_versions(self, name: str) -> Sequence[Resource]:
-        """All versions of a model, newest first; unlike elsewhere, their names end in @VERSION. Raises ApiError."""
+        """All versions of a model, newest first; only here do their names end in @VERSION. Raises ApiError."""
         model = self.get(name)["name"]
-        return [self._shown(one["name"]) | {"name": one["name"]} for one in self._of(model)]
+        return [self._shown(one) | {"name": one["name"]} for one in self._versions(model)]
 
     def delete(self, name: str) -> None:
-        """Forget a model with all its versions; raises ApiError NOT_FOUND."""
+        """Delete a model with all its versions; raises ApiError NOT_FOUND."""
         with self._lock:
-            for one in self._of(self.get(name)["name"]):
+            for one in self._versions(self.get(name)["name"]):
                 self._store.delete(one["name"])
 
     def delete_version(self, name: str) -> None:
-        """Forget a version that is not the default; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
+        """Delete a version that is not the default; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
         with self._lock:
             version = self.get(name)
             if DEFAULT in version["versionAliases"]:
@@ -113,14 +105,14 @@ class Models:
                 raise ApiError("FAILED_PRECONDITION", message)
             self._store.delete(f"{version['name']}@{version['versionId']}")
 
-    def _of(self, model: str) -> Sequence[Resource]:
-        """The versions of a model as they are kept, newest first."""
+    def _versions(self, model: str) -> Sequence[Resource]:
+        """The stored versions of a model, newest first."""
         parent = model.rpartition(f"/{COLLECTION}/")[0]
         return [one for one in self._store.list(parent, COLLECTION) if one["name"].partition("@")[0] == model]
 
     def _take_aliases(self, model: str, wanted: Sequence[str]) -> Sequence[str]:
-        """The aliases of a new version; others lose them, and the first version is the default."""
-        versions = self._of(model)
+        """Move these aliases from the other versions to a new one; the first version also gets the default alias."""
+        versions = self._versions(model)
         aliases = [*wanted] if versions or DEFAULT in wanted else [*wanted, DEFAULT]
         for one in versions:
             kept = [alias for alias in one["versionAliases"] if alias not in aliases]
@@ -128,9 +120,8 @@ class Models:
                 self._store.update(one["name"], versionAliases=kept)
         return aliases
 
-    def _shown(self, version: str) -> Resource:
-        """A version as the API shows it: its name is the model's, and times are those of both."""
-        kept = self._store.get(version)
-        oldest = self._of(version.partition("@")[0])[-1]
-        times = {"versionCreateTime": kept["createTime"], "versionUpdateTime": kept["updateTime"]}
-        return {**kept, **times, "name": version.partition("@")[0], "createTime": oldest["createTime"]}
+    def _shown(self, version: Resource) -> Resource:
+        """A stored version as the API shows it: with the model's name, and the times of both."""
+        name = version["name"].partition("@")[0]
+        times = {"versionCreateTime": version["createTime"], "versionUpdateTime": version["updateTime"]}
+        return {**version, **times, "name": name, "createTime": self._versions(name)[-1]["createTime"]}

@@ -1,4 +1,4 @@
-"""Which pieces of a dataset train, validate and test; the same pieces always end up in the same sets.
+"""Assign the rows or items of a dataset to training, validation and test, always in the same way.
 
 Source: InputDataConfig and its splits, google-cloud-aiplatform 2.7.0, types/training_pipeline.py.
 """
@@ -9,62 +9,66 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
 
+from vertex_launch.errors import Finding
+from vertex_launch.local.api.errors import invalid
+
 SETS = ("training", "validation", "test")
 DEFAULT = (0.8, 0.1, 0.1)
 
-# StratifiedSplit: only so many values, and only those with so many rows, are spread evenly.
-COMMONEST, FEWEST_ROWS = 500, 3
+# StratifiedSplit: only the most frequent values are stratified, and only those with enough rows.
+MOST_STRATA, FEWEST_ROWS = 500, 3
 
-Assignment = list[str | None]  # the set of each piece; None for one that is left out
+Assignment = list[str | None]  # the set of each row or item; None if it is left out
 Fractions = Sequence[float]
 
 
 def fractions(split: Mapping[str, float]) -> Fractions:
-    """The share of each set, from `trainingFraction` and so on; what is not given away goes to those not named.
+    """The share of each set, from `trainingFraction` and so on; the sets without a fraction share the remainder.
 
     Raises:
-        ValueError: they are more than all, or less than nothing.
+        ApiError: INVALID_ARGUMENT, as a fraction is negative or their sum exceeds 1.
     """
     given = [split.get(f"{name}Fraction", 0.0) for name in SETS]
     rest = 1 - sum(given)
     if min(given) < 0 or rest < -1e-9:
-        raise ValueError(f"the fractions {', '.join(map(str, given))} do not add up to at most 1; correct them")
+        fault = f"the fractions {', '.join(map(str, given))} do not add up to at most 1"
+        raise invalid([Finding("inputDataConfig", fault, "correct them")])
     if not any(given):
         return DEFAULT
-    open_sets = [i for i, fraction in enumerate(given) if not fraction] or [0]
-    return [fraction + (rest / len(open_sets) if i in open_sets else 0) for i, fraction in enumerate(given)]
+    unset = [i for i, fraction in enumerate(given) if not fraction] or [0]
+    return [fraction + (rest / len(unset) if i in unset else 0) for i, fraction in enumerate(given)]
 
 
 def by_fraction(count: int, shares: Fractions) -> Assignment:
-    """Sets of these shares, at random, each as near to its share as whole pieces can be."""
-    return _assigned(count, [(_shuffled(range(count)))], shares)
+    """Random sets of these shares, rounded to whole rows."""
+    return _assigned(count, [_shuffled(range(count))], shares)
 
 
-def by_time(moments: Sequence[datetime | None], shares: Fractions) -> Assignment:
-    """The oldest train and the newest test, as "About data splits for tabular data" has it; None is left out."""
+def by_time(times: Sequence[datetime | None], shares: Fractions) -> Assignment:
+    """The oldest rows train and the newest test, as "About data splits for tabular data" says; None is left out."""
     # The comment in training_pipeline.py has it the other way round, which would train on the future.
-    known = [(moment, i) for i, moment in enumerate(moments) if moment]
-    return _assigned(len(moments), [[i for _, i in sorted(known)]], shares)
+    known = sorted((time, i) for i, time in enumerate(times) if time)
+    return _assigned(len(times), [[i for _, i in known]], shares)
 
 
 def by_value(values: Iterable[str]) -> Assignment:
-    """The set that each value names; other values are left out."""
+    """The set that each value names; rows with other values are left out."""
     return [value if value in SETS else None for value in values]
 
 
 def by_stratum(values: Sequence[Hashable], shares: Fractions) -> Assignment:
-    """Sets of these shares, in each of which the values are as frequent as in all; rare values fall at random."""
+    """Random sets of these shares, in each of which a value is as frequent as in the whole; rare values are pooled."""
     strata: dict[Hashable, list[int]] = defaultdict(list)
     for i, value in enumerate(values):
         strata[value].append(i)
     by_size = sorted(strata.values(), key=len, reverse=True)
-    common = [stratum for stratum in by_size[:COMMONEST] if len(stratum) >= FEWEST_ROWS]
+    common = [stratum for stratum in by_size[:MOST_STRATA] if len(stratum) >= FEWEST_ROWS]
     rare = [i for stratum in by_size[len(common) :] for i in stratum]
     return _assigned(len(values), [_shuffled(stratum) for stratum in (*common, rare)], shares)
 
 
 def sizes(count: int, shares: Fractions) -> list[int]:
-    """How many of `count` pieces each set gets: whole numbers that add up, largest remainders rounded up."""
+    """The size of each set: whole numbers that add up to `count`, by the largest remainder method."""
     exact = [count * share for share in shares]
     whole = [math.floor(size + 1e-9) for size in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: whole[i] - exact[i])
@@ -74,7 +78,7 @@ def sizes(count: int, shares: Fractions) -> list[int]:
 
 
 def _assigned(count: int, groups: Iterable[Sequence[int]], shares: Fractions) -> Assignment:
-    """Deal out each group in its order: first what trains, then what validates, then what tests."""
+    """Assign each group in its order: first to training, then to validation, then to test."""
     assignment: Assignment = [None] * count
     for group in groups:
         names = [name for name, size in zip(SETS, sizes(len(group), shares), strict=True) for _ in range(size)]
