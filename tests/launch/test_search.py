@@ -2,6 +2,9 @@ import importlib.util
 import json
 import math
 import os
+import shlex
+import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -12,7 +15,7 @@ from typing import Any
 import pytest
 from google.cloud.aiplatform_v1.types import HyperparameterTuningJob, StudySpec
 
-from tests.launch.running import PROJECT
+from tests.launch.running import PROJECT, SETTINGS, eventually, job, processes
 from vertex_launch import spec, strict_yaml, study_validation
 from vertex_launch.local.jobs.search import (
     Measurement,
@@ -512,3 +515,62 @@ def test_the_counts_of_trials_must_fit_each_other(counts: dict[str, int], places
 def test_a_tuning_job_that_is_hardly_there_is_refused_and_nothing_else() -> None:
     assert len(list(study_validation.findings(HyperparameterTuningJob()))) == 4
     assert list(study_validation.findings(tuning("metrics: [{}]\nparameters: [{conditionalParameterSpecs: [{}, {}]}]")))
+
+
+RATE = {"parameterId": "rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
+    """Runs a search in a folder of its own: each trial is this Python, and `counts` are its numbers of trials."""
+
+    def start(trial: str, *flags: str, **counts: int) -> "subprocess.Popen[str]":
+        metrics = [{"metricId": "loss", "goal": "MINIMIZE"}]
+        trial_job = job(command=["python", "-c", trial], env=[{"name": "MARK", "value": str(tmp_path)}])
+        document = {
+            **counts,
+            "studySpec": {"metrics": metrics, "parameters": [RATE]},
+            "trialJobSpec": trial_job | {"scheduling": {"disableRetries": True}},
+        }
+        (tmp_path / "vertex.toml").write_text(SETTINGS)
+        (tmp_path / "tuning.yaml").write_text(json.dumps(document))
+        command = [sys.executable, "-m", "vertex_launch", "run", "tuning.yaml", *flags]
+        environ = os.environ | {"PYTHONPATH": str(PROJECT)}
+        return subprocess.Popen(
+            command, cwd=tmp_path, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    return start
+
+
+def test_an_interrupted_search_stops_its_trials_and_says_how_to_start_over(
+    start: Callable[..., "subprocess.Popen[str]"], tmp_path: Path
+) -> None:
+    forever = "import time; print('started', flush=True); time.sleep(1000)"
+    search = start(forever, "--max-replicas", "1", maxTrialCount=4, parallelTrialCount=2)
+    logs = tmp_path / ".vertex/jobs"
+    try:
+        started = eventually(lambda: sum("started" in path.read_text() for path in logs.glob("*/*-0.log")) == 2, 60)
+        search.send_signal(signal.SIGINT)
+        _, said = search.communicate(timeout=60)
+    finally:
+        search.kill()
+    assert started
+    stopped, advice = said.splitlines()[-2:]  # after the warnings of `check`
+    assert "Traceback" not in said
+    assert (search.returncode, stopped) == (130, "interrupted; every trial was stopped")
+    begin, _, same = advice.partition(": ")
+    python, *rest = shlex.split(same)
+    assert begin == "a search starts over, with"
+    assert shutil.which(python) == sys.executable  # so that it can be pasted
+    assert rest == ["-m", "vertex_launch", "run", "tuning.yaml", "--max-replicas", "1", "--fresh"]
+    assert eventually(lambda: processes(f"MARK={tmp_path}") == [])
+
+
+def test_a_search_ends_after_as_many_failed_trials_as_it_may_have(
+    start: Callable[..., "subprocess.Popen[str]"],
+) -> None:
+    search = start("raise SystemExit('no data')", maxTrialCount=9, parallelTrialCount=1, maxFailedTrialCount=2)
+    said, _ = search.communicate(timeout=120)
+    assert search.returncode == 1
+    assert "Search failed: 2 of 2 trials failed; the last one: " in said
