@@ -19,7 +19,7 @@ from google.cloud.aiplatform_v1.types import CreateCustomJobRequest, Hyperparame
 from tests.launch.running import PROJECT, eventually
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, parse
-from vertex_launch.submit import client, console_url, page, request, submit, summary
+from vertex_launch.submit import EndpointError, client, console_url, page, request, require_local, submit, summary
 
 SETTINGS = Settings("demo", "europe-west4", "demo-data", "registry/trainer:1")
 ACCOUNT = "trainer@demo.iam.gserviceaccount.com"
@@ -210,6 +210,40 @@ def test_a_job_for_the_local_vertex_is_said_to_go_there_and_has_its_page(
     assert said.startswith(f"to the local Vertex at {vertex.endpoint}, not to Google Cloud\nrun -> ")
     assert said.endswith(f"sent: {NAME}\n{vertex.endpoint}/#456\n")
     assert page(NAME, "") == console_url(NAME)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["http://127.0.0.1:8911", "https://localhost:8911/", "http://[::1]:80", "http://127.1.2.3"],
+)
+def test_an_endpoint_of_this_machine_is_local(endpoint: str) -> None:
+    require_local(endpoint)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        *("127.0.0.1:8911", "localhost", "ftp://127.0.0.1", "http://", "http://[::1", "http://127.0.0.1:port"),
+        *("https://us-central1-aiplatform.googleapis.com", "http://10.0.0.7:8911", "http://localhost.evil.org"),
+        *("http://127.0.0.1@evil.org", "http://127.0.0.1:8911/v1"),
+    ],
+)
+def test_any_other_endpoint_is_refused(endpoint: str) -> None:
+    with pytest.raises(EndpointError, match="is not an http"):
+        require_local(endpoint)
+
+
+def test_submit_refuses_an_endpoint_elsewhere_before_it_sends_anything(tmp_path: Path) -> None:
+    (tmp_path / "vertex.toml").write_text(
+        'project = "demo"\nregion = "europe-west4"\nbucket = "demo-data"\nimage = "registry/trainer:1"\n'
+    )
+    (tmp_path / "run.yaml").write_text(TEXT)
+    environ = os.environ | {"PYTHONPATH": str(PROJECT), "VERTEX_ENDPOINT": "http://example.org"}
+    words = [sys.executable, "-m", "vertex_launch", "submit", "run.yaml", "--yes"]
+    sent = subprocess.run(words, cwd=tmp_path, env=environ, text=True, capture_output=True, timeout=120)
+    assert (sent.returncode, sent.stdout) == (1, "")
+    assert 'VERTEX_ENDPOINT: "http://example.org" is not an http(s) address of this machine; write' in sent.stderr
+    assert "Traceback" not in sent.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """Send a job to Vertex AI. The request is a value: what `summary` shows is what `submit` sends."""
 
 import contextlib
+import ipaddress
 import shlex
 import time
 import uuid
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from google.api_core.exceptions import GoogleAPICallError
 from google.auth.credentials import AnonymousCredentials
@@ -35,6 +37,10 @@ LOOKUPS, LOOKUP_SECONDS = 4, 10.0
 
 class CloudError(FaultError):
     """Google Cloud refused the job, or does not know who sends it."""
+
+
+class EndpointError(FaultError):
+    """VERTEX_ENDPOINT is not the address of a local Vertex."""
 
 
 Request = CreateCustomJobRequest | CreateHyperparameterTuningJobRequest
@@ -142,6 +148,19 @@ def client(settings: Settings, endpoint: str = "") -> JobServiceClient:
             credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call, unused-ignore]
         )
     return JobServiceClient(client_options={"api_endpoint": f"{settings.region}-aiplatform.googleapis.com"})
+
+
+def require_local(endpoint: str) -> None:
+    """Raises EndpointError unless VERTEX_ENDPOINT is an http or https address of this machine."""
+    try:
+        url = urlsplit(endpoint)
+        at_home = url.hostname == "localhost" or ipaddress.ip_address(url.hostname or "").is_loopback
+        local = at_home and url.scheme in ("http", "https") and url.port != 0 and not url.path.strip("/")
+    except ValueError:
+        local = False
+    if not local:
+        cure = "write such as http://127.0.0.1:8911, as emulate prints it, or unset it for Google Cloud"
+        raise EndpointError(f'VERTEX_ENDPOINT: "{endpoint}" is not an http(s) address of this machine; {cure}')
 
 
 @contextlib.contextmanager

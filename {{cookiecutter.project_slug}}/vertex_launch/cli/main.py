@@ -202,6 +202,7 @@ def submit_command(
     loaded = approved(job, ours)
     endpoint = os.environ.get("VERTEX_ENDPOINT", "")  # a service on this machine in place of Google's
     if endpoint:
+        submit.require_local(endpoint)
         console.print(f"to the local Vertex at {endpoint}, not to Google Cloud", markup=False)
     request = submit.request(loaded, ours)
     console.print(submit.summary(loaded, ours), markup=False)
