@@ -111,3 +111,26 @@ subprocess.run([sys.executable, "-c", {places!r}], env=image_environment(os.envi
     installs_to, path_of_replica = json.loads(found)
     assert users in path_of_replica
     assert Path(installs_to).is_relative_to(tmp_path / ".vertex/homes/1")
+
+
+USE_HOME = """
+import pathlib, sys
+(pathlib.Path.home() / "empty").mkdir()
+for name in sys.argv[1:]:
+    (pathlib.Path.home() / name).touch()
+"""
+
+
+@pytest.mark.parametrize(("left", "homes"), [([], 0), (["model.bin"], 1)])
+def test_a_home_folder_outlives_its_job_only_if_there_is_a_file_in_it(
+    tmp_path: Path, left: list[str], homes: int
+) -> None:
+    with service(tmp_path) as vertex:
+        name = vertex.create(custom_job("python", "-c", USE_HOME, *left))
+        vertex.wait(name, "SUCCEEDED")
+        assert len([*(vertex.state_dir / "homes").iterdir()]) == homes
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job(command=["python", "-c", USE_HOME, *left])))
+    command = [sys.executable, "-m", "vertex_launch", "run", "job.yaml"]
+    environ = os.environ | {"PYTHONPATH": str(PROJECT)}
+    subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, check=True, timeout=60)
+    assert len([*(tmp_path / ".vertex/homes").iterdir()]) == 2 * homes

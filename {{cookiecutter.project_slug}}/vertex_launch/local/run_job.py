@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from vertex_launch.local.running import engine, packages
+from vertex_launch.local.running import engine, host, packages
 from vertex_launch.local.running.ended import Ended
 from vertex_launch.local.running.lines import payload
 from vertex_launch.local.running.namespaces import isolation
@@ -60,16 +60,19 @@ def run(
     """
     folder = output_folder(job, state_dir)
     job_id = str(time.time_ns() // 1_000_000)
-    everyone = place(job, job_id, state_dir, environ, settings)
-    introduce(job.name, everyone, whole, console)
-    started = [replica for replica in everyone if not replica.reduces]
-    started = packages.prepared(job, started, state_dir.logs(job_id), state_dir.buckets, environ)
-    if fresh:  # only here: a job that cannot run must not forget anything
-        empty_output(job, state_dir)
-    began = time.monotonic()
-    outcome = engine.run(
-        started, state_dir.logs(job_id), shower(everyone, console), policy, isolation(state_dir.buckets)
-    )
+    try:
+        everyone = place(job, job_id, state_dir, environ, settings)
+        introduce(job.name, everyone, whole, console)
+        started = [replica for replica in everyone if not replica.reduces]
+        started = packages.prepared(job, started, state_dir.logs(job_id), state_dir.buckets, environ)
+        if fresh:  # only here: a job that cannot run must not forget anything
+            empty_output(job, state_dir)
+        began = time.monotonic()
+        outcome = engine.run(
+            started, state_dir.logs(job_id), shower(everyone, console), policy, isolation(state_dir.buckets)
+        )
+    finally:
+        host.remove_empty_home(state_dir, job_id)
     conclude(outcome, time.monotonic() - began, folder, state_dir.logs(job_id), console)
     return outcome
 

@@ -20,7 +20,7 @@ from vertex_launch.local.api.errors import ApiError, invalid, rpc_status
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks
 from vertex_launch.local.jobs.logs import Journal
-from vertex_launch.local.running import packages
+from vertex_launch.local.running import host, packages
 from vertex_launch.local.running.engine import Execution
 from vertex_launch.local.running.namespaces import isolation
 from vertex_launch.local.running.placement import place
@@ -198,6 +198,8 @@ class Jobs(BackgroundTasks[_Ticket]):
                 outcome = self._execute(ticket, journal)
         except FaultError as error:  # what only shows when it is to start: no command, no such package
             raise ApiError("INVALID_ARGUMENT", str(error)) from None
+        finally:
+            host.remove_empty_home(self._state_dir, ticket.id)
         if not outcome.succeeded:
             status = {Ending.TIMED_OUT: "DEADLINE_EXCEEDED", Ending.PREEMPTED: "RESOURCE_EXHAUSTED"}
             message = f"{outcome.message}\nLogs: {self._state_dir.logs(ticket.id)}"

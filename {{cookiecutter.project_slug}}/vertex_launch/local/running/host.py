@@ -5,6 +5,7 @@ import functools
 import itertools
 import os
 import random
+import shutil
 import site
 import socket
 import subprocess
@@ -27,6 +28,7 @@ INHERITED = frozenset(
     )
 )
 LOCALE = "LC_"
+LAUNCHER_PACKAGES = "launcher.pth"  # in a home folder: leads to what the user installed for the launcher
 
 LOOPBACK = "127.0.0.1"
 LOWEST_PORT = 10_000
@@ -84,6 +86,13 @@ def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: s
     }
 
 
+def remove_empty_home(state_dir: StateDir, job_id: str) -> None:
+    """Remove the home folder of an ended job, unless its replicas left a file there."""
+    home = state_dir.of_replicas(job_id)
+    if all(path.name == LAUNCHER_PACKAGES or (path.is_dir() and not path.is_symlink()) for path in home.rglob("*")):
+        shutil.rmtree(home, ignore_errors=True)
+
+
 def passed(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> dict[str, str]:
     """What [env] and --pass-env give to replicas: a value, or the shell's own, if it has one."""
     shell = {name: environ[name] for name, value in named.items() if value is True and name in environ}
@@ -104,7 +113,7 @@ def _user_packages(base: Path) -> dict[str, str]:
         Path(sysconfig.get_path("purelib", sysconfig.get_preferred_scheme("user"), {"userbase": str(base)}))
     )
     line = f"import site; site.addsitedir({site.getusersitepackages()!a})\n"
-    (folder / "launcher.pth").write_text(line, encoding="ascii")
+    (folder / LAUNCHER_PACKAGES).write_text(line, encoding="ascii")
     return {"PYTHONUSERBASE": str(base)}
 
 
