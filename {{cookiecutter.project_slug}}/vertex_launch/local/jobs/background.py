@@ -52,7 +52,7 @@ class BackgroundTasks(ABC, Generic[Task]):
         self._closed = False
         for resource in store.all(self.collection):
             if str(resource.get("state")) not in self.ended:
-                self._fail_lost(resource)
+                self._lose(resource)
 
     def get(self, name: str) -> Resource:
         """Raises ApiError NOT_FOUND."""
@@ -84,7 +84,7 @@ class BackgroundTasks(ABC, Generic[Task]):
     def _work(self, task: Task) -> None:
         """Do the task in its own thread; raises ApiError unless it succeeds."""
 
-    def _fail_lost(self, resource: Resource) -> None:
+    def _lose(self, resource: Resource) -> None:
         """Mark as failed what was running when an earlier service ended."""
         self._store.end(resource["name"], f"{self.prefix}FAILED", STOPPED)
 

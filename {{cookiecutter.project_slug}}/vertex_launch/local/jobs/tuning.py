@@ -35,11 +35,11 @@ POLL_SECONDS = 0.2
 
 @dataclass
 class _Trial:
-    """A running trial."""
+    """A trial, and how the API shows it."""
 
     suggestion: Suggestion
     job: str  # the custom job's name
-    stopping: bool = False
+    shown: Resource
 
 
 @dataclass
@@ -48,12 +48,15 @@ class _Study(BackgroundTask):
 
     message: HyperparameterTuningJob
     search: Search
-    trials: dict[str, Resource] = field(default_factory=dict)  # as the API shows them, by id
-    active: dict[str, _Trial] = field(default_factory=dict)
+    trials: list[_Trial] = field(default_factory=list)
 
     @property
-    def failed(self) -> list[Resource]:
-        return [trial for trial in self.trials.values() if trial["state"] == "INFEASIBLE"]
+    def active(self) -> list[_Trial]:
+        return [trial for trial in self.trials if "endTime" not in trial.shown]
+
+    @property
+    def failed(self) -> list[_Trial]:
+        return [trial for trial in self.trials if trial.shown["state"] == "INFEASIBLE"]
 
     @property
     def too_many_failed(self) -> bool:
@@ -62,8 +65,8 @@ class _Study(BackgroundTask):
 
     @property
     def has_room(self) -> bool:
-        started, active = len(self.trials), len(self.active)
-        return started < self.message.max_trial_count and active < self.message.parallel_trial_count
+        counts = len(self.trials) < self.message.max_trial_count, len(self.active) < self.message.parallel_trial_count
+        return all(counts) and not (self.stopping.is_set() or self.too_many_failed)
 
     @property
     def metrics(self) -> list[str]:
@@ -92,11 +95,11 @@ class Tunings(BackgroundTasks[_Study]):
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         return self._begin(_Study(name, message, Search(message.study_spec)), as_json(message) | {"state": PENDING})
 
-    def _fail_lost(self, resource: Resource) -> None:
+    def _lose(self, resource: Resource) -> None:
         lost = {"state": "INFEASIBLE", "infeasibleReason": STOPPED["message"], "endTime": now()}
         trials = [trial if "endTime" in trial else trial | lost for trial in resource.get("trials", ())]
         self._store.update(resource["name"], trials=trials or None)
-        super()._fail_lost(resource)
+        super()._lose(resource)
 
     def _work(self, study: _Study) -> None:
         """Start trials and follow them until the search is over; raises ApiError unless it succeeds."""
@@ -104,48 +107,45 @@ class Tunings(BackgroundTasks[_Study]):
         try:
             while self._start_trials(study) or study.active:
                 time.sleep(POLL_SECONDS)
-                for trial in [*study.active.values()]:
+                for trial in study.active:
                     self._follow(study, trial)
                 if study.stopping.is_set() or study.too_many_failed:
-                    self._cancel(study.active.values())
+                    self._cancel(study.active)
         finally:
-            self._cancel(study.active.values())
+            self._cancel(study.active)
         study.raise_if_stopping()
         if study.too_many_failed or len(study.failed) == len(study.trials):
             counts = f"{len(study.failed)} of {len(study.trials)} trials failed"
-            raise ApiError("INVALID_ARGUMENT", f"{counts}; the last one: {study.failed[-1]['infeasibleReason']}")
+            raise ApiError("INVALID_ARGUMENT", f"{counts}; the last one: {study.failed[-1].shown['infeasibleReason']}")
 
     def _start_trials(self, study: _Study) -> bool:
         """Start as many trials as may run now; returns whether one was started."""
-        started = False
-        while study.has_room and not (study.stopping.is_set() or study.too_many_failed):
-            suggestion = study.search.ask()
-            if suggestion is None:  # every point of the grid was tried
-                break
+        count = len(study.trials)
+        while study.has_room and (suggestion := study.search.ask()):  # None: every point of the grid was tried
             self._start_trial(study, suggestion)
-            started = True
-        return started
+        return len(study.trials) > count
 
     def _start_trial(self, study: _Study, suggestion: Suggestion) -> None:
         job = _trial_job(study.message, suggestion.parameters)
         suffix = f"-trial-{suggestion.id}"
         display_name = f"{study.message.display_name[: LONGEST_NAME - len(suffix)]}{suffix}"
         custom_job = CustomJob(display_name=display_name, job_spec=job.spec)
-        created = self._jobs.create(study.parent, custom_job, Extras(trial=suggestion.id))
-        study.active[suggestion.id] = _Trial(suggestion, created["name"])
+        name = self._jobs.create(study.parent, custom_job, Extras(trial=suggestion.id))["name"]
         parameters = [{"parameterId": id, "value": value} for id, value in suggestion.parameters.items()]
-        trial = {"id": suggestion.id, "state": "ACTIVE", "parameters": parameters, "startTime": now()}
-        self._show(study, suggestion.id, trial | {"customJob": created["name"]})
+        study.trials.append(_Trial(suggestion, name, {"id": suggestion.id, "parameters": parameters}))
+        self._show(study, study.trials[-1], state="ACTIVE", startTime=now(), customJob=name)
 
     def _follow(self, study: _Study, trial: _Trial) -> None:
         """Read a trial's measurements; end the trial if its job has ended, stop it if it is not promising."""
-        job = self._job(trial)
+        try:
+            job = self._store.get(trial.job)
+        except ApiError as error:  # its job was deleted
+            job = {"state": FAILED, "error": rpc_status(error.status, error.message)}
         measurements = self._measurements(study, trial)
         if job["state"] in ENDED:
             self._end_trial(study, trial, job, measurements)
-        elif not trial.stopping and study.search.should_stop(trial.suggestion, measurements):
-            trial.stopping = True
-            self._show(study, trial.suggestion.id, {"state": "STOPPING"})
+        elif trial.shown["state"] == "ACTIVE" and study.search.should_stop(trial.suggestion, measurements):
+            self._show(study, trial, state="STOPPING")
             self._cancel([trial])
 
     def _cancel(self, trials: Iterable[_Trial]) -> None:
@@ -153,26 +153,17 @@ class Tunings(BackgroundTasks[_Study]):
             with contextlib.suppress(ApiError):  # its job may have ended or been deleted in the meantime
                 self._jobs.cancel(trial.job)
 
-    def _job(self, trial: _Trial) -> Resource:
-        """The trial's job; a job that was deleted in the meantime counts as failed."""
-        try:
-            return self._store.get(trial.job)
-        except ApiError as error:
-            return {"state": FAILED, "error": rpc_status(error.status, error.message)}
-
     def _end_trial(self, study: _Study, trial: _Trial, job: Resource, measurements: list[Measurement]) -> None:
-        whole = job["state"] == SUCCEEDED or trial.stopping
+        whole = job["state"] == SUCCEEDED or trial.shown["state"] == "STOPPING"
         final = study.search.final(measurements) if whole else None
         study.search.tell(trial.suggestion, final.metrics if final else None, measurements)
         if final:
             metrics = [{"metricId": id, "value": value} for id, value in final.metrics.items()]
             measurement = {"stepCount": str(final.step), "metrics": metrics}
-            end: dict[str, Any] = {"state": "SUCCEEDED", "finalMeasurement": measurement}
+            self._show(study, trial, state="SUCCEEDED", finalMeasurement=measurement, endTime=now())
         else:
             reason = job.get("error", {}).get("message") or f"no metric {' or '.join(study.metrics)} was reported"
-            end = {"state": "INFEASIBLE", "infeasibleReason": reason}
-        del study.active[trial.suggestion.id]
-        self._show(study, trial.suggestion.id, end | {"endTime": now()})
+            self._show(study, trial, state="INFEASIBLE", infeasibleReason=reason, endTime=now())
 
     def _measurements(self, study: _Study, trial: _Trial) -> list[Measurement]:
         try:
@@ -181,10 +172,10 @@ class Tunings(BackgroundTasks[_Study]):
             return []
         return search.measurements(text, study.metrics)
 
-    def _show(self, study: _Study, id: str, fields: Resource) -> None:
-        """Set these fields of a trial in the tuning job's resource."""
-        study.trials[id] = study.trials.get(id, {}) | fields
-        self._store.update(study.name, trials=[*study.trials.values()])
+    def _show(self, study: _Study, trial: _Trial, **fields: Any) -> None:
+        """Set fields of a trial in the tuning job's resource."""
+        trial.shown = trial.shown | fields  # resources are never changed in place
+        self._store.update(study.name, trials=[trial.shown for trial in study.trials])
 
 
 def _trial_job(message: HyperparameterTuningJob, parameters: Mapping[str, Any]) -> Job:
