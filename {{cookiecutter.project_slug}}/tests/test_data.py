@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.training import DEADLINE, PROJECT
 from trainer import data
 from trainer.config import Config
 from trainer.data import NO_LABEL, Batch, Dataset, Sample, heldout_batches, micro_batches, train_batches
 from trainer.errors import TrainerError
 from trainer.storage import Storage
-
-PROJECT = Path(__file__).resolve().parents[1]
 
 
 def run(**fields: Any) -> Config:
@@ -299,7 +298,7 @@ def opened(address: str) -> Iterator[Path]:
 
 def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
     words = [sys.executable, "-m", "trainer.data", *arguments]
-    return subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
 
 
 def test_the_command_writes_the_example_and_says_what_to_do_with_it(tmp_path: Path) -> None:

@@ -16,10 +16,14 @@ import yaml
 
 PROJECT = Path(__file__).resolve().parents[1]
 SETTINGS = 'project = "p"\nregion = "us-central1"\nbucket = "b"\nimage = "image:1"\n[env]\nPYTHONPATH = true\n'
-DEADLINE = 300.0  # seconds; a guard against hanging, several times what a run needs where all cores are busy
+DEADLINE = 600.0  # seconds; a guard against hanging, many times what a run needs where all cores are busy
 
-# A small batch, a steady rate and every loss reported: steps can be compared one by one.
-FLAGS = ("--global-batch", "24", "--warmup", "5", "--log-every", "1", "--evaluate-every", "1000")
+# A small batch, a steady rate and every loss reported: steps can be compared one by one. Replicas of a busy machine
+# come late.
+FLAGS = (
+    *("--global-batch", "24", "--warmup", "5", "--log-every", "1", "--evaluate-every", "1000"),
+    *("--rollcall-timeout", "300"),
+)
 
 
 @dataclass(frozen=True)
@@ -117,14 +121,6 @@ def job(count: int, servers: int = 0, evaluated: bool = False) -> dict[str, Any]
     return {"workerPoolSpecs": pools, "baseOutputDirectory": {"outputUriPrefix": "gs://b/run"}}
 
 
-def damage(file: Path) -> None:
-    """Invert 64 bytes in the middle of a file, whose size stays."""
-    content = bytearray(file.read_bytes())
-    middle = slice(len(content) // 2 - 32, len(content) // 2 + 32)
-    content[middle] = bytes(255 - byte for byte in content[middle])
-    file.write_bytes(content)
-
-
 def processes(*words: str) -> list[int]:
     """The processes of this machine whose environment or command line has all these words (Linux)."""
     found = []
@@ -148,7 +144,7 @@ def signal_trainer(folder: Path, replica: str, number: signal.Signals) -> bool:
     return found
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = DEADLINE) -> bool:
     """True as soon as the condition holds, false if it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():

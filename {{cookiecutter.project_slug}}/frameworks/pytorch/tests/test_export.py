@@ -3,12 +3,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.test_commit_marker import whole
-from tests.training import damage
-from trainer import data, export, model, train
-from trainer.config import Config
+from trainer import export, model
 from trainer.errors import TrainerError
-from trainer.storage import Storage
 
 
 def tiny() -> model.VisionTransformer:
@@ -36,13 +32,3 @@ def test_a_program_that_answers_differently_is_no_success(tmp_path: Path) -> Non
     export.export(net, torch.rand(2, 8, 8, 1), tmp_path)
     with pytest.raises(TrainerError, match="answers differently from the trained model"):
         export.prove(tiny(), torch.rand(2, 8, 8, 1), tmp_path)
-
-
-def test_a_damaged_checkpoint_is_not_exported(tmp_path: Path) -> None:
-    data.write_example("digits", tmp_path / "shards")
-    folder = whole(tmp_path, 50)
-    damage(folder / "weights")
-    storage, heldout = Storage(model=tmp_path / "model"), data.Dataset(tmp_path / "shards", "heldout")
-    with pytest.raises(TrainerError, match=r"step-000000050 is not exported: weights is damaged: .*; run again"):
-        train.finish(Config(), storage, folder, heldout, accuracy=0.9)
-    assert not (tmp_path / "model").exists()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training import PROJECT
+from tests.training import DEADLINE, PROJECT
 from trainer import task, writable
 from trainer.cluster import Cluster, Node
 from trainer.errors import TrainerError
@@ -52,7 +52,7 @@ def run(folder: Path, *words: str, **env: str) -> "subprocess.CompletedProcess[s
     paths = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
     outputs = {name: str(folder / path) for name, path in OUTPUTS.items()}
     return subprocess.run(
-        words, env={**paths, **outputs, **env}, cwd=folder, capture_output=True, text=True, timeout=150
+        words, env={**paths, **outputs, **env}, cwd=folder, capture_output=True, text=True, timeout=DEADLINE
     )
 
 
@@ -133,7 +133,6 @@ def test_a_trial_whose_metric_file_is_anothers_ends_before_it_trains(place: Path
 
 
 @as_root
-@pytest.mark.slow
 @pytest.mark.proof
 def test_a_disk_that_fills_up_during_the_training_is_one_sentence(place: Path) -> None:
     (place / "run").mkdir()

@@ -3,7 +3,7 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -14,8 +14,9 @@ from trainer.cluster import Cluster, ClusterError, Node
 from trainer.rollcall import RollcallError
 from vertex_launch.local.running.host import free_addresses
 
-TIMEOUT = 1.0  # seconds; who is absent is known after it
-SLACK = 5.0
+TIMEOUT = 2.0  # seconds, where somebody is absent: that is known after it
+PATIENCE = 600.0  # seconds, where all come: nobody waits for it
+DEADLINE = 300.0  # seconds; who takes longer has waited for the timeout
 
 
 def clusters(count: int, addresses: list[str] | None = None) -> list[Cluster]:
@@ -29,7 +30,7 @@ def names(cluster: Cluster) -> list[str]:
     return [node.name for node in cluster.nodes]
 
 
-def call(cluster: Cluster, delay: float = 0, timeout: float = TIMEOUT, servers: tuple[Node, ...] = ()) -> str:
+def call(cluster: Cluster, timeout: float = TIMEOUT, delay: float = 0, servers: tuple[Node, ...] = ()) -> str:
     """What one replica learns: "" if all are here."""
     time.sleep(delay)
     try:
@@ -39,10 +40,12 @@ def call(cluster: Cluster, delay: float = 0, timeout: float = TIMEOUT, servers: 
     return ""
 
 
-def call_all(*calls: tuple[Cluster, float], timeout: float = TIMEOUT) -> list[str]:
+def call_all(replicas: Sequence[Cluster], timeout: float = TIMEOUT, delays: Sequence[float] = ()) -> list[str]:
     """What each of these replicas learns, who come after as many seconds."""
-    with ThreadPoolExecutor(len(calls)) as pool:
-        return [future.result(timeout=30) for future in [pool.submit(call, *one, timeout) for one in calls]]
+    with ThreadPoolExecutor(len(replicas)) as pool:
+        pairs = zip(replicas, delays or [0.0] * len(replicas), strict=True)
+        calls = [pool.submit(call, replica, timeout, delay) for replica, delay in pairs]
+        return [one.result(timeout=DEADLINE) for one in calls]
 
 
 def bind(address: str) -> None:
@@ -54,42 +57,34 @@ def bind(address: str) -> None:
 
 
 def test_when_all_are_here_all_go_on_at_once() -> None:
-    began = time.monotonic()
-    assert call_all(*((cluster, 0.0) for cluster in clusters(4))) == [""] * 4
-    assert time.monotonic() - began < TIMEOUT
+    assert call_all(clusters(4), PATIENCE) == [""] * 4
 
 
 def test_one_machine_waits_for_nobody() -> None:
-    began = time.monotonic()
-    assert call(Cluster()) == ""
-    assert time.monotonic() - began < 0.1
+    assert call(Cluster(), timeout=0) == ""
 
 
 @pytest.mark.parametrize("delays", [(0.0, 0.6, 0.0), (0.6, 0.0, 0.0), (0.2, 0.6, 0.4)])
 def test_who_comes_late_is_waited_for(delays: tuple[float, ...]) -> None:
-    assert call_all(*zip(clusters(3), delays, strict=True)) == ["", "", ""]
+    assert call_all(clusters(3), PATIENCE, delays) == ["", "", ""]
 
 
 def test_everybody_learns_who_is_absent_within_the_timeout() -> None:
     chief, worker, _, other = clusters(4)
-    began = time.monotonic()
-    told = call_all((chief, 0.0), (worker, 0.0), (other, 0.2))
-    assert time.monotonic() - began < TIMEOUT + SLACK
+    told = call_all((chief, worker, other), delays=(0, 0, 0.2))
     assert len(told) == 3
     assert all(text.startswith("rollcall: workerpool1-1 is absent; 3 of 4 are here") for text in told)
 
 
 def test_several_absent_replicas_are_named_in_order() -> None:
     chief, _, worker, _ = clusters(4)
-    for text in call_all((chief, 0.0), (worker, 0.0)):
+    for text in call_all((chief, worker)):
         assert text.startswith("rollcall: workerpool1-0, workerpool1-2 are absent; 2 of 4 are here")
 
 
 def test_an_absent_chief_is_named_with_its_address() -> None:
     _, *workers = clusters(3)
-    began = time.monotonic()
-    told = call_all(*((worker, 0.0) for worker in workers))
-    assert time.monotonic() - began < TIMEOUT + SLACK
+    told = call_all(workers)
     assert len(told) == 2
     assert all(f"workerpool0-0, the chief, is absent at {workers[0].chief.address}" in text for text in told)
 
@@ -116,9 +111,7 @@ def test_a_chief_whose_address_is_taken_says_so() -> None:
 def test_two_jobs_that_are_mixed_are_told_so_at_once() -> None:
     chief, *_ = clusters(3)
     *_, stray = clusters(3, [chief.chief.address, "127.0.0.1:1", "127.0.0.1:2"])
-    began = time.monotonic()
-    told = call_all((chief, 0.0), (stray, 0.0))
-    assert time.monotonic() - began < TIMEOUT
+    told = call_all((chief, stray), PATIENCE)
     assert all("workerpool1-1 describes another cluster than workerpool0-0; are two jobs mixed?" in t for t in told)
 
 
@@ -153,14 +146,12 @@ RUBBISH: dict[str, Callable[[socket.socket], object]] = {
 def test_a_port_scanner_holds_nobody_up(speak: Callable[[socket.socket], object]) -> None:
     chief, worker = clusters(2)
     with ThreadPoolExecutor(2) as pool:
-        leader = pool.submit(call, chief, 0.0, 3.0)
+        leader = pool.submit(call, chief, PATIENCE)
         strangers = [connect(chief.chief.address) for _ in range(3)]
         for stranger in strangers:
             speak(stranger)
-        began = time.monotonic()
-        assert pool.submit(call, worker, 0.0, 3.0).result(timeout=30) == ""
-        assert leader.result(timeout=30) == ""
-        assert time.monotonic() - began < 1
+        assert pool.submit(call, worker, PATIENCE).result(timeout=DEADLINE) == ""
+        assert leader.result(timeout=DEADLINE) == ""
         bind(chief.chief.address)  # even while the strangers stay
         for stranger in strangers:
             stranger.close()
@@ -169,10 +160,10 @@ def test_a_port_scanner_holds_nobody_up(speak: Callable[[socket.socket], object]
 def connect(address: str) -> socket.socket:
     """A connection, as soon as somebody listens."""
     host, _, port = address.rpartition(":")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + DEADLINE
     while True:
         try:
-            return socket.create_connection((host, int(port)), timeout=5)
+            return socket.create_connection((host, int(port)), timeout=DEADLINE)
         except OSError:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -184,19 +175,16 @@ def test_a_stranger_does_not_make_an_absent_worker_present() -> None:
         calls = [pool.submit(call, cluster) for cluster in (chief, worker)]
         with connect(chief.chief.address) as stranger:
             stranger.sendall(json.dumps({"name": "", "nodes": []}).encode())
-            told = [one.result(timeout=30) for one in calls]
+            told = [one.result(timeout=DEADLINE) for one in calls]
     assert all("workerpool1-1 is absent" in text for text in told)
 
 
 @pytest.mark.parametrize("present", [3, 2])
 def test_the_chiefs_address_is_free_right_after(present: int) -> None:
     everyone = clusters(3)
-    call_all(*((cluster, 0.0) for cluster in everyone[:present]))
+    call_all(everyone[:present], PATIENCE if present == 3 else TIMEOUT)
     bind(everyone[0].chief.address)
 
 
-def test_many_replicas_are_counted_fast() -> None:
-    everyone = clusters(40)
-    began = time.monotonic()
-    assert call_all(*((cluster, 0.0) for cluster in everyone), timeout=10) == [""] * 40
-    assert time.monotonic() - began < 5
+def test_many_replicas_are_counted_at_once() -> None:
+    assert call_all(clusters(40), PATIENCE) == [""] * 40

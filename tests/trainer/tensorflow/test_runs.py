@@ -1,4 +1,4 @@
-"""Training, for real: several processes, their losses, their failures and their checkpoints."""
+"""More of training, for real: more processes, more devices and more faults."""
 
 import shutil
 import signal
@@ -9,22 +9,24 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.training import Run, damage, eventually, processes, signal_trainer, train
+from tests.checkpoints import damage
+from tests.training import Run, eventually, processes, signal_trainer, train
 
+pytestmark = pytest.mark.proof
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-STEPS = ("--steps", "50")
+STEPS = ("--steps", "150")
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One process, 50 steps."""
+    """One process, 150 steps."""
     return train(tmp_path_factory.mktemp("alone"), 1, *STEPS)
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Two processes, 50 steps, and a checkpoint before the last."""
-    return train(tmp_path_factory.mktemp("pair"), 2, *STEPS, "--checkpoint-every", "45")
+    """Two processes, 150 steps, and a checkpoint before the last."""
+    return train(tmp_path_factory.mktemp("pair"), 2, *STEPS, "--checkpoint-every", "145")
 
 
 def weights(run: Run) -> list[np.ndarray]:
@@ -32,42 +34,35 @@ def weights(run: Run) -> list[np.ndarray]:
     return [variable.numpy() for variable in model.variables]
 
 
-@pytest.mark.slow
 def test_the_losses_do_not_depend_on_the_number_of_processes(alone: Run, pair: Run) -> None:
     same_losses(alone, pair)
 
 
-@pytest.mark.slow
-@pytest.mark.proof
 def test_the_losses_of_three_processes_are_those_of_one(alone: Run, tmp_path: Path) -> None:
     same_losses(alone, train(tmp_path, 3, *STEPS))
 
 
 def same_losses(alone: Run, together: Run) -> None:
     assert together.code == 0, together.output
-    assert len(together.losses) == 50
+    assert len(together.losses) == 150
     assert together.losses == pytest.approx(alone.losses, abs=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.proof
 def test_the_losses_do_not_depend_on_the_devices_that_the_layers_are_on(alone: Run, tmp_path: Path) -> None:
     """Two machines, each with the layers of one model on two devices."""
     spread = train(tmp_path, 2, *STEPS, "--model-parallel", "2", "--micro-batches", "2")
     assert spread.code == 0, spread.output
     assert "training on 4 x CPU" in spread.output
-    assert len(spread.losses) == 50
+    assert len(spread.losses) == 150
     assert spread.losses == pytest.approx(alone.losses, abs=1e-4)
 
 
-@pytest.mark.slow
 def test_the_exported_model_is_where_vertex_wants_it(alone: Run) -> None:
     assert (alone.output_folder / "model/saved_model.pb").exists()
     assert any((alone.output_folder / "logs").iterdir())
 
 
 @linux
-@pytest.mark.slow
 def test_a_killed_worker_ends_the_job_and_the_next_run_resumes(pair: Run, tmp_path: Path) -> None:
     flags = (*STEPS, "--checkpoint-every", "15")
     checkpoints = tmp_path / ".vertex/gcs/b/run/checkpoints"
@@ -91,19 +86,17 @@ def test_a_killed_worker_ends_the_job_and_the_next_run_resumes(pair: Run, tmp_pa
         assert ours == pytest.approx(theirs, abs=1e-6)
 
 
-@pytest.mark.slow
 def test_a_damaged_checkpoint_is_named_and_the_next_run_resumes_from_the_one_before(pair: Run, tmp_path: Path) -> None:
     checkpoints = shutil.copytree(pair.output_folder / "checkpoints", tmp_path / ".vertex/gcs/b/run/checkpoints")
-    (file,) = (checkpoints / "step-000000050").glob("*.data-*")
+    (file,) = (checkpoints / "step-000000150").glob("*.data-*")
     damage(file)
     resumed = train(tmp_path, 2, *STEPS)
-    assert f"step-000000050: {file.name} is damaged: its content is not what was saved" in resumed.output
-    assert "resumed at step 45" in resumed.output
+    assert f"step-000000150: {file.name} is damaged: its content is not what was saved" in resumed.output
+    assert "resumed at step 145" in resumed.output
     for ours, theirs in zip(weights(resumed), weights(pair), strict=True):
         assert ours == pytest.approx(theirs, abs=1e-6)
 
 
-@pytest.mark.slow
 def test_other_flags_than_those_of_the_checkpoint_are_refused_in_one_sentence(tmp_path: Path, alone: Run) -> None:
     shutil.copytree(alone.output_folder / "checkpoints", tmp_path / ".vertex/gcs/b/run/checkpoints")
     run = train(tmp_path, 1, *STEPS, "--size", "small")

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import tensorflow as tf
@@ -35,7 +36,6 @@ def lose(folder: Path, replica: str, step: int, for_good: bool = False) -> Calla
 
 
 @linux
-@pytest.mark.slow
 @pytest.mark.proof
 def test_lost_workers_cost_no_accuracy_and_are_not_waited_for_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -77,7 +77,6 @@ def test_lost_workers_cost_no_accuracy_and_are_not_waited_for_at_the_end(
 
 
 @linux
-@pytest.mark.slow
 @pytest.mark.proof
 def test_a_lost_parameter_server_ends_the_run_and_every_strategy_resumes_it(tmp_path: Path) -> None:
     flags = ("--checkpoint-every", "20", "--steps")
@@ -96,8 +95,8 @@ def test_a_lost_parameter_server_ends_the_run_and_every_strategy_resumes_it(tmp_
     served = train(tmp_path, 2, *SERVED, *flags, str(last + 60), servers=2)
     assert served.code == 0, served.output
     assert f"resumed at step {last + 40}" in served.output
-    assert mirrored.losses[0] < broken.losses[0] - 0.2
-    assert served.losses[0] < mirrored.losses[0]
+    early, later, latest = (fmean(run.losses[:10]) for run in (broken, mirrored, served))
+    assert latest < later < early - 0.2
 
 
 class Lost:

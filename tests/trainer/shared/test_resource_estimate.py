@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.training import PROJECT
+from tests.training import DEADLINE, PROJECT
 from trainer.data import EXAMPLE_SHAPES, Sample, digits, write
-
-DEADLINE = 480.0  # seconds; a guard against hanging: one takes up to 17 s of a core, and all cores may be busy
 
 # Runs a command and says what it took at most; a small process, as its own size counts, too.
 MEASURE = """
@@ -70,6 +68,7 @@ def test_the_figures_are_those_of_the_model(tiny: Answer) -> None:
     assert figures(tiny.value) == (201_290, transformer_flops(64, 4, tokens=16, inputs=4, classes=10))
 
 
+@pytest.mark.proof
 def test_it_takes_the_flags_of_any_job(tmp_path: Path) -> None:
     flags = ("--data", "digits", "--size", "base", "--patch", "4", "--global-batch", "192", "--micro-batches", "3")
     value = describe(tmp_path, *flags, "--learning_rate=0.003").value
@@ -95,6 +94,7 @@ def test_activations_take_less_in_the_smaller_precision(tiny: Answer) -> None:
     assert full / 2 < half < full
 
 
+@pytest.mark.proof
 def test_the_shape_of_an_image_comes_from_one_shard(tmp_path: Path) -> None:
     write([Sample(np.zeros((8, 4, 3), np.uint8), 0)], tmp_path / "mount/b/d", "heldout", shard_count=1)
     value = describe(tmp_path, "--data", "gs://b/d", GCS_MOUNT=str(tmp_path / "mount")).value
@@ -118,7 +118,7 @@ def test_what_cannot_be_described_is_one_sentence(flags: tuple[str, ...], words:
     assert words in json.loads(answer.stdout)["message"]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_no_weights_are_allocated(tiny: Answer, tmp_path: Path) -> None:
     large = describe(tmp_path, "--size", "large")
     assert large.value["parameter_bytes"] > 1.2e9

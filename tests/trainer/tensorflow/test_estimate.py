@@ -31,6 +31,7 @@ def test_parameters_gradients_and_moments_are_those_of_a_real_step() -> None:
     assert description.optimizer_bytes == sum(moment.nbytes for moment in moments)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("precision", "said"), [("auto", "bfloat16"), ("bfloat16", "bfloat16"), ("float32", "float32")]
 )
@@ -40,6 +41,7 @@ def test_the_precision_is_the_one_of_the_flag(precision: Precision, said: str) -
     assert (description.weight_copy_bytes < description.parameter_bytes / 100) == (said == "float32")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_the_policy_stays_what_it_was(policy: str) -> None:
     with estimate.computing_in(policy):

@@ -4,28 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.training import damage
+from tests.checkpoints import damage, whole
 from trainer import commit_marker
 
 DAMAGED = "weights is damaged: its content is not what was saved"
-
-
-def whole(root: Path, number: int) -> Path:
-    """A sealed folder with a file and a file in a folder of its own."""
-    folder = commit_marker.numbered(root, number)
-    commit_marker.begin(folder)
-    (folder / "weights").write_bytes(bytes(100))
-    (folder / "part").mkdir()
-    (folder / "part/0").write_bytes(bytes(10))
-    commit_marker.commit(folder)
-    return folder
 
 
 def unheard(message: str) -> None:
     raise AssertionError(f"an unexpected warning: {message}")
 
 
-def test_a_sealed_folder_is_whole(tmp_path: Path) -> None:
+def test_a_committed_folder_is_whole(tmp_path: Path) -> None:
     folder = whole(tmp_path, 3)
     assert commit_marker.fault(folder) == ""
     assert commit_marker.latest(tmp_path, unheard) == folder

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.test_commit_marker import whole
-from tests.training import DEADLINE, PROJECT, Run, damage, eventually, train
+from tests.checkpoints import damage, whole
+from tests.training import DEADLINE, PROJECT, Run, eventually, train
 from trainer import commit_marker, data, evaluator
 from trainer.config import Config, parse
 from trainer.errors import TrainerError
@@ -42,7 +42,7 @@ class Following:
         assert step not in self.told
         self.told[step] = metrics
 
-    def follow(self, steps: int, timeout: float = 20) -> None:
+    def follow(self, steps: int, timeout: float = DEADLINE) -> None:
         follow(Config(steps=steps, evaluator_timeout=timeout), self.root, self.score, self.report)
 
     @property
@@ -68,7 +68,7 @@ def test_a_training_that_takes_its_time_is_followed_to_its_last_step(tmp_path: P
     time.sleep(evaluator.LOOK_SECONDS)
     assert following.is_alive()
     whole(one.root, 20)
-    following.join(10)
+    following.join(DEADLINE)
     assert not following.is_alive()
     assert one.asked == [10, 20]
 
@@ -179,7 +179,6 @@ def heldout(reports: list[dict[str, Any]]) -> list[tuple[int, Any, Any]]:
     return [(report["step"], report["heldout/loss"], report["heldout/accuracy"]) for report in found]
 
 
-@pytest.mark.slow
 @pytest.mark.proof
 def test_the_evaluator_reports_what_the_trainers_report_of_each_checkpoint_once(evaluated: Run) -> None:
     assert evaluated.code == 0, evaluated.output
@@ -190,7 +189,6 @@ def test_the_evaluator_reports_what_the_trainers_report_of_each_checkpoint_once(
     assert any((evaluated.output_folder / "logs/evaluator").iterdir())
 
 
-@pytest.mark.slow
 @pytest.mark.proof
 def test_the_best_checkpoint_of_a_training_is_marked(evaluated: Run) -> None:
     best = json.loads((evaluated.output_folder / "checkpoints/best.json").read_text())
@@ -199,7 +197,6 @@ def test_the_best_checkpoint_of_a_training_is_marked(evaluated: Run) -> None:
     assert (best["metrics"]["loss"], best["metrics"]["accuracy"]) == reports[best["step"]]
 
 
-@pytest.mark.slow
 @pytest.mark.proof
 def test_an_evaluator_changes_nothing_for_those_that_train(evaluated: Run, alone: Run) -> None:
     assert len(evaluated.losses) == STEPS
@@ -218,20 +215,17 @@ def scored(alone: Run, folder: Path, *flags: str) -> list[tuple[int, Any, Any]]:
     return [(step, metrics["loss"], metrics["accuracy"]) for step, metrics in told.items()]
 
 
-@pytest.mark.slow
 @pytest.mark.proof
 def test_real_checkpoints_are_scored_without_a_training(alone: Run, tmp_path: Path) -> None:
     assert scored(alone, tmp_path) == [pytest.approx(one, abs=1e-5) for one in heldout(alone.reports)]
 
 
-@pytest.mark.slow
 @pytest.mark.proof
 def test_checkpoints_of_another_model_are_refused_in_one_sentence(alone: Run, tmp_path: Path) -> None:
     with pytest.raises(TrainerError, match="does not fit this model"):
         scored(alone, tmp_path, "--size", "small")
 
 
-@pytest.mark.slow
 @pytest.mark.proof
 def test_an_evaluator_that_is_stopped_says_so_and_ends(tmp_path: Path) -> None:
     spec = {"cluster": {"workerpool0": ["a:1"], "workerpool3": ["b:1"]}, "task": {"type": "workerpool3", "index": 0}}
@@ -241,9 +235,9 @@ def test_an_evaluator_that_is_stopped_says_so_and_ends(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "trainer.task"]
         process = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=output, stderr=output)
     try:
-        assert eventually(lambda: "evaluating the checkpoints" in printed.read_text(), DEADLINE), printed.read_text()
+        assert eventually(lambda: "evaluating the checkpoints" in printed.read_text()), printed.read_text()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 143
+        assert process.wait(DEADLINE) == 143
         assert "the evaluator was stopped by SIGTERM" in printed.read_text()
         assert "Traceback" not in printed.read_text()
     finally:

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.training import PROJECT
+from tests.training import DEADLINE, PROJECT
 from trainer import processes
 from trainer.cluster import Cluster, Node
 from trainer.errors import TrainerError
@@ -61,6 +61,9 @@ def test_no_other_error_is_taken_for_a_lost_peer(error: Exception) -> None:
     assert processes.lost_peer(error) == ""
 
 
+TIMEOUT = 300  # seconds; nobody waits for it
+
+
 def fail() -> None:
     raise KeyError("labels")
 
@@ -71,7 +74,7 @@ def die() -> None:
 
 def meet_and_lose(mesh: Mesh, lose: Callable[[], None]) -> None:
     """What each process does: the last one is lost, the others wait for it."""
-    with processes.join(mesh, 60) as world:
+    with processes.join(mesh, TIMEOUT) as world:
         world.wait()
         if world.rank == world.size - 1:
             lose()
@@ -83,18 +86,18 @@ def launch(lose: Callable[[], None]) -> int:
     mesh = Mesh({"replicate": 2})
     cluster = Cluster((Node("workerpool0-0", free_addresses(1)[0]),))
     try:
-        processes.launch(cluster, mesh, 60, meet_and_lose, mesh, lose)
+        processes.launch(cluster, mesh, TIMEOUT, meet_and_lose, mesh, lose)
     except TrainerError as error:
         return error.exit_code
     return 0
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize(("lose", "code"), [(fail, 1), (die, 137)])
 def test_a_replica_whose_own_process_failed_does_not_blame_a_peer(lose: Callable[[], None], code: int) -> None:
     """The other process loses its peer, which is true; but the replica was the one."""
     program = f"from tests import test_processes as t; import sys; sys.exit(t.launch(t.{lose.__name__}))"
     command = [sys.executable, "-c", program]
-    run = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=150)
+    run = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
     assert run.returncode == code, run.stdout + run.stderr
     assert ("KeyError: 'labels'" in run.stderr) == (lose is fail)

@@ -65,11 +65,12 @@ RELAY = [
     (PIPELINE, 2),
 ]
 LEG = 5  # steps
+TIMEOUT = 300  # seconds; nobody waits for it
 
 
 def each(cases: Mapping[str, Config], shards: Path) -> None:
     """Several strategies, one after another, in the same processes."""
-    with processes.join(Mesh({"replicate": int(os.environ["WORLD_SIZE"])}), timeout=60) as world:
+    with processes.join(Mesh({"replicate": int(os.environ["WORLD_SIZE"])}), timeout=TIMEOUT) as world:
         for name, config in cases.items():
             tell(name, go(config, lay_out(config, world), Dataset(shards, "train"), STEPS[name]), world)
 
@@ -83,7 +84,7 @@ def lay_out(config: Config, world: World) -> World:
 
 def leg(config: Config, mesh: Mesh, shards: Path, checkpoints: Path) -> None:
     """From one checkpoint to the next."""
-    with processes.join(mesh, timeout=60) as world:
+    with processes.join(mesh, timeout=TIMEOUT) as world:
         tell(f"relay {mesh}", go(config, world, Dataset(shards, "train"), LEG, checkpoints), world)
 
 
@@ -148,7 +149,7 @@ def main(shards: Path, compiled: bool) -> None:
 
 def launch(mesh: Mesh, what: Callable[..., None], *arguments: object) -> None:
     (address,) = free_addresses(1)
-    processes.launch(Cluster((Node("workerpool0-0", address),)), mesh, 60, what, *arguments)
+    processes.launch(Cluster((Node("workerpool0-0", address),)), mesh, TIMEOUT, what, *arguments)
 
 
 if __name__ == "__main__":

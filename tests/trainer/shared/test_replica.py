@@ -1,0 +1,63 @@
+"""The life of one replica's process: whom it waits for, and how it ends when it is told to."""
+
+import json
+import queue
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.training import DEADLINE, PROJECT, eventually
+from trainer.errors import PeerError
+from vertex_launch.local.running.ended import Ended
+from vertex_launch.local.running.host import free_addresses
+from vertex_launch.local.running.namespaces import isolation
+from vertex_launch.local.running.process import Process
+from vertex_launch.replicas import Replica
+
+CHIEF, WORKERS = ("workerpool0", "workerpool1")
+PATH = "/usr/bin:/bin"
+
+
+def start(cluster: dict[str, list[str]], pool: str, index: int, folder: Path) -> "subprocess.Popen[str]":
+    spec = {"cluster": cluster, "task": {"type": pool, "index": index}}
+    return subprocess.Popen(
+        [sys.executable, "-m", "trainer.task", "--rollcall-timeout", "30"],  # both import so long, one after another
+        env={"PATH": PATH, "PYTHONPATH": str(PROJECT), "CLUSTER_SPEC": json.dumps(spec)},
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_an_absent_worker_is_named_by_every_replica_within_the_timeout(tmp_path: Path) -> None:
+    chief, *workers = free_addresses(3)
+    cluster = {CHIEF: [chief], WORKERS: workers}
+    present = [start(cluster, CHIEF, 0, tmp_path), start(cluster, WORKERS, 0, tmp_path)]
+    try:
+        said = [process.communicate(timeout=DEADLINE)[0] for process in present]
+    finally:
+        for process in present:
+            process.kill()
+    assert [process.returncode for process in present] == [PeerError.exit_code] * 2
+    assert all("workerpool1-1 is absent" in text and "Traceback" not in text for text in said)
+
+
+@pytest.mark.proof
+def test_a_training_that_is_process_1_ends_soon_after_sigterm(tmp_path: Path) -> None:
+    lines: list[str] = []
+    ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+    env = {"PATH": PATH, "PYTHONPATH": str(PROJECT), "AIP_CHECKPOINT_DIR": str(tmp_path)}
+    chief = Replica(0, 0, (sys.executable, "-m", "trainer.task", "--steps", "1000000", "--log-every", "1"), env)
+    process = Process(
+        chief, tmp_path, lambda _, line, __: lines.append(line), isolation(), lambda _, one: ended.put(one)
+    )
+    try:
+        assert eventually(lambda: any("step 1/" in line for line in lines)), lines
+        process.terminate()
+        assert ended.get(timeout=DEADLINE).code == 143
+        assert any("stopped by SIGTERM" in line for line in lines)
+    finally:
+        process.close()
