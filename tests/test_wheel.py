@@ -11,7 +11,7 @@ import time
 import tomllib
 import urllib.request
 import zipfile
-from importlib.metadata import distributions
+from importlib.metadata import distribution, requires
 from pathlib import Path
 
 import pytest
@@ -78,11 +78,17 @@ def imported() -> set[str]:
 def test_the_wheel_asks_for_every_library_that_the_package_imports() -> None:
     metadata = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = {canonicalize_name(Requirement(line).name) for line in metadata["dependencies"]}
-    provided = {canonicalize_name(one.name): {str(file) for file in one.files or ()} for one in distributions()}
+    pinned = {canonicalize_name(one.name) for name in asked for one in needs(name) if "==" in str(one.specifier)}
+    files = {str(file) for name in asked | pinned for file in distribution(name).files or ()}
     for module in imported():
         path = module.replace(".", "/")
-        files = {f"{path}.py", f"{path}/__init__.py"}
-        assert any(files & provided.get(name, set()) for name in asked), f"nothing that is asked for has {module}"
+        assert {f"{path}.py", f"{path}/__init__.py"} & files, f"nothing that is asked for has {module}"
+
+
+def needs(name: str) -> list[Requirement]:
+    """What an installed library asks for without its extras."""
+    lines = map(Requirement, requires(name) or ())
+    return [line for line in lines if not line.marker or line.marker.evaluate({"extra": ""})]
 
 
 @pytest.mark.slow
@@ -96,7 +102,7 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel: Path, tmp_p
 @pytest.mark.slow
 def test_a_job_file_in_an_empty_folder_is_checked_and_planned_and_runs(installed: Path, folder: Path) -> None:
     command, path = str(installed / "bin/vertex-launch"), {"PYTHONPATH": str(installed)}
-    assert passed(folder, command, "check", "job.yaml", **path).splitlines()[-1] == "job.yaml: ok"
+    assert passed(folder, command, "check", "job.yaml", **path).splitlines()[-1].startswith("job.yaml: ok")
     assert "n1-standard-8" in passed(folder, command, "plan", "job.yaml", "--gradient-bytes", "1000000", **path)
     assert "in a cluster: True" in passed(folder, command, "run", "job.yaml", **path)
 
@@ -110,7 +116,7 @@ def test_the_local_vertex_starts_in_an_empty_folder(installed: Path, folder: Pat
     try:
         url = f"{endpoint(process, folder / 'printed')}/v1/projects/p/locations/us-central1/customJobs"
         with urllib.request.urlopen(url, timeout=SECONDS) as answer:
-            assert json.loads(answer.read()) == {}
+            assert not json.loads(answer.read()).get("customJobs")
     finally:
         process.terminate()
         process.wait(timeout=SECONDS)
