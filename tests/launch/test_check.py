@@ -120,6 +120,19 @@ def test_a_rule_that_is_misspelt_is_offered_the_nearest(tmp_path: Path) -> None:
     assert done.stderr == 'no rule is called "reducer-cuont"; did you mean reducer-count?\n'
 
 
+def test_a_code_that_is_like_none_is_told_where_all_are(tmp_path: Path) -> None:
+    done = check(tmp_path, "--explain", "zzz")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == 'no rule is called "zzz"; check --explain without a code lists all\n'
+
+
+def test_all_rules_are_listed_where_no_code_is_given(tmp_path: Path) -> None:
+    done = check(tmp_path, "--explain")
+    assert done.returncode == 0
+    listed = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
+    assert listed == [[rule.code, rule.severity, rule.text] for rule in RULES.values()]
+
+
 def test_nothing_to_check_is_said(folder: Path) -> None:
     done = check(folder)
     assert done.returncode == 1

@@ -27,8 +27,8 @@ from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.planner import MFU
 from vertex_launch.replicas import limit, with_arguments
+from vertex_launch.rules import explain as rules
 from vertex_launch.rules import training
-from vertex_launch.rules.explain import explain as rule_text
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, JobError, TuningJob, trial
 from vertex_launch.state_dir import StateDir, output_folder
@@ -53,11 +53,14 @@ def check(
     jobs: Annotated[list[Path] | None, typer.Argument(metavar="JOB", help="Job files, as in jobs/.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all findings as one JSON document.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Fail on warnings, too.")] = False,
-    explain: Annotated[str, typer.Option(metavar="CODE", help="Say all about one rule, and check nothing.")] = "",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say all about the rules with these CODEs in place of JOBs, or list all.")
+    ] = False,
 ) -> None:
     """Say everything that Vertex AI would refuse later, or spoil."""
     if explain:
-        console.print(rule_text(explain, catalog.standard()), markup=False)
+        told = [rules.explain(str(code), catalog.standard()) for code in jobs or ()]
+        console.print("\n\n".join(told) or rules.overview(), markup=False)
         return
     if not jobs:
         raise JobError("no job file is named; python -m vertex_launch check jobs/*.yaml checks all")

@@ -3,7 +3,7 @@
 from typing import Any
 
 from vertex_launch.catalog import Catalog
-from vertex_launch.errors import FaultError, nearest
+from vertex_launch.errors import FaultError, Finding, nearest
 from vertex_launch.rules import RULES
 from vertex_launch.rules.rule import Rule
 
@@ -12,7 +12,7 @@ PAGE = """\
 
 What `vertex-launch check` finds in a job file. An error stands on a documented fact, and the local Vertex refuses the
 same; what is only inferred or uncertain is a warning, and so is what the service would take but you may not want.
-`vertex-launch check --explain CODE` says what would happen without the rule.
+`vertex-launch check --explain CODE` says what would happen without the rule, and without a code it lists all.
 
 This page is generated: `nox -s docs` in the template's repository. The facts are of {compiled}.
 
@@ -36,8 +36,8 @@ def explain(code: str, catalog: Catalog) -> str:
     """
     if code not in RULES:
         guess = nearest(code, RULES)
-        cure = f"did you mean {guess}?" if guess else f"the rules are {', '.join(RULES)}"
-        raise CodeError(f'no rule is called "{code}"; {cure}')
+        cure = f"did you mean {guess}?" if guess else "check --explain without a code lists all"
+        raise CodeError(Finding("", f'no rule is called "{code}"', cure))
     rule = RULES[code]
     return "\n".join(
         (
@@ -49,6 +49,12 @@ def explain(code: str, catalog: Catalog) -> str:
             f"source     {sources(rule, catalog)}",
         )
     )
+
+
+def overview() -> str:
+    """All rules, a line each."""
+    width = max(map(len, RULES))
+    return "\n".join(f"{rule.code:{width}}  {rule.severity:7}  {rule.text}" for rule in RULES.values())
 
 
 def page(catalog: Catalog) -> str:
