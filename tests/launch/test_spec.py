@@ -90,6 +90,8 @@ MALFORMED = [
         ["job.yaml:1: ", "holds more than 100,000 values; no"],
     ),
     ("merge of text", "scheduling: {<<: fast}", ["job.yaml:1: ", "<<", "mappings"]),
+    ("merge of a list as key", "scheduling: {<<: {[a]: b}}", ["job.yaml:1: ", "a key must be a plain name"]),
+    ("merge twice", "scheduling: {<<: {}, <<: {}}", ["job.yaml:1: ", 'the key "<<" is in lines 1 and 1']),
     ("nested too deeply", "network: " + "[" * 5000, ["nested too deeply"]),
     # keys
     ("key twice", "network: a\nnetwork: b\n", ['the key "network"', "lines 1 and 2"]),
@@ -413,6 +415,7 @@ MALFORMED_BODIES = [
     (f'{{"maxTrialCount": {"9" * 5000}}}', "maxTrialCount", "must be a whole number"),
     ('{"state": 99}', "state", "unknown value 99"),
     ('{"createTime": "yesterday"}', "createTime", 'write one such as "2026-11-20T15:30:00Z"'),
+    ('{"createTime": "2026-99-20T15:30:00Z"}', "", "createTime"),
     ('{"createTime": 5}', "createTime", "must be a time, not 5"),
     ('{"error": {"details": [{"@type": "x"}]}}', "error.details[0]", "filled in by the service"),
     ('{"trials": [{"parameters": [{"value": [1e400]}]}]}', "trials[0].parameters[0].value[0]", "must be a number"),

@@ -20,12 +20,10 @@ from google.protobuf.descriptor import (  # type: ignore[import-untyped, unused-
 from vertex_launch.proto_validation import (
     ANY,
     DURATION,
+    FORMS,
     FREE,
-    NUMBER,
-    SECONDS,
     TIMESTAMP,
     WELL_KNOWN,
-    WHOLE_NUMBER,
     is_map,
     item,
     type_name,
@@ -35,7 +33,6 @@ from vertex_launch.spec import TUNING_KEYS
 Schema = dict[str, Any]
 
 PACKAGE = "google.cloud.aiplatform.v1."
-RFC_3339 = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[-+][0-9]{2}:[0-9]{2})"
 FREE_TYPES = {"": {}, "a mapping": {"type": "object"}, "a list": {"type": "array"}}
 
 # One attribute in a message's docstring, `name (type):`, and its first paragraph, which is indented further.
@@ -111,24 +108,16 @@ def _value(field: FieldDescriptor) -> Schema:
 
 
 def _scalars() -> Schema:
-    """Values that are written as text, too: the API itself quotes its 64-bit numbers."""
+    """Scalars by their form; `patternErrorMessage` is for editors, and validators ignore it."""
+    patterns = {name: {"pattern": f"^({form.pattern})$"} for name, form in FORMS.items()}
+    limits = {name: {"minimum": -form.largest, "maximum": form.largest} for name, form in FORMS.items()}
+    examples = {DURATION: "3600s", TIMESTAMP: "2026-11-20T15:30:00Z"}
+    said = {name: f'Must be {FORMS[name].noun}, such as "{example}".' for name, example in examples.items()}
     return {
-        **{f"int{bits}": _whole_number(bits) for bits in (32, 64)},
-        "number": {"type": ["number", "string"], "pattern": f"^({NUMBER.pattern})$"},
-        DURATION: _text(SECONDS.pattern, 'Must be seconds that end in s, such as "3600s".'),
-        TIMESTAMP: _text(RFC_3339, 'Must be a time, such as "2026-11-20T15:30:00Z".'),
+        **{name: {"type": ["integer", "string"], **patterns[name], **limits[name]} for name in ("int32", "int64")},
+        "number": {"type": ["number", "string"], **patterns["double"]},
+        **{name: {"type": "string", **patterns[name], "patternErrorMessage": said[name]} for name in examples},
     }
-
-
-def _whole_number(bits: int) -> Schema:
-    largest = 2 ** (bits - 1) - 1
-    pattern = f"^({WHOLE_NUMBER.pattern})$"
-    return {"type": ["integer", "string"], "pattern": pattern, "minimum": -largest, "maximum": largest}
-
-
-def _text(pattern: str, otherwise: str) -> Schema:
-    """Text of this form; what editors say otherwise is an extension that validators leave alone."""
-    return {"type": "string", "pattern": f"^({pattern})$", "patternErrorMessage": otherwise}
 
 
 def _descriptions(message: Descriptor) -> dict[str, str]:

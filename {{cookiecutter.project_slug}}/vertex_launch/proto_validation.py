@@ -6,15 +6,14 @@ The message's own descriptor is the schema, so a new release of google-cloud-aip
 import json
 import math
 import re
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from google.protobuf.descriptor import (  # type: ignore[import-untyped, unused-ignore]
     Descriptor,
     FieldDescriptor,
 )
-from google.protobuf.timestamp_pb2 import Timestamp  # type: ignore[import-untyped, unused-ignore]
 
 from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.strict_yaml import Mapping, kind
@@ -23,10 +22,6 @@ from vertex_launch.strict_yaml import Mapping, kind
 WELL_KNOWN = "google.protobuf."
 DURATION, TIMESTAMP, ANY = (f"{WELL_KNOWN}{name}" for name in ("Duration", "Timestamp", "Any"))
 FREE = {f"{WELL_KNOWN}Value": "", f"{WELL_KNOWN}Struct": "a mapping", f"{WELL_KNOWN}ListValue": "a list"}
-NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
-WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
-SECONDS = re.compile(r"[0-9]{1,11}(\.[0-9]{1,9})?s")
-LARGEST_FLOAT = 3.4028234e38
 LINES_SHOWN = 3  # of a key that is repeated
 SCALARS = {
     FieldDescriptor.CPPTYPE_BOOL: "boolean",
@@ -36,8 +31,35 @@ SCALARS = {
     FieldDescriptor.CPPTYPE_INT64: "int64",
 }
 
-Fault = tuple[str, str]  # and its cure; of a value that is right, two times ""
-RIGHT = ("", "")
+
+@dataclass(frozen=True)
+class Form:
+    """What a scalar looks like, whether YAML takes it for a number or for text: the API quotes its 64-bit numbers."""
+
+    noun: str
+    pattern: str
+    cure: str
+    kinds: tuple[str, ...] = ("a number", "text")
+    largest: float = math.inf
+
+    def fits(self, value: Any) -> bool:
+        fits = kind(value) in self.kinds and re.fullmatch(self.pattern, _written(value))
+        return bool(fits) and (self.largest == math.inf or abs(Decimal(value)) <= self.largest)
+
+
+NUMBER = r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"
+WHOLE_NUMBER = r"0|-?[1-9][0-9]{0,18}"
+RFC_3339 = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[-+][0-9]{2}:[0-9]{2})"
+PLAIN, DIGITS = "write plain digits, such as 4", "write digits, such as 0.001 or 1.0e-3"
+FORMS = {
+    "boolean": Form("a boolean", "(?i:true|false)", "write true or false, without quotes", ("a boolean",)),
+    "double": Form("a number", NUMBER, DIGITS, largest=1.7976931348623157e308),
+    "float": Form("a number", NUMBER, DIGITS, largest=3.4028234e38),
+    "int64": Form("a whole number of at most 64 bits", WHOLE_NUMBER, PLAIN, largest=2**63 - 1),
+    "int32": Form("a whole number of at most 32 bits", WHOLE_NUMBER, PLAIN, largest=2**31 - 1),
+    DURATION: Form("seconds that end in s", r"[0-9]{1,11}(\.[0-9]{1,9})?s", 'write "3600s"', ("text",)),
+    TIMESTAMP: Form("a time", RFC_3339, 'write one such as "2026-11-20T15:30:00Z"', ("a date", "text")),
+}
 
 
 def is_map(field: FieldDescriptor) -> bool:
@@ -118,10 +140,12 @@ def _of_value(value: Any, field: FieldDescriptor, place: str) -> Findings:
         )
     elif name == ANY:
         yield Finding(place, "is filled in by the service", "remove it")
-    elif name in CHECKS or name == "enum":
-        fault, cure = _enum_fault(value, field) if name == "enum" else CHECKS[name](value)
-        if fault:
-            yield Finding(place, fault, cure)
+    elif name == "string":
+        yield from _of_text(value, place)
+    elif name == "enum":
+        yield from _of_enum(value, field, place)
+    elif name in FORMS:
+        yield from _of_form(value, FORMS[name], place)
     else:
         yield from findings(value, field.message_type, place)
 
@@ -137,73 +161,30 @@ def _of_free_form(value: Any, place: str, wanted: str = "") -> Findings:
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from _of_free_form(inner, f"{place}[{index}]")
-    elif kind(value) == "a number" and (fault := _number_fault(value, math.inf)) != RIGHT:
-        yield Finding(place, *fault)
+    elif kind(value) == "a number":
+        yield from _of_form(value, FORMS["double"], place)
 
 
-def _text_fault(value: Any) -> Fault:
-    if kind(value) == "text":
-        return RIGHT
+def _of_text(value: Any, place: str) -> Findings:
     if isinstance(value, dict | list):
-        return f"must be text, not {kind(value)}", "write one value, in quotes"
-    return f"must be text, and {_shown(value)} is {kind(value)}", f"quote it: {_quoted(_written(value))}"
+        yield Finding(place, f"must be text, not {kind(value)}", "write one value, in quotes")
+    elif kind(value) != "text":
+        cure = f"quote it: {_quoted(_written(value))}"
+        yield Finding(place, f"must be text, and {_shown(value)} is {kind(value)}", cure)
 
 
-def _whole_number_fault(value: Any, bits: int) -> Fault:
-    # The API itself writes its 64-bit numbers in quotes.
-    digits = kind(value) in ("a number", "text") and WHOLE_NUMBER.fullmatch(value)
-    if digits and abs(int(value)) < 2 ** (bits - 1):
-        return RIGHT
-    return f"must be a whole number of at most {bits} bits, not {_shown(value)}", "write plain digits, such as 4"
-
-
-def _number_fault(value: Any, largest: float) -> Fault:
-    digits = kind(value) in ("a number", "text") and NUMBER.fullmatch(value)
-    if digits and -largest < float(value) < largest:
-        return RIGHT
-    return f"must be a number, not {_shown(value)}", "write digits, such as 0.001 or 1.0e-3"
-
-
-def _boolean_fault(value: Any) -> Fault:
-    if kind(value) == "a boolean" and _written(value).lower() in ("true", "false"):
-        return RIGHT
-    return f"must be a boolean, not {_shown(value)}", "write true or false, without quotes"
-
-
-def _duration_fault(value: Any) -> Fault:
-    if kind(value) == "text" and SECONDS.fullmatch(value):
-        return RIGHT
-    example = f"{value}s" if kind(value) in ("a number", "text") and value.isdigit() else "3600s"
-    return f"must be seconds that end in s, not {_shown(value)}", f"write {_quoted(example)}"
-
-
-def _timestamp_fault(value: Any) -> Fault:
-    try:
-        Timestamp().FromJsonString(str(value) if kind(value) in ("a date", "text") else "")
-    except ValueError:
-        return f"must be a time, not {_shown(value)}", 'write one such as "2026-11-20T15:30:00Z"'
-    return RIGHT
-
-
-def _enum_fault(value: Any, field: FieldDescriptor) -> Fault:
+def _of_enum(value: Any, field: FieldDescriptor, place: str) -> Findings:
     numbers = {one.name: str(one.number) for one in field.enum_type.values}
     known = {"text": [*numbers], "a number": [*numbers.values()]}
-    if value in known.get(kind(value), []):
-        return RIGHT
-    names = [name for name, number in numbers.items() if number != "0"]  # 0 is UNSPECIFIED
-    return f"unknown value {_shown(value)}", did_you_mean(str(value), names)
+    if value not in known.get(kind(value), []):
+        names = [name for name, number in numbers.items() if number != "0"]  # 0 is UNSPECIFIED
+        yield Finding(place, f"unknown value {_shown(value)}", did_you_mean(str(value), names))
 
 
-CHECKS: dict[str, Callable[[Any], Fault]] = {
-    "string": _text_fault,
-    "boolean": _boolean_fault,
-    "double": partial(_number_fault, largest=math.inf),
-    "float": partial(_number_fault, largest=LARGEST_FLOAT),
-    "int64": partial(_whole_number_fault, bits=64),
-    "int32": partial(_whole_number_fault, bits=32),
-    DURATION: _duration_fault,
-    TIMESTAMP: _timestamp_fault,
-}
+def _of_form(value: Any, form: Form, place: str) -> Findings:
+    if not form.fits(value):
+        meant = form is FORMS[DURATION] and str(value).isdigit()
+        yield Finding(place, f"must be {form.noun}, not {_shown(value)}", f'write "{value}s"' if meant else form.cure)
 
 
 def _written(value: Any) -> str:

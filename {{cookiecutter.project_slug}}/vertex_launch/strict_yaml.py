@@ -7,7 +7,7 @@ only the last value stays.
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 from yaml import MappingNode, Node, ScalarNode
@@ -16,17 +16,11 @@ from vertex_launch import jsons
 from vertex_launch.errors import FaultError, Finding
 
 TAG = "tag:yaml.org,2002:"
-MERGE = f"{TAG}merge"
-SCALARS = {
-    "str": "text",
-    "int": "a number",
-    "float": "a number",
-    "bool": "a boolean",
-    "timestamp": "a date",
-}
-CLEARER = {
+KINDS = {"str": "text", "int": "a number", "float": "a number", "bool": "a boolean", "timestamp": "a date"}
+CLEARER = {  # by how PyYAML's sentence begins
     "but found another document": ("a second document begins", "keep one job in a file"),
-    "found character '\\t' that cannot start any token": ("a tab stands where YAML wants spaces", "replace it"),
+    "found character '\\t' that": ("a tab stands where YAML wants spaces", "replace it"),
+    "expected a mapping": ("<< merges mappings only", "give it an alias of one, such as *pool"),
 }
 VALUES_LIMIT = 100_000  # in YAML with every alias written out
 JSON_LIMIT = 10_000  # values in one request; its job is checked within a second
@@ -47,7 +41,7 @@ class Scalar(str):
 
 
 class Items(list[Any]):
-    """A list of YAML."""
+    """A list of YAML, with the line of each item by its index."""
 
     def __init__(self, items: Sequence[Any], lines: Sequence[int]) -> None:
         super().__init__(items)
@@ -55,15 +49,15 @@ class Items(list[Any]):
 
 
 class Mapping(dict[str, Any]):
-    """Keys and values, with the lines of the keys, and of those that are written more than once all lines."""
+    """Keys and values, with the line of each key, and all lines of a key that is written more than once."""
 
-    def __init__(self, pairs: Sequence[tuple[str, Any]], lines: Sequence[int] = ()) -> None:
+    def __init__(self, pairs: Sequence[tuple[str, Any]], written: Sequence[tuple[str, int]] = ()) -> None:
         super().__init__(pairs)
-        written: dict[str, list[int]] = {}
-        for (key, _), line in zip(pairs, lines or [0] * len(pairs), strict=True):
-            written.setdefault(key, []).append(line)
-        self.lines = {key: where[-1] for key, where in written.items()}
-        self.repeated = {key: where for key, where in written.items() if len(where) > 1}
+        lines: dict[str, list[int]] = {}
+        for key, line in written or [(key, 0) for key, _ in pairs]:
+            lines.setdefault(key, []).append(line)
+        self.lines = {key: where[-1] for key, where in lines.items()}
+        self.repeated = {key: where for key, where in lines.items() if len(where) > 1}
 
 
 def from_yaml(text: str, file: str, error: type[FaultError]) -> Any:
@@ -73,15 +67,19 @@ def from_yaml(text: str, file: str, error: type[FaultError]) -> Any:
         error: it is broken, empty, more than one document or too large; or it has an alias that cannot be meant.
     """
     try:
-        return jsons.shallow(lambda: _value(text))
+        value = jsons.shallow(lambda: yaml.load(text, _Loader))
+        if value is None:
+            raise FaultError(Finding("", "is empty", "start from one of the files in jobs/"))
     except yaml.MarkedYAMLError as fault:
-        problem, cure = CLEARER.get(str(fault.problem), (str(fault.problem), "mend the YAML there or just above"))
-        finding = Finding("", problem, cure, _line(fault.problem_mark))
-        raise error(finding, file=file) from None
+        problem = str(fault.problem)
+        clearer = (told for start, told in CLEARER.items() if problem.startswith(start))
+        told = next(clearer, (problem, "mend the YAML there or just above"))
+        raise error(Finding("", *told, line=_line(fault.problem_mark)), file=file) from None
     except yaml.YAMLError as fault:
         raise error(Finding("", f"not YAML: {str(fault).splitlines()[0]}", "remove it"), file=file) from None
     except FaultError as fault:
         raise error(*fault.findings, file=file) from None
+    return value
 
 
 def from_json(text: str, error: type[FaultError]) -> Any:
@@ -177,74 +175,51 @@ def _values(text: str) -> int:
 
 
 class _Loader(yaml.SafeLoader):
-    """Stops at a document that is too large, before it has read it all."""
+    """Makes the values above, and stops at a document that is too large before it has read it all."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._count = 0
+        self._sizes: dict[Node, int] = {}  # how many values each node holds once aliases are written out
+        self._keys = 0
 
-    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        self._count += not isinstance(parent, MappingNode) or index is not None  # the others are keys
-        if self._count > VALUES_LIMIT:
-            fault = f"holds more than {VALUES_LIMIT:,} values"
-            raise FaultError(Finding("", fault, "no job needs as many", _line(self.peek_event().start_mark)))  # type: ignore[no-untyped-call]
-        return super().compose_node(parent, index)
-
-
-def _value(text: str) -> Any:
-    root = yaml.compose(text, _Loader)
-    if root is None:
-        raise FaultError(Finding("", "is empty", "start from one of the files in jobs/"))
-    return _Values().of(root)
-
-
-class _Values:
-    """The values of YAML's nodes, each made once however many aliases repeat it."""
-
-    def __init__(self) -> None:
-        self._sizes: dict[Node, int] = {}  # how many values each holds once aliases are written out; 0 while it is open
-        self._made: dict[Node, Any] = {}
-
-    def of(self, node: Node) -> Any:
-        if node not in self._sizes:
-            self._sizes[node] = 0
-            self._made[node] = self._make(node)
-            inner = [] if isinstance(node, ScalarNode) else node.value
-            self._sizes[node] = 1 + sum(self._sizes[one[1] if isinstance(one, tuple) else one] for one in inner)
-        if not self._sizes[node]:
+    def compose_node(self, parent: Node | None, index: Any) -> Any:
+        is_alias = self.check_event(yaml.AliasEvent)
+        node: Any = super().compose_node(parent, index)
+        if is_alias and node not in self._sizes:
             raise _fault(node, "an alias stands inside the value it repeats", "write that part out")
+        inner = [] if isinstance(node, ScalarNode) else node.value
+        self._sizes[node] = 1 + sum(self._sizes[one[1] if isinstance(one, tuple) else one] for one in inner)
         if self._sizes[node] > VALUES_LIMIT:
             raise _fault(node, f"its aliases unfold into more than {VALUES_LIMIT:,} values", "write them out")
-        return self._made[node]
+        self._keys += isinstance(parent, MappingNode) and index is None
+        if len(self._sizes) - self._keys > VALUES_LIMIT:
+            raise _fault(node, f"holds more than {VALUES_LIMIT:,} values", "no job needs as many")
+        return node
 
-    def _make(self, node: Node) -> Any:
+    def _made(self, node: Node) -> Any:
         tag = node.tag.removeprefix(TAG)
         if isinstance(node, ScalarNode):
             span = slice(node.start_mark.index, node.end_mark.index)
-            return None if tag == "null" else Scalar(node.value, SCALARS.get(tag, "a special value"), span)
+            return None if tag == "null" else Scalar(node.value, KINDS.get(tag, "a special value"), span)
         if tag != ("map" if isinstance(node, MappingNode) else "seq"):
             raise _fault(node, f"the tag {node.tag} has no meaning in a job", "remove it")
         if isinstance(node, MappingNode):
             return self._mapping(node)
-        return Items([self.of(item) for item in node.value], [_line(item.start_mark) for item in node.value])
+        lines = [_line(item.start_mark) for item in node.value]
+        return Items([self.construct_object(item) for item in node.value], lines)
 
     def _mapping(self, node: MappingNode) -> Mapping:
-        """What `<<` merges in gives way to the mapping's own keys, and to what it merges in before."""
+        """What `<<` merges in gives way to the mapping's own keys."""
+        written = [(key.value, _line(key.start_mark)) for key, _ in node.value if isinstance(key, ScalarNode)]
+        self.flatten_mapping(node)
         for key, _ in node.value:
             if not isinstance(key, ScalarNode):
                 raise _fault(key, "a key must be a plain name", "quote the value if braces belong to it")
-        values = [self.of(value) for _, value in node.value]
-        names = [key.value for key, _ in node.value]
-        mapping = Mapping([*zip(names, values, strict=True)], [_line(key.start_mark) for key, _ in node.value])
-        for (key, where), value in zip(node.value, values, strict=True):
-            if key.tag == MERGE:
-                mapping.pop(key.value, None)
-                for base in value if isinstance(value, list) else [value]:
-                    if not isinstance(base, Mapping):
-                        raise _fault(where, "<< merges mappings only", "give it an alias of one, such as *pool")
-                    mapping.lines = base.lines | mapping.lines
-                    mapping |= {name: inner for name, inner in base.items() if name not in mapping}
+        mapping = Mapping([(key.value, self.construct_object(value)) for key, value in node.value], written)
+        mapping.lines = {key.value: _line(key.start_mark) for key, _ in node.value}
         return mapping
+
+    yaml_constructors: ClassVar[dict[str | None, Any]] = {None: _made}  # type: ignore[misc]
 
 
 def _fault(node: Node, fault: str, cure: str) -> FaultError:
