@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -64,15 +64,10 @@ def notice(catalog: Catalog, today: date) -> str:
 
 def _entry(path: Path, finding: Finding, catalog: Catalog) -> dict[str, Any]:
     rule = RULES[finding.code]
-    return {
+    return asdict(finding) | {
         "file": str(path),
         "line": finding.line or None,
-        "place": finding.place,
-        "code": finding.code,
-        "severity": finding.severity,
         "certainty": rule.certainty,
-        "fault": finding.fault,
-        "cure": finding.cure,
         "consequence": rule.consequence,
         "source": explain.sources(rule, catalog),
     }

@@ -30,11 +30,14 @@ REDUCER_IMAGE = "/reductionserver"
 TASKS = {"container_spec": "containerSpec", "python_package_spec": "pythonPackageSpec", None: ""}
 
 TUNING_KEYS = {"studySpec", "trialJobSpec"}
-NOT_YET = "not supported here yet", "this command takes a CustomJobSpec or a HyperparameterTuningJob"
+PIPELINE = (
+    "is a TrainingPipeline, not supported here yet",
+    "this command takes a CustomJobSpec or a HyperparameterTuningJob",
+)
 OTHER_RESOURCES = {
     "jobSpec": ("is a CustomJob, but a job file is only its CustomJobSpec", "put what jobSpec holds at the top"),
-    "trainingTaskDefinition": (f"is a TrainingPipeline, {NOT_YET[0]}", NOT_YET[1]),
-    "trainingTaskInputs": (f"is a TrainingPipeline, {NOT_YET[0]}", NOT_YET[1]),
+    "trainingTaskDefinition": PIPELINE,
+    "trainingTaskInputs": PIPELINE,
 }
 
 M = TypeVar("M")
@@ -219,8 +222,7 @@ def as_json(message: Any) -> dict[str, Any]:
 
 
 def _custom_job_spec(document: Any, file: str) -> CustomJobSpec:
-    keys = document if isinstance(document, dict) else {}
-    for key, (fault, cure) in OTHER_RESOURCES.items():
-        if key in keys:
-            raise JobError(Finding("", fault, cure), file=file)
+    for key, told in OTHER_RESOURCES.items():
+        if isinstance(document, dict) and key in document:
+            raise JobError(Finding("", *told), file=file)
     return read(document, CustomJobSpec, file)

@@ -7,6 +7,7 @@ only the last value stays.
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import yaml
@@ -66,20 +67,11 @@ def from_yaml(text: str, file: str, error: type[FaultError]) -> Any:
     Raises:
         error: it is broken, empty, more than one document or too large; or it has an alias that cannot be meant.
     """
-    try:
+    with _raising(error, file):
         value = jsons.shallow(lambda: yaml.load(text, _Loader))
         if value is None:
-            raise FaultError(Finding("", "is empty", "start from one of the files in jobs/"))
-    except yaml.MarkedYAMLError as fault:
-        problem = str(fault.problem)
-        clearer = (told for start, told in CLEARER.items() if problem.startswith(start))
-        told = next(clearer, (problem, "mend the YAML there or just above"))
-        raise error(Finding("", *told, line=_line(fault.problem_mark)), file=file) from None
-    except yaml.YAMLError as fault:
-        raise error(Finding("", f"not YAML: {str(fault).splitlines()[0]}", "remove it"), file=file) from None
-    except FaultError as fault:
-        raise error(*fault.findings, file=file) from None
-    return value
+            raise _fault(None, "is empty", "start from one of the files in jobs/")
+        return value
 
 
 def from_json(text: str, error: type[FaultError]) -> Any:
@@ -87,23 +79,37 @@ def from_json(text: str, error: type[FaultError]) -> Any:
 
     Source: RFC 8259, which knows neither NaN nor Infinity.
     """
-    if _values(text) > JSON_LIMIT and _values(TEXT.sub("", text)) > JSON_LIMIT:
-        raise error(Finding("", f"holds more than {JSON_LIMIT:,} values", "no job needs as many"))
-    try:
-        value = jsons.loads(
-            text, object_pairs_hook=Mapping, parse_int=_number, parse_float=_number, parse_constant=_no_number
-        )
+    with _raising(error, ""):
+        if _values(text) > JSON_LIMIT and _values(TEXT.sub("", text)) > JSON_LIMIT:
+            raise _fault(None, f"holds more than {JSON_LIMIT:,} values", "no job needs as many")
+        hooks = {"parse_int": _number, "parse_float": _number, "parse_constant": _no_number}
+        value = jsons.loads(text, object_pairs_hook=Mapping, **hooks)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
+        return value
+
+
+@contextmanager
+def _raising(error: type[FaultError], file: str) -> Iterator[None]:
+    """Whatever the parsers raise becomes an `error`."""
+    try:
+        yield
+        return
+    except yaml.MarkedYAMLError as fault:
+        problem = str(fault.problem)
+        clearer = (told for start, told in CLEARER.items() if problem.startswith(start))
+        told = next(clearer, (problem, "mend the YAML there or just above"))
+        finding = Finding("", *told, line=_line(fault.problem_mark))
+    except yaml.YAMLError as fault:
+        finding = Finding("", f"not YAML: {str(fault).splitlines()[0]}", "remove it")
     except json.JSONDecodeError as fault:
         finding = Finding("", f"line {fault.lineno}: not JSON: {fault.msg}", "mend it there or just before")
-        raise error(finding) from None
     except UnicodeEncodeError as fault:
         half = fault.object[fault.start]
-        raise error(Finding("", f"{half!a} is half a character, a lone surrogate", "send whole ones")) from None
+        finding = Finding("", f"{half!a} is half a character, a lone surrogate", "send whole ones")
     except FaultError as fault:
-        raise error(*fault.findings) from None
-    return value
+        (finding,) = fault.findings
+    raise error(finding, file=file)
 
 
 def kind(value: Any) -> str:
@@ -166,7 +172,7 @@ def _number(text: str) -> Scalar:
 
 
 def _no_number(word: str) -> Any:
-    raise FaultError(Finding("", f"{word} is no number in JSON", "write one that is finite"))
+    raise _fault(None, f"{word} is no number in JSON", "write one that is finite")
 
 
 def _values(text: str) -> int:
@@ -222,8 +228,8 @@ class _Loader(yaml.SafeLoader):
     yaml_constructors: ClassVar[dict[str | None, Any]] = {None: _made}  # type: ignore[misc]
 
 
-def _fault(node: Node, fault: str, cure: str) -> FaultError:
-    return FaultError(Finding("", fault, cure, _line(node.start_mark)))
+def _fault(node: Node | None, fault: str, cure: str) -> FaultError:
+    return FaultError(Finding("", fault, cure, _line(node and node.start_mark)))
 
 
 def _line(mark: Any) -> int:
