@@ -36,7 +36,8 @@ from tests.launch.casebook import (
     write,
 )
 from vertex_launch import catalog, check, rules, strict_yaml
-from vertex_launch.errors import FaultError, Finding
+from vertex_launch.errors import FaultError, Finding, first
+from vertex_launch.local.api.errors import invalid
 from vertex_launch.rules import RULES, Project, explain, training
 from vertex_launch.rules.rule import RuleContext
 from vertex_launch.settings import Settings
@@ -320,6 +321,14 @@ def test_of_each_kind_the_first_fifty_are_told_and_how_many_more_there_are(
     codes = [(one.code, one.severity) for one in found(tmp_path, edits | {"scheduling.timeout": "0s"})]
     assert codes == [("flag-unknown", "warning")] * 51 + [("timeout-zero", "warning")]
     assert str(found(tmp_path, edits)[50]) == last
+
+
+@pytest.mark.parametrize(("count", "told"), [(50, 50), (51, 51), (52, 51), (5000, 51)])
+def test_what_was_cut_off_once_is_not_cut_off_again(count: int, told: int) -> None:
+    once = [*first(Finding("", f"fault {number}", "mend it") for number in range(count))]
+    assert len(once) == told
+    assert [*first(once)] == once
+    assert invalid(once).findings == tuple(once)  # so an answer tells as much as the command line
 
 
 def test_pools_that_are_too_many_are_counted_and_not_judged(tmp_path: Path) -> None:

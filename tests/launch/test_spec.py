@@ -379,6 +379,14 @@ BODIES = [
         '{"studySpec": {"studyStoppingConfig": {"shouldStopAsap": true, "maxNumTrials": 4}}}',
         {"studySpec": {"studyStoppingConfig": {"shouldStopAsap": True, "maxNumTrials": 4}}},
     ),
+    (
+        parameter('{"integerValueSpec": {"maxValue": 9223372036854775807}}'),
+        {"studySpec": {"parameters": [{"integerValueSpec": {"maxValue": "9223372036854775807"}}]}},
+    ),
+    (
+        parameter('{"doubleValueSpec": {"minValue": 1.7976931348623157e308}}'),
+        {"studySpec": {"parameters": [{"doubleValueSpec": {"minValue": 1.7976931348623157e308}}]}},
+    ),
     ('{"createTime": "2026-11-20T10:00:00.5Z"}', {"createTime": "2026-11-20T10:00:00.500Z"}),
     ('{"error": {"code": 3, "message": "no"}}', {"error": {"code": 3, "message": "no"}}),
     (
@@ -428,6 +436,17 @@ MALFORMED_BODIES = [
         parameter('{"doubleValueSpec": {"maxValue": 1e999}}'),
         "studySpec.parameters[0].doubleValueSpec.maxValue",
         "must be a number, not 1e999",
+    ),
+    (
+        parameter(f'{{"doubleValueSpec": {{"maxValue": -1e{"9" * 40}}}}}'),
+        "studySpec.parameters[0].doubleValueSpec.maxValue",
+        "must be a number, not -1e999",
+    ),
+    ('{"parallelTrialCount": 2147483648}', "parallelTrialCount", "a whole number of at most 32 bits"),
+    (
+        parameter('{"integerValueSpec": {"maxValue": 9223372036854775808}}'),
+        "studySpec.parameters[0].integerValueSpec.maxValue",
+        "a whole number of at most 64 bits",
     ),
     (
         '{"studySpec": {"studyStoppingConfig": {"shouldStopAsap": 1}}}',

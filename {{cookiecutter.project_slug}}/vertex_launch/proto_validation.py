@@ -7,7 +7,6 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from google.protobuf.descriptor import (  # type: ignore[import-untyped, unused-ignore]
@@ -40,11 +39,13 @@ class Form:
     pattern: str
     cure: str
     kinds: tuple[str, ...] = ("a number", "text")
-    largest: float = math.inf
+    largest: float = math.inf  # math.inf of what is no number
 
     def fits(self, value: Any) -> bool:
-        fits = kind(value) in self.kinds and re.fullmatch(self.pattern, _written(value))
-        return bool(fits) and (self.largest == math.inf or abs(Decimal(value)) <= self.largest)
+        if kind(value) not in self.kinds or not re.fullmatch(self.pattern, _written(value)):
+            return False
+        number = type(self.largest)  # int where all digits count
+        return self.largest == math.inf or abs(number(value)) <= self.largest
 
 
 NUMBER = r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"
