@@ -1,4 +1,4 @@
-"""From job files to what `vertex-launch check` says of them."""
+"""Reads job files and holds them against the rules, for `vertex-launch check`."""
 
 import json
 from collections.abc import Iterable
@@ -17,14 +17,14 @@ from vertex_launch.spec import Job, JobError, TuningJob
 
 @dataclass(frozen=True)
 class Examined:
-    """A job file, and what was found in it; no job where it cannot be read as one."""
+    """A job file and what was found in it; `job` is None if the file holds none."""
 
     path: Path
     job: Job | TuningJob | None
     findings: tuple[Finding, ...]
 
     def passes(self, strict: bool) -> bool:
-        """Whether nothing is wrong with it; if strict, nor anything doubtful."""
+        """Whether it has no errors and, if strict, no warnings."""
         return not any(strict or finding.severity == "error" for finding in self.findings)
 
 
@@ -38,7 +38,7 @@ def examine(path: Path, settings: Settings, project: Project) -> Examined:
 
 
 def examine_all(paths: Iterable[Path], settings: Settings, project: Project) -> list[Examined]:
-    """The same for several, each of which is also held against those before it."""
+    """Examine several job files, each also against those before it."""
     examined: list[Examined] = []
     outputs: dict[str, str] = {}
     for path in dict.fromkeys(paths):
@@ -50,7 +50,7 @@ def examine_all(paths: Iterable[Path], settings: Settings, project: Project) -> 
 
 
 def as_json(examined: Iterable[Examined], catalog: Catalog) -> str:
-    """Every finding with all that its rule says, as one document."""
+    """All findings as one JSON document, each with what its rule says."""
     return json.dumps([_entry(one.path, finding, catalog) for one in examined for finding in one.findings], indent=2)
 
 

@@ -1,4 +1,4 @@
-"""What a person must mend: findings that name the place, the fault and the cure, and the errors that carry them."""
+"""Findings name the place, the fault and the cure of what a user must mend; errors carry them."""
 
 import difflib
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from typing import Literal
 
 FILE_LIMIT = 2**20  # bytes; the largest sensible job file has a few thousand
 SHOWN = 50  # findings of one kind, or in one answer; nobody reads more
-COUNTED = 1000  # of them; a guess at what a misspelt name was takes a millisecond
+COUNTED = 1000  # findings that are looked for; guessing what a misspelt name meant takes a millisecond
 
 Severity = Literal["error", "warning"]
 
@@ -33,7 +33,7 @@ class Finding:
         return f"{self.place}: {self.sentence}" if self.place else self.sentence
 
     def below(self, place: str) -> "Finding":
-        """The same finding in a document that holds this one at a place."""
+        """The same finding in a larger document, which holds the finding's own at `place`."""
         return replace(self, place=f"{place}.{self.place}" if self.place else place)
 
 
@@ -41,10 +41,10 @@ Findings = Iterator[Finding]
 
 
 class FaultError(ValueError):
-    """Something the user wrote cannot be used; its text has one line for each finding.
+    """The user wrote something that cannot be used; the text has one line for each finding.
 
     Args:
-        findings: where a sentence is all there is to say, the sentence.
+        findings: a sentence stands for a finding without a place.
         file: begins every line.
     """
 
@@ -54,7 +54,7 @@ class FaultError(ValueError):
 
 
 def start(file: Path | str, line: int) -> str:
-    """`jobs/run.yaml:31: `, as editors and terminals know to open it, or less where less is known."""
+    """The start of a line that editors and terminals can open: `jobs/run.yaml:31: `, or less where less is known."""
     return f"{file}:{line}: " if file and line else f"{file}: " if file else ""
 
 
@@ -73,7 +73,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def first(findings: Iterable[Finding]) -> Findings:
-    """The first findings, and in place of all others one that counts them; what is `first` already stays as it is."""
+    """Yields the first findings and one that counts the rest; to apply it twice changes nothing."""
     rest = iter(findings)
     yield from islice(rest, SHOWN)
     others = [*islice(rest, COUNTED - SHOWN)]

@@ -1,7 +1,7 @@
 """The JSON Schema of job files, with which an editor completes keys, explains them and underlines mistakes.
 
-It comes from the same descriptors as proto_validation.py and says the same, as far as JSON Schema can; only enums are
-stricter, as an editor offers what is allowed: by name, and never unspecified. `vertex-launch schema` prints it.
+It comes from the same descriptors as proto_validation.py and accepts the same, as far as JSON Schema can say it. Only
+enums are stricter: an editor offers their names, and never the unspecified one. `vertex-launch schema` prints it.
 Source: JSON Schema, draft 7, which yaml-language-server 1.25, the one in VS Code, reads in full; 2026.
 """
 
@@ -45,7 +45,7 @@ MARKUP = (
 
 
 def job_schema() -> Schema:
-    """Of both kinds of file: who uses a key of a tuning job means one."""
+    """The schema of both kinds of job file; a file that has a key of a tuning job is checked as one."""
     custom, tuning = (kind.pb(kind()).DESCRIPTOR for kind in (types.CustomJobSpec, types.HyperparameterTuningJob))
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",

@@ -6,7 +6,7 @@ from typing import Any
 
 from vertex_launch.errors import FaultError, Finding
 
-DEEPEST = 100  # lists and objects within each other; protobuf takes as many in a free form, and jobs need ten
+DEEPEST = 100  # nested lists and objects; protobuf takes 100 in a free form, and jobs need ten
 
 
 def loads(text: str | bytes, **hooks: Any) -> Any:
@@ -19,10 +19,10 @@ def loads(text: str | bytes, **hooks: Any) -> Any:
 
 
 def shallow(read: Callable[[], Any]) -> Any:
-    """What `read` returns; the one guard of the stack against those who nest lists and objects in each other.
+    """Return what `read` returns, unless it is nested so deeply that recursive code would exhaust the stack.
 
     Raises:
-        FaultError: it is nested so deeply that whoever walks through it would exhaust the stack.
+        FaultError: lists and objects are nested in more than DEEPEST levels.
     """
     try:
         value = read()
@@ -30,7 +30,7 @@ def shallow(read: Callable[[], Any]) -> Any:
         value = None
     else:
         level = [value]
-        for _ in range(DEEPEST + 1):  # level by level, as recursion is what this guards against
+        for _ in range(DEEPEST + 1):  # level by level, because recursion could exhaust the stack here, too
             level = [one for one in level if isinstance(one, dict | list)]
             if not level:
                 return value

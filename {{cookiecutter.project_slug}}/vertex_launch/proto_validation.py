@@ -1,4 +1,4 @@
-"""Every difference between a document and the protobuf message that it stands for, not only the first.
+"""Finds every difference between a document and the protobuf message that it stands for, not only the first.
 
 The message's own descriptor is the schema, so a new release of google-cloud-aiplatform brings its new fields.
 """
@@ -33,7 +33,7 @@ SCALARS = {
 
 @dataclass(frozen=True)
 class Form:
-    """What a scalar looks like, whether YAML takes it for a number or for text: the API quotes its 64-bit numbers."""
+    """How a scalar must be written. Numbers may be quoted, because the API quotes its 64-bit numbers."""
 
     noun: str
     pattern: str
@@ -68,12 +68,12 @@ def is_map(field: FieldDescriptor) -> bool:
 
 
 def item(field: FieldDescriptor) -> FieldDescriptor:
-    """The field, or of a map what each key stands for."""
+    """The field, or the field of a map's values."""
     return field.message_type.fields_by_name["value"] if is_map(field) else field
 
 
 def type_name(field: FieldDescriptor) -> str:
-    """The message's full name, or of a scalar "enum", "string", "boolean", "double", "float", "int64" or "int32"."""
+    """A message's full name, or a scalar's kind: enum, string, boolean, double, float, int64 or int32."""
     message = field.message_type
     if message is None:
         return "enum" if field.enum_type else SCALARS.get(field.cpp_type, "int32")
@@ -82,7 +82,7 @@ def type_name(field: FieldDescriptor) -> str:
 
 
 def findings(value: Any, message: Descriptor, place: str = "") -> Findings:
-    """Every difference, in the order of the document; `place` is the value's own."""
+    """Yields every difference in the order of the document; `place` is where the value stands."""
     fields = {field.json_name: field for field in message.fields}
     if not isinstance(value, Mapping):
         yield Finding(place, f"must be a mapping, not {kind(value)}", f"its keys are {', '.join(fields)}")
@@ -152,7 +152,7 @@ def _of_value(value: Any, field: FieldDescriptor, place: str) -> Findings:
 
 
 def _of_free_form(value: Any, place: str, wanted: str = "") -> Findings:
-    """Anything goes that JSON can hold, if it is of the wanted kind."""
+    """A free form takes all that JSON can hold, if it is of the wanted kind."""
     if wanted and kind(value) != wanted:
         yield Finding(place, f"must be {wanted}, not {kind(value)}", "write one")
     elif isinstance(value, Mapping):
@@ -194,7 +194,7 @@ def _written(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value in a sentence: text in quotes, numbers and the like as written, the rest by kind."""
+    """A value for a sentence: text in quotes, other scalars as written, lists and mappings by kind."""
     if isinstance(value, dict | list):
         return kind(value)
     return _quoted(value) if kind(value) in ("text", "a special value") else _written(value)[:40]

@@ -212,7 +212,7 @@ def read(document: Any, kind: type[M], file: str = "") -> M:
 
 
 def located(finding: Finding, document: Any) -> Finding:
-    """The finding with its line in the document, where it has none yet; `None` is a document without lines."""
+    """The finding with the line of its place, unless it has a line already; a document may be None."""
     return replace(finding, line=finding.line or strict_yaml.line(document, finding.place))
 
 

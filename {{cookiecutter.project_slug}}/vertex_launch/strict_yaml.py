@@ -1,7 +1,7 @@
-"""One YAML or JSON document, read strictly: every value as it was written, every key with its line.
+"""Reads one YAML or JSON document strictly, and keeps how every value was written and in which line.
 
-PyYAML's own constructors forget that: 10:30 becomes 630, `yes` becomes True, and of a repeated key
-only the last value stays.
+PyYAML's own constructors forget that: 10:30 becomes 630, `yes` becomes True, and the last value of a repeated key
+replaces the others.
 """
 
 import json
@@ -30,7 +30,7 @@ PART = re.compile(r"[^.\[\]]+")  # of a place
 
 
 class Scalar(str):
-    """A value of YAML or a number of JSON as it was written: what it is taken for, where it begins and ends."""
+    """A scalar of YAML or a number of JSON as it was written, with its kind and where it stands in the text."""
 
     kind: str
     span: slice
@@ -50,7 +50,7 @@ class Items(list[Any]):
 
 
 class Mapping(dict[str, Any]):
-    """Keys and values, with the line of each key, and all lines of a key that is written more than once."""
+    """Keys and values, with the line of each key, and with all lines of each key that is repeated."""
 
     def __init__(self, pairs: Sequence[tuple[str, Any]], written: Sequence[tuple[str, int]] = ()) -> None:
         super().__init__(pairs)
@@ -121,7 +121,7 @@ def kind(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """What json.loads would make of it; a value that only YAML knows, such as a date, is text as written."""
+    """The value as json.loads would return it; what only YAML knows, such as a date, becomes text."""
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -137,9 +137,9 @@ def plain(value: Any) -> Any:
 
 
 def line(document: Any, place: str) -> int:
-    """The line of a place such as `workerPoolSpecs[1].machineSpec`, or of the part of it that is there; 0 if none is.
+    """The line of a place such as `workerPoolSpecs[1].machineSpec`, or of the nearest part of it that exists, else 0.
 
-    What an alias or `<<` brings along stands where it was written.
+    A value that an alias or `<<` brings along has the line where it was written.
     """
     return [0, *(where for where, _ in _along(document, place))][-1]
 
@@ -151,7 +151,7 @@ def at(document: Any, place: str) -> Any:
 
 
 def _along(document: Any, place: str) -> Iterator[tuple[int, Any]]:
-    """The line and the value of every part of a place, as far as it is there; keys may be in snake_case."""
+    """Yields the line and the value of each part of a place that exists; keys may be in snake_case."""
     value = document
     for part in PART.findall(place):
         lines = getattr(value, "lines", {})
@@ -163,7 +163,7 @@ def _along(document: Any, place: str) -> Iterator[tuple[int, Any]]:
 
 
 def _bare(key: str) -> str:
-    """The same for camelCase and snake_case."""
+    """Makes camelCase and snake_case equal."""
     return key.replace("_", "").casefold()
 
 
@@ -176,12 +176,12 @@ def _no_number(word: str) -> Any:
 
 
 def _values(text: str) -> int:
-    """At least as many as there are values, if the text is JSON without strings: what stands before each of them."""
+    """An upper bound on the number of values of a JSON text, exact enough once its strings are removed."""
     return sum(text.count(mark) for mark in ",[{")
 
 
 class _Loader(yaml.SafeLoader):
-    """Makes the values above, and stops at a document that is too large before it has read it all."""
+    """Makes Mappings, Items and Scalars; stops as soon as a document is too large."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -215,7 +215,7 @@ class _Loader(yaml.SafeLoader):
         return Items([self.construct_object(item) for item in node.value], lines)
 
     def _mapping(self, node: MappingNode) -> Mapping:
-        """What `<<` merges in gives way to the mapping's own keys."""
+        """A mapping's own keys override what `<<` merges in."""
         written = [(key.value, _line(key.start_mark)) for key, _ in node.value if isinstance(key, ScalarNode)]
         self.flatten_mapping(node)
         for key, _ in node.value:

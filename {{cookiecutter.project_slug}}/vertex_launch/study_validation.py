@@ -1,4 +1,4 @@
-"""What is wrong with the study of a hyperparameter tuning job, and what its parameters may be.
+"""Finds what is wrong with the study of a hyperparameter tuning job, and says what its parameters may be.
 
 Source, where no other is named: google-cloud-aiplatform 2.7.0, the documentation of StudySpec and its parts.
 """
@@ -19,7 +19,7 @@ Conditional = ParameterSpec.ConditionalParameterSpec
 Scale = ParameterSpec.ScaleType
 
 KINDS = ("double_value_spec", "integer_value_spec", "discrete_value_spec", "categorical_value_spec")
-# Which condition goes with which parent; a double has no values that one could name.
+# The condition for each kind of parent; a double has no single values to name.
 CONDITIONS = {
     "integer_value_spec": "parent_int_values",
     "discrete_value_spec": "parent_discrete_values",
@@ -29,7 +29,7 @@ LOGARITHMIC = (Scale.UNIT_LOG_SCALE, Scale.UNIT_REVERSE_LOG_SCALE)
 PARAMETERS = "studySpec.parameters"
 APART = 1e-10  # closer numbers are the same
 DISCRETE_LIMIT = 1000
-# Trials carry all numbers as doubles: whole ones must survive that, and a range must have a width.
+# Trials carry all numbers as doubles: integers must stay exact, and the width of a range finite.
 LARGEST = {"integer_value_spec": 2**53, "double_value_spec": 5e307}
 
 # What Google documents for Vizier, and neither optuna nor the code around it does here.
@@ -42,7 +42,7 @@ STOPPING = ("median_automated_stopping_spec", "decay_curve_stopping_spec")
 
 @dataclass(frozen=True)
 class _Node:
-    """A parameter, where it stands, and for which values of which parents it is there at all."""
+    """A parameter, its place, and the values of its parents for which it exists."""
 
     place: str
     spec: ParameterSpec
@@ -70,7 +70,7 @@ def values_of(parameter: ParameterSpec) -> Sequence[Any]:
 
 
 def described(parameter: ParameterSpec) -> str:
-    """What it may be, for people: `0.0001 to 0.03` or `16, 32, 64`."""
+    """A parameter's range or values, for people: `0.0001 to 0.03` or `16, 32, 64`."""
     kind = kind_of(parameter)
     if kind in LARGEST:
         bounds = getattr(parameter, kind)
@@ -84,7 +84,7 @@ def is_active(child: Conditional, value: Any) -> bool:
 
 
 def findings(job: HyperparameterTuningJob) -> Findings:
-    """What the local Vertex refuses of the search; the trials' own job has other rules."""
+    """What the local Vertex refuses in the search; the rules of jobs check what the trials run."""
     yield from count_findings(job)
     yield from metric_findings(job.study_spec)
     yield from parameter_findings(job.study_spec)
@@ -250,7 +250,7 @@ def _of_conditions(node: _Node) -> Findings:
 
 
 def _of_ids(nodes: Sequence[_Node]) -> Findings:
-    """A name may come twice only where one trial never has both."""
+    """Two parameters may share a name only if no trial ever has both."""
     known: dict[str, list[_Node]] = defaultdict(list)
     for node in nodes:
         name = node.spec.parameter_id
