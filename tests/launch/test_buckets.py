@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -408,12 +408,13 @@ NO_FILES = ["../x", "a/../../x", "/etc/x", "a//b", "./x", "a/.", "nul\0", "line\
 @pytest.mark.parametrize("name", NO_FILES)
 def test_a_name_that_cannot_be_a_file_is_refused(bucket: storage.Bucket, root: Path, name: str) -> None:
     before = everything_in(root.parent)
-    for refused in (
+    calls: tuple[Callable[[], object], ...] = (
         lambda: bucket.blob(name).upload_from_string("x"),
         lambda: bucket.blob(name, chunk_size=MIB).upload_from_file(io.BytesIO(BYTES[: 2 * MIB])),
         lambda: bucket.blob(name).download_as_bytes(),
         lambda: bucket.blob(name).delete(),
-    ):
+    )
+    for refused in calls:
         with pytest.raises((exceptions.BadRequest, exceptions.NotFound)):
             refused()
     assert everything_in(root.parent) == before

@@ -325,16 +325,23 @@ def odd(dice: random.Random) -> Document:
     return whole({key: value for key, value in document.items() if dice.random() < 0.9})
 
 
-def whole(value: Any) -> Any:
+def whole(document: Document) -> Document:
     """Without the keys that have no value."""
+    return {key: _whole(value) for key, value in document.items() if value is not None}
+
+
+def _whole(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: whole(inner) for key, inner in value.items() if inner is not None}
-    return [whole(inner) for inner in value] if isinstance(value, list) else value
+        return whole(value)
+    return [_whole(inner) for inner in value] if isinstance(value, list) else value
 
 
 def odd_study(dice: random.Random) -> Document:
     """A search that parses around such a job."""
-    number = lambda: dice.choice((None, -1e308, -1, 0, 1, 1e308))  # noqa: E731
+
+    def number() -> float | None:
+        return dice.choice((None, -1e308, -1, 0, 1, 1e308))
+
     values = dice.choice(([], [0], [1, 1], [2, 1]))
     parameter = dice.choice(
         (
