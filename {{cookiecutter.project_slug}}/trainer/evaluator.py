@@ -1,10 +1,10 @@
-"""Scores the checkpoints of a training while it goes on: what a replica of pool 3 does.
+"""Scores the checkpoints of a training while it runs: the work of a replica of pool 3.
 
-An evaluator is no part of the cluster. It learns of the trainers only from the checkpoints that appear in the job's
-folder; they learn of it only from the mark on the best one, which they do not remove. So neither waits for the other.
+An evaluator is no part of the cluster. It sees of the trainers only the checkpoints in the job's folder; the trainers
+see of it only the mark on the best checkpoint, which they do not remove. So neither waits for the other.
 
-It takes the oldest checkpoint first: TensorBoard drops points that come after those of later steps. When it is slower
-than the training, some checkpoints are removed before their turn comes, and are never scored.
+It scores the oldest checkpoint first, because TensorBoard drops points that come after those of later steps. If it is
+slower than the training, some checkpoints are removed before their turn, and are never scored.
 """
 
 import contextlib

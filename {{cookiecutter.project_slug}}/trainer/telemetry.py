@@ -1,6 +1,6 @@
-"""What a run tells: TensorBoard for curves, one JSON line per report in a cluster, a bar on a terminal.
+"""Reports of a run: curves for TensorBoard, one JSON line per report in a cluster, a progress bar on a terminal.
 
-In hyperparameter tuning it also tells the service how good the trial is.
+In hyperparameter tuning it also reports the metrics of the trial to the service.
 
 Cloud Logging parses a JSON line on stdout: `message` is what people see, `severity` its colour, and
 every other key can be searched for.
@@ -32,7 +32,7 @@ HELDOUT = "heldout/"
 
 
 def say(message: str, severity: str = "INFO", /, **fields: Any) -> None:
-    """One sentence for people: plain on a terminal, a JSON line otherwise."""
+    """Print one sentence: plain on a terminal, a JSON line otherwise."""
     if sys.stdout.isatty():
         rich.print({"WARNING": "[yellow]", "ERROR": "[red]"}.get(severity, "") + rich.markup.escape(message))
     else:
@@ -44,7 +44,7 @@ def warn(message: str) -> None:
 
 
 class Sink(Protocol):
-    """Where reports go."""
+    """A destination of reports."""
 
     def write(self, step: int, values: Values) -> None: ...
 

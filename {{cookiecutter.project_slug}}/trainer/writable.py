@@ -1,6 +1,6 @@
-"""What cannot be written is said in a sentence: before the training, and when a disk fails during it.
+"""Tests that outputs can be written, before the training, and reports a disk that fails during it, in one sentence.
 
-A probe file is the truth: permission bits say nothing about a mounted bucket, nor about a disk mounted read-only.
+The test writes a probe file: permission bits tell nothing about a mounted bucket or a disk mounted read-only.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ IN_THE_WAY = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 
 
 def require(storage: Storage, kinds: tuple[str, ...]) -> None:
-    """Return if this replica can write all it has to; nothing is left behind.
+    """Return if this replica can write all its outputs; leaves nothing behind.
 
     Args:
         kinds: `CHIEF`, `WORKER` or `EVALUATOR`.
@@ -54,7 +54,7 @@ def require(storage: Storage, kinds: tuple[str, ...]) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """What the block writes is at or below `path`.
+    """Turn an error of the block, which writes at or below `path`, into one sentence.
 
     Args:
         others: exceptions of a framework that stand for an error of the file system.

@@ -1,4 +1,4 @@
-"""Whether a job fits on its GPUs: what one process keeps there, against the memory of the card.
+"""Whether a job fits on its GPUs: what one process keeps in GPU memory, and how much the card has.
 
 Parameters, gradients and the optimizer's moments are exact. Activations are an estimate of what the backward pass
 needs, and RESERVED stands for the CUDA context, NCCL's buffers and fragmentation.
@@ -33,7 +33,7 @@ class Memory:
 
 
 def memory(workload: Workload, gpus: int, card: Accelerator) -> Memory:
-    """Of one of `gpus` that each hold the whole model and their share of the global batch."""
+    """Of one GPU, if each of `gpus` holds the whole model and its share of the global batch."""
     copies = workload.weight_copy_bytes if card.precision == workload.precision else 0
     samples = math.ceil(workload.global_batch / gpus / workload.micro_batches)  # of one micro-batch
     return Memory(

@@ -14,7 +14,7 @@ from vertex_launch.plan import allreduce_cost as cost
 from vertex_launch.plan.allreduce_cost import Machines, Reducers
 
 COLLNET_GPUS = 8  # of one machine, at most. Source: NCCL 2.12 to 2.32, "CollNet currently only supports up to 8 GPUs"
-OWN_PLUGIN = ("a3", "a4")  # families that bring a network plug-in of their own, under the name of the reducers' one
+OWN_PLUGIN = ("a3", "a4")  # families that bring their own network plug-in, under the same name as the reducers' plug-in
 OVERLAP = 2 / 3  # the share of the compute time that hides all-reduces
 
 
@@ -41,7 +41,7 @@ class AllReduceOptions:
 
 @dataclass(frozen=True)
 class Sizing:
-    """A set of reducers: those that a job has, or those that it should have."""
+    """A set of reducers: the ones that a job has, or should have."""
 
     machine_type: str
     count: int
@@ -59,7 +59,7 @@ class Sizing:
 
 
 def bypassed(machine_type: str, gpus: int) -> str:
-    """Why NCCL would pass reducers by on such a machine, without a word in its log; "" if it would not."""
+    """Why NCCL would silently bypass reducers on such a machine; "" if it would use them."""
     if machine_type.startswith(OWN_PLUGIN):
         return f"an {machine_type} brings a network plug-in of its own, and NCCL loads only one"
     if gpus > COLLNET_GPUS:

@@ -22,7 +22,7 @@ from trainer.errors import TrainerError
 from trainer.processes import World
 from trainer.telemetry import say, warn
 
-# By the names of parameters, not by their place in the optimizer: another strategy finds them again.
+# Keyed by parameter names, not by positions in the optimizer, so that another strategy can load them.
 BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
@@ -42,7 +42,7 @@ def save(state: State, root: Path, keep: int, world: World) -> None:
         commit_marker.begin(folder)
     world.wait()
     model, optimizer = get_state_dict(state.model, state.optimizer, options=BY_NAME)
-    writer, files = FileSystemWriter(folder), SummedFiles()
+    writer, files = FileSystemWriter(folder), ChecksumFiles()
     writer.fs = files
     state_dict_saver.save({"model": model, "optimizer": optimizer}, storage_writer=writer)
     of_each = world.gather(files.checksums)
@@ -52,20 +52,20 @@ def save(state: State, root: Path, keep: int, world: World) -> None:
         say(f"saved {folder}")
 
 
-class SummedFiles(FileSystem):
-    """The files that a process writes; summed up on the way, as a bucket may take long to give them back."""
+class ChecksumFiles(FileSystem):
+    """The files that a process writes, and their checksums: reading them back from a bucket may take long."""
 
     def __init__(self) -> None:
         self.checksums: dict[str, int] = {}  # by file name
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
-        with SummedStream(io.FileIO(path, mode)) as stream:
+        with ChecksumStream(io.FileIO(path, mode)) as stream:
             yield stream
         self.checksums[Path(path).name] = stream.checksum
 
 
-class SummedStream(io.BufferedWriter):
+class ChecksumStream(io.BufferedWriter):
     checksum = 0
 
     def write(self, data: Any, /) -> int:
@@ -134,6 +134,6 @@ def read_model(net: nn.Module, folder: Path) -> None:
 
 
 def first_cause(error: CheckpointException) -> str:
-    """One line out of one process's trouble."""
+    """One line about the failure of one process."""
     cause, _ = next(iter(error.failures.values()))
     return str(cause).partition("\n")[0]

@@ -1,4 +1,4 @@
-"""What is minimized and what is counted: the mean of the loss over samples, and their right answers."""
+"""The loss, minimized as its mean over the samples, and the count of correct answers."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ PRECISION = torch.bfloat16  # of the forward pass, on GPUs that have it; weights
 
 
 def precision(config: Config, device: torch.device) -> torch.dtype:
-    """What the forward pass computes in; bfloat16 by itself only on GPUs that have it, from A100 and L4 on."""
+    """Compute dtype of the forward pass; `auto` is bfloat16 on GPUs that have it, from A100 and L4 on."""
     if config.precision == "auto":
         has_it = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return PRECISION if has_it else torch.float32
@@ -19,7 +19,7 @@ def precision(config: Config, device: torch.device) -> torch.dtype:
 
 
 def autocast(config: Config, device: torch.device) -> torch.autocast:
-    """A block in which matrix products have that precision."""
+    """A context in which matrix products have that precision."""
     return torch.autocast(device.type, PRECISION, enabled=precision(config, device) != torch.float32)
 
 
