@@ -29,9 +29,9 @@ Process = subprocess.Popen[bytes]
 
 
 def main(framework: str, project: Path) -> None:
-    seconds: dict[str, list[float]] = {"launch run": [], "hand": []}
+    seconds: dict[str, list[float]] = {"vertex-launch run": [], "hand": []}
     for number in range(ROUNDS):
-        for name, measure in (("launch run", by_launch_run), ("hand", by_hand)):
+        for name, measure in (("vertex-launch run", by_launch_run), ("hand", by_hand)):
             with tempfile.TemporaryDirectory() as folder:
                 seconds[name].append(measure(Path(folder), project))
             print(f"round {number + 1} by {name:10} {seconds[name][-1]:6.2f} s", flush=True)
