@@ -21,7 +21,8 @@ from vertex_launch import settings, spec, strict_yaml
 from vertex_launch.local import server
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.vertex_api import Vertex
-from vertex_launch.local.jobs.custom_jobs import ENDED, Options
+from vertex_launch.local.context import Context, Options
+from vertex_launch.local.jobs.custom_jobs import ENDED
 from vertex_launch.local.running import host
 from vertex_launch.state_dir import StateDir
 
@@ -40,9 +41,8 @@ def vertex(tmp_path: Path) -> Iterator[Vertex]:
 def start(folder: Path) -> Vertex:
     (folder / "vertex.toml").write_text(SETTINGS)
     ours = settings.load(folder / "vertex.toml")
-    return server.build(
-        StateDir(folder / ".vertex"), ours, Options(capacity=4, grace=0.2), "http://127.0.0.1:1", os.environ
-    )
+    context = Context(StateDir(folder / ".vertex"), ours, os.environ, Options(capacity=4, grace=0.2))
+    return server.build(context, "http://127.0.0.1:1")
 
 
 def message(body: Json, kind: Any = CustomJob) -> Any:

@@ -12,7 +12,8 @@ from vertex_launch.local.running.attempt import Attempt
 from vertex_launch.local.running.ended import PEER_LOST, Ended, likely_cause_first
 from vertex_launch.local.running.engine import SETTLE_SECONDS
 from vertex_launch.local.running.lines import ERROR_CHARACTERS, LAST_LINES, LONGEST_LINE, Splitter, Tail
-from vertex_launch.local.running.restart_policy import Ending, Outcome, Policy
+from vertex_launch.local.running.outcome import Ending, Outcome
+from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.replicas import Replica
 
 TOGETHER = Policy(replica_restarts=5, job_retries=3, grace=0.2, together=True)
@@ -117,7 +118,7 @@ def test_a_worker_that_leaves_early_is_told_and_named_as_the_cause(tmp_path: Pat
 
 def test_who_leaves_shortly_before_the_end_is_not_told() -> None:
     attempt, leaver = Attempt(), ended("workerpool1-0", 0, time=10)
-    attempt.leave(leaver)
+    attempt.left.append(leaver)
     assert [attempt.to_tell(since) for since in (9, 11, 12)] == [[], [leaver], []]
 
 

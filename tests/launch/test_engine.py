@@ -17,8 +17,10 @@ from vertex_launch.local.running import engine
 from vertex_launch.local.running.host import first_ephemeral_port, free_addresses
 from vertex_launch.local.running.lines import LAST_LINES, LONGEST_LINE
 from vertex_launch.local.running.namespaces import Isolation, isolation
+from vertex_launch.local.running.outcome import Outcome
+from vertex_launch.local.running.prepare import PreparedJob
 from vertex_launch.local.running.process import StartError
-from vertex_launch.local.running.restart_policy import Outcome, Policy
+from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.replicas import Replica
 
 FOREVER = "import time\nwhile True: time.sleep(1)"
@@ -39,7 +41,7 @@ def replica(script: str, index: int | None = None, **env: str) -> Replica:
 
 def run(folder: Path, *replicas: Replica, grace: float = 2, isolated: Isolation | None = None) -> Outcome:
     with deadline():
-        return engine.run(replicas, folder, lambda *_: None, Policy(grace=grace), isolated)
+        return engine.run(PreparedJob(replicas, folder, Policy(grace=grace), isolated or isolation()), lambda *_: None)
 
 
 @contextlib.contextmanager
@@ -104,7 +106,7 @@ def test_lines_of_both_streams_are_whole_and_stderr_is_of_severity_error(tmp_pat
     script = "import os\nfor out in (b'o', b'ne\\ntw', b'o\\r\\nthree'): os.write(1, out); os.write(2, out.upper())"
     shown: list[tuple[str, str]] = []
     with deadline():
-        engine.run([replica(script)], tmp_path, lambda _, line, severity: shown.append((severity, line)), Policy())
+        engine.run(PreparedJob((replica(script),), tmp_path), lambda _, line, severity: shown.append((severity, line)))
     assert [line for severity, line in shown if severity == "INFO"] == ["one", "two", "three"]
     assert [line for severity, line in shown if severity == "ERROR"] == ["ONE", "TWO", "THREE"]
     assert (tmp_path / "workerpool0-0.log").read_text().splitlines() == [line for _, line in shown]
@@ -115,7 +117,8 @@ def test_every_line_is_shown_with_its_replica(tmp_path: Path) -> None:
     chief = replica("import time; print('a'); time.sleep(0.5)")
     worker = replica("import time; print('b'); time.sleep(60)", 0, PYTHONUNBUFFERED="1")
     with deadline():
-        engine.run([chief, worker], tmp_path, lambda who, line, _: shown.append((who.name, line)), Policy(grace=0))
+        job = PreparedJob((chief, worker), tmp_path, Policy(grace=0))
+        engine.run(job, lambda who, line, _: shown.append((who.name, line)))
     assert sorted(shown) == [("workerpool0-0", "a"), ("workerpool1-0", "b")]
 
 
@@ -124,7 +127,7 @@ def test_output_that_cannot_be_shown_holds_no_replica_up(tmp_path: Path) -> None
         raise BrokenPipeError
 
     with deadline():
-        outcome = engine.run([replica("for i in range(50_000): print('many words')")], tmp_path, gone, Policy())
+        outcome = engine.run(PreparedJob((replica("for i in range(50_000): print('many words')"),), tmp_path), gone)
     assert outcome.succeeded
     assert len((tmp_path / "workerpool0-0.log").read_text().splitlines()) == 50_000
 
@@ -132,7 +135,7 @@ def test_output_that_cannot_be_shown_holds_no_replica_up(tmp_path: Path) -> None
 def test_the_last_words_are_kept_however_slowly_they_are_shown(tmp_path: Path) -> None:
     script = "import os; os.write(1, b'x\\n' * 3000 + b'the reason\\n'); os._exit(1)"
     with deadline():
-        outcome = engine.run([replica(script)], tmp_path, lambda *_: time.sleep(0.0005), Policy())
+        outcome = engine.run(PreparedJob((replica(script),), tmp_path), lambda *_: time.sleep(0.0005))
     assert outcome.failures[0].last_lines[-1] == "the reason"
     assert len((tmp_path / "workerpool0-0.log").read_text().splitlines()) == 3001
 
@@ -179,7 +182,7 @@ def test_a_full_disk_costs_the_log_and_not_the_job(tmp_path: Path) -> None:
     shown: list[str] = []
     with deadline():
         many = replica("for i in range(20_000): print(i)")
-        outcome = engine.run([many], tmp_path, lambda _, line, __: shown.append(line), Policy())
+        outcome = engine.run(PreparedJob((many,), tmp_path), lambda _, line, __: shown.append(line))
     assert outcome.succeeded
     assert len(shown) == 20_000
 
@@ -250,15 +253,16 @@ LAUNCHER = """
 import json, sys
 from pathlib import Path
 from vertex_launch.local.running import engine
+from vertex_launch.local.running.prepare import PreparedJob
 from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.local.running.namespaces import Isolation
 from vertex_launch.replicas import Replica
 
 folder = Path(sys.argv[1])
 job = json.loads((folder / "job.json").read_text())
-replicas = [Replica(*one) for one in job["replicas"]]
-isolated = Isolation(job["world"])
-outcome = engine.run(replicas, folder, lambda *_: None, Policy(grace=0.5), isolated)
+replicas = tuple(Replica(*one) for one in job["replicas"])
+prepared = PreparedJob(replicas, folder, Policy(grace=0.5), Isolation(job["world"]))
+outcome = engine.run(prepared, lambda *_: None)
 sys.exit(0 if outcome.succeeded else 1)
 """
 

@@ -22,8 +22,9 @@ from starlette.applications import Starlette
 from tests.launch.running import eventually
 from tests.launch.vertex import custom_job, script, service
 from vertex_launch.local.api.store import Resource, Store
-from vertex_launch.local.jobs.custom_jobs import Jobs, Options
-from vertex_launch.local.jobs.logs import Journal
+from vertex_launch.local.context import Context
+from vertex_launch.local.jobs.custom_jobs import Jobs
+from vertex_launch.local.running.journal import Journal
 from vertex_launch.local.running.replica_state import Status
 from vertex_launch.local.views import page
 from vertex_launch.local.views.job_summary import KINDS, JobSummary
@@ -80,7 +81,7 @@ class Served:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     store, state_dir = Store(tmp_path), StateDir(tmp_path)
-    jobs = Jobs(store, state_dir, Settings("p", "us-central1", "b", "image"), {}, Options())
+    jobs = Jobs(store, Context(state_dir, Settings("p", "us-central1", "b", "image"), {}))
     config = uvicorn.Config(Starlette(routes=list(page.routes(store, jobs, state_dir))), port=0, log_level="warning")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

@@ -16,7 +16,8 @@ from google.protobuf import json_format  # type: ignore[import-untyped, unused-i
 
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.store import Resource, Store
-from vertex_launch.local.jobs.custom_jobs import Jobs, Options
+from vertex_launch.local.context import Context
+from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.jobs.pipelines import ENDED, Pipelines, job_spec
 from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
@@ -69,7 +70,7 @@ def start(folder: Path) -> Service:
     store = Store(state_dir.folder)
     (state_dir.buckets / "b").mkdir(parents=True, exist_ok=True)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    jobs = Jobs(store, state_dir, SETTINGS, {**os.environ, "PATH": path}, Options())
+    jobs = Jobs(store, Context(state_dir, SETTINGS, {**os.environ, "PATH": path}))
     datasets, models = Datasets(store, state_dir.buckets), Models(store, state_dir.buckets)
     return Service(
         store, state_dir, jobs, datasets, models, Pipelines(store, jobs, datasets, models, state_dir.buckets)

@@ -9,9 +9,11 @@ import pytest
 from tests.launch.running import eventually, processes
 from tests.launch.test_engine import CRASH, FOREVER, ISOLATIONS, deadline, replica
 from vertex_launch.local.running.engine import Execution
-from vertex_launch.local.running.namespaces import Isolation
+from vertex_launch.local.running.namespaces import Isolation, isolation
+from vertex_launch.local.running.outcome import Ending, Outcome, Phase
+from vertex_launch.local.running.prepare import PreparedJob
 from vertex_launch.local.running.replica_state import Status
-from vertex_launch.local.running.restart_policy import Ending, Outcome, Phase, Policy
+from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.replicas import Replica
 
 # Counts its starts in a file of its own.
@@ -39,7 +41,8 @@ class Running:
         def show(one: Replica, line: str, _: str) -> None:
             self.lines.append(f"{one.name}: {line}")
 
-        self.execution = Execution(replicas, folder / "logs", show, policy, self.phases.append, isolated)
+        job = PreparedJob(replicas, folder / "logs", policy, isolated or isolation())
+        self.execution = Execution(job, show, self.phases.append)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -152,7 +155,7 @@ def test_a_restart_that_cannot_be_shown_happens_all_the_same(tmp_path: Path) -> 
 
     with deadline():
         one = counted(tmp_path / "count", "exit(0 if count == 2 else 3)")
-        assert Execution([one], tmp_path / "logs", gone, SERVICE).run().succeeded
+        assert Execution(PreparedJob((one,), tmp_path / "logs", SERVICE), gone).run().succeeded
 
 
 def test_once_the_job_fails_nothing_starts_any_more(tmp_path: Path) -> None:
@@ -291,7 +294,7 @@ def test_a_timeout_counts_over_all_restarts(tmp_path: Path) -> None:
 
 def test_whatever_is_ordered_before_the_first_start_comes_first(tmp_path: Path) -> None:
     chief, worker = counted(tmp_path / "chief", ""), counted(tmp_path / "worker", "", 0)
-    execution = Execution([chief, worker], tmp_path / "logs", lambda *_: None, SERVICE)
+    execution = Execution(PreparedJob((chief, worker), tmp_path / "logs", SERVICE), lambda *_: None)
     for name in ("workerpool0-0", "workerpool1-0"):
         execution.delay(name, 60)
     execution.cancel()
@@ -400,7 +403,7 @@ time.sleep(60)
 
 
 def test_an_unknown_replica_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
-    execution = Execution([replica("")], tmp_path, lambda *_: None, Policy())
+    execution = Execution(PreparedJob((replica(""),), tmp_path), lambda *_: None)
     calls: list[Callable[[], None]] = [
         lambda: execution.kill("workerpool9-0"),
         lambda: execution.delay("workerpool9-0", 1),

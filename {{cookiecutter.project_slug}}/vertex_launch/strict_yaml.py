@@ -225,7 +225,7 @@ class _Loader(yaml.SafeLoader):
         mapping.lines = {key.value: _line(key.start_mark) for key, _ in node.value}
         return mapping
 
-    yaml_constructors: ClassVar[dict[str | None, Any]] = {None: _made}  # type: ignore[misc]
+    yaml_constructors: ClassVar[dict[str | None, Any]] = {None: _made}
 
 
 def _fault(node: Node | None, fault: str, cure: str) -> FaultError:

@@ -1,7 +1,6 @@
 """A search on this machine without the service: its trials, and then a table of what they found."""
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from google.cloud.aiplatform_v1.types import HyperparameterTuningJob
@@ -10,30 +9,23 @@ from rich.table import Table
 
 from vertex_launch.local import server
 from vertex_launch.local.api.store import Resource
-from vertex_launch.local.jobs.custom_jobs import ENDED, SUCCEEDED, Options
+from vertex_launch.local.context import Context
+from vertex_launch.local.jobs.custom_jobs import ENDED, SUCCEEDED
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.local.views.terminal import View
-from vertex_launch.settings import Settings
-from vertex_launch.state_dir import StateDir
 
 POLL_SECONDS = 0.2
 
 
-def run(
-    message: HyperparameterTuningJob,
-    state_dir: StateDir,
-    settings: Settings,
-    environ: Mapping[str, str],
-    console: Console,
-    options: Options,
-) -> bool:
+def run(message: HyperparameterTuningJob, context: Context, console: Console) -> bool:
     """Search as the service would, to the end; returns whether that succeeded.
 
     Raises:
         StoreError: a service works in this folder, and would be the one to ask.
         ApiError: the service would refuse it.
     """
-    vertex = server.build(state_dir, settings, options, "", environ)
+    settings = context.settings
+    vertex = server.build(context)
     try:
         with signals_as_exceptions(), View(vertex.store, vertex.jobs, console):
             name = vertex.tunings.create(f"projects/{settings.project}/locations/{settings.region}", message)["name"]

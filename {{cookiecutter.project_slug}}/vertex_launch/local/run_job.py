@@ -2,22 +2,22 @@
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from vertex_launch.local.running import engine, host, packages
+from vertex_launch.local.context import Context
+from vertex_launch.local.job_record import recorded
+from vertex_launch.local.running import engine
 from vertex_launch.local.running.ended import Ended
 from vertex_launch.local.running.lines import payload
-from vertex_launch.local.running.namespaces import isolation
-from vertex_launch.local.running.placement import place
+from vertex_launch.local.running.outcome import Outcome
+from vertex_launch.local.running.prepare import prepare, size
 from vertex_launch.local.running.process import Show
-from vertex_launch.local.running.restart_policy import Outcome, Policy
 from vertex_launch.replicas import Replica
-from vertex_launch.settings import Settings
 from vertex_launch.spec import Job
 from vertex_launch.state_dir import OUTPUT, OutputError, StateDir, output_folder
 
@@ -29,7 +29,7 @@ def empty_output(job: Job, state_dir: StateDir) -> None:
     """Forget what earlier runs of this job left in its output folder."""
     folder = output_folder(job, state_dir)
     if folder and folder.parent == state_dir.buckets:
-        raise OutputError(f"{job.path}: {OUTPUT}: is a whole bucket, which --fresh never empties; add a folder to it")
+        raise OutputError(f"{job.origin}: {OUTPUT}: is a whole bucket, which --fresh never empties; add a folder to it")
     if folder and folder.exists():
         shutil.rmtree(folder)
 
@@ -41,62 +41,55 @@ def say_what_is_there(job: Job, state_dir: StateDir, console: Console) -> None:
         console.print(f"an earlier run is in {shown(folder)}; this one continues it, --fresh starts over", style="dim")
 
 
-def run(
-    job: Job,
-    state_dir: StateDir,
-    environ: Mapping[str, str],
-    console: Console,
-    settings: Settings,
-    policy: Policy,
-    fresh: bool,
-    whole: int,
-) -> Outcome:
+def run(job: Job, context: Context, console: Console, fresh: bool, whole: int) -> Outcome:
     """Run the job to its end; every line of every replica is shown and kept in a log file.
 
     Args:
-        policy: what starts again, and how often.
         fresh: whether to forget what earlier runs left in the job's output folder.
-        whole: replicas, without reducers, in the job's file, of which this may be a part.
+        whole: replicas in the job's file, reducers not counted; this job may have fewer.
     """
-    folder = output_folder(job, state_dir)
-    job_id = str(time.time_ns() // 1_000_000)
-    try:
-        everyone = place(job, job_id, state_dir, environ, settings)
-        introduce(job.name, everyone, whole, console)
-        started = [replica for replica in everyone if not replica.reduces]
-        started = packages.prepared(job, started, state_dir.logs(job_id), state_dir.buckets, environ)
+    introduce(job, whole, console)
+    with recorded(job, context) as record:
+        prepared = prepare(job, record.id, context)
         if fresh:  # only here: a job that cannot run must not forget anything
-            empty_output(job, state_dir)
+            empty_output(job, context.state_dir)
+        show = shower(prepared.replicas, console)
+
+        def show_and_keep(replica: Replica, line: str, severity: str) -> None:
+            record.journal.write(replica.name, line, severity)
+            show(replica, line, severity)
+
         began = time.monotonic()
-        outcome = engine.run(
-            started, state_dir.logs(job_id), shower(everyone, console), policy, isolation(state_dir.buckets)
-        )
-    finally:
-        host.remove_empty_home(state_dir, job_id)
-    conclude(outcome, time.monotonic() - began, folder, state_dir.logs(job_id), console)
+        outcome = engine.run(prepared, show_and_keep, record.enter)
+        record.end(outcome)
+    conclude(outcome, time.monotonic() - began, output_folder(job, context.state_dir), prepared.logs, console)
     return outcome
 
 
-def introduce(name: str, everyone: Sequence[Replica], whole: int, console: Console) -> None:
-    reducers = [replica.name for replica in everyone if replica.reduces]
-    count = len(everyone) - len(reducers)
+def introduce(job: Job, whole: int, console: Console) -> None:
+    """Say how much of the job runs here."""
+    count = size(job)
     part = f" of {whole}" if count < whole else ""
-    console.print(f"[bold]{escape(name)}[/]: {count}{part} {'replica' if whole == 1 else 'replicas'} on this machine")
-    if reducers:
-        listed = reducers[0] if len(reducers) == 1 else f"{reducers[0]} to {reducers[-1]}"
+    noun = "replica" if whole == 1 else "replicas"
+    console.print(f"[bold]{escape(job.name)}[/]: {count}{part} {noun} on this machine")
+    for pool in job.pools:
+        if not pool.reduces:
+            continue
+        last = f" to workerpool{pool.index}-{pool.replica_count - 1}" if pool.replica_count > 1 else ""
+        listed = f"workerpool{pool.index}-0{last}"
         console.print(
             f"not started: {listed}, reducers; CLUSTER_SPEC lists them, but no gradient passes through them here",
             style="dim",
         )
 
 
-def shower(everyone: Sequence[Replica], console: Console) -> Show:
+def shower(replicas: Sequence[Replica], console: Console) -> Show:
     """Prints a line behind the coloured name of its replica; of a JSON line, what Cloud Logging shows.
 
     Only what calls itself an error is shown as one: libraries say much on stderr that is none.
     """
-    width = max(len(replica.name) for replica in everyone) + 2
-    colours = {replica.name: COLOURS[i % len(COLOURS)] for i, replica in enumerate(everyone)}
+    width = max(len(replica.name) for replica in replicas) + 2
+    colours = {replica.name: COLOURS[i % len(COLOURS)] for i, replica in enumerate(replicas)}
 
     def show(replica: Replica, line: str, severity: str) -> None:
         message, style = parse_line(line.replace(f"{Path.cwd()}/", ""))

@@ -1,31 +1,29 @@
 """Starts the local Vertex and says how clients reach it."""
 
 import socket
-from collections.abc import Mapping
+from dataclasses import replace
 
 import uvicorn
 from rich.console import Console
 
 from vertex_launch.local.api.store import Store, StoreError
 from vertex_launch.local.api.vertex_api import Vertex, create_app
-from vertex_launch.local.jobs.custom_jobs import Jobs, Options
+from vertex_launch.local.context import Context
+from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.jobs.pipelines import Pipelines
+from vertex_launch.local.jobs.runs import Runs
 from vertex_launch.local.jobs.tuning import Tunings
 from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
 from vertex_launch.local.running.namespaces import isolation
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.local.views.terminal import View
-from vertex_launch.settings import Settings
-from vertex_launch.state_dir import StateDir
 
 LEAVE_SECONDS = 2  # for requests under way when the service is to end; a client may never finish its own
 ADDRESS = "127.0.0.1"  # never another: whoever reaches the service runs programs on this machine
 
 
-def serve(
-    state_dir: StateDir, settings: Settings, options: Options, port: int, environ: Mapping[str, str], console: Console
-) -> None:
+def serve(context: Context, port: int, console: Console) -> None:
     """Serve until Ctrl-C or SIGTERM; then stop every job.
 
     Raises:
@@ -33,9 +31,9 @@ def serve(
     """
     listener = _listener(port)
     endpoint = f"http://{ADDRESS}:{listener.getsockname()[1]}"
-    vertex = build(state_dir, settings, options, endpoint, environ)
-    console.print(introduction(endpoint, state_dir, settings, options), markup=False, highlight=False)
-    if not isolation(state_dir.buckets).buckets:
+    vertex = build(context, endpoint)
+    console.print(introduction(endpoint, context), markup=False, highlight=False)
+    if not isolation(context.state_dir.buckets).buckets:
         console.print(
             "This system permits no mounts: jobs find the buckets not at /gcs but at $GCS_MOUNT", style="yellow"
         )
@@ -49,7 +47,8 @@ def serve(
         timeout_graceful_shutdown=LEAVE_SECONDS,
     )
     try:
-        with signals_as_exceptions(), View(vertex.store, vertex.jobs, console):
+        runs = Runs(vertex.store, vertex.jobs, context.state_dir.folder)
+        with signals_as_exceptions(), runs, View(vertex.store, vertex.jobs, console):
             uvicorn.Server(config).run(sockets=[listener])
     except KeyboardInterrupt:
         pass
@@ -58,25 +57,24 @@ def serve(
         vertex.close()
 
 
-def build(
-    state_dir: StateDir, settings: Settings, options: Options, endpoint: str, environ: Mapping[str, str]
-) -> Vertex:
-    """Everything behind the face, in the state that the folder holds; the endpoint is empty if there is no face."""
+def build(context: Context, endpoint: str = "") -> Vertex:
+    """Everything behind the REST interface, in the state that the folder holds; without an endpoint, for no client."""
+    state_dir, buckets = context.state_dir, context.state_dir.buckets
     store = Store(state_dir.folder, endpoint)
-    (state_dir.buckets / settings.bucket).mkdir(parents=True, exist_ok=True)
+    (buckets / context.settings.bucket).mkdir(parents=True, exist_ok=True)
     # So that what a job does with google-cloud-storage or gcsfs ends up in the same folders.
     reached = {"STORAGE_EMULATOR_HOST": endpoint, "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"} if endpoint else {}
-    jobs = Jobs(store, state_dir, settings, {**environ, **reached}, options)
-    datasets, models = Datasets(store, state_dir.buckets), Models(store, state_dir.buckets)
-    pipelines = Pipelines(store, jobs, datasets, models, state_dir.buckets)
+    jobs = Jobs(store, replace(context, environ={**context.environ, **reached}))
+    datasets, models = Datasets(store, buckets), Models(store, buckets)
+    pipelines = Pipelines(store, jobs, datasets, models, buckets)
     return Vertex(store, state_dir, jobs, Tunings(store, state_dir, jobs), pipelines, datasets, models)
 
 
-def introduction(endpoint: str, state_dir: StateDir, settings: Settings, options: Options) -> str:
+def introduction(endpoint: str, context: Context) -> str:
     """What a person pastes to use the service."""
-    bucket = f"gs://{settings.bucket}"
+    settings, capacity = context.settings, context.options.capacity
     return f"""\
-Local Vertex at {endpoint}: {options.capacity} replicas at once, state in {state_dir.folder}; Ctrl-C ends it
+Local Vertex at {endpoint}: {capacity} replicas at once, state in {context.state_dir.folder}; Ctrl-C ends it
 
 gcloud, in another terminal:
   export CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM={endpoint}/
@@ -86,7 +84,7 @@ gcloud, in another terminal:
 
 Python, with `export STORAGE_EMULATOR_HOST={endpoint}`:
   from google.auth.credentials import AnonymousCredentials; from google.cloud import aiplatform
-  aiplatform.init(project="{settings.project}", location="{settings.region}", staging_bucket="{bucket}",
+  aiplatform.init(project="{settings.project}", location="{settings.region}", staging_bucket="gs://{settings.bucket}",
       api_endpoint="{endpoint}", api_transport="rest", credentials=AnonymousCredentials())
 """
 

@@ -4,21 +4,20 @@ The file of a resource is its name: .vertex/projects/P/locations/L/customJobs/ID
 """
 
 import fcntl
-import json
 import logging
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from vertex_launch import jsons
 from vertex_launch.errors import FaultError
+from vertex_launch.local import resource_file
 from vertex_launch.local.api.errors import ApiError
-from vertex_launch.state_dir import private, private_file
+from vertex_launch.local.resource_file import now as now
+from vertex_launch.state_dir import private_file
 
 Resource = dict[str, Any]  # JSON as it goes over the wire; never changed in place
 
@@ -142,18 +141,20 @@ class Store:
             self._changed.wait_for(lambda: done(self.get(name)), timeout)
             return self.get(name)
 
+    def reread(self, name: str) -> None:
+        """Take in what another process has written of a resource."""
+        with self._changed:
+            resource = resource_file.read(self._file(name), name)
+            if resource and resource != self._resources.get(name):
+                self._keep(name, resource)
+
     def _keep(self, name: str, resource: Resource) -> Resource:
         self._resources[name] = resource
         self._changed.notify_all()
         return resource
 
     def _write(self, name: str, resource: Resource) -> None:
-        file = self._file(name)
-        private(file.parent)
-        part = file.with_suffix(".part")
-        with open(part, "w", encoding="utf-8", opener=private_file) as written:
-            written.write(json.dumps(resource, indent=1))
-        os.replace(part, file)
+        resource_file.write(self._file(name), resource)
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{name}.json"
@@ -162,20 +163,11 @@ class Store:
         resources = {}
         for file in sorted((self._folder / "projects").rglob("*.json")):
             name = file.relative_to(self._folder).as_posix().removesuffix(".json")
-            try:
-                resource = jsons.loads(file.read_bytes())
-            except (OSError, ValueError):
-                resource = None
-            if isinstance(resource, dict) and resource.get("name") == name:
+            if resource := resource_file.read(file, name):
                 resources[name] = resource
             else:
                 self.unreadable.append(file)
         return resources
-
-
-def now() -> str:
-    """This moment as the API writes it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def endpoint_of(folder: Path) -> str:

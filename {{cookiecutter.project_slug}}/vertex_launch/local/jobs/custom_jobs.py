@@ -1,4 +1,4 @@
-"""The life of custom jobs: checked, queued, run and ended; each that runs has a thread.
+"""Custom jobs: checked, queued, run in a thread each, and ended.
 
 QUEUED -> PENDING -> RUNNING -> SUCCEEDED, FAILED or (CANCELLING ->) CANCELLED; a FLEX_START job whose wait is too
 long is EXPIRED. Source: Vertex AI documentation, "Understand the custom training service", mid 2026.
@@ -7,29 +7,26 @@ long is EXPIRED. Source: Vertex AI documentation, "Understand the custom trainin
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec, Scheduling
+from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec
 
 from vertex_launch import rules
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.local.api.create_validation import name_findings
 from vertex_launch.local.api.errors import ApiError, invalid, rpc_status
 from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks
-from vertex_launch.local.jobs.logs import Journal
-from vertex_launch.local.running import host, packages
+from vertex_launch.local.running import host, journal
 from vertex_launch.local.running.engine import Execution
-from vertex_launch.local.running.namespaces import isolation
-from vertex_launch.local.running.placement import place
+from vertex_launch.local.running.journal import Journal
+from vertex_launch.local.running.outcome import Outcome, Phase
+from vertex_launch.local.running.prepare import Extras, prepare, size
 from vertex_launch.local.running.replica_state import Status
-from vertex_launch.local.running.restart_policy import Ending, Outcome, Phase, Policy
 from vertex_launch.replicas import Replica
-from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, Request, as_json
-from vertex_launch.state_dir import StateDir
 
 COLLECTION = "customJobs"
 PREFIX = "JOB_STATE_"
@@ -38,33 +35,10 @@ QUEUED, PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED, EXPIRED = (
 )
 ENDED = frozenset((SUCCEEDED, FAILED, CANCELLED, EXPIRED))
 
-# Source: the page named above, and "Use Spot VMs with training".
-REPLICA_RESTARTS, JOB_RETRIES, SPOT_RESTARTS = 5, 3, 6
-LONGEST_SECONDS = 7 * 24 * 3600.0
 EVENTS = 1000  # that wait to be shown; of more, the newest
 LONGEST_WAIT_SECONDS = 24 * 3600.0  # of FLEX_START, where the job says nothing else; 0 is for ever
 
 Action = Literal["preempt", "kill", "freeze", "delay"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the service is told at its start; times in seconds."""
-
-    capacity: int = 16  # replicas at once; further jobs wait in the order of their creation
-    provision: float = 0  # until a job's machines arrive
-    stagger: float = 0.02  # between two of them
-    grace: float = 5  # between SIGTERM and SIGKILL
-    reducers_as_ps: bool = True  # whether TF_CONFIG lists reducers; the documentation does not say
-    retry_user_errors: bool = False  # whether also a program's own error starts again
-
-
-@dataclass(frozen=True)
-class Extras:
-    """What a tuning trial or a training pipeline adds to its job."""
-
-    env: Mapping[str, str] = field(default_factory=dict)
-    trial: str = ""
 
 
 @dataclass
@@ -83,14 +57,9 @@ class Jobs(BackgroundTasks[_Ticket]):
 
     collection, noun, prefix, ended = COLLECTION, "job", PREFIX, ENDED
 
-    def __init__(
-        self, store: Store, state_dir: StateDir, settings: Settings, environ: Mapping[str, str], options: Options
-    ) -> None:
+    def __init__(self, store: Store, context: Context) -> None:
+        self._context = context
         super().__init__(store)
-        self._state_dir = state_dir
-        self._settings = settings
-        self._environ = environ
-        self._options = options
         self._queue: deque[_Ticket] = deque()
         self.events: deque[tuple[str, str, str]] = deque(maxlen=EVENTS)  # id and name of a job, what happened to it
 
@@ -105,13 +74,15 @@ class Jobs(BackgroundTasks[_Ticket]):
         findings = [*name_findings(message.display_name), *self.findings(parent, job, "jobSpec")]
         if findings:
             raise invalid(findings)
-        return self._begin(_Ticket(name, job, extras or Extras(), _size(job)), as_json(message) | {"state": QUEUED})
+        return self._begin(_Ticket(name, job, extras or Extras(), size(job)), as_json(message) | {"state": QUEUED})
 
     def cancel(self, name: str) -> None:
         """Begin to stop a job; raises ApiError NOT_FOUND, or FAILED_PRECONDITION for one that has ended."""
         with self._lock:
             if self._leave_queue(name):
                 self._store.end(name, CANCELLED, rpc_status("CANCELLED", "the job was cancelled before it started"))
+            elif self._is_of_a_run(name):
+                raise ApiError("FAILED_PRECONDITION", f"{name} was started by the command `run`; end it there")
             else:
                 super().cancel(name)
 
@@ -122,18 +93,19 @@ class Jobs(BackgroundTasks[_Ticket]):
             ticket = self._running.get(name)
         if ticket is None or ticket.execution is None:
             raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; it has no replicas now")
-        if action == "preempt" and _strategy(ticket.job) != Scheduling.Strategy.SPOT:
+        if action == "preempt" and ticket.job.strategy != "SPOT":
             raise ApiError("FAILED_PRECONDITION", f"{name} does not use SPOT, so no machine is preempted; use kill")
-        if replica not in (status.name for status in ticket.execution.statuses):
-            known = ", ".join(status.name for status in ticket.execution.statuses)
-            raise ApiError("NOT_FOUND", f'{name} has no replica "{replica}" that runs here; it has {known}')
-        calls: Mapping[Action, Callable[[Execution], None]] = {
-            "preempt": lambda execution: execution.preempt(replica),
-            "kill": lambda execution: execution.kill(replica),
-            "freeze": lambda execution: execution.freeze(replica, seconds),
-            "delay": lambda execution: execution.delay(replica, seconds),
+        execution = ticket.execution
+        known = [status.name for status in execution.statuses]
+        if replica not in known:
+            raise ApiError("NOT_FOUND", f'{name} has no replica "{replica}" that runs here; it has {", ".join(known)}')
+        calls = {
+            "preempt": lambda: execution.preempt(replica),
+            "kill": lambda: execution.kill(replica),
+            "freeze": lambda: execution.freeze(replica, seconds),
+            "delay": lambda: execution.delay(replica, seconds),
         }
-        calls[action](ticket.execution)
+        calls[action]()
 
     def statuses(self, name: str) -> tuple[Status, ...]:
         """The replicas of a job that runs now."""
@@ -148,15 +120,15 @@ class Jobs(BackgroundTasks[_Ticket]):
         Raises:
             ApiError: RESOURCE_EXHAUSTED for a job that can never run here.
         """
-        size = _size(job)
-        if size > self._options.capacity:
+        count = size(job)
+        if count > self._context.options.capacity:
             raise ApiError(
                 "RESOURCE_EXHAUSTED",
-                f"the job has {size} replicas, and this service runs {self._options.capacity} at once;"
-                f" start it with --capacity {size}",
+                f"the job has {count} replicas, and this service runs {self._context.options.capacity} at once;"
+                f" start it with --capacity {count}",
             )
         _, project, _, region = parent.split("/")
-        settings = replace(self._settings, project=project, region=region)
+        settings = replace(self._context.settings, project=project, region=region)
         return [one.below(place) for one in rules.findings(job, settings) if one.severity == "error"]
 
     def close(self) -> None:
@@ -168,10 +140,30 @@ class Jobs(BackgroundTasks[_Ticket]):
                 self._store.end(ticket.name, FAILED, STOPPED)
             super().close()  # while it waits, the lock is free
 
+    def follow_runs(self) -> None:
+        """Take in what the command `run` has written of its jobs, or that it was killed."""
+        for job in self._store.all(COLLECTION):
+            with self._lock:  # a job of ours is in the store a moment before it is in the queue
+                if self._is_of_a_run(job["name"]):
+                    self._lose(job)
+
+    def _is_of_a_run(self, name: str) -> bool:
+        """Whether the command `run` started a job that has not ended; the lock is held."""
+        ours = name in self._running or any(ticket.name == name for ticket in self._queue)
+        return self._store.get(name)["state"] not in ENDED and not ours
+
+    def _lose(self, resource: Resource) -> None:
+        """End a job whose process is gone; what `run` still runs goes on."""
+        name = resource["name"]
+        goes_on = journal.is_open(self._context.state_dir.journal(name.rpartition("/")[2]))
+        self._store.reread(name)  # after the look at the journal: what has ended is written before that is closed
+        if not goes_on and self._store.get(name)["state"] not in ENDED:
+            super()._lose(resource)
+
     @property
     def _free(self) -> int:
         """Replicas that can start now."""
-        return self._options.capacity - sum(ticket.size for ticket in self._running.values())
+        return self._context.options.capacity - sum(ticket.size for ticket in self._running.values())
 
     def _admit(self, ticket: _Ticket) -> None:
         self._queue.append(ticket)
@@ -193,61 +185,35 @@ class Jobs(BackgroundTasks[_Ticket]):
 
     def _work(self, ticket: _Ticket) -> None:
         """From its first machine to its last."""
+        path = self._context.state_dir.journal(ticket.id)
         try:
-            with contextlib.closing(Journal(self._state_dir.journal(ticket.id))) as journal:
-                outcome = self._execute(ticket, journal)
+            with contextlib.closing(Journal(path)) as lines:
+                outcome = self._execute(ticket, lines)
         except FaultError as error:  # what only shows when it is to start: no command, no such package
             raise ApiError("INVALID_ARGUMENT", str(error)) from None
         finally:
-            host.remove_empty_home(self._state_dir, ticket.id)
+            host.remove_empty_home(self._context.state_dir, ticket.id)
         if not outcome.succeeded:
-            status = {Ending.TIMED_OUT: "DEADLINE_EXCEEDED", Ending.PREEMPTED: "RESOURCE_EXHAUSTED"}
-            message = f"{outcome.message}\nLogs: {self._state_dir.logs(ticket.id)}"
-            raise ApiError(status.get(outcome.ending, "INVALID_ARGUMENT"), message)
+            raise ApiError(outcome.status, f"{outcome.message}\nLogs: {path.parent}")
 
-    def _execute(self, ticket: _Ticket, journal: Journal) -> Outcome:
-        everyone = self._replicas(ticket)
+    def _execute(self, ticket: _Ticket, lines: Journal) -> Outcome:
+        prepared = prepare(ticket.job, ticket.id, self._context, ticket.extras, ticket.stopping)
 
         def show(replica: Replica, line: str, severity: str) -> None:
-            journal.write(replica.name, line, severity)
+            lines.write(replica.name, line, severity)
 
         def entered(phase: Phase) -> None:
             self._enter(ticket, RUNNING if phase is Phase.RUNNING else PENDING)
 
-        execution = Execution(
-            everyone,
-            self._state_dir.logs(ticket.id),
-            show,
-            policy(ticket.job, self._options),
-            phase=entered,
-            isolated=isolation(self._state_dir.buckets),
-            told=lambda line: self.events.append((ticket.id, ticket.job.name, line)),
-        )
+        def told(line: str) -> None:
+            self.events.append((ticket.id, ticket.job.name, line))
+
+        execution = Execution(prepared, show, entered, told)
         with self._lock:
             ticket.execution = execution
             if ticket.stopping.is_set():
                 execution.cancel()
         return execution.run()
-
-    def _replicas(self, ticket: _Ticket) -> list[Replica]:
-        everyone = place(
-            ticket.job,
-            ticket.id,
-            self._state_dir,
-            self._environ,
-            self._settings,
-            ticket.extras.trial,
-            self._options.reducers_as_ps,
-            lambda replica: self._additions(ticket, replica),
-        )
-        started = [one for one in everyone if not one.reduces]
-        folder = self._state_dir.logs(ticket.id)
-        return packages.prepared(ticket.job, started, folder, self._state_dir.buckets, self._environ, ticket.stopping)
-
-    def _additions(self, ticket: _Ticket, replica: str) -> dict[str, str]:
-        """What the pipeline or trial adds to a replica's environment."""
-        tuning = {"CLOUD_ML_HP_METRIC_FILE": str(self._state_dir.metrics(ticket.id, replica))}
-        return {**ticket.extras.env, **(tuning if ticket.extras.trial else {})}
 
     def _stop(self, ticket: _Ticket) -> None:
         super()._stop(ticket)
@@ -278,40 +244,14 @@ class Jobs(BackgroundTasks[_Ticket]):
                 self._store.end(name, EXPIRED, rpc_status("DEADLINE_EXCEEDED", message))
 
 
-def policy(job: Job, options: Options) -> Policy:
-    """When the service starts replicas or the job again."""
-    scheduling = job.spec.scheduling
-    retries = not scheduling.disable_retries
-    return Policy(
-        replica_restarts=REPLICA_RESTARTS if retries else 0,
-        job_retries=JOB_RETRIES if retries else 0,
-        preemptions=SPOT_RESTARTS if _strategy(job) == Scheduling.Strategy.SPOT else 0,
-        together=scheduling.restart_job_on_worker_restart and retries,
-        retry_user_errors=options.retry_user_errors,
-        timeout=scheduling.timeout.total_seconds() if "timeout" in scheduling else LONGEST_SECONDS,
-        grace=options.grace,
-        provision=options.provision,
-        stagger=options.stagger,
-    )
-
-
 def _stop_timer(ticket: _Ticket) -> None:
     if ticket.timer:
         ticket.timer.cancel()
 
 
-def _size(job: Job) -> int:
-    """Replicas to start; reducers only exist in Google's image."""
-    return sum(pool.replica_count for pool in job.pools if not pool.reduces)
-
-
-def _strategy(job: Job) -> Scheduling.Strategy:
-    return Scheduling.Strategy(job.spec.scheduling.strategy)
-
-
 def _longest_wait(job: Job) -> float:
     """Seconds that a FLEX_START job may be queued; 0 for all others and for one that waits for ever."""
-    if _strategy(job) != Scheduling.Strategy.FLEX_START:
+    if job.strategy != "FLEX_START":
         return 0
     if "max_wait_duration" not in job.spec.scheduling:
         return LONGEST_WAIT_SECONDS

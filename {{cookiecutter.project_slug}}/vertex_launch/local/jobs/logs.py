@@ -1,9 +1,6 @@
 """What the replicas of a job printed, with timestamps: one file per job, and Cloud Logging's view of it."""
 
 import contextlib
-import io
-import json
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,33 +8,13 @@ from typing import Any
 from vertex_launch import jsons
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.errors import ApiError
-from vertex_launch.local.api.store import Resource, now
+from vertex_launch.local.api.store import Resource
 from vertex_launch.local.running.lines import payload
-from vertex_launch.state_dir import StateDir, private, private_file
+from vertex_launch.state_dir import StateDir
 
 # The fields of a LogEntry that a request may filter and order by. Source: Cloud Logging API v2, LogEntry.
 FIELDS = frozenset(("insertId", "jsonPayload", "labels", "logName", "resource", "severity", "textPayload", "timestamp"))
 SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
-
-
-class Journal:
-    """The lines of one job in the order of their arrival; thread-safe."""
-
-    def __init__(self, path: Path) -> None:
-        private(path.parent)
-        self._file = io.FileIO(path, "ab", opener=private_file)
-        self._lock = threading.Lock()
-
-    def write(self, replica: str, line: str, severity: str = "INFO") -> None:
-        """Append a line; `severity` applies if the line itself names none."""
-        with self._lock:
-            if not self._file.closed:
-                entry = {"timestamp": now(), "replica": replica, "line": line, "severity": severity}
-                self._file.write(f"{json.dumps(entry)}\n".encode())
-
-    def close(self) -> None:
-        with self._lock:
-            self._file.close()
 
 
 def lines(path: Path, start: int = 0) -> Iterator[dict[str, str]]:

@@ -22,10 +22,11 @@ from vertex_launch.local.api.filters import camel
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs import custom_jobs
 from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks
-from vertex_launch.local.jobs.custom_jobs import Extras, Jobs
+from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.registry import datasets
 from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
+from vertex_launch.local.running.prepare import Extras
 from vertex_launch.spec import Job, JobError, Request, as_json, read
 
 COLLECTION = "trainingPipelines"

@@ -21,10 +21,10 @@ from vertex_launch.local.jobs.custom_jobs import (
     PREFIX,
     RUNNING,
     SUCCEEDED,
-    Extras,
     Jobs,
 )
 from vertex_launch.local.jobs.search import Measurement, Search, Suggestion
+from vertex_launch.local.running.prepare import Extras
 from vertex_launch.replicas import with_arguments
 from vertex_launch.spec import Job, Request, as_json
 from vertex_launch.state_dir import StateDir

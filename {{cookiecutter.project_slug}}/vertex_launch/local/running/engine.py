@@ -9,17 +9,15 @@ import contextlib
 import math
 import queue
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 from vertex_launch.local.running.attempt import Attempt
 from vertex_launch.local.running.ended import PEER_LOST, Ended
-from vertex_launch.local.running.namespaces import Isolation, isolation
+from vertex_launch.local.running.outcome import Ending, Outcome, Phase
+from vertex_launch.local.running.prepare import PreparedJob
 from vertex_launch.local.running.process import Process, Show, open_log, tell
 from vertex_launch.local.running.replica_state import Slot, Status
-from vertex_launch.local.running.restart_policy import CRASHES, Ending, Outcome, Phase, Policy
 from vertex_launch.local.running.signals import signals_as_exceptions
-from vertex_launch.replicas import Replica
 from vertex_launch.state_dir import private
 
 PRIMARY = "workerpool0-0"
@@ -36,21 +34,17 @@ class Execution:
 
     def __init__(
         self,
-        replicas: Sequence[Replica],
-        logs: Path,
+        job: PreparedJob,
         show: Show,
-        policy: Policy,
         phase: Callable[[Phase], None] = lambda phase: None,
-        isolated: Isolation | None = None,
         told: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._slots = {replica.name: Slot(replica) for replica in replicas}
-        self._logs = logs
+        self._job = job
+        self._policy = job.policy
+        self._slots = {replica.name: Slot(replica) for replica in job.replicas}
         self._show = show
-        self._policy = policy
         self._phase = phase
         self._told = told
-        self._isolation = isolation() if isolated is None else isolated
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._attempt = Attempt()
         self._deadline = math.inf
@@ -63,9 +57,9 @@ class Execution:
 
     def run(self) -> Outcome:
         """Run the job to its end; returns when no process is left."""
-        private(self._logs)
+        private(self._job.logs)
         try:
-            while (ending := self._run_attempt()) is None:
+            while (ending := self._run_attempt()) is Ending.STARTS_AGAIN:
                 self._stop_all()
             return self._outcome(ending)
         finally:
@@ -73,7 +67,7 @@ class Execution:
 
     def cancel(self) -> None:
         """End the job."""
-        self._events.put(lambda: self._attempt.end(Ending.CANCELLED))
+        self._events.put(lambda: self._end(Ending.CANCELLED))
 
     def preempt(self, name: str) -> None:
         """Take a machine away: SIGTERM, the grace time, SIGKILL; then the whole job starts again."""
@@ -95,20 +89,24 @@ class Execution:
         slot = self._slots[name]  # a KeyError is the caller's
         self._events.put(lambda: act(slot))
 
-    def _run_attempt(self) -> Ending | None:
-        """All replicas from their start to the end of the job; none, if it has to start again."""
-        self._attempt = Attempt()
+    def _run_attempt(self) -> Ending:
+        """Run all replicas from their start to the end of the attempt."""
+        attempt = self._attempt = Attempt()
         arrival = time.monotonic() + self._policy.provision
         for index, slot in enumerate(self._slots.values()):
             slot.due, slot.restarts = arrival + index * self._policy.stagger, 0
         self._phase(Phase.PENDING)
-        while not self._attempt.over:
+        while attempt.ending is None:
             self._wait()
             self._run_due(time.monotonic())
-        return self._attempt.ending
+        return attempt.ending
+
+    def _end(self, ending: Ending) -> None:
+        """End the attempt."""
+        self._attempt.ending = ending
 
     def _wait(self) -> None:
-        """Until something is due; then, or before, take in all that has happened."""
+        """Wait until something happens or is due; then take in everything that has happened."""
         attempt = self._attempt
         slot_times = (slot.next_time for slot in self._slots.values())
         next_time = min([attempt.settled, attempt.restart_at, self._deadline, *slot_times])
@@ -119,14 +117,14 @@ class Execution:
                 self._events.get_nowait()()
 
     def _run_due(self, now: float) -> None:
-        """Do what is due."""
+        """Do everything that is due."""
         attempt, slots = self._attempt, self._slots.values()
         if attempt.over:
             return
         if attempt.restart_at <= now:
             self._restart_all()
-        for ended in attempt.to_tell(now - SETTLE_SECONDS):  # by then it is not all that end, one by one
-            self._log(self._slots[ended.replica.name], str(ended))
+        for ended in attempt.to_tell(now - SETTLE_SECONDS):  # else all replicas are ending, one by one
+            self._log(ended, str(ended))
         for slot in slots:
             slot.act(now)
             if slot.start_at <= now:
@@ -135,13 +133,12 @@ class Execution:
             attempt.running = True
             self._phase(Phase.RUNNING)
         if now >= self._deadline:
-            attempt.end(Ending.TIMED_OUT)
+            self._end(Ending.TIMED_OUT)
         elif now >= attempt.settled or (attempt.restart_at == math.inf and all(slot.ended for slot in slots)):
             self._conclude()
 
     def _start(self, slot: Slot, now: float) -> None:
-        self._attempt.left.pop(slot.replica.name, None)
-        slot.started(Process(slot.replica, self._logs, self._show, self._isolation, self._report))
+        slot.started(Process(slot.replica, self._job.logs, self._show, self._job.isolation, self._report))
         self._deadline = min(self._deadline, now + self._policy.timeout)
 
     def _report(self, process: Process, ended: Ended) -> None:
@@ -149,7 +146,7 @@ class Execution:
 
     def _ended(self, process: Process, ended: Ended) -> None:
         slot, attempt = self._slots[ended.replica.name], self._attempt
-        if slot.process is not process:  # it was stopped meanwhile
+        if slot.process is not process:  # it was stopped, and another may run in its place
             return
         process.close()
         preempted = slot.preempted
@@ -158,38 +155,36 @@ class Execution:
         if attempt.succeeded:
             return
         if preempted and not attempt.failures:
-            self._preempted(slot)
+            self._preempted(ended)
         elif ended.code:
             self._failed(slot, ended)
         elif ended.replica.name == PRIMARY:
             self._succeeded()
         elif ended.replica.trains:
-            attempt.leave(ended)
+            attempt.left.append(ended)
 
     def _succeeded(self) -> None:
         if not self._attempt.failures:
             self._attempt.succeeded = True
-            self._attempt.untold.clear()
             self._settle(self._policy.grace)
 
     def _failed(self, slot: Slot, ended: Ended) -> None:
         """Start the replica again, or all, or let the attempt end."""
-        attempt, limit = self._attempt, self._policy.replica_restarts
-        taken = [one.replica.name for one in self._slots.values() if one.preempted]
-        final = ended.code in CRASHES or self._policy.is_permanent(ended) or slot.restarts >= limit
-        if taken and not attempt.failures:  # it need not have failed by itself, and starts again with the job
-            self._log(slot, f"{ended} while {taken[0]} was being preempted")
-        elif attempt.failures or final:
+        attempt = self._attempt
+        preempted = [one.replica.name for one in self._slots.values() if one.preempted]
+        if preempted and not attempt.failures:  # the preemption may be the cause; the whole job starts again anyway
+            self._log(ended, f"{ended} while {preempted[0]} was being preempted")
+        elif not attempt.failures and self._policy.restarts_replica(ended, slot.restarts):
+            self._restart(slot, ended)
+        else:
             attempt.failures.append(ended)
             self._settle(SETTLE_SECONDS)
-        else:
-            self._restart(slot, ended)
 
     def _restart(self, slot: Slot, ended: Ended) -> None:
         slot.restarts += 1
         limit, now = self._policy.replica_restarts, time.monotonic()
         again = "all replicas start again" if self._policy.together else "it starts again"
-        self._log(slot, f"{ended}; {again}, restart {slot.restarts} of {limit}")
+        self._log(ended, f"{ended}; {again}, restart {slot.restarts} of {limit}")
         if not self._policy.together:
             self._attempt.returned[slot.replica.name] = ended
             slot.due = now
@@ -200,23 +195,23 @@ class Execution:
             self._restart_all()
 
     def _restart_all(self) -> None:
-        self._attempt.restart()
+        self._attempt.forget()
         self._stop_all()
         now = time.monotonic()
         for slot in self._slots.values():
             slot.due = now
             slot.total_restarts += 1
 
-    def _preempted(self, slot: Slot) -> None:
+    def _preempted(self, ended: Ended) -> None:
         """Start the whole job again, unless that was done often enough."""
         limit = self._policy.preemptions
         if self._preemptions >= limit:
-            self._attempt.end(Ending.PREEMPTED)
+            self._end(Ending.PREEMPTED)
             return
         self._preemptions += 1
-        name = slot.replica.name
-        self._log(slot, f"{name} was preempted; the job starts again, restart {self._preemptions} of {limit}")
-        self._attempt.end(None)
+        name = ended.replica.name
+        self._log(ended, f"{name} was preempted; the job starts again, restart {self._preemptions} of {limit}")
+        self._end(Ending.STARTS_AGAIN)
 
     def _settle(self, seconds: float) -> None:
         """The attempt ends soon; nothing starts any more."""
@@ -226,30 +221,27 @@ class Execution:
             slot.due = math.inf
 
     def _conclude(self) -> None:
-        """The attempt has succeeded or failed; then the job may be tried again."""
+        """End the attempt as a success or a failure; after a failure the job may start again."""
         attempt, limit = self._attempt, self._policy.job_retries
         if not attempt.failures:
-            attempt.end(Ending.SUCCEEDED)
+            self._end(Ending.SUCCEEDED)
             return
-        first = attempt.causes[0]
-        permanent = [ended for ended in attempt.failures if self._policy.is_permanent(ended)]
-        if permanent and not (first.hard or first.code in CRASHES):  # else they lost that one, and it may come back
-            if limit:
-                slot = self._slots[permanent[0].replica.name]
-                self._log(slot, f"{permanent[0]}, a user's error: the job ends without a retry")
-            attempt.end(Ending.FAILED)
-        elif self._retries >= limit:
-            attempt.end(Ending.FAILED)
+        cause = attempt.causes[0]
+        user_error = self._policy.user_error(attempt.failures, cause)
+        if user_error and limit:
+            self._log(user_error, f"{user_error}, a user's error: the job ends without a retry")
+        if user_error or self._retries >= limit:
+            self._end(Ending.FAILED)
         else:
             self._retries += 1
-            slot = self._slots[first.replica.name]
-            self._log(slot, f"{first}; the job starts again, retry {self._retries} of {limit}")
-            attempt.end(None)
+            self._log(cause, f"{cause}; the job starts again, retry {self._retries} of {limit}")
+            self._end(Ending.STARTS_AGAIN)
 
-    def _log(self, slot: Slot, line: str) -> None:
+    def _log(self, ended: Ended, line: str) -> None:
+        """Log a line of ours behind the lines of the replica that it is about."""
         self._told(line)
-        with open_log(self._logs, slot.replica) as log:
-            tell(slot.replica, line, log, self._show)
+        with open_log(self._job.logs, ended.replica) as log:
+            tell(ended.replica, line, log, self._show)
 
     def _outcome(self, ending: Ending) -> Outcome:
         failures = self._attempt.causes if ending is Ending.FAILED else ()
@@ -275,9 +267,7 @@ class Execution:
                 slot.vacate()
 
 
-def run(
-    replicas: Sequence[Replica], logs: Path, show: Show, policy: Policy, isolated: Isolation | None = None
-) -> Outcome:
-    """Run these replicas to the end of the job from the main thread, which Ctrl-C interrupts."""
+def run(job: PreparedJob, show: Show, phase: Callable[[Phase], None] = lambda phase: None) -> Outcome:
+    """Run a job to its end from the main thread, which Ctrl-C interrupts."""
     with signals_as_exceptions():
-        return Execution(replicas, logs, show, policy, isolated=isolated).run()
+        return Execution(job, show, phase).run()

@@ -1,23 +1,28 @@
-"""What an execution of a job is told, and what it tells: when to start again, and how the job ended."""
+"""When a replica or a whole job starts again: how often, after which end, and with which grace.
+
+Source: Vertex AI documentation, "Understand the custom training service" and "Use Spot VMs with training", mid 2026.
+"""
 
 import math
 import signal
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 
+from vertex_launch.local.context import Options
 from vertex_launch.local.running.ended import Ended
+from vertex_launch.spec import Job
 
-# Source of both: Vertex AI documentation, "Understand the custom training service", mid 2026.
+REPLICA_RESTARTS, JOB_RETRIES, SPOT_RESTARTS = 5, 3, 6
+LONGEST_SECONDS = 7 * 24 * 3600.0  # of a job that names no timeout
 
-# Documented: aborted or an invalid address, the whole job is tried again, not the replica alone.
+# Documented: after an abort or an invalid address the whole job is tried again, not the replica alone.
 CRASHES = tuple(code + number for code in (0, 128) for number in (signal.SIGABRT, signal.SIGSEGV))
 
-# Documented: a "user code exception" is permanent and shuts the whole job down; any other non-zero exit is restarted.
-# Measured in public issues: 1, as which an uncaught exception of Python ends, is permanent.
-# Inferred: so are wrong usage (2, of argparse and click), and a command that cannot be run (126) or is not there (127).
-# Inferred: all other codes are no exceptions and restart. So does 137, though the page lists a lack of memory among the
-# permanent errors: from here it looks like any machine that was lost.
+# Documented: a "user code exception" is permanent and ends the whole job; any other non-zero exit is restarted.
+# Measured in public issues: 1, the exit code of an uncaught Python exception, is permanent.
+# Inferred: wrong usage (2, of argparse and click), a command that cannot run (126) and one that is missing (127) are
+# permanent, too. All other codes restart. So does 137, though the page lists a lack of memory among the permanent
+# errors: from here it looks like any lost machine.
 USER_CODES = (1, 2, 126, 127)
 
 
@@ -27,7 +32,7 @@ class Policy:
 
     replica_restarts: int = 0  # in place, for each replica and attempt of the job
     job_retries: int = 0  # of the whole job, after those and after a crash
-    preemptions: int = 0  # of a machine, each of which starts the whole job again
+    preemptions: int = 0  # of a machine; each starts the whole job again
     together: bool = False  # whether all replicas restart with one of them
     retry_user_errors: bool = False  # the other reading of the documentation: any non-zero exit is restarted
     timeout: float = math.inf  # from the first start on
@@ -36,63 +41,37 @@ class Policy:
     stagger: float = 0  # between the starts of two replicas
 
     def is_permanent(self, ended: Ended) -> bool:
-        """Whether it would only end in the same way again."""
+        """Whether a replica would only end in the same way again."""
         return ended.code in USER_CODES and not self.retry_user_errors
 
+    def restarts_replica(self, ended: Ended, restarts: int) -> bool:
+        """Whether a replica that failed starts again in place, after so many restarts."""
+        return ended.code not in CRASHES and not self.is_permanent(ended) and restarts < self.replica_restarts
 
-class Phase(Enum):
-    """What a job that has not ended does."""
+    def user_error(self, failures: Sequence[Ended], cause: Ended) -> Ended | None:
+        """The failure because of which a retry of the job is pointless.
 
-    PENDING = "waits for machines"
-    RUNNING = "all replicas have started"
-
-
-class Ending(Enum):
-    """How a job ended."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "was cancelled"
-    TIMED_OUT = "ran longer than its timeout"
-    PREEMPTED = "was preempted too often"
+        None if the cause is a lost machine: a replica may have failed for want of it, and it may come back.
+        """
+        if cause.hard or cause.code in CRASHES:
+            return None
+        return next(filter(self.is_permanent, failures), None)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How the job ended: if it failed, `failures` in the order of likely cause, else none."""
-
-    failures: tuple[Ended, ...] = ()
-    ending: Ending = Ending.SUCCEEDED
-    restarts: int = 0  # of the first replica among the failures, in the last attempt
-    retries: int = 0  # of the job
-    timeout: float = math.inf  # of the job, in seconds
-
-    @property
-    def succeeded(self) -> bool:
-        return self.ending is Ending.SUCCEEDED
-
-    @property
-    def others(self) -> Iterator[str]:
-        """The ends besides the first: `after that workerpool1-0 exited with code 75`."""
-        for ended in self.failures[1:]:
-            yield f"{'before' if ended.time < self.failures[0].time else 'after'} that {ended}"
-
-    @property
-    def message(self) -> str:
-        """What happened, in the service's words, with the traceback; then all else, a line each."""
-        lines = [f"the job {self.ending.value}"]
-        if self.failures:
-            lines = [self.failures[0].verdict, *self.others]
-            if not self.failures[0].code:  # it left the others; what that did to them is worth knowing, too
-                lines += [next(ended for ended in self.failures if ended.code).verdict]
-        if self.ending is Ending.TIMED_OUT:
-            lines[0] += f" of {self.timeout:g} s"
-        if self.restarts:
-            lines.append(f"{self.failures[0].replica.name} was restarted {_counted(self.restarts, 'time')}")
-        if self.retries:
-            lines.append(f"the job was retried {_counted(self.retries, 'time')}")
-        return "\n".join(lines)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def policy(job: Job, options: Options) -> Policy:
+    """The service's policy for a job; a laptop's if nothing is to start again."""
+    if not options.restarts:
+        return Policy(grace=options.grace)
+    scheduling = job.spec.scheduling
+    retries = not scheduling.disable_retries
+    return Policy(
+        replica_restarts=REPLICA_RESTARTS if retries else 0,
+        job_retries=JOB_RETRIES if retries else 0,
+        preemptions=SPOT_RESTARTS if job.strategy == "SPOT" else 0,
+        together=scheduling.restart_job_on_worker_restart and retries,
+        retry_user_errors=options.retry_user_errors,
+        timeout=scheduling.timeout.total_seconds() if "timeout" in scheduling else LONGEST_SECONDS,
+        grace=options.grace,
+        provision=options.provision,
+        stagger=options.stagger,
+    )

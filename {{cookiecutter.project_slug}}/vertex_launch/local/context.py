@@ -1,0 +1,30 @@
+"""What stays the same for all jobs that this machine runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vertex_launch.settings import Settings
+from vertex_launch.state_dir import StateDir
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How the local Vertex treats jobs; times in seconds."""
+
+    capacity: int = 16  # replicas of the service at once; further jobs wait in the order of their creation
+    provision: float = 0  # until a job's machines arrive
+    stagger: float = 0.02  # between the starts of two replicas
+    grace: float = 5  # between SIGTERM and SIGKILL
+    reducers_as_ps: bool = True  # whether TF_CONFIG lists reducers; the documentation does not say
+    restarts: bool = True  # whether anything starts again
+    retry_user_errors: bool = False  # whether a program's own error starts again, too
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where jobs run, for whom, and how."""
+
+    state_dir: StateDir
+    settings: Settings
+    environ: Mapping[str, str]  # of the shell; little of it reaches a replica
+    options: Options = field(default_factory=Options)

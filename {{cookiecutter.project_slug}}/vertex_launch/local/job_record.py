@@ -1,0 +1,82 @@
+"""What `run` keeps of its job, as the service keeps its own: a resource and a journal, so that a service shows both."""
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from google.rpc import code_pb2  # type: ignore[import-untyped, unused-ignore]
+
+from vertex_launch.errors import FaultError
+from vertex_launch.local import resource_file
+from vertex_launch.local.context import Context
+from vertex_launch.local.resource_file import now
+from vertex_launch.local.running import host
+from vertex_launch.local.running.journal import Journal
+from vertex_launch.local.running.outcome import Ending, Outcome, Phase
+from vertex_launch.spec import Job, as_json
+
+NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.:@-]+|^[.:@-]")
+
+
+class JobRecord:
+    """The resource of one job; the journal is `journal`."""
+
+    def __init__(self, job: Job, context: Context) -> None:
+        settings = context.settings
+        self.id = str(time.time_ns() // 1000)
+        self.logs = context.state_dir.logs(self.id)
+        self.journal = Journal(context.state_dir.journal(self.id))
+        project, region = (NOT_IN_A_NAME.sub("_", part) or "local" for part in (settings.project, settings.region))
+        name = f"projects/{project}/locations/{region}/customJobs/{self.id}"
+        self._file = context.state_dir.folder / f"{name}.json"
+        self._resource: dict[str, Any] = {
+            "displayName": job.name,
+            "jobSpec": as_json(job.spec),
+            "name": name,
+            "createTime": now(),
+        }
+        self.enter(Phase.PENDING)
+
+    def enter(self, phase: Phase) -> None:
+        """The job is in this phase."""
+        first = phase is Phase.RUNNING and "startTime" not in self._resource
+        self._update(state=f"JOB_STATE_{phase.name}", **({"startTime": now()} if first else {}))
+
+    def end(self, outcome: Outcome) -> None:
+        """The job has ended so."""
+        if outcome.succeeded:
+            self._update(state="JOB_STATE_SUCCEEDED", endTime=now())
+        else:
+            self.fail("FAILED", outcome.status, f"{outcome.message}\nLogs: {self.logs}")
+
+    def fail(self, state: str, status: str, message: str) -> None:
+        """The job has ended in this state, for the reason of a google.rpc.Status."""
+        error = {"code": code_pb2.Code.Value(status), "message": message}
+        self._update(state=f"JOB_STATE_{state}", endTime=now(), error=error)
+
+    def _update(self, **fields: Any) -> None:
+        self._resource |= {**fields, "updateTime": now()}
+        with contextlib.suppress(OSError):  # a full disk does not end the job
+            resource_file.write(self._file, self._resource)
+
+
+@contextlib.contextmanager
+def recorded(job: Job, context: Context) -> Iterator[JobRecord]:
+    """The record of a job that runs within; whatever ends the job, the record says so."""
+    record = JobRecord(job, context)
+    with contextlib.closing(record.journal):
+        try:
+            yield record
+        except FaultError as error:
+            record.fail("FAILED", "INVALID_ARGUMENT", str(error))
+            raise
+        except KeyboardInterrupt:
+            record.fail("CANCELLED", "CANCELLED", f"the job {Ending.CANCELLED.value}")
+            raise
+        except BaseException as error:
+            record.fail("FAILED", "INTERNAL", str(error))
+            raise
+        finally:
+            host.remove_empty_home(context.state_dir, record.id)

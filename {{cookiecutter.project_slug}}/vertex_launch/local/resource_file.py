@@ -1,0 +1,34 @@
+"""The file of a resource: .vertex/projects/P/locations/L/customJobs/ID.json for the resource of that name."""
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from vertex_launch import jsons
+from vertex_launch.state_dir import private, private_file
+
+
+def write(file: Path, resource: Mapping[str, Any]) -> None:
+    """Write a resource; who reads meanwhile sees the old or the new one, never a part."""
+    private(file.parent)
+    part = file.with_suffix(".part")
+    with open(part, "w", encoding="utf-8", opener=private_file) as written:
+        written.write(json.dumps(resource, indent=1))
+    os.replace(part, file)
+
+
+def read(file: Path, name: str) -> dict[str, Any] | None:
+    """The resource of this name; None if the file holds none."""
+    try:
+        resource = jsons.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return resource if isinstance(resource, dict) and resource.get("name") == name else None
+
+
+def now() -> str:
+    """This moment as the API writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,88 @@
+"""From a job to replicas that can start on this machine: the one way, for the command line and for the service.
+
+A variable of a replica comes from the service, else from the job, else from [env] and --pass-env, else from this
+machine.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Event
+
+from vertex_launch.local.context import Context
+from vertex_launch.local.running import host, packages, restart_policy
+from vertex_launch.local.running.namespaces import Isolation, isolation
+from vertex_launch.local.running.restart_policy import Policy
+from vertex_launch.replicas import Replica, replicas, require_commands
+from vertex_launch.spec import Job
+from vertex_launch.state_dir import output_folder
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What a tuning trial or a training pipeline adds to its job."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    trial: str = ""  # its id
+
+
+@dataclass(frozen=True)
+class PreparedJob:
+    """All that the engine needs of a job."""
+
+    replicas: tuple[Replica, ...]
+    logs: Path  # the folder of one file a replica
+    policy: Policy = field(default_factory=Policy)
+    isolation: Isolation = field(default_factory=isolation)
+
+
+def size(job: Job) -> int:
+    """Replicas that start here; reducers exist in Google's image alone."""
+    return sum(pool.replica_count for pool in job.pools if not pool.reduces)
+
+
+def prepare(
+    job: Job, job_id: str, context: Context, extras: Extras | None = None, stopping: Event = packages.NEVER
+) -> PreparedJob:
+    """Give a job's replicas addresses, their share of the machine, environments and installed packages.
+
+    Reducers get an address, and nothing else.
+
+    Args:
+        stopping: is set when nobody wants the job any more.
+
+    Raises:
+        CommandError: only the image knows what a pool runs.
+        OutputError: the job's output folder is not in a bucket.
+        PackageError: a package is not in its bucket, or pip refuses it.
+    """
+    state_dir, environ = context.state_dir, context.environ
+    started = _placed(job, job_id, context, extras or Extras())
+    logs = state_dir.logs(job_id)
+    return PreparedJob(
+        tuple(packages.prepared(job, started, logs, state_dir.buckets, environ, stopping)),
+        logs,
+        restart_policy.policy(job, context.options),
+        isolation(state_dir.buckets),
+    )
+
+
+def _placed(job: Job, job_id: str, context: Context, extras: Extras) -> list[Replica]:
+    """The replicas that start here, with their whole environment."""
+    state_dir, environ, settings = context.state_dir, context.environ, context.settings
+    require_commands(job, settings.commands)
+    state_dir.folder.mkdir(parents=True, exist_ok=True)
+    if output := output_folder(job, state_dir):  # in the cloud, buckets are older than jobs
+        (state_dir.buckets / output.relative_to(state_dir.buckets).parts[0]).mkdir(parents=True, exist_ok=True)
+
+    def additions(replica: str) -> dict[str, str]:
+        metrics = {"CLOUD_ML_HP_METRIC_FILE": str(state_dir.metrics(job_id, replica))} if extras.trial else {}
+        return {**extras.env, **metrics}
+
+    free = iter(host.free_addresses(sum(pool.replica_count for pool in job.pools)))
+    as_ps = context.options.reducers_as_ps
+    everyone = replicas(job, job_id, lambda *_: next(free), extras.trial, as_ps, settings.commands, additions)
+    started = [replica for replica in everyone if not replica.reduces]
+    base, named = host.image_environment(environ, state_dir, job_id), host.passed(environ, settings.env)
+    shares = host.shares(host.visible_gpus(environ), len(started))
+    return [replace(one, env={**base, **share, **named, **one.env}) for one, share in zip(started, shares, strict=True)]
