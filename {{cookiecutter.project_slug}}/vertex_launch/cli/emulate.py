@@ -1,33 +1,27 @@
 """The command `emulate`: start the local Vertex, or do to a replica what happens to machines."""
 
 import json
-import os
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from vertex_launch import settings
+from vertex_launch import program
+from vertex_launch.cli.options import LocalOptions, command_of
+from vertex_launch.cli.output import console
 from vertex_launch.errors import FaultError
-from vertex_launch.local.api.store import StoreError, endpoint_of
+from vertex_launch.local.context import Options
 
-SETTINGS = Path("vertex.toml")
 REQUEST_SECONDS = 30
 DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy leads to this machine
 
 app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
-console = Console(highlight=False, soft_wrap=True)
 
-Folder = Annotated[Path, typer.Option(help="Folder of the service's state.")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="A custom job's id, the last part of its name.")]
 ReplicaName = Annotated[str, typer.Argument(metavar="REPLICA", help="Such as workerpool1-0.")]
-PassEnv = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="A variable of this shell that replicas get, too; can be repeated."),
-]
 Seconds = Annotated[float, typer.Argument(min=0)]
 
 
@@ -35,41 +29,35 @@ class ControlError(FaultError):
     """The service could not do what it was asked."""
 
 
-@app.callback()
-def emulate(
-    context: typer.Context,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of 127.0.0.1; 0 takes a free one.")] = 8911,
-    state_dir: Folder = Path(".vertex"),
-    capacity: Annotated[int, typer.Option(min=1, help="Replicas at once; further jobs are queued.")] = 16,
-    provision_seconds: Annotated[float, typer.Option(min=0, help="Until a job's machines arrive.")] = 0,
-    grace_seconds: Annotated[float, typer.Option(min=0, help="Between SIGTERM and SIGKILL.")] = 5,
-    reducers_as_ps: Annotated[bool, typer.Option(help="List reducers as ps in TF_CONFIG.")] = True,
-    pass_env: PassEnv = None,
-    retry_user_errors: Annotated[
-        bool, typer.Option("--retry-user-errors", help="Start again also what ends with code 1, 2, 126 or 127.")
-    ] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class EmulateOptions(LocalOptions):
+    """What the user wants of the service."""
+
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of 127.0.0.1; 0 takes a free one.")] = 8911
+    capacity: Annotated[int, typer.Option(min=1, help="Replicas at once; further jobs are queued.")] = 16
+    provision_seconds: Annotated[float, typer.Option(min=0, help="Until a job's machines arrive.")] = 0
+    grace_seconds: Annotated[float, typer.Option(min=0, help="Between SIGTERM and SIGKILL.")] = 5
+    reducers_as_ps: Annotated[bool, typer.Option(help="List reducers as ps in TF_CONFIG.")] = True
+
+
+def emulate(click: typer.Context, wanted: EmulateOptions) -> None:
     """Run a local Vertex AI for gcloud and the SDK; its commands disturb the replicas of a job."""
-    context.obj = state_dir
-    if context.invoked_subcommand:
+    click.obj = wanted.state_dir
+    if click.invoked_subcommand:
         return
-    # Only here: `check` and `run` need no web server.
-    from vertex_launch.local import server
-    from vertex_launch.local.jobs.custom_jobs import Options
-    from vertex_launch.local.running import host
-    from vertex_launch.state_dir import StateDir
+    from vertex_launch.local import server  # only here: `check` and `run` need no web server
 
     options = Options(
-        capacity=capacity,
-        provision=provision_seconds,
-        grace=grace_seconds,
-        reducers_as_ps=reducers_as_ps,
-        retry_user_errors=retry_user_errors,
+        capacity=wanted.capacity,
+        provision=wanted.provision_seconds,
+        grace=wanted.grace_seconds,
+        reducers_as_ps=wanted.reducers_as_ps,
+        retry_user_errors=wanted.retry_user_errors,
     )
-    ours = settings.passing(settings.load(SETTINGS), pass_env or ())
-    for sentence in host.not_set(os.environ, ours.env):
-        console.print(sentence, style="yellow", markup=False)
-    server.serve(StateDir(state_dir), ours, options, port, os.environ, console)
+    server.serve(wanted.context(options), wanted.port, console)
+
+
+app.callback()(command_of(EmulateOptions, emulate))
 
 
 @app.command()
@@ -103,9 +91,11 @@ def disturb(state_dir: Path, action: str, job: str, replica: str, seconds: float
         StoreError: there is none.
         ControlError: it refused.
     """
+    from vertex_launch.local.api.store import StoreError, endpoint_of  # only here, as the server above
+
     endpoint = endpoint_of(state_dir)
     if not endpoint:
-        raise StoreError(f"{state_dir}: no local Vertex works here; start one with python -m vertex_launch emulate")
+        raise StoreError(f"{state_dir}: no local Vertex works here; start one with {program.NAME} emulate")
     body = json.dumps({"replica": replica, "seconds": seconds}).encode()
     url = f"{endpoint}/control/{job.rpartition('/')[2]}/{action}"
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")

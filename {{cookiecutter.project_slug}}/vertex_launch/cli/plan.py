@@ -2,18 +2,23 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from rich.console import Console
+import typer
 
+from vertex_launch import settings
+from vertex_launch.cli.options import SETTINGS, trainer_flags
+from vertex_launch.cli.output import approved, console, warn_of_age
 from vertex_launch.errors import FaultError
 from vertex_launch.local.running import host
 from vertex_launch.plan import apply, measured_speed, planner, pools, report, workload
-from vertex_launch.plan.planner import Compute, Plan
+from vertex_launch.plan.planner import MFU, Compute, Plan
 from vertex_launch.plan.workload import Workload
+from vertex_launch.replicas import with_arguments
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, trial
 from vertex_launch.state_dir import StateDir
@@ -26,88 +31,90 @@ class UsageError(FaultError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
+class PlanOptions:
     """What the user knows and wants; None stands for what was not given."""
 
-    compare: bool
-    gradient_bytes: float | None
-    step_seconds: float | None
-    run: Path | None
-    mfu: float
-    chart: Path | None
-    apply: bool
-    json: bool
+    jobs: Annotated[list[Path], typer.Argument(metavar="JOB...", help="A job file; several with --compare.")]
+    compare: Annotated[bool, typer.Option("--compare", help="Several jobs side by side.")] = False
+    gradient_bytes: Annotated[
+        float | None, typer.Option(help="Bytes that a step sums; the trainer is not asked then.")
+    ] = None
+    step_seconds: Annotated[
+        float | None, typer.Option(help="What computing takes in a step, measured without a network.")
+    ] = None
+    run: Annotated[
+        Path | None, typer.Option(help="The output folder of a run on one machine of the kind; its speed counts.")
+    ] = None
+    mfu: Annotated[
+        float, typer.Option(help="Share of the GPUs' peak that is reached, if nothing is measured: 0.01 to 1.")
+    ] = MFU
+    chart: Annotated[Path | None, typer.Option(help="Draw the job on 1 to 1,024 machines: a .png or .svg.")] = None
+    apply: Annotated[bool, typer.Option("--apply", help="Write the reducers into the file, unless they lose.")] = False
+    json: Annotated[bool, typer.Option("--json", help="One JSON document in place of tables.")] = False
 
 
-def show(
-    jobs: Sequence[Job | TuningJob], settings: Settings, flags: Flags, environ: Mapping[str, str], console: Console
-) -> None:
-    """Plan jobs and do with the plans what the flags ask for.
-
-    Raises:
-        UsageError: the flags do not go together.
-        FaultError: a job cannot be planned, or not changed.
-    """
-    _require_sense(jobs, flags)
-    plans = [_plan(job, settings, flags, environ) for job in jobs]
-    if flags.chart:
-        _draw(plans[0], flags.chart)
-    if flags.chart and not flags.json:
-        console.print(f"{flags.chart}: drawn\n", markup=False)
-    if flags.json:
-        answers = [_as_json(plan) for plan in plans]
-        print(json.dumps(answers if flags.compare else answers[0], indent=2, default=str))
+def plan(click: typer.Context, wanted: PlanOptions) -> None:
+    """Say what a job needs, costs and gains: machines, quota, memory, time of a step, reduction servers."""
+    ours, flags = settings.load(SETTINGS), trainer_flags(click)
+    warn_of_age(ours.catalog)
+    jobs = [approved(path, ours) for path in wanted.jobs]
+    _require_sense(wanted, flags)
+    plans = [_plan(job, ours, wanted, flags) for job in jobs]
+    if wanted.chart:
+        _draw(plans[0], wanted.chart)
+    if wanted.chart and not wanted.json:
+        console.print(f"{wanted.chart}: drawn\n", markup=False)
+    if wanted.json:
+        answers = [_finite(asdict(plan)) for plan in plans]
+        print(json.dumps(answers if wanted.compare else answers[0], indent=2, default=str))
     else:
-        console.print(report.comparison(plans, console) if flags.compare else report.report(plans[0]))
-    if flags.apply:
-        _apply(jobs[0], plans[0], console)
+        console.print(report.comparison(plans, console) if wanted.compare else report.report(plans[0]))
+    if wanted.apply:
+        _apply(jobs[0], plans[0])
 
 
-def _require_sense(jobs: Sequence[Job | TuningJob], flags: Flags) -> None:
-    for name, value in (("--step-seconds", flags.step_seconds), ("--gradient-bytes", flags.gradient_bytes)):
+def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
+    """Raises UsageError where options do not go together."""
+    for name, value in (("--step-seconds", wanted.step_seconds), ("--gradient-bytes", wanted.gradient_bytes)):
         if value is not None and not 0 < value < math.inf:
             raise UsageError(f"{name} is {value:g}; give a finite number above 0")
-    if not 0.01 <= flags.mfu <= 1:
-        raise UsageError(f"--mfu is {flags.mfu:g}; give a share from 0.01 to 1")
-    if len(jobs) > 1 and not flags.compare:
-        raise UsageError(f"plan takes one job, not {len(jobs)}; add --compare to see them side by side")
-    if flags.compare and (flags.chart or flags.apply):
+    if not 0.01 <= wanted.mfu <= 1:
+        raise UsageError(f"--mfu is {wanted.mfu:g}; give a share from 0.01 to 1")
+    if len(wanted.jobs) > 1 and not wanted.compare:
+        raise UsageError(f"plan takes one job, not {len(wanted.jobs)}; add --compare to see them side by side")
+    if wanted.compare and (wanted.chart or wanted.apply):
         raise UsageError("--compare changes and draws nothing; leave it out to --apply or --chart one job")
-    if flags.step_seconds is not None and flags.run:
+    if flags and wanted.gradient_bytes is not None:
+        raise UsageError("--gradient-bytes leaves out the trainer, whom flags behind -- are for; keep one")
+    if flags and wanted.apply:
+        raise UsageError("--apply changes the file, which lacks the flags behind --; write them into its args first")
+    if wanted.step_seconds is not None and wanted.run:
         raise UsageError("--step-seconds and --run both say how long computing takes; keep one")
-    if flags.run and flags.gradient_bytes is not None:
+    if wanted.run and wanted.gradient_bytes is not None:
         raise UsageError(
             "--run needs the trainer's global batch, which --gradient-bytes leaves out; use --step-seconds"
         )
-    if flags.chart and flags.chart.suffix.lower() not in PICTURES:
-        raise UsageError(f"{flags.chart}: is no picture; end its name in {' or '.join(PICTURES)}")
-    if flags.chart and not flags.chart.parent.is_dir():
-        raise UsageError(f"{flags.chart}: there is no folder {flags.chart.parent}; make it first")
+    if wanted.chart and wanted.chart.suffix.lower() not in PICTURES:
+        raise UsageError(f"{wanted.chart}: is no picture; end its name in {' or '.join(PICTURES)}")
+    if wanted.chart and not wanted.chart.parent.is_dir():
+        raise UsageError(f"{wanted.chart}: there is no folder {wanted.chart.parent}; make it first")
 
 
-def _plan(job: Job | TuningJob, settings: Settings, flags: Flags, environ: Mapping[str, str]) -> Plan:
-    said = workload.of(trial(job), settings.commands, environ, StateDir()) if flags.gradient_bytes is None else None
-    return planner.plan(
-        job,
-        settings,
-        said,
-        gradient_bytes=flags.gradient_bytes,
-        compute=_measured(job, settings, flags, said, environ),
-        mfu=flags.mfu,
-    )
+def _plan(job: Job | TuningJob, ours: Settings, wanted: PlanOptions, flags: Sequence[str]) -> Plan:
+    said = None
+    if wanted.gradient_bytes is None:
+        said = workload.of(with_arguments(trial(job), flags), ours.commands, os.environ, StateDir())
+    compute = _measured(job, ours, wanted, said)
+    return planner.plan(job, ours, said, gradient_bytes=wanted.gradient_bytes, compute=compute, mfu=wanted.mfu)
 
 
-def _measured(
-    job: Job | TuningJob, settings: Settings, flags: Flags, said: Workload | None, environ: Mapping[str, str]
-) -> Compute | None:
-    if flags.step_seconds is not None:
-        return Compute(flags.step_seconds, "measured, by --step-seconds")
-    if flags.run and said:
-        measured_speed.require_gpus(flags.run, StateDir().buckets, host.visible_gpus(environ))
-        rate = measured_speed.samples_per_second_per_gpu(flags.run)
-        return planner.measured(
-            trial(job), settings, said, rate, f"measured: {rate:.3g} samples/s per GPU in {flags.run}"
-        )
+def _measured(job: Job | TuningJob, ours: Settings, wanted: PlanOptions, said: Workload | None) -> Compute | None:
+    if wanted.step_seconds is not None:
+        return Compute(wanted.step_seconds, "measured, by --step-seconds")
+    if wanted.run and said:
+        measured_speed.require_gpus(wanted.run, StateDir().buckets, host.visible_gpus(os.environ))
+        rate = measured_speed.samples_per_second_per_gpu(wanted.run)
+        return planner.measured(trial(job), ours, said, rate, f"measured: {rate:.3g} samples/s per GPU in {wanted.run}")
     return None
 
 
@@ -130,7 +137,7 @@ def _missing(plan: Plan) -> str:
     return "all prices; add yours to vertex.toml, below [prices]"
 
 
-def _apply(job: Job | TuningJob, plan: Plan, console: Console) -> None:
+def _apply(job: Job | TuningJob, plan: Plan) -> None:
     if plan.advised.verdict.pays is False:
         cure = "remove pool 2" if plan.present else "the file needs no pool 2"
         raise UsageError(f"{job.path}: --apply wrote nothing, since reducers do not pay here; {cure}")
@@ -140,11 +147,6 @@ def _apply(job: Job | TuningJob, plan: Plan, console: Console) -> None:
         return
     apply.apply(trial(job), sizing)
     console.print(f"{job.path}: now has {sizing.count} x {sizing.machine_type}")
-
-
-def _as_json(plan: Plan) -> dict[str, Any]:
-    found: dict[str, Any] = _finite(asdict(plan))
-    return found
 
 
 def _finite(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from google.cloud.aiplatform_v1.types import WorkerPoolSpec
 from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
 
+from vertex_launch import program
 from vertex_launch.errors import Finding, Findings
 from vertex_launch.rules.rule import REFUSED, RuleContext, rule
 from vertex_launch.spec import CHIEF, WORKERS, Job
@@ -46,7 +47,7 @@ def no_gap(job: Job, context: RuleContext) -> Findings:
     for index in range(WORKERS, max(filled, default=CHIEF)):
         if index not in filled and not job.reducers:  # reducers without workers: `workers_are_several` reports them
             fault = "is empty, which the API takes and gcloud refuses"
-            yield Finding(f"workerPoolSpecs[{index}]", fault, "send the job with python -m vertex_launch submit")
+            yield Finding(f"workerPoolSpecs[{index}]", fault, f"send the job with {program.NAME} submit")
 
 
 @rule("pool-trailing", "warning", "inferred", "api-types", "gcloud", consequence="gcloud refuses the job.")

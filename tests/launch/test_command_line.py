@@ -1,0 +1,108 @@
+"""What the command line needs, what it calls itself, and how its flags travel."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.launch.running import job
+from tests.launch.test_run import environment, launch, pool, project, write
+from vertex_launch.cli import resume
+
+__all__ = ["project"]  # a fixture
+
+# Runs a command; then says which modules of the REST service it has imported.
+IMPORTED = """
+import atexit, sys
+rest = ("vertex_launch.local.jobs", "vertex_launch.local.registry", "vertex_launch.local.api", "starlette", "uvicorn")
+atexit.register(lambda: print("\\nimported", [name for name in sys.modules if name.startswith(rest)]))
+from vertex_launch.cli.main import main
+main()
+"""
+# A trainer that says as its parameters how often it was told to be large.
+DESCRIBED = """
+import json, sys
+sizes = ("parameter_bytes gradient_bytes optimizer_bytes flops_per_sample weight_copy_bytes activation_bytes_per_sample"
+         " activation_bytes_per_sample_float32 global_batch micro_batches").split()
+print(json.dumps(dict.fromkeys(sizes, 1) | {"precision": "bfloat16", "parameters": sys.argv.count("--large")}))
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check", "job.yaml"],
+        ["plan", "job.yaml", "--gradient-bytes", "1e6"],
+        ["run", "job.yaml"],
+        ["submit", "job.yaml"],
+        ["emulate", "--help"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_no_command_but_the_service_imports_its_resources(project: Path, words: list[str]) -> None:
+    write(project, pool("print('hello')"))
+    asked = [sys.executable, "-c", IMPORTED, *words]
+    said = subprocess.run(
+        asked, cwd=project, env=environment(), capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL
+    )
+    assert "Traceback" not in said.stderr
+    assert said.stdout.splitlines()[-1] == "imported []"
+
+
+def test_messages_call_the_program_as_the_user_started_it(project: Path) -> None:
+    script = project / "bin/vertex-launch"
+    script.parent.mkdir()
+    script.write_text(f"#!{sys.executable}\nfrom vertex_launch.cli.main import main\nmain()\n")
+    script.chmod(0o755)
+    by_script = subprocess.run([script, "check"], cwd=project, env=environment(), capture_output=True, text=True)
+    assert by_script.stderr == "no job file is named; vertex-launch check jobs/*.yaml checks all\n"
+    by_module = launch(project, "check")
+    assert by_module.stderr == "no job file is named; python -m vertex_launch check jobs/*.yaml checks all\n"
+
+
+def test_an_interrupted_run_of_the_script_is_resumed_by_the_script() -> None:
+    words = ["/opt/bin/vertex-launch", "run", "job.yaml", "--fresh", "--", "--fresh"]
+    assert resume.command(words, {"PATH": "/nowhere"}) == "/opt/bin/vertex-launch run job.yaml -- --fresh"
+
+
+@pytest.fixture
+def described(project: Path) -> Path:
+    (project / "trainer.py").write_text(DESCRIBED)
+    one = job(command=["python", "-m", "trainer"])
+    one["workerPoolSpecs"][0]["machineSpec"] = {
+        "machineType": "n1-standard-8",
+        "acceleratorType": "NVIDIA_TESLA_T4",
+        "acceleratorCount": 1,
+    }
+    (project / "job.yaml").write_text(yaml.safe_dump(one))
+    return project
+
+
+def test_plan_gives_the_trainer_what_follows_two_dashes(described: Path) -> None:
+    for flags, count in ([], 0), (["--", "--large", "--large"], 2):
+        planned = launch(described, "plan", "job.yaml", "--json", *flags)
+        assert planned.returncode == 0, planned.stderr
+        assert json.loads(planned.stdout)["workload"]["parameters"] == count
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["--gradient-bytes", "1"], "--gradient-bytes leaves out the trainer, whom flags behind -- are for; keep one"),
+        (["--apply"], "--apply changes the file, which lacks the flags behind --; write them into its args first"),
+        (["--large"], "plan has no option --large; flags of the trainer stand behind a lone --, as in -- --large"),
+    ],
+)
+def test_plan_refuses_flags_that_would_count_for_nothing(described: Path, options: list[str], fault: str) -> None:
+    planned = launch(described, "plan", "job.yaml", *options, "--", "--large")
+    assert (planned.returncode, planned.stderr.splitlines()[-1]) == (1, fault)
+
+
+def test_another_folder_may_hold_the_state_of_a_run(project: Path, tmp_path: Path) -> None:
+    run = launch(project, "run", write(project, pool("")), "--state-dir", str(tmp_path / "state"))
+    assert run.returncode == 0
+    assert (tmp_path / "state/jobs").is_dir()
+    assert not (project / ".vertex").exists()

@@ -1,0 +1,90 @@
+"""Commands whose options are the fields of one frozen value, and the options that commands share."""
+
+import inspect
+import itertools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+
+from vertex_launch import settings
+from vertex_launch.cli.output import complain
+from vertex_launch.errors import FaultError, nearest
+from vertex_launch.local.context import Context, Options
+from vertex_launch.local.running import host
+from vertex_launch.state_dir import StateDir
+
+SETTINGS = Path("vertex.toml")
+TRAINER_FLAGS = f"{__name__}.trainer_flags"  # in a context's meta
+
+V = TypeVar("V")
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="A job file, as in jobs/.")]
+
+
+class OptionError(FaultError):
+    """A command does not know an option."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalOptions:
+    """What `run` and `emulate` have in common."""
+
+    state_dir: Annotated[Path, typer.Option(help="Folder of the local Vertex's state.")] = Path(".vertex")
+    pass_env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A variable of this shell that replicas get, too; can be repeated."),
+    ] = None
+    retry_user_errors: Annotated[
+        bool, typer.Option("--retry-user-errors", help="Start again also what ends with code 1, 2, 126 or 127.")
+    ] = False
+
+    def context(self, options: Options) -> Context:
+        """What all jobs have in common; says which variables this shell lacks."""
+        ours = settings.passing(settings.load(SETTINGS), self.pass_env or ())
+        for sentence in host.not_set(os.environ, ours.env):
+            complain(sentence, style="yellow")
+        return Context(StateDir(self.state_dir), ours, os.environ, options)
+
+
+def command_of(kind: type[V], act: Callable[[typer.Context, V], None]) -> Callable[..., None]:
+    """A command whose arguments and options are the fields of a frozen dataclass; `act` gets the value."""
+
+    def command(context: typer.Context, **values: Any) -> None:
+        act(context, kind(**values))
+
+    hints = get_type_hints(kind, include_extras=True)
+    first = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    rest = [one.replace(annotation=hints[one.name]) for one in inspect.signature(kind).parameters.values()]
+    command.__dict__["__signature__"] = inspect.Signature([first, *rest])
+    command.__annotations__ = {"context": typer.Context, **hints}
+    command.__doc__ = act.__doc__
+    return command
+
+
+class TrainerCommand(TyperCommand):
+    """A command with flags of the trainer behind a lone --; an unknown option is most likely one of those."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = [*itertools.takewhile(lambda word: word != "--", args)]
+        ctx.meta[TRAINER_FLAGS] = tuple(args[len(own) + 1 :])
+        known = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
+        for word in own:
+            if word.startswith("--") and word.partition("=")[0] not in (*known, "--help"):
+                guess = nearest(word, known)
+                cure = f"flags of the trainer stand behind a lone --, as in -- {word}"
+                raise OptionError(f"{self.name} has no option {word}; {f'did you mean {guess}?' if guess else cure}")
+        return super().parse_args(ctx, own)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- TRAINER FLAGS]"]
+
+
+def trainer_flags(context: typer.Context) -> tuple[str, ...]:
+    """What stands behind the lone -- of a TrainerCommand."""
+    flags: tuple[str, ...] = context.meta[TRAINER_FLAGS]
+    return flags

@@ -1,0 +1,47 @@
+"""What the commands print, and where: answers on stdout, findings and faults on stderr."""
+
+from datetime import date
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from vertex_launch import check as checks
+from vertex_launch.catalog import Catalog
+from vertex_launch.check import Examined
+from vertex_launch.errors import start
+from vertex_launch.rules import training
+from vertex_launch.settings import Settings
+from vertex_launch.spec import Job, TuningJob
+
+console = Console(highlight=False, soft_wrap=True)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def approved(path: Path, ours: Settings) -> Job | TuningJob:
+    """The job of a file; if a rule refuses it, all findings are printed and the program ends."""
+    examined = checks.examine(path, ours, training.project(Path(), date.today()))
+    report(examined)
+    if examined.job is None or not examined.passes(strict=False):
+        raise typer.Exit(1)
+    return examined.job
+
+
+def report(examined: Examined) -> None:
+    """Print what was found in a job file."""
+    for finding in examined.findings:
+        style = "red" if finding.severity == "error" else "yellow"
+        where = start(examined.path, finding.line)
+        errors.print(Text.assemble(where, (finding.severity, style), f": {finding} ({finding.code})"))
+
+
+def warn_of_age(known: Catalog) -> None:
+    """Warn if the facts behind the rules are old."""
+    if old := checks.notice(known, date.today()):
+        complain(old, style="yellow")
+
+
+def complain(text: str, style: str = "red") -> None:
+    """Print a fault as it is: brackets that the user wrote are no markup."""
+    errors.print(Text(text, style=style))

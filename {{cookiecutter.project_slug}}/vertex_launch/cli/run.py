@@ -1,0 +1,74 @@
+"""The command `run`: a job file in the local Vertex, without the service."""
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
+from google.cloud.aiplatform_v1.types import HyperparameterTuningJob
+
+from vertex_launch.cli import resume
+from vertex_launch.cli.options import JobFile, LocalOptions, OptionError, trainer_flags
+from vertex_launch.cli.output import approved, console, errors
+from vertex_launch.local import run_job
+from vertex_launch.local.context import Context, Options
+from vertex_launch.local.running.prepare import size
+from vertex_launch.replicas import limit, with_arguments
+from vertex_launch.spec import Job, JobError, TuningJob, trial
+from vertex_launch.state_dir import output_folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(LocalOptions):
+    """What the user wants of `run`."""
+
+    job: JobFile
+    max_replicas: Annotated[int | None, typer.Option(min=1, help="At most so many replicas that train.")] = None
+    fresh: Annotated[bool, typer.Option("--fresh", help="Empty the job's output folder first.")] = False
+    restarts: Annotated[bool, typer.Option("--restarts", help="Start again what fails, as the service does.")] = False
+
+
+def run(click: typer.Context, wanted: RunOptions) -> None:
+    """Run a job in the local Vertex: each replica a process, with the service's environment."""
+    context = wanted.context(Options(restarts=wanted.restarts, retry_user_errors=wanted.retry_user_errors))
+    loaded = approved(wanted.job, context.settings)
+    whole = trial(loaded)
+    job = with_arguments(limit(whole, wanted.max_replicas) if wanted.max_replicas else whole, trainer_flags(click))
+    if isinstance(loaded, TuningJob):
+        raise typer.Exit(0 if search(loaded, job, context, wanted.fresh) else 1)
+    if wanted.retry_user_errors and not wanted.restarts:
+        raise OptionError("--retry-user-errors is for --restarts, without which nothing starts again; add that")
+    if not wanted.fresh:
+        run_job.say_what_is_there(job, context.state_dir, console)
+    try:
+        outcome = run_job.run(job, context, console, wanted.fresh, size(whole))
+    except KeyboardInterrupt:
+        errors.print("interrupted; every replica was stopped")
+        errors.print(resume.advice(job, context.state_dir, sys.argv, os.environ), markup=False)
+        raise typer.Exit(130) from None
+    raise typer.Exit(0 if outcome.succeeded else 1)
+
+
+def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
+    """Run a search, each trial as this job; returns whether it succeeded.
+
+    Raises:
+        JobError: an earlier search is in its output folder, from which trials of the same numbers would resume.
+    """
+    from vertex_launch.local import local_search  # only here: it brings the whole service along
+
+    if fresh:
+        run_job.empty_output(job, context.state_dir)
+    elif (folder := output_folder(job, context.state_dir)) and folder.exists() and any(folder.iterdir()):
+        raise JobError(f"{tuning.path}: an earlier search is in {run_job.shown(folder)}; add --fresh to forget it")
+    as_in_the_service = replace(context, options=replace(context.options, restarts=True))
+    message = HyperparameterTuningJob(tuning.spec)
+    message.display_name, message.trial_job_spec = tuning.name, job.spec
+    try:
+        return local_search.run(message, as_in_the_service, console)
+    except KeyboardInterrupt:
+        errors.print("interrupted; every trial was stopped")
+        same = resume.command(sys.argv, os.environ, fresh=True)
+        errors.print(f"a search starts over, with: {same}", markup=False)
+        raise typer.Exit(130) from None
