@@ -254,7 +254,6 @@ def test_only_a_job_that_installs_something_gets_an_environment(
     buckets: Path, env: dict[str, str], command: list[str], needed: bool
 ) -> None:
     wanted = job(shell(*command))
-    assert packages.needs_environment(wanted) == needed
     (replica,) = prepared(wanted, env, buckets)
     assert (replica.env != env) == needed
     assert (buckets.parent / "run").exists() == needed
@@ -276,10 +275,3 @@ def test_only_a_job_that_installs_something_gets_an_environment(
 )
 def test_an_address_never_leaves_its_bucket(tmp_path: Path, address: str, path: str | None) -> None:
     assert object_path(address, tmp_path) == (tmp_path / path if path else None)
-
-
-def test_an_environment_is_made_in_moments(tmp_path: Path) -> None:
-    began = time.monotonic()
-    for i in range(10):
-        packages.create(tmp_path / str(i))
-    assert (time.monotonic() - began) / 10 < 0.05

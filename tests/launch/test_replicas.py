@@ -273,6 +273,6 @@ def test_command_and_arguments_refer_to_everything_that_job_and_service_set(
     ((kind, spec),) = task.items()
     wanted = job({"machineSpec": MACHINE, "replicaCount": 1, kind: spec | {"args": ARGUMENTS}})
     entry = {"registry/trainer:1": ["entry", "$(SEED)"]}
-    (chief,) = replicas(wanted, "123", address, commands=entry, extras=lambda replica: {"AIP_X": f"of {replica}"})
+    (chief,) = replicas(wanted, "123", address, commands=entry, additions=lambda replica: {"AIP_X": f"of {replica}"})
     assert chief.command == (*start, *EXPANDED)
     assert chief.env["AIP_X"] == "of workerpool0-0"

@@ -13,7 +13,7 @@ REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace each $(NAME) by its variable; $$ stands for one $, and what names no variable stays as it is."""
+    """Replace each $(NAME) by its variable; $$ becomes $, and an unknown name stays as it is."""
 
     def value(found: re.Match[str]) -> str:
         return "$" if found[1] is None else variables.get(found[1], found[0])
@@ -22,7 +22,7 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def expanded(env: Iterable[EnvVar], known: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a job; a value may refer to those before it and to what is known."""
+    """The variables of a job; a value may refer to earlier ones and to those in `known`."""
     variables: dict[str, str] = {}
     both = ChainMap({**known}, variables)
     for one in env:

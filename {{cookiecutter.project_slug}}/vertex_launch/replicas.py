@@ -27,22 +27,22 @@ PROJECT_NUMBER = "000000000000"
 Address = Callable[[int, int], str]
 Members = Mapping[int, tuple[str, ...]]  # pool -> addresses of its replicas
 Commands = Mapping[str, Sequence[str]]  # image -> its entry point
-Extras = Callable[[str], Mapping[str, str]]  # name of a replica -> what else the service sets for it
+Additions = Callable[[str], Mapping[str, str]]  # name of a replica -> more variables that the service sets
 
 
 class CommandError(FaultError):
-    """The job runs only in its image; one line for each pool whose command it does not say."""
+    """Only the image knows what a pool runs; one line for each such pool."""
 
 
 @dataclass(frozen=True)
 class Replica:
-    """One machine of the job; `command` is empty where the image's own entry point runs."""
+    """One machine of the job; an empty command stands for the image's unknown entry point."""
 
     pool: int
     index: int
     command: tuple[str, ...]
     env: Mapping[str, str]
-    reduces: bool = False  # a reduction server: Google's image, which sums gradients and trains nothing
+    reduces: bool = False  # a reduction server, which exists in Google's image alone
 
     @property
     def name(self) -> str:
@@ -54,7 +54,7 @@ class Replica:
 
 
 def require_commands(job: Job, commands: Commands) -> None:
-    """Raises CommandError unless it is known what runs in every pool but that of the reducers."""
+    """Raises CommandError if it is unknown what a pool runs; reducers need no command."""
     faults = []
     for pool in job.pools:
         if not (command(pool, commands) or pool.reduces):
@@ -67,7 +67,7 @@ def require_commands(job: Job, commands: Commands) -> None:
 
 @dataclass(frozen=True)
 class _Cluster:
-    """What all replicas of one run have in common."""
+    """What all replicas of a run share."""
 
     job: Job
     job_json: Mapping[str, Any]  # the job's spec, as it goes over the wire
@@ -76,12 +76,7 @@ class _Cluster:
     trial: Mapping[str, str]  # {"trial": ID} in hyperparameter tuning, else empty
     reducers_as_ps: bool
     commands: Commands
-    extras: Extras
-
-
-def nothing(replica: str) -> Mapping[str, str]:
-    """What the service adds to a replica of a plain job."""
-    return {}
+    additions: Additions
 
 
 def replicas(
@@ -91,17 +86,17 @@ def replicas(
     trial: str = "",
     reducers_as_ps: bool = True,
     commands: Commands = MappingProxyType({}),
-    extras: Extras = nothing,
+    additions: Additions = lambda replica: {},
 ) -> tuple[Replica, ...]:
-    """All replicas, chief first; each $(NAME) that the job wrote is replaced by the replica's variable.
+    """All replicas, chief first; each $(NAME) in the job becomes the replica's variable.
 
     Args:
-        address: where a pool's replica with this index listens, as host:port.
-        trial: id of the tuning trial that the job is, if it is one.
-        reducers_as_ps: whether TF_CONFIG lists reducers as "ps". The documentation does not say, and a trainer
-            must survive that it does.
-        commands: what runs in an image for which the job names no command.
-        extras: variables that a tuning trial or a training pipeline adds.
+        address: of a pool's replica with an index, as host:port.
+        trial: id of the job's tuning trial, if it has one.
+        reducers_as_ps: whether TF_CONFIG lists reducers as "ps". The documentation does not say; a trainer must
+            survive both.
+        commands: entry points of images, for pools without a command.
+        additions: variables that a tuning trial or a training pipeline adds to a replica.
     """
     members = {
         pool.index: tuple(address(pool.index, index) for index in range(pool.replica_count))
@@ -109,7 +104,7 @@ def replicas(
         if pool.replica_count
     }
     trials = {"trial": trial} if trial else {}
-    cluster = _Cluster(job, as_json(job.spec), job_id, members, trials, reducers_as_ps, commands, extras)
+    cluster = _Cluster(job, as_json(job.spec), job_id, members, trials, reducers_as_ps, commands, additions)
     return tuple(_replica(cluster, pool, index) for pool in job.pools for index in range(pool.replica_count))
 
 
@@ -122,7 +117,7 @@ def limit(job: Job, count: int) -> Job:
 
 
 def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
-    """The same job with these arguments added where it trains, and where the chief's program has another role."""
+    """The same job, with more arguments for pools that train or serve, or that run the chief's program otherwise."""
     extended = replace(job, spec=CustomJobSpec(job.spec))
     for pool in extended.pools:
         if pool.trains or pool.serves or _program(pool) == _program(extended.pools[0]):
@@ -132,12 +127,12 @@ def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
 
 
 def command(pool: Pool, commands: Commands, variables: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
-    """All that a replica with these variables runs; empty if only the image knows.
+    """The whole command of a replica with these variables; empty if only the image knows it.
 
-    A command replaces the image's own entry point, in which nothing is a reference.
+    The job's command replaces the image's entry point. References in an entry point are not expanded.
     """
     if pool.task == "pythonPackageSpec":
-        # -P: a folder with the module's name, where the launcher stands, must not hide the package.
+        # -P: a folder in the current one must not hide the package.
         package = pool.spec.python_package_spec
         return ("python", "-P", "-m", package.python_module, *(expand(word, variables) for word in package.args))
     container = pool.spec.container_spec
@@ -147,7 +142,7 @@ def command(pool: Pool, commands: Commands, variables: Mapping[str, str] = Mappi
 
 
 def _program(pool: Pool) -> tuple[str, ...]:
-    """What a pool runs, without its arguments."""
+    """What a pool runs, without arguments."""
     package, container = pool.spec.python_package_spec, pool.spec.container_spec
     return (package.executor_image_uri, package.python_module, container.image_uri, *container.command)
 
@@ -159,13 +154,13 @@ def _mapping(pool: Pool) -> str:
 
 def _replica(cluster: _Cluster, pool: Pool, index: int) -> Replica:
     bare = Replica(pool.index, index, (), {}, pool.reduces)
-    env = _environment(cluster, pool, index) | {**cluster.extras(bare.name)}
+    env = _environment(cluster, pool, index) | {**cluster.additions(bare.name)}
     env = expanded(pool.env, env) | env
     return replace(bare, command=command(pool, cluster.commands, env), env=env)
 
 
 def _environment(cluster: _Cluster, pool: Pool, index: int) -> dict[str, str]:
-    """What the service sets in a replica of every job."""
+    """The variables that the service sets for a replica of any job."""
     env = {
         "CLUSTER_SPEC": json.dumps(_cluster_spec(cluster, pool, index)),
         "CLOUD_ML_JOB_ID": cluster.job_id,
@@ -201,7 +196,7 @@ def _tf_config(cluster: _Cluster, pool: Pool, index: int) -> dict[str, Any]:
 
 
 def _node_level(members: Members, pool: Pool, index: int) -> dict[str, str]:
-    """The launch variables of the replicas that train; they count machines, not processes."""
+    """RANK and its kin, for replicas that train; they count machines, not processes."""
     training = [(number, i) for number in TRAINING_POOLS for i in range(len(members.get(number, ())))]
     if (pool.index, index) not in training:
         return {}
@@ -215,7 +210,7 @@ def _node_level(members: Members, pool: Pool, index: int) -> dict[str, str]:
 
 
 def _folders(cluster: _Cluster) -> dict[str, str]:
-    """The job's folders; in tuning, each trial has its own."""
+    """The variables with the job's folders; each tuning trial has its own folders."""
     prefix = cluster.job.spec.base_output_directory.output_uri_prefix.rstrip("/")
     if not prefix:
         return {}

@@ -1,4 +1,4 @@
-"""The command `emulate`: start the local Vertex, or do to a replica what happens to machines."""
+"""The command `emulate`: start the local Vertex, or disturb a replica of one that runs."""
 
 import json
 import urllib.error

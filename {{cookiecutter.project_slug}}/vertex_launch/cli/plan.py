@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,7 +34,7 @@ class UsageError(FaultError):
 class PlanOptions:
     """What the user knows and wants; None stands for what was not given."""
 
-    jobs: Annotated[list[Path], typer.Argument(metavar="JOB...", help="A job file; several with --compare.")]
+    jobs: Annotated[list[Path], typer.Argument(metavar="JOB", help="A job file; several with --compare.")]
     compare: Annotated[bool, typer.Option("--compare", help="Several jobs side by side.")] = False
     gradient_bytes: Annotated[
         float | None, typer.Option(help="Bytes that a step sums; the trainer is not asked then.")
@@ -80,24 +80,39 @@ def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
             raise UsageError(f"{name} is {value:g}; give a finite number above 0")
     if not 0.01 <= wanted.mfu <= 1:
         raise UsageError(f"--mfu is {wanted.mfu:g}; give a share from 0.01 to 1")
-    if len(wanted.jobs) > 1 and not wanted.compare:
-        raise UsageError(f"plan takes one job, not {len(wanted.jobs)}; add --compare to see them side by side")
-    if wanted.compare and (wanted.chart or wanted.apply):
-        raise UsageError("--compare changes and draws nothing; leave it out to --apply or --chart one job")
-    if flags and wanted.gradient_bytes is not None:
-        raise UsageError("--gradient-bytes leaves out the trainer, whom flags behind -- are for; keep one")
-    if flags and wanted.apply:
-        raise UsageError("--apply changes the file, which lacks the flags behind --; write them into its args first")
-    if wanted.step_seconds is not None and wanted.run:
-        raise UsageError("--step-seconds and --run both say how long computing takes; keep one")
-    if wanted.run and wanted.gradient_bytes is not None:
-        raise UsageError(
-            "--run needs the trainer's global batch, which --gradient-bytes leaves out; use --step-seconds"
-        )
+    for present, fault in _contradictions(wanted, flags):
+        if present:
+            raise UsageError(fault)
     if wanted.chart and wanted.chart.suffix.lower() not in PICTURES:
         raise UsageError(f"{wanted.chart}: is no picture; end its name in {' or '.join(PICTURES)}")
     if wanted.chart and not wanted.chart.parent.is_dir():
         raise UsageError(f"{wanted.chart}: there is no folder {wanted.chart.parent}; make it first")
+
+
+def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> Iterator[tuple[object, str]]:
+    """What must not be asked for together, and what to say if it is."""
+    unasked = wanted.gradient_bytes is not None  # the trainer
+    yield (
+        len(wanted.jobs) > 1 and not wanted.compare,
+        f"plan takes one job, not {len(wanted.jobs)}; add --compare to see them side by side",
+    )
+    yield (
+        wanted.compare and (wanted.chart or wanted.apply),
+        "--compare changes and draws nothing; leave it out to --apply or --chart one job",
+    )
+    yield flags and unasked, "--gradient-bytes leaves out the trainer, whom flags behind -- are for; keep one"
+    yield (
+        flags and wanted.apply,
+        "--apply changes the file, which lacks the flags behind --; write them into its args first",
+    )
+    yield (
+        wanted.step_seconds is not None and wanted.run,
+        "--step-seconds and --run both say how long computing takes; keep one",
+    )
+    yield (
+        wanted.run and unasked,
+        "--run needs the trainer's global batch, which --gradient-bytes leaves out; use --step-seconds",
+    )
 
 
 def _plan(job: Job | TuningJob, ours: Settings, wanted: PlanOptions, flags: Sequence[str]) -> Plan:

@@ -1,4 +1,4 @@
-"""What `run` keeps of its job, as the service keeps its own: a resource and a journal, so that a service shows both."""
+"""What `run` writes of its job, in the service's own form, so that a service in the same folder shows it."""
 
 import contextlib
 import re
@@ -21,7 +21,7 @@ NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.:@-]+|^[.:@-]")
 
 
 class JobRecord:
-    """The resource of one job; the journal is `journal`."""
+    """The resource and the journal of one job."""
 
     def __init__(self, job: Job, context: Context) -> None:
         settings = context.settings
@@ -40,19 +40,24 @@ class JobRecord:
         self.enter(Phase.PENDING)
 
     def enter(self, phase: Phase) -> None:
-        """The job is in this phase."""
+        """Write that the job is in this phase."""
         first = phase is Phase.RUNNING and "startTime" not in self._resource
         self._update(state=f"JOB_STATE_{phase.name}", **({"startTime": now()} if first else {}))
 
     def end(self, outcome: Outcome) -> None:
-        """The job has ended so."""
+        """Write how the job ended."""
         if outcome.succeeded:
             self._update(state="JOB_STATE_SUCCEEDED", endTime=now())
         else:
             self.fail("FAILED", outcome.status, f"{outcome.message}\nLogs: {self.logs}")
 
     def fail(self, state: str, status: str, message: str) -> None:
-        """The job has ended in this state, for the reason of a google.rpc.Status."""
+        """Write that the job has ended without success.
+
+        Args:
+            state: FAILED or CANCELLED.
+            status: the name of a google.rpc.Code.
+        """
         error = {"code": code_pb2.Code.Value(status), "message": message}
         self._update(state=f"JOB_STATE_{state}", endTime=now(), error=error)
 
@@ -64,19 +69,16 @@ class JobRecord:
 
 @contextlib.contextmanager
 def recorded(job: Job, context: Context) -> Iterator[JobRecord]:
-    """The record of a job that runs within; whatever ends the job, the record says so."""
+    """The record of a job that runs within; if an exception ends it, the record says so."""
     record = JobRecord(job, context)
     with contextlib.closing(record.journal):
         try:
             yield record
-        except FaultError as error:
-            record.fail("FAILED", "INVALID_ARGUMENT", str(error))
-            raise
-        except KeyboardInterrupt:
-            record.fail("CANCELLED", "CANCELLED", f"the job {Ending.CANCELLED.value}")
-            raise
         except BaseException as error:
-            record.fail("FAILED", "INTERNAL", str(error))
+            if isinstance(error, KeyboardInterrupt):
+                record.fail("CANCELLED", "CANCELLED", f"the job {Ending.CANCELLED.value}")
+            else:
+                record.fail("FAILED", "INVALID_ARGUMENT" if isinstance(error, FaultError) else "INTERNAL", str(error))
             raise
         finally:
             host.remove_empty_home(context.state_dir, record.id)

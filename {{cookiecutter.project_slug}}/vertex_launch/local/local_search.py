@@ -1,4 +1,4 @@
-"""A search on this machine without the service: its trials, and then a table of what they found."""
+"""Runs a search on this machine without the service: its trials, then a table of their results."""
 
 import time
 from typing import Any
@@ -18,10 +18,10 @@ POLL_SECONDS = 0.2
 
 
 def run(message: HyperparameterTuningJob, context: Context, console: Console) -> bool:
-    """Search as the service would, to the end; returns whether that succeeded.
+    """Run a search to its end, as the service would; returns whether it succeeded.
 
     Raises:
-        StoreError: a service works in this folder, and would be the one to ask.
+        StoreError: a service holds this folder; send the search to it.
         ApiError: the service would refuse it.
     """
     settings = context.settings
@@ -41,7 +41,7 @@ def run(message: HyperparameterTuningJob, context: Context, console: Console) ->
 
 
 def table(search: Resource) -> Table:
-    """A line for each trial: its parameters, and its metrics or why it has none, in short."""
+    """One row for each trial: its parameters, its metrics, and why it failed."""
     spec, trials = search["studySpec"], search.get("trials", [])
     parameters = [one["parameterId"] for one in spec["parameters"]]
     metrics = [one["metricId"] for one in spec["metrics"]]

@@ -1,4 +1,4 @@
-"""Runs a job in the local Vertex and shows it: the same job file, the same environment, this machine."""
+"""Runs one job on this machine, as the service would, and shows what its replicas print."""
 
 import shutil
 import time
@@ -26,7 +26,7 @@ SEVERITY_STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
 
 
 def empty_output(job: Job, state_dir: StateDir) -> None:
-    """Forget what earlier runs of this job left in its output folder."""
+    """Delete what earlier runs of this job left in its output folder."""
     folder = output_folder(job, state_dir)
     if folder and folder.parent == state_dir.buckets:
         raise OutputError(f"{job.origin}: {OUTPUT}: is a whole bucket, which --fresh never empties; add a folder to it")
@@ -35,23 +35,23 @@ def empty_output(job: Job, state_dir: StateDir) -> None:
 
 
 def say_what_is_there(job: Job, state_dir: StateDir, console: Console) -> None:
-    """A run continues what an earlier one has left, which a person may not expect."""
+    """Say that this run continues an earlier one, which the user may not expect."""
     folder = output_folder(job, state_dir)
     if folder and folder.exists() and any(folder.iterdir()):
         console.print(f"an earlier run is in {shown(folder)}; this one continues it, --fresh starts over", style="dim")
 
 
 def run(job: Job, context: Context, console: Console, fresh: bool, whole: int) -> Outcome:
-    """Run the job to its end; every line of every replica is shown and kept in a log file.
+    """Run the job to its end; every line of every replica is shown and logged.
 
     Args:
-        fresh: whether to forget what earlier runs left in the job's output folder.
+        fresh: whether to delete what earlier runs left in the job's output folder.
         whole: replicas in the job's file, reducers not counted; this job may have fewer.
     """
     introduce(job, whole, console)
     with recorded(job, context) as record:
         prepared = prepare(job, record.id, context)
-        if fresh:  # only here: a job that cannot run must not forget anything
+        if fresh:  # not before: a job that cannot run deletes nothing
             empty_output(job, context.state_dir)
         show = shower(prepared.replicas, console)
 
@@ -84,9 +84,9 @@ def introduce(job: Job, whole: int, console: Console) -> None:
 
 
 def shower(replicas: Sequence[Replica], console: Console) -> Show:
-    """Prints a line behind the coloured name of its replica; of a JSON line, what Cloud Logging shows.
+    """Prints a line behind the coloured name of its replica; of a JSON line, its message.
 
-    Only what calls itself an error is shown as one: libraries say much on stderr that is none.
+    Only a line that says so itself looks like an error: libraries print much else on stderr.
     """
     width = max(len(replica.name) for replica in replicas) + 2
     colours = {replica.name: COLOURS[i % len(COLOURS)] for i, replica in enumerate(replicas)}
@@ -108,7 +108,7 @@ def parse_line(line: str) -> tuple[str, str]:
 
 
 def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, console: Console) -> None:
-    """What happened, first cause first, and where everything is."""
+    """Say what happened, the likely cause first, and where output and logs are."""
     for ended in outcome.failures[:1]:
         console.print(f"[bold red]Job failed: {ended}[/]")
         show_last_lines(ended, console)
@@ -128,5 +128,5 @@ def show_last_lines(ended: Ended, console: Console) -> None:
 
 
 def shown(path: Path) -> Path:
-    """Relative to where the user stands, if it lies below."""
+    """The path relative to the current folder, if it lies below."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

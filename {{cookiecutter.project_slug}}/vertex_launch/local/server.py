@@ -11,7 +11,7 @@ from vertex_launch.local.api.vertex_api import Vertex, create_app
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.jobs.pipelines import Pipelines
-from vertex_launch.local.jobs.runs import Runs
+from vertex_launch.local.jobs.runs import runs_in_store
 from vertex_launch.local.jobs.tuning import Tunings
 from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
@@ -19,15 +19,15 @@ from vertex_launch.local.running.namespaces import isolation
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.local.views.terminal import View
 
-LEAVE_SECONDS = 2  # for requests under way when the service is to end; a client may never finish its own
-ADDRESS = "127.0.0.1"  # never another: whoever reaches the service runs programs on this machine
+LEAVE_SECONDS = 2  # for requests under way at the end; a client may never finish its own
+ADDRESS = "127.0.0.1"  # never another: a client can run any program here
 
 
 def serve(context: Context, port: int, console: Console) -> None:
     """Serve until Ctrl-C or SIGTERM; then stop every job.
 
     Raises:
-        StoreError: the state folder or the port cannot be had.
+        StoreError: the state folder or the port cannot be used.
     """
     listener = _listener(port)
     endpoint = f"http://{ADDRESS}:{listener.getsockname()[1]}"
@@ -47,7 +47,7 @@ def serve(context: Context, port: int, console: Console) -> None:
         timeout_graceful_shutdown=LEAVE_SECONDS,
     )
     try:
-        runs = Runs(vertex.store, vertex.jobs, context.state_dir.folder)
+        runs = runs_in_store(vertex.store, vertex.jobs, context.state_dir.folder)
         with signals_as_exceptions(), runs, View(vertex.store, vertex.jobs, console):
             uvicorn.Server(config).run(sockets=[listener])
     except KeyboardInterrupt:
@@ -62,7 +62,7 @@ def build(context: Context, endpoint: str = "") -> Vertex:
     state_dir, buckets = context.state_dir, context.state_dir.buckets
     store = Store(state_dir.folder, endpoint)
     (buckets / context.settings.bucket).mkdir(parents=True, exist_ok=True)
-    # So that what a job does with google-cloud-storage or gcsfs ends up in the same folders.
+    # So that google-cloud-storage and gcsfs in a job reach the same folders.
     reached = {"STORAGE_EMULATOR_HOST": endpoint, "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"} if endpoint else {}
     jobs = Jobs(store, replace(context, environ={**context.environ, **reached}))
     datasets, models = Datasets(store, buckets), Models(store, buckets)
@@ -94,7 +94,7 @@ def _listener(port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((ADDRESS, port))
-        listener.listen(128)  # who reads the address and comes at once has to wait a moment, no more
+        listener.listen(128)  # a client may come as soon as the address is printed
     except OSError as error:
         listener.close()
         raise StoreError(f"port {port}: cannot be used ({error.strerror}); choose another with --port") from None

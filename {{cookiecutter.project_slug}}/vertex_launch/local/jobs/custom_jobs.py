@@ -35,8 +35,8 @@ QUEUED, PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED, EXPIRED = (
 )
 ENDED = frozenset((SUCCEEDED, FAILED, CANCELLED, EXPIRED))
 
-EVENTS = 1000  # that wait to be shown; of more, the newest
-LONGEST_WAIT_SECONDS = 24 * 3600.0  # of FLEX_START, where the job says nothing else; 0 is for ever
+EVENTS = 1000  # kept until they are shown; the newest
+LONGEST_WAIT_SECONDS = 24 * 3600.0  # of FLEX_START, if the job names no time; 0 is for ever
 
 Action = Literal["preempt", "kill", "freeze", "delay"]
 
@@ -49,7 +49,7 @@ class _Ticket(BackgroundTask):
     extras: Extras
     size: int  # replicas to start
     execution: Execution | None = None
-    timer: threading.Timer | None = None  # until it expires in the queue
+    timer: threading.Timer | None = None  # of its expiry in the queue
 
 
 class Jobs(BackgroundTasks[_Ticket]):
@@ -176,7 +176,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         self._dispatch()
 
     def _dispatch(self) -> None:
-        """Start what fits, oldest first: none overtakes another, so a large job is not starved."""
+        """Start the jobs that fit, strictly in order, so that a large job does not starve."""
         while self._queue and self._queue[0].size <= self._free:
             ticket = self._queue.popleft()
             _stop_timer(ticket)
@@ -184,12 +184,12 @@ class Jobs(BackgroundTasks[_Ticket]):
             self._start(ticket)
 
     def _work(self, ticket: _Ticket) -> None:
-        """From its first machine to its last."""
+        """Run a job, from its first machine to its last."""
         path = self._context.state_dir.journal(ticket.id)
         try:
             with contextlib.closing(Journal(path)) as lines:
                 outcome = self._execute(ticket, lines)
-        except FaultError as error:  # what only shows when it is to start: no command, no such package
+        except FaultError as error:  # shows at the start only: no command, no such package
             raise ApiError("INVALID_ARGUMENT", str(error)) from None
         finally:
             host.remove_empty_home(self._context.state_dir, ticket.id)
@@ -221,12 +221,12 @@ class Jobs(BackgroundTasks[_Ticket]):
             ticket.execution.cancel()
 
     def _leave_queue(self, name: str) -> bool:
-        """Whether the job was waiting; then it no longer is."""
+        """Take a job out of the queue; returns whether it was there."""
         for ticket in self._queue:
             if ticket.name == name:
                 _stop_timer(ticket)
                 self._queue.remove(ticket)
-                self._dispatch()  # what stood behind it may fit
+                self._dispatch()  # the next may fit
                 return True
         return False
 

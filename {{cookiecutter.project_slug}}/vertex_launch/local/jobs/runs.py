@@ -1,10 +1,9 @@
-"""The jobs that the command `run` starts in the folder of this service."""
+"""Shows a service's clients the jobs that the command `run` starts in the same folder."""
 
 import contextlib
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs.custom_jobs import COLLECTION, Jobs
@@ -12,39 +11,28 @@ from vertex_launch.local.jobs.custom_jobs import COLLECTION, Jobs
 POLL_SECONDS = 0.5
 
 
-class Runs:
-    """Keeps the store up to date with what `run` writes of its jobs, for as long as it is open."""
+@contextlib.contextmanager
+def runs_in_store(store: Store, jobs: Jobs, folder: Path) -> Iterator[None]:
+    """Keep the store up to date with what `run` writes, in a thread."""
+    closing = threading.Event()
+    thread = threading.Thread(target=_follow, args=(store, jobs, folder, closing), name="runs", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        closing.set()
+        thread.join()
 
-    def __init__(self, store: Store, jobs: Jobs, folder: Path) -> None:
-        self._store = store
-        self._jobs = jobs
-        self._folder = folder
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="runs", daemon=True)
-        self._changes: dict[Path, int] = {}  # folder of jobs -> its last change that was seen
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closing.set()
-        self._thread.join()
-
-    def _follow(self) -> None:
-        while not self._closing.wait(POLL_SECONDS):
-            with contextlib.suppress(OSError):  # somebody cleans up
-                for folder in (self._folder / "projects").glob(f"*/locations/*/{COLLECTION}"):
-                    self._find(folder)
-            self._jobs.follow_runs()
-
-    def _find(self, folder: Path) -> None:
-        """Take in the jobs that the store does not know, if the folder has changed."""
-        change = folder.stat().st_mtime_ns
-        if self._changes.get(folder) != change:
-            self._changes[folder] = change
-            names = {file.relative_to(self._folder).as_posix().removesuffix(".json") for file in folder.glob("*.json")}
-            for name in names - {job["name"] for job in self._store.all(COLLECTION)}:
-                self._store.reread(name)
+def _follow(store: Store, jobs: Jobs, folder: Path, closing: threading.Event) -> None:
+    seen: dict[Path, int] = {}  # folder of jobs -> its last change
+    while not closing.wait(POLL_SECONDS):
+        with contextlib.suppress(OSError):  # the user may be cleaning up
+            changes = {path: path.stat().st_mtime_ns for path in folder.glob(f"projects/*/locations/*/{COLLECTION}")}
+            known = {job["name"] for job in store.all(COLLECTION)}
+            for path in (path for path, change in changes.items() if seen.get(path) != change):
+                names = {file.relative_to(folder).as_posix().removesuffix(".json") for file in path.glob("*.json")}
+                for name in names - known:
+                    store.reread(name)
+            seen = changes
+        jobs.follow_runs()

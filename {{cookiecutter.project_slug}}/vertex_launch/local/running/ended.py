@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from vertex_launch.local.running.lines import ERROR_CHARACTERS, LAST_LINES, message
 from vertex_launch.replicas import Replica
 
-# What our trainer ends with when it lost a peer, and others may: "try again later". Source: sysexits.h, EX_TEMPFAIL.
+# Exit code of a trainer that lost a peer: "try again later". Source: sysexits.h, EX_TEMPFAIL.
 PEER_LOST = 75
 
-# The system or the memory ended it. No peer's loss does that; SIGABRT, say, is what NCCL's watchdog ends with.
+# Signals that the loss of a peer never causes. SIGABRT is not among them: NCCL's watchdog ends with it.
 HARD_SIGNALS = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
 
 TRACEBACK = "Traceback (most recent call last)"
 
-# How gloo, NCCL, gRPC and sockets say that somebody else is gone.
+# How gloo, NCCL, gRPC and sockets say that a peer is gone.
 LOST = re.compile(
     r"connection (was )?(likely )?(aborted|closed|refused|reset)|socket closed|broken pipe"
     r"|remote process|tim(ed|ing) out|unavailable",
@@ -31,7 +31,7 @@ class Ended:
     replica: Replica
     code: int
     last_lines: tuple[str, ...] = ()
-    errors: tuple[str, ...] = ()  # what it printed of severity ERROR or above, as stderr is, last
+    errors: tuple[str, ...] = ()  # the last lines of severity ERROR or above, stderr included
     time: float = 0  # time.monotonic's
 
     @property
@@ -41,12 +41,12 @@ class Ended:
 
     @property
     def hard(self) -> bool:
-        """Whether it was ended from outside, by what no peer's loss brings about."""
+        """Whether a signal ended it that the loss of a peer never causes."""
         return self.signal_name in HARD_SIGNALS
 
     @property
     def traceback(self) -> tuple[str, ...]:
-        """Its last traceback, with what it said behind that; often longer than the last lines."""
+        """Its last traceback and all errors after it; often longer than the last lines."""
         starts = [number for number, line in enumerate(self.errors) if TRACEBACK in line]
         return self.errors[starts[-1] :] if starts else ()
 
@@ -56,7 +56,7 @@ class Ended:
 
     @property
     def lost_a_peer(self) -> bool:
-        """Whether it says itself that it ended because of somebody else; a guess, good for an order and no more."""
+        """Whether its last words blame a lost peer: a guess, good enough to sort causes by."""
         said = [line for line in self._said if not line[:1].isspace()]
         return self.code == PEER_LOST or bool(LOST.search("\n".join(said)))
 
@@ -83,7 +83,7 @@ class Ended:
 
 
 def likely_cause_first(ends: Iterable[Ended]) -> tuple[Ended, ...]:
-    """Who was killed; who failed by itself; who left the others with 0; who lost a peer; within each by time."""
+    """Sort ends: killed, then failed by itself, then left the others with 0, then lost a peer; each group by time."""
     return tuple(sorted(ends, key=lambda ended: (_rank(ended), ended.time)))
 
 

@@ -1,7 +1,7 @@
-"""Runs the replicas of one job as processes of this machine, through restarts and faults, to the job's end.
+"""Runs the replicas of one job as processes, through restarts and faults, to the end of the job.
 
 The job succeeds when its primary, the one replica of pool 0, exits with 0; the others are then stopped.
-Whatever happens to the launcher, no process is left behind.
+No process outlives the launcher, however it ends.
 Source: Vertex AI documentation, "Understand the custom training service", mid 2026.
 """
 
@@ -22,15 +22,15 @@ from vertex_launch.state_dir import private
 
 PRIMARY = "workerpool0-0"
 
-# After a first failure others follow within moments, and one of those may be the cause.
+# Seconds from the first failure to the verdict: others follow, and one of those may be the cause.
 SETTLE_SECONDS = 1.5
 
-# Where the system gives Ctrl-C to another thread (macOS), the main one has to look up to notice.
+# macOS may deliver Ctrl-C to another thread; the main thread notices it only between waits.
 LOOK_SECONDS = 0.5
 
 
 class Execution:
-    """One job in execution. `run` does everything; the other methods only tell it what to do, from any thread."""
+    """One job in execution. `run` does everything; the other methods, for any thread, tell it what to do."""
 
     def __init__(
         self,
@@ -74,15 +74,15 @@ class Execution:
         self._enqueue(name, lambda slot: slot.preempt(time.monotonic() + self._policy.grace))
 
     def kill(self, name: str) -> None:
-        """SIGKILL to one replica."""
+        """Send SIGKILL to one replica."""
         self._enqueue(name, Slot.kill)
 
     def freeze(self, name: str, seconds: float) -> None:
-        """Stop everything in one replica for some seconds."""
+        """Stop every process of one replica for some seconds."""
         self._enqueue(name, lambda slot: slot.freeze(time.monotonic() + seconds))
 
     def delay(self, name: str, seconds: float) -> None:
-        """Let the next start of one replica come so much later."""
+        """Delay the next start of one replica."""
         self._enqueue(name, lambda slot: slot.delay(seconds))
 
     def _enqueue(self, name: str, act: Callable[[Slot], None]) -> None:
@@ -169,7 +169,7 @@ class Execution:
             self._settle(self._policy.grace)
 
     def _failed(self, slot: Slot, ended: Ended) -> None:
-        """Start the replica again, or all, or let the attempt end."""
+        """Restart the replica, or all of them, or let the attempt end."""
         attempt = self._attempt
         preempted = [one.replica.name for one in self._slots.values() if one.preempted]
         if preempted and not attempt.failures:  # the preemption may be the cause; the whole job starts again anyway
@@ -203,7 +203,7 @@ class Execution:
             slot.total_restarts += 1
 
     def _preempted(self, ended: Ended) -> None:
-        """Start the whole job again, unless that was done often enough."""
+        """Start the whole job again, unless it was preempted too often."""
         limit = self._policy.preemptions
         if self._preemptions >= limit:
             self._end(Ending.PREEMPTED)
@@ -214,7 +214,7 @@ class Execution:
         self._end(Ending.STARTS_AGAIN)
 
     def _settle(self, seconds: float) -> None:
-        """The attempt ends soon; nothing starts any more."""
+        """Let the attempt end soon; no replica starts any more."""
         self._attempt.settled = min(self._attempt.settled, time.monotonic() + seconds)
         self._attempt.restart_at = math.inf
         for slot in self._slots.values():
@@ -249,7 +249,7 @@ class Execution:
         return Outcome(failures, ending, restarts, self._retries, self._policy.timeout)
 
     def _stop_all(self) -> None:
-        """SIGTERM, grace, SIGKILL; returns when all are gone. Another Ctrl-C skips the grace."""
+        """Stop all replicas: SIGTERM, the grace time, SIGKILL. Another Ctrl-C skips the grace time."""
         running = [slot.process for slot in self._slots.values() if slot.process]
         try:
             for process in running:

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from vertex_launch.state_dir import StateDir, private
 
-# All of the shell that reaches a replica unasked: what programs and libraries need to be found, to speak a language, to
-# go out to the network and to use this machine's GPUs and compiler.
+# The shell's variables that every replica gets: search paths, language, network, and this machine's GPUs and compiler.
 INHERITED = frozenset(
     (
         *("PATH", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "LANGUAGE", "TZ"),
@@ -37,9 +36,9 @@ PORTS_TRIED = 10_000
 
 
 def free_addresses(count: int) -> list[str]:
-    """Distinct loopback addresses, host:port, at which nobody listens just now.
+    """Distinct loopback addresses, host:port, at which nobody listens now.
 
-    None is given twice before some thousand others: the replicas of a job that has just started do not listen yet.
+    A port is reused only after thousands of others, because a new job's replicas may not be listening yet.
     """
     found: list[str] = []
     for port in itertools.islice(_ports(), PORTS_TRIED):
@@ -53,15 +52,15 @@ def free_addresses(count: int) -> list[str]:
 
 @functools.cache
 def _ports() -> Iterator[int]:
-    """What replicas may listen at, in a random order, again and again.
+    """The ports for replicas, shuffled, in an endless cycle.
 
-    Not the ports that the system gives to outgoing connections: a replica that restarts needs its own again.
+    The system gives none of them to an outgoing connection: a replica that restarts needs its own port again.
     """
     return itertools.cycle(random.sample(range(LOWEST_PORT, first_ephemeral_port()), k=PORTS_TRIED))
 
 
 def first_ephemeral_port() -> int:
-    """Where the ports of outgoing connections begin. Source: ip(7), ip_local_port_range."""
+    """The lowest port of outgoing connections. Source: ip(7), ip_local_port_range."""
     first = DEFAULT_EPHEMERAL_PORT
     with contextlib.suppress(OSError):  # only Linux has it
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -69,9 +68,9 @@ def first_ephemeral_port() -> int:
 
 
 def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: str) -> dict[str, str]:
-    """What stands for the image's environment: little of the shell, this Python first, and a home folder of the job's.
+    """What stands for the image's environment: little of the shell, this Python first, and a home folder for the job.
 
-    In the person's own home folder lie the credentials that Google's clients, git and others find by themselves.
+    Replicas do not get the user's home folder, where Google's clients, git and others would find credentials.
     """
     kept = {name: value for name, value in environ.items() if name in INHERITED or name.startswith(LOCALE)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', os.defpath)}"
@@ -94,7 +93,7 @@ def remove_empty_home(state_dir: StateDir, job_id: str) -> None:
 
 
 def passed(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> dict[str, str]:
-    """What [env] and --pass-env give to replicas: a value, or the shell's own, if it has one."""
+    """The variables of [env] and --pass-env for replicas: with a given value, or with the shell's, if it has one."""
     shell = {name: environ[name] for name, value in named.items() if value is True and name in environ}
     return {name: value for name, value in named.items() if isinstance(value, str)} | shell
 
@@ -106,7 +105,7 @@ def not_set(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> list
 
 
 def _user_packages(base: Path) -> dict[str, str]:
-    """Where `pip install --user` installs for this home folder; what it has installed for the launcher is seen, too."""
+    """Lets `pip install --user` install below `base`, and the user's own such packages be imported, too."""
     if not site.ENABLE_USER_SITE:  # as in a virtual environment
         return {}
     folder = private(
@@ -118,7 +117,7 @@ def _user_packages(base: Path) -> dict[str, str]:
 
 
 def shares(gpus: Sequence[str], count: int) -> list[dict[str, str]]:
-    """Environment of each of `count` replicas: an equal share of the cores, and of the GPUs if all get one."""
+    """Environment of each of `count` replicas: equal shares of the cores, and of the GPUs if all get one."""
     threads = str(max((os.cpu_count() or 1) // count, 1))
     each = len(gpus) // count
     return [
@@ -136,7 +135,7 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
 
 @functools.cache
 def _installed_gpus() -> list[str]:
-    """Asked once: nvidia-smi takes up to a second, and the service places a job in milliseconds."""
+    """Cached: nvidia-smi takes up to a second, all else of a start milliseconds."""
     try:
         listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

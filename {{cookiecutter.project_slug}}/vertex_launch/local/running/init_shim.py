@@ -1,13 +1,13 @@
-"""One replica: runs a command in a world of its own, passes orders on to it, and leaves nothing of it behind.
+"""Runs the command of one replica in isolation, passes orders on to it, and leaves no process of it behind.
 
     python init_shim.py none|root|user BUCKETS|- COMMAND [ARGUMENT ...]
 
-With `root` or `user` (for whom Linux permits it without being root) the command is process 1 of a PID namespace, as
-in a container: SIGTERM means nothing to it unless it handles it, and with it ends everything that it has started.
-If the folder of buckets is named, it is /gcs there.
+With `root`, or with `user` where Linux permits that without root's rights, the command is process 1 of a PID
+namespace, as in a container: it ignores SIGTERM unless it handles it, and everything that it started ends with it.
+If BUCKETS is a folder, the command finds it at /gcs.
 
-Standard input brings the orders, a letter each. When it ends, so does the launcher, however that happened; then, as
-after the command's own end, all that the command has started is killed, on Linux also what was detached.
+Standard input brings orders, a letter each. Its end means that the launcher is gone. Then, as after the command's own
+end, everything that the command started is killed; on Linux, detached processes too.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 def main(world: str, buckets: str, command: list[str]) -> int:
     """The command's exit code; a signal's number plus 128 if one ended it, as containers report it."""
-    with contextlib.suppress(AttributeError):  # only Linux has it; orphans among our descendants become our children
+    with contextlib.suppress(AttributeError):  # only on Linux: orphans among our descendants become our children
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if world != "none":
         _separate(as_user=world == "user")
@@ -48,7 +48,7 @@ def main(world: str, buckets: str, command: list[str]) -> int:
 
 
 def _attend(process: "subprocess.Popen[bytes]") -> int:
-    """Orders from the launcher until the command has ended. Without a thread: `_separate` permits none."""
+    """Obey the launcher until the command has ended; without threads, because `_separate` permits none."""
     ended, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write)
@@ -67,7 +67,7 @@ def _attend(process: "subprocess.Popen[bytes]") -> int:
 
 
 def _separate(as_user: bool) -> None:
-    """What we start from now on is in a PID namespace of its own."""
+    """Put every process that we start from now on into a new PID namespace."""
     user, group = os.getuid(), os.getgid()
     _check(libc.unshare(CLONE_NEWPID | (CLONE_NEWUSER if as_user else 0)), "unshare")
     if as_user:
@@ -77,10 +77,10 @@ def _separate(as_user: bool) -> None:
 
 
 def _setting(world: str, buckets: str) -> Callable[[], None]:
-    """What the new process does before it becomes the command."""
+    """Returns what the new process does before it becomes the command."""
 
     def set_up() -> None:
-        with contextlib.suppress(AttributeError):  # as above; it ends even if somebody kills us
+        with contextlib.suppress(AttributeError):  # only on Linux: the command ends even if somebody kills us
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if world == "none":
             return
@@ -94,11 +94,11 @@ def _setting(world: str, buckets: str) -> Callable[[], None]:
 
 
 def _mount_gcs(buckets: Path) -> None:
-    """A new root: a folder in memory with everything that / has, and with the buckets as /gcs."""
+    """Enter a new root: a folder in memory with everything that / has, and the buckets at /gcs."""
     here = os.getcwd()
-    root = buckets.with_name("root")  # an empty folder beside them: a mount needs a place
+    root = buckets.with_name("root")  # an empty folder beside the buckets, to mount the new root on
     _mount("tmpfs", root, "tmpfs")
-    _mount("none", root, None, MS_UNBINDABLE)  # or it would be bound into itself, being below / too
+    _mount("none", root, None, MS_UNBINDABLE)  # or it would be bound into itself, because it lies below /
     for entry in os.scandir("/"):
         place = root / entry.name
         if entry.name == "gcs":
@@ -130,7 +130,7 @@ def _check(result: int, call: str) -> None:
 
 def _obey(order: bytes, command: int) -> None:
     with contextlib.suppress(ProcessLookupError):
-        if order == b"T":  # to the command alone: whether it passes it on is its own affair
+        if order == b"T":  # to the command alone, which may pass it on
             os.kill(command, signal.SIGTERM)
         elif order == b"K":
             os.kill(command, signal.SIGKILL)
@@ -139,7 +139,7 @@ def _obey(order: bytes, command: int) -> None:
 
 
 def _signal_all(number: int) -> None:
-    """To everything below us; what a process starts before its turn comes is found in a second round."""
+    """Signal all descendants, twice: the second round finds processes that started during the first."""
     for _ in range(2):
         for process in _descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError):
@@ -147,7 +147,7 @@ def _signal_all(number: int) -> None:
 
 
 def _end_what_is_left(command: int) -> None:
-    """Kill the command's session, and our children; what they leave behind becomes our child and is next."""
+    """Kill the command's session, then our children; the orphans that they leave become our children and are next."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(command, signal.SIGKILL)
     while children := _children(os.getpid()):

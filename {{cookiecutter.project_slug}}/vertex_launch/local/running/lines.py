@@ -1,4 +1,4 @@
-"""What a replica prints: the whole lines of its streams, what Cloud Logging makes of each, and the last of them."""
+"""The output of a replica: split into lines, read as Cloud Logging reads it, and its last lines kept."""
 
 import math
 import threading
@@ -9,21 +9,21 @@ from typing import Any
 from vertex_launch import jsons
 
 LAST_LINES = 20
-LONGEST_LINE = 2**22  # bytes; a longer one is cut in pieces, or it would fill the memory
-ERROR_CHARACTERS = 2**14  # that are kept of errors: a traceback is longer than the last lines
+LONGEST_LINE = 2**22  # bytes; a longer line is cut, or it would fill the memory
+ERROR_CHARACTERS = 2**14  # of errors that are kept: a traceback is longer than the last lines
 
 # Source: Cloud Logging API v2, LogSeverity.
 ERRORS = ("ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 
 
 class Splitter:
-    """Bytes of one stream in, whole lines out."""
+    """Splits the bytes of one stream into lines."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[str]:
-        """The lines that `data` ends; with no data, which is the stream's end, what is left."""
+        """The lines that `data` completes; empty data means the end of the stream and yields the rest."""
         *whole, self._rest = (self._rest + data).split(b"\n")
         while len(self._rest) >= LONGEST_LINE or (self._rest and not data):
             whole.append(self._rest[:LONGEST_LINE])
@@ -33,7 +33,7 @@ class Splitter:
 
 
 class Tail:
-    """The last lines of a replica, and the last of its errors as people read them; thread-safe."""
+    """Keeps the last lines of a replica, and the messages of its last errors; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,11 +42,11 @@ class Tail:
         self._characters = 0
 
     def add(self, line: str, severity: str) -> None:
-        """A line; `severity` is what a plain one of its stream has."""
+        """Add a line; `severity` is that of plain lines of its stream."""
         with self._lock:
             self._lines.append(line)
             if str(payload(line).get("severity", severity)).upper() in ERRORS:
-                # Of a progress bar, which draws over itself, only the last state.
+                # A progress bar draws over itself: keep its last state.
                 error = message(line).rpartition("\r")[2][:ERROR_CHARACTERS]
                 self._errors.append(error)
                 self._characters += len(error) + 1
@@ -65,9 +65,9 @@ class Tail:
 
 
 def payload(line: str) -> dict[str, Any]:
-    """What Cloud Logging makes of a printed line: a JSON object's own fields, else the line as message."""
+    """A printed line as Cloud Logging reads it: the fields of a JSON object, or the line as a message."""
     try:
-        # JSON has no NaN, and an answer could not repeat 1e999.
+        # An answer in JSON can hold neither NaN nor 1e999.
         parsed = jsons.loads(line, parse_constant=str, parse_float=_finite) if line.startswith("{") else None
     except ValueError:
         parsed = None
@@ -75,7 +75,7 @@ def payload(line: str) -> dict[str, Any]:
 
 
 def message(line: str) -> str:
-    """What people see of a printed line: of a JSON object its message."""
+    """The text of a printed line: a JSON object's message, or the line itself."""
     text = payload(line).get("message")
     return text if isinstance(text, str) else line
 

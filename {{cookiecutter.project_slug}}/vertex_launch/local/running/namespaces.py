@@ -1,4 +1,4 @@
-"""How far this machine lets a replica have a world of its own, as it has in a container."""
+"""How far this machine can isolate a replica, as a container would."""
 
 import contextlib
 import functools
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SHIM = Path(__file__).with_name("init_shim.py")
-PYTHON = (sys.executable, "-I", "-S")  # nothing of the launcher's environment, and quickly
+PYTHON = (sys.executable, "-I", "-S")  # without the launcher's packages, and fast
 PROBE_SECONDS = 10
 
 
 @dataclass(frozen=True)
 class Isolation:
-    """What replica.py is to do before it starts a command."""
+    """What init_shim.py does before it starts a command."""
 
-    world: str = "none"  # or "root", or "user": in a PID namespace
+    world: str = "none"  # or "root" or "user": a PID namespace, made with or without root's rights
     buckets: Path | None = None  # the folder that a replica sees as /gcs
 
     def command(self, command: tuple[str, ...]) -> list[str]:
-        """What starts a replica that runs this command."""
+        """The command line that runs this command in isolation."""
         return [*PYTHON, str(SHIM), self.world, str(self.buckets or "-"), *command]
 
 
 @functools.cache
 def isolation(buckets: Path | None = None) -> Isolation:
-    """The best that works here, tried out: root may do it all, Linux permits it to most others, macOS nothing."""
+    """The best isolation that works in a trial: all for root, most for other users of Linux, none on macOS."""
     places = [buckets, None] if buckets and _prepared(buckets) else [None]
     for place in places:
         for world in ("root", "user"):
@@ -36,7 +36,7 @@ def isolation(buckets: Path | None = None) -> Isolation:
 
 
 def _prepared(buckets: Path) -> bool:
-    """Whether the folders that a mount needs are there."""
+    """Make the folders that a mount needs; returns whether that worked."""
     with contextlib.suppress(OSError):
         buckets.mkdir(parents=True, exist_ok=True)
         buckets.with_name("root").mkdir(exist_ok=True)
@@ -45,7 +45,7 @@ def _prepared(buckets: Path) -> bool:
 
 
 def _works(tried: Isolation) -> bool:
-    """Whether a command that must succeed does; its standard input has to stay open meanwhile."""
+    """Whether `true` succeeds in this isolation; the shim needs an open standard input meanwhile."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         command = tried.command(("true",))
         with subprocess.Popen(

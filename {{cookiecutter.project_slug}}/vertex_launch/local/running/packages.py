@@ -1,7 +1,7 @@
-"""Environments of a job's own: what a job installs is there for that job alone.
+"""Virtual environments for jobs that install packages: no other job, nor the launcher, sees what a job installs.
 
-A job with a pythonPackageSpec, or with pip in a command, gets virtual environments in front of the launcher's: what
-the launcher has counts as installed, and nothing that pip does reaches the launcher or the person's ~/.local.
+They stand in front of the launcher's environment, whose packages count as installed. A job gets them if it has a
+pythonPackageSpec, or pip in a command; nothing that its pip does reaches the launcher or the user's ~/.local.
 """
 
 import os
@@ -28,12 +28,12 @@ from vertex_launch.state_dir import private, private_file
 PIP = re.compile(r"\bpip3?\b")
 PIP_ERROR = re.compile(r"^\s*(?:ERROR: |\u00d7 )(.+)$", re.MULTILINE)
 PIP_SCRIPT = '#!/bin/sh\nexec "$(dirname "$0")/python" -m pip "$@"\n'
-PIPS_OWN = ("HOME", "NETRC", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS")  # and PIP_*: its indexes, and passwords for them
+PIPS_OWN = ("HOME", "NETRC", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS")  # and PIP_*: its indexes and their passwords
 NEVER = threading.Event()  # which nobody sets
 POLL_SECONDS = 0.05
 PIP_SECONDS = 900.0  # for one installation; a large dependency may have to be downloaded
 
-# pip reads the switch upside down: a false value of NO_BUILD_ISOLATION turns isolation off (pip 23.2 to 26.3).
+# pip inverts this variable: a false value of NO_BUILD_ISOLATION turns isolation off (pip 23.2 to 26.3).
 ISOLATION = "PIP_NO_BUILD_ISOLATION"
 ON, OFF = "1", "0"
 
@@ -46,20 +46,20 @@ class PackageError(FaultError):
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment; what is installed in `beneath`, and in the launcher's, is seen in it too."""
+    """A virtual environment, in which the packages of `beneath` and of the launcher can be imported, too."""
 
     folder: Path
     beneath: "Environment | None" = None
 
     @property
     def packages(self) -> tuple[Path, ...]:
-        """Folders with packages, those that go first at the front."""
+        """Folders with packages, in the order of the search."""
         own = sysconfig.get_path("purelib", "venv", {"base": str(self.folder)})
         user = sysconfig.get_path("purelib", sysconfig.get_preferred_scheme("user"), {"userbase": str(self._user)})
         return (Path(own), Path(user), *(self.beneath.packages if self.beneath else ()))
 
     def variables(self, env: Variables) -> dict[str, str]:
-        """The variables of a process in this environment; `env` are its others."""
+        """The variables `env` of a process, changed so that it runs in this environment."""
         # PYTHONPATH: scripts of the launcher's environment, such as tensorboard, start the launcher's Python.
         isolation = {ISOLATION: OFF} if _builds_wheels() else {}
         return {
@@ -70,12 +70,12 @@ class Environment:
             "PYTHONUSERBASE": str(self._user),
             "VIRTUAL_ENV": str(self.folder),
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-            "PIP_NO_CACHE_DIR": "1",  # pip would keep a wheel of a package that is uploaded anew under its name
+            "PIP_NO_CACHE_DIR": "1",  # or pip reuses the wheel of a package that was uploaded again under its name
         }
 
     @property
     def _user(self) -> Path:
-        """What `pip install --user` takes for the home folder."""
+        """Where `pip install --user` installs."""
         return self.folder / "user"
 
     @property
@@ -84,9 +84,9 @@ class Environment:
 
 
 def create(folder: Path, beneath: Environment | None = None) -> Environment:
-    """Make an environment; takes a few milliseconds, since it links what is there."""
+    """Make an environment; that takes milliseconds, because files are linked."""
     environment = Environment(folder, beneath)
-    # With the system's packages, for without them `pip install --user` refuses; they come last.
+    # Without the system's packages, `pip install --user` refuses; they come last.
     builder = venv.EnvBuilder(system_site_packages=True, symlinks=True, with_pip=not util.find_spec("pip"))
     builder.create(folder)
     others = [*map(str, environment.packages[2:]), *_launchers()]
@@ -102,24 +102,19 @@ def create(folder: Path, beneath: Environment | None = None) -> Environment:
 def install(
     files: Sequence[Path], environment: Environment, env: Variables, log: Path, stopping: threading.Event = NEVER
 ) -> None:
-    """Install packages, and what they need and is not there; all that pip says is added to the file `log`.
+    """Install packages and their missing dependencies; the file `log` gets everything that pip says.
 
     Raises:
-        PackageError: pip refuses, and the text is pip's last error; or it did not end before it was to stop.
+        PackageError: with pip's last error; or because pip was stopped.
     """
     variables = environment.variables(env)
     code, said = _pip(files, variables, log, stopping)
-    if "BackendUnavailable" in said:  # it asks for a build system of its own, which pip can fetch
+    if "BackendUnavailable" in said:  # the package names a build system, which pip can fetch
         code, said = _pip(files, {**variables, ISOLATION: ON}, log, stopping)
     if code:
         reason = (PIP_ERROR.findall(said) or said.splitlines() or ["it said nothing"])[-1].rstrip(".")
         names = ", ".join(file.name for file in files)
         raise PackageError(f"pip cannot install {names}: {reason}; mend the package, all that pip said is in {log}")
-
-
-def needs_environment(job: Job) -> bool:
-    """Whether the job installs something."""
-    return any(map(_installs, job.pools))
 
 
 def prepared(
@@ -130,12 +125,12 @@ def prepared(
     environ: Variables,
     stopping: threading.Event = NEVER,
 ) -> list[Replica]:
-    """The replicas, those that install something with environments of their own, and with the job's packages in them.
+    """The replicas; each that installs something gets an environment of its own, with the job's packages in it.
 
     Args:
-        folder: of this run of the job; pip.log is written there, too.
+        folder: for the environments and pip.log; one for each run of the job.
         buckets: the folder of buckets from which packages are fetched.
-        environ: the shell's environment; pip installs packageUris for the launcher, as the shell tells it to.
+        environ: the shell's; pip installs packageUris with the shell's settings for pip.
         stopping: is set when nobody wants the job any more.
 
     Raises:
@@ -153,8 +148,12 @@ def prepared(
             if files and files not in packages:
                 packages[files] = create(folder / f"packages-{len(packages)}")
                 variables = {**one.env, **_of_pip(environ)}
-                _install(job, one.pool, files, packages[files], variables, folder / "pip.log", stopping)
-            # One each: replicas that call pip at the same time must not meet in one folder.
+                try:
+                    install(files, packages[files], variables, folder / "pip.log", stopping)
+                except PackageError as error:
+                    place = f"workerPoolSpecs[{one.pool}].pythonPackageSpec"
+                    raise PackageError(f"{job.origin}: {place}: {error}") from None
+            # One for each replica: several may call pip at the same time.
             own = create(folder / "environments" / one.name, packages.get(files))
             one = replace(one, env=own.variables(one.env))
         ready.append(one)
@@ -168,7 +167,7 @@ def _installs(pool: Pool) -> bool:
 
 
 def _fetched(job: Job, buckets: Path) -> dict[int, tuple[Path, ...]]:
-    """The packages of each pool that installs something, as files; all that are missing are named at once."""
+    """The package files of each pool that installs something; one error names all that are missing."""
     faults = []
     fetched = {}
     for pool in filter(_installs, job.pools):
@@ -185,27 +184,12 @@ def _fetched(job: Job, buckets: Path) -> dict[int, tuple[Path, ...]]:
 
 
 def _of_pip(environ: Variables) -> dict[str, str]:
-    """What the shell tells pip."""
+    """The shell's variables for pip."""
     return {name: value for name, value in environ.items() if name in PIPS_OWN or name.startswith("PIP_")}
 
 
-def _install(
-    job: Job,
-    pool: int,
-    files: Sequence[Path],
-    environment: Environment,
-    env: Variables,
-    log: Path,
-    stopping: threading.Event,
-) -> None:
-    try:
-        install(files, environment, env, log, stopping)
-    except PackageError as error:
-        raise PackageError(f"{job.origin}: workerPoolSpecs[{pool}].pythonPackageSpec: {error}") from None
-
-
 def _pip(files: Sequence[Path], variables: Variables, log: Path, stopping: threading.Event) -> tuple[int, str]:
-    """The exit code and all that was said."""
+    """Run pip; returns its exit code and everything that it said."""
     command = ("python", "-m", "pip", "install", "--no-input", "--progress-bar=off", *map(str, files))
     with open(log, "ab+", opener=private_file) as output:
         start = output.tell()
@@ -215,12 +199,12 @@ def _pip(files: Sequence[Path], variables: Variables, log: Path, stopping: threa
 
 
 def _run(command: tuple[str, ...], variables: Variables, output: IO[bytes], stopping: threading.Event) -> int:
-    """The exit code of a command that ends, with all that it started, when it is to stop or the launcher is gone."""
+    """Run a command; returns its exit code. It and all that it started end with the launcher or with `stopping`."""
     shim = Isolation().command(command)
     deadline = time.monotonic() + PIP_SECONDS
     with subprocess.Popen(
         shim, env=dict(variables), stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
-    ) as pip:  # whose standard input is closed at the end of this block: replica.py then ends everything
+    ) as pip:  # at the end of this block its standard input is closed, and init_shim.py kills everything
         while pip.poll() is None:
             if stopping.wait(POLL_SECONDS):
                 raise PackageError("pip was stopped; nobody waits for the job any more")
@@ -235,7 +219,7 @@ def _launchers() -> list[str]:
 
 
 def _builds_wheels() -> bool:
-    """Whether packages of the usual kind are built without a download: by setuptools, since 70.1 on its own."""
+    """Whether setuptools can build wheels without a download: since 70.1 alone, before that with the package wheel."""
     try:
         version = metadata.version("setuptools")
     except metadata.PackageNotFoundError:

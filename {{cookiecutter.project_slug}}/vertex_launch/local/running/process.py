@@ -1,4 +1,4 @@
-"""One started replica: its shim, its log, and the threads that follow it."""
+"""One started replica: its process, its log file, and the threads that follow both."""
 
 import contextlib
 import io
@@ -19,30 +19,27 @@ from vertex_launch.replicas import Replica
 from vertex_launch.state_dir import private_file
 
 LIFELINE_SECONDS = 3
-READ_SECONDS = 10  # for what a replica printed last: a slow terminal has some thousand lines to go
-CHUNK = 2**16  # bytes of a stream that are read at once
+READ_SECONDS = 10  # to take in a replica's last lines, some thousand on a slow terminal
+CHUNK = 2**16  # bytes of a stream to read at once
 
-# The severity that Cloud Logging gives to plain lines. Source: Vertex AI, as users of `stream-logs` see it
+# The severities that Cloud Logging gives to plain lines. Source: Vertex AI, as users of `stream-logs` see it
 # (github.com/GoogleCloudPlatform/vertex-ai-samples, issue 242).
 STDOUT, STDERR = "INFO", "ERROR"
 
-Show = Callable[[Replica, str, str], None]  # a line, and the severity that it has if it does not say one itself
+Show = Callable[[Replica, str, str], None]  # a line, and the severity of plain lines of its stream
 
 
 class StartError(FaultError):
-    """The system takes neither such a command nor such an environment."""
+    """The system refuses a replica's command or environment."""
 
 
 def open_log(logs: Path, replica: Replica) -> io.RawIOBase:
-    """The replica's log file, to be continued."""
+    """The replica's log file, open at its end."""
     return io.FileIO(logs / f"{replica.name}.log", "ab", opener=private_file)
 
 
 def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show, severity: str = STDOUT) -> None:
-    """Log a line and show it.
-
-    A full disk, or a reader who has left, as in `| head`, must not leave the replica with a full pipe.
-    """
+    """Log a line and show it; whatever fails, as on a full disk or behind `| head`, the caller reads on."""
     with contextlib.suppress(OSError):
         log.write(f"{line}\n".encode())
     with contextlib.suppress(Exception, SystemExit):
@@ -53,7 +50,7 @@ class Process:
     """A started replica; `ended` is called once, from another thread.
 
     Raises:
-        StartError: its arguments or its environment are no system's.
+        StartError: the system refuses its command or environment.
     """
 
     def __init__(
@@ -89,32 +86,32 @@ class Process:
         self._waiter.start()
 
     def terminate(self) -> None:
-        """SIGTERM to the command itself, as a container's process 1 gets it."""
+        """Send SIGTERM to the command alone, as to process 1 of a container."""
         self._order(b"T")
 
     def kill(self) -> None:
-        """SIGKILL to the command; what it has started ends with it."""
+        """Send SIGKILL to the command; everything that it started ends with it."""
         self._order(b"K")
 
     def freeze(self) -> None:
-        """Stop everything in the replica."""
+        """Stop every process of the replica."""
         self._order(b"S")
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Let every process of the replica go on."""
         self._order(b"C")
 
     def wait(self, seconds: float) -> None:
-        """Until it has ended, but no longer than this."""
+        """Wait for its end, at most this long."""
         self._waiter.join(timeout=seconds)
 
     def let_go(self) -> None:
-        """Close the lifeline: the shim ends everything, by and by."""
+        """Close the shim's standard input: the shim then kills everything, which takes a moment."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
     def close(self) -> None:
-        """End what is left: by the lifeline, which reaches more, and at once if that takes too long."""
+        """Kill what is left: by the shim, which finds detached processes, too; directly, if it takes too long."""
         self.let_go()
         self._waiter.join(timeout=LIFELINE_SECONDS)
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -127,11 +124,11 @@ class Process:
             self._process.stdin.write(letter)
 
     def _read(self) -> None:
-        """Log and show every line of both streams, in the order in which they arrive."""
+        """Log and show every line of both streams, in the order of arrival."""
         stdout, stderr = self._process.stdout, self._process.stderr
         assert stdout is not None
         assert stderr is not None
-        # Not the default selector: that takes a file descriptor for each replica.
+        # The default selector would take a file descriptor for each replica.
         with self._log, stdout, stderr, selectors.PollSelector() as selector:
             selector.register(stdout, selectors.EVENT_READ, (Splitter(), STDOUT))
             selector.register(stderr, selectors.EVENT_READ, (Splitter(), STDERR))

@@ -1,4 +1,4 @@
-"""One replica of a job over all its starts."""
+"""The state of one replica through all its starts."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from vertex_launch.replicas import Replica
 
 @dataclass(frozen=True)
 class Status:
-    """What one replica does."""
+    """What others see of a replica's state."""
 
     name: str
     state: str  # waiting, running, frozen or ended
@@ -19,11 +19,11 @@ class Status:
 
 @dataclass(eq=False)
 class Slot:
-    """A replica's place in the job; only the thread that runs the job changes it. Times are time.monotonic's."""
+    """A replica's place in the job, for the thread that runs the job alone; times are time.monotonic's."""
 
     replica: Replica
-    due: float = 0  # when it is to start; never, if infinite
-    postponed: float = 0  # seconds that its next start comes later
+    due: float = 0  # when to start; infinity is never
+    postponed: float = 0  # seconds by which its next start is delayed
     process: Process | None = None
     restarts: int = 0  # in this attempt of the job
     total_restarts: int = 0
@@ -46,7 +46,7 @@ class Slot:
 
     @property
     def next_time(self) -> float:
-        """When something is to be done about it."""
+        """When the next act is due."""
         return min(self.start_at, self.thaw_at, self.kill_at)
 
     @property
@@ -60,11 +60,11 @@ class Slot:
         self.process, self.due, self.postponed = process, math.inf, 0
 
     def vacate(self) -> None:
-        """Nothing runs here now, and what was ordered for it is void."""
+        """Forget the process that ran here, and all that was planned for it."""
         self.process, self.due, self.preempted, self.thaw_at, self.kill_at = None, math.inf, False, math.inf, math.inf
 
     def act(self, now: float) -> None:
-        """Thaw or kill what runs here, if it is time."""
+        """Thaw or kill the process, if that is due."""
         if self.process and self.thaw_at <= now:
             self.thaw_at = math.inf
             self.process.thaw()

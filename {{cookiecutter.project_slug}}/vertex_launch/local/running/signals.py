@@ -1,4 +1,4 @@
-"""What ends a launcher from outside."""
+"""The signals that end the launcher."""
 
 import contextlib
 import signal
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def signals_as_exceptions() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the launcher as Ctrl-C does: through its `finally` clauses.
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, so that `finally` clauses run.
 
-    SIGINT too: a launcher started in the background by a shell would otherwise ignore it for ever.
+    SIGINT as well: a shell starts background processes with SIGINT ignored.
     """
 
     def interrupt(number: int, _: object) -> None:
