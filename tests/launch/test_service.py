@@ -484,6 +484,6 @@ def test_two_services_do_not_share_a_folder(vertex: Service) -> None:
     second = subprocess.run(command, cwd=vertex.folder, env=environ, capture_output=True, text=True, timeout=60)
     assert second.returncode == 1
     assert second.stderr.strip() == (
-        f".vertex: another local Vertex works here ({vertex.endpoint});"
+        f".vertex: the local Vertex at {vertex.endpoint} (process {vertex.process.pid}) works here;"
         " stop it, or choose another folder with --state-dir"
     )

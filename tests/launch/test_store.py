@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -100,15 +101,29 @@ def test_one_can_wait_for_a_state(store: Store) -> None:
     assert time.monotonic() - began < 2
 
 
-def test_a_second_service_is_refused_and_told_where_the_first_is(store: Store, tmp_path: Path) -> None:
+def second_store(folder: Path) -> str:
+    """What another process is told that wants the folder, too."""
     script = "import pathlib, sys; from vertex_launch.local.api.store import Store; Store(pathlib.Path(sys.argv[1]))"
-    command = [sys.executable, "-c", script, str(tmp_path)]
+    command = [sys.executable, "-c", script, str(folder)]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=60)
     assert "StoreError" in done.stderr
-    assert "another local Vertex works here (http://127.0.0.1:8911); stop it" in done.stderr
-    with pytest.raises(StoreError, match="another local Vertex"):
+    return done.stderr
+
+
+def test_a_second_service_is_refused_and_told_where_the_first_is(store: Store, tmp_path: Path) -> None:
+    sentence = f"the local Vertex at http://127.0.0.1:8911 (process {os.getpid()}) works here; stop it"
+    assert sentence in second_store(tmp_path)
+    with pytest.raises(StoreError, match="the local Vertex at"):
         Store(tmp_path)
     assert endpoint_of(tmp_path) == "http://127.0.0.1:8911"
+
+
+def test_a_folder_that_a_command_holds_is_refused_with_its_process(tmp_path: Path) -> None:
+    holder = Store(tmp_path)
+    sentence = f"another command (process {os.getpid()}) works here; wait for its end, or choose another folder"
+    assert sentence in second_store(tmp_path)
+    assert endpoint_of(tmp_path) == ""
+    holder.close()
 
 
 def test_the_folder_is_free_once_the_service_is_gone(tmp_path: Path) -> None:

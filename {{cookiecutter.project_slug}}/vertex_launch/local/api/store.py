@@ -1,6 +1,6 @@
 """The service's resources by name: in memory for speed, on disk so that they outlive the service.
 
-The file of a resource is its name: .vertex/projects/P/locations/L/customJobs/ID.json.
+A resource's name is the path of its file: .vertex/projects/P/locations/L/customJobs/ID.json.
 """
 
 import fcntl
@@ -21,7 +21,8 @@ from vertex_launch.state_dir import private_file
 
 Resource = dict[str, Any]  # JSON as it goes over the wire; never changed in place
 
-# Each part of a name becomes a folder or a file: nothing that means something to a file system.
+LOCK = "service.lock"  # holds the process id and the endpoint of whoever works in the folder
+# Each part of a name becomes a folder or a file, so it has no character with a meaning for a file system.
 PART = r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}"
 NAME = re.compile(f"projects/{PART}/locations/{PART}(/{PART}/{PART})+")
 
@@ -34,7 +35,7 @@ class Store:
     """All resources; thread-safe. One service at a time may hold a folder.
 
     Raises:
-        StoreError: another service holds the folder, or it cannot be written.
+        StoreError: another process holds the folder, or the folder cannot be written.
     """
 
     def __init__(self, folder: Path, endpoint: str = "") -> None:
@@ -42,15 +43,15 @@ class Store:
         self._changed = threading.Condition()
         self._last_id = 0
         self._lock = _locked(folder, endpoint)
-        self.unreadable: list[Path] = []  # files that are no resources; they stay where they are
+        self.unreadable: list[Path] = []  # files that hold no resource; they stay where they are
         self._resources = dict(sorted(self._load().items(), key=lambda item: str(item[1].get("createTime", ""))))
 
     def close(self) -> None:
-        """Give the folder free."""
+        """Release the folder."""
         self._lock.close()
 
     def new_id(self) -> str:
-        """Digits, as the service's ids; later ones are larger."""
+        """A new id: digits, as in Vertex AI; a later id is larger."""
         with self._changed:
             self._last_id = max(time.time_ns() // 1000, self._last_id + 1)
             return str(self._last_id)
@@ -59,7 +60,7 @@ class Store:
         """Keep a new resource; adds its name and times.
 
         Raises:
-            ApiError: ALREADY_EXISTS, INVALID_ARGUMENT for a name that is none, or RESOURCE_EXHAUSTED: the disk is full.
+            ApiError: ALREADY_EXISTS, INVALID_ARGUMENT for a bad name, or RESOURCE_EXHAUSTED: the disk is full.
         """
         if not NAME.fullmatch(name):
             raise ApiError("INVALID_ARGUMENT", f'"{name}" is no resource name; use letters, digits, - and _ in ids')
@@ -83,9 +84,9 @@ class Store:
                 raise ApiError("NOT_FOUND", f"{name} does not exist") from None
 
     def update(self, name: str, **fields: Any) -> Resource:
-        """Replace some fields, None removes one; raises ApiError NOT_FOUND.
+        """Replace some fields, or remove those that are None; raises ApiError NOT_FOUND.
 
-        What cannot be written, as on a full disk, is true all the same: who waits for a job must see its end.
+        The change counts even if the disk is full: whoever waits for a job must see its end.
         """
         with self._changed:
             merged = {**self.get(name), **fields, "updateTime": now()}
@@ -97,13 +98,13 @@ class Store:
             return self._keep(name, changed)
 
     def enter(self, name: str, state: str, running: bool) -> Resource:
-        """Another state; what runs for the first time has started now. Raises ApiError NOT_FOUND."""
+        """Change a job's state, and its startTime when it first runs; raises ApiError NOT_FOUND."""
         with self._changed:
             first = running and "startTime" not in self.get(name)
             return self.update(name, state=state, **({"startTime": now()} if first else {}))
 
     def end(self, name: str, state: str, error: Mapping[str, Any] | None = None) -> Resource:
-        """What has a state has come to its last one; raises ApiError NOT_FOUND."""
+        """Change a job's state to its last one; raises ApiError NOT_FOUND."""
         return self.update(name, state=state, endTime=now(), error=error)
 
     def delete(self, name: str) -> None:
@@ -115,7 +116,7 @@ class Store:
             self._changed.notify_all()
 
     def delete_ended(self, name: str, ended: Collection[str]) -> None:
-        """Forget what is in one of these states; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
+        """Delete a resource that is in one of these states; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
         with self._changed:
             state = self.get(name)["state"]
             if state not in ended:
@@ -136,7 +137,7 @@ class Store:
         return [one for one in reversed(found) if one["name"].count("/") == 5]
 
     def wait(self, name: str, done: Callable[[Resource], bool], timeout: float | None = None) -> Resource:
-        """The resource once `done` says so, or as it is after `timeout` seconds; raises ApiError NOT_FOUND."""
+        """The resource as soon as `done` is true of it, or after `timeout` seconds; raises ApiError NOT_FOUND."""
         with self._changed:
             self._changed.wait_for(lambda: done(self.get(name)), timeout)
             return self.get(name)
@@ -172,36 +173,43 @@ class Store:
 
 def endpoint_of(folder: Path) -> str:
     """Where the service that holds this folder listens, or "" if none does."""
+    return _holder(folder)[1]
+
+
+def _holder(folder: Path) -> tuple[str, str]:
+    """Process id and endpoint of whoever holds this folder; a command without a service has no endpoint."""
     try:
-        with (folder / "service.lock").open() as file:
+        with (folder / LOCK).open() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return file.read().strip()
+                process, _, endpoint = file.read().strip().partition(" ")
+                return process, endpoint
     except OSError:
         pass
-    return ""
+    return "", ""
 
 
 def _locked(folder: Path, endpoint: str) -> IO[str]:
     """An open file that keeps others out of the folder for as long as this process lives."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = os.fdopen(
-            private_file(folder / "service.lock", os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+", encoding="utf-8"
-        )
+        opened = private_file(folder / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     except OSError as error:
         raise StoreError(f"{folder}: cannot be written ({error.strerror}); choose another with --state-dir") from None
+    file = os.fdopen(opened, "a+", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        other = endpoint_of(folder)
         file.close()
-        raise StoreError(
-            f"{folder}: another local Vertex works here ({other}); stop it, or choose another folder with --state-dir"
-        ) from None
-    file.seek(0)
-    file.truncate()
-    file.write(endpoint)
+        raise StoreError(_in_use(folder)) from None
+    file.truncate(0)
+    file.write(f"{os.getpid()} {endpoint}")
     file.flush()
     return file
+
+
+def _in_use(folder: Path) -> str:
+    process, other = _holder(folder)
+    who, cure = (f"the local Vertex at {other}", "stop it") if other else ("another command", "wait for its end")
+    return f"{folder}: {who} (process {process}) works here; {cure}, or choose another folder with --state-dir"
