@@ -18,10 +18,10 @@ import uvicorn
 from google.api_core import exceptions
 from google.cloud import storage
 from google.cloud.storage import transfer_manager
-from starlette.applications import Starlette
 
+from vertex_launch.local.api.http import Router
 from vertex_launch.local.storage.buckets import Buckets
-from vertex_launch.local.storage.gcs_api import routes
+from vertex_launch.local.storage.gcs_api import GcsApi
 
 BYTES = random.Random(1).randbytes(20 * 10**6)
 MIB = 2**20
@@ -53,7 +53,8 @@ def url(server: tuple[str, Path], root: Path) -> str:
 @contextlib.contextmanager
 def serving(root: Path) -> Iterator[str]:
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes(root)), log_level="warning"))
+    router = Router(GcsApi(root).routes())
+    server = uvicorn.Server(uvicorn.Config(router, log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     try:
@@ -440,7 +441,7 @@ def test_no_address_leads_out_of_the_buckets(bucket: storage.Bucket, url: str, r
     for prefix in ("storage", "download/storage"):
         status, body = request(f"{url}/{prefix}/v1/{path}?alt=media")
         assert status in (400, 404)
-        assert b"No such" in body or b"does not exist" in body or b"not part" in body or b"object name" in body
+        assert b"No such" in body or b"does not exist" in body or b"not served" in body or b"object name" in body
     assert request(f"{url}/storage/v1/{path}", "DELETE")[0] in (400, 404)
     assert (root.parent / "secret").read_text() == "secret"
 

@@ -17,18 +17,16 @@ import uvicorn
 import yaml
 from google.cloud.aiplatform_v1.types import CustomJob
 from rich.console import Console
-from starlette.applications import Starlette
 
 from tests.launch.running import eventually
 from tests.launch.vertex import custom_job, script, service
+from vertex_launch.local.api.http import Router
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.running.journal import Journal
-from vertex_launch.local.running.replica_state import Status
 from vertex_launch.local.views import page
-from vertex_launch.local.views.job_summary import KINDS, JobSummary
-from vertex_launch.local.views.terminal import View, table
+from vertex_launch.local.views.terminal import JobReporter
 from vertex_launch.settings import Settings
 from vertex_launch.spec import parse
 from vertex_launch.state_dir import StateDir
@@ -82,7 +80,8 @@ class Served:
 def served(tmp_path: Path) -> Iterator[Served]:
     store, state_dir = Store(tmp_path), StateDir(tmp_path)
     jobs = Jobs(store, Context(state_dir, Settings("p", "us-central1", "b", "image"), {}))
-    config = uvicorn.Config(Starlette(routes=list(page.routes(store, jobs, state_dir))), port=0, log_level="warning")
+    router = Router(page.routes(store, jobs, state_dir))
+    config = uvicorn.Config(router, port=0, log_level="warning", lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -110,6 +109,16 @@ def test_the_browser_may_run_the_pages_own_script_and_nothing_else(served: Serve
     # An attribute or a second element would need a permission of its own.
     assert re.findall(r"<(script|style|link|img|iframe)\b", text) == ["link", "style", "script"]
     assert not re.search(r"""\s(style|on\w+)=["']|innerHTML|https?://(?!www\.w3\.org/2000/svg)""", text)
+
+
+def test_a_jobs_name_and_its_id_are_addresses_of_the_page(served: Served) -> None:
+    name = served.job()["name"]
+    page_of_all = served.ask("/")
+    for address in (f"/{name}", f"/{name.rpartition('/')[2]}"):
+        status, headers, body = served.ask(address)
+        assert (status, body) == (200, page_of_all[2])
+        assert headers["Content-Security-Policy"] == page_of_all[1]["Content-Security-Policy"]
+    assert served.ask("/nonsense")[0] == served.ask(f"/{PARENT}")[0] == 404
 
 
 def test_the_page_survives_the_templates_own_renderer() -> None:
@@ -285,7 +294,7 @@ def test_what_has_not_changed_is_not_sent_again(served: Served) -> None:
 def test_the_page_changes_nothing(served: Served, path: str) -> None:
     for method in ("POST", "PUT", "PATCH", "DELETE"):
         request = urllib.request.Request(f"{served.endpoint}{path}", b"{}", method=method)
-        with pytest.raises(urllib.error.HTTPError, match="405"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(request, timeout=20)
 
 
@@ -321,15 +330,15 @@ time.sleep(60)
         assert eventually(lambda: replicas() == [])
 
 
-def plain(served: Served) -> tuple[View, io.StringIO]:
+def plain(served: Served) -> tuple[JobReporter, io.StringIO]:
     printed = io.StringIO()
-    return View(served.store, served.jobs, Console(file=printed, width=60, highlight=False)), printed
+    return JobReporter(served.store, served.jobs, Console(file=printed, width=60, highlight=False)), printed
 
 
-def test_without_a_terminal_each_change_of_state_is_one_line(served: Served) -> None:
+def test_each_change_of_state_is_one_line(served: Served) -> None:
     served.job("before", "SUCCEEDED")
-    view, printed = plain(served)
-    with view:
+    reporter, printed = plain(served)
+    with reporter:
         job = served.job("my [bold]job", "RUNNING")
         assert eventually(lambda: "RUNNING" in printed.getvalue())
         error = {"code": 3, "message": "workerpool0-0 exited with code 1\nmore"}
@@ -346,8 +355,8 @@ def test_a_restart_is_a_line_too(served: Served, tmp_path: Path) -> None:
     fails_once = "import pathlib, sys; mark = pathlib.Path(sys.argv[1]); mark.exists() or mark.touch() or exit(3)"
     container = {"imageUri": "trainer:1", "command": [sys.executable, "-c", fails_once, str(tmp_path / "mark")]}
     pool = {"machineSpec": {"machineType": "n1-standard-8"}, "replicaCount": 1, "containerSpec": container}
-    view, printed = plain(served)
-    with view:
+    reporter, printed = plain(served)
+    with reporter:
         spec = parse(yaml.safe_dump({"workerPoolSpecs": [pool]}), "digits")
         job = served.jobs.create(PARENT, CustomJob(display_name="digits", job_spec=spec))
         assert eventually(lambda: "SUCCEEDED" in printed.getvalue(), 30)
@@ -355,60 +364,8 @@ def test_a_restart_is_a_line_too(served: Served, tmp_path: Path) -> None:
     assert f" {what}; it starts again, restart 1 of 5\n" in printed.getvalue()
 
 
-def test_on_a_terminal_the_table_follows_the_jobs(served: Served) -> None:
-    printed = io.StringIO()
-    console = Console(file=printed, force_terminal=True, color_system=None, width=90)
-    with View(served.store, served.jobs, console):
-        job = served.job("[bold]digits", "QUEUED")
-        assert eventually(lambda: bool(re.search(r"QUEUED +\[bold\]digits", printed.getvalue())))
-        served.store.update(job["name"], state="JOB_STATE_SUCCEEDED")
-    assert re.search(r"1 succeeded *\n.*\nSUCCEEDED +\[bold\]digits", printed.getvalue()[-500:])
-
-
 def test_a_name_cannot_steer_the_terminal(served: Served) -> None:
-    view, printed = plain(served)
-    with view:
+    reporter, printed = plain(served)
+    with reporter:
         served.job("\x1b[2Jx\r\ny\N{RIGHT-TO-LEFT OVERRIDE}z")
     assert re.search(r" \ufffd\[2Jx\ufffd\ufffdy\ufffdz RUNNING\n$", printed.getvalue())
-
-
-def brief(name: str, state: str, **fields: Any) -> JobSummary:
-    nothing: dict[str, Any] = dict.fromkeys(("started", "ended", "error", "backing", "part_of"), "")
-    nothing |= {"machines": (), "replicas": (), "trials": (), "trial_count": 0, "created": "2026-11-21T09:00:00Z"}
-    place = {"id": name, "project": "p", "location": "l", "collection": "customJobs", "kind": KINDS["customJobs"]}
-    return JobSummary(**{**nothing, **place, "name": name, "state": state, **fields})
-
-
-def shown(jobs: list[JobSummary], width: int = 120, height: int = 24) -> list[str]:
-    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    with console.capture() as capture:
-        console.print(table(jobs, width, height))
-    return capture.get().splitlines()
-
-
-def replicas(count: int) -> tuple[Status, ...]:
-    return tuple(Status(f"workerpool1-{i}", "running" if i else "waiting", i % 2, None) for i in range(count))
-
-
-def test_few_replicas_are_named_and_many_are_counted() -> None:
-    assert "1-0 waiting  1-1 running (restarts: 1)" in shown([brief("few", "RUNNING", replicas=replicas(2))])[-1]
-    assert "63 running, 1 waiting, restarts: 32" in shown([brief("many", "RUNNING", replicas=replicas(64))])[-1]
-
-
-@pytest.mark.parametrize(("width", "height"), [(160, 50), (80, 24), (40, 12), (20, 5)])
-def test_the_table_fits_on_the_terminal_also_with_many_jobs(width: int, height: int) -> None:
-    queued = [brief(f"queued-{number}", "QUEUED") for number in reversed(range(200))]
-    running = [brief(f"[red]run{number}[/red]{'x' * 99}", "RUNNING", replicas=replicas(64)) for number in range(16)]
-    ended = [brief(f"ended-{number}", "FAILED", error="no\nwhy" * 99) for number in range(50)]
-    lines = shown([*queued, *running, *ended], width, height)
-    assert len(lines) < height or height == 5
-    assert max(map(len, lines)) <= width
-
-
-def test_what_runs_comes_before_the_queue_and_that_before_what_has_ended() -> None:
-    running = [brief(f"run-{number}", "RUNNING") for number in range(6)]
-    text = "\n".join(shown([brief("next", "QUEUED"), *running, brief("old", "FAILED")], height=12))
-    assert text.startswith("6 running, 1 queued, 1 failed; 1 of them not shown")
-    assert "run-5" in text
-    assert "next" in text
-    assert "old" not in text

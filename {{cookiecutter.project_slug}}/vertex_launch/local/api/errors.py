@@ -1,4 +1,4 @@
-"""What the service refuses, said as Google's APIs say it."""
+"""The errors of the local Vertex, in the form of Google's APIs."""
 
 import traceback
 from collections.abc import Iterable
@@ -16,14 +16,18 @@ STATUSES = {
     "PERMISSION_DENIED": (403, 7),
     "RESOURCE_EXHAUSTED": (429, 8),
     "FAILED_PRECONDITION": (400, 9),
+    "ABORTED": (409, 10),
     "UNIMPLEMENTED": (501, 12),
     "INTERNAL": (500, 13),
     "UNAVAILABLE": (503, 14),
+    "CONDITION_NOT_MET": (412, 9),  # Cloud Storage's own; Vertex AI has no such status
 }
+# HTTP status -> the reason in an error of Cloud Storage. Source: Cloud Storage JSON API, "HTTP status and error codes".
+REASONS = {400: "invalid", 403: "forbidden", 404: "notFound", 409: "conflict", 412: "conditionNotMet"}
 
 
 class ApiError(Exception):
-    """A request that is refused; `findings` say what is wrong in which of its fields."""
+    """A refused request; `findings` say what is wrong in which of its fields."""
 
     def __init__(self, status: str, message: str, findings: Iterable[Finding] = ()) -> None:
         super().__init__(message)
@@ -36,12 +40,17 @@ class ApiError(Exception):
         return STATUSES[self.status][0]
 
     def as_json(self) -> dict[str, Any]:
-        """The body of the answer. Source: google/rpc/status.proto and error_details.proto, BadRequest."""
+        """The body of Vertex AI's answer. Source: google/rpc/status.proto and error_details.proto, BadRequest."""
         error: dict[str, Any] = {"code": self.http_status, "message": self.message, "status": self.status}
         if self.findings:
             violations = [{"field": one.place, "description": one.sentence} for one in self.findings]
             error["details"] = [{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations}]
         return {"error": error}
+
+    def for_storage(self) -> dict[str, Any]:
+        """The body of Cloud Storage's answer, which has a reason in place of a status."""
+        reason = {"message": self.message, "domain": "global", "reason": REASONS.get(self.http_status, "invalid")}
+        return {"error": {"code": self.http_status, "message": self.message, "errors": [reason]}}
 
 
 def invalid(findings: Iterable[Finding]) -> ApiError:

@@ -1,8 +1,7 @@
-"""The REST face of the local Vertex: Google's v1 JSON on top of what the other modules do."""
+"""Vertex AI's v1 REST API and Cloud Logging's entries.list, over what the other modules do."""
 
-import json
-import traceback
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
@@ -14,19 +13,15 @@ from google.cloud.aiplatform_v1.types import (
     Model,
     TrainingPipeline,
 )
-from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.types import ASGIApp
 
-from vertex_launch import jsons, spec, strict_yaml
+from vertex_launch import spec, strict_yaml
 from vertex_launch.errors import Finding
-from vertex_launch.local.api import create_validation, filters
+from vertex_launch.local.api import create_validation, filters, http
 from vertex_launch.local.api.errors import ApiError, invalid
-from vertex_launch.local.api.origin_check import LARGEST_BODY, Guard
+from vertex_launch.local.api.http import Call, Route
+from vertex_launch.local.api.origin_check import OriginCheck
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs import logs
 from vertex_launch.local.jobs.custom_jobs import Action, Jobs
@@ -35,14 +30,12 @@ from vertex_launch.local.jobs.tuning import Tunings
 from vertex_launch.local.registry import experiments
 from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
-from vertex_launch.local.storage.gcs_api import routes as storage_routes
+from vertex_launch.local.storage.gcs_api import GcsApi
 from vertex_launch.local.views import page
 from vertex_launch.state_dir import StateDir
 
-# gcloud beta and alpha use v1beta1; what is served here is the same in both.
-VERSIONS = ("v1", "v1beta1")
-PLACE = "projects/{project}/locations/{location}"
-
+AT = "/v1(?:beta1)?/{parent:parent}"  # gcloud beta and alpha use v1beta1; both versions are the same here
+CANCELLED = "(?P<collection>customJobs|hyperparameterTuningJobs|trainingPipelines)"
 MESSAGES: Mapping[str, Any] = {
     "customJobs": CustomJob,
     "hyperparameterTuningJobs": HyperparameterTuningJob,
@@ -52,13 +45,14 @@ MESSAGES: Mapping[str, Any] = {
 }
 LONG_RUNNING = ("datasets",)  # where create answers with an operation
 TYPES = "type.googleapis.com/google.cloud.aiplatform.v1."
-LONGEST_DISTURBANCE = 7 * 24 * 3600  # seconds; no job lives longer
 EMPTY = {"@type": "type.googleapis.com/google.protobuf.Empty"}
+KEPT_OPERATIONS = 1000  # a client reads an operation once, right after the call that made it
+LONGEST_DISTURBANCE = 7 * 24 * 3600  # seconds; no job lives longer
 
 
 @dataclass(frozen=True)
 class Vertex:
-    """Everything behind the face."""
+    """Everything behind the API."""
 
     store: Store
     state_dir: StateDir
@@ -76,37 +70,33 @@ class Vertex:
         self.store.close()
 
 
-@dataclass(frozen=True)
-class Call:
-    """One request, read."""
+class Operations:
+    """The newest long-running operations. All are done at once, so an operation only repeats its response."""
 
-    path: Mapping[str, str]  # the variable parts of the path, by name
-    query: Mapping[str, str]
-    body: str
+    def __init__(self, store: Store, kept: int = KEPT_OPERATIONS) -> None:
+        self._store = store
+        self._kept = kept
+        self._done: OrderedDict[str, Resource] = OrderedDict()
 
-    @property
-    def parent(self) -> str:
-        return f"projects/{self.path['project']}/locations/{self.path['location']}"
+    def add(self, parent: str, response: Resource) -> Resource:
+        """A new operation with this response, which has an "@type"."""
+        name = f"{parent}/operations/{self._store.new_id()}"
+        operation = {"name": name, "done": True, "response": response}
+        self._done[name] = operation
+        while len(self._done) > self._kept:
+            self._done.popitem(last=False)
+        return operation
 
-    @property
-    def collection(self) -> str:
-        return self.path["collection"]
-
-    @property
-    def name(self) -> str:
-        return f"{self.parent}/{self.collection}/{self.path['id'].partition(':')[0]}"
-
-    @property
-    def verb(self) -> str:
-        """`cancel` of customJobs/ID:cancel."""
-        return self.path["id"].partition(":")[2]
-
-
-Answer = Callable[[Call], Any]
+    def get(self, name: str) -> Resource:
+        """Raises ApiError NOT_FOUND."""
+        operation = self._done.get(name)
+        if operation is None:
+            raise ApiError("NOT_FOUND", f"{name} does not exist")
+        return operation
 
 
 class VertexApi:
-    """The methods of the API; each takes a call and returns JSON, or raises ApiError."""
+    """The methods of the API. Each takes a call and the parts of its address; returns JSON or raises ApiError."""
 
     def __init__(self, vertex: Vertex) -> None:
         self._vertex = vertex
@@ -117,213 +107,113 @@ class VertexApi:
             "datasets": vertex.datasets,
             "models": vertex.models,
         }
-        self._custom: dict[tuple[str, str, str], Answer] = {
-            ("POST", "customJobs", "cancel"): self._cancel,
-            ("POST", "hyperparameterTuningJobs", "cancel"): self._cancel,
-            ("POST", "trainingPipelines", "cancel"): self._cancel,
-            ("POST", "datasets", "import"): self._import,
-            ("GET", "models", "listVersions"): self._versions,
-            ("DELETE", "models", "deleteVersion"): self._delete_version,
-        }
-        self._operations: dict[str, Resource] = {}
+        self._operations = Operations(vertex.store)
         self._records = experiments.Records(vertex.store)
 
-    def list(self, call: Call) -> Any:
-        self._manager(call)
-        versions = call.collection == "models"  # of which a list shows one each
-        store = self._vertex.store
-        found = self._vertex.models.list(call.parent) if versions else store.list(call.parent, call.collection)
-        return _page(call, call.collection, found)
+    def routes(self) -> list[Route]:
+        """The first that fits counts."""
+        below = f"{AT}/(?P<below>(?:{'|'.join(experiments.ROOTS)}).*)"
+        return [
+            *((method, below, self.record) for method in ("GET", "POST", "PATCH", "DELETE")),
+            ("GET", f"{AT}/operations/{{id}}", self.operation),
+            ("POST", f"{AT}/{CANCELLED}/{{id}}:cancel", self.cancel),
+            ("POST", f"{AT}/datasets/{{id}}:import", self.import_data),
+            ("GET", f"{AT}/models/{{id}}:listVersions", self.list_versions),
+            ("DELETE", f"{AT}/models/{{id}}:deleteVersion", self.delete_version),
+            ("GET", f"{AT}/{{collection}}", self.list),
+            ("POST", f"{AT}/{{collection}}", self.create),
+            ("GET", f"{AT}/{{collection}}/{{id}}", self.get),
+            ("DELETE", f"{AT}/{{collection}}/{{id}}", self.delete),
+            ("POST", "/v2/entries:list", self.entries),
+            ("POST", "/control/{id}/{action}", self.disturb),
+        ]
 
-    def create(self, call: Call) -> Any:
-        manager = self._manager(call)
+    def list(self, call: Call, parent: str, collection: str) -> Any:
+        self._manager(collection)
+        versions = collection == "models"  # a list shows one version of each model
+        store = self._vertex.store
+        found = self._vertex.models.list(parent) if versions else store.list(parent, collection)
+        return _page(call, collection, found)
+
+    def create(self, call: Call, parent: str, collection: str) -> Any:
+        manager = self._manager(collection)
         if not hasattr(manager, "create"):
-            raise ApiError("UNIMPLEMENTED", f"{call.collection} are not created here but by training pipelines")
-        message = create_validation.without_output(_message(call.body, MESSAGES[call.collection]))
+            raise ApiError("UNIMPLEMENTED", f"{collection} are not created here but by training pipelines")
+        message = create_validation.without_output(_message(call.text(), MESSAGES[collection]))
         findings = [*create_validation.label_findings(message.labels)]
         if findings:
             raise invalid(findings)
-        created = manager.create(call.parent, message)
-        return self._operation(call, created) if call.collection in LONG_RUNNING else created
+        created = manager.create(parent, message)
+        kind = f"{TYPES}{MESSAGES[collection].__name__}"
+        return self._operations.add(parent, {**created, "@type": kind}) if collection in LONG_RUNNING else created
 
-    def get(self, call: Call) -> Any:
-        return self._other("GET", call) if call.verb else self._manager(call).get(call.name)
+    def get(self, call: Call, parent: str, collection: str, id: str) -> Any:
+        return self._manager(collection).get(f"{parent}/{collection}/{id}")
 
-    def post(self, call: Call) -> Any:
-        return self._other("POST", call)
+    def delete(self, call: Call, parent: str, collection: str, id: str) -> Any:
+        self._manager(collection).delete(f"{parent}/{collection}/{id}")
+        return self._operations.add(parent, EMPTY)
 
-    def delete(self, call: Call) -> Any:
-        if call.verb:
-            return self._other("DELETE", call)
-        self._manager(call).delete(call.name)
-        return self._operation(call, EMPTY)
-
-    def _manager(self, call: Call) -> Any:
-        try:
-            return self._managers[call.collection]
-        except KeyError:
-            known = ", ".join(self._managers)
-            raise ApiError("NOT_FOUND", f"the local Vertex has no {call.collection}; it has {known}") from None
-
-    def _other(self, method: str, call: Call) -> Any:
-        """What is not get, list, create or delete: .../ID:VERB."""
-        self._manager(call)
-        answer = self._custom.get((method, call.collection, call.verb))
-        if answer is None:
-            raise ApiError("NOT_FOUND", f'{call.collection} have no method "{call.verb}" here')
-        return answer(call)
-
-    def _cancel(self, call: Call) -> Any:
-        self._manager(call).cancel(call.name)
+    def cancel(self, call: Call, parent: str, collection: str, id: str) -> Any:
+        self._manager(collection).cancel(f"{parent}/{collection}/{id}")
         return {}
 
-    def _import(self, call: Call) -> Any:
-        self._vertex.datasets.import_data(call.name, _message(call.body, ImportDataRequest))
-        return self._operation(call, {"@type": f"{TYPES}ImportDataResponse"})
+    def import_data(self, call: Call, parent: str, id: str) -> Any:
+        self._vertex.datasets.import_data(f"{parent}/datasets/{id}", _message(call.text(), ImportDataRequest))
+        return self._operations.add(parent, {"@type": f"{TYPES}ImportDataResponse"})
 
-    def _versions(self, call: Call) -> Any:
-        return _page(call, "models", self._vertex.models.list_versions(call.name))
+    def list_versions(self, call: Call, parent: str, id: str) -> Any:
+        return _page(call, "models", self._vertex.models.list_versions(f"{parent}/models/{id}"))
 
-    def _delete_version(self, call: Call) -> Any:
-        self._vertex.models.delete_version(call.name)
-        return self._operation(call, EMPTY)
+    def delete_version(self, call: Call, parent: str, id: str) -> Any:
+        self._vertex.models.delete_version(f"{parent}/models/{id}")
+        return self._operations.add(parent, EMPTY)
 
-    def operation(self, call: Call) -> Any:
-        """Everything here is done at once, so an operation only repeats its answer."""
-        name = f"{call.parent}/operations/{call.path['operation']}"
-        if name not in self._operations:
-            raise ApiError("NOT_FOUND", f"{name} does not exist")
-        return self._operations[name]
+    def operation(self, call: Call, parent: str, id: str) -> Any:
+        return self._operations.get(f"{parent}/operations/{id}")
 
-    def record(self, method: str, root: str) -> Answer:
-        """The answer to this method on all that stands below metadataStores or tensorboards."""
-
-        def answer(call: Call) -> Any:
-            address = f"{call.parent}/{root}{call.path['below']}"
-            found = self._records.answer(method, address, call.query, lambda kind: _message(call.body, kind))
-            return self._operation(call, found) if "@type" in found else found
-
-        return answer
+    def record(self, call: Call, parent: str, below: str) -> Any:
+        """Every method on every address below metadataStores and tensorboards."""
+        address, read = f"{parent}/{below}", lambda kind: _message(call.text(), kind)
+        found = self._records.answer(call.method, address, call.query, read)
+        return self._operations.add(parent, found) if "@type" in found else found
 
     def entries(self, call: Call) -> Any:
         """Cloud Logging's entries.list."""
-        asked = _object(call.body)
-        return logs.list_entries(self._vertex.store.all("customJobs"), self._vertex.state_dir, asked)
+        return logs.list_entries(self._vertex.store.all("customJobs"), self._vertex.state_dir, call.json())
 
-    def disturb(self, call: Call) -> Any:
+    def disturb(self, call: Call, id: str, action: str) -> Any:
         """Not Google's: a fault on demand for one replica of a job."""
-        asked = _object(call.body)
-        action, replica, seconds = call.path["action"], asked.get("replica"), asked.get("seconds", 0)
+        asked = call.json()
+        replica, seconds = asked.get("replica"), asked.get("seconds", 0)
         if action not in get_args(Action):
-            raise ApiError("NOT_FOUND", f'nothing is called "{action}"; use {", ".join(get_args(Action))}')
+            raise ApiError("NOT_FOUND", f'there is no action "{action}"; use {", ".join(get_args(Action))}')
         if not isinstance(replica, str):
-            raise invalid([Finding("replica", "is no text", "write such as workerpool0-0")])
+            raise invalid([Finding("replica", "is not text", "write a name such as workerpool0-0")])
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_DISTURBANCE:
-            raise invalid([Finding("seconds", f"is no number from 0 to {LONGEST_DISTURBANCE}", "write one")])
+            raise invalid([Finding("seconds", f"is not a number from 0 to {LONGEST_DISTURBANCE}", "write one")])
         jobs = self._vertex.store.all("customJobs")
-        name = next((job["name"] for job in jobs if job["name"].endswith(f"/{call.path['id']}")), call.path["id"])
+        name = next((job["name"] for job in jobs if job["name"].endswith(f"/{id}")), id)
         self._vertex.jobs.disturb(name, cast(Action, action), replica, float(seconds))
         return {}
 
-    def _operation(self, call: Call, response: Resource) -> Resource:
-        name = f"{call.parent}/operations/{self._vertex.store.new_id()}"
-        kind = response.get("@type") or f"{TYPES}{MESSAGES[call.collection].__name__}"
-        self._operations[name] = {"name": name, "done": True, "response": {**response, "@type": kind}}
-        return self._operations[name]
-
-
-def create_app(vertex: Vertex) -> Starlette:
-    """The service as an ASGI application: REST face, buckets and page."""
-    face = VertexApi(vertex)
-    routes = [
-        route
-        for version in VERSIONS
-        for route in (
-            *_records(face, f"/{version}/{PLACE}"),
-            Route(f"/{version}/{PLACE}/operations/{{operation}}", _endpoint(face.operation)),
-            Route(f"/{version}/{PLACE}/{{collection}}", _endpoint(face.list)),
-            Route(f"/{version}/{PLACE}/{{collection}}", _endpoint(face.create), methods=["POST"]),
-            Route(f"/{version}/{PLACE}/{{collection}}/{{id}}", _endpoint(face.get)),
-            Route(f"/{version}/{PLACE}/{{collection}}/{{id}}", _endpoint(face.post), methods=["POST"]),
-            Route(f"/{version}/{PLACE}/{{collection}}/{{id}}", _endpoint(face.delete), methods=["DELETE"]),
-        )
-    ]
-    app = Starlette(
-        routes=[
-            *routes,
-            Route("/v2/entries:list", _endpoint(face.entries), methods=["POST"]),
-            Route("/control/{id}/{action}", _endpoint(face.disturb), methods=["POST"]),
-            *storage_routes(vertex.state_dir.buckets),
-            *page.routes(vertex.store, vertex.jobs, vertex.state_dir),
-        ],
-        middleware=[Middleware(Guard)],
-        exception_handlers={HTTPException: _not_served, Exception: _failed},
-    )
-    app.router.redirect_slashes = False  # Google's does not, and clients would send a POST's body twice
-    return app
-
-
-def _records(face: VertexApi, place: str) -> list[Route]:
-    return [
-        Route(f"{place}/{root}{{below:path}}", _endpoint(face.record(method, root)), methods=[method])
-        for root in experiments.ROOTS
-        for method in ("GET", "POST", "PATCH", "DELETE")
-    ]
-
-
-def _endpoint(answer: Answer) -> Callable[[Request], Any]:
-    """A Starlette endpoint that reads the request, and does all else in a thread: others are served meanwhile."""
-
-    def respond(request: Request, body: bytes) -> Response:
+    def _manager(self, collection: str) -> Any:
         try:
-            return _json(answer(Call(request.path_params, dict(request.query_params), _text(body))))
-        except ApiError as error:
-            return _json(error.as_json(), error.http_status)
-
-    async def endpoint(request: Request) -> Response:
-        return await run_in_threadpool(respond, request, await _body(request))
-
-    return endpoint
+            return self._managers[collection]
+        except KeyError:
+            known = ", ".join(self._managers)
+            raise ApiError("NOT_FOUND", f"the local Vertex has no {collection}; it has {known}") from None
 
 
-def _json(content: Any, status: int = 200) -> Response:
-    """In ASCII: what a replica prints may hold half a character, which has no other form."""
-    return Response(json.dumps(content), status, media_type="application/json")
-
-
-async def _body(request: Request) -> bytes:
-    """At most one chunk more than there may be; the rest is read and forgotten, as many clients want to send it."""
-    read = bytearray()
-    async for chunk in request.stream():
-        if len(read) <= LARGEST_BODY:
-            read += chunk
-    return bytes(read)
-
-
-def _text(body: bytes) -> str:
-    if len(body) > LARGEST_BODY:
-        raise ApiError("INVALID_ARGUMENT", f"the body is larger than {LARGEST_BODY // 10**6} MB; no resource is")
-    try:
-        return body.decode()
-    except UnicodeDecodeError as error:
-        raise ApiError("INVALID_ARGUMENT", f"byte {error.start} of the body is not UTF-8; send JSON in UTF-8") from None
-
-
-async def _not_served(request: Request, error: Exception) -> Response:
-    """An address or method that is not Google's, or not among those that are served here."""
-    message = f"{request.method} {request.url.path} is not served by the local Vertex"
-    refused = ApiError("NOT_FOUND", message)
-    return _json(refused.as_json(), refused.http_status)
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    """A fault of ours; its traceback is in the service's own output."""
-    failed = ApiError("INTERNAL", f"the local Vertex failed: {traceback.format_exception_only(error)[-1].strip()}")
-    return _json(failed.as_json(), failed.http_status)
+def create_app(vertex: Vertex) -> ASGIApp:
+    """The service as an ASGI application: both APIs and the page."""
+    views = page.routes(vertex.store, vertex.jobs, vertex.state_dir)
+    router = http.Router([*VertexApi(vertex).routes(), *GcsApi(vertex.state_dir.buckets).routes(), *views])
+    return ServerErrorMiddleware(OriginCheck(router), handler=http.failed)
 
 
 def _page(call: Call, collection: str, resources: Sequence[Resource]) -> dict[str, Any]:
-    """One page of a list, as the call's parameters want it."""
+    """One page of a list, by the call's parameters."""
     known = frozenset(field.json_name for field in MESSAGES[collection].pb().DESCRIPTOR.fields)
     found, token = filters.page(resources, known, **call.query)
     shown = _masked(found, call.query.get("readMask", ""), known)
@@ -331,7 +221,7 @@ def _page(call: Call, collection: str, resources: Sequence[Resource]) -> dict[st
 
 
 def _masked(resources: Sequence[Mapping[str, Any]], mask: str, known: Container[str]) -> Sequence[Mapping[str, Any]]:
-    """The resources with the fields of a readMask alone; of a field within a field, all of the outer one."""
+    """The resources with only the fields of a readMask; a field within a field stands for all of the outer one."""
     wanted = {filters.camel(field.partition(".")[0].strip()) for field in mask.split(",") if field}
     for field in sorted(wanted - {"*"}):
         if field not in known:
@@ -348,13 +238,3 @@ def _message(body: str, kind: Any) -> Any:
         return spec.read(strict_yaml.from_json(body, spec.JobError), kind)
     except spec.JobError as error:
         raise invalid(error.findings) from None
-
-
-def _object(body: str) -> dict[str, Any]:
-    try:
-        parsed = jsons.loads(body or "{}")
-    except ValueError as error:
-        raise ApiError("INVALID_ARGUMENT", f"the body is not JSON: {error}; correct it there") from None
-    if not isinstance(parsed, dict):
-        raise ApiError("INVALID_ARGUMENT", "the body must be a JSON object")
-    return parsed

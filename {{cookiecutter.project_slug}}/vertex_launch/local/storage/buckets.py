@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from vertex_launch.addresses import BUCKET, name_fault
+from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.storage import listing
 from vertex_launch.local.storage.listing import Page
-from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, StorageError, check, checksums, object_of
+from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, check, checksums, object_of
 
 # Reading a checkpoint of many GB for its checksums would make every listing slow. Above this size an object has
 # them only if it was uploaded through the service; every client does without.
@@ -48,33 +49,33 @@ class Buckets:
             return sorted(e.name for e in entries if BUCKET.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
 
     def create(self, bucket: str) -> None:
-        """Raises StorageError if the name is none or taken."""
+        """Raises ApiError if the name is none or taken."""
         if not BUCKET.fullmatch(bucket) or len(bucket) < 3:
-            raise StorageError(400, f"Invalid bucket name: {bucket}; use 3 or more of a-z, 0-9, -, _ and .")
+            raise ApiError("INVALID_ARGUMENT", f"Invalid bucket name: {bucket}; use 3 or more of a-z, 0-9, -, _ and .")
         try:
             (self._root / bucket).mkdir()
         except FileExistsError:
-            raise StorageError(409, f"The bucket {bucket} exists already, and you own it.") from None
+            raise ApiError("ALREADY_EXISTS", f"The bucket {bucket} exists already, and you own it.") from None
 
     def remove(self, bucket: str) -> None:
-        """Raises StorageError if there is none or it is not empty."""
+        """Raises ApiError if there is none or it is not empty."""
         try:
             self.folder(bucket).rmdir()
         except OSError:
-            raise StorageError(409, f"The bucket {bucket} is not empty; delete what is in it first.") from None
+            raise ApiError("ABORTED", f"The bucket {bucket} is not empty; delete what is in it first.") from None
 
     def folder(self, bucket: str) -> Path:
-        """Where a bucket's objects lie; raises StorageError if there is none."""
+        """Where a bucket's objects lie; raises ApiError if there is none."""
         folder = self._root / bucket
         if not BUCKET.fullmatch(bucket) or folder.is_symlink() or not folder.is_dir():
-            raise StorageError(404, f"The bucket {bucket} does not exist; create it first.")
+            raise ApiError("NOT_FOUND", f"The bucket {bucket} does not exist; create it first.")
         return folder
 
     def get(self, bucket: str, name: str) -> Object:
-        """Raises StorageError if there is no such object."""
+        """Raises ApiError if there is no such object."""
         found = self._find(bucket, name)
         if found is None:
-            raise StorageError(404, f"No such object: {bucket}/{name}")
+            raise ApiError("NOT_FOUND", f"No such object: {bucket}/{name}")
         return found
 
     def open(self, bucket: str, name: str) -> tuple[Object, BinaryIO]:
@@ -92,7 +93,7 @@ class Buckets:
             return self._known.get(item)
         try:
             now, file = self.open(item.bucket, item.name)
-        except StorageError:  # deleted meanwhile, or not ours to read
+        except ApiError:  # deleted meanwhile, or not ours to read
             return None
         with file:
             sums = checksums(file, item.size)
@@ -116,20 +117,20 @@ class Buckets:
         return part
 
     def part(self, upload: str) -> Path:
-        """The file of an upload that goes on; raises StorageError if there is none."""
+        """The file of an upload that goes on; raises ApiError if there is none."""
         part = self._parts / upload
         if not re.fullmatch("[0-9a-f]{32}", upload) or not part.is_file():
-            raise StorageError(404, "This upload does not exist or has ended; begin a new one.")
+            raise ApiError("NOT_FOUND", "This upload does not exist or has ended; begin a new one.")
         return part
 
     def expect(self, bucket: str, name: str, conditions: Mapping[str, str]) -> None:
-        """Raises StorageError if the preconditions of a write do not hold or no file can have the name."""
+        """Raises ApiError if the preconditions of a write do not hold or no file can have the name."""
         check(conditions, self._find(bucket, name))
 
     def keep(
         self, part: Path, bucket: str, name: str, conditions: Mapping[str, str], sums: Checksums | None = None
     ) -> Object:
-        """Make a finished part an object, at once and whole; raises StorageError if it cannot be one."""
+        """Make a finished part an object, at once and whole; raises ApiError if it cannot be one."""
         with self._changing, _refusals(name):
             self.expect(bucket, name, conditions)
             self._place(part, self._path(bucket, name), name)
@@ -180,19 +181,20 @@ class Buckets:
         return object_of(bucket, name, found) if stat.S_ISREG(found.st_mode) and not name.endswith("/") else None
 
     def _path(self, bucket: str, name: str) -> Path:
-        """Where an object lies or would lie; raises StorageError for a name that cannot be a file's."""
+        """Where an object lies or would lie; raises ApiError for a name that cannot be a file's."""
         path = self.folder(bucket) / name
         found = name_fault(name)
         if not found and os.path.realpath(path) != str(path):
             found = "leads over a symbolic link", "put the files themselves into the bucket"
         if found:
-            raise StorageError(400, f'The object name "{name}" {"; ".join(found)}.')
+            raise ApiError("INVALID_ARGUMENT", f'The object name "{name}" {"; ".join(found)}.')
         return path
 
     def _place(self, part: Path, path: Path, name: str) -> None:
         if name.endswith("/"):
             if part.stat().st_size:
-                raise StorageError(400, f'The object "{name}" is a folder here and cannot have bytes; drop the slash.')
+                sentence = f'The object "{name}" is a folder here and cannot have bytes; drop the slash.'
+                raise ApiError("INVALID_ARGUMENT", sentence)
             path.mkdir(parents=True, exist_ok=True)
             part.unlink()
         else:
@@ -222,10 +224,9 @@ def _refusals(name: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise StorageError(404, f"No such object: {name}") from None
+        raise ApiError("NOT_FOUND", f"No such object: {name}") from None
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
-        raise StorageError(
-            400, f'"{name}" would be a file and a folder at once here; rename it or delete what has its name.'
-        ) from None
+        sentence = f'"{name}" would be a file and a folder at once here; rename it or delete what has its name.'
+        raise ApiError("INVALID_ARGUMENT", sentence) from None
     except OSError as error:
-        raise StorageError(403, f'"{name}" cannot be used: {error.strerror}.') from None
+        raise ApiError("PERMISSION_DENIED", f'"{name}" cannot be used: {error.strerror}.') from None

@@ -4,320 +4,237 @@ Source: Cloud Storage JSON API, reference and "Performing resumable uploads", 20
 """
 
 import contextlib
+import email
 import http
-import json
 import mimetypes
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from email.message import Message
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any, BinaryIO
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from typing import Any, BinaryIO, cast
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
+from starlette.responses import Response, StreamingResponse
 
+from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.api.http import Call, Route, Router
 from vertex_launch.local.storage import uploads
 from vertex_launch.local.storage.buckets import Buckets
-from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, StorageError, check
+from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, check
 
-PREFIXES = ("/storage/v1", "/download/storage/v1", "/upload/storage/v1", "/resumable/upload/storage/v1", "/batch")
-WRITES = ("POST", "PUT", "DELETE")  # of an upload; a GET is what any web page may send, as an image's address
-METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+BUCKET = "/storage/v1/b/{bucket}"
+OBJECT = f"{BUCKET}/o/{{name:object}}"
+TARGET = "/b/{target}/o/{copy:object}"
+UPLOADS = "(?:/resumable)?/upload/storage/v1/b/{bucket}/o"
 MOST_SOURCES = 32  # of a compose call
 MOST_CALLS = 100  # of a batch
-BOUNDARY = re.compile(r'boundary="?([^";]+)', re.IGNORECASE)  # of a Content-Type
-CONTENT_ID = re.compile(rb"^content-id: *<?([^>\n]*)", re.IGNORECASE | re.MULTILINE)
-
-REASONS = {400: "invalid", 403: "forbidden", 404: "notFound", 409: "conflict", 412: "conditionNotMet"}
 
 
-@dataclass(frozen=True)
-class Call:
-    """One request, without the bytes of an upload."""
+class GcsApi:
+    """The methods of the API. Each takes a call and the parts of its address; STORAGE_EMULATOR_HOST is this service."""
 
-    method: str
-    path: str  # as sent, so that %2F in a name is not a slash yet
-    query: Mapping[str, str]
-    headers: Mapping[str, str]  # names in lower case
-    body: bytes = b""
+    def __init__(self, root: Path) -> None:
+        self._buckets = Buckets(root)
+        self._in_batches = Router(self._plain_routes())
 
-    @property
-    def base(self) -> str:
-        return f"http://{self.headers.get('host', '')}"
+    def routes(self) -> list[Route]:
+        """An upload is never begun by a GET, which any web page may send as the address of an image."""
+        return [
+            *self._plain_routes(),
+            ("POST", "/batch/storage/v1", self.batch),
+            *((method, UPLOADS, self.upload) for method in ("POST", "PUT", "DELETE")),
+        ]
 
+    def _plain_routes(self) -> list[Route]:
+        return [
+            ("GET", "/storage/v1/b", self.list_buckets),
+            ("POST", "/storage/v1/b", self.create_bucket),
+            ("GET", BUCKET, self.get_bucket),
+            ("PATCH", BUCKET, self.get_bucket),
+            ("DELETE", BUCKET, self.delete_bucket),
+            ("GET", f"{BUCKET}/storageLayout", self.get_layout),
+            ("GET", f"{BUCKET}/managedFolders", self.list_managed_folders),
+            ("GET", f"{BUCKET}/o", self.list_objects),
+            ("GET", f"(?:/download)?{OBJECT}", self.get_object),
+            ("PATCH", OBJECT, self.patch_object),
+            ("PUT", OBJECT, self.patch_object),
+            ("DELETE", OBJECT, self.delete_object),
+            ("POST", f"{OBJECT}/copyTo{TARGET}", self.copy_object),
+            ("POST", f"{OBJECT}/rewriteTo{TARGET}", self.rewrite_object),
+            ("POST", f"{OBJECT}/moveTo/o/{{to:object}}", self.move_object),
+            ("POST", f"{OBJECT}/compose", self.compose_object),
+        ]
 
-def routes(root: Path) -> list[BaseRoute]:
-    """The API for the buckets below `root`; clients find it by STORAGE_EMULATOR_HOST."""
-    buckets = Buckets(root)
+    def list_buckets(self, call: Call) -> Any:
+        names = [name for name in self._buckets.names() if name.startswith(call.query.get("prefix", ""))]
+        return {"kind": "storage#buckets", "items": [self.get_bucket(call, name) for name in names]}
 
-    async def endpoint(request: Request) -> Response:
-        call = Call(request.method, uploads.raw_path(request), request.query_params, request.headers)
-        to = UPLOAD.fullmatch(call.path) if call.method in WRITES else None
-        try:
-            if not to:
-                return await run_in_threadpool(answer, buckets, replace(call, body=await uploads.body(request)))
-            done = await uploads.upload(buckets, request, unquote(to[1]))
-            return done if isinstance(done, Response) else await run_in_threadpool(_described, buckets, call, done)
-        except (StorageError, OSError) as error:
-            return refusal(error)
-        except ClientDisconnect:
-            return Response(status_code=499)  # nobody reads it
+    def create_bucket(self, call: Call) -> Any:
+        name = str(call.json().get("name", ""))
+        self._buckets.create(name)
+        return self.get_bucket(call, name)
 
-    return [Route(f"{prefix}/{{rest:path}}", endpoint, methods=METHODS) for prefix in PREFIXES]
+    def get_bucket(self, call: Call, bucket: str) -> Any:
+        changed = _moment(self._buckets.folder(bucket).stat().st_mtime)
+        return {
+            "kind": "storage#bucket",
+            "id": bucket,
+            "name": bucket,
+            "selfLink": f"{call.base}/storage/v1/b/{bucket}",
+            "location": "US",
+            "locationType": "multi-region",
+            "storageClass": "STANDARD",
+            "metageneration": "1",
+            "etag": "CAE=",
+            "timeCreated": changed,
+            "updated": changed,
+        }
 
+    def delete_bucket(self, call: Call, bucket: str) -> Any:
+        self._buckets.remove(bucket)
+        return Response(status_code=204)
 
-def answer(buckets: Buckets, call: Call) -> Response:
-    """What a call that is no upload does and gets."""
-    try:
-        for method, pattern, handler in HANDLERS:
-            match = pattern.fullmatch(call.path)
-            if match and method == call.method:
-                return handler(buckets, call, *map(unquote, match.groups()))
-        raise StorageError(404, f"{call.method} {call.path} is not part of the local Cloud Storage.")
-    except (StorageError, OSError) as error:
-        return refusal(error)
+    def get_layout(self, call: Call, bucket: str) -> Any:
+        self._buckets.folder(bucket)
+        layout = {"kind": "storage#storageLayout", "bucket": bucket, "location": "US", "locationType": "multi-region"}
+        return {**layout, "hierarchicalNamespace": {"enabled": False}}
 
+    def list_managed_folders(self, call: Call, bucket: str) -> Any:
+        """There are none, but gcloud asks before it removes a bucket."""
+        self._buckets.folder(bucket)
+        return {"kind": "storage#managedFolders"}
 
-def refusal(error: StorageError | OSError) -> Response:
-    """As Cloud Storage says it; its errors have a reason where those of Vertex AI have a status."""
-    if isinstance(error, OSError):
-        error = StorageError(500, f"The bucket's folder cannot be used: {error.strerror}.")
-    reason = {"message": error.message, "domain": "global", "reason": REASONS.get(error.code, "invalid")}
-    return JSONResponse({"error": {"code": error.code, "message": error.message, "errors": [reason]}}, error.code)
+    def list_objects(self, call: Call, bucket: str) -> Any:
+        objects, page = self._buckets.page(bucket, call.query)
+        items = [self._described(call, item) for item in objects]
+        listed = {"items": items, "prefixes": page.prefixes, "nextPageToken": page.token}
+        return {"kind": "storage#objects"} | {key: value for key, value in listed.items() if value}
 
+    def get_object(self, call: Call, bucket: str, name: str) -> Any:
+        item, file = self._buckets.open(bucket, name)
+        with contextlib.ExitStack() as until_sent:
+            until_sent.callback(file.close)
+            if call.query.get("ifGenerationNotMatch") == str(item.generation):
+                return Response(status_code=304)
+            check(call.query, item)
+            if call.query.get("alt") != "media":
+                return self._described(call, item)
+            sums = self._buckets.checksums(item)
+            until_sent.pop_all()
+            return _media(call, item, file, sums)
 
-def list_buckets(buckets: Buckets, call: Call) -> Response:
-    names = [name for name in buckets.names() if name.startswith(call.query.get("prefix", ""))]
-    return JSONResponse({"kind": "storage#buckets", "items": [_bucket(buckets, call, name) for name in names]})
-
-
-def create_bucket(buckets: Buckets, call: Call) -> Response:
-    name = str(uploads.parsed(call.body).get("name", ""))
-    buckets.create(name)
-    return JSONResponse(_bucket(buckets, call, name))
-
-
-def get_bucket(buckets: Buckets, call: Call, bucket: str) -> Response:
-    return JSONResponse(_bucket(buckets, call, bucket))
-
-
-def delete_bucket(buckets: Buckets, call: Call, bucket: str) -> Response:
-    buckets.remove(bucket)
-    return Response(status_code=204)
-
-
-def get_layout(buckets: Buckets, call: Call, bucket: str) -> Response:
-    buckets.folder(bucket)
-    layout = {"kind": "storage#storageLayout", "bucket": bucket, "location": "US", "locationType": "multi-region"}
-    return JSONResponse({**layout, "hierarchicalNamespace": {"enabled": False}})
-
-
-def list_managed_folders(buckets: Buckets, call: Call, bucket: str) -> Response:
-    """There are none, but gcloud looks before it removes a bucket."""
-    buckets.folder(bucket)
-    return JSONResponse({"kind": "storage#managedFolders"})
-
-
-def list_objects(buckets: Buckets, call: Call, bucket: str) -> Response:
-    objects, page = buckets.page(bucket, call.query)
-    listed: dict[str, Any] = {"kind": "storage#objects"}
-    if objects:
-        listed["items"] = [_resource(call, item, buckets.checksums(item)) for item in objects]
-    if page.prefixes:
-        listed["prefixes"] = page.prefixes
-    if page.token:
-        listed["nextPageToken"] = page.token
-    return JSONResponse(listed)
-
-
-def get_object(buckets: Buckets, call: Call, bucket: str, name: str) -> Response:
-    item, file = buckets.open(bucket, name)
-    with contextlib.ExitStack() as until_sent:
-        until_sent.callback(file.close)
-        if call.query.get("ifGenerationNotMatch") == str(item.generation):
-            return Response(status_code=304)
+    def patch_object(self, call: Call, bucket: str, name: str) -> Any:
+        """Changes nothing: a file has no place for what could be changed."""
+        item = self._buckets.get(bucket, name)
         check(call.query, item)
-        sums = buckets.checksums(item)
-        if call.query.get("alt") != "media":
-            return JSONResponse(_resource(call, item, sums))
-        until_sent.pop_all()
-        return _media(call, item, file, sums)
+        return self._described(call, item)
 
+    def delete_object(self, call: Call, bucket: str, name: str) -> Any:
+        self._buckets.delete(bucket, name, call.query)
+        return Response(status_code=204)
 
-def patch_object(buckets: Buckets, call: Call, bucket: str, name: str) -> Response:
-    """Changes nothing: a file has no place for what could be changed."""
-    item = buckets.get(bucket, name)
-    check(call.query, item)
-    return _described(buckets, call, item)
+    def copy_object(self, call: Call, bucket: str, name: str, target: str, copy: str) -> Any:
+        item, file = self._buckets.open(bucket, name)
+        with file:
+            check(call.query, item, "ifSource")
+            return self._described(call, self._buckets.combine([file], target, copy, call.query))
 
+    def rewrite_object(self, call: Call, bucket: str, name: str, target: str, copy: str) -> Any:
+        resource = self.copy_object(call, bucket, name, target, copy)
+        sizes = dict.fromkeys(("totalBytesRewritten", "objectSize"), resource["size"])
+        return {"kind": "storage#rewriteResponse", **sizes, "done": True, "resource": resource}
 
-def delete_object(buckets: Buckets, call: Call, bucket: str, name: str) -> Response:
-    buckets.delete(bucket, name, call.query)
-    return Response(status_code=204)
+    def move_object(self, call: Call, bucket: str, name: str, to: str) -> Any:
+        return self._described(call, self._buckets.move(bucket, name, to, call.query))
 
+    def compose_object(self, call: Call, bucket: str, name: str) -> Any:
+        with contextlib.ExitStack() as opened:
+            files = []
+            for source, conditions in _sources(call.json()):
+                item, file = self._buckets.open(bucket, source)
+                files.append(opened.enter_context(file))
+                check(conditions, item)
+            return self._described(call, self._buckets.combine(files, bucket, name, call.query))
 
-def copy_object(buckets: Buckets, call: Call, bucket: str, source: str, target: str, name: str) -> Response:
-    item, file = buckets.open(bucket, source)
-    with file:
-        check(call.query, item, "ifSource")
-        copy = buckets.combine([file], target, name, call.query)
-    return _described(buckets, call, copy)
+    async def upload(self, call: Call, bucket: str) -> Any:
+        done = await uploads.upload(self._buckets, call, bucket)
+        return done if isinstance(done, Response) else await run_in_threadpool(self._described, call, done)
 
+    def batch(self, call: Call) -> Any:
+        """Several calls in one, answered in order. Source: Cloud Storage documentation, "Batch requests", 2026."""
+        head = f"Content-Type: {call.headers.get('content-type', '')}\r\n\r\n"
+        message = email.message_from_bytes(head.encode("latin-1", "replace") + call.body)
+        parts = cast(list[Message], message.get_payload()) if message.is_multipart() else []
+        if not 0 < len(parts) <= MOST_CALLS:
+            raise ApiError("INVALID_ARGUMENT", f"A batch is multipart/mixed with 1 to {MOST_CALLS} calls; send it so.")
+        answers = [_as_part(part, self._in_batches.answer(_call_in(part, call))) for part in parts]
+        body = b"".join(b"--batch\r\n%s\r\n" % one for one in answers) + b"--batch--\r\n"
+        return Response(body, media_type='multipart/mixed; boundary="batch"')
 
-def rewrite_object(buckets: Buckets, call: Call, bucket: str, source: str, target: str, name: str) -> Response:
-    resource = json.loads(bytes(copy_object(buckets, call, bucket, source, target, name).body))
-    size = resource["size"]
-    rewritten = {"totalBytesRewritten": size, "objectSize": size, "done": True, "resource": resource}
-    return JSONResponse({"kind": "storage#rewriteResponse", **rewritten})
-
-
-def move_object(buckets: Buckets, call: Call, bucket: str, source: str, name: str) -> Response:
-    moved = buckets.move(bucket, source, name, call.query)
-    return _described(buckets, call, moved)
-
-
-def compose_object(buckets: Buckets, call: Call, bucket: str, name: str) -> Response:
-    with contextlib.ExitStack() as opened:
-        files = []
-        for source, conditions in _sources(uploads.parsed(call.body)):
-            item, file = buckets.open(bucket, source)
-            files.append(opened.enter_context(file))
-            check(conditions, item)
-        composed = buckets.combine(files, bucket, name, call.query)
-    return _described(buckets, call, composed)
+    def _described(self, call: Call, item: Object) -> dict[str, Any]:
+        """The object's metadata."""
+        address, moment = f"storage/v1/b/{item.bucket}/o/{quote(item.name, safe='')}", _moment(item.modified)
+        sums = self._buckets.checksums(item)
+        resource = {
+            "kind": "storage#object",
+            "id": f"{item.bucket}/{item.name}/{item.generation}",
+            "selfLink": f"{call.base}/{address}",
+            "mediaLink": f"{call.base}/download/{address}?generation={item.generation}&alt=media",
+            "name": item.name,
+            "bucket": item.bucket,
+            "generation": str(item.generation),
+            "metageneration": "1",
+            "contentType": _content_type(item),
+            "storageClass": "STANDARD",
+            "size": str(item.size),
+            "etag": str(item.generation),
+            "timeCreated": moment,
+            "updated": moment,
+            "timeStorageClassUpdated": moment,
+        }
+        return resource | ({"crc32c": sums.crc32c, "md5Hash": sums.md5} if sums else {})
 
 
 def _sources(body: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
     """Name and preconditions of each source of a compose call."""
     sources = body.get("sourceObjects")
     if not isinstance(sources, list) or not 0 < len(sources) <= MOST_SOURCES:
-        raise StorageError(400, f"sourceObjects is no list of 1 to {MOST_SOURCES} objects; compose in several steps.")
+        sentence = f"sourceObjects is not a list of 1 to {MOST_SOURCES} objects; compose in several steps."
+        raise ApiError("INVALID_ARGUMENT", sentence)
     read = []
     for source in sources:
         asked = source.get("objectPreconditions") or {} if isinstance(source, dict) else None
         if not isinstance(asked, dict):
-            raise StorageError(400, 'sourceObjects cannot be read; each is such as {"name": "a"}.')
+            raise ApiError("INVALID_ARGUMENT", 'sourceObjects cannot be read; write each as {"name": "a"}.')
         wanted = {"generation": source.get("generation"), **asked}
         conditions = {key: str(value) for key, value in wanted.items() if value is not None}
         read.append((str(source.get("name", "")), conditions))
     return read
 
 
-def batch(buckets: Buckets, call: Call) -> Response:
-    """Several calls in one, each answered in its turn."""
-    parts = _parts(call)
-    if not 0 < len(parts) <= MOST_CALLS:
-        raise StorageError(400, f"{len(parts)} calls in multipart/mixed; a batch has 1 to {MOST_CALLS}.")
-    answers = [_batched(part, answer(buckets, _unbatched(part, call))) for part in parts]
-    body = b"".join(b"--batch\r\n%s\r\n" % one for one in answers) + b"--batch--\r\n"
-    return Response(body, media_type='multipart/mixed; boundary="batch"')
-
-
-def _parts(call: Call) -> list[bytes]:
-    """What stands between the marks, one call more than there may be at most; lines end with \\n alone."""
-    boundary = BOUNDARY.search(call.headers.get("content-type", ""))
-    mark = f"\n--{boundary[1] if boundary else ''}".encode()
-    _, *parts = (b"\n" + call.body.replace(b"\r\n", b"\n")).split(mark, MOST_CALLS + 2)
-    return [part for part in parts if part.startswith(b"\n")]  # two dashes stand behind the last mark
-
-
-def _unbatched(part: bytes, call: Call) -> Call:
-    head, _, body = part.partition(b"\n\n")[2].decode("utf-8", "replace").lstrip().partition("\n\n")
-    method, target, *_ = [*head.partition("\n")[0].split(" "), "", ""]
+def _call_in(part: Message, batch: Call) -> Call:
+    """The call that a part of a batch holds: the text of an HTTP request."""
+    line, _, rest = str(part.get_payload()).lstrip().partition("\n")
+    method, target, *_ = [*line.split(" "), "", ""]
     try:
         url = urlsplit(target)
     except ValueError as error:  # such as half of an IPv6 address
-        raise StorageError(400, f"{target} in the batch is no address: {error}.") from None
+        raise ApiError("INVALID_ARGUMENT", f"{target} in the batch is not an address: {error}.") from None
     if "alt=media" in url.query:
-        raise StorageError(400, "A batch cannot download; ask for the object by itself.")
-    return Call(method, url.path, dict(parse_qsl(url.query)), call.headers, body.encode())
+        raise ApiError("INVALID_ARGUMENT", "A batch cannot download; ask for the object by itself.")
+    body = str(email.message_from_string(rest).get_payload()).encode("utf-8", "surrogateescape")
+    return Call(method, url.path, dict(parse_qsl(url.query)), batch.headers, batch.stream, body)
 
 
-def _batched(part: bytes, got: Response) -> bytes:
-    named = CONTENT_ID.search(part)
-    id = named[1].decode("utf-8", "replace") if named else ""
-    about = f"Content-Type: application/http\r\nContent-ID: <response-{id}>\r\n"
-    status = f"HTTP/1.1 {got.status_code} {http.HTTPStatus(got.status_code).phrase}\r\n"
-    kind = f"Content-Type: {got.headers.get('content-type', 'text/plain')}\r\nContent-Length: {len(got.body)}\r\n"
-    return f"{about}\r\n{status}{kind}\r\n".encode() + bytes(got.body)
-
-
-Handler = Callable[..., Response]
-
-
-def _handlers(*rows: tuple[str, str, Handler]) -> list[tuple[str, re.Pattern[str], Handler]]:
-    return [(method, re.compile(path.replace("*", "([^/]+)")), handler) for method, path, handler in rows]
-
-
-HANDLERS = _handlers(
-    ("GET", "/storage/v1/b", list_buckets),
-    ("POST", "/storage/v1/b", create_bucket),
-    ("GET", "/storage/v1/b/*", get_bucket),
-    ("PATCH", "/storage/v1/b/*", get_bucket),
-    ("DELETE", "/storage/v1/b/*", delete_bucket),
-    ("GET", "/storage/v1/b/*/storageLayout", get_layout),
-    ("GET", "/storage/v1/b/*/managedFolders", list_managed_folders),
-    ("GET", "/storage/v1/b/*/o", list_objects),
-    ("GET", "(?:/download)?/storage/v1/b/*/o/*", get_object),
-    ("PATCH", "/storage/v1/b/*/o/*", patch_object),
-    ("PUT", "/storage/v1/b/*/o/*", patch_object),
-    ("DELETE", "/storage/v1/b/*/o/*", delete_object),
-    ("POST", "/storage/v1/b/*/o/*/copyTo/b/*/o/*", copy_object),
-    ("POST", "/storage/v1/b/*/o/*/rewriteTo/b/*/o/*", rewrite_object),
-    ("POST", "/storage/v1/b/*/o/*/moveTo/o/*", move_object),
-    ("POST", "/storage/v1/b/*/o/*/compose", compose_object),
-    ("POST", "/batch/storage/v1", batch),
-)
-UPLOAD = re.compile("(?:/resumable)?/upload/storage/v1/b/([^/]+)/o")
-
-
-def _bucket(buckets: Buckets, call: Call, name: str) -> dict[str, Any]:
-    changed = _moment(buckets.folder(name).stat().st_mtime)
-    return {
-        "kind": "storage#bucket",
-        "id": name,
-        "name": name,
-        "selfLink": f"{call.base}/storage/v1/b/{name}",
-        "location": "US",
-        "locationType": "multi-region",
-        "storageClass": "STANDARD",
-        "metageneration": "1",
-        "etag": "CAE=",
-        "timeCreated": changed,
-        "updated": changed,
-    }
-
-
-def _described(buckets: Buckets, call: Call, item: Object) -> Response:
-    return JSONResponse(_resource(call, item, buckets.checksums(item)))
-
-
-def _resource(call: Call, item: Object, sums: Checksums | None) -> dict[str, Any]:
-    place = f"storage/v1/b/{item.bucket}/o/{quote(item.name, safe='')}"
-    moment = _moment(item.modified)
-    resource = {
-        "kind": "storage#object",
-        "id": f"{item.bucket}/{item.name}/{item.generation}",
-        "selfLink": f"{call.base}/{place}",
-        "mediaLink": f"{call.base}/download/{place}?generation={item.generation}&alt=media",
-        "name": item.name,
-        "bucket": item.bucket,
-        "generation": str(item.generation),
-        "metageneration": "1",
-        "contentType": _content_type(item),
-        "storageClass": "STANDARD",
-        "size": str(item.size),
-        "etag": str(item.generation),
-        "timeCreated": moment,
-        "updated": moment,
-        "timeStorageClassUpdated": moment,
-    }
-    return resource | ({"crc32c": sums.crc32c, "md5Hash": sums.md5} if sums else {})
+def _as_part(part: Message, answer: Response) -> bytes:
+    """An answer as a part of the batch's answer, with the part's id."""
+    about = f"Content-Type: application/http\r\nContent-ID: <response-{part.get('content-id', '').strip('<> ')}>\r\n"
+    status = f"HTTP/1.1 {answer.status_code} {http.HTTPStatus(answer.status_code).phrase}\r\n"
+    kind = f"Content-Type: {answer.headers.get('content-type', 'text/plain')}\r\nContent-Length: {len(answer.body)}\r\n"
+    return f"{about}\r\n{status}{kind}\r\n".encode("utf-8", "replace") + bytes(answer.body)
 
 
 def _media(call: Call, item: Object, file: BinaryIO, sums: Checksums | None) -> Response:

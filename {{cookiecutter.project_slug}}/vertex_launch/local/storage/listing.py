@@ -1,9 +1,10 @@
 """The names of a bucket's objects in Cloud Storage's order, page by page.
 
-The order is that of the whole names, so a walk of the folders yields it: "a.txt" comes before "a/b".
+The order is that of whole names, in which "a.txt" comes before "a/b"; a walk of the folders can yield it.
 """
 
 import base64
+import functools
 import itertools
 import os
 import re
@@ -12,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vertex_launch.addresses import LONGEST_NAME, name_fault
-from vertex_launch.local.storage.objects import StorageError, number
+from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.storage.objects import number
 
 LARGEST_PAGE = 1000
 
 
 @dataclass(frozen=True)
 class Page:
-    """A part of a list; the token begins the next, "" after the last."""
+    """One page of a list; the token asks for the next page and is "" on the last one."""
 
     names: Sequence[str]
     prefixes: Sequence[str]
@@ -27,10 +29,10 @@ class Page:
 
 
 def page(folder: Path, asked: Mapping[str, str]) -> Page:
-    """What a list call names; `asked` are its parameters, those that are not known do not matter.
+    """One page of a list call; `asked` are the call's parameters, and unknown ones are ignored.
 
     Raises:
-        StorageError: a parameter cannot be read.
+        ApiError: a parameter cannot be read.
     """
     prefix, delimiter = asked.get("prefix", ""), asked.get("delimiter", "")
     after = _last_of(asked.get("pageToken", ""))
@@ -47,20 +49,20 @@ def page(folder: Path, asked: Mapping[str, str]) -> Page:
 
 
 def _keys(folder: Path, prefix: str, delimiter: str, start: str) -> Iterator[str]:
-    """Names; those that share a delimiter after the prefix as the part up to it, once."""
+    """Yields names; all that are alike up to a delimiter after the prefix become that part, once."""
     names = (name for name in _names(folder, prefix, start) if name.startswith(prefix) and name >= start)
     return (key for key, _ in itertools.groupby(names, lambda name: _rolled(name, prefix, delimiter) or name))
 
 
 def _names(folder: Path | str, prefix: str, start: str, inside: str = "") -> Iterator[str]:
-    """All names but those in folders without any that has the prefix or comes after the start; links are none."""
+    """Yields object names in order, skipping folders that cannot contain a match; symlinks are not objects."""
     try:
         with os.scandir(folder) as scanned:
             entries = [entry for entry in scanned if not name_fault(inside + entry.name)]
     except (FileNotFoundError, NotADirectoryError):
         return  # deleted since its parent was read
     if inside and not entries:
-        yield inside  # an empty folder is an object of no bytes, as the mount on Vertex makes one
+        yield inside  # an empty folder is an empty object, as in a bucket that Vertex mounts
     for name, entry in sorted((f"{inside}{e.name}{'/' * e.is_dir(follow_symlinks=False)}", e) for e in entries):
         if not name.endswith("/"):
             if entry.is_file(follow_symlinks=False):
@@ -76,49 +78,42 @@ def _rolled(name: str, prefix: str, delimiter: str) -> str:
 
 
 def _glob(pattern: str) -> Callable[[str], bool]:
-    """As matchGlob reads it: * stays between two slashes, ** does not.
+    """A test of names, as matchGlob has it: * stops at a slash, ** does not.
 
-    A name is read once, with all the places up to which the pattern may have come; a regular expression would try
-    them one after the other, for ever if there are many.
+    The test follows all positions in a name that the pattern can have reached, so its time is bounded. A regular
+    expression would try them one after the other.
     """
     if len(pattern) > LONGEST_NAME:
-        raise StorageError(400, f"matchGlob has more than {LONGEST_NAME} characters, and no name has; shorten it.")
-    tokens = re.findall(r"\*\*|\[[^]]+]|{[^}]*}|.", pattern, re.DOTALL)
+        raise ApiError("INVALID_ARGUMENT", f"matchGlob has more than {LONGEST_NAME} characters; shorten it.")
     try:
-        steps = [_glob_step(token) for token in tokens]
+        steps = [_step(token) for token in re.findall(r"\*\*|\[[^]]+]|{[^}]*}|.", pattern, re.DOTALL)]
     except re.error as error:
-        raise StorageError(400, f'matchGlob "{pattern}" cannot be read: {error}.') from None
-
-    def takes(name: str) -> bool:
-        places = {0}
-        for step in steps:
-            places = step(name, places)
-        return len(name) in places
-
-    return takes
+        raise ApiError("INVALID_ARGUMENT", f'matchGlob "{pattern}" cannot be read: {error}.') from None
+    return lambda name: len(name) in functools.reduce(lambda reached, step: _reach(name, reached, step), steps, {0})
 
 
-def _glob_step(token: str) -> Callable[[str, set[int]], set[int]]:
-    """From the places in a name where one part of a pattern may begin to those where it may end."""
-    if token == "**":
-        return lambda name, places: {*range(min(places), len(name) + 1)} if places else places
-    if token == "*":
-        return _to_slash
-    if len(token) > 1 and token[0] == "{":
-        texts = token[1:-1].split(",")
-        return lambda name, places: {i + len(text) for i in places for text in texts if name.startswith(text, i)}
-    one = re.compile("[^/]" if token == "?" else re.sub(r"^\[!", "[^", token) if len(token) > 1 else re.escape(token))
-    return lambda name, places: {i + 1 for i in places if one.match(name, i)}
+def _step(token: str) -> str | re.Pattern[str]:
+    """A pattern for one character; *, ** and {a,b} stay as they are."""
+    if token in ("*", "**") or (token[0] == "{" and len(token) > 1):
+        return token
+    if token == "?":
+        return re.compile("[^/]")
+    return re.compile(re.sub(r"^\[!", "[^", token) if len(token) > 1 else re.escape(token))
 
 
-def _to_slash(name: str, places: set[int]) -> set[int]:
-    """These places and all behind them before the next slash."""
-    reached: set[int] = set()
-    for place in sorted(places):
-        if place not in reached:
-            end = name.find("/", place)
-            reached |= {*range(place, (end if end >= 0 else len(name)) + 1)}
-    return reached
+def _reach(name: str, starts: set[int], step: str | re.Pattern[str]) -> set[int]:
+    """The positions in a name at which a step can end if it begins at one of these."""
+    if isinstance(step, re.Pattern):
+        return {start + 1 for start in starts if step.match(name, start)}
+    if step[0] == "{":
+        texts = step[1:-1].split(",")
+        return {start + len(text) for start in starts for text in texts if name.startswith(text, start)}
+    ends: set[int] = set()
+    for start in sorted(starts):
+        if start not in ends:
+            slash = name.find("/", start) if step == "*" else -1
+            ends.update(range(start, (slash if slash >= 0 else len(name)) + 1))
+    return ends
 
 
 def _token(last: str) -> str:
@@ -126,8 +121,8 @@ def _token(last: str) -> str:
 
 
 def _last_of(token: str) -> str:
-    """The name that a page ended with, "" before the first page."""
+    """The last name of the page before, "" for the first page."""
     try:
         return base64.b64decode(token, altchars="-_", validate=True).decode()
     except ValueError:
-        raise StorageError(400, "pageToken belongs to no list; begin again without it.") from None
+        raise ApiError("INVALID_ARGUMENT", "pageToken belongs to no list; begin again without it.") from None

@@ -11,16 +11,9 @@ from typing import IO
 
 import google_crc32c
 
+from vertex_launch.local.api.errors import ApiError
+
 BLOCK = 2**20  # bytes read and written at once
-
-
-class StorageError(Exception):
-    """A request that is refused, with the HTTP status that says how."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message.encode(errors="replace").decode()  # a name in it may be no Unicode
 
 
 @dataclass(frozen=True)
@@ -30,7 +23,7 @@ class Object:
     bucket: str
     name: str
     size: int  # bytes
-    generation: int  # grows with every write, from whichever side
+    generation: int  # grows with every write, through the service or straight to the file
     modified: float  # seconds since 1970
 
 
@@ -43,7 +36,7 @@ class Checksums:
 
 
 def checksums(file: IO[bytes], size: int) -> Checksums:
-    """Of the next `size` bytes; a file that grows meanwhile does not matter."""
+    """The checksums of the next `size` bytes; the file may grow meanwhile."""
     crc32c, md5 = google_crc32c.Checksum(), hashlib.md5(usedforsecurity=False)
     while size > 0 and (block := file.read(min(BLOCK, size))):
         crc32c.update(block)
@@ -53,17 +46,18 @@ def checksums(file: IO[bytes], size: int) -> Checksums:
 
 
 def check(conditions: Mapping[str, str], current: Object | None, prefix: str = "if") -> None:
-    """Raises StorageError if a precondition of a call does not hold; generation 0 is no object."""
+    """Raises ApiError if a precondition of a call does not hold; generation 0 means that there is no object."""
     asked = conditions.get("generation" if prefix == "if" else "sourceGeneration", "")
     if asked and current and asked != str(current.generation):
-        raise StorageError(404, f"No such object: {current.bucket}/{current.name}#{asked}; others are not kept.")
+        sentence = f"No such object: {current.bucket}/{current.name}#{asked}; earlier generations are not kept."
+        raise ApiError("NOT_FOUND", sentence)
     actual = {"Generation": current.generation if current else 0, "Metageneration": 1 if current else 0}
     for what, value in actual.items():
         match, differ = f"{prefix}{what}Match", f"{prefix}{what}NotMatch"
         if match in conditions and number(conditions, match) != value:
-            raise StorageError(412, f"{match}={conditions[match]} does not hold: it is {value}.")
+            raise ApiError("CONDITION_NOT_MET", f"{match}={conditions[match]} does not hold: it is {value}.")
         if differ in conditions and number(conditions, differ) == value:
-            raise StorageError(412, f"{differ}={value} does not hold.")
+            raise ApiError("CONDITION_NOT_MET", f"{differ}={value} does not hold.")
 
 
 def object_of(bucket: str, name: str, found: os.stat_result) -> Object:
@@ -74,8 +68,8 @@ def object_of(bucket: str, name: str, found: os.stat_result) -> Object:
 
 
 def number(asked: Mapping[str, str], name: str, default: int = 0) -> int:
-    """A parameter that is a count; raises StorageError if it is none."""
+    """A parameter that is a count; raises ApiError if it is not."""
     text = asked.get(name, str(default))
     if not re.fullmatch("[0-9]{1,19}", text):
-        raise StorageError(400, f'{name}="{text}" is no number; write digits.')
+        raise ApiError("INVALID_ARGUMENT", f'{name}="{text}" is not a number; write digits.')
     return int(text)

@@ -1,4 +1,4 @@
-"""Every job in brief, as people are shown it on the web page and on the terminal."""
+"""Summaries of jobs for people, on the web page and on the terminal."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,17 +26,17 @@ class Trial:
     metrics: Mapping[str, float]  # of its final measurement, by metricId
     job: str  # the id of its custom job
     reason: str  # why it is infeasible, "" if it is not
-    best: bool  # of those that have ended, by the study's first metric
+    best: bool  # of all ended trials, by the study's first metric
 
 
 @dataclass(frozen=True)
 class JobSummary:
-    """A custom job, tuning job or pipeline; texts are "" and tuples empty where there is nothing to say."""
+    """A custom job, tuning job or pipeline; what a job lacks is "" or an empty tuple."""
 
     id: str
     collection: str
     kind: str
-    name: str  # the one that people gave it
+    name: str  # its displayName
     project: str
     location: str
     state: str  # without the API's prefix: RUNNING
@@ -47,20 +47,20 @@ class JobSummary:
     machines: tuple[str, ...]  # one text a worker pool
     replicas: tuple[Status, ...]  # while it runs
     trials: tuple[Trial, ...]
-    trial_count: int  # how many there will be at most
-    backing: str  # the id of a pipeline's custom job
-    part_of: str  # the id of the tuning job or pipeline that made it
+    trial_count: int  # the most that there will be
+    backing: str  # id of a pipeline's custom job
+    part_of: str  # id of the tuning job or pipeline that made it
 
 
-def briefs(store: Store, jobs: Jobs, count: int) -> list[JobSummary]:
+def summaries(store: Store, jobs: Jobs, count: int) -> list[JobSummary]:
     """The `count` newest jobs of every kind, newest first."""
     found = [(collection, resource) for collection in KINDS for resource in store.all(collection)]
     makers = dict(made for collection, resource in found for made in _made_by(collection, resource))
     newest = nlargest(count, found, key=lambda one: str(one[1].get("createTime", "")))
-    return [_brief(collection, resource, jobs, makers) for collection, resource in newest]
+    return [_summary(collection, resource, jobs, makers) for collection, resource in newest]
 
 
-def _brief(collection: str, resource: Resource, jobs: Jobs, makers: Mapping[str, str]) -> JobSummary:
+def _summary(collection: str, resource: Resource, jobs: Jobs, makers: Mapping[str, str]) -> JobSummary:
     _, project, _, location, _, id = resource["name"].split("/")
     spec = resource.get("jobSpec") or resource.get("trialJobSpec") or {}
     return JobSummary(
@@ -85,7 +85,7 @@ def _brief(collection: str, resource: Resource, jobs: Jobs, makers: Mapping[str,
 
 
 def _made_by(collection: str, resource: Resource) -> Iterator[tuple[str, str]]:
-    """Pairs of the id of a custom job and that of the tuning job or pipeline behind it."""
+    """Pairs of ids: a custom job, and the tuning job or pipeline that made it."""
     maker = _id(resource["name"])
     yield from ((_id(trial["customJob"]), maker) for trial in resource.get("trials", ()) if "customJob" in trial)
     if collection == "trainingPipelines" and _backing(resource):
@@ -116,7 +116,7 @@ def _trials(resource: Resource) -> tuple[Trial, ...]:
             parameters={one["parameterId"]: one.get("value") for one in trial.get("parameters", ())},
             metrics=measured[trial["id"]],
             job=_id(trial.get("customJob", "")),
-            reason=trial.get("infeasibleReason", "").partition("\n")[0],  # a traceback is its job's
+            reason=trial.get("infeasibleReason", "").partition("\n")[0],  # the job shows the traceback
             best=trial["id"] == best,
         )
         for trial in resource.get("trials", ())
@@ -129,7 +129,7 @@ def _metrics(trial: Resource) -> dict[str, float]:
 
 
 def _best(measured: Mapping[str, Mapping[str, float]], wanted: Sequence[Mapping[str, Any]]) -> str:
-    """The id of the best trial, "" where none has ended."""
+    """The id of the best trial, "" if no trial has ended."""
     if not wanted:
         return ""
     metric, sign = wanted[0].get("metricId", ""), -1 if wanted[0].get("goal") == "MINIMIZE" else 1

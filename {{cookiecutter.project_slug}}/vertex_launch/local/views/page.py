@@ -1,6 +1,6 @@
 """The web page of the local Vertex: its jobs, their merged logs and their curves, for reading only.
 
-Job names and log lines are anybody's text: the page shows them as text, and the browser runs nothing but the
+Anybody can choose a job's name and print a line, so the page shows both as text, and the browser runs only the
 page's own script. Source: Content Security Policy Level 3, and Trusted Types, both W3C.
 """
 
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
-from starlette.routing import Route
 
 from vertex_launch import jsons
+from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.api.http import Call, Route
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs.custom_jobs import COLLECTION, Jobs
 from vertex_launch.local.running import lines as printed
@@ -27,9 +27,9 @@ from vertex_launch.state_dir import StateDir
 PAGE = Path(__file__).with_name("page.html")
 LISTED = 1000  # jobs
 CHUNK = 2**22  # bytes of a log that one answer covers
-LINES = 2000  # of those, as many as the page shows
+LINES = 2000  # in one answer; the page shows no more
 LONGEST_LINE = 10_000  # characters
-CHIEF = "workerpool0-0"  # the only one whose metrics count
+CHIEF = "workerpool0-0"  # the replica whose metrics count
 
 HEADERS = {
     "Cache-Control": "no-cache",
@@ -44,7 +44,7 @@ Points = dict[str, list[tuple[float, float]]]
 
 @dataclass(frozen=True)
 class Line:
-    """What one replica said."""
+    """A line that a replica printed."""
 
     time: str
     replica: str
@@ -54,40 +54,49 @@ class Line:
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of a job's log: its last lines and all of its metrics, (step, value) in the order they came."""
+    """A part of a job's log: its last lines, and all of its metrics as (step, value) in the order of their arrival."""
 
     path: str  # of the whole log
     lines: list[Line]
     omitted: int  # lines before these
     points: Points
-    next: int  # where the stretch behind this one begins, in bytes
-    more: bool  # whether that is there already
+    next: int  # where the next part begins, in bytes
+    more: bool  # whether the next part is there already
 
 
 def routes(store: Store, jobs: Jobs, state_dir: StateDir) -> list[Route]:
-    """The page and the two answers it is drawn from; none of them changes anything."""
+    """The page and the two answers that it asks for; none of them changes anything.
+
+    The page is the same at / and at the name or the id of a job: its script reads the address.
+    """
     page = PAGE.read_text(encoding="utf-8")
     headers = HEADERS | {"Content-Security-Policy": policy(page)}
 
-    def show(request: Request) -> Response:
+    def show(call: Call, **job: str) -> Response:
         return HTMLResponse(page, headers=headers)
 
-    def all_jobs(request: Request) -> Response:
-        return _answer(request, {"jobs": job_summary.briefs(store, jobs, LISTED)})
+    def all_jobs(call: Call) -> Response:
+        return _answer(call, {"jobs": job_summary.summaries(store, jobs, LISTED)})
 
-    def one_log(request: Request) -> Response:
-        id, start = request.path_params["id"], request.query_params.get("from", "0")
+    def one_log(call: Call, id: str) -> Response:
+        start = call.query.get("from", "0")
         if id not in {job["name"].rpartition("/")[2] for job in store.all(COLLECTION)}:
-            return Response(f"there is no custom job {id}", 404, HEADERS, "text/plain")
+            raise ApiError("NOT_FOUND", f"there is no custom job {id}")
         if not re.fullmatch("[0-9]{1,15}", start):
-            return Response("from: is no position; take the last answer's next", 400, HEADERS, "text/plain")
-        return _answer(request, part(state_dir.journal(id), int(start)))
+            raise ApiError("INVALID_ARGUMENT", f'from: "{start}" is not a position; take the last answer\'s next')
+        return _answer(call, part(state_dir.journal(id), int(start)))
 
-    return [Route("/", show), Route("/page/jobs", all_jobs), Route("/page/jobs/{id}", one_log)]
+    return [
+        ("GET", "/", show),
+        ("GET", "/(?P<id>[0-9]+)", show),
+        ("GET", "/{parent:parent}/{collection}/{id}", show),
+        ("GET", "/page/jobs", all_jobs),
+        ("GET", "/page/jobs/{id}", one_log),
+    ]
 
 
 def policy(page: str) -> str:
-    """The Content-Security-Policy under which only this page's own style and script count."""
+    """The Content-Security-Policy that permits only this page's own style and script."""
     (style,) = re.findall("<style>(.*?)</style>", page, re.DOTALL)
     (script,) = re.findall("<script>(.*?)</script>", page, re.DOTALL)
     return (
@@ -98,9 +107,9 @@ def policy(page: str) -> str:
 
 
 def part(path: Path, start: int) -> Part:
-    """What a journal says from byte `start` on, as far as one answer goes."""
+    """The part of a journal that begins at byte `start`."""
     data = _read(path, start)
-    # A line that fills a whole stretch is passed over in pieces, none of which can be read.
+    # A line that is longer than a chunk is skipped in pieces, none of which is JSON.
     end = data.rfind(b"\n") + 1 or (len(data) if len(data) == CHUNK else 0)
     lines: list[Line] = []
     points: Points = {}
@@ -121,12 +130,12 @@ def _read(path: Path, start: int) -> bytes:
         with path.open("rb") as file:
             file.seek(start)
             return file.read(CHUNK)
-    except FileNotFoundError:  # the job has not said anything yet
+    except FileNotFoundError:  # the job has printed nothing yet
         return b""
 
 
 def _line(entry: dict[str, str], payload: dict[str, Any]) -> Line:
-    """A line as a terminal would show it, without its colours."""
+    """A line as a terminal shows it, without colours."""
     message = payload.get("message")
     text = ESCAPES.sub("", message if isinstance(message, str) else entry["line"])
     shown = text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} ... ({len(text)} characters)"
@@ -134,7 +143,7 @@ def _line(entry: dict[str, str], payload: dict[str, Any]) -> Line:
 
 
 def _collect(payload: dict[str, Any], points: Points) -> None:
-    """Add the numbers of a report; what carries no step is none."""
+    """Add the numbers of a report; a line without a step is not a report."""
     step = _number(payload.get("step"))
     if step is None:
         return
@@ -145,7 +154,7 @@ def _collect(payload: dict[str, Any], points: Points) -> None:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number; JSON's true is none, and Python's whole numbers may be too large to be one."""
+    """A finite number as a float, else None; Python reads true as 1, and integers that no float can hold."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -154,12 +163,12 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _answer(request: Request, content: Any) -> Response:
-    """JSON, or 304 to a page that has it already."""
+def _answer(call: Call, content: Any) -> Response:
+    """JSON, or 304 if the page has it already."""
     body = json.dumps(content, default=vars, separators=(",", ":")).encode()
     tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
     headers = HEADERS | {"ETag": tag}
-    if request.headers.get("if-none-match") == tag:
+    if call.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     return Response(body, headers=headers, media_type="application/json")
 

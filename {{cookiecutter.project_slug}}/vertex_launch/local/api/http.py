@@ -1,0 +1,151 @@
+"""HTTP for both APIs of the local Vertex, Vertex AI's and Cloud Storage's: one router, one request, one error."""
+
+import inspect
+import json
+import re
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from vertex_launch import jsons
+from vertex_launch.local.api.errors import ApiError
+
+LARGEST_BODY = 10**6  # bytes, a thousand times a job's; an object's upload is a stream and has no limit
+STORAGE = ("/upload/", "/storage/", "/resumable/", "/download/", "/batch/")  # where Cloud Storage's addresses begin
+
+PART = r"(?:(?!%2[Ff])[^/])+"  # of an address, between two slashes
+PARTS = {
+    "": PART,
+    "object": "[^/]+",  # the only one that may hold a slash, sent as %2F
+    "parent": f"projects/{PART}/locations/{PART}",
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request. Its body is read, unless the handler is asynchronous: that one reads the stream."""
+
+    method: str
+    path: str  # as sent: %2F in an object's name is not a slash
+    query: Mapping[str, str]
+    headers: Mapping[str, str]  # names in lower case
+    stream: Callable[[], AsyncIterator[bytes]]
+    body: bytes = b""
+
+    @property
+    def base(self) -> str:
+        """The address under which the client knows this service."""
+        return f"http://{self.headers.get('host', '')}"
+
+    def text(self) -> str:
+        """The body; raises ApiError if it is not UTF-8."""
+        try:
+            return self.body.decode()
+        except UnicodeDecodeError as error:
+            raise ApiError("INVALID_ARGUMENT", f"byte {error.start} of the body is not UTF-8; send UTF-8") from None
+
+    def json(self) -> dict[str, Any]:
+        """The body, which is a JSON object or empty; raises ApiError if it is neither."""
+        return json_object(self.body)
+
+
+Handler = Callable[..., Any]  # takes a call and the address's named parts; returns a Response, or JSON to put into one
+Route = tuple[str, str, Handler]  # a method, an address, a handler
+
+
+class Router:
+    """An ASGI application that gives each request to the first route with its method and address.
+
+    An address is a regular expression in which {name} or {name:KIND} stands for one of PARTS.
+    """
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._routes = [(method, _pattern(address), handler) for method, address, handler in routes]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        path = scope["raw_path"].decode("ascii", "replace")
+        method = "GET" if request.method == "HEAD" else request.method  # the server leaves out the body
+        call = Call(method, path, request.query_params, request.headers, request.stream)
+        await (await self._respond(call))(scope, receive, send)
+
+    def answer(self, call: Call) -> Response:
+        """The answer of a handler that is not asynchronous."""
+        try:
+            handler, parts = self._find(call)
+            return _response(handler(call, **parts))
+        except (ApiError, OSError) as error:
+            return refusal(call.path, error)
+
+    async def _respond(self, call: Call) -> Response:
+        try:
+            handler, parts = self._find(call)
+            if inspect.iscoroutinefunction(handler):
+                return _response(await handler(call, **parts))
+            # In a thread, so that other requests are served meanwhile.
+            return await run_in_threadpool(self.answer, replace(call, body=await read_body(call)))
+        except (ApiError, OSError) as error:
+            return refusal(call.path, error)
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it
+
+    def _find(self, call: Call) -> tuple[Handler, dict[str, str]]:
+        for method, address, handler in self._routes:
+            match = address.fullmatch(call.path)
+            if match and method == call.method:
+                return handler, {name: unquote(part) for name, part in match.groupdict().items()}
+        raise ApiError("NOT_FOUND", f"{call.method} {unquote(call.path)} is not served by the local Vertex")
+
+
+async def read_body(call: Call) -> bytes:
+    """The whole body; raises ApiError if it is too large, but only at its end, as many clients want to send it all."""
+    body = bytearray()
+    async for chunk in call.stream():
+        if len(body) <= LARGEST_BODY:
+            body += chunk
+    if len(body) > LARGEST_BODY:
+        raise ApiError("INVALID_ARGUMENT", f"the body is larger than {LARGEST_BODY // 10**6} MB; send less at once")
+    return bytes(body)
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in a body, empty for an empty body; raises ApiError if there is none."""
+    try:
+        parsed = jsons.loads(body or b"{}")
+    except ValueError as error:
+        raise ApiError("INVALID_ARGUMENT", f"the body is not JSON: {error}; correct it there") from None
+    if not isinstance(parsed, dict):
+        raise ApiError("INVALID_ARGUMENT", "the body must be a JSON object")
+    return parsed
+
+
+def refusal(path: str, error: ApiError | OSError) -> Response:
+    """An error as the API to which the path belongs writes it."""
+    if isinstance(error, OSError):
+        error = ApiError("INTERNAL", f"the local Vertex cannot use its folder: {error.strerror or error}")
+    content = error.for_storage() if path.startswith(STORAGE) else error.as_json()
+    return _response(content, error.http_status)
+
+
+def failed(request: Request, error: Exception) -> Response:
+    """The answer for a fault of ours; its traceback is in the service's own output."""
+    sentence = f"the local Vertex failed: {traceback.format_exception_only(error)[-1].strip()}"
+    return refusal(request.url.path, ApiError("INTERNAL", sentence))
+
+
+def _response(content: Any, status: int = 200) -> Response:
+    if isinstance(content, Response):
+        return content
+    # ASCII, because a line of a replica may hold a lone surrogate, which UTF-8 cannot encode.
+    return Response(json.dumps(content, separators=(",", ":")), status, media_type="application/json")
+
+
+def _pattern(address: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"{(\w+):?(\w*)}", lambda part: f"(?P<{part[1]}>{PARTS[part[2]]})", address), re.DOTALL)
