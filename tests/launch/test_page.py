@@ -7,6 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
@@ -26,7 +27,7 @@ from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.running.journal import Journal
 from vertex_launch.local.views import page
-from vertex_launch.local.views.terminal import JobReporter
+from vertex_launch.local.views.terminal import reporting
 from vertex_launch.settings import Settings
 from vertex_launch.spec import parse
 from vertex_launch.state_dir import StateDir
@@ -330,15 +331,15 @@ time.sleep(60)
         assert eventually(lambda: replicas() == [])
 
 
-def plain(served: Served) -> tuple[JobReporter, io.StringIO]:
+def plain(served: Served) -> tuple[AbstractContextManager[None], io.StringIO]:
     printed = io.StringIO()
-    return JobReporter(served.store, served.jobs, Console(file=printed, width=60, highlight=False)), printed
+    return reporting(served.store, served.jobs, Console(file=printed, width=60, highlight=False)), printed
 
 
 def test_each_change_of_state_is_one_line(served: Served) -> None:
     served.job("before", "SUCCEEDED")
-    reporter, printed = plain(served)
-    with reporter:
+    reported, printed = plain(served)
+    with reported:
         job = served.job("my [bold]job", "RUNNING")
         assert eventually(lambda: "RUNNING" in printed.getvalue())
         error = {"code": 3, "message": "workerpool0-0 exited with code 1\nmore"}
@@ -355,8 +356,8 @@ def test_a_restart_is_a_line_too(served: Served, tmp_path: Path) -> None:
     fails_once = "import pathlib, sys; mark = pathlib.Path(sys.argv[1]); mark.exists() or mark.touch() or exit(3)"
     container = {"imageUri": "trainer:1", "command": [sys.executable, "-c", fails_once, str(tmp_path / "mark")]}
     pool = {"machineSpec": {"machineType": "n1-standard-8"}, "replicaCount": 1, "containerSpec": container}
-    reporter, printed = plain(served)
-    with reporter:
+    reported, printed = plain(served)
+    with reported:
         spec = parse(yaml.safe_dump({"workerPoolSpecs": [pool]}), "digits")
         job = served.jobs.create(PARENT, CustomJob(display_name="digits", job_spec=spec))
         assert eventually(lambda: "SUCCEEDED" in printed.getvalue(), 30)
@@ -365,7 +366,7 @@ def test_a_restart_is_a_line_too(served: Served, tmp_path: Path) -> None:
 
 
 def test_a_name_cannot_steer_the_terminal(served: Served) -> None:
-    reporter, printed = plain(served)
-    with reporter:
+    reported, printed = plain(served)
+    with reported:
         served.job("\x1b[2Jx\r\ny\N{RIGHT-TO-LEFT OVERRIDE}z")
     assert re.search(r" \ufffd\[2Jx\ufffd\ufffdy\ufffdz RUNNING\n$", printed.getvalue())

@@ -12,7 +12,7 @@ from vertex_launch.local.api.store import Resource
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import ENDED, SUCCEEDED
 from vertex_launch.local.running.signals import signals_as_exceptions
-from vertex_launch.local.views.terminal import JobReporter
+from vertex_launch.local.views.terminal import reporting
 
 POLL_SECONDS = 0.2
 
@@ -27,7 +27,7 @@ def run(message: HyperparameterTuningJob, context: Context, console: Console) ->
     settings = context.settings
     vertex = server.build(context)
     try:
-        with signals_as_exceptions(), JobReporter(vertex.store, vertex.jobs, console):
+        with signals_as_exceptions(), reporting(vertex.store, vertex.jobs, console):
             name = vertex.tunings.create(f"projects/{settings.project}/locations/{settings.region}", message)["name"]
             while vertex.store.get(name)["state"] not in ENDED:
                 time.sleep(POLL_SECONDS)

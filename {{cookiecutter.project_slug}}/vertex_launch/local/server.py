@@ -17,7 +17,7 @@ from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
 from vertex_launch.local.running.namespaces import isolation
 from vertex_launch.local.running.signals import signals_as_exceptions
-from vertex_launch.local.views.terminal import JobReporter
+from vertex_launch.local.views.terminal import reporting
 
 LEAVE_SECONDS = 2  # for requests under way at the end; a client may never finish its own
 ADDRESS = "127.0.0.1"  # never another: a client can run any program here
@@ -48,7 +48,7 @@ def serve(context: Context, port: int, console: Console) -> None:
     )
     try:
         runs = runs_in_store(vertex.store, vertex.jobs, context.state_dir.folder)
-        with signals_as_exceptions(), runs, JobReporter(vertex.store, vertex.jobs, console):
+        with signals_as_exceptions(), runs, reporting(vertex.store, vertex.jobs, console):
             uvicorn.Server(config).run(sockets=[listener])
     except KeyboardInterrupt:
         pass

@@ -1,4 +1,4 @@
-"""What a client may say of a new resource, beyond what its message alone tells.
+"""Create-request checks that protobuf cannot express: output-only fields and label limits.
 
 Source: google-cloud-aiplatform 2.7.0, the documentation of the fields in types/.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 from vertex_launch.errors import Finding, Findings
 
-# What the service alone writes, in whichever message: "Output only" in the documentation of each field.
+# Fields of all messages that only the service writes: their documentation says "Output only".
 OUTPUT_ONLY = (
     *("name", "state", "error", "create_time", "start_time", "end_time", "update_time"),
     *("web_access_uris", "trials", "training_task_metadata", "data_item_count", "metadata_artifact"),
@@ -19,12 +19,13 @@ OUTPUT_ONLY = (
     *("supported_deployment_resources_types", "supported_input_storage_formats", "supported_output_storage_formats"),
 )
 LONGEST_NAME = 128  # characters of a display name
-MOST_LABELS, LONGEST_LABEL = 64, 64  # the second in characters, of a key and of a value
-RESERVED = "aiplatform.googleapis.com/"  # keys of the service, which clients send back with what they got
+MOST_LABELS = 64
+LONGEST_LABEL = 64  # characters, of a key and of a value
+RESERVED = "aiplatform.googleapis.com/"  # begins the service's own keys, which clients send back
 
 
 def without_output(message: Any) -> Any:
-    """The message without what only the service writes, in itself and in a model within; it is changed in place."""
+    """Clear, in place, the fields that only the service writes: the message's own and those of a model in it."""
     pb = type(message).pb(message)
     model = "model_to_upload" in pb.DESCRIPTOR.fields_by_name and pb.HasField("model_to_upload")
     for part in (pb, pb.model_to_upload) if model else (pb,):

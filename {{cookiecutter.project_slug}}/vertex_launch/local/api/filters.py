@@ -9,6 +9,7 @@ import binascii
 import functools
 import operator
 import re
+from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -23,7 +24,7 @@ PAGE_SIZE = 100
 LARGEST_PAGE = 1000
 DEPTH = 50  # parentheses and NOTs within each other
 LONGEST_FILTER = 20_000  # characters; source: Cloud Logging documentation, "Quotas and limits", 2026
-MOST_ORDERS = 10  # fields to order by, each of which sorts everything once more
+MOST_ORDERS = 10  # fields to order by; each one sorts the whole list again
 
 TOKEN = re.compile(
     r"""\s*(?:(?P<symbol>[()]|>=|<=|!=|[=<>:])"""
@@ -40,14 +41,14 @@ COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def page(resources: Sequence[Resource], known: Container[str], /, **asked: str) -> tuple[list[Resource], str]:
-    """One page of what a list call names, and the token of the next one, "" after the last.
+    """One page of a list, and the token of the next page, "" after the last one.
 
     Args:
-        known: the fields, in camelCase, that one may filter and order by.
-        asked: the call's parameters: filter, orderBy, pageSize, pageToken; others do not matter.
+        known: the fields, in camelCase, that a client may filter and order by.
+        asked: the call's parameters: filter, orderBy, pageSize, pageToken; others are ignored.
 
     Raises:
-        ApiError: INVALID_ARGUMENT, for a parameter that cannot be read.
+        ApiError: INVALID_ARGUMENT, if a parameter cannot be read.
     """
     matches = predicate(asked.get("filter", ""), known)
     ordered = _ordered([one for one in resources if matches(one)], asked.get("orderBy", ""), known)
@@ -58,47 +59,42 @@ def page(resources: Sequence[Resource], known: Container[str], /, **asked: str) 
 
 
 def predicate(expression: str, known: Container[str]) -> Predicate:
-    """A filter as a function of a resource; an empty one takes all.
+    """A filter as a function of a resource; an empty filter matches every resource.
 
     Raises:
         ApiError: INVALID_ARGUMENT, if it cannot be read.
     """
-    if not expression.strip():
-        return lambda resource: True
     if len(expression) > LONGEST_FILTER:
         raise _fault("filter", f"has {len(expression)} characters; shorten it to {LONGEST_FILTER}")
-    parser = _Parser(expression, known)
-    parsed = parser.sequence()
-    if parser.peek():
-        raise _fault("filter", f'"{expression}" does not end at "{parser.peek()}"; remove it or what is wrong before')
-    return parsed
+    return _Parser(expression, known).parse() if expression.strip() else lambda resource: True
 
 
 class _Parser:
-    """A recursive descent over the tokens, one method a level of binding."""
+    """A recursive descent over the tokens, with one method for each level of precedence."""
 
     def __init__(self, expression: str, known: Container[str]) -> None:
         self._expression = expression
         self._known = known
-        self._tokens = [*_tokens(expression)]
-        self._position = 0
+        self._tokens = deque(_tokens(expression))
         self._depth = 0
 
-    def peek(self) -> str:
-        return self._tokens[self._position] if self._position < len(self._tokens) else ""
+    def parse(self) -> Predicate:
+        parsed = self._sequence()
+        if self._tokens:
+            fault = f'"{self._expression}" does not end at "{self._tokens[0]}"; remove it or what is wrong before'
+            raise _fault("filter", fault)
+        return parsed
 
-    def sequence(self) -> Predicate:
+    def _sequence(self) -> Predicate:
         terms = [self._alternatives()]
-        while self.peek() not in ("", ")"):
-            if self.peek() == "AND":
-                self._next()
+        while self._tokens and self._tokens[0] != ")":
+            self._take("AND")
             terms.append(self._alternatives())
         return lambda resource: all(term(resource) for term in terms)
 
     def _alternatives(self) -> Predicate:
         terms = [self._term()]
-        while self.peek() == "OR":
-            self._next()
+        while self._take("OR"):
             terms.append(self._term())
         return lambda resource: any(term(resource) for term in terms)
 
@@ -107,41 +103,38 @@ class _Parser:
         if self._depth > DEPTH:
             raise _fault("filter", f"is nested deeper than {DEPTH} levels; simplify it")
         try:
-            if self.peek() == "NOT":
-                self._next()
+            if self._take("NOT"):
                 negated = self._term()
                 return lambda resource: not negated(resource)
-            if self.peek() == "(":
-                self._next()
-                inner = self.sequence()
-                self._expect(")")
-                return inner
-            return self._comparison()
+            if not self._take("("):
+                return self._comparison()
+            inner = self._sequence()
+            if not self._take(")"):
+                raise _fault("filter", f'"{self._expression}" lacks a ")"; add it')
+            return inner
         finally:
             self._depth -= 1
 
     def _comparison(self) -> Predicate:
-        field = _known(_unquoted(self._next("a field")), self._known, "filter")
-        symbol = self.peek()
-        if symbol != ":" and symbol not in COMPARISONS:
-            raise _fault("filter", f'after "{field}" must come a comparison; write such as {field}="value"')
-        self._next()
-        value = _unquoted(self._next("a value"))
+        field = _known(self._text("a field"), self._known, "filter")
+        symbol = self._take(":", *COMPARISONS)
+        if not symbol:
+            raise _fault("filter", f'after "{field}" must come a comparison; write {field}="value"')
+        value = self._text("a value")
         if symbol == ":":
             return lambda resource: _has(_value(resource, field), value)
         return lambda resource: _compares(_value(resource, field), symbol, value)
 
-    def _next(self, wanted: str = "more") -> str:
-        token = self.peek()
-        if not token or (wanted != "more" and token in ("(", ")", ":", *COMPARISONS)):
-            raise _fault("filter", f'"{self._expression}" lacks {wanted}; write such as display_name="name"')
-        self._position += 1
-        return token
+    def _take(self, *wanted: str) -> str:
+        """The next token if it is one of these, else "" """
+        return self._tokens.popleft() if self._tokens and self._tokens[0] in wanted else ""
 
-    def _expect(self, token: str) -> None:
-        if self.peek() != token:
-            raise _fault("filter", f'"{self._expression}" lacks a "{token}"; add it')
-        self._position += 1
+    def _text(self, wanted: str) -> str:
+        """The next token, which is a word or a quoted text, without its quotes."""
+        if not self._tokens or self._tokens[0] in ("(", ")", ":", *COMPARISONS):
+            raise _fault("filter", f'"{self._expression}" lacks {wanted}; write a filter such as display_name="name"')
+        token = self._tokens.popleft()
+        return re.sub(r"\\(.)", r"\1", token[1:-1]) if token[0] in "\"'" else token
 
 
 def _tokens(expression: str) -> Iterator[str]:
@@ -154,12 +147,8 @@ def _tokens(expression: str) -> Iterator[str]:
         yield match["symbol"] or match["text"]
 
 
-def _unquoted(token: str) -> str:
-    return re.sub(r"\\(.)", r"\1", token[1:-1]) if token[0] in "\"'" else token
-
-
 def _value(resource: Any, field: str) -> Any:
-    """The value of `labels.team` or `create_time`; None if there is none."""
+    """The value of a field such as `labels.team` or `create_time`; None if it is absent."""
     for part in field.split("."):
         if not isinstance(resource, Mapping):
             return None
@@ -187,7 +176,7 @@ def _compares(actual: Any, symbol: str, wanted: str) -> bool:
 
 
 def _has(actual: Any, wanted: str) -> bool:
-    """The `:` operator: a key of a map, a member of a list, or a text with * for anything."""
+    """The `:` operator: a map has a key, a list has a member, or a text matches a pattern with *."""
     if isinstance(actual, Mapping):
         return wanted in actual or wanted == "*"
     if isinstance(actual, list):
@@ -196,7 +185,7 @@ def _has(actual: Any, wanted: str) -> bool:
 
 
 def _like(actual: Any, pattern: str) -> bool:
-    """Whether a text is as the pattern, in which * is anything; each part is looked for once, so it is fast."""
+    """Whether a text matches a pattern, in which * stands for any text. Looks for each part once, in linear time."""
     text = str(actual)
     first, *parts = pattern.split("*")
     if not parts:
@@ -227,22 +216,24 @@ def _ordered(resources: list[Resource], order: str, known: Container[str]) -> li
         raise _fault("orderBy", f"has more than {MOST_ORDERS} fields; leave some out")
     for clause in reversed(clauses):
         if clause[1:] not in ([], ["asc"], ["desc"]):
-            raise _fault("orderBy", f'"{" ".join(clause)}" is no order; write such as create_time desc')
+            raise _fault(
+                "orderBy", f'"{" ".join(clause)}" is no order; write a field and asc or desc, as create_time desc'
+            )
         key = functools.partial(_key, field=_known(clause[0], known, "orderBy"))
         resources = sorted(resources, key=key, reverse=clause[1:] == ["desc"])
     return resources
 
 
 def _known(field: str, known: Container[str], parameter: str) -> str:
-    """The field in camelCase, if one may ask for it."""
+    """The field in camelCase; raises ApiError if the resource has no such field."""
     first, dot, rest = field.partition(".")
     if camel(first) not in known:
-        raise _fault(parameter, f'"{field}" is no field of this resource; write such as display_name')
+        raise _fault(parameter, f'"{field}" is no field of this resource; write a field such as display_name')
     return f"{camel(first)}{dot}{rest}"
 
 
 def _key(resource: Resource, field: str) -> tuple[int, float, str]:
-    """Sorts numbers as numbers and everything else as text; what is absent comes first."""
+    """Sorts absent values first, then numbers, then everything else as text."""
     value = _value(resource, field)
     if isinstance(value, int | float):
         return (1, value, "")
@@ -251,7 +242,7 @@ def _key(resource: Resource, field: str) -> tuple[int, float, str]:
 
 def _size(text: str) -> int:
     if not re.fullmatch("[0-9]{0,9}", text):
-        raise _fault("pageSize", f'"{text}" is no count; write a number from 1 to {LARGEST_PAGE}')
+        raise _fault("pageSize", f'"{text}" is not a count; write a number from 1 to {LARGEST_PAGE}')
     return min(int(text or 0) or PAGE_SIZE, LARGEST_PAGE)
 
 
@@ -260,7 +251,7 @@ def _token(last: Resource) -> str:
 
 
 def _after(resources: Sequence[Resource], token: str) -> int:
-    """Where the page begins: behind the resource that the token names, so that new ones shift nothing."""
+    """Where the page begins: after the resource that the token names, so that new resources shift nothing."""
     if not token:
         return 0
     try:

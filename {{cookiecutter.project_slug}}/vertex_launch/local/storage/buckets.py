@@ -1,7 +1,7 @@
 """Cloud Storage's buckets and objects as plain folders and files.
 
-Nothing is kept beside the files: what a replica writes is an object at once, and what a client uploads is a file.
-An object therefore has what a file has: content types follow from names, and custom metadata are dropped.
+The files hold all state: a file that a replica writes is an object at once, and an uploaded object is a file.
+An object therefore has only what a file has: its content type follows from its name, and it drops custom metadata.
 """
 
 import contextlib
@@ -24,32 +24,32 @@ from vertex_launch.local.storage import listing
 from vertex_launch.local.storage.listing import Page
 from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, check, checksums, object_of
 
-# Reading a checkpoint of many GB for its checksums would make every listing slow. Above this size an object has
-# them only if it was uploaded through the service; every client does without.
+# Checksums of a checkpoint of many GB would make every listing slow. A larger object has them only if it was
+# uploaded through the service; all clients work without them.
 LARGEST_HASHED = 64 * 2**20  # bytes
-SETTLED = 100  # ms; a file younger than this may change again without a new time, so its checksums are not kept
-LONGEST_SESSION = 7 * 86400  # seconds in which an upload may be resumed
+SETTLED = 100  # ms; a younger file may change again within the same timestamp, so its checksums are not kept
+LONGEST_SESSION = 7 * 86400  # seconds, in which a client may resume an upload
 MANY = 100_000  # checksums in memory
 
 
 class Buckets:
-    """All buckets below a folder. Whatever a name says, nothing outside of the folder is read or written."""
+    """All buckets below a folder. No name, whatever it holds, leads to a file outside of the folder."""
 
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self._root = root.resolve()
-        self._parts = self._root / ".uploads"  # no bucket: its name begins with a dot
-        self._changing = threading.Lock()  # a precondition and the change that it guards are one step
+        self._parts = self._root / ".uploads"  # not a bucket, because of the dot
+        self._changing = threading.Lock()  # makes a precondition and the change that it guards one step
         self._known: dict[Object, Checksums] = {}
         self._forget_abandoned_uploads()
 
     def names(self) -> list[str]:
-        """The buckets."""
+        """The names of all buckets."""
         with os.scandir(self._root) as entries:
             return sorted(e.name for e in entries if BUCKET.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
 
     def create(self, bucket: str) -> None:
-        """Raises ApiError if the name is none or taken."""
+        """Make an empty bucket; raises ApiError if the name is invalid or taken."""
         if not BUCKET.fullmatch(bucket) or len(bucket) < 3:
             raise ApiError("INVALID_ARGUMENT", f"Invalid bucket name: {bucket}; use 3 or more of a-z, 0-9, -, _ and .")
         try:
@@ -58,28 +58,28 @@ class Buckets:
             raise ApiError("ALREADY_EXISTS", f"The bucket {bucket} exists already, and you own it.") from None
 
     def remove(self, bucket: str) -> None:
-        """Raises ApiError if there is none or it is not empty."""
+        """Remove an empty bucket; raises ApiError if it does not exist or is not empty."""
         try:
             self.folder(bucket).rmdir()
         except OSError:
             raise ApiError("ABORTED", f"The bucket {bucket} is not empty; delete what is in it first.") from None
 
     def folder(self, bucket: str) -> Path:
-        """Where a bucket's objects lie; raises ApiError if there is none."""
+        """The folder of a bucket's objects; raises ApiError if the bucket does not exist."""
         folder = self._root / bucket
         if not BUCKET.fullmatch(bucket) or folder.is_symlink() or not folder.is_dir():
             raise ApiError("NOT_FOUND", f"The bucket {bucket} does not exist; create it first.")
         return folder
 
     def get(self, bucket: str, name: str) -> Object:
-        """Raises ApiError if there is no such object."""
+        """The object as it is now; raises ApiError if it does not exist."""
         found = self._find(bucket, name)
         if found is None:
             raise ApiError("NOT_FOUND", f"No such object: {bucket}/{name}")
         return found
 
     def open(self, bucket: str, name: str) -> tuple[Object, BinaryIO]:
-        """An object and its bytes; they stay its own if it is replaced while they are read."""
+        """An object and its bytes, which stay the same if the object is replaced while they are read."""
         found = self.get(bucket, name)
         if name.endswith("/"):
             return found, io.BytesIO()
@@ -88,12 +88,12 @@ class Buckets:
         return object_of(bucket, name, os.fstat(file.fileno())), file
 
     def checksums(self, item: Object) -> Checksums | None:
-        """Of an object as it was then; None for one that is large and was not uploaded, or is no more."""
+        """The object's checksums; None if it is large and was not uploaded, or if it has changed or is gone."""
         if item in self._known or item.size > LARGEST_HASHED:
             return self._known.get(item)
         try:
             now, file = self.open(item.bucket, item.name)
-        except ApiError:  # deleted meanwhile, or not ours to read
+        except ApiError:  # deleted meanwhile, or not readable
             return None
         with file:
             sums = checksums(file, item.size)
@@ -104,33 +104,33 @@ class Buckets:
         return sums
 
     def page(self, bucket: str, asked: Mapping[str, str]) -> tuple[list[Object], Page]:
-        """What a list call names, by its parameters: the objects that still exist, and the page they are from."""
+        """The objects of a page that still exist, and the page itself; `asked` are the list call's parameters."""
         page = listing.page(self.folder(bucket), asked)
         found = [self._find(bucket, name) for name in page.names]
         return [one for one in found if one], page
 
     def new_part(self) -> Path:
-        """A hidden, empty file for an object in the making."""
+        """A new hidden file for the bytes of an upload."""
         self._parts.mkdir(exist_ok=True)
         part = self._parts / secrets.token_hex(16)
         part.touch(exist_ok=False)
         return part
 
     def part(self, upload: str) -> Path:
-        """The file of an upload that goes on; raises ApiError if there is none."""
+        """The hidden file of an unfinished upload; raises ApiError if it does not exist."""
         part = self._parts / upload
         if not re.fullmatch("[0-9a-f]{32}", upload) or not part.is_file():
             raise ApiError("NOT_FOUND", "This upload does not exist or has ended; begin a new one.")
         return part
 
     def expect(self, bucket: str, name: str, conditions: Mapping[str, str]) -> None:
-        """Raises ApiError if the preconditions of a write do not hold or no file can have the name."""
+        """Raises ApiError if a write's preconditions do not hold, or if no file can have the name."""
         check(conditions, self._find(bucket, name))
 
     def keep(
         self, part: Path, bucket: str, name: str, conditions: Mapping[str, str], sums: Checksums | None = None
     ) -> Object:
-        """Make a finished part an object, at once and whole; raises ApiError if it cannot be one."""
+        """Turn a complete hidden file into an object in one step; raises ApiError if that is impossible."""
         with self._changing, _refusals(name):
             self.expect(bucket, name, conditions)
             self._place(part, self._path(bucket, name), name)
@@ -140,7 +140,7 @@ class Buckets:
         return kept
 
     def combine(self, files: Sequence[BinaryIO], bucket: str, name: str, conditions: Mapping[str, str]) -> Object:
-        """A new object of the bytes of these files, one after the other."""
+        """A new object that holds the bytes of these files, one after the other."""
         part = self.new_part()
         try:
             with part.open("wb") as target:
@@ -160,7 +160,7 @@ class Buckets:
             return self.get(bucket, name)
 
     def delete(self, bucket: str, name: str, conditions: Mapping[str, str]) -> None:
-        """Remove an object, and the folders that it leaves empty: Cloud Storage has none."""
+        """Remove an object, and the folders that this empties: Cloud Storage has no folders."""
         with self._changing, _refusals(name):
             check(conditions, self.get(bucket, name))
             path = self._path(bucket, name)
@@ -181,7 +181,7 @@ class Buckets:
         return object_of(bucket, name, found) if stat.S_ISREG(found.st_mode) and not name.endswith("/") else None
 
     def _path(self, bucket: str, name: str) -> Path:
-        """Where an object lies or would lie; raises ApiError for a name that cannot be a file's."""
+        """The path of an object, which need not exist; raises ApiError if no file can have the name."""
         path = self.folder(bucket) / name
         found = name_fault(name)
         if not found and os.path.realpath(path) != str(path):
@@ -202,7 +202,7 @@ class Buckets:
             os.replace(part, path)
 
     def _prune(self, path: Path, folder: Path) -> None:
-        with contextlib.suppress(OSError):  # the first that is not empty, or that another has removed
+        with contextlib.suppress(OSError):  # stops at the first that is not empty, or that another request has removed
             for parent in itertools.takewhile(lambda parent: parent != folder, path.parents):
                 parent.rmdir()
 
@@ -220,7 +220,7 @@ class Buckets:
 
 @contextlib.contextmanager
 def _refusals(name: str) -> Iterator[None]:
-    """What the file system refuses, as Cloud Storage would say it."""
+    """Turns a refusal of the file system into an error of Cloud Storage."""
     try:
         yield
     except FileNotFoundError:

@@ -3,10 +3,10 @@
 The web page shows the same jobs as a table, with their replicas.
 """
 
+import contextlib
 import threading
 import time
-from types import TracebackType
-from typing import Self
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -27,44 +27,36 @@ STYLES = {
 }
 
 
-class JobReporter:
-    """Prints what happens to jobs for as long as it is open."""
+@contextlib.contextmanager
+def reporting(store: Store, jobs: Jobs, console: Console) -> Iterator[None]:
+    """Print what happens to jobs, from another thread, until the block ends."""
+    closing = threading.Event()
+    known = _states(summaries(store, jobs, FOLLOWED))  # not news
 
-    def __init__(self, store: Store, jobs: Jobs, console: Console) -> None:
-        self._store = store
-        self._jobs = jobs
-        self._console = console
-        self._states: dict[str, str] = {}
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="job-reporter", daemon=True)
+    def follow(states: Mapping[str, str]) -> None:
+        closed = False
+        while not closed:
+            closed = closing.wait(POLL_SECONDS)
+            states = report(store, jobs, console, states)
 
-    def __enter__(self) -> Self:
-        self._states = {job.id: job.state for job in self._summaries()}  # known states are not news
-        self._thread.start()
-        return self
+    thread = threading.Thread(target=follow, args=(known,), name="reporting", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        closing.set()
+        thread.join()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closing.set()
-        self._thread.join()
 
-    def _follow(self) -> None:
-        while not self._closing.wait(POLL_SECONDS):
-            self._report()
-        self._report()
-
-    def _report(self) -> None:
-        while self._jobs.events:
-            self._console.print(event(*self._jobs.events.popleft()), soft_wrap=True)
-        found = self._summaries()
-        for job in reversed(found):
-            if self._states.get(job.id) != job.state:
-                self._console.print(change(job), soft_wrap=True)
-        self._states = {job.id: job.state for job in found}
-
-    def _summaries(self) -> list[JobSummary]:
-        return summaries(self._store, self._jobs, FOLLOWED)
+def report(store: Store, jobs: Jobs, console: Console, before: Mapping[str, str]) -> Mapping[str, str]:
+    """Print restarts and changes of state since the states `before`; returns the states now, by job id."""
+    while jobs.events:
+        console.print(event(*jobs.events.popleft()), soft_wrap=True)
+    found = summaries(store, jobs, FOLLOWED)
+    for job in reversed(found):
+        if before.get(job.id) != job.state:
+            console.print(change(job), soft_wrap=True)
+    return _states(found)
 
 
 def change(job: JobSummary) -> Text:
@@ -82,3 +74,7 @@ def event(id: str, name: str, line: str) -> Text:
 def printable(text: str) -> str:
     """Anybody can choose a name or a message, so no character of it may steer the terminal."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def _states(found: Sequence[JobSummary]) -> dict[str, str]:
+    return {job.id: job.state for job in found}
