@@ -6,6 +6,7 @@ AND, OR (which binds tighter), NOT, parentheses, and a blank for AND. Source: go
 
 import base64
 import binascii
+import fnmatch
 import functools
 import operator
 import re
@@ -185,21 +186,8 @@ def _has(actual: Any, wanted: str) -> bool:
 
 
 def _like(actual: Any, pattern: str) -> bool:
-    """Whether a text matches a pattern, in which * stands for any text. Looks for each part once, in linear time."""
-    text = str(actual)
-    first, *parts = pattern.split("*")
-    if not parts:
-        return text == first
-    last = parts.pop()
-    if not text.startswith(first) or len(text) < len(first) + len(last) or not text.endswith(last):
-        return False
-    position, end = len(first), len(text) - len(last)
-    for part in parts:
-        found = text.find(part, position, end)
-        if found < 0:
-            return False
-        position = found + len(part)
-    return True
+    """Whether a text matches a pattern, in which only * has a meaning: any text."""
+    return fnmatch.fnmatchcase(str(actual), re.sub(r"([\[?])", r"[\1]", pattern))
 
 
 def _moment(text: str) -> datetime | None:
@@ -216,9 +204,7 @@ def _ordered(resources: list[Resource], order: str, known: Container[str]) -> li
         raise _fault("orderBy", f"has more than {MOST_ORDERS} fields; leave some out")
     for clause in reversed(clauses):
         if clause[1:] not in ([], ["asc"], ["desc"]):
-            raise _fault(
-                "orderBy", f'"{" ".join(clause)}" is no order; write a field and asc or desc, as create_time desc'
-            )
+            raise _fault("orderBy", f'"{" ".join(clause)}" is no order; write it as create_time desc')
         key = functools.partial(_key, field=_known(clause[0], known, "orderBy"))
         resources = sorted(resources, key=key, reverse=clause[1:] == ["desc"])
     return resources
