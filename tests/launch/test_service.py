@@ -15,6 +15,7 @@ import pytest
 from tests.launch.running import PROJECT, processes
 from tests.launch.vertex import PARENT, Json, Service, custom_job, script, service, stop
 from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.api.origin_check import fault_of
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.api.vertex_api import Operations
 
@@ -342,6 +343,15 @@ def test_another_sites_page_can_neither_read_nor_write_by_an_images_address(vert
     image = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
     for path in (JOBS, "/page/jobs", "/storage/v1/b/b/o", "/upload/storage/v1/b/b/o?uploadType=media&name=x"):
         assert vertex.call("GET", path, headers=image)[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"), [("/", True), (f"/{PARENT}/customJobs/1", True), ("/1", True), (JOBS, False)]
+)
+def test_a_link_on_another_site_shows_the_page_and_nothing_else(path: str, shown: bool) -> None:
+    headers = [(b"host", b"127.0.0.1:8911"), (b"sec-fetch-site", b"cross-site")]
+    scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
+    assert (fault_of(scope) == "") is shown
 
 
 def test_a_websocket_is_refused(vertex: Service) -> None:

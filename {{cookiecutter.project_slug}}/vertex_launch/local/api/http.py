@@ -129,7 +129,9 @@ def json_object(body: bytes) -> dict[str, Any]:
 def refusal(path: str, error: ApiError | OSError) -> Response:
     """An error as the API to which the path belongs writes it."""
     if isinstance(error, OSError):
-        error = ApiError("INTERNAL", f"the local Vertex cannot use its folder: {error.strerror or error}")
+        error = ApiError(
+            "INTERNAL", f"this machine refused it: {error.strerror or error}; check its disk and permissions"
+        )
     content = error.for_storage() if path.startswith(STORAGE) else error.as_json()
     return _response(content, error.http_status)
 
