@@ -192,7 +192,7 @@ def test_what_is_deleted_takes_with_it_what_is_below(vertex: Service) -> None:
         ("POST", "metadataStores/default/contexts/own:removeContextChildren", {}, 501, "not covered"),
         ("POST", "metadataStores/none/contexts?contextId=x", {}, 404, "metadataStores/none does not exist"),
         ("PATCH", "metadataStores/default/contexts/none", {}, 404, "contexts/none does not exist"),
-        ("POST", "metadataStores/default/contexts?contextId=a+b", {}, 400, "is no resource name"),
+        ("POST", "metadataStores/default/contexts?contextId=a+b", {}, 400, "is not a resource name"),
         ("POST", "metadataStores/default/contexts", {"nmae": "x"}, 400, 'unknown key "nmae"'),
         ("POST", "metadataStores/default/contexts/own:addContextChildren", {"childContexts": ["x"]}, 404, "x does not"),
         ("GET", "tensorboardsx", None, 501, "not covered by the local Vertex"),

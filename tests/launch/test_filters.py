@@ -64,7 +64,7 @@ def test_a_filter_takes_what_it_says(expression: str, numbers: str) -> None:
     ("expression", "fault"),
     [
         ("display_name", "must come a comparison"),
-        ("shoe_size=1", '"shoe_size" is no field of this resource'),
+        ("shoe_size=1", '"shoe_size" is not a field of this resource'),
         ("(state=x", 'lacks a "\\)"'),
         ("state=x)", 'does not end at "\\)"'),
         ("state=", "lacks a value"),

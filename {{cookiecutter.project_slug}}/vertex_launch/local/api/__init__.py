@@ -1,1 +1,1 @@
-"""The service's door: routes, errors, filters and the store of resources."""
+"""Vertex AI's API and what both APIs share: the router, errors, filters and the store of resources."""

@@ -60,4 +60,4 @@ def _text_faults(text: str) -> Iterator[tuple[str, str]]:
     if len(text) > LONGEST_LABEL:
         yield f"has {len(text)} characters", f"shorten it to {LONGEST_LABEL}"
     elif text != text.lower() or not all(character.isalnum() or character in "_-" for character in text):
-        yield "has other characters than lower-case letters, digits, _ and -", "write such as my_label"
+        yield "may have only lower-case letters, digits, _ and -", "write it as my_label"

@@ -204,7 +204,7 @@ def _ordered(resources: list[Resource], order: str, known: Container[str]) -> li
         raise _fault("orderBy", f"has more than {MOST_ORDERS} fields; leave some out")
     for clause in reversed(clauses):
         if clause[1:] not in ([], ["asc"], ["desc"]):
-            raise _fault("orderBy", f'"{" ".join(clause)}" is no order; write it as create_time desc')
+            raise _fault("orderBy", f'"{" ".join(clause)}" is not an order; write it as create_time desc')
         key = functools.partial(_key, field=_known(clause[0], known, "orderBy"))
         resources = sorted(resources, key=key, reverse=clause[1:] == ["desc"])
     return resources
@@ -214,7 +214,7 @@ def _known(field: str, known: Container[str], parameter: str) -> str:
     """The field in camelCase; raises ApiError if the resource has no such field."""
     first, dot, rest = field.partition(".")
     if camel(first) not in known:
-        raise _fault(parameter, f'"{field}" is no field of this resource; write a field such as display_name')
+        raise _fault(parameter, f'"{field}" is not a field of this resource; write a field such as display_name')
     return f"{camel(first)}{dot}{rest}"
 
 

@@ -116,7 +116,7 @@ async def read_body(call: Call) -> bytes:
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in a body, empty for an empty body; raises ApiError if there is none."""
+    """The JSON object in a body; an empty body is an empty object. Raises ApiError for anything else."""
     try:
         parsed = jsons.loads(body or b"{}")
     except ValueError as error:

@@ -63,7 +63,7 @@ class Store:
             ApiError: ALREADY_EXISTS, INVALID_ARGUMENT for a bad name, or RESOURCE_EXHAUSTED: the disk is full.
         """
         if not NAME.fullmatch(name):
-            raise ApiError("INVALID_ARGUMENT", f'"{name}" is no resource name; use letters, digits, - and _ in ids')
+            raise ApiError("INVALID_ARGUMENT", f'"{name}" is not a resource name; use letters, digits, - and _ in ids')
         with self._changed:
             if name in self._resources:
                 raise ApiError("ALREADY_EXISTS", f"{name} exists already")

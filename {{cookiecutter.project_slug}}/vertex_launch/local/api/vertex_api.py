@@ -111,7 +111,7 @@ class VertexApi:
         self._records = experiments.Records(vertex.store)
 
     def routes(self) -> list[Route]:
-        """The first that fits counts."""
+        """All methods; the first route that matches counts."""
         below = f"{AT}/(?P<below>(?:{'|'.join(experiments.ROOTS)}).*)"
         return [
             *((method, below, self.record) for method in ("GET", "POST", "PATCH", "DELETE")),
@@ -225,8 +225,8 @@ def _masked(resources: Sequence[Mapping[str, Any]], mask: str, known: Container[
     wanted = {filters.camel(field.partition(".")[0].strip()) for field in mask.split(",") if field}
     for field in sorted(wanted - {"*"}):
         if field not in known:
-            fault = f'"{field}" is no field of this resource'
-            raise invalid([Finding("readMask", fault, "write such as name,displayName")])
+            fault = f'"{field}" is not a field of this resource'
+            raise invalid([Finding("readMask", fault, "write fields as in name,displayName")])
     if not wanted or "*" in wanted:
         return resources
     return [{key: value for key, value in one.items() if key in wanted} for one in resources]

@@ -103,7 +103,7 @@ class GcsApi:
         return {**layout, "hierarchicalNamespace": {"enabled": False}}
 
     def list_managed_folders(self, call: Call, bucket: str) -> Any:
-        """There are none, but gcloud asks before it removes a bucket."""
+        """An empty list, which gcloud asks for before it removes a bucket."""
         self._buckets.folder(bucket)
         return {"kind": "storage#managedFolders"}
 
@@ -244,7 +244,7 @@ def _media(call: Call, item: Object, file: BinaryIO, sums: Checksums | None) -> 
         "ETag": f'"{item.generation}"',
         "Last-Modified": formatdate(item.modified, usegmt=True),
         "Accept-Ranges": "bytes",
-        # A bucket's HTML is not this service's page: in a browser it runs nothing and reads nothing.
+        # HTML from a bucket runs nothing and reads nothing in a browser.
         "Content-Security-Policy": "sandbox",
         "X-Content-Type-Options": "nosniff",
         "X-Goog-Generation": str(item.generation),
@@ -266,7 +266,7 @@ def _media(call: Call, item: Object, file: BinaryIO, sums: Checksums | None) -> 
 
 
 def _range(text: str, size: int) -> tuple[int, int] | None:
-    """Begin and end, not included, of bytes=0-9, bytes=5- or bytes=-5; empty if none of them exist."""
+    """Begin and end (exclusive) of bytes=0-9, bytes=5- or bytes=-5; an empty range if the object has no such byte."""
     match = re.fullmatch(r"bytes=([0-9]{0,18})-([0-9]{0,18})", text)
     if not match or not any(match.groups()) or (all(match.groups()) and int(match[1]) > int(match[2])):
         return None

@@ -72,7 +72,7 @@ def _names(folder: Path | str, prefix: str, start: str, inside: str = "") -> Ite
 
 
 def _rolled(name: str, prefix: str, delimiter: str) -> str:
-    """The name up to the first delimiter after the prefix, or "" if there is none."""
+    """The name up to the first delimiter after the prefix, or "" without such a delimiter."""
     end = name.find(delimiter, len(prefix)) if delimiter else -1
     return name[: end + len(delimiter)] if end >= 0 else ""
 

@@ -46,7 +46,7 @@ def checksums(file: IO[bytes], size: int) -> Checksums:
 
 
 def check(conditions: Mapping[str, str], current: Object | None, prefix: str = "if") -> None:
-    """Raises ApiError if a precondition of a call does not hold; generation 0 means that there is no object."""
+    """Raises ApiError if a precondition of a call does not hold. Generation 0 stands for a missing object."""
     asked = conditions.get("generation" if prefix == "if" else "sourceGeneration", "")
     if asked and current and asked != str(current.generation):
         sentence = f"No such object: {current.bucket}/{current.name}#{asked}; earlier generations are not kept."

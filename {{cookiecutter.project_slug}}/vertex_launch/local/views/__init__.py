@@ -1,1 +1,1 @@
-"""What people see of the jobs."""
+"""Views of the jobs for people: the web page and the terminal."""

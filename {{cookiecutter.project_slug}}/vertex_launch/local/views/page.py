@@ -27,7 +27,7 @@ from vertex_launch.state_dir import StateDir
 PAGE = Path(__file__).with_name("page.html")
 LISTED = 1000  # jobs
 CHUNK = 2**22  # bytes of a log that one answer covers
-LINES = 2000  # in one answer; the page shows no more
+LINES = 2000  # in one answer, as many as the page shows
 LONGEST_LINE = 10_000  # characters
 CHIEF = "workerpool0-0"  # the replica whose metrics count
 
