@@ -41,16 +41,16 @@ def fail(task: BackgroundTask) -> None:
 
 
 def succeed_when_stopped(task: BackgroundTask) -> None:
-    task.stopping.wait(20)
+    task.stopping.wait(240)
 
 
 def fail_when_stopped(task: BackgroundTask) -> None:
-    task.stopping.wait(20)
+    task.stopping.wait(240)
     fail(task)
 
 
 def obey(task: BackgroundTask) -> None:
-    task.stopping.wait(20)
+    task.stopping.wait(240)
     task.raise_if_stopping()
 
 
@@ -61,7 +61,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
-def end(store: Store, seconds: float = 20) -> End:
+def end(store: Store, seconds: float = 240) -> End:
     thing = store.wait(NAME, lambda one: one["state"] in Things.ended, seconds)
     return thing["state"], thing.get("error", {}).get("message", "")
 
@@ -100,7 +100,7 @@ def test_what_is_being_stopped_may_be_cancelled_again(store: Store) -> None:
     let_go = threading.Event()
 
     def linger(task: BackgroundTask) -> None:
-        let_go.wait(20)
+        let_go.wait(240)
         task.raise_if_stopping()
 
     things = Things(store, linger)

@@ -19,7 +19,7 @@ pytestmark = NEEDED
 
 # tuning.yaml is another resource; an empty pool, as in evaluator.yaml, gcloud takes as a flag only.
 CUSTOM_JOBS = [path.name for path in JOBS if path.stem not in ("tuning", "evaluator")]
-SECONDS = 180  # gcloud takes one or two; its first start compiles itself, and others may need the machine, too
+SECONDS = 600  # gcloud takes one or two; its first start compiles itself, and others may need the machine, too
 
 
 @pytest.fixture(scope="module")

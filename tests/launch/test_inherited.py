@@ -132,5 +132,5 @@ def test_a_home_folder_outlives_its_job_only_if_there_is_a_file_in_it(
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job(command=["python", "-c", USE_HOME, *left])))
     command = [sys.executable, "-m", "vertex_launch", "run", "job.yaml"]
     environ = os.environ | {"PYTHONPATH": str(PROJECT)}
-    subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, check=True, timeout=60)
+    subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, check=True, timeout=240)
     assert len([*(tmp_path / ".vertex/homes").iterdir()]) == 2 * homes

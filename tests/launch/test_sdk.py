@@ -61,7 +61,7 @@ def test_the_lines_that_the_service_prints_are_all_it_takes(vertex: Service) -> 
     printed = (vertex.folder / "service.log").read_text()
     python = textwrap.dedent(printed[printed.index("  from google.auth") :].partition("\n\n")[0])
     script = f"{python}\nprint(aiplatform.CustomJob.list(filter='display_name=none'))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
@@ -243,7 +243,7 @@ def package(folder: Path) -> str:
         "from setuptools import setup\nsetup(name='lesson', version='1', packages=['lesson'])\n"
     )
     subprocess.run(
-        [sys.executable, "setup.py", "-q", "sdist"], cwd=folder, check=True, capture_output=True, timeout=120
+        [sys.executable, "setup.py", "-q", "sdist"], cwd=folder, check=True, capture_output=True, timeout=240
     )
     (archive,) = (folder / "dist").iterdir()
     storage.Client(project="p").bucket("b").blob(f"packages/{archive.name}").upload_from_filename(archive)
@@ -302,7 +302,7 @@ aiplatform.CustomJob.get(sys.argv[2]).wait_for_completion()
         log = tmp_path / "waiting.log"
         with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as waiting:
             try:
-                assert eventually(lambda: "current state:\nJOB_STATE_EXPIRED" in log.read_text(), 60)
+                assert eventually(lambda: "current state:\nJOB_STATE_EXPIRED" in log.read_text(), 240)
                 with pytest.raises(subprocess.TimeoutExpired):
                     waiting.wait(timeout=3)  # it has seen the end fifteen times more
             finally:
@@ -319,4 +319,4 @@ def test_the_plain_client_sends_whole_specs(vertex: Service) -> None:
     ended = vertex.wait(created.name)
     assert ended["state"] == "JOB_STATE_SUCCEEDED"
     assert next(iter(client.list_custom_jobs(parent=PARENT))).name == created.name
-    client.delete_custom_job(name=created.name).result(timeout=10)
+    client.delete_custom_job(name=created.name).result(timeout=240)
