@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from vertex_launch.settings import Settings, SettingsError, load, passing
+from vertex_launch.settings import Settings, SettingsError, load, passing, require
 
 GOOD = """
 project = "demo"
@@ -32,6 +32,9 @@ MALFORMED = [
     ("an image without quotes", GOOD + '[commands]\ngcr.io = ["x"]', ["the image gcr... is not in quotes"]),
     ("a number in the environment", GOOD + "[env]\nSEED = 7", ['env: "SEED": must be a text, or true', "SEED = true"]),
     ("no value of the shell", GOOD + "[env]\nTOKEN = false", ['env: "TOKEN": must be a text, or true']),
+    ("a number that equals true", GOOD + "[env]\nSEED = 1", ['env: "SEED": must be a text, or true']),
+    ("a machine with true as its size", GOOD + "[machines.n1-highcpu-16]\ngbps = true", ["gbps must be a number"]),
+    ("a price without end", GOOD + '[prices]\n"n1-highcpu-16" = inf', ["must be a number of USD per hour"]),
     ("a variable of the service", GOOD + '[env]\nAIP_MODEL_DIR = "x"', ["env: AIP_MODEL_DIR is for the service alone"]),
     ("no name of a variable", GOOD + '[env]\n"my-token" = true', ['env: "my-token" cannot be the name of a variable']),
     (
@@ -157,11 +160,58 @@ def test_all_faults_come_at_once(tmp_path: Path) -> None:
     assert len(caught.value.findings) == 5  # an unknown key, a wrong type, three missing keys
 
 
-def test_a_missing_file_means_that_this_is_another_folder(tmp_path: Path) -> None:
-    with pytest.raises(
-        SettingsError, match=r"vertex.toml: there is no such file here; run this in the project's folder"
-    ):
-        load(tmp_path / "vertex.toml")
+def test_without_a_file_nothing_is_known(tmp_path: Path) -> None:
+    assert load(tmp_path / "vertex.toml") == Settings()
+
+
+def test_a_flag_goes_before_the_file_and_the_file_before_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "vertex.toml"
+    path.write_text(GOOD)
+    environ = {"VERTEX_PROJECT": "mine", "VERTEX_SERVICE_ACCOUNT": "a@demo"}
+    ours = load(path, environ, {"region": "us-east1", "image": ""})
+    assert (ours.project, ours.region, ours.service_account) == ("demo", "us-east1", "a@demo")
+    origins = {key: ours.origin(key) for key in ("project", "region", "service_account", "image")}
+    assert [*origins.values()] == ["vertex.toml", "--region", "VERTEX_SERVICE_ACCOUNT", "vertex.toml"]
+
+
+@pytest.mark.parametrize("name", ["VERTEX_PROJECT", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT"])
+def test_the_project_may_come_from_a_variable_of_ours_or_of_googles(name: str, tmp_path: Path) -> None:
+    ours = load(tmp_path / "vertex.toml", {"VERTEX_REGION": "", "CLOUDSDK_AI_REGION": "us-east1", name: "mine"})
+    assert (ours.project, ours.region, ours.origin("project")) == ("mine", "us-east1", name)
+
+
+def test_our_variable_goes_before_googles(tmp_path: Path) -> None:
+    environ = {"CLOUDSDK_CORE_PROJECT": "theirs", "GOOGLE_CLOUD_PROJECT": "theirs", "VERTEX_PROJECT": "ours"}
+    assert load(tmp_path / "vertex.toml", environ).project == "ours"
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags", "sentence"),
+    [
+        ({}, {"bucket": "gs://b"}, "--bucket: has gs:// before its name; write the name alone"),
+        ({"VERTEX_BUCKET": "gs://b"}, {}, "VERTEX_BUCKET: has gs:// before its name; write the name alone"),
+    ],
+)
+def test_a_flag_or_a_variable_is_held_to_the_same_and_named(
+    environ: dict[str, str], flags: dict[str, str], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match=f"^{sentence}$"):
+        load(tmp_path / "vertex.toml", environ, flags)
+
+
+def test_a_variable_may_complete_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "vertex.toml"
+    path.write_text(GOOD.replace('bucket = "demo-data"', ""))
+    assert load(path, {"VERTEX_BUCKET": "mine"}).bucket == "mine"
+
+
+def test_what_a_command_needs_and_nobody_gave_is_asked_for_in_a_sentence_each() -> None:
+    with pytest.raises(SettingsError) as caught:
+        require(Settings(bucket="b"), "project", "region", "bucket")
+    assert str(caught.value).splitlines() == [
+        'the project is not known; add --project, set VERTEX_PROJECT, or write project = "..." in vertex.toml',
+        'the region is not known; add --region, set VERTEX_REGION, or write region = "..." in vertex.toml',
+    ]
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:

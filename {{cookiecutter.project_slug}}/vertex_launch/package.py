@@ -1,6 +1,6 @@
-"""Packs trainer/ as a Python package for jobs with a pythonPackageSpec, which install it in one of Google's images.
+"""Packs a folder as a Python package for jobs with a pythonPackageSpec, which install it in one of Google's images.
 
-pyproject.toml describes the package. It asks for no more of the framework than the image lacks.
+The folder's pyproject.toml says what is packed; setuptools packs it.
 """
 
 import shutil
@@ -10,14 +10,14 @@ import tempfile
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vertex_launch.errors import FaultError, read_text
 
 DESCRIPTION = "pyproject.toml"
-SOURCES, REQUIREMENTS = "trainer", "requirements"
 DIST = "dist"
-BUILD = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
+# What setuptools itself leaves in a folder; it would pack whatever an old list of files names.
+LEFT = (DIST, "build", "*.egg-info", "__pycache__")
 
 
 class PackError(FaultError):
@@ -35,26 +35,22 @@ class Package:
         return f"gs://{bucket}/{self.folder}/{self.file.name}"
 
 
-def build(project: Path) -> Package:
-    """Make the package anew, in `dist/`.
+def build(folder: Path, dist: Path) -> Package:
+    """Pack a folder into a file in `dist`; nothing is written into the folder itself.
 
     Raises:
-        PackError: pyproject.toml or trainer/ are not there, or setuptools refuses them.
+        PackError: the folder has no pyproject.toml that describes a package, or setuptools refuses it.
     """
-    described = _described(project / DESCRIPTION)
-    dist = (project / DIST).absolute()
-    # In a copy: setuptools leaves a folder beside what it packs, and packs whatever an old one lists.
-    with tempfile.TemporaryDirectory() as copy:
-        for folder in (SOURCES, REQUIREMENTS):
-            shutil.copytree(project / folder, Path(copy, folder), ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copyfile(project / DESCRIPTION, Path(copy, DESCRIPTION))
-        command = [sys.executable, "-c", BUILD, str(dist)]
-        done = subprocess.run(command, cwd=copy, capture_output=True, text=True)
+    name = _name(folder / DESCRIPTION)
+    with tempfile.TemporaryDirectory() as stand_in:
+        for path in {*folder.glob("[!.]*")} - {left for pattern in LEFT for left in folder.glob(pattern)}:
+            _link(path.absolute(), Path(stand_in, path.name))
+        command = [sys.executable, "-c", BUILD, str(dist.absolute())]
+        done = subprocess.run(command, cwd=stand_in, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise PackError(f"{DESCRIPTION}: setuptools cannot pack {SOURCES}/: {reason}")
-    name, version = described["name"], described["version"]
-    return Package(dist / f"{name.replace('-', '_')}-{version}.tar.gz", f"{name}/packages")
+        raise PackError(f"{folder / DESCRIPTION}: setuptools cannot pack this folder: {reason}")
+    return Package(dist / done.stdout.splitlines()[-1], f"{name}/packages")
 
 
 def place(package: Package, bucket: str, buckets: Path) -> Path:
@@ -65,8 +61,15 @@ def place(package: Package, bucket: str, buckets: Path) -> Path:
     return copy
 
 
-def _described(path: Path) -> dict[str, Any]:
+def _link(path: Path, place: Path) -> None:
     try:
-        return dict(tomllib.loads(read_text(path, PackError))["project"])
-    except (tomllib.TOMLDecodeError, KeyError) as error:
-        raise PackError(f"{path}: describes no package ({error}); it needs a table [project]") from None
+        place.symlink_to(path)
+    except OSError:  # Windows asks for a privilege
+        shutil.copytree(path, place) if path.is_dir() else shutil.copyfile(path, place)
+
+
+def _name(path: Path) -> str:
+    try:
+        return str(tomllib.loads(read_text(path, PackError))["project"]["name"])
+    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        raise PackError(f"{path}: describes no package ({error}); it needs a table [project] with a name") from None

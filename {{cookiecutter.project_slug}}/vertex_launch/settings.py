@@ -1,16 +1,30 @@
-"""The only cloud settings, vertex.toml: where jobs run, under which account, from which image."""
+"""Where jobs run, as whom, and from which image: from flags, from vertex.toml, or from the environment."""
 
-import math
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+from typing_extensions import TypedDict
 
 from vertex_launch import catalog
-from vertex_launch.catalog import Catalog
+from vertex_launch.catalog import OWN, Catalog
 from vertex_launch.errors import FaultError, did_you_mean, read_text
+
+# The keys that a flag or a variable may give in place of the file; Google's own variables come last.
+VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "project": ("VERTEX_PROJECT", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT"),
+    "region": ("VERTEX_REGION", "CLOUDSDK_AI_REGION"),
+    "bucket": ("VERTEX_BUCKET",),
+    "image": ("VERTEX_IMAGE",),
+    "service_account": ("VERTEX_SERVICE_ACCOUNT",),
+}
+REQUIRED = ("project", "region", "bucket", "image")  # in a file
+LOCAL = {"project": "local-project", "region": "us-central1", "bucket": "local-bucket"}
 
 # The service sets these in every replica, or sees to it that they are not set.
 CONTRACT = re.compile(
@@ -20,47 +34,123 @@ VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 class SettingsError(FaultError):
-    """vertex.toml cannot be used; one line for each fault."""
+    """The settings cannot be used; one line for each fault."""
+
+
+def _variable(name: str) -> str:
+    if not VARIABLE.fullmatch(name):
+        raise ValueError(f'"{name}" cannot be the name of a variable; use letters, digits and _, and no digit at first')
+    if CONTRACT.fullmatch(name):
+        raise ValueError(f"{name} is for the service alone to set; remove it")
+    return name
+
+
+def _bucket(name: str) -> str:
+    if name.startswith("gs://"):
+        raise ValueError("has gs:// before its name; write the name alone")
+    return name
+
+
+def _true(value: bool) -> bool:
+    assert value, "a variable that is not to be passed has no line"
+    return value
+
+
+def _priced(name: str) -> str:
+    """A machine type or a GPU that has a price of its own."""
+    machines, accelerators = catalog.standard().machines, catalog.standard().accelerators
+    if name not in {**machines, **accelerators}:
+        raise ValueError(f'"{name}" is no machine type or GPU; {did_you_mean(name, [*machines, *accelerators])}')
+    with_it = [machine for machine in machines.values() if name in machine.gpus]
+    if name in accelerators and all(machine.needs_gpus for machine in with_it):
+        example = f", such as {with_it[0].name}" if with_it else ""
+        raise ValueError(f'"{name}" is not billed alone; price the machine types that come with it{example}')
+    return name
+
+
+Text = Annotated[str, Field(min_length=1)]
+Figure = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Usd = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+ShellsOwn = Annotated[bool, Field(strict=True), AfterValidator(_true)]
+Command = Annotated[list[str], Field(min_length=1)]
+
+
+class MachineRow(TypedDict, total=False):
+    """What the user knows of a machine type."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
+
+    vcpus: Figure
+    memory_gb: Figure
+    gbps: Figure
+    fabric_gbps: Figure
+    gpus: dict[str, Annotated[list[int], Field(min_length=1)]]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What vertex.toml says."""
+class VertexToml:
+    """The keys of vertex.toml; "" where nobody gave a value."""
 
-    project: str
-    region: str
-    bucket: str  # its name alone, without gs://
-    image: str
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    project: Text = ""
+    region: Text = ""
+    bucket: Annotated[Text, AfterValidator(_bucket)] = ""  # its name alone, without gs://
+    image: Text = ""
     service_account: str = ""  # "" is Vertex AI's own service agent
-    commands: Mapping[str, Sequence[str]] = field(default_factory=dict)  # image -> its entry point, for this machine
-    env: Mapping[str, str | bool] = field(default_factory=dict)  # of replicas here; True is the shell's own value
-    prices: Mapping[str, float] = field(default_factory=dict)  # machine or GPU type -> USD per hour, as billed
-    machines: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  # machine type -> what vertex_launch/ should know
+    # Image -> its entry point, for this machine.
+    commands: Mapping[str, Command] = field(default_factory=dict)
+    # Of replicas here; True is the shell's own value.
+    env: Mapping[Annotated[str, AfterValidator(_variable)], str | ShellsOwn] = field(default_factory=dict)
+    # Machine or GPU type -> USD per hour, as billed.
+    prices: Mapping[Annotated[str, AfterValidator(_priced)], Usd] = field(default_factory=dict)
+    machines: Mapping[str, MachineRow] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Settings(VertexToml):
+    """What is known of the cloud, and who said it."""
+
+    origins: Mapping[str, str] = field(default_factory=dict)  # key -> where its value was given, unless in vertex.toml
 
     @property
     def catalog(self) -> Catalog:
         """What Vertex AI offers, with what this file knows better."""
         return catalog.with_own(catalog.standard(), self.machines, self.prices)
 
+    def origin(self, key: str) -> str:
+        """Where a value was given: vertex.toml, --region, or VERTEX_REGION."""
+        return self.origins.get(key, OWN)
 
-def load(path: Path) -> Settings:
-    """Read vertex.toml.
+
+def load(path: Path, environ: Mapping[str, str] | None = None, flags: Mapping[str, str] | None = None) -> Settings:
+    """What the flags say, else the file, else the environment; without a file, much may be unknown.
 
     Raises:
-        SettingsError: it is missing, broken, incomplete, or has a key or a type of its own.
+        SettingsError: the file is broken, incomplete, or has a key or a type of its own.
     """
-    if not path.exists():
-        raise SettingsError(f"{path}: there is no such file here; run this in the project's folder, where it lies")
-    try:
-        table = tomllib.loads(read_text(path, SettingsError))
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f'{path}: is not TOML: {error}; write lines such as bucket = "name"') from None
-    faults = [f"{path}: {fault}" for fault in _faults(table)]
+    table = _table(path) if path.exists() else {}
+    told, origins = _told(flags or {}, environ or {}, table)
+    settings = {**table, **told}
+    faults = [*_faults(settings)]
+    missing = [key for key in REQUIRED if key not in settings] if path.exists() else []
+    faults += [("", f'the key {key} is missing; add a line {key} = "..."') for key in missing]
     if faults:
-        raise SettingsError(*faults)
-    return Settings(**table)
+        places = {key: f"{path}: {key}" for key in table} | origins | {"": str(path)}
+        raise SettingsError(*(f"{places[key]}: {fault}" for key, fault in faults))
+    return Settings(**settings, origins=origins)
+
+
+def require(settings: Settings, *keys: str) -> None:
+    """Raise a SettingsError that says how to give the values that are not known, if any is not."""
+    if unknown := [key for key in keys if not getattr(settings, key)]:
+        cure = 'add --{0}, set VERTEX_{1}, or write {0} = "..." in ' + OWN
+        raise SettingsError(*(f"the {key} is not known; {cure.format(key, key.upper())}" for key in unknown))
+
+
+def for_local(settings: Settings) -> Settings:
+    """The settings for the local Vertex, where any name of a project, a region and a bucket will do."""
+    project, region, bucket = (getattr(settings, key) or name for key, name in LOCAL.items())
+    return replace(settings, project=project, region=region, bucket=bucket)
 
 
 def passing(settings: Settings, names: Sequence[str]) -> Settings:
@@ -69,115 +159,90 @@ def passing(settings: Settings, names: Sequence[str]) -> Settings:
     Raises:
         SettingsError: one of them cannot be passed.
     """
-    if faults := [f"--pass-env: {fault}" for name in names for fault in _variable_faults(name)]:
+    passed = dict.fromkeys(names, True)
+    if faults := [f"--pass-env: {fault}" for _, fault in _faults({"env": passed})]:
         raise SettingsError(*faults)
-    return replace(settings, env={**settings.env, **dict.fromkeys(names, True)})
+    return replace(settings, env={**settings.env, **passed})
 
 
-def _faults(table: Mapping[str, Any]) -> Iterator[str]:
-    known = {one.name: one for one in fields(Settings)}
-    for key, value in table.items():
-        if key not in known:
-            yield f'unknown key "{key}"; {_cure(key, value, known)}'
-        elif key in TABLES:
-            yield from _table_faults(key, value)
-        elif not isinstance(value, str):
-            yield f'{key}: must be text, not {_kind(value)}; write {key} = "..."'
-        elif not value and _required(known[key]):
-            yield f'{key}: is empty; write {key} = "..."'
-    for key, definition in known.items():
-        if key not in table and _required(definition):
-            yield f'the key {key} is missing; add a line {key} = "..."'
-    if str(table.get("bucket", "")).startswith("gs://"):
-        yield "bucket: has gs:// before its name; write the name alone"
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_text(path, SettingsError))
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f'{path}: is not TOML: {error}; write lines such as bucket = "name"') from None
 
 
-def _table_faults(key: str, table: object) -> Iterator[str]:
-    meant, example, faults = TABLES[key]
-    if not isinstance(table, dict):
-        yield f"{key}: must be a table, not {_kind(table)}; write [{key}] and below it {example}"
-        return
-    for name, value in table.items():
-        if isinstance(value, dict) and key != "machines":  # what TOML makes of dots without quotes
-            yield f"{key}: the {meant} {name}... is not in quotes; write {example}"
-        else:
-            yield from faults(name, value)
+def _told(
+    flags: Mapping[str, str], environ: Mapping[str, str], file: Mapping[str, Any]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """What flags say, and the environment where the file says nothing; and which flag or variable it was."""
+    told, origins = {}, {}
+    for key, names in VARIABLES.items():
+        variables = {name: environ.get(name) for name in names if key not in file}
+        sources = {f"--{key.replace('_', '-')}": flags.get(key), **variables}
+        for origin, value in [(origin, value) for origin, value in sources.items() if value][:1]:
+            told[key], origins[key] = value, origin
+    return told, origins
 
 
-def _command_faults(image: str, command: object) -> Iterator[str]:
-    if not (isinstance(command, list) and command and all(isinstance(word, str) for word in command)):
-        yield f'commands: "{image}": must be a list of words; write "{image}" = {COMMAND}'
+def _faults(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each fault with its key, "" for the file as a whole."""
+    try:
+        TypeAdapter(VertexToml).validate_python(table)
+    except ValidationError as error:
+        yield from dict.fromkeys(_fault(one, table) for one in error.errors(include_url=False))
+    machines = table.get("machines")
+    for name, row in machines.items() if isinstance(machines, dict) else ():
+        known = name in catalog.standard().machines or not isinstance(row, dict)
+        if not (known or {"vcpus", "memory_gb", "gbps"} <= row.keys()):
+            yield "machines", f'"{name}" is a new type; write its vcpus, memory_gb and gbps'
 
 
-def _env_faults(name: str, value: object) -> Iterator[str]:
-    yield from (f"env: {fault}" for fault in _variable_faults(name))
-    if not isinstance(value, str) and value is not True:
-        fault = "must be a text, or true for the value that your shell has"
-        yield f'env: "{name}": {fault}; write {ENV}, or {name} = true'
+def _fault(error: ErrorDetails, table: Mapping[str, Any]) -> tuple[str, str]:
+    """One of pydantic's findings, as the key and a sentence of fault and cure."""
+    key, *names = map(str, error["loc"])
+    if error["type"] == "unexpected_keyword_argument":
+        return "", f'unknown key "{key}"; {_known(key, table[key])}'
+    if names:
+        return key, _entry_fault(error, key, names, table[key][names[0]])
+    if key in TABLES:
+        meaning, line, _ = TABLES[key]
+        return key, f"must be a table, not {_kind(table[key])}; write [{key}] and below it {line.format(meaning)}"
+    if error["type"] == "value_error":
+        return key, str(error["ctx"]["error"])
+    wrong = "is empty" if error["type"] == "string_too_short" else f"must be text, not {_kind(table[key])}"
+    return key, f'{wrong}; write {key} = "..."'
 
 
-def _variable_faults(name: str) -> Iterator[str]:
-    if not VARIABLE.fullmatch(name):
-        yield f'"{name}" cannot be the name of a variable; use letters, digits and _, and no digit at first'
-    elif CONTRACT.fullmatch(name):
-        yield f"{name} is for the service alone to set; remove it"
+def _entry_fault(error: ErrorDetails, key: str, names: Sequence[str], value: object) -> str:
+    """The same of a line in one of the tables: its name, and for a machine what is in the line."""
+    name, inner, (meaning, line, wanted) = names[0], "".join(names[1:2]), TABLES[key]
+    if isinstance(value, dict) and key != "machines":  # what TOML makes of dots without quotes
+        return f"the {meaning.lower()} {name}... is not in quotes; write {line.format(meaning)}"
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    if not (key == "machines" and inner):
+        return f'"{name}": must be {wanted}; write {line.format(name)}'
+    if error["type"] == "extra_forbidden":
+        return f'"{name}": unknown key {inner}; {did_you_mean(inner, MachineRow.__annotations__)}'
+    if inner == "gpus":
+        return f'"{name}": gpus must have lists of counts; write gpus = {{NVIDIA_L4 = [1, 2]}}'
+    return f'"{name}": {inner} must be a number above 0; write {inner} = 4'
 
 
-def _price_faults(name: str, price: object) -> Iterator[str]:
-    if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < math.inf:
-        yield f'prices: "{name}": must be a number of USD per hour; write "{name}" = 1.25'
-    elif name not in {**catalog.standard().machines, **catalog.standard().accelerators}:
-        guess = did_you_mean(name, [*catalog.standard().machines, *catalog.standard().accelerators])
-        yield f'prices: "{name}" is no machine type or GPU; {guess}'
-    elif name in catalog.standard().accelerators:
-        with_it = [machine for machine in catalog.standard().machines.values() if name in machine.gpus]
-        if all(machine.needs_gpus for machine in with_it):
-            example = f", such as {with_it[0].name}" if with_it else ""
-            yield f'prices: "{name}" is not billed alone; price the machine types that come with it{example}'
-
-
-def _machine_faults(name: str, row: object) -> Iterator[str]:
-    if not isinstance(row, dict):
-        yield f'machines: "{name}": must be a table; write [machines.{name}] and below it vcpus = 4'
-        return
-    for key, value in row.items():
-        if key not in MACHINE_KEYS:
-            yield f"machines.{name}: unknown key {key}; {did_you_mean(key, MACHINE_KEYS)}"
-        elif key == "gpus":
-            yield from _gpu_faults(name, value)
-        elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            yield f"machines.{name}: {key} must be a number above 0; write {key} = 4"
-    if name not in catalog.standard().machines and not {"vcpus", "memory_gb", "gbps"} <= row.keys():
-        yield f"machines.{name}: is a new type; write its vcpus, memory_gb and gbps"
-
-
-def _gpu_faults(name: str, gpus: object) -> Iterator[str]:
-    counts = gpus.values() if isinstance(gpus, dict) else [None]
-    if not all(isinstance(count, list) and count and all(type(one) is int for one in count) for count in counts):
-        yield f"machines.{name}: gpus must have lists of counts; write gpus = {{NVIDIA_L4 = [1, 2]}}"
-
-
-COMMAND = '["python", "-m", "trainer.task"]'
-ENV = 'NAME = "value"'
-MACHINE_KEYS = ("vcpus", "memory_gb", "gbps", "fabric_gbps", "gpus")
-
-# The tables: what their keys are, a line of one, and what finds the faults of a line.
-TABLES: Mapping[str, tuple[str, str, Callable[[str, object], Iterator[str]]]] = {
-    "commands": ("image", f'"IMAGE" = {COMMAND}', _command_faults),
-    "env": ("variable", ENV, _env_faults),
-    "prices": ("type", '"n1-highcpu-16" = 0.65', _price_faults),
-    "machines": ("type", "[machines.c3-standard-8]", _machine_faults),
+# The tables: what their keys are, a line, and what stands in it.
+TABLES = {
+    "commands": ("IMAGE", '"{}" = ["python", "-m", "trainer.task"]', "a list of words"),
+    "env": ("VARIABLE", "{} = true", "a text, or true for the value that your shell has"),
+    "prices": ("TYPE", '"{}" = 1.25', "a number of USD per hour"),
+    "machines": ("TYPE", "[machines.{}]", "a table"),
 }
 
 
-def _required(definition: "Field[Any]") -> bool:
-    return definition.default is MISSING and definition.default_factory is MISSING
-
-
-def _cure(key: str, value: object, known: Mapping[str, object]) -> str:
+def _known(key: str, value: object) -> str:
     if isinstance(value, dict):
         return f"the tables are {', '.join(f'[{name}]' for name in TABLES)}, so remove the line [{key}]"
-    return did_you_mean(key, known)
+    return did_you_mean(key, [one.name for one in fields(VertexToml)])
 
 
 def _kind(value: object) -> str:

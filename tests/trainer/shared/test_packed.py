@@ -29,7 +29,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Package:
     folder = tmp_path_factory.mktemp("project")
     for name in ("pyproject.toml", "trainer", "requirements", "vertex_launch"):
         (folder / name).symlink_to(PROJECT / name)
-    return package.build(folder)
+    return package.build(folder, folder / "dist")
 
 
 def test_it_holds_the_trainer_and_nothing_of_the_laptops_side(made: Package) -> None:
@@ -104,7 +104,7 @@ def test_the_job_file_and_the_local_vertex_look_for_it_where_it_is_put(made: Pac
     [
         ("", "describes no package"),
         ("[project", "describes no package"),
-        ('[project]\nname = "a b"\nversion = "1"\n', "setuptools cannot pack trainer/: "),
+        ('[project]\nname = "a b"\nversion = "1"\n', "setuptools cannot pack this folder: "),
     ],
 )
 def test_a_description_that_is_none_is_one_sentence(tmp_path: Path, text: str, words: str) -> None:
@@ -112,5 +112,5 @@ def test_a_description_that_is_none_is_one_sentence(tmp_path: Path, text: str, w
     for name in ("trainer", "requirements"):
         (tmp_path / name).symlink_to(PROJECT / name)
     with pytest.raises(PackError, match=words) as caught:
-        package.build(tmp_path)
+        package.build(tmp_path, tmp_path / "dist")
     assert len(str(caught.value).splitlines()) == 1

@@ -3,13 +3,13 @@
 import json
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from vertex_launch import program
+from vertex_launch import program, settings
 from vertex_launch.cli.options import LocalOptions, command_of
 from vertex_launch.cli.output import console
 from vertex_launch.errors import FaultError
@@ -54,7 +54,8 @@ def emulate(click: typer.Context, wanted: EmulateOptions) -> None:
         reducers_as_ps=wanted.reducers_as_ps,
         retry_user_errors=wanted.retry_user_errors,
     )
-    server.serve(wanted.context(options), wanted.port, console)
+    context = wanted.context(options)
+    server.serve(replace(context, settings=settings.for_local(context.settings)), wanted.port, console)
 
 
 app.callback()(command_of(EmulateOptions, emulate))

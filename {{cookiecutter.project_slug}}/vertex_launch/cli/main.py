@@ -1,6 +1,7 @@
 """Check, run or submit a job file; or be the service that runs it."""
 
 import os
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ from rich.text import Text
 from vertex_launch import catalog, json_schema, package, program, settings
 from vertex_launch import check as checks
 from vertex_launch.cli import emulate, plan, run
-from vertex_launch.cli.options import SETTINGS, JobFile, TrainerCommand, command_of
+from vertex_launch.cli.options import JobFile, SettingsOptions, TrainerCommand, command_of
 from vertex_launch.cli.output import approved, complain, console, errors, report, warn_of_age
 from vertex_launch.errors import FaultError
 from vertex_launch.local import run_job
@@ -24,63 +25,78 @@ from vertex_launch.state_dir import StateDir
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
 
-@app.command()
-def check(
-    jobs: Annotated[list[Path] | None, typer.Argument(metavar="JOB", help="Job files, as in jobs/.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all findings as one JSON document.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail on warnings, too.")] = False,
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(SettingsOptions):
+    """What the user wants of `check`."""
+
+    jobs: Annotated[list[Path] | None, typer.Argument(metavar="JOB", help="Job files.")] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print all findings as one JSON document.")] = False
+    strict: Annotated[bool, typer.Option("--strict", help="Fail on warnings, too.")] = False
     explain: Annotated[
         bool, typer.Option("--explain", help="Say all about the rules with these CODEs in place of JOBs, or list all.")
-    ] = False,
-) -> None:
+    ] = False
+
+
+def check(click: typer.Context, wanted: CheckOptions) -> None:
     """Say everything that Vertex AI would refuse later, or spoil."""
-    if explain:
-        told = [rules.explain(str(code), catalog.standard()) for code in jobs or ()]
+    if wanted.explain:
+        told = [rules.explain(str(code), catalog.standard()) for code in wanted.jobs or ()]
         console.print("\n\n".join(told) or rules.overview(), markup=False)
         return
-    if not jobs:
-        raise JobError(f"no job file is named; {program.NAME} check jobs/*.yaml checks all")
-    ours = settings.load(SETTINGS)
+    if not wanted.jobs:
+        raise JobError(f"no job file is named; write {program.NAME} check JOB.yaml")
+    ours = wanted.settings()
     known = ours.catalog
     warn_of_age(known)
-    examined = checks.examine_all(jobs, ours, training.project(Path(), date.today()))
-    if as_json:
+    examined = checks.examine_all(wanted.jobs, ours, training.project(Path(), date.today()))
+    if wanted.as_json:
         print(checks.as_json(examined, known))
     else:
         for one in examined:
             report(one)
-            if one.passes(strict):
+            if one.passes(wanted.strict):
                 count = len(one.findings)
                 warned = f", with {count} {'warning' if count == 1 else 'warnings'}" if count else ""
                 console.print(Text.assemble(f"{one.path}: ", ("ok", "green"), warned))
-    raise typer.Exit(0 if all(one.passes(strict) for one in examined) else 1)
+    raise typer.Exit(0 if all(one.passes(wanted.strict) for one in examined) else 1)
 
 
+app.command("check")(command_of(CheckOptions, check))
 app.command("run", cls=TrainerCommand)(command_of(run.RunOptions, run.run))
 app.command("plan", cls=TrainerCommand)(command_of(plan.PlanOptions, plan.plan))
 app.add_typer(emulate.app, name="emulate")
 
 
-@app.command("submit")
-def submit_command(
-    job: JobFile, yes: Annotated[bool, typer.Option("--yes", help="Do not ask before sending.")] = False
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class SubmitOptions(SettingsOptions):
+    """What the user wants of `submit`."""
+
+    job: JobFile
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before sending.")] = False
+
+
+def submit(click: typer.Context, wanted: SubmitOptions) -> None:
     """Send a job to Vertex AI; shows what will be sent, and asks."""
     from vertex_launch import submit  # only here: it brings Google's clients along, which take most of a second
 
-    ours = settings.load(SETTINGS)
-    loaded = approved(job, ours)
+    ours = wanted.settings()
     endpoint = os.environ.get("VERTEX_ENDPOINT", "")  # a service on this machine in place of Google's
     if endpoint:
         submit.require_local(endpoint)
+    else:
+        settings.require(ours, "project", "region")
+    loaded = approved(wanted.job, ours)
+    with submit.google_errors():
+        client = submit.client(ours, endpoint)
+    if endpoint:
+        ours = settings.for_local(ours)
         console.print(f"to the local Vertex at {endpoint}, not to Google Cloud", markup=False)
     request = submit.request(loaded, ours)
     console.print(submit.summary(loaded, ours), markup=False)
     console.print(f"  label    {submit.label(request)}, to find the job by if its answer is lost", markup=False)
-    if not (yes or typer.confirm("Send it?")):
+    if not (wanted.yes or typer.confirm("Send it?")):
         raise typer.Exit(1)
     with submit.google_errors(), signals_as_exceptions():
-        client = submit.client(ours, endpoint)
         try:
             name = submit.submit(request, client)
         except KeyboardInterrupt:
@@ -90,19 +106,32 @@ def submit_command(
     console.print(f"sent: {name}\n{submit.page(name, endpoint)}", markup=False)
 
 
-@app.command("package")
-def package_command() -> None:
-    """Pack the trainer for a job with a pythonPackageSpec, and say how to send the package to the bucket."""
-    ours = settings.load(SETTINGS)
-    made = package.build(Path())
+app.command("submit")(command_of(SubmitOptions, submit))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageOptions(SettingsOptions):
+    """What the user wants of `package`."""
+
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder with pyproject.toml.")] = Path()
+
+
+def pack(click: typer.Context, wanted: PackageOptions) -> None:
+    """Pack a folder for a job with a pythonPackageSpec, and say how to send the package to the bucket."""
+    ours = wanted.settings()
+    settings.require(ours, "bucket")
+    made = package.build(wanted.folder, Path(package.DIST))
     copy = package.place(made, ours.bucket, StateDir().buckets)
     console.print(f"{run_job.shown(made.file)}, and for the local Vertex {run_job.shown(copy)}", markup=False)
     console.print(f"send it: gcloud storage cp {run_job.shown(made.file)} {made.address(ours.bucket)}", markup=False)
 
 
+app.command("package")(command_of(PackageOptions, pack))
+
+
 @app.command("schema")
 def schema_command() -> None:
-    """Print the JSON Schema of job files; jobs/schema.json is the one that editors read."""
+    """Print the JSON Schema of job files; editors check and complete files with it."""
     typer.echo(json_schema.text(), nl=False)
 
 

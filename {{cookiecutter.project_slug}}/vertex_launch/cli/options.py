@@ -16,6 +16,7 @@ from vertex_launch.cli.output import complain
 from vertex_launch.errors import FaultError, nearest
 from vertex_launch.local.context import Context, Options
 from vertex_launch.local.running import host
+from vertex_launch.settings import Settings
 from vertex_launch.state_dir import StateDir
 
 SETTINGS = Path("vertex.toml")
@@ -23,7 +24,11 @@ TRAINER_FLAGS = f"{__name__}.trainer_flags"  # in a context's meta
 
 V = TypeVar("V")
 
-JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="A job file, as in jobs/.")]
+JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="A job file.")]
+
+
+def _stand_in(meaning: str, variable: str) -> Any:
+    return typer.Option(help=f"{meaning}; or set {variable}.", rich_help_panel=f"In place of {SETTINGS}")
 
 
 class OptionError(FaultError):
@@ -31,7 +36,22 @@ class OptionError(FaultError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalOptions:
+class SettingsOptions:
+    """What may stand in for vertex.toml, on every command that reads it."""
+
+    project: Annotated[str, _stand_in("ID of the Google Cloud project", "VERTEX_PROJECT")] = ""
+    region: Annotated[str, _stand_in("Region of the machines", "VERTEX_REGION")] = ""
+    bucket: Annotated[str, _stand_in("Bucket for data and results, without gs://", "VERTEX_BUCKET")] = ""
+    image: Annotated[str, _stand_in("Your container image", "VERTEX_IMAGE")] = ""
+    service_account: Annotated[str, _stand_in("Account that the job runs as", "VERTEX_SERVICE_ACCOUNT")] = ""
+
+    def settings(self) -> Settings:
+        """What these options say, else vertex.toml, else the environment."""
+        return settings.load(SETTINGS, os.environ, {key: getattr(self, key) for key in settings.VARIABLES})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalOptions(SettingsOptions):
     """What `run` and `emulate` have in common."""
 
     state_dir: Annotated[Path, typer.Option(help="Folder of the local Vertex's state.")] = Path(".vertex")
@@ -45,7 +65,7 @@ class LocalOptions:
 
     def context(self, options: Options) -> Context:
         """What all jobs have in common; says which variables this shell lacks."""
-        ours = settings.passing(settings.load(SETTINGS), self.pass_env or ())
+        ours = settings.passing(self.settings(), self.pass_env or ())
         for sentence in host.not_set(os.environ, ours.env):
             complain(sentence, style="yellow")
         return Context(StateDir(self.state_dir), ours, os.environ, options)

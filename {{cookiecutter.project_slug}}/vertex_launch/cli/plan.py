@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vertex_launch import settings
-from vertex_launch.cli.options import SETTINGS, trainer_flags
+from vertex_launch.cli.options import SettingsOptions, trainer_flags
 from vertex_launch.cli.output import approved, console, warn_of_age
 from vertex_launch.errors import FaultError
 from vertex_launch.local.running import host
@@ -31,7 +30,7 @@ class UsageError(FaultError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions:
+class PlanOptions(SettingsOptions):
     """What the user knows and wants; None stands for what was not given."""
 
     jobs: Annotated[list[Path], typer.Argument(metavar="JOB", help="A job file; several with --compare.")]
@@ -55,7 +54,7 @@ class PlanOptions:
 
 def plan(click: typer.Context, wanted: PlanOptions) -> None:
     """Say what a job needs, costs and gains: machines, quota, memory, time of a step, reduction servers."""
-    ours, flags = settings.load(SETTINGS), trainer_flags(click)
+    ours, flags = wanted.settings(), trainer_flags(click)
     warn_of_age(ours.catalog)
     jobs = [approved(path, ours) for path in wanted.jobs]
     _require_sense(wanted, flags)

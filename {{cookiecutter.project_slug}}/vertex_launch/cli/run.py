@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from google.cloud.aiplatform_v1.types import HyperparameterTuningJob
 
+from vertex_launch import settings
 from vertex_launch.cli import resume
 from vertex_launch.cli.options import JobFile, LocalOptions, OptionError, trainer_flags
 from vertex_launch.cli.output import approved, console, errors
@@ -62,7 +63,8 @@ def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
         run_job.empty_output(job, context.state_dir)
     elif (folder := output_folder(job, context.state_dir)) and folder.exists() and any(folder.iterdir()):
         raise JobError(f"{tuning.path}: an earlier search is in {run_job.shown(folder)}; add --fresh to forget it")
-    as_in_the_service = replace(context, options=replace(context.options, restarts=True))
+    options, ours = replace(context.options, restarts=True), settings.for_local(context.settings)
+    as_in_the_service = replace(context, options=options, settings=ours)
     message = HyperparameterTuningJob(tuning.spec)
     message.display_name, message.trial_job_spec = tuning.name, job.spec
     try:

@@ -135,7 +135,7 @@ def quota_command(settings: Settings) -> str:
     """The gcloud line that shows what the project has of these quotas, by region."""
     return (
         "gcloud alpha services quota list --service=aiplatform.googleapis.com"
-        f" --consumer=projects/{settings.project} --filter='metric:custom_model_training'"
+        f" --consumer=projects/{settings.project or 'PROJECT'} --filter='metric:custom_model_training'"
     )
 
 

@@ -24,7 +24,8 @@ PARTS = ("parameters", "gradients", "optimizer", "activations")
 def report(plan: Plan) -> RenderableType:
     """Everything, from the machines to the verdict."""
     trials = f": {plan.trials.count} trials, {plan.at_once} at once, and this is one of them" if plan.trials else ""
-    parts: list[RenderableType] = [Text(f"{plan.name} in {plan.region}{trials}\n", style="bold")]
+    title = f"{plan.name} in {plan.region}" if plan.region else plan.name
+    parts: list[RenderableType] = [Text(f"{title}{trials}\n", style="bold")]
     parts += [_machines_table(plan), Text(), *_lines(_machines(plan))]
     parts += [*_section("Quota that it needs", _quotas(plan)), *_section("One step", _step(plan))]
     if plan.machines.count > 1:
@@ -64,7 +65,7 @@ def _machines(plan: Plan) -> Iterator[str]:
         return
     trials = f", for {plan.at_once} trials of {usd(plan.price.usd / plan.at_once)}" if plan.trials else ""
     yield f"In all {usd(plan.price.usd)} per hour{trials} ({plan.price.certainty}: {plan.price.source})."
-    if "list price" in plan.price.source and f"in {plan.region} " not in plan.price.source:
+    if plan.region and "list price" in plan.price.source and f"in {plan.region} " not in plan.price.source:
         yield f"Prices in {plan.region} differ; add yours under [prices] in vertex.toml."
 
 
