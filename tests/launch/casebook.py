@@ -202,7 +202,7 @@ CASES = [
         "machine-unknown",
         alone({"machineType": "mainframe"}),
         alone(CPU),
-        ("choose one in vertex_launch/machines.yaml",),
+        ("use one such as n1-standard-4",),
     ),
     Case(
         "machine-unknown",
@@ -510,7 +510,7 @@ CASES = [
         "prebuilt-ended",
         packaged(),
         packaged(),
-        ("the end of its availability was 2026-07-11", "nox -s image"),
+        ("the end of its availability was 2026-07-11", "an image of your own"),
         project=replace(PROJECT, today=date(2026, 7, 12)),
     ),
     Case(

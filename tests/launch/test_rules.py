@@ -211,6 +211,56 @@ def test_the_flags_of_the_trainer_are_read_from_its_source(tmp_path: Path) -> No
     assert not {"f2", "train/f2"} & project.names
 
 
+def flags_of(folder: Path, **files: str) -> dict[str, object]:
+    """The flags that are read from a trainer with these files."""
+    (folder / "trainer").mkdir()
+    for name, source in files.items():
+        (folder / f"trainer/{name}.py").write_text(source)
+    return {**training.project(folder, date(2026, 1, 1)).flags}
+
+
+def test_flags_that_the_trainer_inherits_are_its_own(tmp_path: Path) -> None:
+    config = "from trainer.sizes import Sizes\nclass Config(Sizes):\n    steps: int = 5\n"
+    assert flags_of(tmp_path, config=config, sizes="class Sizes:\n    width: int = 7\n") == {"width": 7, "steps": 5}
+
+
+@pytest.mark.parametrize("base", ["library.Base", "Config", "Sizes"])
+def test_of_a_trainer_whose_flags_cannot_all_be_read_none_is_denied(base: str, tmp_path: Path) -> None:
+    config = f"import library\nfrom library import Sizes\nclass Config({base}):\n    steps: int = 5\n"
+    assert flags_of(tmp_path, config=config) == {}
+    theirs = training.project(tmp_path, date(2024, 1, 1))
+    assert found(tmp_path, told("--stepz", "1"), project=replace(PROJECT, flags=theirs.flags)) == []
+
+
+def test_of_a_trainer_in_another_image_nothing_is_believed(tmp_path: Path) -> None:
+    theirs = TASK | {"imageUri": "registry/theirs:1", "args": ["--stepz", "1", "--global-batch", "7"]}
+    assert [one.code for one in found(tmp_path, alone(CPU, containerSpec=theirs))] == ["image-differs"]
+    ours = theirs | {"imageUri": SETTINGS.image.replace(":1", ":2")}  # pushed since vertex.toml was written
+    assert [one.code for one in found(tmp_path, alone(CPU, containerSpec=ours))] == ["image-differs", "flag-unknown"]
+
+
+def test_where_no_trainer_lies_nothing_is_believed_of_one(tmp_path: Path) -> None:
+    edits = alone(CPU, **{"containerSpec.args": ["--stepz", "1"]}) | {"scheduling.timeout": "60s"}
+    assert found(tmp_path, edits, project=Project(date(2024, 1, 1))) == []
+
+
+@pytest.mark.parametrize("edits", [{}, {"baseOutputDirectory.outputUriPrefix": "gs://theirs/run"}])
+def test_what_nobody_said_is_held_against_no_job(edits: Edits, tmp_path: Path) -> None:
+    assert found(tmp_path, edits, settings=Settings()) == []
+
+
+def test_a_proposal_without_a_bucket_leaves_its_name_open(tmp_path: Path) -> None:
+    (missing,) = found(tmp_path, {"baseOutputDirectory": GONE}, settings=Settings())
+    assert missing.cure == "set it to gs://BUCKET/run"
+
+
+def test_a_finding_names_the_flag_or_variable_that_it_compares_with(tmp_path: Path) -> None:
+    ours = replace(SETTINGS, image="mine:1", bucket="mine", origins={"image": "--image", "bucket": "VERTEX_BUCKET"})
+    said = [str(one) for one in found(tmp_path, alone(CPU), settings=ours)]
+    assert any("is not the image that --image names; write mine:1 here, or change the image" in one for one in said)
+    assert any("is not in the bucket that VERTEX_BUCKET names" in one for one in said)
+
+
 def searched_for(metric: str, project: Project, folder: Path) -> list[str]:
     edits = {"studySpec.metrics.0.metricId": metric}
     return [str(one) for one in found(folder, edits, project=project, base=GOOD_TUNING) if "metric" in one.code]
@@ -220,8 +270,8 @@ def test_a_metric_that_the_trainer_reports_is_not_denied(tmp_path: Path, project
     ours = training.project(project, date(2024, 1, 1))
     assert searched_for("accuracy", ours, tmp_path) == searched_for("loss", ours, tmp_path) == []
     assert searched_for("f1", ours, tmp_path) == [
-        'studySpec.metrics[0].metricId: no metric in trainer/ is named "f1"; use accuracy or loss, or return it with'
-        " the others from evaluate in trainer/train.py"
+        'studySpec.metrics[0].metricId: no file in trainer/ names "f1"; use accuracy or loss, or return it with'
+        " the others where the trainer evaluates"
     ]
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer/train.py").write_text('def means(): return {"loss": 1.0, "perplexity": 2.0}\n')

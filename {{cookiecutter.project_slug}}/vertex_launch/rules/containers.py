@@ -69,26 +69,29 @@ def prebuilt_name(context: RuleContext, image: str) -> str:
 
 
 def is_ours(context: RuleContext, image: str) -> bool:
-    """Whether it is the image that vertex.toml names, by its tag or by any digest."""
-    return image == context.settings.image or image.startswith(f"{_untagged(context.settings.image)}@sha256:")
+    """Whether it is the image of the settings, by its tag or by any digest."""
+    ours = context.settings.image
+    return bool(ours) and (image == ours or image.startswith(f"{untagged(ours)}@sha256:"))
 
 
 @rule(
     "image-differs",
     "warning",
     "documented",
-    "vertex.toml",
+    "settings",
     consequence="The job runs another program than the one that was built last, or finds no image at all.",
 )
 def image_ours(job: Job, context: RuleContext) -> Findings:
-    """The image is the one that vertex.toml names and `nox -s image` builds."""
-    seen = {""}  # `has_fields` reports a missing one
-    for pool in job.training_pools:
+    """The image is the one of the settings, which is built from this folder."""
+    seen, origin = {""}, context.settings.origin("image")  # `has_fields` reports a missing one
+    for pool in job.training_pools if context.settings.image else ():
         image = pool.spec.container_spec.image_uri
         if image not in seen and not (pool.reduces or is_ours(context, image) or prebuilt_name(context, image)):
             seen.add(image)  # two pools with one image are one finding
-            fault = f'"{image}" is not the image that nox -s image builds'
-            yield Finding(image_at(pool), fault, f"write {context.settings.image} here, or change image in vertex.toml")
+            fault = f'"{image}" is not the image that {origin} names'
+            yield Finding(
+                image_at(pool), fault, f"write {context.settings.image} here, or change the image in {origin}"
+            )
 
 
 @rule(
@@ -112,7 +115,7 @@ def image_fixed(job: Job, context: RuleContext) -> Findings:
     "warning",
     "documented",
     "cuda-13",
-    "Dockerfile",
+    "dockerfile",
     consequence="Every replica ends at its first step: no kernel image is available for execution on the device.",
 )
 def image_has_code(job: Job, context: RuleContext) -> Findings:
@@ -122,8 +125,9 @@ def image_has_code(job: Job, context: RuleContext) -> Findings:
     for pool in job.pools if label else ():
         newer = [version for version, kinds in context.catalog.cuda_dropped.items() if pool.accelerator in kinds]
         if label and is_ours(context, image_of(pool)) and any(int(label[1]) >= version for version in newer):
-            fault = f"this image is built with CUDA {label[1]}{label[2]}, which has no code for {pool.accelerator}"
-            cure = "use the CUDA 12.6 build that requirements/cuda.txt names, or T4 or newer GPUs"
+            fault = f"by the Dockerfile here, it is built with CUDA {label[1]}{label[2]}"
+            fault += f", which has no code for {pool.accelerator}"
+            cure = "build it with CUDA 12.6, or use T4 or newer GPUs"
             yield Finding(image_at(pool), fault, cure)
 
 
@@ -158,7 +162,7 @@ def prebuilt_available(job: Job, context: RuleContext) -> Findings:
         end = context.catalog.prebuilt_images.get(prebuilt_name(context, image))
         if end and context.project.today and end < context.project.today:
             fault = f"the end of its availability was {end}"
-            yield Finding(image_at(pool), fault, "build an image of your own: nox -s image")
+            yield Finding(image_at(pool), fault, "build an image of your own, for a containerSpec")
 
 
 @rule(
@@ -173,7 +177,7 @@ def prebuilt_latest(job: Job, context: RuleContext) -> Findings:
     for pool, image in images(job):
         name = prebuilt_name(context, image)
         if name in context.catalog.prebuilt_images and (_tag(image) != "latest" or "@" in image):
-            yield Finding(image_at(pool), "only the tag latest is supported", f"write {_untagged(image)}:latest")
+            yield Finding(image_at(pool), "only the tag latest is supported", f"write {untagged(image)}:latest")
 
 
 @rule(
@@ -247,6 +251,7 @@ def _tag(image: str) -> str:
     return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
 
 
-def _untagged(image: str) -> str:
+def untagged(image: str) -> str:
+    """us-docker.pkg.dev/demo/trainer of us-docker.pkg.dev/demo/trainer:1, or of any digest of it."""
     bare = image.partition("@")[0]
     return bare.removesuffix(f":{_tag(image)}")

@@ -14,7 +14,7 @@ What `vertex-launch check` finds in a job file. An error stands on a documented 
 same; what is only inferred or uncertain is a warning, and so is what the service would take but you may not want.
 `vertex-launch check --explain CODE` says what would happen without the rule, and without a code it lists all.
 
-This page is generated: `nox -s docs` in the template's repository. The facts are of {compiled}.
+This page is generated, by `python -m vertex_launch.rules`. The facts are of {compiled}.
 
 {count} rules:
 

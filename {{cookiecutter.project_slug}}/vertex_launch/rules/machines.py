@@ -33,7 +33,7 @@ def machine_known(job: Job, context: RuleContext) -> Findings:
             fault = f'"{name}" is none of the {len(offered)} types offered for training on {context.catalog.compiled}'
             family = [other for other in offered if other.startswith(name.partition("-")[0])]
             guess = nearest(name, family) or nearest(name, offered)
-            cure = f"did you mean {guess}?" if guess else "choose one in vertex_launch/machines.yaml."
+            cure = f"did you mean {guess}?" if guess else f"use one such as {', '.join([*offered][:2])}."
             newer = f"A newer one goes into vertex.toml, as [machines.{name}]"
             yield Finding(pool.at("machineSpec.machineType"), fault, f"{cure} {newer}")
 

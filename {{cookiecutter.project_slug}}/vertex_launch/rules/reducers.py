@@ -22,7 +22,7 @@ from vertex_launch.rules.machines import gbps, known
 from vertex_launch.rules.rule import RuleContext, rule
 from vertex_launch.spec import REDUCERS, Job, Pool
 
-# How programs name the way in which they sum, and the ways that are not NCCL.
+# How programs name their way to all-reduce, and the ways that are not NCCL.
 CHOICE = re.compile("((dist|distributed|process_group)_?)?(backend|strategy)", re.IGNORECASE)
 OTHER_WAYS = re.compile("gloo|parameter[-_]?server(strategy)?", re.IGNORECASE)
 LABEL = re.compile(r"^LABEL\s(?:.*\\\n)*.*google-reduction-server", re.MULTILINE)
@@ -108,7 +108,7 @@ def without_command(job: Job, context: RuleContext) -> Findings:
 
 @rule("reducer-gpus", "warning", "documented", "distributed-training", consequence=IDLE)
 def workers_have_gpus(job: Job, context: RuleContext) -> Findings:
-    """Reducers serve GPUs, which sum by NCCL; machines without GPUs sum among themselves."""
+    """Reducers serve GPUs, whose all-reduce is NCCL's; machines without GPUs all-reduce among themselves."""
     trainers = {pool.index for pool in _trainers(context, job)}
     tpus = {pool.index for pool, machine in known(context, job.pools) if machine.tpu}  # `tpu_alone` reports them
     for pool in job.training_pools if job.reducers else ():
@@ -131,7 +131,7 @@ def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
 
 @rule("reducer-machines", "warning", "inferred", "distributed-training", consequence=IDLE)
 def workers_are_several(job: Job, context: RuleContext) -> Findings:
-    """Reducers serve two or more machines; the GPUs of one sum among themselves."""
+    """Reducers serve two or more machines; the GPUs of one all-reduce among themselves."""
     for reducers in job.reducers:
         if sum(pool.replica_count for pool in job.training_pools) == 1 and any(_trainers(context, job)):
             fault = "serves two or more machines, and pool 0 has the only one"
@@ -199,8 +199,8 @@ def off_the_fabric(job: Job, context: RuleContext) -> Findings:
 
 @rule("reducer-bypassed", "warning", "inferred", "nccl", "accelerator-optimized", consequence=IDLE)
 def used_by_nccl(job: Job, context: RuleContext) -> Findings:
-    """NCCL sums through reducers on machines with at most 8 GPUs, and on none of the A3 and A4 machines, which bring
-    a network plug-in of their own."""
+    """NCCL all-reduces through reducers on machines with at most 8 GPUs, and on none of the A3 and A4 machines, which
+    bring a network plug-in of their own."""
     kinds = {machine.name: pool for pool, machine in known(context, job.training_pools) if not machine.fabric_gbps}
     for reducers in job.reducers:  # `off_the_fabric` reports the machines with a fabric
         for name, pool in kinds.items():
@@ -214,7 +214,7 @@ def used_by_nccl(job: Job, context: RuleContext) -> Findings:
     "warning",
     "documented",
     "distributed-training",
-    "Dockerfile",
+    "dockerfile",
     consequence="NCCL does not find the reducers: they are billed and get nothing to do.",
 )
 def workers_have_plugin(job: Job, context: RuleContext) -> Findings:
@@ -227,7 +227,7 @@ def workers_have_plugin(job: Job, context: RuleContext) -> Findings:
         if pool.index in trainers and prebuilt and "-gpu." not in prebuilt:
             yield Finding(image_at(pool), f"{prebuilt} has no plug-in for reducers", "use an image for GPUs")
         elif pool.index in trainers and is_ours(context, image) and not labelled:
-            fault = "the Dockerfile of this image has no LABEL that names google-reduction-server"
+            fault = "the Dockerfile here has no LABEL that names google-reduction-server"
             yield Finding(image_at(pool), fault, "install that package there and add the LABEL, or remove pool 2")
 
 

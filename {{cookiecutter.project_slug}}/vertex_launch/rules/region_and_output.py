@@ -9,7 +9,7 @@ from vertex_launch.rules.machines import known
 from vertex_launch.rules.rule import REFUSED, RuleContext, rule
 from vertex_launch.spec import Job
 
-REGION = "region"  # the one place that is in vertex.toml
+REGION = "region"  # the one place that is not in the job file
 REGION_NAME = re.compile("[a-z]+-[a-z]+[0-9]+")
 OUTPUT = "baseOutputDirectory.outputUriPrefix"
 TENSORBOARD = re.compile("projects/[^/]+/locations/([^/]+)/tensorboards/[^/]+")
@@ -24,12 +24,17 @@ def output(job: Job) -> str:
     return _prefix(job).rstrip("/")
 
 
+def folder(job: Job, context: RuleContext) -> str:
+    """The output folder to propose for a job."""
+    return f"gs://{context.settings.bucket or 'BUCKET'}/{job.name}"
+
+
 @rule("region-name", "error", "documented", "locations", consequence="There is no such service to send the job to.")
 def region_named(job: Job, context: RuleContext) -> Findings:
-    """The region in vertex.toml is a region, not a zone or a multi-region."""
+    """The region of the settings is a region, not a zone or a multi-region."""
     region = context.settings.region
-    if not REGION_NAME.fullmatch(region):
-        fault = f'"{region}", in vertex.toml, is no region of Google Cloud'
+    if region and not REGION_NAME.fullmatch(region):
+        fault = f'"{region}", from {context.settings.origin(REGION)}, is no region of Google Cloud'
         yield Finding(REGION, fault, did_you_mean(region, context.catalog.regions))
 
 
@@ -42,7 +47,7 @@ def region_offers(job: Job, context: RuleContext) -> Findings:
         kind = pool.accelerator or machine.tpu
         there = [name for name, kinds in regions.items() if kind in kinds]
         if there and region not in there:
-            cure = f"choose a region that does, in vertex.toml: {', '.join(there)}"
+            cure = f"choose a region that does, in {context.settings.origin(REGION)}: {', '.join(there)}"
             yield Finding(pool.at("machineSpec"), f"{region} offers no {kind} for training", cure)
 
 
@@ -57,14 +62,14 @@ def output_named(job: Job, context: RuleContext) -> Findings:
     """A job has an output folder; without one the service names none to the trainer."""
     if not _prefix(job) and job.strategy != "SPOT":  # `spot-output` says more
         fault = "is missing, so neither checkpoints nor the model are kept"
-        yield Finding(OUTPUT, fault, f"set it to {_folder(job, context)}")
+        yield Finding(OUTPUT, fault, f"set it to {folder(job, context)}")
 
 
 @rule("output-folder", "error", "documented", "api-types", "vertex_launch/addresses.py", consequence=REFUSED)
 def output_in_a_bucket(job: Job, context: RuleContext) -> Findings:
     """The output folder is an address in Cloud Storage, gs://BUCKET/FOLDER, and stays one where buckets are mounted."""
     if _prefix(job) and (found := folder_fault(_prefix(job))):
-        yield Finding(OUTPUT, f"{json.dumps(_prefix(job))} {found[0]}", f"set it to {_folder(job, context)}")
+        yield Finding(OUTPUT, f"{json.dumps(_prefix(job))} {found[0]}", f"set it to {folder(job, context)}")
 
 
 @rule(
@@ -72,7 +77,7 @@ def output_in_a_bucket(job: Job, context: RuleContext) -> Findings:
     "warning",
     "documented",
     "api-types",
-    "trainer/storage.py",
+    "trainer",
     consequence="One job resumes from the checkpoints of the other, or both write over each other's.",
 )
 def output_of_its_own(job: Job, context: RuleContext) -> Findings:
@@ -87,30 +92,29 @@ def output_of_its_own(job: Job, context: RuleContext) -> Findings:
     "bucket-differs",
     "warning",
     "documented",
-    "vertex.toml",
+    "settings",
     consequence="The job writes to a bucket that may be somebody else's, or in another region.",
 )
 def bucket_ours(job: Job, context: RuleContext) -> Findings:
-    """The output folder is in the bucket that vertex.toml names."""
-    prefix, bucket = _prefix(job), f"gs://{context.settings.bucket}/"
-    if prefix and not folder_fault(prefix) and not f"{prefix}/".startswith(bucket):
-        fault = f'"{prefix}" is not in the bucket that vertex.toml names'
-        yield Finding(OUTPUT, fault, f"begin with {bucket} here, or change bucket in vertex.toml")
+    """The output folder is in the bucket of the settings."""
+    prefix, bucket, origin = _prefix(job), context.settings.bucket, context.settings.origin("bucket")
+    if prefix and bucket and not folder_fault(prefix) and not f"{prefix}/".startswith(f"gs://{bucket}/"):
+        fault = f'"{prefix}" is not in the bucket that {origin} names'
+        yield Finding(OUTPUT, fault, f"begin with gs://{bucket}/ here, or change the bucket in {origin}")
 
 
 @rule("tensorboard-account", "error", "documented", "tensorboard", consequence=REFUSED)
 def tensorboard_has_account(job: Job, context: RuleContext) -> Findings:
     """A job with a TensorBoard names the service account that writes to it."""
     if job.spec.tensorboard and not (job.spec.service_account or context.settings.service_account):
-        fault = "needs a service account, and neither this file nor vertex.toml names one"
-        yield Finding("tensorboard", fault, "add serviceAccount here, or service_account in vertex.toml")
+        yield Finding("tensorboard", "needs a service account, and none is named", "add serviceAccount to the job")
 
 
 @rule("tensorboard-name", "error", "documented", "api-types", consequence=REFUSED)
 def tensorboard_named(job: Job, context: RuleContext) -> Findings:
     """A TensorBoard is named in full, projects/PROJECT/locations/REGION/tensorboards/ID."""
     if job.spec.tensorboard and not TENSORBOARD.fullmatch(job.spec.tensorboard):
-        project, region = context.settings.project, context.settings.region
+        project, region = context.settings.project or "PROJECT", context.settings.region or "REGION"
         cure = f"write projects/{project}/locations/{region}/tensorboards/ID"
         yield Finding("tensorboard", f'"{job.spec.tensorboard}" is not the whole name of one', cure)
 
@@ -118,11 +122,6 @@ def tensorboard_named(job: Job, context: RuleContext) -> Findings:
 @rule("tensorboard-region", "error", "documented", "tensorboard", consequence=REFUSED)
 def tensorboard_near(job: Job, context: RuleContext) -> Findings:
     """A TensorBoard is in the region of its job."""
-    name = TENSORBOARD.fullmatch(job.spec.tensorboard)
-    if name and name[1] != context.settings.region:
-        fault = f"is in {name[1]}, and the job runs in {context.settings.region}"
-        yield Finding("tensorboard", fault, f"use one in {context.settings.region}")
-
-
-def _folder(job: Job, context: RuleContext) -> str:
-    return f"gs://{context.settings.bucket}/{job.name}"
+    name, region = TENSORBOARD.fullmatch(job.spec.tensorboard), context.settings.region
+    if name and region and name[1] != region:
+        yield Finding("tensorboard", f"is in {name[1]}, and the job runs in {region}", f"use one in {region}")

@@ -5,10 +5,12 @@ from datetime import timedelta
 from google.cloud.aiplatform_v1.types import ReservationAffinity
 
 from vertex_launch.errors import Finding, Findings
+from vertex_launch.rules.region_and_output import OUTPUT, folder
 from vertex_launch.rules.rule import REFUSED, RuleContext, rule
+from vertex_launch.rules.training import runs_trainer
 from vertex_launch.spec import Job
 
-SHORTEST = timedelta(seconds=600)  # the trainer's --rollcall-timeout in the cloud
+SHORTEST = timedelta(seconds=600)  # the --rollcall-timeout of the template's trainer in the cloud
 
 
 @rule(
@@ -44,13 +46,14 @@ def timeout_above_zero(job: Job, context: RuleContext) -> Findings:
     "warning",
     "inferred",
     "api-types",
-    "trainer/config.py",
+    "trainer",
     consequence="Vertex AI stops the job while its replicas still fetch their image, or wait for each other.",
 )
 def timeout_long_enough(job: Job, context: RuleContext) -> Findings:
-    """A timeout leaves the replicas the ten minutes for which they wait for each other."""
+    """A timeout leaves the replicas of the project's trainer the ten minutes for which they wait for each other."""
     timeout = job.spec.scheduling.timeout if "timeout" in job.spec.scheduling else None
-    if timeout and timeout < SHORTEST:  # `timeout_above_zero` reports none at all
+    waits = job.chief is not None and runs_trainer(job.chief, context)
+    if waits and timeout and timeout < SHORTEST:  # `timeout_above_zero` reports none at all
         fault = f"{timeout.total_seconds():g} s may be over before all replicas are there"
         yield Finding("scheduling.timeout", fault, f"write {SHORTEST.total_seconds():g}s or more")
 
@@ -125,11 +128,7 @@ def spot_resumes(job: Job, context: RuleContext) -> Findings:
     """A SPOT job has an output folder, where the checkpoints lie from which it resumes."""
     if job.strategy == "SPOT" and not job.spec.base_output_directory.output_uri_prefix:
         fault = "is missing, so a preempted job starts again from its first step"
-        yield Finding(
-            "baseOutputDirectory.outputUriPrefix",
-            fault,
-            f"set it to gs://{context.settings.bucket}/{job.name}, or use STANDARD",
-        )
+        yield Finding(OUTPUT, fault, f"set it to {folder(job, context)}, or use STANDARD")
 
 
 @rule(
@@ -141,7 +140,7 @@ def spot_resumes(job: Job, context: RuleContext) -> Findings:
     consequence="Vertex AI restarts one replica in place; the others wait for an answer that never comes, then fail.",
 )
 def restarts_together(job: Job, context: RuleContext) -> Findings:
-    """Replicas that sum gradients restart together; only parameter servers survive the loss of one."""
+    """Replicas that all-reduce gradients restart together; only parameter servers survive the loss of one."""
     scheduling, servers = job.spec.scheduling, any(pool.serves for pool in job.pools)
     several = sum(pool.replica_count for pool in job.training_pools) > 1
     if several and not (servers or scheduling.restart_job_on_worker_restart or scheduling.disable_retries):

@@ -1,74 +1,86 @@
-"""What the trainer of this project is told, where a pool runs `python -m trainer.task`."""
+"""What the project's own trainer is told, where a pool runs `python -m trainer.task` in the project's image.
+
+Of the trainer only that is believed which can be read in trainer/config.py; of any other program, nothing.
+"""
 
 import ast
 import itertools
 import re
-from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
 from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.expansion import REFERENCE
-from vertex_launch.rules.containers import Flag, flags, image_of, words
+from vertex_launch.rules.containers import Flag, flags, image_of, prebuilt_name, untagged, words
 from vertex_launch.rules.rule import Project, RuleContext, rule
 from vertex_launch.spec import CHIEF, EVALUATORS, Job, Pool
 
 MODULE = "trainer.task"
 NUMBERS = {"int": "a whole number", "float": "a number"}
-CLASSES = ("Config", "Parallelism")  # whose fields are flags
+FLAGS, CONFIG = "trainer/config.py", "Config"  # the file and its class whose fields are flags
 NAMES = re.compile(r"""(?<=["'])[^"'/\n]+(?=["'])|\b\w+(?==)""")  # in Python: "f1", f1=
 WITHOUT_FIELD = ("help", "describe")  # flags that are no fields of Config
 
 
 def project(folder: Path, today: date) -> Project:
     """What stands around a job file: the trainer's flags and the Dockerfile, as far as they can be read."""
-    fields = [field for name in ("config.py", "parallelism.py") for field in _fields(_text(folder / "trainer" / name))]
-    sources = map(_text, sorted((folder / "trainer").glob("*.py")))
+    try:
+        fields = _fields(folder, FLAGS, CONFIG)
+    except (SyntaxError, ValueError, LookupError, RecursionError):
+        fields = {}
+    sources = map(_text, sorted((folder / "trainer").rglob("*.py")))
     return Project(
         today,
-        flags={name: _plain(field.value) for name, field in fields},
-        values={name: taken for name, field in fields if (taken := _taken(field.annotation))},
+        flags={name: _plain(field.value) for name, field in fields.items()},
+        values={name: taken for name, field in fields.items() if (taken := _taken(field.annotation))},
         dockerfile=_text(folder / "Dockerfile"),
         names=frozenset(name for source in sources for name in NAMES.findall(source)),
     )
 
 
 def runs_trainer(pool: Pool, context: RuleContext) -> bool:
-    return MODULE in (pool.spec.python_package_spec.python_module, *(word for _, word in _program(pool, context)))
+    """Whether a pool runs the project's own trainer: there is one, and the image is not known to be another's."""
+    if not context.project.names:  # there are no files of one
+        return False
+    if pool.spec.python_package_spec.python_module == MODULE:
+        return True
+    ours, image = context.settings.image, image_of(pool)
+    own = not ours or untagged(image) == untagged(ours) or bool(prebuilt_name(context, image))
+    return own and MODULE in (word for _, word in _program(pool, context))
 
 
 def _flags(pool: Pool, context: RuleContext) -> list[Flag]:
-    """The flags that a pool gives our trainer; none where it runs something else."""
+    """The flags that a pool gives the project's trainer; none where it runs something else."""
+    if not runs_trainer(pool, context):
+        return []
     program = _program(pool, context)
     spoken = [word for _, word in program]
-    if MODULE in spoken:
-        return [*flags(program[spoken.index(MODULE) :])]
-    return [*flags(program)] if runs_trainer(pool, context) else []
+    return [*flags(program[spoken.index(MODULE) :] if MODULE in spoken else program)]
 
 
 @rule(
     "flag-unknown",
     "warning",
     "documented",
-    "trainer/config.py",
+    "trainer",
     consequence="Every replica ends at once, with a usage message.",
 )
 def flags_known(job: Job, context: RuleContext) -> Findings:
-    """A flag in args is one that the trainer has: a field of Config."""
+    """A flag in args is one that the project's trainer has: a field of Config."""
     fields = context.project.flags
     for pool in job.pools if fields else ():
         for flag in _flags(pool, context):
             name = flag.name.partition(".")[0].removeprefix("no_")
             if not {name, flag.name} & {*fields, *WITHOUT_FIELD}:
                 cure = did_you_mean(flag.name, [f"--{field.replace('_', '-')}" for field in fields])
-                yield Finding(flag.place, f"the trainer has no flag --{flag.name.replace('_', '-')}", cure)
+                yield Finding(flag.place, f"{FLAGS} has no flag --{flag.name.replace('_', '-')}", cure)
 
 
 @rule(
     "flag-value",
     "warning",
     "documented",
-    "trainer/config.py",
+    "trainer",
     consequence="Every replica ends at once, with a usage message.",
 )
 def flags_valid(job: Job, context: RuleContext) -> Findings:
@@ -79,7 +91,8 @@ def flags_valid(job: Job, context: RuleContext) -> Findings:
             if taken and not REFERENCE.search(flag.value) and not any(_fits(flag.value, one) for one in taken):
                 named = " or ".join(NUMBERS.get(one, one) for one in taken)
                 cure = f"write {named}" if NUMBERS.keys() & {*taken} else did_you_mean(flag.value, taken)
-                yield Finding(flag.place, f'--{flag.name.replace("_", "-")} is "{flag.value}"', cure)
+                fault = f'--{flag.name.replace("_", "-")} is "{flag.value}", which {FLAGS} does not take'
+                yield Finding(flag.place, fault, cure)
 
 
 def _fits(value: str, taken: str) -> bool:
@@ -97,7 +110,7 @@ def _fits(value: str, taken: str) -> bool:
     "flags-differ",
     "warning",
     "documented",
-    "trainer/config.py",
+    "trainer",
     consequence="The replicas disagree about batch, model or steps: the job fails, or trains something else.",
 )
 def flags_alike(job: Job, context: RuleContext) -> Findings:
@@ -122,23 +135,22 @@ def _said(flag: Flag | None) -> str:
     "batch-small",
     "warning",
     "documented",
-    "trainer/config.py",
+    "trainer",
     consequence="Every replica ends at once: some would have no sample.",
 )
 def batch_for_all(job: Job, context: RuleContext) -> Findings:
     """The global batch has at least one sample for each GPU of pools 0 and 1."""
     place, batch, world = _batch(job, context)
     if 0 < batch < world:
-        yield Finding(
-            place, f"a global batch of {batch} leaves some of {world} GPUs without a sample", f"use {world} or more"
-        )
+        fault = f"a global batch of {batch} leaves some of {world} GPUs without a sample"
+        yield Finding(place, f"{fault}{_default(place)}", f"use {world} or more")
 
 
 @rule(
     "batch-uneven",
     "warning",
     "documented",
-    "trainer/config.py",
+    "trainer",
     consequence="The job runs; in every step some GPUs wait for those that have one sample more.",
 )
 def batch_even(job: Job, context: RuleContext) -> Findings:
@@ -147,14 +159,14 @@ def batch_even(job: Job, context: RuleContext) -> Findings:
     if batch > world and batch % world:
         lower = batch // world * world
         fault = f"a global batch of {batch} does not divide among {world} GPUs"
-        yield Finding(place, fault, f"use {lower} or {lower + world}")
+        yield Finding(place, f"{fault}{_default(place)}", f"use {lower} or {lower + world}")
 
 
 @rule(
     "evaluator-count",
     "warning",
     "documented",
-    "trainer/cluster.py",
+    "trainer",
     consequence="All evaluators but the first end at once with an error, and fail the job.",
 )
 def one_evaluator(job: Job, context: RuleContext) -> Findings:
@@ -181,6 +193,11 @@ def _batch(job: Job, context: RuleContext) -> tuple[str, int, int]:
     return place, int(str(value)) if re.fullmatch("[0-9]{1,18}", str(value)) else 0, world
 
 
+def _default(place: str) -> str:
+    """Where a batch comes from that the job does not name."""
+    return f", and is the default in {FLAGS}" if place.endswith("args") else ""
+
+
 def _program(pool: Pool, context: RuleContext) -> list[tuple[str, str]]:
     """The words of a pool's program with their places; an image without a command has that of vertex.toml."""
     spoken = [*words(pool)]
@@ -197,14 +214,21 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _fields(source: str) -> Sequence[tuple[str, ast.AnnAssign]]:
-    """The fields of the classes of flags; read, not imported, as the trainer's libraries need not be on a laptop."""
-    try:
-        classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name in CLASSES]
-    except (SyntaxError, ValueError):
-        return ()
-    statements = [statement for one in classes for statement in one.body if isinstance(statement, ast.AnnAssign)]
-    return [(one.target.id, one) for one in statements if isinstance(one.target, ast.Name)]
+def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
+    """The fields of a class and its bases; read, not imported, as the trainer's libraries need not be on a laptop.
+
+    Raises:
+        LookupError: the class, or one of its bases, stands in no file that can be read.
+    """
+    body = ast.parse(_text(folder / file)).body
+    imported = {alias.name: one.module for one in body if isinstance(one, ast.ImportFrom) for alias in one.names}
+    found = {one.name: one for one in body if isinstance(one, ast.ClassDef)}[name]
+    fields: dict[str, ast.AnnAssign] = {}
+    for base in map(ast.unparse, found.bases):
+        module = imported.get(base)
+        fields |= _fields(folder, f"{module.replace('.', '/')}.py" if module else file, base)
+    own = [one for one in found.body if isinstance(one, ast.AnnAssign)]
+    return fields | {one.target.id: one for one in own if isinstance(one.target, ast.Name)}
 
 
 def _taken(annotation: ast.expr) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from google.cloud.aiplatform_v1.types import StudySpec
 from vertex_launch import study_validation
 from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.rules.rule import REFUSED, RuleContext, rule
-from vertex_launch.rules.training import runs_trainer
+from vertex_launch.rules.training import FLAGS, runs_trainer
 from vertex_launch.spec import TuningJob
 
 REPORTED = ("accuracy", "loss")  # by the trainer as it comes
@@ -50,19 +50,19 @@ def runs_here(job: TuningJob, context: RuleContext) -> Findings:
     "metric-unknown",
     "warning",
     "inferred",
-    "trainer/telemetry.py",
+    "trainer",
     consequence="Every trial ends as infeasible, without a measurement, unless the trainer computes the name.",
 )
 def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
-    """A metric has a name that stands in the trainer: it reports whatever its evaluation returns."""
+    """A metric has a name that stands in the files of the project's trainer."""
     names = context.project.names if _runs_trainer(job, context) else ()
     for index, metric in enumerate(job.spec.study_spec.metrics if names else ()):
         if metric.metric_id and metric.metric_id not in names:
             known = [name for name in REPORTED if name in names]
-            cure = "return it with the others from evaluate in trainer/train.py"
+            cure = "return it with the others where the trainer evaluates"
             cure = f"use {' or '.join(known)}, or {cure}" if known else cure
             yield Finding(
-                f"studySpec.metrics[{index}].metricId", f'no metric in trainer/ is named "{metric.metric_id}"', cure
+                f"studySpec.metrics[{index}].metricId", f'no file in trainer/ names "{metric.metric_id}"', cure
             )
 
 
@@ -70,15 +70,15 @@ def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
     "parameter-unknown",
     "warning",
     "documented",
-    "trainer/config.py",
+    "trainer",
     consequence="Every trial fails at once, with a usage message.",
 )
 def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
-    """A parameter is a flag of the trainer: a field of Config."""
+    """A parameter is a flag of the project's trainer: a field of Config."""
     fields = context.project.flags if _runs_trainer(job, context) else {}
     for place, name in study_validation.parameter_ids(job.spec.study_spec) if fields else ():
         if name and name.replace("-", "_").partition(".")[0] not in fields:
-            yield Finding(f"{place}.parameterId", f"the trainer has no flag --{name}", did_you_mean(name, fields))
+            yield Finding(f"{place}.parameterId", f"{FLAGS} has no flag --{name}", did_you_mean(name, fields))
 
 
 @rule(
