@@ -136,10 +136,10 @@ def test_the_evaluator_has_one_gpu_of_the_trainers_kind_and_their_program(
 def test_the_package_runs_in_the_newest_image_that_google_lists(project: Path, framework: str) -> None:
     package = job(project, "prebuilt")["workerPoolSpecs"][0]["pythonPackageSpec"]
     listed = yaml.safe_load((project / "vertex_launch/prebuilt.yaml").read_text(encoding="utf-8"))
-    days = {name: day for name, day in listed["end_of_availability"].items() if name.startswith(GPU_IMAGES[framework])}
+    days = {name: day for name, day in listed["prebuilt_images"].items() if name.startswith(GPU_IMAGES[framework])}
     newest = max(days, key=lambda name: days[name])
     assert package["executorImageUri"] == f"us-docker.pkg.dev/vertex-ai/training/{newest}:latest"
-    assert package["executorImageUri"].partition("/")[0] in {path.partition("/")[0] for path in listed["registries"]}
+    assert package["executorImageUri"].partition("/")[0] in {path.partition("/")[0] for path in listed["prebuilt_registries"]}
     assert package["packageUris"] == [
         "gs://my-project-training/distributed-training/packages/distributed_training-0.1.0.tar.gz"
     ]

@@ -1,14 +1,15 @@
 """What Vertex AI offers for training, as dated facts: machines.yaml holds them, and vertex.toml may add to them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
+from pydantic import TypeAdapter
 
 Certainty = Literal["documented", "inferred", "uncertain"]
 CERTAINTIES: tuple[Certainty, ...] = ("documented", "inferred", "uncertain")  # the best first
@@ -85,8 +86,29 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class N1Network:
+    """How GPUs bound the network of an N1 machine, by their type and count."""
+
+    gbps_per_vcpu: float
+    cap_gbps: Mapping[str, Mapping[int, float]]
+    documented: Mapping[str, tuple[int, ...]]  # the caps that are
+
+    def cap(self, accelerator: str, count: int) -> float | None:
+        return self.cap_gbps.get(accelerator, {}).get(count)
+
+
+@dataclass(frozen=True)
+class Quotas:
+    """The parts of a quota metric's name."""
+
+    service: str
+    prefix: str
+    preemptible: str
+
+
+@dataclass(frozen=True)
 class Catalog:
-    """Everything that is known of the service, on one date."""
+    """Everything that is known of the service, on one date; the fields are the keys of the two files."""
 
     compiled: date
     sources: Mapping[str, str]  # the key that entries name -> the page
@@ -95,11 +117,14 @@ class Catalog:
     regions: Mapping[str, tuple[str, ...]]  # the accelerators to train on; a region that is not listed has none
     retired_accelerators: Mapping[str, str]  # that the API still names, and what became of each
     cuda_dropped: Mapping[int, tuple[str, ...]]  # CUDA's major version -> the accelerators it has no code for any more
+    n1_gpu_network: N1Network
     reduction_server_images: Mapping[str, str]  # by continent
+    nearest_continent: Mapping[str, str]  # by the first word of a region
     reducer_types: tuple[str, ...]  # machine types for reducers, the documented choice first
     prebuilt_registries: tuple[str, ...]
     prebuilt_images: Mapping[str, date]  # without registry and tag -> the day on which it may go
     limits: Limits
+    quotas: Quotas
 
     def machine(self, name: str) -> Machine | None:
         """The machine type of that name, or None if it is not known to be offered for training."""
@@ -114,25 +139,19 @@ class Catalog:
         On an N1 the GPUs set the bound: min(2 x vCPUs, a cap for their type and count).
         Source: Compute Engine, "GPU network bandwidth"; n1-highmem-96 with 8 V100 -> 100.
         """
-        known = self.machine(machine_type)
-        if known is None:
-            return None
-        network = _facts()["n1_gpu_network"]
-        cap = network["cap_gbps"].get(accelerator, {}).get(count)
-        if known.family != "n1" or cap is None:
-            return known.gbps
-        return float(min(network["gbps_per_vcpu"] * known.vcpus, cap))
+        known, cap = self.machine(machine_type), self.n1_gpu_network.cap(accelerator, count)
+        if known is None or known.family != "n1" or cap is None:
+            return known.gbps if known else None
+        return min(self.n1_gpu_network.gbps_per_vcpu * known.vcpus, cap)
 
     def network_certainty(self, machine_type: str, accelerator: str = "", count: int = 0) -> Certainty:
         """How sure `network_gbps` is."""
-        known = self.machine(machine_type)
+        known, network = self.machine(machine_type), self.n1_gpu_network
         if known is None:
             return "uncertain"
-        network = _facts()["n1_gpu_network"]
-        bound_by_gpus = known.family == "n1" and count in network["cap_gbps"].get(accelerator, {})
-        if bound_by_gpus and count not in network["documented"].get(accelerator, ()) and known.source != (OWN,):
-            return "uncertain"
-        return known.certainty
+        bound_by_gpus = known.family == "n1" and network.cap(accelerator, count) is not None
+        documented = count in network.documented.get(accelerator, ()) or known.source == (OWN,)
+        return "uncertain" if bound_by_gpus and not documented else known.certainty
 
     def price(self, machine_type: str, accelerator: str = "", count: int = 0) -> Price | None:
         """What one machine with its GPUs costs per hour; None if a part of it has no public price."""
@@ -153,16 +172,15 @@ class Catalog:
         Raises:
             ValueError: the region is on no known continent.
         """
-        continent = _facts()["reduction_server"]["nearest"].get(region.partition("-")[0])
+        continent = self.nearest_continent.get(region.partition("-")[0])
         if continent is None:
             raise ValueError(f'region "{region}": is on no known continent; use one such as us-central1')
         return self.reduction_server_images[continent]
 
     def quota_metric(self, quota: str, preemptible: bool) -> str:
         """The whole name of a quota metric from its last word, such as n2_cpus."""
-        quotas = _facts()["quotas"]
-        infix = quotas["preemptible"] if preemptible else ""
-        return f"{quotas['service']}/{quotas['prefix']}{infix}{quota}"
+        infix = self.quotas.preemptible if preemptible else ""
+        return f"{self.quotas.service}/{self.quotas.prefix}{infix}{quota}"
 
 
 def least_certain(*certainties: Certainty) -> Certainty:
@@ -180,23 +198,17 @@ def reducers_needed(worker_count: int, worker_gbps: float, reducer_gbps: float) 
 
 @cache
 def standard() -> Catalog:
-    """The catalog as this project comes with it."""
-    facts, prebuilt = _facts(), _read("prebuilt.yaml")
-    accelerators = {name: _accelerator(name, row) for name, row in facts["accelerators"].items()}
-    return Catalog(
-        compiled=date.fromisoformat(facts["compiled"]),
-        sources=facts["sources"],
-        machines={name: _machine(name, row, accelerators) for name, row in facts["machines"].items()},
-        accelerators=accelerators,
-        regions={region: tuple(kinds) for region, kinds in facts["regions"].items()},
-        retired_accelerators=facts["retired_accelerators"],
-        cuda_dropped={version: tuple(kinds) for version, kinds in facts["cuda_dropped"].items()},
-        reduction_server_images=facts["reduction_server"]["images"],
-        reducer_types=tuple(facts["reduction_server"]["candidates"]),
-        prebuilt_registries=tuple(prebuilt["registries"]),
-        prebuilt_images={name: date.fromisoformat(day) for name, day in prebuilt["end_of_availability"].items()},
-        limits=_limits(facts),
-    )
+    """The catalog that comes with this package."""
+    facts = {**_read("machines.yaml"), **_read("prebuilt.yaml")}
+    billed = partial(_billed, facts["prices"])
+    gpus = {name: {"name": name, "price": billed([row]), **row} for name, row in facts["accelerators"].items()}
+    machines = {}
+    for name, row in facts["machines"].items():
+        machine = {"name": name, **facts["families"][name.partition("-")[0]], **row}
+        included = row.get("gpus", {}) if not name.startswith("n1-") else {}  # an N1 can also go without
+        parts = [_bare(machine), *(gpus[kind] for kind, (count,) in included.items() for _ in range(count))]
+        machines[name] = machine | {"price": billed(parts)}
+    return TypeAdapter(Catalog).validate_python(facts | {"accelerators": gpus, "machines": machines})
 
 
 def with_own(catalog: Catalog, machines: Mapping[str, Mapping[str, Any]], prices: Mapping[str, float]) -> Catalog:
@@ -204,7 +216,9 @@ def with_own(catalog: Catalog, machines: Mapping[str, Mapping[str, Any]], prices
     own = {name: Price(usd, "documented", OWN) for name, usd in prices.items()}
     known = dict(catalog.machines)
     for name, row in machines.items():
-        known[name] = replace(known.get(name) or Machine(name, 0, 0), **_typed(row), source=(OWN,))
+        before = known.get(name) or Machine(name, 0, 0)
+        gpus = {kind: tuple(counts) for kind, counts in row.get("gpus", before.gpus).items()}
+        known[name] = replace(before, **{**row, "gpus": gpus, "source": (OWN,)})
     return replace(catalog, machines=_priced(known, own), accelerators=_priced(catalog.accelerators, own))
 
 
@@ -212,69 +226,24 @@ def _priced(entries: Mapping[str, Entry], prices: Mapping[str, Price]) -> dict[s
     return {name: replace(entry, price=prices.get(name, entry.price)) for name, entry in entries.items()}
 
 
-def _machine(name: str, row: Mapping[str, Any], accelerators: Mapping[str, Accelerator]) -> Machine:
-    family = _facts()["families"][name.partition("-")[0]]
-    common = {"quota": family["quota"], "source": tuple(family["source"]), "certainty": family["certainty"]}
-    machine = Machine(name, **{**common, **_typed(row)})
-    return replace(machine, price=_price(machine, family, accelerators))
+def _bare(machine: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A machine without GPUs as something that has a list price, if its family's rates are known."""
+    if "usd_per_vcpu" not in machine:
+        return {}
+    usd = machine["vcpus"] * machine["usd_per_vcpu"] + machine["memory_gb"] * machine["usd_per_gb"]
+    return {"usd": usd, "price_certainty": machine["price_certainty"]}
 
 
-def _price(machine: Machine, family: Mapping[str, Any], accelerators: Mapping[str, Accelerator]) -> Price | None:
-    """List rates times Vertex AI's factor; with the GPUs, unless the machine can also go without."""
-    if "usd_per_vcpu" not in family:
+def _billed(prices: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Price | None:
+    """What Vertex AI bills for parts with list prices; None if one has none."""
+    if not all("usd" in part for part in parts):
         return None
-    bare = machine.vcpus * family["usd_per_vcpu"] + machine.memory_gb * family["usd_per_gb"]
-    price = _billed(bare, family["price_certainty"])
-    if not machine.needs_gpus:
-        return price
-    kind, (count,) = next(iter(machine.gpus.items()))
-    gpu = accelerators[kind].price
-    if gpu is None:
-        return None
-    return Price(price.usd + count * gpu.usd, least_certain(price.certainty, gpu.certainty), price.source)
-
-
-def _accelerator(name: str, row: Mapping[str, Any]) -> Accelerator:
-    price = _billed(row["usd"], row["price_certainty"]) if "usd" in row else None
-    known = {key: row[key] for key in ("memory_gb", "precision", "tflops", "quota", "certainty")}
-    return Accelerator(name, **known, source=tuple(row["source"]), price=price)
-
-
-def _billed(usd: float, certainty: Certainty) -> Price:
-    """What Vertex AI bills for something with this list price."""
-    facts = _facts()["prices"]
+    factor = prices["factor"]
     return Price(
-        usd * facts["factor"], certainty, f"list price in {facts['region']} x {facts['factor']}, {facts['read']}"
+        factor * sum(part["usd"] for part in parts),
+        least_certain(*(part["price_certainty"] for part in parts)),
+        f"list price in {prices['region']} x {factor}, {prices['read']}",
     )
-
-
-def _typed(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row's lists as tuples."""
-    typed = dict(row)
-    if "gpus" in row:
-        typed["gpus"] = {kind: tuple(counts) for kind, counts in row["gpus"].items()}
-    if "topologies" in row:
-        typed["topologies"] = tuple(row["topologies"])
-    return typed
-
-
-def _limits(facts: Mapping[str, Any]) -> Limits:
-    limits, disk, scheduling = facts["limits"], facts["disk"], facts["scheduling"]
-    return Limits(
-        pools=limits["pools"],
-        env=limits["env"],
-        package_uris=limits["package_uris"],
-        disk_types=tuple(disk["types"]),
-        disk_gb=(disk["min_gb"], disk["max_gb"]),
-        deprecated_strategies=scheduling["deprecated_strategies"],
-        flex_start_seconds=scheduling["flex_start_max_timeout_seconds"],
-        flex_start_accelerators=tuple(scheduling["flex_start_accelerators"]),
-    )
-
-
-@cache
-def _facts() -> dict[str, Any]:
-    return _read("machines.yaml")
 
 
 def _read(name: str) -> dict[str, Any]:
