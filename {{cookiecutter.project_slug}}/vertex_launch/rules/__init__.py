@@ -14,14 +14,14 @@ from google.cloud.aiplatform_v1.types import CustomJobSpec
 
 from vertex_launch.errors import Finding, Findings, first
 from vertex_launch.rules import containers, machines, pools, reducers, region_and_output, scheduling, training, tuning
-from vertex_launch.rules.rule import REFUSED, Project, Rule, RuleContext, rule
+from vertex_launch.rules.rule import Project, Rule, RuleContext, rule
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, JobError, TuningJob, located
 
 __all__ = ["JOB_RULES", "RULES", "TUNING_RULES", "Project", "Rule", "findings", "form_findings"]
 
 
-@rule("form", "error", "documented", "api-types", consequence=REFUSED)
+@rule("form", "error", "documented", "api-types")
 def form(job: Job, context: RuleContext) -> Findings:
     """A job file is what the API takes, to the letter: its keys, its values, and text where it wants text."""
     yield from ()  # of a job that could be read, nothing: `form_findings` has the others

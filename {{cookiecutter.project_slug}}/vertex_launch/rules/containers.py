@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vertex_launch.errors import Finding, Findings, nearest
 from vertex_launch.expansion import expand, expanded
-from vertex_launch.rules.rule import REFUSED, RuleContext, rule
+from vertex_launch.rules.rule import RuleContext, rule
 from vertex_launch.spec import Job, Pool
 
 RESTRICTED = "/vertex-ai-restricted/"  # where the reduction server is
@@ -74,15 +74,12 @@ def is_ours(context: RuleContext, image: str) -> bool:
     return bool(ours) and (image == ours or image.startswith(f"{untagged(ours)}@sha256:"))
 
 
-@rule(
-    "image-differs",
-    "warning",
-    "documented",
-    "settings",
-    consequence="The job runs another program than the one that was built last, or finds no image at all.",
-)
+@rule("image-differs", "warning", "documented", "settings")
 def image_ours(job: Job, context: RuleContext) -> Findings:
-    """The image is the one of the settings, which is built from this folder."""
+    """The image is the one of the settings, which is built from this folder.
+
+    Otherwise: The job runs another program than the one that was built last, or finds no image at all.
+    """
     seen, origin = {""}, context.settings.origin("image")  # `has_fields` reports a missing one
     for pool in job.training_pools if context.settings.image else ():
         image = pool.spec.container_spec.image_uri
@@ -94,15 +91,12 @@ def image_ours(job: Job, context: RuleContext) -> Findings:
             )
 
 
-@rule(
-    "image-tag",
-    "warning",
-    "inferred",
-    "training-service",
-    consequence="A replica that restarts after the next push runs other code than its peers.",
-)
+@rule("image-tag", "warning", "inferred", "training-service")
 def image_fixed(job: Job, context: RuleContext) -> Findings:
-    """A custom image has a tag of its own, or best a digest: `latest`, also where it is not written, moves."""
+    """A custom image has a tag of its own, or best a digest: `latest`, also where it is not written, moves.
+
+    Otherwise: A replica that restarts after the next push runs other code than its peers.
+    """
     for pool, image in images(job):
         googles = pool.reduces or RESTRICTED in image or prebuilt_name(context, image)
         if not (googles or "@" in image) and _tag(image) in ("", "latest"):
@@ -110,17 +104,13 @@ def image_fixed(job: Job, context: RuleContext) -> Findings:
             yield Finding(image_at(pool), fault, "give it a tag of its own, such as :1, or best a digest")
 
 
-@rule(
-    "image-cuda",
-    "warning",
-    "documented",
-    "cuda-13",
-    "dockerfile",
-    consequence="Every replica ends at its first step: no kernel image is available for execution on the device.",
-)
+@rule("image-cuda", "warning", "documented", "cuda-13", "dockerfile")
 def image_has_code(job: Job, context: RuleContext) -> Findings:
     """Our image has code for the GPUs of its pools: its Dockerfile's LABEL cuda is none of the versions that dropped
-    them."""
+    them.
+
+    Otherwise: Every replica ends at its first step: no kernel image is available for execution on the device.
+    """
     label = CUDA.search(context.project.dockerfile)
     for pool in job.pools if label else ():
         newer = [version for version, kinds in context.catalog.cuda_dropped.items() if pool.accelerator in kinds]
@@ -131,15 +121,12 @@ def image_has_code(job: Job, context: RuleContext) -> Findings:
             yield Finding(image_at(pool), fault, cure)
 
 
-@rule(
-    "prebuilt-unknown",
-    "warning",
-    "uncertain",
-    "prebuilt-containers",
-    consequence="No replica starts, unless the image is newer than the list.",
-)
+@rule("prebuilt-unknown", "warning", "uncertain", "prebuilt-containers")
 def prebuilt_listed(job: Job, context: RuleContext) -> Findings:
-    """An image from Google's registries for training is one of those that its page lists."""
+    """An image from Google's registries for training is one of those that its page lists.
+
+    Otherwise: No replica starts, unless the image is newer than the list.
+    """
     listed = context.catalog.prebuilt_images
     for pool, image in images(job):
         name = prebuilt_name(context, image)
@@ -149,15 +136,12 @@ def prebuilt_listed(job: Job, context: RuleContext) -> Findings:
             yield Finding(image_at(pool), f'"{name}" is none of the images that the documentation lists', cure)
 
 
-@rule(
-    "prebuilt-ended",
-    "warning",
-    "documented",
-    "prebuilt-containers",
-    consequence="Google may remove the image on any day, and from then on no replica starts.",
-)
+@rule("prebuilt-ended", "warning", "documented", "prebuilt-containers")
 def prebuilt_available(job: Job, context: RuleContext) -> Findings:
-    """One of Google's training images has not reached the end of its availability."""
+    """One of Google's training images has not reached the end of its availability.
+
+    Otherwise: Google may remove the image on any day, and from then on no replica starts.
+    """
     for pool, image in images(job):
         end = context.catalog.prebuilt_images.get(prebuilt_name(context, image))
         if end and context.project.today and end < context.project.today:
@@ -165,30 +149,24 @@ def prebuilt_available(job: Job, context: RuleContext) -> Findings:
             yield Finding(image_at(pool), fault, "build an image of your own, for a containerSpec")
 
 
-@rule(
-    "prebuilt-tag",
-    "warning",
-    "documented",
-    "prebuilt-containers",
-    consequence="The replicas run an image that is no longer maintained, or do not start.",
-)
+@rule("prebuilt-tag", "warning", "documented", "prebuilt-containers")
 def prebuilt_latest(job: Job, context: RuleContext) -> Findings:
-    """Of Google's training images only the tag `latest` is supported."""
+    """Of Google's training images only the tag `latest` is supported.
+
+    Otherwise: The replicas run an image that is no longer maintained, or do not start.
+    """
     for pool, image in images(job):
         name = prebuilt_name(context, image)
         if name in context.catalog.prebuilt_images and (_tag(image) != "latest" or "@" in image):
             yield Finding(image_at(pool), "only the tag latest is supported", f"write {untagged(image)}:latest")
 
 
-@rule(
-    "executor-foreign",
-    "warning",
-    "documented",
-    "api-types",
-    consequence="Vertex AI refuses the job, or starts the package in an image that may lack what it needs.",
-)
+@rule("executor-foreign", "warning", "documented", "api-types")
 def executor_prebuilt(job: Job, context: RuleContext) -> Findings:
-    """A Python package runs in one of Google's training images."""
+    """A Python package runs in one of Google's training images.
+
+    Otherwise: Vertex AI refuses the job, or starts the package in an image that may lack what it needs.
+    """
     for pool in job.pools:
         image = pool.spec.python_package_spec.executor_image_uri
         if image and not prebuilt_name(context, image):
@@ -198,7 +176,7 @@ def executor_prebuilt(job: Job, context: RuleContext) -> Findings:
             yield Finding(image_at(pool), fault, cure)
 
 
-@rule("package-count", "error", "documented", "api-types", consequence=REFUSED)
+@rule("package-count", "error", "documented", "api-types")
 def packages_few(job: Job, context: RuleContext) -> Findings:
     """A pool installs at most 100 packages."""
     limit = context.catalog.limits.package_uris
@@ -209,7 +187,7 @@ def packages_few(job: Job, context: RuleContext) -> Findings:
             yield Finding(pool.at("pythonPackageSpec.packageUris"), fault, "put several into one")
 
 
-@rule("env-count", "error", "documented", "api-types", consequence=REFUSED)
+@rule("env-count", "error", "documented", "api-types")
 def env_small(job: Job, context: RuleContext) -> Findings:
     """A pool has at most 100 environment variables."""
     limit = context.catalog.limits.env
@@ -219,7 +197,7 @@ def env_small(job: Job, context: RuleContext) -> Findings:
             yield Finding(pool.at(pool.task, "env"), fault, "put the rest in a file that the trainer reads")
 
 
-@rule("env-name", "error", "documented", "api-types", consequence=REFUSED)
+@rule("env-name", "error", "documented", "api-types")
 def env_named(job: Job, context: RuleContext) -> Findings:
     """The name of an environment variable has letters, digits and underscores, and does not begin with a digit."""
     for pool in job.pools:
@@ -231,15 +209,12 @@ def env_named(job: Job, context: RuleContext) -> Findings:
                 )
 
 
-@rule(
-    "env-repeated",
-    "warning",
-    "inferred",
-    "api-types",
-    consequence="One of the values counts; the documentation does not say which.",
-)
+@rule("env-repeated", "warning", "inferred", "api-types")
 def env_distinct(job: Job, context: RuleContext) -> Findings:
-    """An environment variable is set once."""
+    """An environment variable is set once.
+
+    Otherwise: One of the values counts; the documentation does not say which.
+    """
     for pool in job.pools:
         for name, count in Counter(variable.name for variable in pool.env).items():
             if count > 1:

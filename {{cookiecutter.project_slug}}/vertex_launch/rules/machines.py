@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from vertex_launch.catalog import Catalog, Machine
 from vertex_launch.errors import Finding, Findings, did_you_mean, nearest
-from vertex_launch.rules.rule import REFUSED, RuleContext, rule
+from vertex_launch.rules.rule import RuleContext, rule
 from vertex_launch.spec import Job, Pool
 
 CURRENT = "NVIDIA_TESLA_T4 or NVIDIA_L4"
@@ -23,7 +23,7 @@ def gbps(context: RuleContext, pool: Pool) -> float:
     return context.catalog.network_gbps(pool.machine_type, pool.accelerator, pool.accelerator_count) or 0
 
 
-@rule("machine-unknown", "error", "documented", "configure-compute", consequence=REFUSED)
+@rule("machine-unknown", "error", "documented", "configure-compute")
 def machine_known(job: Job, context: RuleContext) -> Findings:
     """The machine type is one that Vertex AI offers for training; many of Compute Engine's are not."""
     offered = context.catalog.machines
@@ -38,7 +38,7 @@ def machine_known(job: Job, context: RuleContext) -> Findings:
             yield Finding(pool.at("machineSpec.machineType"), fault, f"{cure} {newer}")
 
 
-@rule("accelerator-fit", "error", "documented", "configure-compute", consequence=REFUSED)
+@rule("accelerator-fit", "error", "documented", "configure-compute")
 def accelerators_fit(job: Job, context: RuleContext) -> Findings:
     """The machine can have these accelerators in this number; machines that come with GPUs must state them."""
     for pool, machine in known(context, job.pools):
@@ -53,22 +53,19 @@ def accelerators_fit(job: Job, context: RuleContext) -> Findings:
             )
 
 
-@rule(
-    "accelerator-retired",
-    "warning",
-    "documented",
-    "configure-compute",
-    consequence="Vertex AI may refuse the job, or never find a machine for it.",
-)
+@rule("accelerator-retired", "warning", "documented", "configure-compute")
 def accelerators_current(job: Job, context: RuleContext) -> Findings:
-    """The accelerator is still supported."""
+    """The accelerator is still supported.
+
+    Otherwise: Vertex AI may refuse the job, or never find a machine for it.
+    """
     for pool, machine in known(context, job.pools):
         reason = context.catalog.retired_accelerators.get(pool.accelerator)
         if reason and pool.accelerator in machine.gpus:
             yield Finding(pool.at("machineSpec.acceleratorType"), f"{pool.accelerator}: {reason}", f"use {CURRENT}")
 
 
-@rule("tpu-alone", "error", "documented", "configure-compute", consequence=REFUSED)
+@rule("tpu-alone", "error", "documented", "configure-compute")
 def tpu_alone(job: Job, context: RuleContext) -> Findings:
     """A TPU job has one pool with one replica, whatever the topology."""
     for pool, machine in known(context, job.pools):
@@ -77,7 +74,7 @@ def tpu_alone(job: Job, context: RuleContext) -> Findings:
             yield Finding(pool.at(), fault, "keep pool 0 alone and choose a larger tpuTopology")
 
 
-@rule("tpu-topology", "error", "documented", "configure-compute", consequence=REFUSED)
+@rule("tpu-topology", "error", "documented", "configure-compute")
 def tpu_topology(job: Job, context: RuleContext) -> Findings:
     """A TPU machine of v5e or newer has one of its own topologies."""
     for pool, machine in known(context, job.pools):
@@ -87,7 +84,7 @@ def tpu_topology(job: Job, context: RuleContext) -> Findings:
             yield Finding(pool.at("machineSpec.tpuTopology"), fault, f"use one of {', '.join(machine.topologies)}")
 
 
-@rule("disk-size", "error", "documented", "configure-compute", consequence=REFUSED)
+@rule("disk-size", "error", "documented", "configure-compute")
 def disk_size(job: Job, context: RuleContext) -> Findings:
     """The boot disk has 100 to 64,000 GB; without a size it has 100."""
     smallest, largest = context.catalog.limits.disk_gb
@@ -99,7 +96,7 @@ def disk_size(job: Job, context: RuleContext) -> Findings:
             )
 
 
-@rule("disk-type", "error", "documented", "configure-compute", consequence=REFUSED)
+@rule("disk-type", "error", "documented", "configure-compute")
 def disk_type(job: Job, context: RuleContext) -> Findings:
     """The boot disk is of a type that training offers."""
     types = context.catalog.limits.disk_types

@@ -5,7 +5,7 @@ from google.protobuf import json_format  # type: ignore[import-untyped, unused-i
 
 from vertex_launch import program
 from vertex_launch.errors import Finding, Findings
-from vertex_launch.rules.rule import REFUSED, RuleContext, rule
+from vertex_launch.rules.rule import RuleContext, rule
 from vertex_launch.spec import CHIEF, WORKERS, Job
 
 # Source: google-cloud-aiplatform 2.7.0, the fields marked as required.
@@ -15,7 +15,7 @@ REQUIRED = {
 }
 
 
-@rule("chief-count", "error", "documented", "distributed-training", consequence=REFUSED)
+@rule("chief-count", "error", "documented", "distributed-training")
 def one_chief(job: Job, context: RuleContext) -> Findings:
     """Pool 0 is the chief: exactly one replica."""
     if job.chief is None:
@@ -25,7 +25,7 @@ def one_chief(job: Job, context: RuleContext) -> Findings:
         yield Finding(job.chief.at("replicaCount"), fault, "set it to 1 and put all others in pool 1")
 
 
-@rule("pool-count", "error", "documented", "distributed-training", consequence=REFUSED)
+@rule("pool-count", "error", "documented", "distributed-training")
 def at_most_four(job: Job, context: RuleContext) -> Findings:
     """A job has at most four pools: chief, workers, reducers or parameter servers, evaluators."""
     count, limit = len(job.spec.worker_pool_specs), context.catalog.limits.pools
@@ -34,15 +34,12 @@ def at_most_four(job: Job, context: RuleContext) -> Findings:
         yield Finding("workerPoolSpecs", fault, "keep the chief, workers, reducers and evaluators, in this order")
 
 
-@rule(
-    "pool-gap",
-    "warning",
-    "documented",
-    "gcloud",
-    consequence="The API takes the job; gcloud refuses it before it is sent.",
-)
+@rule("pool-gap", "warning", "documented", "gcloud")
 def no_gap(job: Job, context: RuleContext) -> Findings:
-    """A pool that is skipped is an empty mapping, {}, which the API takes and gcloud does not."""
+    """A pool that is skipped is an empty mapping, {}, which the API takes and gcloud does not.
+
+    Otherwise: The API takes the job; gcloud refuses it before it is sent.
+    """
     filled = {pool.index for pool in job.pools}
     for index in range(WORKERS, max(filled, default=CHIEF)):
         if index not in filled and not job.reducers:  # reducers without workers: `workers_are_several` reports them
@@ -50,15 +47,18 @@ def no_gap(job: Job, context: RuleContext) -> Findings:
             yield Finding(f"workerPoolSpecs[{index}]", fault, f"send the job with {program.NAME} submit")
 
 
-@rule("pool-trailing", "warning", "inferred", "api-types", "gcloud", consequence="gcloud refuses the job.")
+@rule("pool-trailing", "warning", "inferred", "api-types", "gcloud")
 def no_empty_end(job: Job, context: RuleContext) -> Findings:
-    """An empty pool keeps a position free for pools behind it; the last pool is not empty."""
+    """An empty pool keeps a position free for pools behind it; the last pool is not empty.
+
+    Otherwise: gcloud refuses the job.
+    """
     filled = {pool.index for pool in job.pools}
     for index in range(max(filled, default=CHIEF) + 1, len(job.spec.worker_pool_specs)):
         yield Finding(f"workerPoolSpecs[{index}]", "is empty, and no pool follows it", "remove it")
 
 
-@rule("pool-replicas", "error", "documented", "api-types", consequence=REFUSED)
+@rule("pool-replicas", "error", "documented", "api-types")
 def has_replicas(job: Job, context: RuleContext) -> Findings:
     """A pool that is described has at least one replica; one that is skipped is an empty mapping, {}."""
     for pool in job.pools:
@@ -67,7 +67,7 @@ def has_replicas(job: Job, context: RuleContext) -> Findings:
             yield Finding(pool.at("replicaCount"), fault, "set it to 1 or more, or write {} for the whole pool")
 
 
-@rule("pool-machine", "error", "documented", "configure-compute", consequence=REFUSED)
+@rule("pool-machine", "error", "documented", "configure-compute")
 def has_machine(job: Job, context: RuleContext) -> Findings:
     """A pool names its machine type."""
     for pool in job.pools:
@@ -75,7 +75,7 @@ def has_machine(job: Job, context: RuleContext) -> Findings:
             yield Finding(pool.at("machineSpec.machineType"), "is missing", "choose one, such as n1-standard-8")
 
 
-@rule("pool-task", "error", "documented", "api-types", consequence=REFUSED)
+@rule("pool-task", "error", "documented", "api-types")
 def has_task(job: Job, context: RuleContext) -> Findings:
     """A pool says what it runs, in a containerSpec or a pythonPackageSpec."""
     for pool in job.pools:
@@ -85,7 +85,7 @@ def has_task(job: Job, context: RuleContext) -> Findings:
             )
 
 
-@rule("task-field", "error", "documented", "api-types", consequence=REFUSED)
+@rule("task-field", "error", "documented", "api-types")
 def has_fields(job: Job, context: RuleContext) -> Findings:
     """A containerSpec names its image; a pythonPackageSpec names executor image, packages and module."""
     for pool in job.pools:

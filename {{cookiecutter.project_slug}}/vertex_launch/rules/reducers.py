@@ -26,7 +26,6 @@ from vertex_launch.spec import REDUCERS, Job, Pool
 CHOICE = re.compile("((dist|distributed|process_group)_?)?(backend|strategy)", re.IGNORECASE)
 OTHER_WAYS = re.compile("gloo|parameter[-_]?server(strategy)?", re.IGNORECASE)
 LABEL = re.compile(r"^LABEL\s(?:.*\\\n)*.*google-reduction-server", re.MULTILINE)
-IDLE = "Vertex AI runs the job; the reducers are billed and get nothing to do."
 
 
 def _trainers(context: RuleContext, job: Job) -> Iterator[Pool]:
@@ -37,18 +36,24 @@ def _trainers(context: RuleContext, job: Job) -> Iterator[Pool]:
             yield pool
 
 
-@rule("reducer-pool", "error", "documented", "distributed-training", consequence="The reducers train, or try to.")
+@rule("reducer-pool", "error", "documented", "distributed-training")
 def in_pool_2(job: Job, context: RuleContext) -> Findings:
-    """The reduction server runs in pool 2 and nowhere else."""
+    """The reduction server runs in pool 2 and nowhere else.
+
+    Otherwise: The reducers train, or try to.
+    """
     for pool in job.pools:
         if pool.reduces and pool.index != REDUCERS:
             fault = "the reduction server's image runs in pool 2 only"
             yield Finding(pool.at("containerSpec.imageUri"), fault, "move this pool to workerPoolSpecs[2]")
 
 
-@rule("reducer-image", "error", "documented", "distributed-training", consequence="No replica of the pool can start.")
+@rule("reducer-image", "error", "documented", "distributed-training")
 def image_exists(job: Job, context: RuleContext) -> Findings:
-    """The reduction server's image has the name that the documentation gives it."""
+    """The reduction server's image has the name that the documentation gives it.
+
+    Otherwise: No replica of the pool can start.
+    """
     known_images = context.catalog.reduction_server_images.values()
     names = {image.partition(":")[0] for image in known_images}
     for pool in job.pools:
@@ -58,15 +63,12 @@ def image_exists(job: Job, context: RuleContext) -> Findings:
             yield Finding(image_at(pool), f'there is no "{image}"', did_you_mean(image, known_images))
 
 
-@rule(
-    "reducer-region",
-    "warning",
-    "documented",
-    "distributed-training",
-    consequence="The job runs, and each reducer fetches its image from another continent.",
-)
+@rule("reducer-region", "warning", "documented", "distributed-training")
 def image_near(job: Job, context: RuleContext) -> Findings:
-    """The reduction server's image comes from the job's own continent."""
+    """The reduction server's image comes from the job's own continent.
+
+    Otherwise: The job runs, and each reducer fetches its image from another continent.
+    """
     registries = {image.partition("/")[0] for image in context.catalog.reduction_server_images.values()}
     for pool in job.reducers:
         host, near = image_of(pool).partition("/")[0], _near(context)
@@ -76,39 +78,36 @@ def image_near(job: Job, context: RuleContext) -> Findings:
             )
 
 
-@rule(
-    "reducer-accelerator",
-    "error",
-    "documented",
-    "distributed-training",
-    consequence="Vertex AI bills accelerators that nothing uses.",
-)
+@rule("reducer-accelerator", "error", "documented", "distributed-training")
 def without_accelerators(job: Job, context: RuleContext) -> Findings:
-    """Reducers have no accelerators: they add numbers, on CPUs."""
+    """Reducers have no accelerators: they add numbers, on CPUs.
+
+    Otherwise: Vertex AI bills accelerators that nothing uses.
+    """
     for pool in job.reducers:
         if pool.accelerator or pool.accelerator_count:
             fault = "reducers only add numbers, on CPUs"
             yield Finding(pool.at("machineSpec"), fault, "remove acceleratorType and acceleratorCount")
 
 
-@rule(
-    "reducer-command",
-    "error",
-    "documented",
-    "distributed-training",
-    consequence="The reducers run that instead of the reduction server, and the workers wait for them.",
-)
+@rule("reducer-command", "error", "documented", "distributed-training")
 def without_command(job: Job, context: RuleContext) -> Findings:
-    """Reducers have neither command nor args: their image has a command of its own."""
+    """Reducers have neither command nor args: their image has a command of its own.
+
+    Otherwise: The reducers run that instead of the reduction server, and the workers wait for them.
+    """
     for pool in job.reducers:
         if pool.spec.container_spec.command or pool.spec.container_spec.args:
             fault = "the reduction server's image has a command of its own"
             yield Finding(pool.at("containerSpec"), fault, "remove command and args")
 
 
-@rule("reducer-gpus", "warning", "documented", "distributed-training", consequence=IDLE)
+@rule("reducer-gpus", "warning", "documented", "distributed-training")
 def workers_have_gpus(job: Job, context: RuleContext) -> Findings:
-    """Reducers serve GPUs, whose all-reduce is NCCL's; machines without GPUs all-reduce among themselves."""
+    """Reducers serve GPUs, whose all-reduce is NCCL's; machines without GPUs all-reduce among themselves.
+
+    Otherwise: Vertex AI runs the job; the reducers are billed and get nothing to do.
+    """
     trainers = {pool.index for pool in _trainers(context, job)}
     tpus = {pool.index for pool, machine in known(context, job.pools) if machine.tpu}  # `tpu_alone` reports them
     for pool in job.training_pools if job.reducers else ():
@@ -117,9 +116,12 @@ def workers_have_gpus(job: Job, context: RuleContext) -> Findings:
             yield Finding(pool.at("machineSpec"), fault, "choose machines with GPUs, or remove pool 2")
 
 
-@rule("reducer-backend", "warning", "documented", "distributed-training", consequence=IDLE)
+@rule("reducer-backend", "warning", "documented", "distributed-training")
 def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
-    """Reducers serve NCCL; gloo and parameter servers do not know them."""
+    """Reducers serve NCCL; gloo and parameter servers do not know them.
+
+    Otherwise: Vertex AI runs the job; the reducers are billed and get nothing to do.
+    """
     for pool in job.training_pools if job.reducers else ():
         env = [Flag(pool.at(pool.task, f"env[{n}].value"), one.name, one.value) for n, one in enumerate(pool.env)]
         for flag in (*env, *flags([*words(pool)])):
@@ -129,24 +131,24 @@ def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
                 )
 
 
-@rule("reducer-machines", "warning", "inferred", "distributed-training", consequence=IDLE)
+@rule("reducer-machines", "warning", "inferred", "distributed-training")
 def workers_are_several(job: Job, context: RuleContext) -> Findings:
-    """Reducers serve two or more machines; the GPUs of one all-reduce among themselves."""
+    """Reducers serve two or more machines; the GPUs of one all-reduce among themselves.
+
+    Otherwise: Vertex AI runs the job; the reducers are billed and get nothing to do.
+    """
     for reducers in job.reducers:
         if sum(pool.replica_count for pool in job.training_pools) == 1 and any(_trainers(context, job)):
             fault = "serves two or more machines, and pool 0 has the only one"
             yield Finding(reducers.at(), fault, "add workers, or remove pool 2")
 
 
-@rule(
-    "reducer-gain",
-    "warning",
-    "inferred",
-    "vertex_launch/plan/allreduce_cost.py",
-    consequence="The job runs as fast as without reducers, and costs more.",
-)
+@rule("reducer-gain", "warning", "inferred", "vertex_launch/plan/allreduce_cost.py")
 def worth_it(job: Job, context: RuleContext) -> Findings:
-    """Two machines with one GPU each send as many bytes to reducers as they would send to each other."""
+    """Two machines with one GPU each send as many bytes to reducers as they would send to each other.
+
+    Otherwise: The job runs as fast as without reducers, and costs more.
+    """
     pools = [*_trainers(context, job)]
     for reducers in job.reducers:
         if sum(pool.replica_count for pool in pools) == 2 and all(pool.accelerator_count == 1 for pool in pools):
@@ -154,17 +156,13 @@ def worth_it(job: Job, context: RuleContext) -> Findings:
             yield Finding(reducers.at(), fault, "remove pool 2, or use more GPUs")
 
 
-@rule(
-    "reducer-count",
-    "warning",
-    "inferred",
-    "distributed-training",
-    "vertex_launch/plan/allreduce_cost.py",
-    consequence="The job runs, and more slowly than without reducers.",
-)
+@rule("reducer-count", "warning", "inferred", "distributed-training", "vertex_launch/plan/allreduce_cost.py")
 def enough(job: Job, context: RuleContext) -> Findings:
     """Reducers have at least the bandwidth at which they beat a ring of the GPUs; for all of their gain they need
-    as much as pools 0 and 1 together."""
+    as much as pools 0 and 1 together.
+
+    Otherwise: The job runs, and more slowly than without reducers.
+    """
     pools = [*_trainers(context, job)]
     count, gpus = sum(pool.replica_count for pool in pools), sum(_gpu_count(pool) for pool in pools)
     rates = [gbps(context, pool) for pool in pools]
@@ -180,16 +178,12 @@ def enough(job: Job, context: RuleContext) -> Findings:
             yield Finding(reducers.at("replicaCount"), fault, f"set it to {catalog.reducers_needed(1, total, rate)}")
 
 
-@rule(
-    "reducer-fabric",
-    "warning",
-    "inferred",
-    "configure-compute",
-    "accelerator-optimized",
-    consequence="NCCL loads one network plug-in: the GPUs lose their own network, or the reducers are idle.",
-)
+@rule("reducer-fabric", "warning", "inferred", "configure-compute", "accelerator-optimized")
 def off_the_fabric(job: Job, context: RuleContext) -> Findings:
-    """GPUs with a network of their own, from the A3 machines with 8 of them on, do without reducers."""
+    """GPUs with a network of their own, from the A3 machines with 8 of them on, do without reducers.
+
+    Otherwise: NCCL loads one network plug-in: the GPUs lose their own network, or the reducers are idle.
+    """
     fabrics = {machine.name: machine for _, machine in known(context, job.training_pools) if machine.fabric_gbps}
     for pool in job.reducers:
         for machine in fabrics.values():
@@ -197,10 +191,13 @@ def off_the_fabric(job: Job, context: RuleContext) -> Findings:
             yield Finding(pool.at(), fault, "remove pool 2")
 
 
-@rule("reducer-bypassed", "warning", "inferred", "nccl", "accelerator-optimized", consequence=IDLE)
+@rule("reducer-bypassed", "warning", "inferred", "nccl", "accelerator-optimized")
 def used_by_nccl(job: Job, context: RuleContext) -> Findings:
     """NCCL all-reduces through reducers on machines with at most 8 GPUs, and on none of the A3 and A4 machines, which
-    bring a network plug-in of their own."""
+    bring a network plug-in of their own.
+
+    Otherwise: Vertex AI runs the job; the reducers are billed and get nothing to do.
+    """
     kinds = {machine.name: pool for pool, machine in known(context, job.training_pools) if not machine.fabric_gbps}
     for reducers in job.reducers:  # `off_the_fabric` reports the machines with a fabric
         for name, pool in kinds.items():
@@ -209,17 +206,13 @@ def used_by_nccl(job: Job, context: RuleContext) -> Findings:
                 yield Finding(reducers.at(), reason, "remove pool 2, or choose machines such as a2-highgpu-8g")
 
 
-@rule(
-    "reducer-plugin",
-    "warning",
-    "documented",
-    "distributed-training",
-    "dockerfile",
-    consequence="NCCL does not find the reducers: they are billed and get nothing to do.",
-)
+@rule("reducer-plugin", "warning", "documented", "distributed-training", "dockerfile")
 def workers_have_plugin(job: Job, context: RuleContext) -> Findings:
     """The image of the workers has the plug-in google-reduction-server: ours, if its Dockerfile's LABEL says so,
-    and Google's for GPUs; of other images nothing is known here."""
+    and Google's for GPUs; of other images nothing is known here.
+
+    Otherwise: NCCL does not find the reducers: they are billed and get nothing to do.
+    """
     trainers = {pool.index for pool in _trainers(context, job)}
     labelled = LABEL.search(context.project.dockerfile) or not context.project.dockerfile
     for pool, image in images(job) if job.reducers else ():

@@ -50,15 +50,16 @@ class Rule(Generic[Subject]):
     check: Check[Subject]
 
 
+REFUSED = "Vertex AI refuses the job."
+
+
 def rule(
-    code: str, severity: Severity, certainty: Certainty, *sources: str, consequence: str
+    code: str, severity: Severity, certainty: Certainty, *sources: str
 ) -> Callable[[Check[Subject]], Rule[Subject]]:
-    """Make a rule of a function: its docstring is the rule's text, what it yields are findings."""
+    """Make a rule of a function that yields findings; its docstring is the rule and, behind `Otherwise:`, why."""
 
     def declare(check: Check[Subject]) -> Rule[Subject]:
-        return Rule(code, severity, certainty, sources, consequence, " ".join((check.__doc__ or "").split()), check)
+        text, _, consequence = (" ".join(part.split()) for part in (check.__doc__ or "").partition("Otherwise:"))
+        return Rule(code, severity, certainty, sources, consequence or REFUSED, text, check)
 
     return declare
-
-
-REFUSED = "Vertex AI refuses the job."

@@ -6,51 +6,41 @@ from google.cloud.aiplatform_v1.types import ReservationAffinity
 
 from vertex_launch.errors import Finding, Findings
 from vertex_launch.rules.region_and_output import OUTPUT, folder
-from vertex_launch.rules.rule import REFUSED, RuleContext, rule
+from vertex_launch.rules.rule import RuleContext, rule
 from vertex_launch.rules.training import runs_trainer
 from vertex_launch.spec import Job
 
 SHORTEST = timedelta(seconds=600)  # the --rollcall-timeout of the template's trainer in the cloud
 
 
-@rule(
-    "timeout-missing",
-    "warning",
-    "documented",
-    "api-types",
-    consequence="A job that hangs is stopped, and no longer billed, after seven days.",
-)
+@rule("timeout-missing", "warning", "documented", "api-types")
 def timeout_set(job: Job, context: RuleContext) -> Findings:
-    """A job says how long it may run."""
+    """A job says how long it may run.
+
+    Otherwise: A job that hangs is stopped, and no longer billed, after seven days.
+    """
     if "timeout" not in job.spec.scheduling:
         fault = "is missing, so a job that hangs costs seven days of its machines"
         yield Finding("scheduling.timeout", fault, "write the longest run you would pay for, such as 3600s")
 
 
-@rule(
-    "timeout-zero",
-    "warning",
-    "inferred",
-    "api-types",
-    consequence="Vertex AI stops the job at once, or takes the zero for its default of seven days.",
-)
+@rule("timeout-zero", "warning", "inferred", "api-types")
 def timeout_above_zero(job: Job, context: RuleContext) -> Findings:
-    """A timeout leaves the job some time."""
+    """A timeout leaves the job some time.
+
+    Otherwise: Vertex AI stops the job at once, or takes the zero for its default of seven days.
+    """
     if "timeout" in job.spec.scheduling and not job.spec.scheduling.timeout:
         fault = "leaves the job no time"
         yield Finding("scheduling.timeout", fault, "write the longest run you would pay for, such as 3600s")
 
 
-@rule(
-    "timeout-short",
-    "warning",
-    "inferred",
-    "api-types",
-    "trainer",
-    consequence="Vertex AI stops the job while its replicas still fetch their image, or wait for each other.",
-)
+@rule("timeout-short", "warning", "inferred", "api-types", "trainer")
 def timeout_long_enough(job: Job, context: RuleContext) -> Findings:
-    """A timeout leaves the replicas of the project's trainer the ten minutes for which they wait for each other."""
+    """A timeout leaves the replicas of the project's trainer the ten minutes for which they wait for each other.
+
+    Otherwise: Vertex AI stops the job while its replicas still fetch their image, or wait for each other.
+    """
     timeout = job.spec.scheduling.timeout if "timeout" in job.spec.scheduling else None
     waits = job.chief is not None and runs_trainer(job.chief, context)
     if waits and timeout and timeout < SHORTEST:  # `timeout_above_zero` reports none at all
@@ -58,7 +48,7 @@ def timeout_long_enough(job: Job, context: RuleContext) -> Findings:
         yield Finding("scheduling.timeout", fault, f"write {SHORTEST.total_seconds():g}s or more")
 
 
-@rule("flex-start-timeout", "error", "documented", "flex-start", consequence=REFUSED)
+@rule("flex-start-timeout", "error", "documented", "flex-start")
 def flex_start_timeout(job: Job, context: RuleContext) -> Findings:
     """A FLEX_START job runs at most seven days."""
     longest = timedelta(seconds=context.catalog.limits.flex_start_seconds)
@@ -67,7 +57,7 @@ def flex_start_timeout(job: Job, context: RuleContext) -> Findings:
         yield Finding("scheduling.timeout", fault, f"write at most {longest.total_seconds():.0f}s")
 
 
-@rule("flex-start-machines", "error", "documented", "flex-start", consequence=REFUSED)
+@rule("flex-start-machines", "error", "documented", "flex-start")
 def flex_start_machines(job: Job, context: RuleContext) -> Findings:
     """A FLEX_START job has the same machines in every pool, and therefore no reducers."""
     machines = [pool.spec.machine_spec for pool in job.pools]
@@ -76,15 +66,12 @@ def flex_start_machines(job: Job, context: RuleContext) -> Findings:
         yield Finding("scheduling.strategy", "FLEX_START wants the same machines in every pool", f"{cure}, or use SPOT")
 
 
-@rule(
-    "flex-start-accelerator",
-    "warning",
-    "inferred",
-    "flex-start",
-    consequence="Vertex AI refuses the job, or never finds a machine for it.",
-)
+@rule("flex-start-accelerator", "warning", "inferred", "flex-start")
 def flex_start_accelerators(job: Job, context: RuleContext) -> Findings:
-    """A FLEX_START job trains on GPUs for which the page offers it, in any of their variants."""
+    """A FLEX_START job trains on GPUs for which the page offers it, in any of their variants.
+
+    Otherwise: Vertex AI refuses the job, or never finds a machine for it.
+    """
     offered = context.catalog.limits.flex_start_accelerators
     for pool in job.training_pools if job.strategy == "FLEX_START" else ():
         if pool.accelerator not in offered:
@@ -92,7 +79,7 @@ def flex_start_accelerators(job: Job, context: RuleContext) -> Findings:
             yield Finding(pool.at("machineSpec.acceleratorType"), fault, "choose one, or use SPOT")
 
 
-@rule("flex-start-reservation", "error", "documented", "flex-start", consequence=REFUSED)
+@rule("flex-start-reservation", "error", "documented", "flex-start")
 def flex_start_reservation(job: Job, context: RuleContext) -> Findings:
     """A FLEX_START job takes no machines from a reservation."""
     wanted = ReservationAffinity.Type.SPECIFIC_RESERVATION
@@ -102,45 +89,34 @@ def flex_start_reservation(job: Job, context: RuleContext) -> Findings:
             yield Finding(pool.at("machineSpec.reservationAffinity"), fault, "remove it, or use STANDARD")
 
 
-@rule(
-    "strategy-deprecated",
-    "warning",
-    "documented",
-    "api-types",
-    consequence="Vertex AI takes it as its new name, until it no longer does.",
-)
+@rule("strategy-deprecated", "warning", "documented", "api-types")
 def strategy_current(job: Job, context: RuleContext) -> Findings:
-    """The strategy is not deprecated."""
+    """The strategy is not deprecated.
+
+    Otherwise: Vertex AI takes it as its new name, until it no longer does.
+    """
     instead = context.catalog.limits.deprecated_strategies.get(job.strategy)
     if instead:
         yield Finding("scheduling.strategy", f"{job.strategy} is deprecated", f"write {instead}")
 
 
-@rule(
-    "spot-output",
-    "warning",
-    "inferred",
-    "spot",
-    "api-types",
-    consequence="Every preempted machine sends the job back to its first step, up to six times.",
-)
+@rule("spot-output", "warning", "inferred", "spot", "api-types")
 def spot_resumes(job: Job, context: RuleContext) -> Findings:
-    """A SPOT job has an output folder, where the checkpoints lie from which it resumes."""
+    """A SPOT job has an output folder, where the checkpoints lie from which it resumes.
+
+    Otherwise: Every preempted machine sends the job back to its first step, up to six times.
+    """
     if job.strategy == "SPOT" and not job.spec.base_output_directory.output_uri_prefix:
         fault = "is missing, so a preempted job starts again from its first step"
         yield Finding(OUTPUT, fault, f"set it to {folder(job, context)}, or use STANDARD")
 
 
-@rule(
-    "restart-alone",
-    "warning",
-    "documented",
-    "training-service",
-    "api-types",
-    consequence="Vertex AI restarts one replica in place; the others wait for an answer that never comes, then fail.",
-)
+@rule("restart-alone", "warning", "documented", "training-service", "api-types")
 def restarts_together(job: Job, context: RuleContext) -> Findings:
-    """Replicas that all-reduce gradients restart together; only parameter servers survive the loss of one."""
+    """Replicas that all-reduce gradients restart together; only parameter servers survive the loss of one.
+
+    Otherwise: Vertex AI restarts one replica in place; the others wait for an answer that never comes, then fail.
+    """
     scheduling, servers = job.spec.scheduling, any(pool.serves for pool in job.pools)
     several = sum(pool.replica_count for pool in job.training_pools) > 1
     if several and not (servers or scheduling.restart_job_on_worker_restart or scheduling.disable_retries):
@@ -148,15 +124,12 @@ def restarts_together(job: Job, context: RuleContext) -> Findings:
         yield Finding("scheduling.restartJobOnWorkerRestart", fault, "set it to true")
 
 
-@rule(
-    "restart-overridden",
-    "warning",
-    "documented",
-    "api-types",
-    consequence="Vertex AI ignores restartJobOnWorkerRestart: the job ends with the first replica that fails.",
-)
+@rule("restart-overridden", "warning", "documented", "api-types")
 def restart_holds(job: Job, context: RuleContext) -> Findings:
-    """disableRetries switches restartJobOnWorkerRestart off; a job says one of them."""
+    """disableRetries switches restartJobOnWorkerRestart off; a job says one of them.
+
+    Otherwise: Vertex AI ignores restartJobOnWorkerRestart: the job ends with the first replica that fails.
+    """
     scheduling = job.spec.scheduling
     if scheduling.disable_retries and scheduling.restart_job_on_worker_restart:
         fault = "switches restartJobOnWorkerRestart off"

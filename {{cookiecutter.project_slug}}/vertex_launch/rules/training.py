@@ -58,15 +58,12 @@ def _flags(pool: Pool, context: RuleContext) -> list[Flag]:
     return [*flags(program[spoken.index(MODULE) :] if MODULE in spoken else program)]
 
 
-@rule(
-    "flag-unknown",
-    "warning",
-    "documented",
-    "trainer",
-    consequence="Every replica ends at once, with a usage message.",
-)
+@rule("flag-unknown", "warning", "documented", "trainer")
 def flags_known(job: Job, context: RuleContext) -> Findings:
-    """A flag in args is one that the project's trainer has: a field of Config."""
+    """A flag in args is one that the project's trainer has: a field of Config.
+
+    Otherwise: Every replica ends at once, with a usage message.
+    """
     fields = context.project.flags
     for pool in job.pools if fields else ():
         for flag in _flags(pool, context):
@@ -76,15 +73,12 @@ def flags_known(job: Job, context: RuleContext) -> Findings:
                 yield Finding(flag.place, f"{FLAGS} has no flag --{flag.name.replace('_', '-')}", cure)
 
 
-@rule(
-    "flag-value",
-    "warning",
-    "documented",
-    "trainer",
-    consequence="Every replica ends at once, with a usage message.",
-)
+@rule("flag-value", "warning", "documented", "trainer")
 def flags_valid(job: Job, context: RuleContext) -> Findings:
-    """A flag has a value that its field of Config takes: a number, or one of its choices."""
+    """A flag has a value that its field of Config takes: a number, or one of its choices.
+
+    Otherwise: Every replica ends at once, with a usage message.
+    """
     for pool in job.training_pools:
         for flag in _flags(pool, context):
             taken = context.project.values.get(flag.name, ())
@@ -106,15 +100,12 @@ def _fits(value: str, taken: str) -> bool:
     return True
 
 
-@rule(
-    "flags-differ",
-    "warning",
-    "documented",
-    "trainer",
-    consequence="The replicas disagree about batch, model or steps: the job fails, or trains something else.",
-)
+@rule("flags-differ", "warning", "documented", "trainer")
 def flags_alike(job: Job, context: RuleContext) -> Findings:
-    """All replicas that train are given the same flags: pools 0 and 1 have the same args."""
+    """All replicas that train are given the same flags: pools 0 and 1 have the same args.
+
+    Otherwise: The replicas disagree about batch, model or steps: the job fails, or trains something else.
+    """
     for first, second in itertools.pairwise(pool for pool in job.training_pools if runs_trainer(pool, context)):
         there, here = ({flag.name: flag for flag in _flags(pool, context)} for pool in (first, second))
         for name in dict.fromkeys((*here, *there)):
@@ -131,30 +122,24 @@ def _said(flag: Flag | None) -> str:
     return flag.value or "set"
 
 
-@rule(
-    "batch-small",
-    "warning",
-    "documented",
-    "trainer",
-    consequence="Every replica ends at once: some would have no sample.",
-)
+@rule("batch-small", "warning", "documented", "trainer")
 def batch_for_all(job: Job, context: RuleContext) -> Findings:
-    """The global batch has at least one sample for each GPU of pools 0 and 1."""
+    """The global batch has at least one sample for each GPU of pools 0 and 1.
+
+    Otherwise: Every replica ends at once: some would have no sample.
+    """
     place, batch, world = _batch(job, context)
     if 0 < batch < world:
         fault = f"a global batch of {batch} leaves some of {world} GPUs without a sample"
         yield Finding(place, f"{fault}{_default(place)}", f"use {world} or more")
 
 
-@rule(
-    "batch-uneven",
-    "warning",
-    "documented",
-    "trainer",
-    consequence="The job runs; in every step some GPUs wait for those that have one sample more.",
-)
+@rule("batch-uneven", "warning", "documented", "trainer")
 def batch_even(job: Job, context: RuleContext) -> Findings:
-    """The global batch is a multiple of the number of GPUs in pools 0 and 1."""
+    """The global batch is a multiple of the number of GPUs in pools 0 and 1.
+
+    Otherwise: The job runs; in every step some GPUs wait for those that have one sample more.
+    """
     place, batch, world = _batch(job, context)
     if batch > world and batch % world:
         lower = batch // world * world
@@ -162,15 +147,12 @@ def batch_even(job: Job, context: RuleContext) -> Findings:
         yield Finding(place, f"{fault}{_default(place)}", f"use {lower} or {lower + world}")
 
 
-@rule(
-    "evaluator-count",
-    "warning",
-    "documented",
-    "trainer",
-    consequence="All evaluators but the first end at once with an error, and fail the job.",
-)
+@rule("evaluator-count", "warning", "documented", "trainer")
 def one_evaluator(job: Job, context: RuleContext) -> Findings:
-    """A pool 3 that runs the trainer has one replica: one evaluator scores all checkpoints."""
+    """A pool 3 that runs the trainer has one replica: one evaluator scores all checkpoints.
+
+    Otherwise: All evaluators but the first end at once with an error, and fail the job.
+    """
     for pool in job.pools:
         if pool.index == EVALUATORS and pool.replica_count > 1 and runs_trainer(pool, context):
             fault = f"is {pool.replica_count}, and one evaluator scores all checkpoints"

@@ -4,7 +4,7 @@ from google.cloud.aiplatform_v1.types import StudySpec
 
 from vertex_launch import study_validation
 from vertex_launch.errors import Finding, Findings, did_you_mean
-from vertex_launch.rules.rule import REFUSED, RuleContext, rule
+from vertex_launch.rules.rule import RuleContext, rule
 from vertex_launch.rules.training import FLAGS, runs_trainer
 from vertex_launch.spec import TuningJob
 
@@ -16,45 +16,39 @@ def _runs_trainer(job: TuningJob, context: RuleContext) -> bool:
     return chief is not None and runs_trainer(chief, context)
 
 
-@rule("study-counts", "error", "documented", "api-types", consequence=REFUSED)
+@rule("study-counts", "error", "documented", "api-types")
 def counts(job: TuningJob, context: RuleContext) -> Findings:
     """The numbers of trials, of trials at once and of failures make sense."""
     yield from study_validation.count_findings(job.spec)
 
 
-@rule("study-metrics", "error", "documented", "api-types", consequence=REFUSED)
+@rule("study-metrics", "error", "documented", "api-types")
 def metrics(job: TuningJob, context: RuleContext) -> Findings:
     """A study has a metric, and each has a name of its own without white space."""
     yield from study_validation.metric_findings(job.spec.study_spec)
 
 
-@rule("study-parameters", "error", "documented", "api-types", consequence=REFUSED)
+@rule("study-parameters", "error", "documented", "api-types")
 def parameters(job: TuningJob, context: RuleContext) -> Findings:
     """A study has a parameter, and each has a name of its own and values that the search can try."""
     yield from study_validation.parameter_findings(job.spec.study_spec)
 
 
-@rule(
-    "study-local",
-    "warning",
-    "documented",
-    "vertex_launch/study_validation.py",
-    consequence="Vertex AI takes the job; the local Vertex refuses it.",
-)
+@rule("study-local", "warning", "documented", "vertex_launch/study_validation.py")
 def runs_here(job: TuningJob, context: RuleContext) -> Findings:
-    """The local Vertex can follow the study."""
+    """The local Vertex can follow the study.
+
+    Otherwise: Vertex AI takes the job; the local Vertex refuses it.
+    """
     yield from study_validation.local_findings(job.spec.study_spec)
 
 
-@rule(
-    "metric-unknown",
-    "warning",
-    "inferred",
-    "trainer",
-    consequence="Every trial ends as infeasible, without a measurement, unless the trainer computes the name.",
-)
+@rule("metric-unknown", "warning", "inferred", "trainer")
 def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
-    """A metric has a name that stands in the files of the project's trainer."""
+    """A metric has a name that stands in the files of the project's trainer.
+
+    Otherwise: Every trial ends as infeasible, without a measurement, unless the trainer computes the name.
+    """
     names = context.project.names if _runs_trainer(job, context) else ()
     for index, metric in enumerate(job.spec.study_spec.metrics if names else ()):
         if metric.metric_id and metric.metric_id not in names:
@@ -66,30 +60,24 @@ def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
             )
 
 
-@rule(
-    "parameter-unknown",
-    "warning",
-    "documented",
-    "trainer",
-    consequence="Every trial fails at once, with a usage message.",
-)
+@rule("parameter-unknown", "warning", "documented", "trainer")
 def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
-    """A parameter is a flag of the project's trainer: a field of Config."""
+    """A parameter is a flag of the project's trainer: a field of Config.
+
+    Otherwise: Every trial fails at once, with a usage message.
+    """
     fields = context.project.flags if _runs_trainer(job, context) else {}
     for place, name in study_validation.parameter_ids(job.spec.study_spec) if fields else ():
         if name and name.replace("-", "_").partition(".")[0] not in fields:
             yield Finding(f"{place}.parameterId", f"{FLAGS} has no flag --{name}", did_you_mean(name, fields))
 
 
-@rule(
-    "trial-parallel",
-    "warning",
-    "documented",
-    "hyperparameter-tuning",
-    consequence="The search is a random one: every trial starts before another has ended.",
-)
+@rule("trial-parallel", "warning", "documented", "hyperparameter-tuning")
 def trials_learn(job: TuningJob, context: RuleContext) -> Findings:
-    """Fewer trials run at once than there are in all, so that later ones learn from earlier ones."""
+    """Fewer trials run at once than there are in all, so that later ones learn from earlier ones.
+
+    Otherwise: The search is a random one: every trial starts before another has ended.
+    """
     most, parallel = job.spec.max_trial_count, job.spec.parallel_trial_count
     learns = job.spec.study_spec.algorithm == StudySpec.Algorithm.ALGORITHM_UNSPECIFIED
     if learns and 1 < most <= parallel:
@@ -97,15 +85,12 @@ def trials_learn(job: TuningJob, context: RuleContext) -> Findings:
         yield Finding("parallelTrialCount", fault, f"set it to {max(most // 3, 1)}, or use RANDOM_SEARCH")
 
 
-@rule(
-    "trial-replicas",
-    "warning",
-    "inferred",
-    "hyperparameter-tuning",
-    consequence="The trial's measurement is the chief's; what other replicas report is lost, or mistaken for it.",
-)
+@rule("trial-replicas", "warning", "inferred", "hyperparameter-tuning")
 def chief_reports(job: TuningJob, context: RuleContext) -> Findings:
-    """In a trial of several replicas the chief alone reports, as our trainer does; another program must, too."""
+    """In a trial of several replicas the chief alone reports, as our trainer does; another program must, too.
+
+    Otherwise: The trial's measurement is the chief's; what other replicas report is lost, or mistaken for it.
+    """
     trial = job.trial_job
     count = sum(pool.replica_count for pool in trial.training_pools)
     if count > 1 and not _runs_trainer(job, context):
@@ -113,15 +98,12 @@ def chief_reports(job: TuningJob, context: RuleContext) -> Findings:
         yield Finding("trialJobSpec.workerPoolSpecs", fault, "let the others report nothing, or keep one replica")
 
 
-@rule(
-    "trial-reducers",
-    "warning",
-    "uncertain",
-    "hyperparameter-tuning",
-    consequence="The reducers of every trial may be started with its flags, which they do not know, and fail.",
-)
+@rule("trial-reducers", "warning", "uncertain", "hyperparameter-tuning")
 def no_reducers(job: TuningJob, context: RuleContext) -> Findings:
-    """Trials have no reducers: the search hands its parameters to every pool, and reducers take no args."""
+    """Trials have no reducers: the search hands its parameters to every pool, and reducers take no args.
+
+    Otherwise: The reducers of every trial may be started with its flags, which they do not know, and fail.
+    """
     for pool in job.trial_job.reducers:
         fault = "may be given the trial's flags, which reducers do not take"
         yield Finding(f"trialJobSpec.{pool.at()}", fault, "remove pool 2 while you search")
