@@ -58,7 +58,7 @@ def test_a_run_gives_replicas_of_the_shell_what_is_needed_or_named(tmp_path: Pat
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(one))
     command = [sys.executable, "-m", "vertex_launch", "run", "job.yaml", "--pass-env", "TOKEN", "--pass-env", "ASKED"]
     environ = os.environ | {"PYTHONPATH": str(PROJECT)}
-    run = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=240)
     assert run.returncode == 0, run.stderr
     told = [line for line in run.stderr.splitlines() if "warning" not in line]
     assert told == ["NOT_HERE is to be passed to replicas, and this shell does not have it; export it first"]
@@ -104,7 +104,7 @@ subprocess.run([sys.executable, "-c", {places!r}], env=image_environment(os.envi
     path = os.pathsep.join([str(PROJECT), *filter(None, sys.path)])
     command = [str(tmp_path / "venv/bin/python"), "-c", replica]
     shown = subprocess.run(
-        command, cwd=tmp_path, env=environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=60
+        command, cwd=tmp_path, env=environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=240
     )
     assert shown.returncode == 0, shown.stderr
     users, found = shown.stdout.splitlines()

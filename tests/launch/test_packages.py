@@ -111,7 +111,7 @@ def prepared(job: Job, env: dict[str, str], buckets: Path, shell: dict[str, str]
 def output(replica: Replica, *command: str, cwd: Path | None = None) -> str:
     """What a replica's command, or another in its place, prints."""
     run = subprocess.run(
-        command or replica.command, env=dict(replica.env), cwd=cwd, capture_output=True, text=True, timeout=60
+        command or replica.command, env=dict(replica.env), cwd=cwd, capture_output=True, text=True, timeout=240
     )
     assert run.returncode == 0, run.stderr
     return run.stdout
@@ -226,7 +226,7 @@ def test_the_sdks_shell_command_installs_for_its_replica_alone(
         subprocess.Popen(one.command, env=dict(one.env), stdout=subprocess.PIPE, stderr=subprocess.PIPE) for one in both
     ]
     for replica, process in zip(both, running, strict=True):
-        printed, faults = process.communicate(timeout=60)
+        printed, faults = process.communicate(timeout=240)
         assert process.returncode == 0, faults
         module, arguments, _ = json.loads(printed.splitlines()[-1])
         assert Path(module).is_relative_to(tmp_path / f"run/environments/{replica.name}")

@@ -72,15 +72,10 @@ def introduce(job: Job, whole: int, console: Console) -> None:
     part = f" of {whole}" if count < whole else ""
     noun = "replica" if whole == 1 else "replicas"
     console.print(f"[bold]{escape(job.name)}[/]: {count}{part} {noun} on this machine")
-    for pool in job.pools:
-        if not pool.reduces:
-            continue
+    for pool in filter(lambda pool: pool.reduces, job.pools):
         last = f" to workerpool{pool.index}-{pool.replica_count - 1}" if pool.replica_count > 1 else ""
-        listed = f"workerpool{pool.index}-0{last}"
-        console.print(
-            f"not started: {listed}, reducers; CLUSTER_SPEC lists them, but no gradient passes through them here",
-            style="dim",
-        )
+        known = "CLUSTER_SPEC lists them, but no gradient passes through them here"
+        console.print(f"not started: workerpool{pool.index}-0{last}, reducers; {known}", style="dim")
 
 
 def shower(replicas: Sequence[Replica], console: Console) -> Show:

@@ -18,7 +18,8 @@ class Journal:
         private(path.parent)
         self._file = io.FileIO(path, "ab", opener=private_file)
         self._lock = threading.Lock()
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def write(self, replica: str, line: str, severity: str = "INFO") -> None:
         """Add a line; `severity` is what it has if it does not say one itself."""

@@ -100,21 +100,28 @@ def create(folder: Path, beneath: Environment | None = None) -> Environment:
 
 
 def install(
-    files: Sequence[Path], environment: Environment, env: Variables, log: Path, stopping: threading.Event = NEVER
+    place: str, files: Sequence[Path], environment: Environment, env: Variables, log: Path, stopping: threading.Event
 ) -> None:
     """Install packages and their missing dependencies; the file `log` gets everything that pip says.
+
+    Args:
+        place: in the job, for a message.
 
     Raises:
         PackageError: with pip's last error; or because pip was stopped.
     """
     variables = environment.variables(env)
-    code, said = _pip(files, variables, log, stopping)
-    if "BackendUnavailable" in said:  # the package names a build system, which pip can fetch
-        code, said = _pip(files, {**variables, ISOLATION: ON}, log, stopping)
+    try:
+        code, said = _pip(files, variables, log, stopping)
+        if "BackendUnavailable" in said:  # the package names a build system, which pip can fetch
+            code, said = _pip(files, {**variables, ISOLATION: ON}, log, stopping)
+    except PackageError as error:
+        raise PackageError(f"{place}: {error}") from None
     if code:
         reason = (PIP_ERROR.findall(said) or said.splitlines() or ["it said nothing"])[-1].rstrip(".")
         names = ", ".join(file.name for file in files)
-        raise PackageError(f"pip cannot install {names}: {reason}; mend the package, all that pip said is in {log}")
+        cure = f"mend the package, all that pip said is in {log}"
+        raise PackageError(f"{place}: pip cannot install {names}: {reason}; {cure}")
 
 
 def prepared(
@@ -140,21 +147,18 @@ def prepared(
     fetched = _fetched(job, buckets)
     if fetched:
         private(folder)
-    packages: dict[tuple[Path, ...], Environment] = {}
+    shared: dict[tuple[Path, ...], Environment] = {}  # by the packages in it
     ready = []
     for one in everyone:
         if one.pool in fetched:
             files = fetched[one.pool]
-            if files and files not in packages:
-                packages[files] = create(folder / f"packages-{len(packages)}")
+            if files and files not in shared:
+                shared[files] = create(folder / f"packages-{len(shared)}")
+                place = f"{job.origin}: workerPoolSpecs[{one.pool}].pythonPackageSpec"
                 variables = {**one.env, **_of_pip(environ)}
-                try:
-                    install(files, packages[files], variables, folder / "pip.log", stopping)
-                except PackageError as error:
-                    place = f"workerPoolSpecs[{one.pool}].pythonPackageSpec"
-                    raise PackageError(f"{job.origin}: {place}: {error}") from None
+                install(place, files, shared[files], variables, folder / "pip.log", stopping)
             # One for each replica: several may call pip at the same time.
-            own = create(folder / "environments" / one.name, packages.get(files))
+            own = create(folder / "environments" / one.name, shared.get(files))
             one = replace(one, env=own.variables(one.env))
         ready.append(one)
     return ready
