@@ -139,7 +139,9 @@ def test_the_package_runs_in_the_newest_image_that_google_lists(project: Path, f
     days = {name: day for name, day in listed["prebuilt_images"].items() if name.startswith(GPU_IMAGES[framework])}
     newest = max(days, key=lambda name: days[name])
     assert package["executorImageUri"] == f"us-docker.pkg.dev/vertex-ai/training/{newest}:latest"
-    assert package["executorImageUri"].partition("/")[0] in {path.partition("/")[0] for path in listed["prebuilt_registries"]}
+    assert package["executorImageUri"].partition("/")[0] in {
+        path.partition("/")[0] for path in listed["prebuilt_registries"]
+    }
     assert package["packageUris"] == [
         "gs://my-project-training/distributed-training/packages/distributed_training-0.1.0.tar.gz"
     ]
