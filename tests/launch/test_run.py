@@ -110,12 +110,12 @@ def test_check_goes_through_several_files_and_fails_if_one_is_refused(project: P
 
 
 @pytest.mark.parametrize("arguments", [("check", "job.yaml"), ("run", "job.yaml")])
-def test_without_vertex_toml_it_is_one_sentence(project: Path, arguments: tuple[str, ...]) -> None:
+def test_a_broken_vertex_toml_is_one_sentence(project: Path, arguments: tuple[str, ...]) -> None:
     write(project, pool(HELLO))
-    (project / "vertex.toml").unlink()
+    (project / "vertex.toml").write_text("project: demo\n")
     run = launch(project, *arguments)
     assert run.returncode == 1
-    assert run.stderr.startswith("vertex.toml: there is no such file here; ")
+    assert run.stderr.startswith("vertex.toml: is not TOML: ")
     assert run.stderr.count("\n") == 1
 
 
