@@ -58,9 +58,9 @@ def test_messages_call_the_program_as_the_user_started_it(project: Path) -> None
     script.write_text(f"#!{sys.executable}\nfrom vertex_launch.cli.main import main\nmain()\n")
     script.chmod(0o755)
     by_script = subprocess.run([script, "check"], cwd=project, env=environment(), capture_output=True, text=True)
-    assert by_script.stderr == "no job file is named; vertex-launch check jobs/*.yaml checks all\n"
+    assert by_script.stderr == "no job file is named; write vertex-launch check JOB.yaml\n"
     by_module = launch(project, "check")
-    assert by_module.stderr == "no job file is named; python -m vertex_launch check jobs/*.yaml checks all\n"
+    assert by_module.stderr == "no job file is named; write python -m vertex_launch check JOB.yaml\n"
 
 
 def test_an_interrupted_run_of_the_script_is_resumed_by_the_script() -> None:
@@ -93,12 +93,13 @@ def test_plan_gives_the_trainer_what_follows_two_dashes(described: Path) -> None
     [
         (["--gradient-bytes", "1"], "--gradient-bytes leaves out the trainer, whom flags behind -- are for; keep one"),
         (["--apply"], "--apply changes the file, which lacks the flags behind --; write them into its args first"),
-        (["--large"], "plan has no option --large; flags of the trainer stand behind a lone --, as in -- --large"),
+        (["--large"], "flags of the trainer stand behind a lone --, as in -- --large"),
     ],
 )
 def test_plan_refuses_flags_that_would_count_for_nothing(described: Path, options: list[str], fault: str) -> None:
     planned = launch(described, "plan", "job.yaml", *options, "--", "--large")
-    assert (planned.returncode, planned.stderr.splitlines()[-1]) == (1, fault)
+    assert planned.returncode == 1
+    assert planned.stderr.splitlines()[-1].endswith(fault)
 
 
 def test_another_folder_may_hold_the_state_of_a_run(project: Path, tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from tests.launch.vertex import PARENT, SETTINGS, Json, custom_job, script
 from vertex_launch import settings, spec, strict_yaml
 from vertex_launch.local import server
 from vertex_launch.local.api.errors import ApiError
-from vertex_launch.local.api.vertex_api import Vertex
 from vertex_launch.local.context import Context, Options
 from vertex_launch.local.jobs.custom_jobs import ENDED
 from vertex_launch.local.running import host
+from vertex_launch.local.vertex_api import Vertex
 from vertex_launch.state_dir import StateDir
 
 SLEEP = script("import time; time.sleep(600)")

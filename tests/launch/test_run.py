@@ -166,14 +166,18 @@ def test_what_follows_two_dashes_goes_to_every_trainer(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "cure"),
+    ("option", "guess"),
     [
-        ("--steps", "flags of the trainer stand behind a lone --, as in -- --steps"),
-        ("--max-replica", "did you mean --max-replicas?"),
+        ("--steps", ""),
+        (
+            "--max-replica",
+            "did you mean --max-replicas? flags of the trainer stand behind a lone --, as in -- --max-replica",
+        ),
     ],
 )
-def test_an_unknown_option_is_the_trainers_or_a_misspelt_one(project: Path, option: str, cure: str) -> None:
+def test_an_unknown_option_is_the_trainers_or_a_misspelt_one(project: Path, option: str, guess: str) -> None:
     run = launch(project, "run", write(project, pool(HELLO)), option, "5")
+    cure = f"{guess} flags of the trainer stand behind a lone --, as in -- {option}".strip()
     assert (run.returncode, run.stderr) == (1, f"run has no option {option}; {cure}\n")
 
 

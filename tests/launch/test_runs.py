@@ -76,6 +76,6 @@ def test_a_run_that_is_killed_has_failed_and_one_that_goes_on_survives_the_servi
     with service(tmp_path, settings=PASSED) as vertex, running(tmp_path):
         assert eventually(lambda: states(vertex) == ["RUNNING"], 60)
     with running(tmp_path) as launcher, service(tmp_path, settings=PASSED) as vertex:
-        assert states(vertex) == ["RUNNING", "FAILED"]
+        assert eventually(lambda: states(vertex) == ["RUNNING", "FAILED"], 60)
         launcher.kill()
         assert eventually(lambda: states(vertex) == ["FAILED", "FAILED"], 60)

@@ -17,7 +17,7 @@ from tests.launch.vertex import PARENT, Json, Service, custom_job, script, servi
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.origin_check import fault_of
 from vertex_launch.local.api.store import Store
-from vertex_launch.local.api.vertex_api import Operations
+from vertex_launch.local.vertex_api import Operations
 
 FOREVER = script("import time; time.sleep(600)")
 JOBS = f"/v1/{PARENT}/customJobs"

@@ -16,10 +16,10 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud.aiplatform_v1 import JobServiceClient
 from google.cloud.aiplatform_v1.types import CustomJob
 
-from tests.launch import test_gcloud as gcloud
 from tests import training
-from tests.training import DEADLINE, FLAGS, PROJECT, eventually
+from tests.launch import test_gcloud as gcloud
 from tests.launch.vertex import ENDED, PARENT, Json, Service, service
+from tests.training import DEADLINE, FLAGS, PROJECT, eventually
 from trainer.config import Config, learning_rate
 
 pytestmark = pytest.mark.proof

@@ -96,8 +96,9 @@ class TrainerCommand(TyperCommand):
         for word in own:
             if word.startswith("--") and word.partition("=")[0] not in (*known, "--help"):
                 guess = nearest(word, known)
-                cure = f"flags of the trainer stand behind a lone --, as in -- {word}"
-                raise OptionError(f"{self.name} has no option {word}; {f'did you mean {guess}?' if guess else cure}")
+                cure = f"did you mean {guess}? " * bool(guess)
+                cure += f"flags of the trainer stand behind a lone --, as in -- {word}"
+                raise OptionError(f"{self.name} has no option {word}; {cure}")
         return super().parse_args(ctx, own)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

@@ -7,7 +7,6 @@ import uvicorn
 from rich.console import Console
 
 from vertex_launch.local.api.store import Store, StoreError
-from vertex_launch.local.api.vertex_api import Vertex, create_app
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.jobs.pipelines import Pipelines
@@ -17,6 +16,7 @@ from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
 from vertex_launch.local.running.namespaces import isolation
 from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.local.vertex_api import Vertex, create_app
 from vertex_launch.local.views.terminal import reporting
 
 LEAVE_SECONDS = 2  # for requests under way at the end; a client may never finish its own
