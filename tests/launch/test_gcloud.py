@@ -169,7 +169,11 @@ def test_what_the_service_refuses_is_shown_with_its_place(
 
 @pytest.mark.proof
 def test_a_tuning_job_is_created_listed_described_and_cancelled(vertex: Service, project: Path) -> None:
-    job = project / "jobs/tuning.yaml"
+    document = yaml.safe_load((project / "jobs/tuning.yaml").read_text())
+    for pool in document["trialJobSpec"]["workerPoolSpecs"]:  # there is no trainer here
+        pool["containerSpec"] |= {"command": [*script("import time; time.sleep(1000)")], "args": []}
+    job = project / "sleeping.yaml"
+    job.write_text(yaml.safe_dump(document))
     created = answer(vertex, "hp-tuning-jobs", "create", "--display-name=tuning", f"--config={job}")
     job_id = created["name"].rpartition("/")[2]
     vertex.wait(created["name"], "RUNNING")
