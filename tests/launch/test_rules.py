@@ -40,7 +40,7 @@ from vertex_launch.errors import FaultError, Finding, first
 from vertex_launch.local.api.errors import invalid
 from vertex_launch.rules import RULES, Project, explain, training
 from vertex_launch.rules.rule import RuleContext
-from vertex_launch.settings import Settings
+from vertex_launch.settings import MachineRow, Settings
 from vertex_launch.spec import Job, TuningJob, parse
 
 
@@ -169,7 +169,7 @@ def test_the_account_of_vertex_toml_writes_to_a_tensorboard(tmp_path: Path) -> N
 
 
 def test_a_machine_of_vertex_toml_is_known(tmp_path: Path) -> None:
-    c3 = {"c3-standard-8": {"vcpus": 8, "memory_gb": 32, "gbps": 23}}
+    c3: dict[str, MachineRow] = {"c3-standard-8": {"vcpus": 8, "memory_gb": 32, "gbps": 23}}
     assert found(tmp_path, alone({"machineType": "c3-standard-8"}), replace(SETTINGS, machines=c3)) == []
 
 

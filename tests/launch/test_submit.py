@@ -185,7 +185,7 @@ def test_the_summary_says_what_holds_where_the_file_says_nothing() -> None:
         "  output   nowhere: nothing is kept",
         "  account  Vertex AI service agent",
         "  limits   STANDARD, at most 168 h",
-        "  price    not known here; yours can stand in vertex.toml, below [prices]",
+        "  price    not known here; add yours under [prices] in vertex.toml",
     ]
 
 

@@ -197,7 +197,7 @@ def _price(job: Job | TuningJob, trial: Job, hours: float, settings: Settings) -
     """Per hour with all that run at once, and in all if each runs as long as it may."""
     price, trials = pools.price(pools.rows(trial, settings.catalog)), pools.trials(job) or pools.Trials(1, 1)
     if price is None:
-        return "not known here; yours can stand in vertex.toml, below [prices]"
+        return "not known here; add yours under [prices] in vertex.toml"
     most = usd(trials.count * hours * price.usd)
     return f"{usd(trials.at_once * price.usd)} per hour, {most} at most ({price.certainty}: {price.source})"
 

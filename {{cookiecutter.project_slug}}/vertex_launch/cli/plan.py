@@ -148,7 +148,7 @@ def _missing(plan: Plan) -> str:
         return "the trainer's batch; plan without --gradient-bytes"
     if plan.known_compute is None:
         return "the time to compute; measure a step, for --step-seconds"
-    return "all prices; add yours to vertex.toml, below [prices]"
+    return "all prices; add yours under [prices] in vertex.toml"
 
 
 def _apply(job: Job | TuningJob, plan: Plan) -> None:
