@@ -6,12 +6,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from google.rpc import code_pb2  # type: ignore[import-untyped, unused-ignore]
-
 from vertex_launch.errors import FaultError
 from vertex_launch.local import resource_file
 from vertex_launch.local.context import Context
 from vertex_launch.local.resource_file import now
+from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running import host
 from vertex_launch.local.running.journal import Journal
 from vertex_launch.local.running.outcome import Ending, Outcome, Phase
@@ -58,8 +57,7 @@ class JobRecord:
             state: FAILED or CANCELLED.
             status: the name of a google.rpc.Code.
         """
-        error = {"code": code_pb2.Code.Value(status), "message": message}
-        self._update(state=f"JOB_STATE_{state}", endTime=now(), error=error)
+        self._update(state=f"JOB_STATE_{state}", endTime=now(), error=rpc_status(status, message))
 
     def _update(self, **fields: Any) -> None:
         self._resource |= {**fields, "updateTime": now()}

@@ -5,8 +5,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from vertex_launch.local.api.errors import ApiError, our_fault, rpc_status
+from vertex_launch.local.api.errors import ApiError, our_fault
 from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.local.rpc_status import rpc_status
 
 STOPPED = rpc_status(
     "UNAVAILABLE", "the local Vertex was stopped while this job had not ended; create it again, and it resumes"

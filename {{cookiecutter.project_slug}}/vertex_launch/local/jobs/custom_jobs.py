@@ -15,10 +15,11 @@ from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec
 from vertex_launch import rules
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.local.api.create_validation import name_findings
-from vertex_launch.local.api.errors import ApiError, invalid, rpc_status
+from vertex_launch.local.api.errors import ApiError, invalid
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks
+from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running import host, journal
 from vertex_launch.local.running.engine import Execution
 from vertex_launch.local.running.journal import Journal

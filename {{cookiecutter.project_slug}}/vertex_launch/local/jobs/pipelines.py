@@ -17,7 +17,7 @@ from vertex_launch import strict_yaml
 from vertex_launch.addresses import folder_fault
 from vertex_launch.errors import Finding, Findings
 from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings
-from vertex_launch.local.api.errors import STATUSES, ApiError, invalid
+from vertex_launch.local.api.errors import ApiError, invalid
 from vertex_launch.local.api.filters import camel
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs import custom_jobs
@@ -26,6 +26,7 @@ from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.registry import datasets
 from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
+from vertex_launch.local.rpc_status import STATUSES
 from vertex_launch.local.running.prepare import Extras
 from vertex_launch.spec import Job, JobError, Request, as_json, read
 

@@ -33,6 +33,9 @@ NEVER = threading.Event()  # which nobody sets
 POLL_SECONDS = 0.05
 PIP_SECONDS = 900.0  # for one installation; a large dependency may have to be downloaded
 
+# pip 25 prints the name of the exception, pip 26 that of the error.
+NO_BACKEND = re.compile("BackendUnavailable|backend-unavailable")
+
 # pip inverts this variable: a false value of NO_BUILD_ISOLATION turns isolation off (pip 23.2 to 26.3).
 ISOLATION = "PIP_NO_BUILD_ISOLATION"
 ON, OFF = "1", "0"
@@ -113,7 +116,7 @@ def install(
     variables = environment.variables(env)
     try:
         code, said = _pip(files, variables, log, stopping)
-        if "BackendUnavailable" in said:  # the package names a build system, which pip can fetch
+        if NO_BACKEND.search(said):  # the package names a build system, which pip can fetch
             code, said = _pip(files, {**variables, ISOLATION: ON}, log, stopping)
     except PackageError as error:
         raise PackageError(f"{place}: {error}") from None
