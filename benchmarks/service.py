@@ -2,7 +2,7 @@
 
     python benchmarks/service.py PROJECT
 
-Run by a project's own Python. Everything goes over the REST face of a service of its own, in a folder of its own.
+Run by a project's own Python. Everything goes over the REST API of a service of its own, in a folder of its own.
 """
 
 import contextlib

@@ -129,7 +129,9 @@ def test_a_code_that_is_like_none_is_told_where_all_are(tmp_path: Path) -> None:
 def test_all_rules_are_listed_where_no_code_is_given(tmp_path: Path) -> None:
     done = check(tmp_path, "--explain")
     assert done.returncode == 0
-    listed = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
+    title, *lines = done.stdout.splitlines()
+    assert title.startswith("What must hold of a job")
+    listed = [line.split(maxsplit=2) for line in lines]
     assert listed == [[rule.code, rule.severity, rule.text] for rule in RULES.values()]
 
 

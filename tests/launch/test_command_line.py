@@ -93,7 +93,7 @@ def test_plan_gives_the_trainer_what_follows_two_dashes(described: Path) -> None
     [
         (["--gradient-bytes", "1"], "--gradient-bytes leaves out the trainer, whom flags behind -- are for; keep one"),
         (["--apply"], "--apply changes the file, which lacks the flags behind --; write them into its args first"),
-        (["--large"], "flags of the trainer stand behind a lone --, as in -- --large"),
+        (["--large"], "behind a lone --, as in -- --large"),
     ],
 )
 def test_plan_refuses_flags_that_would_count_for_nothing(described: Path, options: list[str], fault: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.launch.running import PROJECT, SETTINGS, eventually, processes
+from tests.launch.running import PROJECT, SETTINGS, eventually, job, processes
 from vertex_launch import spec
 from vertex_launch.local import run_job
 from vertex_launch.state_dir import OutputError, StateDir, output_folder
@@ -174,7 +174,8 @@ def test_what_follows_two_dashes_goes_to_every_trainer(project: Path) -> None:
 )
 def test_an_unknown_option_is_the_trainers_or_a_misspelt_one(project: Path, option: str, guess: str) -> None:
     run = launch(project, "run", write(project, pool(HELLO)), option, "5")
-    cure = f"{guess} flags of the trainer stand behind a lone --, as in -- {option}".strip()
+    whose = "If it is the trainer's, it stands" if guess else "flags of the trainer stand"
+    cure = f"{guess} {whose} behind a lone --, as in -- {option}".strip()
     assert (run.returncode, run.stderr) == (1, f"run has no option {option}; {cure}\n")
 
 
@@ -305,7 +306,7 @@ def test_a_long_traceback_is_shown_whole_and_a_line_on_stderr_like_any_other(pro
     ("task", "words"),
     [
         ({"pythonPackageSpec": PACKAGE}, "workerPoolSpecs[0].pythonPackageSpec.packageUris[0]: "),
-        ({"containerSpec": {"imageUri": "image", "args": ["x"]}}, "workerPoolSpecs[0].containerSpec: no command"),
+        ({"containerSpec": {"imageUri": "image", "args": ["x"]}}, "workerPoolSpecs[0].containerSpec: names no command"),
     ],
     ids=["package", "arguments"],
 )
@@ -393,3 +394,16 @@ def test_a_search_runs_its_trials_and_shows_what_they_found(project: Path) -> No
     assert head == ["trial", "rate", "accuracy"]
     assert [row[0] for row in rows] == ["1", "2"]
     assert all(row[1] == row[2] for row in rows)
+
+
+def test_a_flag_that_the_trainer_lacks_deletes_and_starts_nothing(project: Path) -> None:
+    (project / "trainer").mkdir()
+    (project / "trainer/config.py").write_text("class Config:\n    steps: int = 5\n")
+    one = job(imageUri="image:1", command=["python", "-m", "trainer.task"])
+    (project / "job.yaml").write_text(yaml.safe_dump(one))
+    earlier = project / ".vertex/gcs/b/run/model"
+    earlier.mkdir(parents=True)
+    run = launch(project, "run", "job.yaml", "--fresh", "--", "--stpes", "30")
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr == "behind --: trainer/config.py has no flag --stpes; did you mean --steps?\n"
+    assert earlier.exists()

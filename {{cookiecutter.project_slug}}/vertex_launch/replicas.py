@@ -58,8 +58,8 @@ def require_commands(job: Job, commands: Commands) -> None:
     faults = []
     for pool in job.pools:
         if not (command(pool, commands) or pool.reduces):
-            cure = f"add one, or say in vertex.toml, below [commands], what it runs: {_mapping(pool)}"
-            fault = f"no command, and without the image it is not known; {cure}"
+            cure = f"add one, or say under [commands] in vertex.toml what the image runs: {_mapping(pool)}"
+            fault = f"names no command, and this machine has no images to look one up; {cure}"
             faults.append(f"{job.origin}: {pool.at('containerSpec')}: {fault}")
     if faults:
         raise CommandError(*faults)
@@ -149,7 +149,7 @@ def _program(pool: Pool) -> tuple[str, ...]:
 
 def _mapping(pool: Pool) -> str:
     """A line of vertex.toml for the pool's image."""
-    return f'"{pool.spec.container_spec.image_uri}" = ["python", "-m", "trainer.task"]'
+    return f'"{pool.spec.container_spec.image_uri}" = ["PROGRAM", "ARGUMENT"]'
 
 
 def _replica(cluster: _Cluster, pool: Pool, index: int) -> Replica:

@@ -170,6 +170,9 @@ def google_errors() -> Iterator[None]:
         yield
     except (GoogleAPICallError, GoogleAuthError) as error:
         raise CloudError(f"Google Cloud: {error}") from None
+    except OSError:  # what the client's transport raises: an urllib3 error in several layers of text
+        cure = "check the network, or VERTEX_ENDPOINT if it names a local Vertex"
+        raise CloudError(f"there was no answer to the request; {cure}") from None
 
 
 def page(name: str, endpoint: str) -> str:

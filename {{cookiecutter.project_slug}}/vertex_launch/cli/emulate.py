@@ -1,16 +1,18 @@
 """The command `emulate`: start the local Vertex, or disturb a replica of one that runs."""
 
 import json
+import math
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
 from vertex_launch import program, settings
-from vertex_launch.cli.options import LocalOptions, command_of
+from vertex_launch.cli.options import LocalOptions, OptionError, command_of
 from vertex_launch.cli.output import console
 from vertex_launch.errors import FaultError
 from vertex_launch.local.context import Options
@@ -45,6 +47,9 @@ def emulate(click: typer.Context, wanted: EmulateOptions) -> None:
     click.obj = wanted.state_dir
     if click.invoked_subcommand:
         return
+    for name in ("provision_seconds", "grace_seconds"):
+        if not math.isfinite(getattr(wanted, name)):
+            raise OptionError(f"--{name.replace('_', '-')} is {getattr(wanted, name)}; give a finite number of seconds")
     from vertex_launch.local import server  # only here: `check` and `run` need no web server
 
     options = Options(
@@ -98,7 +103,7 @@ def disturb(state_dir: Path, action: str, job: str, replica: str, seconds: float
     if not endpoint:
         raise StoreError(f"{state_dir}: no local Vertex works here; start one with {program.NAME} emulate")
     body = json.dumps({"replica": replica, "seconds": seconds}).encode()
-    url = f"{endpoint}/control/{job.rpartition('/')[2]}/{action}"
+    url = f"{endpoint}/control/{quote(job.rpartition('/')[2], safe='')}/{action}"
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
     try:
         with DIRECTLY.open(request, timeout=REQUEST_SECONDS):

@@ -139,9 +139,7 @@ def main() -> None:
     """Run the command line; a user's mistake is one sentence, never a traceback."""
     try:
         app(prog_name=program.NAME)
-    except FaultError as error:
-        complain(str(error))
-    except OSError as error:  # a full disk, a folder that is not ours, no network
+    except (FaultError, OSError) as error:  # OSError: a full disk, a folder that is not ours, no network
         complain(str(error))
     raise SystemExit(1)
 

@@ -96,8 +96,9 @@ class TrainerCommand(TyperCommand):
         for word in own:
             if word.startswith("--") and word.partition("=")[0] not in (*known, "--help"):
                 guess = nearest(word, known)
-                cure = f"did you mean {guess}? " * bool(guess)
-                cure += f"flags of the trainer stand behind a lone --, as in -- {word}"
+                cure = f"flags of the trainer stand behind a lone --, as in -- {word}"
+                if guess:
+                    cure = f"did you mean {guess}? If it is the trainer's, it stands behind a lone --, as in -- {word}"
                 raise OptionError(f"{self.name} has no option {word}; {cure}")
         return super().parse_args(ctx, own)
 

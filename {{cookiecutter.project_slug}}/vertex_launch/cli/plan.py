@@ -36,7 +36,7 @@ class PlanOptions(SettingsOptions):
     jobs: Annotated[list[Path], typer.Argument(metavar="JOB", help="A job file; several with --compare.")]
     compare: Annotated[bool, typer.Option("--compare", help="Several jobs side by side.")] = False
     gradient_bytes: Annotated[
-        float | None, typer.Option(help="Bytes that a step sums; the trainer is not asked then.")
+        float | None, typer.Option(help="Bytes of gradients that a step all-reduces; the trainer is not asked then.")
     ] = None
     step_seconds: Annotated[
         float | None, typer.Option(help="What computing takes in a step, measured without a network.")

@@ -3,12 +3,14 @@
 import os
 import sys
 from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from google.cloud.aiplatform_v1.types import HyperparameterTuningJob
 
-from vertex_launch import settings
+from vertex_launch import rules, settings
 from vertex_launch.cli import resume
 from vertex_launch.cli.options import JobFile, LocalOptions, OptionError, trainer_flags
 from vertex_launch.cli.output import approved, console, errors
@@ -16,6 +18,8 @@ from vertex_launch.local import run_job
 from vertex_launch.local.context import Context, Options
 from vertex_launch.local.running.prepare import size
 from vertex_launch.replicas import limit, with_arguments
+from vertex_launch.rules import training
+from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, JobError, TuningJob, trial
 from vertex_launch.state_dir import output_folder
 
@@ -36,6 +40,7 @@ def run(click: typer.Context, wanted: RunOptions) -> None:
     loaded = approved(wanted.job, context.settings)
     whole = trial(loaded)
     job = with_arguments(limit(whole, wanted.max_replicas) if wanted.max_replicas else whole, trainer_flags(click))
+    refuse_unknown_flags(whole, job, context.settings)
     if isinstance(loaded, TuningJob):
         raise typer.Exit(0 if search(loaded, job, context, wanted.fresh) else 1)
     if wanted.retry_user_errors and not wanted.restarts:
@@ -51,6 +56,16 @@ def run(click: typer.Context, wanted: RunOptions) -> None:
     raise typer.Exit(0 if outcome.succeeded else 1)
 
 
+def refuse_unknown_flags(file: Job, job: Job, ours: Settings) -> None:
+    """Raises OptionError for flags behind -- that the trainer would refuse, before anything is deleted for them."""
+    project = training.project(Path(), date.today())
+    before, after = (rules.findings(one, ours, project) for one in (file, job))
+    told = {f"{one.fault}; {one.cure}" for one in after if one.code in training.FLAG_RULES}
+    told -= {f"{one.fault}; {one.cure}" for one in before}
+    if told:
+        raise OptionError(*(f"behind --: {sentence}" for sentence in sorted(told)))
+
+
 def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
     """Run a search, each trial as this job; returns whether it succeeded.
 
@@ -59,16 +74,16 @@ def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
     """
     from vertex_launch.local import local_search  # only here: it brings the whole service along
 
-    if fresh:
-        run_job.empty_output(job, context.state_dir)
-    elif (folder := output_folder(job, context.state_dir)) and folder.exists() and any(folder.iterdir()):
+    if not fresh and (folder := output_folder(job, context.state_dir)) and folder.exists() and any(folder.iterdir()):
         raise JobError(f"{tuning.path}: an earlier search is in {run_job.shown(folder)}; add --fresh to forget it")
-    options, ours = replace(context.options, restarts=True), settings.for_local(context.settings)
+    options = replace(context.options, restarts=True, capacity=max(context.options.capacity, size(job)))
+    ours = settings.for_local(context.settings)
     as_in_the_service = replace(context, options=options, settings=ours)
     message = HyperparameterTuningJob(tuning.spec)
     message.display_name, message.trial_job_spec = tuning.name, job.spec
     try:
-        return local_search.run(message, as_in_the_service, console)
+        forget = (lambda: run_job.empty_output(job, context.state_dir)) if fresh else (lambda: None)
+        return local_search.run(message, as_in_the_service, console, forget)
     except KeyboardInterrupt:
         errors.print("interrupted; every trial was stopped")
         same = resume.command(sys.argv, os.environ, fresh=True)

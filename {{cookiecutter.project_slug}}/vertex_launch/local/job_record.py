@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from vertex_launch import settings
 from vertex_launch.errors import FaultError
 from vertex_launch.local import resource_file
 from vertex_launch.local.context import Context
@@ -23,11 +24,11 @@ class JobRecord:
     """The resource and the journal of one job."""
 
     def __init__(self, job: Job, context: Context) -> None:
-        settings = context.settings
+        ours = settings.for_local(context.settings)
         self.id = str(time.time_ns() // 1000)
         self.logs = context.state_dir.logs(self.id)
         self.journal = Journal(context.state_dir.journal(self.id))
-        project, region = (NOT_IN_A_NAME.sub("_", part) or "local" for part in (settings.project, settings.region))
+        project, region = (NOT_IN_A_NAME.sub("_", part) for part in (ours.project, ours.region))
         name = f"projects/{project}/locations/{region}/customJobs/{self.id}"
         self._file = context.state_dir.folder / f"{name}.json"
         self._resource: dict[str, Any] = {

@@ -1,34 +1,49 @@
 """Runs a search on this machine without the service: its trials, then a table of their results."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from google.cloud.aiplatform_v1.types import HyperparameterTuningJob
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from vertex_launch.errors import FaultError
 from vertex_launch.local import server
+from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.store import Resource
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import ENDED, SUCCEEDED
 from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.local.vertex_api import Vertex
 from vertex_launch.local.views.terminal import reporting
 
 POLL_SECONDS = 0.2
 
 
-def run(message: HyperparameterTuningJob, context: Context, console: Console) -> bool:
+class SearchError(FaultError):
+    """The search cannot run."""
+
+
+def run(
+    message: HyperparameterTuningJob, context: Context, console: Console, begin: Callable[[], None] = lambda: None
+) -> bool:
     """Run a search to its end, as the service would; returns whether it succeeded.
+
+    Args:
+        begin: called once nothing stands in the search's way any more, before its first trial.
 
     Raises:
         StoreError: a service holds this folder; send the search to it.
-        ApiError: the service would refuse it.
+        SearchError: the service would refuse it.
     """
     settings = context.settings
     vertex = server.build(context)
     try:
+        begin()
         with signals_as_exceptions(), reporting(vertex.store, vertex.jobs, console):
-            name = vertex.tunings.create(f"projects/{settings.project}/locations/{settings.region}", message)["name"]
+            name = _create(vertex, f"projects/{settings.project}/locations/{settings.region}", message)
             while vertex.store.get(name)["state"] not in ENDED:
                 time.sleep(POLL_SECONDS)
         ended = vertex.store.get(name)
@@ -36,8 +51,16 @@ def run(message: HyperparameterTuningJob, context: Context, console: Console) ->
         vertex.close()
     console.print(table(ended))
     if ended["state"] != SUCCEEDED:
-        console.print(f"Search failed: {ended.get('error', {}).get('message', ended['state'])}", style="bold red")
+        said = ended.get("error", {}).get("message", ended["state"])
+        console.print(f"Search failed: {said}", style="bold red", markup=False)
     return bool(ended["state"] == SUCCEEDED)
+
+
+def _create(vertex: Vertex, parent: str, message: HyperparameterTuningJob) -> str:
+    try:
+        return str(vertex.tunings.create(parent, message)["name"])
+    except ApiError as error:
+        raise SearchError(error.message) from None
 
 
 def table(search: Resource) -> Table:
@@ -50,7 +73,8 @@ def table(search: Resource) -> Table:
         values = {one["parameterId"]: one["value"] for one in trial["parameters"]}
         found = {one["metricId"]: one["value"] for one in trial.get("finalMeasurement", {}).get("metrics", ())}
         cells = [*(_number(values.get(id)) for id in parameters), *(_number(found.get(id)) for id in metrics)]
-        shown.add_row(trial["id"], *cells, trial.get("infeasibleReason", "").partition("\n")[0])
+        reason = trial.get("infeasibleReason", "").partition("\n")[0]
+        shown.add_row(*map(Text, (trial["id"], *cells, reason)))  # what the user wrote is no markup
     return shown
 
 

@@ -75,12 +75,14 @@ def introduction(endpoint: str, context: Context) -> str:
     settings, capacity = context.settings, context.options.capacity
     return f"""\
 Local Vertex at {endpoint}: {capacity} replicas at once, state in {context.state_dir.folder}; Ctrl-C ends it
+Its page: {endpoint}
 
 gcloud, in another terminal:
   export CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM={endpoint}/
   export CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING={endpoint}/
   export CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE={endpoint}/storage/v1/
   export CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true CLOUDSDK_CORE_PROJECT={settings.project}
+  gcloud ai custom-jobs list --region={settings.region}
 
 Python, with `export STORAGE_EMULATOR_HOST={endpoint}`:
   from google.auth.credentials import AnonymousCredentials; from google.cloud import aiplatform

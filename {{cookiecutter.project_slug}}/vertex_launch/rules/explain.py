@@ -52,9 +52,10 @@ def explain(code: str, catalog: Catalog) -> str:
 
 
 def overview() -> str:
-    """All rules, a line each."""
+    """All rules, a line each, below a line that says what they are."""
     width = max(map(len, RULES))
-    return "\n".join(f"{rule.code:{width}}  {rule.severity:7}  {rule.text}" for rule in RULES.values())
+    lines = (f"{rule.code:{width}}  {rule.severity:7}  {rule.text}" for rule in RULES.values())
+    return "\n".join(("What must hold of a job, and whether it is an error or a warning if it does not:", *lines))
 
 
 def page(catalog: Catalog) -> str:

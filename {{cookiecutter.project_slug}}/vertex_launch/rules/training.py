@@ -58,6 +58,9 @@ def _flags(pool: Pool, context: RuleContext) -> list[Flag]:
     return [*flags(program[spoken.index(MODULE) :] if MODULE in spoken else program)]
 
 
+FLAG_RULES = ("flag-unknown", "flag-value")
+
+
 @rule("flag-unknown", "warning", "documented", "trainer")
 def flags_known(job: Job, context: RuleContext) -> Findings:
     """A flag in args is one that the project's trainer has: a field of Config.

@@ -144,21 +144,22 @@ class Jobs(BackgroundTasks[_Ticket]):
     def follow_runs(self) -> None:
         """Take in what the command `run` has written of its jobs, or that it was killed."""
         for job in self._store.all(COLLECTION):
-            with self._lock:  # a job of ours is in the store a moment before it is in the queue
+            # A job of ours is in the store a moment before it is in the queue, and a client may delete one meanwhile.
+            with self._lock, contextlib.suppress(ApiError):
                 if self._is_of_a_run(job["name"]):
                     self._lose(job)
 
     def _is_of_a_run(self, name: str) -> bool:
         """Whether the command `run` started a job that has not ended; the lock is held."""
         ours = name in self._running or any(ticket.name == name for ticket in self._queue)
-        return self._store.get(name)["state"] not in ENDED and not ours
+        return self._store.get(name).get("state") not in ENDED and not ours
 
     def _lose(self, resource: Resource) -> None:
         """End a job whose process is gone; what `run` still runs goes on."""
         name = resource["name"]
         goes_on = journal.is_open(self._context.state_dir.journal(name.rpartition("/")[2]))
         self._store.reread(name)  # after the look at the journal: what has ended is written before that is closed
-        if not goes_on and self._store.get(name)["state"] not in ENDED:
+        if not goes_on and self._store.get(name).get("state") not in ENDED:
             super()._lose(resource)
 
     @property

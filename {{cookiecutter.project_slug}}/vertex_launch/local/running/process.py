@@ -18,7 +18,7 @@ from vertex_launch.local.running.namespaces import Isolation
 from vertex_launch.replicas import Replica
 from vertex_launch.state_dir import private_file
 
-LIFELINE_SECONDS = 3
+SHIM_SECONDS = 3  # for the shim to end everything, once its standard input is closed
 READ_SECONDS = 10  # to take in a replica's last lines, some thousand on a slow terminal
 CHUNK = 2**16  # bytes of a stream to read at once
 
@@ -113,7 +113,7 @@ class Process:
     def close(self) -> None:
         """Kill what is left: by the shim, which finds detached processes, too; directly, if it takes too long."""
         self.let_go()
-        self._waiter.join(timeout=LIFELINE_SECONDS)
+        self._waiter.join(timeout=SHIM_SECONDS)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._waiter.join()

@@ -166,7 +166,10 @@ class GcsApi:
     def batch(self, call: Call) -> Any:
         """Several calls in one, answered in order. Source: Cloud Storage documentation, "Batch requests", 2026."""
         head = f"Content-Type: {call.headers.get('content-type', '')}\r\n\r\n"
-        message = email.message_from_bytes(head.encode("latin-1", "replace") + call.body)
+        try:
+            message = email.message_from_bytes(head.encode("latin-1", "replace") + call.body)
+        except RecursionError:
+            raise ApiError("INVALID_ARGUMENT", "The batch is nested too deeply; send its calls side by side.") from None
         parts = cast(list[Message], message.get_payload()) if message.is_multipart() else []
         if not 0 < len(parts) <= MOST_CALLS:
             raise ApiError("INVALID_ARGUMENT", f"A batch is multipart/mixed with 1 to {MOST_CALLS} calls; send it so.")
@@ -223,15 +226,17 @@ def _call_in(part: Message, batch: Call) -> Call:
         url = urlsplit(target)
     except ValueError as error:  # such as half of an IPv6 address
         raise ApiError("INVALID_ARGUMENT", f"{target} in the batch is not an address: {error}.") from None
-    if "alt=media" in url.query:
+    query = dict(parse_qsl(url.query))
+    if query.get("alt") == "media":
         raise ApiError("INVALID_ARGUMENT", "A batch cannot download; ask for the object by itself.")
     body = str(email.message_from_string(rest).get_payload()).encode("utf-8", "surrogateescape")
-    return Call(method, url.path, dict(parse_qsl(url.query)), batch.headers, batch.stream, body)
+    return Call(method, url.path, query, batch.headers, batch.stream, body)
 
 
 def _as_part(part: Message, answer: Response) -> bytes:
     """An answer as a part of the batch's answer, with the part's id."""
-    about = f"Content-Type: application/http\r\nContent-ID: <response-{part.get('content-id', '').strip('<> ')}>\r\n"
+    id = str(part.get("content-id", "")).strip("<> ")
+    about = f"Content-Type: application/http\r\nContent-ID: <response-{id}>\r\n"
     status = f"HTTP/1.1 {answer.status_code} {http.HTTPStatus(answer.status_code).phrase}\r\n"
     kind = f"Content-Type: {answer.headers.get('content-type', 'text/plain')}\r\nContent-Length: {len(answer.body)}\r\n"
     return f"{about}\r\n{status}{kind}\r\n".encode("utf-8", "replace") + bytes(answer.body)

@@ -48,6 +48,8 @@ def _begin(buckets: Buckets, call: Call, bucket: str, about: Mapping[str, Any]) 
     name = _name(call, about)
     buckets.expect(bucket, name, call.query)
     sums = {key: str(about[key]) for key in ("crc32c", "md5Hash") if key in about}
+    if wrong := [key for key, value in sums.items() if not re.fullmatch("[A-Za-z0-9+/=]+", value)]:
+        raise ApiError("INVALID_ARGUMENT", f"The {wrong[0]} is not base64; send the checksum so.")
     part = buckets.new_part()
     session = {**call.query, **sums, "name": name, "upload_id": part.name}
     location = f"{call.base}{call.path}?{urlencode(session)}"
