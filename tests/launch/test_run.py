@@ -399,6 +399,7 @@ def test_a_search_runs_its_trials_and_shows_what_they_found(project: Path) -> No
 def test_a_flag_that_the_trainer_lacks_deletes_and_starts_nothing(project: Path) -> None:
     (project / "trainer").mkdir()
     (project / "trainer/config.py").write_text("class Config:\n    steps: int = 5\n")
+    (project / "trainer/task.py").write_text('print("it has started")\n')
     one = job(imageUri="image:1", command=["python", "-m", "trainer.task"])
     (project / "job.yaml").write_text(yaml.safe_dump(one))
     earlier = project / ".vertex/gcs/b/run/model"
