@@ -157,10 +157,10 @@ def _apply(job: Job | TuningJob, plan: Plan) -> None:
         raise UsageError(f"{job.path}: --apply wrote nothing, since reducers do not pay here; {cure}")
     sizing = plan.advised.sizing
     if plan.present and plan.present.sizing == sizing:
-        console.print(f"{job.path}: has {sizing.count} x {sizing.machine_type} already")
+        console.print(f"{job.path}: has {sizing.count} x {sizing.machine_type} already", markup=False)
         return
     apply.apply(trial(job), sizing)
-    console.print(f"{job.path}: now has {sizing.count} x {sizing.machine_type}")
+    console.print(f"{job.path}: now has {sizing.count} x {sizing.machine_type}", markup=False)
 
 
 def _finite(value: Any) -> Any:

@@ -39,8 +39,10 @@ def run(click: typer.Context, wanted: RunOptions) -> None:
     context = wanted.context(Options(restarts=wanted.restarts, retry_user_errors=wanted.retry_user_errors))
     loaded = approved(wanted.job, context.settings)
     whole = trial(loaded)
-    job = with_arguments(limit(whole, wanted.max_replicas) if wanted.max_replicas else whole, trainer_flags(click))
-    refuse_unknown_flags(whole, job, context.settings)
+    flags = trainer_flags(click)
+    job = with_arguments(limit(whole, wanted.max_replicas) if wanted.max_replicas else whole, flags)
+    if flags:
+        refuse_unknown_flags(whole, job, context.settings)
     if isinstance(loaded, TuningJob):
         raise typer.Exit(0 if search(loaded, job, context, wanted.fresh) else 1)
     if wanted.retry_user_errors and not wanted.restarts:

@@ -45,7 +45,6 @@ MESSAGES: Mapping[str, Any] = {
 }
 LONG_RUNNING = ("datasets",)  # where create answers with an operation
 TYPES = "type.googleapis.com/google.cloud.aiplatform.v1."
-EMPTY = {"@type": "type.googleapis.com/google.protobuf.Empty"}
 KEPT_OPERATIONS = 1000  # a client reads an operation once, right after the call that made it
 LONGEST_DISTURBANCE = 7 * 24 * 3600  # seconds; no job lives longer
 
@@ -152,7 +151,7 @@ class VertexApi:
 
     def delete(self, call: Call, parent: str, collection: str, id: str) -> Any:
         self._manager(collection).delete(f"{parent}/{collection}/{id}")
-        return self._operations.add(parent, EMPTY)
+        return self._operations.add(parent, experiments.EMPTY)
 
     def cancel(self, call: Call, parent: str, collection: str, id: str) -> Any:
         self._manager(collection).cancel(f"{parent}/{collection}/{id}")
@@ -167,7 +166,7 @@ class VertexApi:
 
     def delete_version(self, call: Call, parent: str, id: str) -> Any:
         self._vertex.models.delete_version(f"{parent}/models/{id}")
-        return self._operations.add(parent, EMPTY)
+        return self._operations.add(parent, experiments.EMPTY)
 
     def operation(self, call: Call, parent: str, id: str) -> Any:
         return self._operations.get(f"{parent}/operations/{id}")

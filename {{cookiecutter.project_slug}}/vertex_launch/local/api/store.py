@@ -16,7 +16,7 @@ from typing import IO, Any
 from vertex_launch.errors import FaultError
 from vertex_launch.local import resource_file
 from vertex_launch.local.api.errors import ApiError
-from vertex_launch.local.resource_file import now as now
+from vertex_launch.local.resource_file import now
 from vertex_launch.state_dir import private_file
 
 Resource = dict[str, Any]  # JSON as it goes over the wire; never changed in place

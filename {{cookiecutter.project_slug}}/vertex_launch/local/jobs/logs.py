@@ -17,11 +17,11 @@ FIELDS = frozenset(("insertId", "jsonPayload", "labels", "logName", "resource", 
 SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 
 
-def lines(path: Path, start: int = 0) -> Iterator[dict[str, str]]:
-    """The lines from number `start` on: timestamp, replica, line, severity. Skips lines that were not fully written."""
+def lines(path: Path) -> Iterator[dict[str, str]]:
+    """The lines: timestamp, replica, line, severity. Skips lines that were not fully written."""
     with contextlib.suppress(FileNotFoundError), path.open(encoding="utf-8") as file:
-        for number, text in enumerate(file):
-            if number >= start and text.endswith("\n"):
+        for text in file:
+            if text.endswith("\n"):
                 with contextlib.suppress(ValueError):  # the disk was full
                     yield jsons.loads(text)
 

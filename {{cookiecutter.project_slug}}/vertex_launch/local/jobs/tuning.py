@@ -11,7 +11,7 @@ from google.cloud.aiplatform_v1.types import CustomJob, HyperparameterTuningJob
 from vertex_launch import study_validation
 from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings
 from vertex_launch.local.api.errors import ApiError, invalid
-from vertex_launch.local.api.store import Resource, Store, now
+from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs import search
 from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks
 from vertex_launch.local.jobs.custom_jobs import (
@@ -24,6 +24,7 @@ from vertex_launch.local.jobs.custom_jobs import (
     Jobs,
 )
 from vertex_launch.local.jobs.search import Measurement, Search, Suggestion
+from vertex_launch.local.resource_file import now
 from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running.prepare import Extras
 from vertex_launch.replicas import with_arguments

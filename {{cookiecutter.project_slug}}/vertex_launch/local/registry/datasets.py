@@ -19,10 +19,11 @@ from vertex_launch.errors import Finding, Findings
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.create_validation import name_findings
 from vertex_launch.local.api.errors import ApiError, invalid
-from vertex_launch.local.api.store import Resource, Store, now
+from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.registry import dataset_files, splits
 from vertex_launch.local.registry.dataset_files import ML_USE, DatasetContent
 from vertex_launch.local.registry.splits import SETS, Assignment
+from vertex_launch.local.resource_file import now
 from vertex_launch.spec import as_json
 
 COLLECTION = "datasets"
