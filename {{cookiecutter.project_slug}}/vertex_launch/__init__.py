@@ -3,3 +3,4 @@
 from vertex_launch import lazy_import
 
 lazy_import.prepare("google.cloud.aiplatform_v1")
+lazy_import.prepare("google.cloud.aiplatform_v1.types")

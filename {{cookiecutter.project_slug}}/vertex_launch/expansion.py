@@ -7,7 +7,7 @@ import re
 from collections import ChainMap
 from collections.abc import Iterable, Mapping
 
-from google.cloud.aiplatform_v1.types import EnvVar
+from google.cloud.aiplatform_v1.types.env_var import EnvVar
 
 REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 

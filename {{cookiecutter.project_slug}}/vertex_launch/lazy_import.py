@@ -1,7 +1,7 @@
 """Imports a package without running what it imports in turn, until one of its names is asked for.
 
-`google.cloud.aiplatform_v1` imports the clients of all its services; the message types alone, all that most of
-vertex_launch/ needs, come in 0.2 s and 40 MB instead of 0.8 s and 130 MB.
+`google.cloud.aiplatform_v1` imports the clients of all its services, and its `types` all messages. The few that a job
+needs come in 0.1 s and 20 MB instead of 1 s and 110 MB; all messages would take 0.3 s.
 """
 
 import importlib.util

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from google.cloud.aiplatform_v1.types import CustomJobSpec
+from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 
 from vertex_launch.errors import FaultError
 from vertex_launch.expansion import expand, expanded

@@ -10,14 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from google.cloud.aiplatform_v1.types import (
-    AcceleratorType,
-    CustomJobSpec,
-    EnvVar,
-    HyperparameterTuningJob,
-    Scheduling,
-    WorkerPoolSpec,
-)
+from google.cloud.aiplatform_v1.types.accelerator_type import AcceleratorType
+from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec, Scheduling, WorkerPoolSpec
+from google.cloud.aiplatform_v1.types.env_var import EnvVar
+from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
 
 from vertex_launch import proto_validation, strict_yaml

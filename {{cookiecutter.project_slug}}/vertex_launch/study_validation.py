@@ -10,7 +10,8 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-from google.cloud.aiplatform_v1.types import HyperparameterTuningJob, StudySpec
+from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
+from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch.errors import Finding, Findings
 

@@ -12,15 +12,10 @@ from google.api_core.exceptions import GoogleAPICallError
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import GoogleAuthError
 from google.cloud.aiplatform_v1 import JobServiceClient
-from google.cloud.aiplatform_v1.types import (
-    CreateCustomJobRequest,
-    CreateHyperparameterTuningJobRequest,
-    CustomJob,
-    CustomJobSpec,
-    HyperparameterTuningJob,
-    Scheduling,
-    StudySpec,
-)
+from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec, Scheduling
+from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
+from google.cloud.aiplatform_v1.types.job_service import CreateCustomJobRequest, CreateHyperparameterTuningJobRequest
+from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import study_validation
 from vertex_launch.errors import FaultError

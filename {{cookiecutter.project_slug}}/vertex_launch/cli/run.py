@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from google.cloud.aiplatform_v1.types import HyperparameterTuningJob
+from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 
 from vertex_launch import rules, settings
 from vertex_launch.cli import resume

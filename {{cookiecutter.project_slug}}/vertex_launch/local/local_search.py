@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from google.cloud.aiplatform_v1.types import HyperparameterTuningJob
+from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text

@@ -5,14 +5,12 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
-from google.cloud.aiplatform_v1.types import (
-    CustomJob,
-    Dataset,
-    HyperparameterTuningJob,
-    ImportDataRequest,
-    Model,
-    TrainingPipeline,
-)
+from google.cloud.aiplatform_v1.types.custom_job import CustomJob
+from google.cloud.aiplatform_v1.types.dataset import Dataset
+from google.cloud.aiplatform_v1.types.dataset_service import ImportDataRequest
+from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
+from google.cloud.aiplatform_v1.types.model import Model
+from google.cloud.aiplatform_v1.types.training_pipeline import TrainingPipeline
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import ASGIApp
 

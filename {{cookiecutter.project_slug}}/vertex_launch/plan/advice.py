@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from google.cloud.aiplatform_v1.types import Scheduling
+from google.cloud.aiplatform_v1.types.custom_job import Scheduling
 
 from vertex_launch.plan import allreduce_cost, pools, reducers
 from vertex_launch.plan.allreduce_cost import Machines

@@ -1,6 +1,6 @@
 """Write what a plan found into its job file: two values change, every other byte stays."""
 
-from google.cloud.aiplatform_v1.types import CustomJobSpec
+from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 
 from vertex_launch import spec, strict_yaml
 from vertex_launch.errors import FaultError, read_text

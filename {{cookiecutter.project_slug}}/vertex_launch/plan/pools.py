@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from google.cloud.aiplatform_v1.types import Scheduling
+from google.cloud.aiplatform_v1.types.custom_job import Scheduling
 
 from vertex_launch.catalog import Catalog, Price, least_certain
 from vertex_launch.plan.allreduce_cost import Machines

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from google.cloud.aiplatform_v1.types import CustomJobSpec
+from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 
 from vertex_launch.errors import Finding, Findings, first
 from vertex_launch.rules import containers, machines, pools, reducers, region_and_output, scheduling, training, tuning

@@ -1,6 +1,6 @@
 """Which pools a job has, and that each can start."""
 
-from google.cloud.aiplatform_v1.types import WorkerPoolSpec
+from google.cloud.aiplatform_v1.types.custom_job import WorkerPoolSpec
 from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
 
 from vertex_launch import program

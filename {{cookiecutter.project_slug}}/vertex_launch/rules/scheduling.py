@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from google.cloud.aiplatform_v1.types import ReservationAffinity
+from google.cloud.aiplatform_v1.types.reservation_affinity import ReservationAffinity
 
 from vertex_launch.errors import Finding, Findings
 from vertex_launch.rules.region_and_output import OUTPUT, folder

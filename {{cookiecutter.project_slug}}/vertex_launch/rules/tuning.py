@@ -1,6 +1,6 @@
 """Hyperparameter tuning: the search, and what it asks of the trials' own job."""
 
-from google.cloud.aiplatform_v1.types import StudySpec
+from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import study_validation
 from vertex_launch.errors import Finding, Findings, did_you_mean

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec
+from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
 
 from vertex_launch import rules
 from vertex_launch.errors import FaultError, Finding

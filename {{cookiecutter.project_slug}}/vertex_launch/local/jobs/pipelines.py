@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from google.cloud.aiplatform_v1.types import CustomJob, CustomJobSpec, TrainingPipeline
+from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
+from google.cloud.aiplatform_v1.types.training_pipeline import TrainingPipeline
 
 from vertex_launch import strict_yaml
 from vertex_launch.addresses import folder_fault

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from google.cloud.aiplatform_v1.types import StudySpec
+from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import jsons
 from vertex_launch.study_validation import is_active, kind_of, values_of

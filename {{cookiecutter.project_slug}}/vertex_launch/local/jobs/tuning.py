@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from google.cloud.aiplatform_v1.types import CustomJob, HyperparameterTuningJob
+from google.cloud.aiplatform_v1.types.custom_job import CustomJob
+from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 
 from vertex_launch import study_validation
 from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings

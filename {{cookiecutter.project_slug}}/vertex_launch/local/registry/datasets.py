@@ -12,7 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from google.cloud.aiplatform_v1.types import Dataset, ImportDataRequest
+from google.cloud.aiplatform_v1.types.dataset import Dataset
+from google.cloud.aiplatform_v1.types.dataset_service import ImportDataRequest
 
 from vertex_launch.addresses import object_path
 from vertex_launch.errors import Finding, Findings

@@ -11,18 +11,18 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from google.cloud.aiplatform_v1.types import (
+from google.cloud.aiplatform_v1.types.artifact import Artifact
+from google.cloud.aiplatform_v1.types.context import Context
+from google.cloud.aiplatform_v1.types.execution import Execution
+from google.cloud.aiplatform_v1.types.metadata_service import (
     AddContextArtifactsAndExecutionsRequest,
     AddContextChildrenRequest,
-    Artifact,
-    Context,
-    Execution,
-    MetadataStore,
-    Tensorboard,
-    TensorboardExperiment,
-    TensorboardRun,
-    TensorboardTimeSeries,
 )
+from google.cloud.aiplatform_v1.types.metadata_store import MetadataStore
+from google.cloud.aiplatform_v1.types.tensorboard import Tensorboard
+from google.cloud.aiplatform_v1.types.tensorboard_experiment import TensorboardExperiment
+from google.cloud.aiplatform_v1.types.tensorboard_run import TensorboardRun
+from google.cloud.aiplatform_v1.types.tensorboard_time_series import TensorboardTimeSeries
 
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.errors import ApiError
