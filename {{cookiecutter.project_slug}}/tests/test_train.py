@@ -9,8 +9,8 @@ from tests.training import Run, eventually, processes, signal_trainer, train
 
 pytestmark = pytest.mark.slow
 
-# A worker that is killed after the first checkpoint has many steps left.
-STEPS = ("--steps", "150", "--checkpoint-every", "15")
+STEPS = ("--steps", "150")
+SAVED = (*STEPS, "--checkpoint-every", "15")  # a worker that is killed after the first has many steps left
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +29,13 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Run:
         if not killed and (folder / ".vertex/gcs/b/run/checkpoints/step-000000015/committed.json").exists():
             killed = signal_trainer(folder, "workerpool1-0", signal.SIGKILL)
 
-    return train(folder, 2, *STEPS, watch=kill_the_worker_after_the_first_checkpoint)
+    return train(folder, 2, *SAVED, watch=kill_the_worker_after_the_first_checkpoint)
 
 
 @pytest.fixture(scope="module")
 def resumed(broken: Run) -> Run:
     """The same command once more."""
-    return train(broken.folder, 2, *STEPS)
+    return train(broken.folder, 2, *SAVED)
 
 
 def test_two_processes_lose_as_much_as_one(alone: Run, broken: Run) -> None:
