@@ -137,7 +137,7 @@ def tool(session: nox.Session, name: str, *arguments: str, **environ: str) -> No
     wanted = "\n".join((f"# Python {sys.version}", *TESTING, LAUNCHER.read_text(encoding="utf-8")))
     installed = TOOLBOX / "installed.txt"
     if not (installed.exists() and installed.read_text(encoding="utf-8") == wanted):
-        session.run(sys.executable, "-m", "venv", "--clear", str(TOOLBOX), external=True)
+        session.run(sys.executable, "-m", "venv", "--clear", "--upgrade-deps", str(TOOLBOX), external=True)
         install = ("-m", "pip", "install", "--quiet", *TESTING, "-r", str(LAUNCHER))
         session.run(str(programs / "python"), *install, env=INSTALLING, external=True)
         installed.write_text(wanted, encoding="utf-8")

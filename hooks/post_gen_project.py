@@ -1,6 +1,8 @@
 """Lay the chosen framework over the project, drop what the machines cannot use, put the license in its place."""
 
 import json
+import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -28,8 +30,14 @@ def put_license(license: str) -> None:
     shutil.rmtree("licenses")
 
 
+def way_here() -> str:
+    """What to write behind cd: the way from the folder of the user's shell, if it lies above."""
+    here, shell = Path.cwd(), Path(os.environ.get("PWD", "..")).resolve()
+    return shlex.quote(str(here.relative_to(shell) if here.is_relative_to(shell) else here))
+
+
 if __name__ == "__main__":
     lay_framework(ANSWERS["framework"])
     drop_reducers(ANSWERS["worker_machine"])
     put_license(ANSWERS["license"])
-    print(f"Next:\n  cd {ANSWERS['project_slug']}\n  pip install nox\n  nox -s local")
+    print(f"Next:\n  cd {way_here()}\n  pip install nox\n  nox -s local")

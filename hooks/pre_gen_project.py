@@ -1,11 +1,13 @@
 """Refuse, before a file is written, the answers that Google Cloud would refuse later."""
 
 import json
+import os
 import re
 import shlex
 import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 Answers = dict[str, Any]
@@ -94,14 +96,25 @@ RULES = (wrong_shape, wrong_choice, reserved_bucket, unknown_region, missing_acc
 
 
 def faults(answers: Answers) -> list[Fault]:
-    """Every fault of the answers, in the order of the questions."""
-    return sorted((fault for rule in RULES for fault in rule(answers)), key=lambda fault: QUESTIONS.index(fault[0]))
+    """Every fault of the answers, in the order of the questions; of a default that follows from another, none."""
+    found = sorted((fault for rule in RULES for fault in rule(answers)), key=lambda fault: QUESTIONS.index(fault[0]))
+    refused = {question for question, _ in found}
+    return [fault for fault in found if not followed(fault[0], answers, refused)]
+
+
+def followed(question: str, answers: Answers, refused: set[str]) -> bool:
+    """Whether this is the default bucket of a refused project."""
+    default = answers["gcp_project"].rpartition(":")[2] + "-training"
+    return question == "bucket" and "gcp_project" in refused and answers["bucket"] == default
 
 
 def command(answers: Answers, refused: set[str]) -> str:
-    """Asks again, with the good answers as defaults."""
-    good = [f"{question}={answers[question]}" for question in QUESTIONS if question not in refused]
-    return shlex.join(["cookiecutter", answers["_template"], *good])
+    """Asks again, in the same folder, with the good answers as defaults."""
+    gone = {question for question in QUESTIONS if question in refused or followed(question, answers, refused)}
+    good = [f"{question}={answers[question]}" for question in QUESTIONS if question not in gone]
+    folder = Path.cwd().parent
+    elsewhere = [] if folder == Path(os.environ.get("PWD", folder)).resolve() else ["--output-dir", str(folder)]
+    return shlex.join(["cookiecutter", *elsewhere, answers["_template"], *good])
 
 
 if __name__ == "__main__":

@@ -162,6 +162,30 @@ def test_a_refusal_ends_with_the_command_that_asks_again_with_the_good_answers(t
     ]
 
 
+def test_the_command_that_asks_again_names_the_folder_and_no_default_that_follows_from_a_refused_answer(
+    tmp_path: Path,
+) -> None:
+    copy_template(tmp_path / "template")
+    elsewhere = tmp_path / "else where"
+    refused = cookiecutter(tmp_path, "--no-input", "--output-dir", str(elsewhere), "gcp_project=My Project")
+    (sentence,) = sentences(refused)
+    assert sentence.startswith("gcp_project: ")
+    name, option, folder, *_, last = shlex.split(refused.stderr.splitlines()[-1])
+    assert (name, option, folder) == ("cookiecutter", "--output-dir", str(elsewhere))
+    assert last == "license=Apache-2.0"
+    assert "bucket" not in refused.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("below", [True, False])
+def test_the_next_step_leads_into_the_project_wherever_it_was_baked(tmp_path: Path, below: bool) -> None:
+    copy_template(tmp_path / "template")
+    folder = tmp_path / "work/here/some where" if below else tmp_path / "other"
+    baked = cookiecutter(tmp_path, "--no-input", "--output-dir", str(folder))
+    (line,) = [line for line in baked.stdout.splitlines() if line.strip().startswith("cd ")]
+    shown = "some where/distributed-training" if below else str(folder / "distributed-training")
+    assert shlex.split(line) == ["cd", shown]
+
+
 def test_a_mistyped_region_is_answered_with_the_nearest(tmp_path: Path) -> None:
     (sentence,) = sentences(bake(tmp_path, region="europe-west4-b"))
     assert sentence.endswith("for example europe-west4")

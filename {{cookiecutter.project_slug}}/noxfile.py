@@ -26,7 +26,8 @@ def python(session: nox.Session, *arguments: str) -> None:
     wanted = f"# Python {sys.version}\n" + "".join(path.read_text() for path in REQUIREMENTS)
     installed = VENV / "requirements.txt"
     if not (installed.exists() and installed.read_text() == wanted):
-        session.run(sys.executable, "-m", "venv", "--clear", str(VENV), external=True)
+        # The newest pip takes half the time of the one that came with Python 3.11.
+        session.run(sys.executable, "-m", "venv", "--clear", "--upgrade-deps", str(VENV), external=True)
         # One by one: the first may name an index of its own, which is not asked for what the others need and
         # which, if it cannot be reached, costs no more than one more try.
         for path in REQUIREMENTS:

@@ -51,12 +51,13 @@ def test_what_is_no_job_is_a_finding_with_a_line_too(folder: Path) -> None:
     (folder / "form.yaml").write_text("workerPoolSpecs:\n- replicaCount: 1\n  machinSpec: {}\n")
     (folder / "text.yaml").write_text("workerPoolSpecs:\n- a: [\n")
     done = check(folder, "form.yaml", "text.yaml", "none.yaml")
-    first, second, third = done.stderr.splitlines()
+    first, second, third, last = done.stderr.splitlines()
     assert first == (
         'form.yaml:3: error: workerPoolSpecs[0]: unknown key "machinSpec"; did you mean machineSpec? (form)'
     )
     assert second.startswith("text.yaml:3: error: ")
     assert third == "none.yaml: error: there is no such file; check its name and the folder you are in (form)"
+    assert last == "the rules were not applied to form.yaml, text.yaml, none.yaml; mend the form first"
 
 
 def test_warnings_fail_only_where_they_are_asked_to(folder: Path) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from google.api_core.exceptions import GoogleAPICallError
 from google.auth.credentials import AnonymousCredentials
-from google.auth.exceptions import GoogleAuthError
+from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError
 from google.cloud.aiplatform_v1 import JobServiceClient
 from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec, Scheduling
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
@@ -163,6 +163,9 @@ def google_errors() -> Iterator[None]:
     """What Google's client raises, as a CloudError for the person at the keyboard."""
     try:
         yield
+    except (DefaultCredentialsError, RefreshError) as error:
+        said = str(error).partition("\n")[0].rstrip(".")
+        raise CloudError(f"Google Cloud: {said}; log in with: gcloud auth application-default login") from None
     except (GoogleAPICallError, GoogleAuthError) as error:
         raise CloudError(f"Google Cloud: {error}") from None
     except OSError:  # what the client's transport raises: an urllib3 error in several layers of text

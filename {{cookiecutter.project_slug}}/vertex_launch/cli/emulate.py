@@ -6,7 +6,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -27,6 +27,10 @@ ReplicaName = Annotated[str, typer.Argument(metavar="REPLICA", help="Such as wor
 Seconds = Annotated[float, typer.Argument(min=0)]
 
 
+def _seconds(meaning: str) -> Any:
+    return typer.Option(min=0, metavar="S", help=f"Seconds. {meaning}")
+
+
 class ControlError(FaultError):
     """The service could not do what it was asked."""
 
@@ -35,10 +39,12 @@ class ControlError(FaultError):
 class EmulateOptions(LocalOptions):
     """What the user wants of the service."""
 
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of 127.0.0.1; 0 takes a free one.")] = 8911
-    capacity: Annotated[int, typer.Option(min=1, help="Replicas at once; further jobs are queued.")] = 16
-    provision_seconds: Annotated[float, typer.Option(min=0, help="Until a job's machines arrive.")] = 0
-    grace_seconds: Annotated[float, typer.Option(min=0, help="Between SIGTERM and SIGKILL.")] = 5
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="Of 127.0.0.1; 0 takes a free one.")] = (
+        8911
+    )
+    capacity: Annotated[int, typer.Option(min=1, metavar="N", help="Replicas at once; further jobs are queued.")] = 16
+    provision_seconds: Annotated[float, _seconds("Until a job's machines arrive.")] = 0
+    grace_seconds: Annotated[float, _seconds("Between SIGTERM and SIGKILL.")] = 5
     reducers_as_ps: Annotated[bool, typer.Option(help="List reducers as ps in TF_CONFIG.")] = True
 
 

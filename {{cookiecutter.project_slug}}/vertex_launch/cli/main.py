@@ -58,6 +58,8 @@ def check(click: typer.Context, wanted: CheckOptions) -> None:
                 count = len(one.findings)
                 warned = f", with {count} {'warning' if count == 1 else 'warnings'}" if count else ""
                 console.print(Text.assemble(f"{one.path}: ", ("ok", "green"), warned))
+        if formless := [str(one.path) for one in examined if one.job is None]:
+            complain(f"the rules were not applied to {', '.join(formless)}; mend the form first", style="dim")
     raise typer.Exit(0 if all(one.passes(wanted.strict) for one in examined) else 1)
 
 

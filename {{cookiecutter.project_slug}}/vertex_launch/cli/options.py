@@ -54,7 +54,9 @@ class SettingsOptions:
 class LocalOptions(SettingsOptions):
     """What `run` and `emulate` have in common."""
 
-    state_dir: Annotated[Path, typer.Option(help="Folder of the local Vertex's state.")] = Path(".vertex")
+    state_dir: Annotated[Path, typer.Option(metavar="PATH", help="Folder of the local Vertex's state.")] = Path(
+        ".vertex"
+    )
     pass_env: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A variable of this shell that replicas get, too; can be repeated."),

@@ -38,7 +38,8 @@ def say_what_is_there(job: Job, state_dir: StateDir, console: Console) -> None:
     """Say that this run continues an earlier one, which the user may not expect."""
     folder = output_folder(job, state_dir)
     if folder and folder.exists() and any(folder.iterdir()):
-        console.print(f"an earlier run is in {shown(folder)}; this one continues it, --fresh starts over", style="dim")
+        told = f"an earlier run is in {shown(folder)}; this one continues it, --fresh starts over"
+        console.print(told, style="dim", markup=False)
 
 
 def run(job: Job, context: Context, console: Console, fresh: bool, whole: int) -> Outcome:
@@ -105,15 +106,15 @@ def parse_line(line: str) -> tuple[str, str]:
 def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, console: Console) -> None:
     """Say what happened, the likely cause first, and where output and logs are."""
     for ended in outcome.failures[:1]:
-        console.print(f"[bold red]Job failed: {ended}[/]")
+        console.print(f"Job failed: {ended}", style="bold red", markup=False)
         show_last_lines(ended, console)
     for other in outcome.others:
-        console.print(f"[dim]{other}[/]")
+        console.print(str(other), style="dim", markup=False)
     if outcome.succeeded:
         console.print(f"[bold green]Job succeeded[/] in {seconds:.0f} s")
         if output:
-            console.print(f"output: {shown(output)}", soft_wrap=True)
-    console.print(f"logs:   {shown(logs)}", soft_wrap=True)
+            console.print(f"output: {shown(output)}", markup=False)
+    console.print(f"logs:   {shown(logs)}", markup=False)
 
 
 def show_last_lines(ended: Ended, console: Console) -> None:

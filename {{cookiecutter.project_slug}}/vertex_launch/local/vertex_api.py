@@ -189,9 +189,12 @@ class VertexApi:
             raise invalid([Finding("replica", "is not text", "write a name such as workerpool0-0")])
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_DISTURBANCE:
             raise invalid([Finding("seconds", f"is not a number from 0 to {LONGEST_DISTURBANCE}", "write one")])
-        jobs = self._vertex.store.all("customJobs")
-        name = next((job["name"] for job in jobs if job["name"].endswith(f"/{id}")), id)
-        self._vertex.jobs.disturb(name, cast(Action, action), replica, float(seconds))
+        jobs = {job["name"].rpartition("/")[2]: job for job in self._vertex.store.all("customJobs")}
+        if id not in jobs:
+            running = ", ".join(key for key, job in jobs.items() if job["state"] == "JOB_STATE_RUNNING")
+            cure = f"those that run are {running}" if running else "no job runs now"
+            raise ApiError("NOT_FOUND", f'there is no custom job "{id}"; {cure}')
+        self._vertex.jobs.disturb(jobs[id]["name"], cast(Action, action), replica, float(seconds))
         return {}
 
     def _manager(self, collection: str) -> Any:

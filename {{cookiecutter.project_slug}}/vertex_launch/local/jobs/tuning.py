@@ -118,8 +118,9 @@ class Tunings(BackgroundTasks[_Study]):
             self._cancel(study.active)
         study.raise_if_stopping()
         if study.too_many_failed or len(study.failed) == len(study.trials):
+            first = min(study.failed, key=lambda trial: str(trial.shown["endTime"]))  # later ones may be cancelled
             counts = f"{len(study.failed)} of {len(study.trials)} trials failed"
-            raise ApiError("INVALID_ARGUMENT", f"{counts}; the last one: {study.failed[-1].shown['infeasibleReason']}")
+            raise ApiError("INVALID_ARGUMENT", f"{counts}; the first one: {first.shown['infeasibleReason']}")
 
     def _start_trials(self, study: _Study) -> bool:
         """Start as many trials as may run now; returns whether one was started."""

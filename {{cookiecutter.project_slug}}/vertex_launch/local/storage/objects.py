@@ -67,9 +67,9 @@ def object_of(bucket: str, name: str, found: os.stat_result) -> Object:
     return Object(bucket, name, size, generation, found.st_mtime)
 
 
-def number(asked: Mapping[str, str], name: str, default: int = 0) -> int:
-    """A parameter that is a count; raises ApiError if it is not."""
-    text = asked.get(name, str(default))
+def number(asked: Mapping[str, str], name: str) -> int:
+    """A parameter that is a count, 0 if it is missing; raises ApiError if it is none."""
+    text = asked.get(name, "0")
     if not re.fullmatch("[0-9]{1,19}", text):
         raise ApiError("INVALID_ARGUMENT", f'{name}="{text}" is not a number; write digits.')
     return int(text)
