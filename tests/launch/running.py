@@ -1,10 +1,13 @@
 """Where the launcher under test lies, small jobs for it, and what tests ask of processes."""
 
 import contextlib
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import vertex_launch
 
@@ -35,7 +38,10 @@ def processes(*words: str) -> list[int]:
     return found
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10) -> bool:
+DEADLINE = 120.0  # seconds; a guard against hanging, many times what anything here needs where all cores are busy
+
+
+def eventually(condition: Callable[[], bool], seconds: float = DEADLINE) -> bool:
     """True as soon as the condition holds, false if it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -43,3 +49,21 @@ def eventually(condition: Callable[[], bool], seconds: float = 10) -> bool:
             return False
         time.sleep(0.1)
     return True
+
+
+def until(path: Path, word: str = "") -> str:
+    """Two lines of Python that wait for a file, and for a word in it."""
+    return f"""import pathlib, time
+while not (p := pathlib.Path({str(path)!r})).exists() or {word!r} not in p.read_text(): time.sleep(0.05)"""
+
+
+@contextlib.contextmanager
+def deadline(seconds: float = DEADLINE) -> Iterator[None]:
+    """A test that hangs fails."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail(f"still running after {seconds:g} s"))
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

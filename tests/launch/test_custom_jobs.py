@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from google.cloud.aiplatform_v1.types import CustomJob, HyperparameterTuningJob
 
-from tests.launch.running import eventually, processes
+from tests.launch.running import DEADLINE, eventually, processes
 from tests.launch.test_packages import source_package
 from tests.launch.vertex import PARENT, SETTINGS, Json, custom_job, script
 from vertex_launch import settings, spec, strict_yaml
@@ -72,7 +72,7 @@ def test_whoever_cancels_a_job_at_its_end_cannot_undo_the_end(vertex: Vertex) ->
     sys.setswitchinterval(1e-5)  # seconds; so that threads meet where they seldom do
 
     def cancel_often(name: str) -> None:
-        vertex.store.wait(name, lambda one: one["state"] == "JOB_STATE_RUNNING" or one["state"] in ENDED, 20)
+        vertex.store.wait(name, lambda one: one["state"] == "JOB_STATE_RUNNING" or one["state"] in ENDED, DEADLINE)
         time.sleep(random.uniform(0, 0.2))
         for _ in range(50):
             with contextlib.suppress(ApiError):  # it has ended
@@ -110,7 +110,7 @@ def test_a_job_that_leaves_the_queue_no_longer_waits_to_expire(vertex: Vertex) -
     vertex.jobs.cancel(queued[0])
     vertex.jobs.cancel(first)
     for name in queued[1:]:
-        vertex.store.wait(name, lambda one: one["state"] == "JOB_STATE_RUNNING", 20)
+        vertex.store.wait(name, lambda one: one["state"] == "JOB_STATE_RUNNING", DEADLINE)
     assert eventually(lambda: not any(timer.is_alive() for timer in timers))
 
 
@@ -125,7 +125,7 @@ def test_a_job_whose_folder_cannot_be_made_fails_and_gives_its_place_free(vertex
 
 def test_a_job_ends_although_its_end_cannot_be_written(vertex: Vertex, tmp_path: Path) -> None:
     name = create(vertex, custom_job(*script("import time; time.sleep(1)")))
-    vertex.store.wait(name, lambda one: one["state"] == "JOB_STATE_RUNNING", 20)
+    vertex.store.wait(name, lambda one: one["state"] == "JOB_STATE_RUNNING", DEADLINE)
     folder = tmp_path / ".vertex" / PARENT / "customJobs"
     folder.rename(tmp_path / "away")
     folder.write_text("no folder")
@@ -143,7 +143,7 @@ def test_what_installs_for_ever_can_be_cancelled(vertex: Vertex) -> None:
     del body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
     body["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"] = package
     name = create(vertex, body)
-    assert eventually(lambda: processes(mark) != [], 30)
+    assert eventually(lambda: processes(mark) != [])
     vertex.jobs.cancel(name)
     assert ended(vertex, name, 10)["state"] == "JOB_STATE_CANCELLED"
     assert processes(mark) == []
@@ -152,7 +152,7 @@ def test_what_installs_for_ever_can_be_cancelled(vertex: Vertex) -> None:
 def test_a_tuning_job_with_the_longest_name_has_trials_and_loses_them_with_the_service(tmp_path: Path) -> None:
     killed = start(tmp_path)
     name = killed.tunings.create(PARENT, tuning("n" * 128))["name"]
-    shown = killed.store.wait(name, lambda one: len(one.get("trials", ())) == 2, 30)
+    shown = killed.store.wait(name, lambda one: len(one.get("trials", ())) == 2, DEADLINE)
     assert "error" not in shown
     assert len(killed.store.get(shown["trials"][1]["customJob"])["displayName"]) == 128
     file = tmp_path / f".vertex/{name}.json"
@@ -169,12 +169,12 @@ def test_a_tuning_job_with_the_longest_name_has_trials_and_loses_them_with_the_s
 
 def test_a_trial_whose_job_is_deleted_has_failed_and_the_others_go_on(vertex: Vertex) -> None:
     name = vertex.tunings.create(PARENT, tuning())["name"]
-    shown = vertex.store.wait(name, lambda one: len(one.get("trials", ())) == 2, 30)
+    shown = vertex.store.wait(name, lambda one: len(one.get("trials", ())) == 2, DEADLINE)
     job = shown["trials"][0]["customJob"]
     vertex.jobs.cancel(job)
     ended(vertex, job)
     vertex.jobs.delete(job)
-    shown = vertex.store.wait(name, lambda one: len(one["trials"]) == 3, 30)
+    shown = vertex.store.wait(name, lambda one: len(one["trials"]) == 3, DEADLINE)
     assert [trial["state"] for trial in shown["trials"]] == ["INFEASIBLE", "ACTIVE", "ACTIVE"]
     vertex.tunings.cancel(name)
     assert ended(vertex, name)["state"] == "JOB_STATE_CANCELLED"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.test_engine import FOREVER, deadline, replica
+from tests.launch.running import deadline, until
+from tests.launch.test_engine import FOREVER, replica
 from tests.launch.test_restarts import SERVICE, Running, counted, run
 from vertex_launch.local.running.attempt import Attempt
 from vertex_launch.local.running.ended import PEER_LOST, Ended, likely_cause_first
@@ -28,12 +29,6 @@ def ended(name: str, code: int, *errors: str, time: float = 0, last: tuple[str, 
 
 def order(*ends: Ended) -> list[tuple[str, int]]:
     return [(one.replica.name, one.code) for one in likely_cause_first(ends)]
-
-
-def until(path: Path, word: str) -> str:
-    """Two lines of Python that wait for a word in a file."""
-    return f"""import pathlib, time
-while {word!r} not in (p.read_text() if (p := pathlib.Path({str(path)!r})).exists() else ""): time.sleep(0.1)"""
 
 
 def kept(*lines: tuple[str, str]) -> tuple[str, ...]:
@@ -63,9 +58,10 @@ def test_wrong_usage_and_missing_commands_are_users_errors_and_nothing_else_is()
 
 @pytest.mark.parametrize("policy", [SERVICE, TOGETHER], ids=["alone", "together"])
 def test_a_users_error_ends_the_job_also_if_its_peers_were_lost_first(tmp_path: Path, policy: Policy) -> None:
-    wrong = f"import time; time.sleep({LATER}); raise ValueError('the cause')"
-    lost = f"time.sleep(60) if count > 1 else exit({PEER_LOST})"
-    with deadline(60):
+    wrong = f"import time; print('up', flush=True); time.sleep({LATER}); raise ValueError('the cause')"
+    up = until(tmp_path / "logs/workerpool1-0.log", "up")
+    lost = f"{up}\ntime.sleep(600) if count > 1 else exit({PEER_LOST})"
+    with deadline():
         job = Running(tmp_path, counted(tmp_path / "chief", lost), replica(wrong, 0), policy=policy)
         outcome = job.end()
     assert outcome.ending is Ending.FAILED
@@ -77,7 +73,7 @@ def test_a_users_error_ends_the_job_also_if_its_peers_were_lost_first(tmp_path: 
 
 def test_all_start_again_together_when_nobody_says_why_a_peer_was_lost(tmp_path: Path) -> None:
     chief = counted(tmp_path / "chief", f"exit({PEER_LOST} if count == 1 else 0)")
-    worker = counted(tmp_path / "worker", f"exit({PEER_LOST}) if count == 1 else time.sleep(60)", 0)
+    worker = counted(tmp_path / "worker", f"exit({PEER_LOST}) if count == 1 else time.sleep(600)", 0)
     assert run(tmp_path, chief, worker, policy=TOGETHER).succeeded
     assert [(tmp_path / name).read_text() for name in ("chief", "worker")] == ["2", "2"]
 
@@ -85,10 +81,10 @@ def test_all_start_again_together_when_nobody_says_why_a_peer_was_lost(tmp_path:
 def test_what_fails_with_a_machine_that_is_preempted_starts_again_with_it(tmp_path: Path) -> None:
     gone = until(tmp_path / "logs/workerpool0-0.log", "was being preempted")
     slow = f"import signal; signal.signal(15, lambda *_: exit(exec({gone!r}) or 1))"
-    first = "print('up', flush=True); time.sleep(60)"
+    first = "print('up', flush=True); time.sleep(600)"
     worker = counted(tmp_path / "worker", f"if count == 1: {slow}; {first}", 0)
     chief = counted(tmp_path / "chief", f"if count == 1: {first}")
-    with deadline(60):
+    with deadline():
         job = Running(tmp_path, chief, worker, policy=Policy(replica_restarts=5, preemptions=1, grace=30))
         assert job.said("workerpool0-0: up")
         assert job.said("workerpool1-0: up")
@@ -105,7 +101,7 @@ def test_a_worker_that_leaves_early_is_told_and_named_as_the_cause(tmp_path: Pat
     told = until(tmp_path / "logs/workerpool1-0.log", "while others went on")
     chief = f"{told}\nraise ConnectionError('Connection reset by peer')"
     leaver = replica("print('no more data')", 0)
-    with deadline(60):
+    with deadline():
         job = Running(tmp_path, replica(chief), leaver, replica(FOREVER, 1), policy=Policy(grace=0))
         outcome = job.end()
     early = "workerpool1-0 exited with 0 while others went on"
@@ -125,14 +121,14 @@ def test_who_leaves_shortly_before_the_end_is_not_told() -> None:
 def test_evaluators_and_servers_may_leave_when_they_like(tmp_path: Path) -> None:
     chief = replica(f"import time; time.sleep({2 * SETTLE_SECONDS}); exit(3)")
     evaluator = Replica(3, 0, (sys.executable, "-c", ""), {})
-    with deadline(60):
+    with deadline():
         job = Running(tmp_path, chief, evaluator, policy=Policy(grace=0))
         assert [one.replica.name for one in job.end().failures] == ["workerpool0-0"]
     assert job.lines == []
 
 
 def test_one_that_came_back_is_named_behind_the_cause(tmp_path: Path) -> None:
-    worker = counted(tmp_path / "worker", "time.sleep(60) if count > 1 else exit(9)", 0)
+    worker = counted(tmp_path / "worker", "time.sleep(600) if count > 1 else exit(9)", 0)
     outcome = run(tmp_path, replica(f"{until(tmp_path / 'worker', '2')}\nexit(2)"), worker)
     assert [str(one) for one in outcome.failures] == [
         "workerpool0-0 exited with code 2",

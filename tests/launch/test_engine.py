@@ -7,12 +7,11 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.launch.running import PROJECT, eventually, processes
+from tests.launch.running import DEADLINE, PROJECT, deadline, eventually, processes, until
 from vertex_launch.local.running import engine
 from vertex_launch.local.running.host import first_ephemeral_port, free_addresses
 from vertex_launch.local.running.lines import LAST_LINES, LONGEST_LINE
@@ -26,7 +25,6 @@ from vertex_launch.replicas import Replica
 FOREVER = "import time\nwhile True: time.sleep(1)"
 # Process 1 of a namespace cannot be killed from inside, not even by itself; a real fault ends it all the same.
 CRASH = "import ctypes; ctypes.string_at(0)"
-FAST = 10.0  # seconds; none of these jobs needs longer
 
 # With namespaces and without: on many systems only the one or the other can be had.
 ISOLATIONS = [pytest.param(Isolation(), id="plain"), pytest.param(isolation(), id="namespace")]
@@ -44,25 +42,11 @@ def run(folder: Path, *replicas: Replica, grace: float = 2, isolated: Isolation 
         return engine.run(PreparedJob(replicas, folder, Policy(grace=grace), isolated or isolation()), lambda *_: None)
 
 
-@contextlib.contextmanager
-def deadline(seconds: float = 30) -> Iterator[None]:
-    """A test that hangs fails."""
-    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail(f"still running after {seconds:g} s"))
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 @pytest.mark.parametrize("isolated", ISOLATIONS)
 def test_the_job_succeeds_with_its_primary_and_the_others_are_stopped(tmp_path: Path, isolated: Isolation) -> None:
     mark = str(uuid.uuid4())
-    began = time.monotonic()
     outcome = run(tmp_path, replica("print('done')"), replica(FOREVER, 0, MARK=mark), grace=0.3, isolated=isolated)
     assert outcome == Outcome()
-    assert time.monotonic() - began < FAST
     assert processes(mark) == []
 
 
@@ -77,19 +61,19 @@ def test_what_others_do_after_the_success_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_a_failing_worker_ends_the_job_and_is_the_first_failure(tmp_path: Path) -> None:
-    began = time.monotonic()
     outcome = run(tmp_path, replica(FOREVER), replica(FOREVER, 0), replica("exit(7)", 1))
     assert [(ended.replica.name, ended.code) for ended in outcome.failures] == [("workerpool1-1", 7)]
     assert str(outcome.failures[0]) == "workerpool1-1 exited with code 7"
-    assert time.monotonic() - began < FAST
 
 
 @pytest.mark.parametrize("isolated", ISOLATIONS)
 def test_a_signal_is_a_likelier_cause_than_the_peers_that_fell_over_before_it_was_seen(
     tmp_path: Path, isolated: Isolation
 ) -> None:
-    killed = f"import time; time.sleep(0.6); {CRASH}"
-    outcome = run(tmp_path, replica("exit(1)"), replica("exit(255)", 0), replica(killed, 1), isolated=isolated)
+    killed = f"import time; print('up', flush=True); time.sleep(0.6); {CRASH}"
+    up = until(tmp_path / "workerpool1-1.log", "up")
+    peers = replica(f"{up}\nexit(1)"), replica(f"{up}\nexit(255)", 0)
+    outcome = run(tmp_path, *peers, replica(killed, 1), isolated=isolated)
     assert outcome.failures[0].code == 139
     assert str(outcome.failures[0]) == "workerpool1-1 was ended by SIGSEGV (exit code 139)"
     assert sorted(ended.code for ended in outcome.failures[1:]) == [1, 255]
@@ -114,8 +98,8 @@ def test_lines_of_both_streams_are_whole_and_stderr_is_of_severity_error(tmp_pat
 
 def test_every_line_is_shown_with_its_replica(tmp_path: Path) -> None:
     shown: list[tuple[str, str]] = []
-    chief = replica("import time; print('a'); time.sleep(0.5)")
-    worker = replica("import time; print('b'); time.sleep(60)", 0, PYTHONUNBUFFERED="1")
+    chief = replica(f"print('a')\n{until(tmp_path / 'workerpool1-0.log', 'b')}")
+    worker = replica("import time; print('b'); time.sleep(600)", 0, PYTHONUNBUFFERED="1")
     with deadline():
         job = PreparedJob((chief, worker), tmp_path, Policy(grace=0))
         engine.run(job, lambda who, line, _: shown.append((who.name, line)))
@@ -164,11 +148,9 @@ def test_a_command_that_no_system_takes_is_one_sentence(
         run(tmp_path, Replica(0, 0, ("true", *arguments), env))
 
 
-def test_a_flood_of_lines_is_read_as_fast_as_it_comes(tmp_path: Path) -> None:
-    began = time.monotonic()
+def test_a_flood_of_lines_is_read_to_its_end(tmp_path: Path) -> None:
     assert run(tmp_path, replica("import os\nfor _ in range(200): os.write(1, (b'x' * 99 + b'\\n') * 1000)")).succeeded
     assert (tmp_path / "workerpool0-0.log").stat().st_size == 20_000_000
-    assert time.monotonic() - began < FAST
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path: Path) -> None:
@@ -207,20 +189,17 @@ def test_a_replica_is_asked_to_end_before_it_is_made_to(tmp_path: Path, isolated
         "print('ready')\n"
         "while True: time.sleep(1)"
     )
-    chief = replica("import time; time.sleep(0.7)")
-    run(tmp_path, chief, replica(polite, 0, PYTHONUNBUFFERED="1"), grace=0.5, isolated=isolated)
+    chief = replica(until(tmp_path / "workerpool1-0.log", "ready"))
+    run(tmp_path, chief, replica(polite, 0, PYTHONUNBUFFERED="1"), grace=30, isolated=isolated)
     assert (tmp_path / "workerpool1-0.log").read_text() == "ready\nsaved\n"
 
 
 @pytest.mark.parametrize("isolated", ISOLATIONS)
 def test_a_replica_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path, isolated: Isolation) -> None:
     mark = str(uuid.uuid4())
-    stubborn = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{FOREVER}"
-    began = time.monotonic()
-    run(
-        tmp_path, replica("import time; time.sleep(0.5)"), replica(stubborn, 0, MARK=mark), grace=0.5, isolated=isolated
-    )
-    assert 0.5 < time.monotonic() - began < FAST
+    stubborn = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)\n{FOREVER}"
+    chief = replica(until(tmp_path / "workerpool1-0.log", "deaf"))
+    run(tmp_path, chief, replica(stubborn, 0, MARK=mark), grace=0.5, isolated=isolated)
     assert processes(mark) == []
 
 
@@ -241,12 +220,10 @@ print("started", flush=True)
 @pytest.mark.parametrize("end", ["", "exit(1)", CRASH], ids=["success", "1", "signal"])
 def test_whatever_a_replica_started_ends_with_it(tmp_path: Path, end: str, isolated: Isolation) -> None:
     mark = str(uuid.uuid4())
-    began = time.monotonic()
     outcome = run(tmp_path, replica(FAMILY + end, MARK=mark), isolated=isolated)
     assert outcome.succeeded == (end == "")
     assert "started" in (tmp_path / "workerpool0-0.log").read_text()
     assert processes(mark) == []
-    assert time.monotonic() - began < FAST
 
 
 LAUNCHER = """
@@ -282,10 +259,10 @@ def test_nothing_outlives_the_launcher(tmp_path: Path, number: signal.Signals, i
     (tmp_path / "job.json").write_text(json.dumps(document))
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(tmp_path)], cwd=PROJECT, stderr=subprocess.PIPE)
     logs = [tmp_path / f"{one.name}.log" for one in replicas]
-    assert eventually(lambda: all(log.exists() and "started" in log.read_text() for log in logs), 20)
+    assert eventually(lambda: all(log.exists() and "started" in log.read_text() for log in logs))
     assert len(processes(mark)) >= 8
     launcher.send_signal(number)
-    _, said = launcher.communicate(timeout=20)
+    _, said = launcher.communicate(timeout=DEADLINE)
     assert eventually(lambda: processes(mark) == [])
     assert launcher.returncode != 0
     assert (said.count(b"KeyboardInterrupt:") == 1) == (number != signal.SIGKILL)

@@ -1,8 +1,8 @@
-import time
 from typing import Any
 
 import pytest
 
+from tests.launch.running import deadline
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.filters import page, predicate
 
@@ -131,12 +131,11 @@ def test_a_number_may_be_too_large_for_a_float() -> None:
     assert predicate("labels.step>1.5", KNOWN)({"labels": {"step": 10**400}})
 
 
-def test_many_stars_are_still_quick() -> None:
+def test_many_stars_are_still_matched_to_the_end() -> None:
     job = {"displayName": "a" * 128}
-    began = time.monotonic()
-    assert not predicate(f'display_name="{"*a" * 60}*b"', KNOWN)(job)
-    assert predicate(f'display_name="{"*a" * 60}*"', KNOWN)(job)
-    assert time.monotonic() - began < 1
+    with deadline():
+        assert not predicate(f'display_name="{"*a" * 60}*b"', KNOWN)(job)
+        assert predicate(f'display_name="{"*a" * 60}*"', KNOWN)(job)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ import json
 import re
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ import yaml
 from google.cloud.aiplatform_v1.types import CustomJob
 from rich.console import Console
 
-from tests.launch.running import eventually
+from tests.launch.running import DEADLINE, eventually
 from tests.launch.vertex import custom_job, script, service
 from vertex_launch.local.api.http import Router
 from vertex_launch.local.api.store import Resource, Store
@@ -52,7 +51,7 @@ class Served:
         for name, value in headers.items():
             request.add_header(name.replace("_", "-"), value)
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
+            with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
                 return answer.status, answer.headers, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.headers, error.read()
@@ -90,7 +89,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     port = server.servers[0].sockets[0].getsockname()[1]
     yield Served(store, jobs, state_dir, f"http://127.0.0.1:{port}")
     server.should_exit = True
-    thread.join(timeout=10)
+    thread.join(DEADLINE)
     store.close()
 
 
@@ -296,15 +295,13 @@ def test_the_page_changes_nothing(served: Served, path: str) -> None:
     for method in ("POST", "PUT", "PATCH", "DELETE"):
         request = urllib.request.Request(f"{served.endpoint}{path}", b"{}", method=method)
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(request, timeout=20)
+            urllib.request.urlopen(request, timeout=DEADLINE)
 
 
-def test_a_thousand_jobs_are_listed_in_a_moment(served: Served) -> None:
+def test_of_a_thousand_jobs_the_newest_are_listed(served: Served) -> None:
     for number in range(1100):
         served.job(f"job-{number}", "SUCCEEDED", jobSpec={"workerPoolSpecs": [POOL, POOL]})
-    began = time.perf_counter()
     jobs = served.json("/page/jobs")["jobs"]
-    assert time.perf_counter() - began < 0.5
     assert (len(jobs), jobs[0]["name"]) == (page.LISTED, "job-1099")
 
 
@@ -325,7 +322,7 @@ time.sleep(60)
             return [(one["name"], one["state"], one["restarts"], one["code"]) for one in job["replicas"]]
 
         expected = [("workerpool0-0", "running", 0, None), ("workerpool1-0", "running", 1, 3)]
-        assert eventually(lambda: replicas() == expected, 30), replicas()
+        assert eventually(lambda: replicas() == expected), replicas()
         vertex.call("POST", f"/v1/{name}:cancel", {})
         vertex.wait(name, "CANCELLED")
         assert eventually(lambda: replicas() == [])
@@ -360,7 +357,7 @@ def test_a_restart_is_a_line_too(served: Served, tmp_path: Path) -> None:
     with reported:
         spec = parse(yaml.safe_dump({"workerPoolSpecs": [pool]}), "digits")
         job = served.jobs.create(PARENT, CustomJob(display_name="digits", job_spec=spec))
-        assert eventually(lambda: "SUCCEEDED" in printed.getvalue(), 30)
+        assert eventually(lambda: "SUCCEEDED" in printed.getvalue())
     what = f"customJobs/{job['name'].rpartition('/')[2]} digits: workerpool0-0 exited with code 3"
     assert f" {what}; it starts again, restart 1 of 5\n" in printed.getvalue()
 

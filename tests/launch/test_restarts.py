@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.running import eventually, processes
-from tests.launch.test_engine import CRASH, FOREVER, ISOLATIONS, deadline, replica
+from tests.launch.running import DEADLINE, deadline, eventually, processes, until
+from tests.launch.test_engine import CRASH, FOREVER, ISOLATIONS, replica
 from vertex_launch.local.running.engine import Execution
 from vertex_launch.local.running.namespaces import Isolation, isolation
 from vertex_launch.local.running.outcome import Ending, Outcome, Phase
@@ -49,7 +49,7 @@ class Running:
     def _run(self) -> None:
         self.outcome = self.execution.run()
 
-    def end(self, seconds: float = 30) -> Outcome:
+    def end(self, seconds: float = DEADLINE) -> Outcome:
         self._thread.join(seconds)
         assert self.outcome is not None, f"still running after {seconds:g} s: {self.lines}"
         return self.outcome
@@ -58,12 +58,12 @@ class Running:
         return next(one for one in self.execution.statuses if one.name == name)
 
     def said(self, line: str) -> bool:
-        return eventually(lambda: line in self.lines, 20)
+        return eventually(lambda: line in self.lines)
 
 
 def run(folder: Path, *replicas: Replica, policy: Policy = SERVICE, isolated: Isolation | None = None) -> Outcome:
-    with deadline(60):
-        return Running(folder, *replicas, policy=policy, isolated=isolated).end(60)
+    with deadline():
+        return Running(folder, *replicas, policy=policy, isolated=isolated).end()
 
 
 @pytest.mark.parametrize("isolated", ISOLATIONS)
@@ -93,7 +93,7 @@ def test_one_that_always_fails_starts_six_times_in_each_of_four_attempts(tmp_pat
 
 
 def test_the_others_go_on_while_one_restarts(tmp_path: Path) -> None:
-    chief = counted(tmp_path / "chief", "time.sleep(2)")
+    chief = counted(tmp_path / "chief", until(tmp_path / "worker", "2"))
     assert run(tmp_path, chief, counted(tmp_path / "worker", "exit(0 if count == 2 else 3)", 0)).succeeded
     assert (tmp_path / "chief").read_text() == "1"
     assert (tmp_path / "worker").read_text() == "2"
@@ -101,7 +101,7 @@ def test_the_others_go_on_while_one_restarts(tmp_path: Path) -> None:
 
 def test_all_restart_together_where_the_job_wants_it(tmp_path: Path) -> None:
     policy = Policy(replica_restarts=5, job_retries=3, grace=0.2, together=True)
-    chief = counted(tmp_path / "chief", "time.sleep(1)")
+    chief = counted(tmp_path / "chief", until(tmp_path / "worker", "3"))
     assert run(
         tmp_path, chief, counted(tmp_path / "worker", "exit(0 if count == 3 else 3)", 0), policy=policy
     ).succeeded
@@ -126,7 +126,7 @@ def test_after_a_crash_the_job_is_retried_and_not_the_replica(tmp_path: Path, en
 
 def test_a_retried_job_starts_all_its_replicas_again(tmp_path: Path) -> None:
     policy = Policy(replica_restarts=5, job_retries=1, grace=0.1)
-    chief = counted(tmp_path / "chief", "time.sleep(60)")
+    chief = counted(tmp_path / "chief", "time.sleep(600)")
     outcome = run(tmp_path, chief, counted(tmp_path / "count", "exit(6)", 0), policy=policy)
     assert (tmp_path / "count").read_text() == (tmp_path / "chief").read_text() == "2"
     assert str(outcome.failures[0]) == "workerpool1-0 exited with code 6"
@@ -134,7 +134,8 @@ def test_a_retried_job_starts_all_its_replicas_again(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_is_done_is_not_started_again(tmp_path: Path) -> None:
-    assert run(tmp_path, replica("import time; time.sleep(1)"), counted(tmp_path / "count", "", 0)).succeeded
+    chief = replica(f"{until(tmp_path / 'count', '1')}\ntime.sleep(1)")
+    assert run(tmp_path, chief, counted(tmp_path / "count", "", 0)).succeeded
     assert (tmp_path / "count").read_text() == "1"
 
 
@@ -159,10 +160,8 @@ def test_a_restart_that_cannot_be_shown_happens_all_the_same(tmp_path: Path) -> 
 
 
 def test_once_the_job_fails_nothing_starts_any_more(tmp_path: Path) -> None:
-    began = time.monotonic()
-    outcome = run(tmp_path, replica("exit(3)"), counted(tmp_path / "count", "", 0), policy=Policy(stagger=3))
+    outcome = run(tmp_path, replica("exit(3)"), counted(tmp_path / "count", "", 0), policy=Policy(stagger=600))
     assert outcome.ending is Ending.FAILED
-    assert time.monotonic() - began < 3
     assert not (tmp_path / "count").exists()
 
 
@@ -173,14 +172,14 @@ def save(*_):
     sys.exit(1)
 signal.signal(signal.SIGTERM, save)
 print("start", count, flush=True)
-time.sleep(60 if count == 1 else 0)
+time.sleep(600 if count == 1 else 0)
 """
 
 
 @pytest.mark.parametrize("isolated", ISOLATIONS)
 def test_a_preempted_machine_may_save_and_the_job_starts_again(tmp_path: Path, isolated: Isolation) -> None:
-    with deadline(60):
-        policy = Policy(preemptions=6, grace=5)
+    with deadline():
+        policy = Policy(preemptions=6, grace=60)
         running = Running(tmp_path, counted(tmp_path / "count", SAVES), policy=policy, isolated=isolated)
         assert running.said("workerpool0-0: start 1")
         running.execution.preempt("workerpool0-0")
@@ -197,8 +196,8 @@ def test_a_preempted_machine_may_save_and_the_job_starts_again(tmp_path: Path, i
 @pytest.mark.parametrize("isolated", ISOLATIONS)
 def test_a_preempted_machine_that_ignores_it_is_gone_after_the_grace(tmp_path: Path, isolated: Isolation) -> None:
     stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('start', count, flush=True)\n"
-    worker = counted(tmp_path / "count", f"{stubborn}time.sleep(60 if count == 1 else 0)")
-    with deadline(60):
+    worker = counted(tmp_path / "count", f"{stubborn}time.sleep(600 if count == 1 else 0)")
+    with deadline():
         running = Running(tmp_path, worker, policy=Policy(preemptions=1, grace=1), isolated=isolated)
         assert running.said("workerpool0-0: start 1")
         began = time.monotonic()
@@ -208,12 +207,12 @@ def test_a_preempted_machine_that_ignores_it_is_gone_after_the_grace(tmp_path: P
 
 
 def test_the_seventh_preemption_is_the_end(tmp_path: Path) -> None:
-    with deadline(60):
+    with deadline():
         running = Running(
             tmp_path, replica("print('up', flush=True)\n" + FOREVER), policy=Policy(preemptions=6, grace=0)
         )
         for number in range(1, 8):
-            assert eventually(lambda count=number: running.lines.count("workerpool0-0: up") == count, 20)  # type: ignore[misc]
+            assert eventually(lambda count=number: running.lines.count("workerpool0-0: up") == count)  # type: ignore[misc]
             running.execution.preempt("workerpool0-0")
         outcome = running.end()
     assert outcome.ending is Ending.PREEMPTED
@@ -224,8 +223,8 @@ STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(
 
 
 def test_two_machines_that_are_preempted_at_once_cost_one_restart(tmp_path: Path) -> None:
-    chief = counted(tmp_path / "count", "print('start', count, flush=True); time.sleep(60 if count == 1 else 3)")
-    with deadline(60):
+    chief = counted(tmp_path / "count", "print('start', count, flush=True); time.sleep(600 if count == 1 else 3)")
+    with deadline():
         policy = Policy(preemptions=6, grace=1)
         running = Running(tmp_path, chief, replica(STUBBORN + FOREVER, 0), policy=policy)
         assert running.said("workerpool0-0: start 1")
@@ -237,19 +236,21 @@ def test_two_machines_that_are_preempted_at_once_cost_one_restart(tmp_path: Path
 
 
 def test_a_machine_that_is_gone_after_the_success_is_not_missed(tmp_path: Path) -> None:
-    chief = counted(tmp_path / "count", "time.sleep(1.5)")
-    with deadline(60):
+    chief = counted(tmp_path / "count", until(tmp_path / "preempted"))
+    with deadline():
         worker = replica(STUBBORN + FOREVER, 0)
-        running = Running(tmp_path, chief, worker, policy=Policy(preemptions=6, grace=2))
+        running = Running(tmp_path, chief, worker, policy=Policy(preemptions=6, grace=3))
         assert running.said("workerpool1-0: up")
         running.execution.preempt("workerpool1-0")
+        (tmp_path / "preempted").touch()
         assert running.end().succeeded
     assert (tmp_path / "count").read_text() == "1"
 
 
 def test_a_frozen_replica_that_restarts_with_the_others_is_frozen_no_more(tmp_path: Path) -> None:
-    fails = counted(tmp_path / "count", "print('up', flush=True); time.sleep(60 if count == 1 else 2)")
-    with deadline(60):
+    ends = f"time.sleep(600) if count == 1 else exec({until(tmp_path / 'seen')!r})"
+    fails = counted(tmp_path / "count", f"print('up', flush=True); {ends}")
+    with deadline():
         policy = Policy(replica_restarts=5, together=True, grace=0.2)
         running = Running(tmp_path, fails, replica("print('up', flush=True)\n" + FOREVER, 0), policy=policy)
         assert running.said("workerpool0-0: up")
@@ -258,11 +259,12 @@ def test_a_frozen_replica_that_restarts_with_the_others_is_frozen_no_more(tmp_pa
         assert eventually(lambda: running.status("workerpool1-0").state == "frozen")
         running.execution.kill("workerpool0-0")
         assert eventually(lambda: running.status("workerpool1-0") == Status("workerpool1-0", "running", 1))
+        (tmp_path / "seen").touch()
         assert running.end().succeeded
 
 
 def test_waiting_for_the_others_after_the_success_takes_no_computing_time(tmp_path: Path) -> None:
-    with deadline(60):
+    with deadline():
         running = Running(tmp_path, replica("import time; time.sleep(0.5)"), replica("", 0), policy=Policy(grace=2))
         running.execution.delay("workerpool1-0", 1)
         began = time.process_time()
@@ -271,9 +273,9 @@ def test_waiting_for_the_others_after_the_success_takes_no_computing_time(tmp_pa
 
 
 def test_a_job_waits_for_its_machines_again_after_each_preemption(tmp_path: Path) -> None:
-    with deadline(60):
+    with deadline():
         policy = Policy(preemptions=1, provision=1, grace=0)
-        up = counted(tmp_path / "count", "print('up', flush=True); time.sleep(60 if count == 1 else 0)")
+        up = counted(tmp_path / "count", "print('up', flush=True); time.sleep(600 if count == 1 else 0)")
         running = Running(tmp_path, up, policy=policy)
         assert running.said("workerpool0-0: up")
         began = time.monotonic()
@@ -283,12 +285,10 @@ def test_a_job_waits_for_its_machines_again_after_each_preemption(tmp_path: Path
 
 
 def test_a_timeout_counts_over_all_restarts(tmp_path: Path) -> None:
-    policy = Policy(replica_restarts=1000, timeout=1.5, grace=0)
-    began = time.monotonic()
+    policy = Policy(replica_restarts=1000, timeout=5, grace=0)
     outcome = run(tmp_path, counted(tmp_path / "count", "time.sleep(0.3); exit(3)"), policy=policy)
     assert outcome.ending is Ending.TIMED_OUT
-    assert outcome.message == "the job ran longer than its timeout of 1.5 s"
-    assert 1.5 < time.monotonic() - began < 10
+    assert outcome.message == "the job ran longer than its timeout of 5 s"
     assert int((tmp_path / "count").read_text()) > 1
 
 
@@ -314,22 +314,18 @@ def test_a_job_can_be_cancelled_while_it_waits_for_machines(tmp_path: Path) -> N
     assert {status.state for status in running.execution.statuses} == {"ended"}
 
 
-def test_a_cancelled_job_ends_at_once(tmp_path: Path) -> None:
+def test_a_cancelled_job_ends(tmp_path: Path) -> None:
     running = Running(tmp_path, replica("print('up', flush=True)\n" + FOREVER), policy=Policy(grace=0))
     assert running.said("workerpool0-0: up")
-    began = time.monotonic()
     running.execution.cancel()
     assert running.end().message == "the job was cancelled"
-    assert time.monotonic() - began < 5
 
 
 def test_a_delayed_replica_comes_so_much_later(tmp_path: Path) -> None:
-    with deadline(60):
-        policy = Policy(stagger=0.5)
-        running = Running(
-            tmp_path, replica("import time; time.sleep(2)"), counted(tmp_path / "n", "", 0), policy=policy
-        )
-        running.execution.delay("workerpool1-0", 1)
+    with deadline():
+        chief = replica(until(tmp_path / "n"))
+        running = Running(tmp_path, chief, counted(tmp_path / "n", "", 0), policy=Policy(stagger=0.5))
+        running.execution.delay("workerpool1-0", 3)
         assert eventually(lambda: running.phases == [Phase.PENDING])
         assert running.status("workerpool1-0").state == "waiting"
         assert eventually(lambda: running.phases == [Phase.PENDING, Phase.RUNNING])
@@ -337,15 +333,15 @@ def test_a_delayed_replica_comes_so_much_later(tmp_path: Path) -> None:
 
 
 def test_a_delayed_restart_comes_so_much_later(tmp_path: Path) -> None:
-    with deadline(60):
+    with deadline():
         running = Running(tmp_path, counted(tmp_path / "count", TICKS_ONCE), policy=SERVICE)
         assert running.said("workerpool0-0: 0")
-        running.execution.delay("workerpool0-0", 1.5)
+        began = time.monotonic()
+        running.execution.delay("workerpool0-0", 3)
         running.execution.kill("workerpool0-0")
         assert eventually(lambda: running.status("workerpool0-0") == Status("workerpool0-0", "waiting", 1, 137))
-        began = time.monotonic()
         assert running.end().succeeded
-        assert time.monotonic() - began > 1
+        assert time.monotonic() - began > 3
 
 
 TICKS = "import time\nfor i in range(10_000): print(i, flush=True); time.sleep(0.05)"
@@ -355,10 +351,10 @@ IN_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {TI
 
 @pytest.mark.parametrize("isolated", ISOLATIONS)
 def test_a_frozen_replica_stands_still_and_goes_on(tmp_path: Path, isolated: Isolation) -> None:
-    with deadline(60):
+    with deadline():
         running = Running(tmp_path, replica(IN_A_CHILD), policy=Policy(grace=0), isolated=isolated)
         assert running.said("workerpool0-0: 2")
-        running.execution.freeze("workerpool0-0", 1.5)
+        running.execution.freeze("workerpool0-0", 4)
         assert eventually(lambda: running.status("workerpool0-0").state == "frozen")
         time.sleep(0.3)
         stood = len(running.lines)
@@ -371,8 +367,8 @@ def test_a_frozen_replica_stands_still_and_goes_on(tmp_path: Path, isolated: Iso
 
 @pytest.mark.parametrize("isolated", ISOLATIONS)
 def test_a_killed_replica_restarts_like_any_that_fails(tmp_path: Path, isolated: Isolation) -> None:
-    chief = counted(tmp_path / "count", "print('up', flush=True); time.sleep(60 if count == 1 else 0)")
-    with deadline(60):
+    chief = counted(tmp_path / "count", "print('up', flush=True); time.sleep(600 if count == 1 else 0)")
+    with deadline():
         running = Running(tmp_path, chief, policy=SERVICE, isolated=isolated)
         assert running.said("workerpool0-0: up")
         running.execution.kill("workerpool0-0")
@@ -389,14 +385,14 @@ import subprocess
 if count == 1:
     subprocess.Popen([sys.executable, "-c", {FOREVER!r}], start_new_session=True, env={{"LEFT": "{mark}"}})
 print("up", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
-    with deadline(60):
+    with deadline():
         running = Running(tmp_path, counted(tmp_path / "count", leaves), policy=SERVICE, isolated=isolated)
         assert running.said("workerpool0-0: up")
         assert len(processes(f"LEFT={mark}")) == 1
         running.execution.kill("workerpool0-0")
-        assert eventually(lambda: running.lines.count("workerpool0-0: up") == 2, 20)
+        assert eventually(lambda: running.lines.count("workerpool0-0: up") == 2)
         assert processes(f"LEFT={mark}") == []
         running.execution.cancel()
         running.end()
@@ -414,7 +410,7 @@ def test_an_unknown_replica_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
 
 
 def test_many_jobs_run_at_once(tmp_path: Path) -> None:
-    with deadline(60):
+    with deadline():
         folders = [tmp_path / str(number) for number in range(8)]
         jobs = [Running(folder, replica(""), replica("", 0), policy=SERVICE) for folder in folders]
         assert all(job.end().succeeded for job in jobs)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.launch.running import PROJECT, processes
+from tests.launch.running import DEADLINE, PROJECT, eventually, processes
 from tests.launch.vertex import PARENT, Json, Service, custom_job, script, service, stop
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.origin_check import fault_of
@@ -41,9 +41,7 @@ def test_a_job_succeeds_with_its_times_and_its_log(vertex: Service) -> None:
 
 def test_the_primarys_success_ends_the_job_and_its_workers(vertex: Service) -> None:
     text = "import os, time; time.sleep(0 if os.environ['RANK'] == '0' else 600)"
-    began = time.monotonic()
     vertex.wait(vertex.create(custom_job(*script(text), workers=2)), "SUCCEEDED")
-    assert time.monotonic() - began < 20
 
 
 def test_a_failure_says_which_replica_and_why(vertex: Service) -> None:
@@ -356,7 +354,7 @@ def test_a_link_on_another_site_shows_the_page_and_nothing_else(path: str, shown
 
 def test_a_websocket_is_refused(vertex: Service) -> None:
     host, port = vertex.endpoint.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=DEADLINE) as connection:
         connection.sendall(
             f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
             "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
@@ -430,11 +428,11 @@ def test_a_flex_start_job_whose_wait_is_too_long_expires(tmp_path: Path) -> None
 
 
 def test_a_job_is_pending_until_its_machines_arrive_and_can_be_cancelled_then(tmp_path: Path) -> None:
-    with service(tmp_path, "--provision-seconds", "30") as vertex:
+    with service(tmp_path, "--provision-seconds", "600") as vertex:
         name = vertex.create(custom_job(*script("print('ran')")))
         vertex.wait(name, "PENDING")
         vertex.call("POST", f"/v1/{name}:cancel", {})
-        job = vertex.wait(name, "CANCELLED", seconds=10)
+        job = vertex.wait(name, "CANCELLED")
         assert "startTime" not in job
 
 
@@ -451,10 +449,7 @@ def test_a_restarted_service_still_has_everything_and_says_what_it_lost(tmp_path
         running = vertex.create(custom_job(*script(f"import time; time.sleep(600)  # {mark}")))
         vertex.wait(running, "RUNNING")
         stop(vertex.process, signal.SIGKILL)
-        deadline = time.monotonic() + 20
-        while processes(mark) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert processes(mark) == []
+        assert eventually(lambda: processes(mark) == [])
     with service(tmp_path) as vertex:
         assert vertex.get(done["name"]) == done
         assert vertex.log(done["name"]) == ["workerpool0-0: kept"]

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.launch.running import PROJECT
+from tests.launch.running import DEADLINE, PROJECT
 
 PARENT = "projects/p/locations/us-central1"
 SETTINGS = 'project = "p"\nregion = "us-central1"\nbucket = "b"\nimage = "image"\n'
-STARTED = 60.0  # seconds until the service must listen
+STARTED = 240.0  # seconds until the service must listen
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED")
 
 Json = dict[str, Any]
@@ -46,7 +46,7 @@ class Service:
         for name, value in ({"Content-Type": "application/json"} | dict(headers or {})).items():
             request.add_header(name, value)
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
                 return answer.status, json.loads(answer.read() or "{}")
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read() or "{}")
@@ -62,7 +62,7 @@ class Service:
         assert status == 200, resource
         return str(resource["name"])
 
-    def wait(self, name: str, *states: str, seconds: float = 60) -> Json:
+    def wait(self, name: str, *states: str, seconds: float = DEADLINE) -> Json:
         """The resource once it is in one of these states, by default in one that is the last."""
         deadline = time.monotonic() + seconds
         while True:
@@ -100,7 +100,7 @@ def stop(process: "subprocess.Popen[bytes]", number: int = signal.SIGTERM) -> No
     if process.poll() is None:
         process.send_signal(number)
     try:
-        process.wait(timeout=60)
+        process.wait(timeout=DEADLINE)
     except subprocess.TimeoutExpired:
         process.kill()
         raise
