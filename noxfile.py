@@ -11,7 +11,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2024.10"
-nox.options.sessions = ["lint", "tests"]
+nox.options.sessions = ["tests"]  # which run lint, too
 nox.options.reuse_existing_virtualenvs = True
 
 ROOT = Path(__file__).parent
@@ -55,7 +55,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """Bake every combination and check it; run both frameworks for real. -- -m "not slow" leaves that out."""
+    """Lint; bake every combination and check it; run both frameworks for real. -- -m "not slow" leaves that out."""
     run_tests(session, "-n", WORKERS, "-m", "not proof", *session.posargs)
 
 
