@@ -24,9 +24,9 @@ ROLES = ("chief", "worker", "ps", "evaluator")
 # The service gives the number of its own project, which no code should rely on.
 PROJECT_NUMBER = "000000000000"
 
-Address = Callable[[int, int], str]
+Address = Callable[[int, int], str]  # pool and index of a replica -> host:port
 Members = Mapping[int, Sequence[str]]  # pool -> addresses of its replicas
-Commands = Mapping[str, Sequence[str]]  # image -> its entry point
+Commands = Mapping[str, Sequence[str]]  # image -> its entry point, for pools without a command
 Additions = Callable[[str], Mapping[str, str]]  # name of a replica -> more variables that the service sets
 
 
@@ -77,13 +77,8 @@ def replicas(
 ) -> tuple[Replica, ...]:
     """All replicas, chief first; each $(NAME) in the job becomes the replica's variable.
 
-    Args:
-        address: of a pool's replica with an index, as host:port.
-        trial: id of the job's tuning trial, if it has one.
-        reducers_as_ps: whether TF_CONFIG lists reducers as "ps". The documentation does not say; a trainer must
-            survive both.
-        commands: entry points of images, for pools without a command.
-        additions: variables that a tuning trial or a training pipeline adds to a replica.
+    `trial` is the id of the job's tuning trial. TF_CONFIG may list reducers as "ps" or not: the documentation does not
+    say, so a trainer must survive both.
     """
     members = {
         pool.index: [address(pool.index, index) for index in range(pool.replica_count)]
@@ -143,12 +138,6 @@ def _program(pool: Pool) -> tuple[str, ...]:
     return (package.executor_image_uri, package.python_module, container.image_uri, *container.command)
 
 
-def _program(pool: Pool) -> tuple[str, ...]:
-    """What a pool runs, without arguments."""
-    package, container = pool.spec.python_package_spec, pool.spec.container_spec
-    return (package.executor_image_uri, package.python_module, container.image_uri, *container.command)
-
-
 def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
     """The variables that the service sets alike for all replicas; each tuning trial has its own folders."""
     env = {"CLOUD_ML_JOB_ID": job_id, "CLOUD_ML_PROJECT_ID": PROJECT_NUMBER}
@@ -167,12 +156,7 @@ def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
 def _cluster_variables(
     replica: Replica, members: Members, hidden: Sequence[int], own: Mapping[str, str], job_json: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The variables that tell a replica of the others, and its task from theirs.
-
-    Args:
-        hidden: pools that TF_CONFIG leaves out.
-        own: what the task of a tuning trial has besides.
-    """
+    """The variables that tell a replica of the others; TF_CONFIG leaves out `hidden` pools, and `own` is a trial's."""
     task = {"index": replica.index, **own}
     cluster_spec = {
         "cluster": {f"workerpool{pool}": addresses for pool, addresses in members.items()},

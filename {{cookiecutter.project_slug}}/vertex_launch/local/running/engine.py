@@ -66,7 +66,6 @@ class Execution:
             self._stop_all()
 
     def cancel(self) -> None:
-        """End the job."""
         self._events.put(lambda: self._end(Ending.CANCELLED))
 
     def preempt(self, name: str) -> None:
@@ -74,7 +73,6 @@ class Execution:
         self._enqueue(name, lambda state: state.preempt(self._policy.grace))
 
     def kill(self, name: str) -> None:
-        """Send SIGKILL to one replica."""
         self._enqueue(name, lambda state: state.send_signal(SIGKILL))
 
     def freeze(self, name: str, seconds: float) -> None:
@@ -102,7 +100,6 @@ class Execution:
         return attempt.ending
 
     def _end(self, ending: Ending) -> None:
-        """End the attempt."""
         self._attempt.ending = ending
 
     def _wait(self) -> None:
@@ -117,7 +114,6 @@ class Execution:
                 self._events.get_nowait()()
 
     def _run_due(self, now: float) -> None:
-        """Do everything that is due."""
         attempt, states = self._attempt, self._states.values()
         if attempt.ending:
             return
@@ -201,11 +197,11 @@ class Execution:
         limit = self._policy.preemptions
         if self._preemptions >= limit:
             self._end(Ending.PREEMPTED)
-            return
-        self._preemptions += 1
-        name = ended.replica.name
-        self._log(ended, f"{name} was preempted; the job starts again, restart {self._preemptions} of {limit}")
-        self._end(Ending.STARTS_AGAIN)
+        else:
+            self._preemptions += 1
+            count = f"{self._preemptions} of {limit}"
+            self._log(ended, f"{ended.replica.name} was preempted; the job starts again, restart {count}")
+            self._end(Ending.STARTS_AGAIN)
 
     def _settle(self, seconds: float) -> None:
         """Let the attempt end soon; no replica starts any more."""

@@ -105,11 +105,7 @@ def install(
 ) -> None:
     """Install packages and their missing dependencies; the file `log` gets everything that pip says.
 
-    Args:
-        place: in the job, for a message.
-
-    Raises:
-        PackageError: with pip's last error; or because pip was stopped.
+    Raises PackageError, which begins with the `place` in the job, with pip's last error, or because pip was stopped.
     """
     variables = environment.variables(env)
     command = ("python", "-m", "pip", "install", "--no-input", "--progress-bar=off", *map(str, files))
@@ -140,7 +136,6 @@ def prepared(
 
     Args:
         folder: for the environments and pip.log; one for each run of the job.
-        buckets: the folder of buckets from which packages are fetched.
         environ: the shell's; pip installs packageUris with the shell's settings for pip.
         stopping: is set when nobody wants the job any more.
 

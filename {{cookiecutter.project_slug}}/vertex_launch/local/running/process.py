@@ -28,6 +28,7 @@ CHUNK = 2**16  # bytes of a stream to read at once
 STDOUT, STDERR = "INFO", "ERROR"
 
 Show = Callable[[Replica, str, str], None]  # a line, and the severity of plain lines of its stream
+Report = Callable[["Process", Ended], None]  # how a process ended
 
 
 class StartError(FaultError):
@@ -48,20 +49,9 @@ def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show, severity: s
 
 
 class Process:
-    """A started replica; `ended` is called once, from another thread.
+    """A started replica; `report` is called once, from another thread. Raises StartError if the system refuses it."""
 
-    Raises:
-        StartError: the system refuses its command or environment.
-    """
-
-    def __init__(
-        self,
-        replica: Replica,
-        logs: Path,
-        show: Show,
-        isolation: Isolation,
-        ended: "Callable[[Process, Ended], None]",
-    ) -> None:
+    def __init__(self, replica: Replica, logs: Path, show: Show, isolation: Isolation, report: Report) -> None:
         self._replica = replica
         self._show = show
         self._tail = Tail()
@@ -85,7 +75,7 @@ class Process:
         self._orders, *output = (cast(IO[bytes], stream) for stream in streams)
         self._reader = threading.Thread(target=self._read, args=(log, *output), daemon=True)
         self._reader.start()
-        self._waiter = threading.Thread(target=self._wait, args=(ended,), daemon=True)
+        self._waiter = threading.Thread(target=self._wait, args=(report,), daemon=True)
         self._waiter.start()
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -125,8 +115,8 @@ class Process:
                     if not data:
                         selector.unregister(key.fileobj)
 
-    def _wait(self, ended: "Callable[[Process, Ended], None]") -> None:
+    def _wait(self, report: Report) -> None:
         code, now = self._process.wait(), time.monotonic()
         self._reader.join(timeout=READ_SECONDS)
         tail = self._tail
-        ended(self, Ended(self._replica, 128 - code if code < 0 else code, tail.lines, tail.errors, now))
+        report(self, Ended(self._replica, 128 - code if code < 0 else code, tail.lines, tail.errors, now))
