@@ -9,11 +9,10 @@ import pytest
 from tests.launch.running import deadline, until
 from tests.launch.test_engine import FOREVER, replica
 from tests.launch.test_restarts import SERVICE, Running, counted, run
-from vertex_launch.local.running.attempt import Attempt
 from vertex_launch.local.running.ended import PEER_LOST, Ended, likely_cause_first
 from vertex_launch.local.running.engine import SETTLE_SECONDS
 from vertex_launch.local.running.lines import ERROR_CHARACTERS, LAST_LINES, LONGEST_LINE, Splitter, Tail
-from vertex_launch.local.running.outcome import Ending, Outcome
+from vertex_launch.local.running.outcome import Attempt, Ending, Outcome
 from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.replicas import Replica
 

@@ -24,9 +24,9 @@ ROLES = ("chief", "worker", "ps", "evaluator")
 # The service gives the number of its own project, which no code should rely on.
 PROJECT_NUMBER = "000000000000"
 
-Address = Callable[[int, int], str]
-Members = Mapping[int, tuple[str, ...]]  # pool -> addresses of its replicas
-Commands = Mapping[str, Sequence[str]]  # image -> its entry point
+Address = Callable[[int, int], str]  # pool and index of a replica -> host:port
+Members = Mapping[int, Sequence[str]]  # pool -> addresses of its replicas
+Commands = Mapping[str, Sequence[str]]  # image -> its entry point, for pools without a command
 Additions = Callable[[str], Mapping[str, str]]  # name of a replica -> more variables that the service sets
 
 
@@ -58,25 +58,12 @@ def require_commands(job: Job, commands: Commands) -> None:
     faults = []
     for pool in job.pools:
         if not (command(pool, commands) or pool.reduces):
-            cure = f"add one, or say under [commands] in vertex.toml what the image runs: {_mapping(pool)}"
+            line = f'"{pool.spec.container_spec.image_uri}" = ["PROGRAM", "ARGUMENT"]'
+            cure = f"add one, or say under [commands] in vertex.toml what the image runs: {line}"
             fault = f"names no command, and this machine has no images to look one up; {cure}"
             faults.append(f"{job.origin}: {pool.at('containerSpec')}: {fault}")
     if faults:
         raise CommandError(*faults)
-
-
-@dataclass(frozen=True)
-class _Cluster:
-    """What all replicas of a run share."""
-
-    job: Job
-    job_json: Mapping[str, Any]  # the job's spec, as it goes over the wire
-    job_id: str
-    members: Members
-    trial: Mapping[str, str]  # {"trial": ID} in hyperparameter tuning, else empty
-    reducers_as_ps: bool
-    commands: Commands
-    additions: Additions
 
 
 def replicas(
@@ -90,22 +77,26 @@ def replicas(
 ) -> tuple[Replica, ...]:
     """All replicas, chief first; each $(NAME) in the job becomes the replica's variable.
 
-    Args:
-        address: of a pool's replica with an index, as host:port.
-        trial: id of the job's tuning trial, if it has one.
-        reducers_as_ps: whether TF_CONFIG lists reducers as "ps". The documentation does not say; a trainer must
-            survive both.
-        commands: entry points of images, for pools without a command.
-        additions: variables that a tuning trial or a training pipeline adds to a replica.
+    `trial` is the id of the job's tuning trial. TF_CONFIG may list reducers as "ps" or not: the documentation does not
+    say, so a trainer must survive both.
     """
     members = {
-        pool.index: tuple(address(pool.index, index) for index in range(pool.replica_count))
+        pool.index: [address(pool.index, index) for index in range(pool.replica_count)]
         for pool in job.pools
         if pool.replica_count
     }
-    trials = {"trial": trial} if trial else {}
-    cluster = _Cluster(job, as_json(job.spec), job_id, members, trials, reducers_as_ps, commands, additions)
-    return tuple(_replica(cluster, pool, index) for pool in job.pools for index in range(pool.replica_count))
+    own = {"trial": trial} if trial else {}
+    same = _same_for_all(job, job_id, trial)
+    job_json = as_json(job.spec)
+    hidden = (EVALUATORS,) if reducers_as_ps else (EVALUATORS, *(pool.index for pool in job.reducers))
+    everyone = []
+    for pool in job.pools:
+        for index in range(pool.replica_count):
+            bare = Replica(pool.index, index, (), {}, pool.reduces)
+            env = same | _cluster_variables(bare, members, hidden, own, job_json) | {**additions(bare.name)}
+            env = expanded(pool.env, env) | env
+            everyone.append(replace(bare, command=command(pool, commands, env), env=env))
+    return tuple(everyone)
 
 
 def limit(job: Job, count: int) -> Job:
@@ -147,76 +138,51 @@ def _program(pool: Pool) -> tuple[str, ...]:
     return (package.executor_image_uri, package.python_module, container.image_uri, *container.command)
 
 
-def _mapping(pool: Pool) -> str:
-    """A line of vertex.toml for the pool's image."""
-    return f'"{pool.spec.container_spec.image_uri}" = ["PROGRAM", "ARGUMENT"]'
+def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
+    """The variables that the service sets alike for all replicas; each tuning trial has its own folders."""
+    env = {"CLOUD_ML_JOB_ID": job_id, "CLOUD_ML_PROJECT_ID": PROJECT_NUMBER}
+    if trial:
+        env["CLOUD_ML_TRIAL_ID"] = trial
+    if job.spec.tensorboard:
+        env["AIP_TENSORBOARD_RESOURCE_NAME"] = job.spec.tensorboard
+    if output := job.spec.base_output_directory.output_uri_prefix.rstrip("/"):
+        folder = f"{output}/{trial}" if trial else output
+        env["AIP_MODEL_DIR"] = f"{folder}/model/"
+        env["AIP_CHECKPOINT_DIR"] = f"{folder}/checkpoints/"
+        env["AIP_TENSORBOARD_LOG_DIR"] = f"{folder}/logs/"
+    return env
 
 
-def _replica(cluster: _Cluster, pool: Pool, index: int) -> Replica:
-    bare = Replica(pool.index, index, (), {}, pool.reduces)
-    env = _environment(cluster, pool, index) | {**cluster.additions(bare.name)}
-    env = expanded(pool.env, env) | env
-    return replace(bare, command=command(pool, cluster.commands, env), env=env)
-
-
-def _environment(cluster: _Cluster, pool: Pool, index: int) -> dict[str, str]:
-    """The variables that the service sets for a replica of any job."""
-    env = {
-        "CLUSTER_SPEC": json.dumps(_cluster_spec(cluster, pool, index)),
-        "CLOUD_ML_JOB_ID": cluster.job_id,
-        "CLOUD_ML_PROJECT_ID": PROJECT_NUMBER,
-    }
-    if cluster.trial:
-        env["CLOUD_ML_TRIAL_ID"] = cluster.trial["trial"]
-    if cluster.job.spec.tensorboard:
-        env["AIP_TENSORBOARD_RESOURCE_NAME"] = cluster.job.spec.tensorboard
-    if sum(map(len, cluster.members.values())) > 1:
-        env["TF_CONFIG"] = json.dumps(_tf_config(cluster, pool, index))
-        env |= _node_level(cluster.members, pool, index)
-    return env | _folders(cluster)
-
-
-def _cluster_spec(cluster: _Cluster, pool: Pool, index: int) -> dict[str, Any]:
-    return {
-        "cluster": {f"workerpool{number}": list(addresses) for number, addresses in cluster.members.items()},
+def _cluster_variables(
+    replica: Replica, members: Members, hidden: Sequence[int], own: Mapping[str, str], job_json: Mapping[str, Any]
+) -> dict[str, str]:
+    """The variables that tell a replica of the others; TF_CONFIG leaves out `hidden` pools, and `own` is a trial's."""
+    task = {"index": replica.index, **own}
+    cluster_spec = {
+        "cluster": {f"workerpool{pool}": addresses for pool, addresses in members.items()},
         "environment": "cloud",
-        "task": {"type": f"workerpool{pool.index}", "index": index, **cluster.trial},
-        "job": cluster.job_json,
+        "task": {"type": f"workerpool{replica.pool}", **task},
+        "job": job_json,
     }
-
-
-def _tf_config(cluster: _Cluster, pool: Pool, index: int) -> dict[str, Any]:
-    hidden = {EVALUATORS} if cluster.reducers_as_ps else {EVALUATORS, *(one.index for one in cluster.job.reducers)}
-    return {
-        "cluster": {ROLES[number]: list(cluster.members[number]) for number in cluster.members if number not in hidden},
+    env = {"CLUSTER_SPEC": json.dumps(cluster_spec)}
+    if sum(map(len, members.values())) == 1:
+        return env
+    tf_config = {
+        "cluster": {ROLES[pool]: addresses for pool, addresses in members.items() if pool not in hidden},
         "environment": "cloud",
-        "task": {"type": ROLES[pool.index], "index": index, "cloud": "local", **cluster.trial},
-        "job": json.dumps(cluster.job_json),
+        "task": {"type": ROLES[replica.pool], "cloud": "local", **task},
+        "job": json.dumps(job_json),
     }
+    return env | {"TF_CONFIG": json.dumps(tf_config)} | (_node_level(replica, members) if replica.trains else {})
 
 
-def _node_level(members: Members, pool: Pool, index: int) -> dict[str, str]:
-    """RANK and its kin, for replicas that train; they count machines, not processes."""
-    training = [(number, i) for number in TRAINING_POOLS for i in range(len(members.get(number, ())))]
-    if (pool.index, index) not in training:
-        return {}
+def _node_level(replica: Replica, members: Members) -> dict[str, str]:
+    """RANK and its kin, which count machines, not processes."""
+    training = [(pool, index) for pool in TRAINING_POOLS for index in range(len(members.get(pool, ())))]
     host, _, port = members[CHIEF][0].rpartition(":")
     return {
-        "RANK": str(training.index((pool.index, index))),
+        "RANK": str(training.index((replica.pool, replica.index))),
         "WORLD_SIZE": str(len(training)),
         "MASTER_ADDR": host,
         "MASTER_PORT": port,
-    }
-
-
-def _folders(cluster: _Cluster) -> dict[str, str]:
-    """The variables with the job's folders; each tuning trial has its own folders."""
-    prefix = cluster.job.spec.base_output_directory.output_uri_prefix.rstrip("/")
-    if not prefix:
-        return {}
-    prefix = "/".join((prefix, *cluster.trial.values()))
-    return {
-        "AIP_MODEL_DIR": f"{prefix}/model/",
-        "AIP_CHECKPOINT_DIR": f"{prefix}/checkpoints/",
-        "AIP_TENSORBOARD_LOG_DIR": f"{prefix}/logs/",
     }

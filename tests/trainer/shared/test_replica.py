@@ -2,6 +2,7 @@
 
 import json
 import queue
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -71,7 +72,7 @@ def test_a_training_that_is_process_1_ends_soon_after_sigterm(tmp_path: Path) ->
     )
     try:
         assert eventually(lambda: any("step 1/" in line for line in lines)), lines
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         assert ended.get(timeout=DEADLINE).code == 143
         assert any("stopped by SIGTERM" in line for line in lines)
     finally:

@@ -10,13 +10,13 @@ import math
 import queue
 import time
 from collections.abc import Callable
+from signal import SIGCONT, SIGKILL, SIGTERM
 
-from vertex_launch.local.running.attempt import Attempt
 from vertex_launch.local.running.ended import PEER_LOST, Ended
-from vertex_launch.local.running.outcome import Ending, Outcome, Phase
+from vertex_launch.local.running.outcome import Attempt, Ending, Outcome, Phase
 from vertex_launch.local.running.prepare import PreparedJob
 from vertex_launch.local.running.process import Process, Show, open_log, tell
-from vertex_launch.local.running.replica_state import Slot, Status
+from vertex_launch.local.running.replica_state import ReplicaState, Status
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.state_dir import private
 
@@ -41,7 +41,7 @@ class Execution:
     ) -> None:
         self._job = job
         self._policy = job.policy
-        self._slots = {replica.name: Slot(replica) for replica in job.replicas}
+        self._states = {replica.name: ReplicaState(replica) for replica in job.replicas}
         self._show = show
         self._phase = phase
         self._told = told
@@ -53,7 +53,7 @@ class Execution:
 
     @property
     def statuses(self) -> tuple[Status, ...]:
-        return tuple(slot.status for slot in self._slots.values())
+        return tuple(state.status for state in self._states.values())
 
     def run(self) -> Outcome:
         """Run the job to its end; returns when no process is left."""
@@ -66,35 +66,33 @@ class Execution:
             self._stop_all()
 
     def cancel(self) -> None:
-        """End the job."""
         self._events.put(lambda: self._end(Ending.CANCELLED))
 
     def preempt(self, name: str) -> None:
         """Take a machine away: SIGTERM, the grace time, SIGKILL; then the whole job starts again."""
-        self._enqueue(name, lambda slot: slot.preempt(time.monotonic() + self._policy.grace))
+        self._enqueue(name, lambda state: state.preempt(self._policy.grace))
 
     def kill(self, name: str) -> None:
-        """Send SIGKILL to one replica."""
-        self._enqueue(name, Slot.kill)
+        self._enqueue(name, lambda state: state.send_signal(SIGKILL))
 
     def freeze(self, name: str, seconds: float) -> None:
         """Stop every process of one replica for some seconds."""
-        self._enqueue(name, lambda slot: slot.freeze(time.monotonic() + seconds))
+        self._enqueue(name, lambda state: state.freeze(seconds))
 
     def delay(self, name: str, seconds: float) -> None:
         """Delay the next start of one replica."""
-        self._enqueue(name, lambda slot: slot.delay(seconds))
+        self._enqueue(name, lambda state: state.delay(seconds))
 
-    def _enqueue(self, name: str, act: Callable[[Slot], None]) -> None:
-        slot = self._slots[name]  # a KeyError is the caller's
-        self._events.put(lambda: act(slot))
+    def _enqueue(self, name: str, act: Callable[[ReplicaState], None]) -> None:
+        state = self._states[name]  # a KeyError is the caller's
+        self._events.put(lambda: act(state))
 
     def _run_attempt(self) -> Ending:
         """Run all replicas from their start to the end of the attempt."""
         attempt = self._attempt = Attempt()
         arrival = time.monotonic() + self._policy.provision
-        for index, slot in enumerate(self._slots.values()):
-            slot.due, slot.restarts = arrival + index * self._policy.stagger, 0
+        for index, state in enumerate(self._states.values()):
+            state.due, state.restarts = arrival + index * self._policy.stagger, 0
         self._phase(Phase.PENDING)
         while attempt.ending is None:
             self._wait()
@@ -102,123 +100,115 @@ class Execution:
         return attempt.ending
 
     def _end(self, ending: Ending) -> None:
-        """End the attempt."""
         self._attempt.ending = ending
 
     def _wait(self) -> None:
         """Wait until something happens or is due; then take in everything that has happened."""
         attempt = self._attempt
-        slot_times = (slot.next_time for slot in self._slots.values())
-        next_time = min([attempt.settled, attempt.restart_at, self._deadline, *slot_times])
+        times = (state.next_time for state in self._states.values())
+        next_time = min(attempt.settled, attempt.restart_at, self._deadline, *times)
         patience = min(max(next_time - time.monotonic(), 0), LOOK_SECONDS)
         with contextlib.suppress(queue.Empty):
             self._events.get(timeout=patience)()
-            while not attempt.over:
+            while not attempt.ending:
                 self._events.get_nowait()()
 
     def _run_due(self, now: float) -> None:
-        """Do everything that is due."""
-        attempt, slots = self._attempt, self._slots.values()
-        if attempt.over:
+        attempt, states = self._attempt, self._states.values()
+        if attempt.ending:
             return
         if attempt.restart_at <= now:
             self._restart_all()
         for ended in attempt.to_tell(now - SETTLE_SECONDS):  # else all replicas are ending, one by one
             self._log(ended, str(ended))
-        for slot in slots:
-            slot.act(now)
-            if slot.start_at <= now:
-                self._start(slot, now)
-        if not attempt.running and attempt.settled == math.inf and not any(slot.waits for slot in slots):
+        for state in states:
+            state.act(now)
+            if state.start_at <= now:
+                self._start(state)
+                self._deadline = min(self._deadline, now + self._policy.timeout)
+        if not attempt.running and attempt.settled == math.inf and all(state.due == math.inf for state in states):
             attempt.running = True
             self._phase(Phase.RUNNING)
         if now >= self._deadline:
             self._end(Ending.TIMED_OUT)
-        elif now >= attempt.settled or (attempt.restart_at == math.inf and all(slot.ended for slot in slots)):
+        elif now >= attempt.settled or (attempt.restart_at == math.inf and all(state.ended for state in states)):
             self._conclude()
 
-    def _start(self, slot: Slot, now: float) -> None:
-        slot.started(Process(slot.replica, self._job.logs, self._show, self._job.isolation, self._report))
-        self._deadline = min(self._deadline, now + self._policy.timeout)
+    def _start(self, state: ReplicaState) -> None:
+        def report(process: Process, ended: Ended) -> None:
+            self._events.put(lambda: self._ended(process, ended))
 
-    def _report(self, process: Process, ended: Ended) -> None:
-        self._events.put(lambda: self._ended(process, ended))
+        state.process = Process(state.replica, self._job.logs, self._show, self._job.isolation, report)
+        state.due, state.postponed = math.inf, 0
 
     def _ended(self, process: Process, ended: Ended) -> None:
-        slot, attempt = self._slots[ended.replica.name], self._attempt
-        if slot.process is not process:  # it was stopped, and another may run in its place
+        state, attempt = self._states[ended.replica.name], self._attempt
+        if state.process is not process:  # it was stopped, and another may run in its place
             return
         process.close()
-        preempted = slot.preempted
-        slot.vacate()
-        slot.code = ended.code
+        preempted = state.preempted
+        state.vacate()
+        state.code = ended.code
         if attempt.succeeded:
             return
         if preempted and not attempt.failures:
             self._preempted(ended)
         elif ended.code:
-            self._failed(slot, ended)
+            self._failed(state, ended)
         elif ended.replica.name == PRIMARY:
-            self._succeeded()
+            if not attempt.failures:
+                attempt.succeeded = True
+                self._settle(self._policy.grace)
         elif ended.replica.trains:
             attempt.left.append(ended)
 
-    def _succeeded(self) -> None:
-        if not self._attempt.failures:
-            self._attempt.succeeded = True
-            self._settle(self._policy.grace)
-
-    def _failed(self, slot: Slot, ended: Ended) -> None:
+    def _failed(self, state: ReplicaState, ended: Ended) -> None:
         """Restart the replica, or all of them, or let the attempt end."""
         attempt = self._attempt
-        preempted = [one.replica.name for one in self._slots.values() if one.preempted]
+        preempted = [one.replica.name for one in self._states.values() if one.preempted]
         if preempted and not attempt.failures:  # the preemption may be the cause; the whole job starts again anyway
             self._log(ended, f"{ended} while {preempted[0]} was being preempted")
-        elif not attempt.failures and self._policy.restarts_replica(ended, slot.restarts):
-            self._restart(slot, ended)
+        elif not attempt.failures and self._policy.restarts_replica(ended, state.restarts):
+            self._restart(state, ended)
         else:
             attempt.failures.append(ended)
             self._settle(SETTLE_SECONDS)
 
-    def _restart(self, slot: Slot, ended: Ended) -> None:
-        slot.restarts += 1
-        limit, now = self._policy.replica_restarts, time.monotonic()
+    def _restart(self, state: ReplicaState, ended: Ended) -> None:
+        state.restarts += 1
         again = "all replicas start again" if self._policy.together else "it starts again"
-        self._log(ended, f"{ended}; {again}, restart {slot.restarts} of {limit}")
+        self._log(ended, f"{ended}; {again}, restart {state.restarts} of {self._policy.replica_restarts}")
         if not self._policy.together:
-            self._attempt.returned[slot.replica.name] = ended
-            slot.due = now
-            slot.total_restarts += 1
+            self._attempt.returned[state.replica.name] = ended
+            state.start_again()
         elif ended.code == PEER_LOST:  # the peer may be about to tell why
-            self._attempt.restart_at = min(self._attempt.restart_at, now + SETTLE_SECONDS)
+            self._attempt.restart_at = min(self._attempt.restart_at, time.monotonic() + SETTLE_SECONDS)
         else:
             self._restart_all()
 
     def _restart_all(self) -> None:
         self._attempt.forget()
         self._stop_all()
-        now = time.monotonic()
-        for slot in self._slots.values():
-            slot.due = now
-            slot.total_restarts += 1
+        for state in self._states.values():
+            state.start_again()
 
     def _preempted(self, ended: Ended) -> None:
         """Start the whole job again, unless it was preempted too often."""
         limit = self._policy.preemptions
         if self._preemptions >= limit:
             self._end(Ending.PREEMPTED)
-            return
-        self._preemptions += 1
-        name = ended.replica.name
-        self._log(ended, f"{name} was preempted; the job starts again, restart {self._preemptions} of {limit}")
-        self._end(Ending.STARTS_AGAIN)
+        else:
+            self._preemptions += 1
+            count = f"{self._preemptions} of {limit}"
+            self._log(ended, f"{ended.replica.name} was preempted; the job starts again, restart {count}")
+            self._end(Ending.STARTS_AGAIN)
 
     def _settle(self, seconds: float) -> None:
         """Let the attempt end soon; no replica starts any more."""
         self._attempt.settled = min(self._attempt.settled, time.monotonic() + seconds)
         self._attempt.restart_at = math.inf
-        for slot in self._slots.values():
-            slot.due = math.inf
+        for state in self._states.values():
+            state.due = math.inf
 
     def _conclude(self) -> None:
         """End the attempt as a success or a failure; after a failure the job may start again."""
@@ -245,16 +235,16 @@ class Execution:
 
     def _outcome(self, ending: Ending) -> Outcome:
         failures = self._attempt.causes if ending is Ending.FAILED else ()
-        restarts = self._slots[failures[0].replica.name].restarts if failures else 0
+        restarts = self._states[failures[0].replica.name].restarts if failures else 0
         return Outcome(failures, ending, restarts, self._retries, self._policy.timeout)
 
     def _stop_all(self) -> None:
         """Stop all replicas: SIGTERM, the grace time, SIGKILL. Another Ctrl-C skips the grace time."""
-        running = [slot.process for slot in self._slots.values() if slot.process]
+        running = [state.process for state in self._states.values() if state.process]
         try:
             for process in running:
-                process.thaw()
-                process.terminate()
+                process.send_signal(SIGCONT)
+                process.send_signal(SIGTERM)
             deadline = time.monotonic() + self._policy.grace
             for process in running:
                 process.wait(max(deadline - time.monotonic(), 0))
@@ -263,8 +253,8 @@ class Execution:
                 process.let_go()
             for process in running:
                 process.close()
-            for slot in self._slots.values():
-                slot.vacate()
+            for state in self._states.values():
+                state.vacate()
 
 
 def run(job: PreparedJob, show: Show, phase: Callable[[Phase], None] = lambda phase: None) -> Outcome:

@@ -26,7 +26,6 @@ INHERITED = frozenset(
         *("STORAGE_EMULATOR_HOST", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"),  # storage clients reach the local buckets
     )
 )
-LOCALE = "LC_"
 LAUNCHER_PACKAGES = "launcher.pth"  # in a home folder: leads to what the user installed for the launcher
 
 LOOPBACK = "127.0.0.1"
@@ -72,16 +71,15 @@ def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: s
 
     Replicas do not get the user's home folder, where Google's clients, git and others would find credentials.
     """
-    kept = {name: value for name, value in environ.items() if name in INHERITED or name.startswith(LOCALE)}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', os.defpath)}"
+    home = private(state_dir.of_replicas(job_id))
     return {
-        **kept,
-        "PATH": path,
-        "HOME": str(private(state_dir.of_replicas(job_id))),
+        **{name: value for name, value in environ.items() if name in INHERITED or name.startswith("LC_")},
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', os.defpath)}",
+        "HOME": str(home),
         "XDG_CACHE_HOME": str(private(state_dir.caches)),
         "GCS_MOUNT": str(state_dir.buckets),
         "PYTHONUNBUFFERED": "1",
-        **_user_packages(state_dir.of_replicas(job_id) / ".local"),
+        **_user_packages(home / ".local"),
     }
 
 
@@ -108,11 +106,9 @@ def _user_packages(base: Path) -> dict[str, str]:
     """Lets `pip install --user` install below `base`, and the user's own such packages be imported, too."""
     if not site.ENABLE_USER_SITE:  # as in a virtual environment
         return {}
-    folder = private(
-        Path(sysconfig.get_path("purelib", sysconfig.get_preferred_scheme("user"), {"userbase": str(base)}))
-    )
+    path = sysconfig.get_path("purelib", sysconfig.get_preferred_scheme("user"), {"userbase": str(base)})
     line = f"import site; site.addsitedir({site.getusersitepackages()!a})\n"
-    (folder / LAUNCHER_PACKAGES).write_text(line, encoding="ascii")
+    (private(Path(path)) / LAUNCHER_PACKAGES).write_text(line, encoding="ascii")
     return {"PYTHONUSERBASE": str(base)}
 
 

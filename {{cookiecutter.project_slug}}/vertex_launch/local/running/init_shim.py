@@ -6,8 +6,8 @@ With `root`, or with `user` where Linux permits that without root's rights, the 
 namespace, as in a container: it ignores SIGTERM unless it handles it, and everything that it started ends with it.
 If BUCKETS is a folder, the command finds it at /gcs.
 
-Standard input brings orders, a letter each. Its end means that the launcher is gone. Then, as after the command's own
-end, everything that the command started is killed; on Linux, detached processes too.
+Standard input brings signals, a byte with the number of each. Its end means that the launcher is gone. Then, as after
+the command's own end, everything that the command started is killed; on Linux, detached processes too.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 # Linux: prctl(2), unshare(2), mount(2)
@@ -37,7 +37,7 @@ def main(world: str, buckets: str, command: list[str]) -> int:
     try:
         # In a session of its own, as in a container: `kill 0` in a shell script must not reach us.
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_setting(world, buckets)
+            command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=lambda: _set_up(world, buckets)
         )
     except OSError as error:
         print(f"{command[0]}: cannot be started: {error.strerror}", file=sys.stderr, flush=True)
@@ -48,7 +48,7 @@ def main(world: str, buckets: str, command: list[str]) -> int:
 
 
 def _attend(process: "subprocess.Popen[bytes]") -> int:
-    """Obey the launcher until the command has ended; without threads, because `_separate` permits none."""
+    """Pass the launcher's signals on until the command has ended; without threads, because `_separate` permits none."""
     ended, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write)
@@ -56,11 +56,11 @@ def _attend(process: "subprocess.Popen[bytes]") -> int:
     while (code := process.poll()) is None:
         readable, _, _ = select.select([0, ended], [], [])
         if 0 in readable:
-            order = os.read(0, 1)
-            if not order:  # the launcher is gone
+            byte = os.read(0, 1)
+            if not byte:  # the launcher is gone
                 process.kill()
                 return process.wait()
-            _obey(order, process.pid)
+            _pass_on(byte[0], process.pid)
         if ended in readable:
             os.read(ended, 1)
     return code
@@ -76,21 +76,17 @@ def _separate(as_user: bool) -> None:
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
 
 
-def _setting(world: str, buckets: str) -> Callable[[], None]:
-    """Returns what the new process does before it becomes the command."""
-
-    def set_up() -> None:
-        with contextlib.suppress(AttributeError):  # only on Linux: the command ends even if somebody kills us
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if world == "none":
-            return
-        _check(libc.unshare(CLONE_NEWNS), "unshare")
-        _mount("none", "/", None, MS_REC | MS_PRIVATE)
-        if buckets != "-":
-            _mount_gcs(Path(buckets))
-        _mount("proc", "/proc", "proc")
-
-    return set_up
+def _set_up(world: str, buckets: str) -> None:
+    """What the new process does before it becomes the command."""
+    with contextlib.suppress(AttributeError):  # only on Linux: the command ends even if somebody kills us
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if world == "none":
+        return
+    _check(libc.unshare(CLONE_NEWNS), "unshare")
+    _mount("none", "/", None, MS_REC | MS_PRIVATE)
+    if buckets != "-":
+        _mount_gcs(Path(buckets))
+    _mount("proc", "/proc", "proc")
 
 
 def _mount_gcs(buckets: Path) -> None:
@@ -128,20 +124,14 @@ def _check(result: int, call: str) -> None:
         raise OSError(number, f"{call}: {os.strerror(number)}")
 
 
-def _obey(order: bytes, command: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        if order == b"T":  # to the command alone, which may pass it on
-            os.kill(command, signal.SIGTERM)
-        elif order == b"K":
-            os.kill(command, signal.SIGKILL)
-        else:
-            _signal_all({b"S": signal.SIGSTOP, b"C": signal.SIGCONT}[order])
+def _pass_on(number: int, command: int) -> None:
+    """Signal all descendants, twice: the second round finds processes that started during the first.
 
-
-def _signal_all(number: int) -> None:
-    """Signal all descendants, twice: the second round finds processes that started during the first."""
-    for _ in range(2):
-        for process in _descendants(os.getpid()):
+    SIGTERM and SIGKILL go to the command alone, which may pass them on.
+    """
+    alone = number in (signal.SIGTERM, signal.SIGKILL)
+    for _ in range(1 if alone else 2):
+        for process in [command] if alone else _descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, number)
 

@@ -27,21 +27,12 @@ class Isolation:
 @functools.cache
 def isolation(buckets: Path | None = None) -> Isolation:
     """The best isolation that works in a trial: all for root, most for other users of Linux, none on macOS."""
-    places = [buckets, None] if buckets and _prepared(buckets) else [None]
-    for place in places:
-        for world in ("root", "user"):
-            if _works(Isolation(world, place)):
-                return Isolation(world, place)
-    return Isolation()
-
-
-def _prepared(buckets: Path) -> bool:
-    """Make the folders that a mount needs; returns whether that worked."""
-    with contextlib.suppress(OSError):
-        buckets.mkdir(parents=True, exist_ok=True)
-        buckets.with_name("root").mkdir(exist_ok=True)
-        return True
-    return False
+    with contextlib.suppress(OSError):  # a trial shows whether that worked
+        if buckets:
+            buckets.mkdir(parents=True, exist_ok=True)
+            buckets.with_name("root").mkdir(exist_ok=True)
+    tried = (Isolation(world, place) for place in dict.fromkeys((buckets, None)) for world in ("root", "user"))
+    return next(filter(_works, tried), Isolation())
 
 
 def _works(tried: Isolation) -> bool:

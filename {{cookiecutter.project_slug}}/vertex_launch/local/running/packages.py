@@ -37,8 +37,7 @@ PIP_SECONDS = 900.0  # for one installation; a large dependency may have to be d
 NO_BACKEND = re.compile("BackendUnavailable|backend-unavailable")
 
 # pip inverts this variable: a false value of NO_BUILD_ISOLATION turns isolation off (pip 23.2 to 26.3).
-ISOLATION = "PIP_NO_BUILD_ISOLATION"
-ON, OFF = "1", "0"
+ISOLATED, NOT_ISOLATED = {"PIP_NO_BUILD_ISOLATION": "1"}, {"PIP_NO_BUILD_ISOLATION": "0"}
 
 Variables = Mapping[str, str]
 
@@ -63,13 +62,12 @@ class Environment:
 
     def variables(self, env: Variables) -> dict[str, str]:
         """The variables `env` of a process, changed so that it runs in this environment."""
-        # PYTHONPATH: scripts of the launcher's environment, such as tensorboard, start the launcher's Python.
-        isolation = {ISOLATION: OFF} if _builds_wheels() else {}
         return {
             **env,
-            **isolation,
-            "PATH": _joined(self._scripts, env.get("PATH")),
-            "PYTHONPATH": _joined(self.packages, env.get("PYTHONPATH")),
+            **(NOT_ISOLATED if _builds_wheels() else {}),
+            "PATH": _before(env.get("PATH"), self._scripts),
+            # Scripts of the launcher's environment, such as tensorboard, start the launcher's Python.
+            "PYTHONPATH": _before(env.get("PYTHONPATH"), self.packages),
             "PYTHONUSERBASE": str(self._user),
             "VIRTUAL_ENV": str(self.folder),
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -92,8 +90,8 @@ def create(folder: Path, beneath: Environment | None = None) -> Environment:
     # Without the system's packages, `pip install --user` refuses; they come last.
     builder = venv.EnvBuilder(system_site_packages=True, symlinks=True, with_pip=not util.find_spec("pip"))
     builder.create(folder)
-    others = [*map(str, environment.packages[2:]), *_launchers()]
-    lines = [f"import site; site.addsitedir({other!a})\n" for other in others]
+    launchers = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    lines = [f"import site; site.addsitedir({str(one)!a})\n" for one in (*environment.packages[2:], *launchers)]
     (environment.packages[0] / "beneath.pth").write_text("".join(lines), encoding="ascii")
     for name in ("pip", "pip3"):
         script = folder / "bin" / name
@@ -107,19 +105,18 @@ def install(
 ) -> None:
     """Install packages and their missing dependencies; the file `log` gets everything that pip says.
 
-    Args:
-        place: in the job, for a message.
-
-    Raises:
-        PackageError: with pip's last error; or because pip was stopped.
+    Raises PackageError, which begins with the `place` in the job, with pip's last error, or because pip was stopped.
     """
     variables = environment.variables(env)
-    try:
-        code, said = _pip(files, variables, log, stopping)
-        if NO_BACKEND.search(said):  # the package names a build system, which pip can fetch
-            code, said = _pip(files, {**variables, ISOLATION: ON}, log, stopping)
-    except PackageError as error:
-        raise PackageError(f"{place}: {error}") from None
+    command = ("python", "-m", "pip", "install", "--no-input", "--progress-bar=off", *map(str, files))
+    with open(log, "ab+", opener=private_file) as output:
+        for more in ({}, ISOLATED):
+            start = output.seek(0, os.SEEK_END)
+            code = _run(place, command, variables | more, output, stopping)
+            output.seek(start)
+            said = output.read().decode("utf-8", "replace")
+            if not NO_BACKEND.search(said):  # else the package names a build system, which pip can fetch
+                break
     if code:
         reason = (PIP_ERROR.findall(said) or said.splitlines() or ["it said nothing"])[-1].rstrip(".")
         names = ", ".join(file.name for file in files)
@@ -139,7 +136,6 @@ def prepared(
 
     Args:
         folder: for the environments and pip.log; one for each run of the job.
-        buckets: the folder of buckets from which packages are fetched.
         environ: the shell's; pip installs packageUris with the shell's settings for pip.
         stopping: is set when nobody wants the job any more.
 
@@ -147,6 +143,7 @@ def prepared(
         PackageError: a package is not in its bucket, or pip refuses it.
     """
     folder = folder.absolute()
+    of_pip = {name: value for name, value in environ.items() if name in PIPS_OWN or name.startswith("PIP_")}
     fetched = _fetched(job, buckets)
     if fetched:
         private(folder)
@@ -158,8 +155,7 @@ def prepared(
             if files and files not in shared:
                 shared[files] = create(folder / f"packages-{len(shared)}")
                 place = f"{job.origin}: workerPoolSpecs[{one.pool}].pythonPackageSpec"
-                variables = {**one.env, **_of_pip(environ)}
-                install(place, files, shared[files], variables, folder / "pip.log", stopping)
+                install(place, files, shared[files], {**one.env, **of_pip}, folder / "pip.log", stopping)
             # One for each replica: several may call pip at the same time.
             own = create(folder / "environments" / one.name, shared.get(files))
             one = replace(one, env=own.variables(one.env))
@@ -176,37 +172,25 @@ def _installs(pool: Pool) -> bool:
 def _fetched(job: Job, buckets: Path) -> dict[int, tuple[Path, ...]]:
     """The package files of each pool that installs something; one error names all that are missing."""
     faults = []
-    fetched = {}
+    fetched: dict[int, tuple[Path, ...]] = {}
     for pool in filter(_installs, job.pools):
-        addresses = list(pool.spec.python_package_spec.package_uris)
-        files = [object_path(address, buckets) for address in addresses]
-        for i, (address, file) in enumerate(zip(addresses, files, strict=True)):
-            if not (file and file.is_file()):
+        fetched[pool.index] = ()
+        for i, address in enumerate(pool.spec.python_package_spec.package_uris):
+            file = object_path(address, buckets)
+            if file and file.is_file():
+                fetched[pool.index] += (file,)
+            else:
                 place = pool.at("pythonPackageSpec", f"packageUris[{i}]")
                 faults.append(f"{job.origin}: {place}: {address} is not in the local buckets; upload it first")
-        fetched[pool.index] = tuple(file for file in files if file)
     if faults:
         raise PackageError(*faults)
     return fetched
 
 
-def _of_pip(environ: Variables) -> dict[str, str]:
-    """The shell's variables for pip."""
-    return {name: value for name, value in environ.items() if name in PIPS_OWN or name.startswith("PIP_")}
-
-
-def _pip(files: Sequence[Path], variables: Variables, log: Path, stopping: threading.Event) -> tuple[int, str]:
-    """Run pip; returns its exit code and everything that it said."""
-    command = ("python", "-m", "pip", "install", "--no-input", "--progress-bar=off", *map(str, files))
-    with open(log, "ab+", opener=private_file) as output:
-        start = output.tell()
-        code = _run(command, variables, output, stopping)
-        output.seek(start)
-        return code, output.read().decode("utf-8", "replace")
-
-
-def _run(command: tuple[str, ...], variables: Variables, output: IO[bytes], stopping: threading.Event) -> int:
-    """Run a command; returns its exit code. It and all that it started end with the launcher or with `stopping`."""
+def _run(
+    place: str, command: tuple[str, ...], variables: Variables, output: IO[bytes], stopping: threading.Event
+) -> int:
+    """Run pip; returns its exit code. It and all that it started end with the launcher or with `stopping`."""
     shim = Isolation().command(command)
     deadline = time.monotonic() + PIP_SECONDS
     with subprocess.Popen(
@@ -214,15 +198,11 @@ def _run(command: tuple[str, ...], variables: Variables, output: IO[bytes], stop
     ) as pip:  # at the end of this block its standard input is closed, and init_shim.py kills everything
         while pip.poll() is None:
             if stopping.wait(POLL_SECONDS):
-                raise PackageError("pip was stopped; nobody waits for the job any more")
+                raise PackageError(f"{place}: pip was stopped; nobody waits for the job any more")
             if time.monotonic() > deadline:
-                raise PackageError(f"pip has not ended after {PIP_SECONDS:g} s; is the package index reachable?")
+                fault = f"pip has not ended after {PIP_SECONDS:g} s; is the package index reachable?"
+                raise PackageError(f"{place}: {fault}")
         return pip.returncode
-
-
-def _launchers() -> list[str]:
-    """The folders from which the launcher's own environment imports packages."""
-    return [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
 
 
 def _builds_wheels() -> bool:
@@ -234,6 +214,6 @@ def _builds_wheels() -> bool:
     return [int(part) for part in version.split(".")[:2]] >= [70, 1] or util.find_spec("wheel") is not None
 
 
-def _joined(folders: Sequence[Path], others: str | None) -> str:
-    """A search path; an empty part would mean the current folder."""
-    return os.pathsep.join([*map(str, folders), *([others] if others else [])])
+def _before(path: str | None, folders: Sequence[Path]) -> str:
+    """A search path with these folders first; an empty part would mean the current folder."""
+    return os.pathsep.join([*map(str, folders), *([path] if path else [])])

@@ -46,24 +46,20 @@ def prepare(
 ) -> PreparedJob:
     """Give a job's replicas addresses, their share of the machine, environments and installed packages.
 
-    Reducers get an address, and nothing else.
-
-    Args:
-        stopping: is set when nobody wants the job any more.
+    Reducers get an address, and nothing else. `stopping` is set when nobody wants the job any more.
 
     Raises:
         CommandError: only the image knows what a pool runs.
         OutputError: the job's output folder is not in a bucket.
         PackageError: a package is not in its bucket, or pip refuses it.
     """
-    state_dir, environ = context.state_dir, context.environ
     started = _placed(job, job_id, context, extras or Extras())
-    logs = state_dir.logs(job_id)
+    logs, buckets = context.state_dir.logs(job_id), context.state_dir.buckets
     return PreparedJob(
-        tuple(packages.prepared(job, started, logs, state_dir.buckets, environ, stopping)),
+        tuple(packages.prepared(job, started, logs, buckets, context.environ, stopping)),
         logs,
         restart_policy.policy(job, context.options),
-        isolation(state_dir.buckets),
+        isolation(buckets),
     )
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO, cast
 
 from vertex_launch.errors import FaultError
 from vertex_launch.local.running.ended import Ended
@@ -27,6 +28,7 @@ CHUNK = 2**16  # bytes of a stream to read at once
 STDOUT, STDERR = "INFO", "ERROR"
 
 Show = Callable[[Replica, str, str], None]  # a line, and the severity of plain lines of its stream
+Report = Callable[["Process", Ended], None]  # how a process ended
 
 
 class StartError(FaultError):
@@ -47,24 +49,13 @@ def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show, severity: s
 
 
 class Process:
-    """A started replica; `ended` is called once, from another thread.
+    """A started replica; `report` is called once, from another thread. Raises StartError if the system refuses it."""
 
-    Raises:
-        StartError: the system refuses its command or environment.
-    """
-
-    def __init__(
-        self,
-        replica: Replica,
-        logs: Path,
-        show: Show,
-        isolation: Isolation,
-        ended: "Callable[[Process, Ended], None]",
-    ) -> None:
+    def __init__(self, replica: Replica, logs: Path, show: Show, isolation: Isolation, report: Report) -> None:
         self._replica = replica
         self._show = show
-        self._log = open_log(logs, replica)
         self._tail = Tail()
+        log = open_log(logs, replica)
         try:
             self._process = subprocess.Popen(
                 isolation.command(replica.command),
@@ -76,30 +67,21 @@ class Process:
                 bufsize=0,
             )
         except (OSError, ValueError) as error:  # a NUL, or more than 128 KiB in one argument
-            self._log.close()
+            log.close()
             reason = error.strerror if isinstance(error, OSError) else error
             cure = "write long values to a file in a bucket; there may be no NUL, and no = in a variable's name"
             raise StartError(f"{replica.name}: this system cannot start it: {reason}; {cure}") from None
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        streams = (self._process.stdin, self._process.stdout, self._process.stderr)
+        self._orders, *output = (cast(IO[bytes], stream) for stream in streams)
+        self._reader = threading.Thread(target=self._read, args=(log, *output), daemon=True)
         self._reader.start()
-        self._waiter = threading.Thread(target=self._wait, args=(ended,), daemon=True)
+        self._waiter = threading.Thread(target=self._wait, args=(report,), daemon=True)
         self._waiter.start()
 
-    def terminate(self) -> None:
-        """Send SIGTERM to the command alone, as to process 1 of a container."""
-        self._order(b"T")
-
-    def kill(self) -> None:
-        """Send SIGKILL to the command; everything that it started ends with it."""
-        self._order(b"K")
-
-    def freeze(self) -> None:
-        """Stop every process of the replica."""
-        self._order(b"S")
-
-    def thaw(self) -> None:
-        """Let every process of the replica go on."""
-        self._order(b"C")
+    def send_signal(self, number: signal.Signals) -> None:
+        """SIGTERM and SIGKILL are for the command alone, as for process 1 of a container; others for all processes."""
+        with contextlib.suppress(OSError, ValueError):  # it has just ended, or is closed
+            self._orders.write(bytes([number]))
 
     def wait(self, seconds: float) -> None:
         """Wait for its end, at most this long."""
@@ -107,8 +89,7 @@ class Process:
 
     def let_go(self) -> None:
         """Close the shim's standard input: the shim then kills everything, which takes a moment."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._orders.close()
 
     def close(self) -> None:
         """Kill what is left: by the shim, which finds detached processes, too; directly, if it takes too long."""
@@ -118,18 +99,10 @@ class Process:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._waiter.join()
 
-    def _order(self, letter: bytes) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError, ValueError):  # it has just ended, or is closed
-            self._process.stdin.write(letter)
-
-    def _read(self) -> None:
+    def _read(self, log: io.RawIOBase, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         """Log and show every line of both streams, in the order of arrival."""
-        stdout, stderr = self._process.stdout, self._process.stderr
-        assert stdout is not None
-        assert stderr is not None
         # The default selector would take a file descriptor for each replica.
-        with self._log, stdout, stderr, selectors.PollSelector() as selector:
+        with log, stdout, stderr, selectors.PollSelector() as selector:
             selector.register(stdout, selectors.EVENT_READ, (Splitter(), STDOUT))
             selector.register(stderr, selectors.EVENT_READ, (Splitter(), STDERR))
             while selector.get_map():
@@ -138,12 +111,12 @@ class Process:
                     splitter, severity = key.data
                     for line in splitter.feed(data):
                         self._tail.add(line, severity)
-                        tell(self._replica, line, self._log, self._show, severity)
+                        tell(self._replica, line, log, self._show, severity)
                     if not data:
                         selector.unregister(key.fileobj)
 
-    def _wait(self, ended: "Callable[[Process, Ended], None]") -> None:
+    def _wait(self, report: Report) -> None:
         code, now = self._process.wait(), time.monotonic()
         self._reader.join(timeout=READ_SECONDS)
         tail = self._tail
-        ended(self, Ended(self._replica, 128 - code if code < 0 else code, tail.lines, tail.errors, now))
+        report(self, Ended(self._replica, 128 - code if code < 0 else code, tail.lines, tail.errors, now))

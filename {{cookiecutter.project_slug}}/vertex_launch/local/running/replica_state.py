@@ -1,7 +1,9 @@
 """The state of one replica through all its starts."""
 
 import math
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
+from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM, Signals
 
 from vertex_launch.local.running.process import Process
 from vertex_launch.replicas import Replica
@@ -18,8 +20,8 @@ class Status:
 
 
 @dataclass(eq=False)
-class Slot:
-    """A replica's place in the job, for the thread that runs the job alone; times are time.monotonic's."""
+class ReplicaState:
+    """A replica's state, for the thread that runs the job alone; times are time.monotonic's."""
 
     replica: Replica
     due: float = 0  # when to start; infinity is never
@@ -29,62 +31,56 @@ class Slot:
     total_restarts: int = 0
     code: int | None = None
     preempted: bool = False
-    thaw_at: float = math.inf
-    kill_at: float = math.inf
+    planned: dict[Signals, float] = field(default_factory=dict)  # when its process gets which signal
 
     @property
     def start_at(self) -> float:
         return self.due + self.postponed
 
     @property
-    def waits(self) -> bool:
-        return self.due < math.inf
-
-    @property
     def ended(self) -> bool:
-        return not (self.process or self.waits)
+        return not self.process and self.due == math.inf
 
     @property
     def next_time(self) -> float:
         """When the next act is due."""
-        return min(self.start_at, self.thaw_at, self.kill_at)
+        return min((self.start_at, *self.planned.values()))
 
     @property
     def status(self) -> Status:
-        state = "frozen" if self.thaw_at < math.inf else "running"
+        state = "frozen" if SIGCONT in self.planned else "running"
         if not self.process:
-            state = "waiting" if self.waits else "ended"
+            state = "ended" if self.ended else "waiting"
         return Status(self.replica.name, state, self.total_restarts, self.code)
 
-    def started(self, process: Process) -> None:
-        self.process, self.due, self.postponed = process, math.inf, 0
+    def start_again(self) -> None:
+        self.due = time.monotonic()
+        self.total_restarts += 1
 
     def vacate(self) -> None:
         """Forget the process that ran here, and all that was planned for it."""
-        self.process, self.due, self.preempted, self.thaw_at, self.kill_at = None, math.inf, False, math.inf, math.inf
+        self.process, self.due, self.preempted = None, math.inf, False
+        self.planned.clear()
 
     def act(self, now: float) -> None:
-        """Thaw or kill the process, if that is due."""
-        if self.process and self.thaw_at <= now:
-            self.thaw_at = math.inf
-            self.process.thaw()
-        if self.process and self.kill_at <= now:
-            self.kill_at = math.inf
-            self.process.kill()
+        """Send the process what is due."""
+        for number in [number for number, at in self.planned.items() if at <= now]:
+            del self.planned[number]
+            self.send_signal(number)
 
-    def preempt(self, kill_at: float) -> None:
+    def send_signal(self, number: Signals) -> None:
+        if self.process:
+            self.process.send_signal(number)
+
+    def preempt(self, grace: float) -> None:
         if self.process and not self.preempted:
-            self.preempted, self.kill_at = True, kill_at
-            self.process.terminate()
+            self.preempted, self.planned[SIGKILL] = True, time.monotonic() + grace
+            self.process.send_signal(SIGTERM)
 
-    def kill(self) -> None:
+    def freeze(self, seconds: float) -> None:
         if self.process:
-            self.process.kill()
-
-    def freeze(self, thaw_at: float) -> None:
-        if self.process:
-            self.thaw_at = thaw_at
-            self.process.freeze()
+            self.planned[SIGCONT] = time.monotonic() + seconds
+            self.process.send_signal(SIGSTOP)
 
     def delay(self, seconds: float) -> None:
         self.postponed += seconds

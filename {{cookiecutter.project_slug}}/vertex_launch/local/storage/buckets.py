@@ -20,9 +20,7 @@ from typing import BinaryIO
 
 from vertex_launch.addresses import BUCKET, name_fault
 from vertex_launch.local.api.errors import ApiError
-from vertex_launch.local.storage import listing
-from vertex_launch.local.storage.listing import Page
-from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, check, checksums, object_of
+from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, bad_request, check, checksums, object_of
 
 # Checksums of a checkpoint of many GB would make every listing slow. A larger object has them only if it was
 # uploaded through the service; all clients work without them.
@@ -44,14 +42,13 @@ class Buckets:
         self._forget_abandoned_uploads()
 
     def names(self) -> list[str]:
-        """The names of all buckets."""
         with os.scandir(self._root) as entries:
             return sorted(e.name for e in entries if BUCKET.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
 
     def create(self, bucket: str) -> None:
         """Make an empty bucket; raises ApiError if the name is invalid or taken."""
         if not BUCKET.fullmatch(bucket) or len(bucket) < 3:
-            raise ApiError("INVALID_ARGUMENT", f"Invalid bucket name: {bucket}; use 3 or more of a-z, 0-9, -, _ and .")
+            raise bad_request(f"Invalid bucket name: {bucket}; use 3 or more of a-z, 0-9, -, _ and .")
         try:
             (self._root / bucket).mkdir()
         except FileExistsError:
@@ -71,9 +68,22 @@ class Buckets:
             raise ApiError("NOT_FOUND", f"The bucket {bucket} does not exist; create it first.")
         return folder
 
+    def find(self, bucket: str, name: str) -> Object | None:
+        """The object as it is now, or None; raises ApiError if no file can have the name."""
+        path = self._path(bucket, name)
+        try:
+            found = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if name.endswith("/"):
+            exists = stat.S_ISDIR(found.st_mode) and not any(path.iterdir())
+        else:
+            exists = stat.S_ISREG(found.st_mode)
+        return object_of(bucket, name, found) if exists else None
+
     def get(self, bucket: str, name: str) -> Object:
         """The object as it is now; raises ApiError if it does not exist."""
-        found = self._find(bucket, name)
+        found = self.find(bucket, name)
         if found is None:
             raise ApiError("NOT_FOUND", f"No such object: {bucket}/{name}")
         return found
@@ -103,12 +113,6 @@ class Buckets:
             self._remember(item, sums)
         return sums
 
-    def page(self, bucket: str, asked: Mapping[str, str]) -> tuple[list[Object], Page]:
-        """The objects of a page that still exist, and the page itself; `asked` are the list call's parameters."""
-        page = listing.page(self.folder(bucket), asked)
-        found = [self._find(bucket, name) for name in page.names]
-        return [one for one in found if one], page
-
     def new_part(self) -> Path:
         """A new hidden file for the bytes of an upload."""
         self._parts.mkdir(exist_ok=True)
@@ -123,16 +127,12 @@ class Buckets:
             raise ApiError("NOT_FOUND", "This upload does not exist or has ended; begin a new one.")
         return part
 
-    def expect(self, bucket: str, name: str, conditions: Mapping[str, str]) -> None:
-        """Raises ApiError if a write's preconditions do not hold, or if no file can have the name."""
-        check(conditions, self._find(bucket, name))
-
     def keep(
         self, part: Path, bucket: str, name: str, conditions: Mapping[str, str], sums: Checksums | None = None
     ) -> Object:
         """Turn a complete hidden file into an object in one step; raises ApiError if that is impossible."""
         with self._changing, _refusals(name):
-            self.expect(bucket, name, conditions)
+            check(conditions, self.find(bucket, name))
             self._place(part, self._path(bucket, name), name)
             kept = self.get(bucket, name)
         if sums:
@@ -151,12 +151,12 @@ class Buckets:
             part.unlink(missing_ok=True)
 
     def move(self, bucket: str, source: str, name: str, conditions: Mapping[str, str]) -> Object:
-        """Rename an object."""
         with self._changing, _refusals(name):
             check(conditions, self.get(bucket, source), "ifSource")
-            self.expect(bucket, name, conditions)
-            self._place(self._path(bucket, source), self._path(bucket, name), name)
-            self._prune(self._path(bucket, source), self.folder(bucket))
+            check(conditions, self.find(bucket, name))
+            path = self._path(bucket, source)
+            self._place(path, self._path(bucket, name), name)
+            self._prune(path)
             return self.get(bucket, name)
 
     def delete(self, bucket: str, name: str, conditions: Mapping[str, str]) -> None:
@@ -168,17 +168,7 @@ class Buckets:
                 path.rmdir()
             else:
                 path.unlink()
-            self._prune(path, self.folder(bucket))
-
-    def _find(self, bucket: str, name: str) -> Object | None:
-        path = self._path(bucket, name)
-        try:
-            found = path.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        if stat.S_ISDIR(found.st_mode) and name.endswith("/") and not any(path.iterdir()):
-            return object_of(bucket, name, found)
-        return object_of(bucket, name, found) if stat.S_ISREG(found.st_mode) and not name.endswith("/") else None
+            self._prune(path)
 
     def _path(self, bucket: str, name: str) -> Path:
         """The path of an object, which need not exist; raises ApiError if no file can have the name."""
@@ -187,23 +177,22 @@ class Buckets:
         if not found and os.path.realpath(path) != str(path):
             found = "leads over a symbolic link", "put the files themselves into the bucket"
         if found:
-            raise ApiError("INVALID_ARGUMENT", f'The object name "{name}" {"; ".join(found)}.')
+            raise bad_request(f'The object name "{name}" {"; ".join(found)}.')
         return path
 
     def _place(self, part: Path, path: Path, name: str) -> None:
         if name.endswith("/"):
             if part.stat().st_size:
-                sentence = f'The object "{name}" is a folder here and cannot have bytes; drop the slash.'
-                raise ApiError("INVALID_ARGUMENT", sentence)
+                raise bad_request(f'The object "{name}" is a folder here and cannot have bytes; drop the slash.')
             path.mkdir(parents=True, exist_ok=True)
             part.unlink()
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             os.replace(part, path)
 
-    def _prune(self, path: Path, folder: Path) -> None:
+    def _prune(self, path: Path) -> None:
         with contextlib.suppress(OSError):  # stops at the first that is not empty, or that another request has removed
-            for parent in itertools.takewhile(lambda parent: parent != folder, path.parents):
+            for parent in itertools.takewhile(lambda parent: parent.parent != self._root, path.parents):
                 parent.rmdir()
 
     def _remember(self, item: Object, sums: Checksums) -> None:
@@ -227,6 +216,6 @@ def _refusals(name: str) -> Iterator[None]:
         raise ApiError("NOT_FOUND", f"No such object: {name}") from None
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
         sentence = f'"{name}" would be a file and a folder at once here; rename it or delete what has its name.'
-        raise ApiError("INVALID_ARGUMENT", sentence) from None
+        raise bad_request(sentence) from None
     except OSError as error:
         raise ApiError("PERMISSION_DENIED", f'"{name}" cannot be used: {error.strerror}.') from None

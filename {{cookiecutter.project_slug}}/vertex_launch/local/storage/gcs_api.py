@@ -6,7 +6,6 @@ Source: Cloud Storage JSON API, reference and "Performing resumable uploads", 20
 import contextlib
 import email
 import http
-import mimetypes
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -19,11 +18,10 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import Call, Route, Router
-from vertex_launch.local.storage import uploads
+from vertex_launch.local.storage import listing, uploads
 from vertex_launch.local.storage.buckets import Buckets
-from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, check
+from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, bad_request, check
 
 BUCKET = "/storage/v1/b/{bucket}"
 OBJECT = f"{BUCKET}/o/{{name:object}}"
@@ -42,11 +40,8 @@ class GcsApi:
 
     def routes(self) -> list[Route]:
         """An upload is never begun by a GET, which any web page may send as the address of an image."""
-        return [
-            *self._plain_routes(),
-            ("POST", "/batch/storage/v1", self.batch),
-            *((method, UPLOADS, self.upload) for method in ("POST", "PUT", "DELETE")),
-        ]
+        uploading = [(method, UPLOADS, self.upload) for method in ("POST", "PUT", "DELETE")]
+        return [*self._plain_routes(), ("POST", "/batch/storage/v1", self.batch), *uploading]
 
     def _plain_routes(self) -> list[Route]:
         return [
@@ -108,9 +103,10 @@ class GcsApi:
         return {"kind": "storage#managedFolders"}
 
     def list_objects(self, call: Call, bucket: str) -> Any:
-        objects, page = self._buckets.page(bucket, call.query)
-        items = [self._described(call, item) for item in objects]
-        listed = {"items": items, "prefixes": page.prefixes, "nextPageToken": page.token}
+        names, prefixes, token = listing.page(self._buckets.folder(bucket), call.query)
+        found = filter(None, (self._buckets.find(bucket, name) for name in names))  # some may be gone by now
+        items = [self._described(call, item) for item in found]
+        listed = {"items": items, "prefixes": prefixes, "nextPageToken": token}
         return {"kind": "storage#objects"} | {key: value for key, value in listed.items() if value}
 
     def get_object(self, call: Call, bucket: str, name: str) -> Any:
@@ -169,16 +165,15 @@ class GcsApi:
         try:
             message = email.message_from_bytes(head.encode("latin-1", "replace") + call.body)
         except RecursionError:
-            raise ApiError("INVALID_ARGUMENT", "The batch is nested too deeply; send its calls side by side.") from None
+            raise bad_request("The batch is nested too deeply; send its calls side by side.") from None
         parts = cast(list[Message], message.get_payload()) if message.is_multipart() else []
         if not 0 < len(parts) <= MOST_CALLS:
-            raise ApiError("INVALID_ARGUMENT", f"A batch is multipart/mixed with 1 to {MOST_CALLS} calls; send it so.")
+            raise bad_request(f"A batch is multipart/mixed with 1 to {MOST_CALLS} calls; send it so.")
         answers = [_as_part(part, self._in_batches.answer(_call_in(part, call))) for part in parts]
         body = b"".join(b"--batch\r\n%s\r\n" % one for one in answers) + b"--batch--\r\n"
         return Response(body, media_type='multipart/mixed; boundary="batch"')
 
     def _described(self, call: Call, item: Object) -> dict[str, Any]:
-        """The object's metadata."""
         address, moment = f"storage/v1/b/{item.bucket}/o/{quote(item.name, safe='')}", _moment(item.modified)
         sums = self._buckets.checksums(item)
         resource = {
@@ -190,7 +185,7 @@ class GcsApi:
             "bucket": item.bucket,
             "generation": str(item.generation),
             "metageneration": "1",
-            "contentType": _content_type(item),
+            "contentType": item.content_type,
             "storageClass": "STANDARD",
             "size": str(item.size),
             "etag": str(item.generation),
@@ -198,20 +193,19 @@ class GcsApi:
             "updated": moment,
             "timeStorageClassUpdated": moment,
         }
-        return resource | ({"crc32c": sums.crc32c, "md5Hash": sums.md5} if sums else {})
+        return resource | (sums or {})
 
 
 def _sources(body: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
     """Name and preconditions of each source of a compose call."""
     sources = body.get("sourceObjects")
     if not isinstance(sources, list) or not 0 < len(sources) <= MOST_SOURCES:
-        sentence = f"sourceObjects is not a list of 1 to {MOST_SOURCES} objects; compose in several steps."
-        raise ApiError("INVALID_ARGUMENT", sentence)
+        raise bad_request(f"sourceObjects is not a list of 1 to {MOST_SOURCES} objects; compose in several steps.")
     read = []
     for source in sources:
         asked = source.get("objectPreconditions") or {} if isinstance(source, dict) else None
         if not isinstance(asked, dict):
-            raise ApiError("INVALID_ARGUMENT", 'sourceObjects cannot be read; write each as {"name": "a"}.')
+            raise bad_request('sourceObjects cannot be read; write each as {"name": "a"}.')
         wanted = {"generation": source.get("generation"), **asked}
         conditions = {key: str(value) for key, value in wanted.items() if value is not None}
         read.append((str(source.get("name", "")), conditions))
@@ -225,10 +219,10 @@ def _call_in(part: Message, batch: Call) -> Call:
     try:
         url = urlsplit(target)
     except ValueError as error:  # such as half of an IPv6 address
-        raise ApiError("INVALID_ARGUMENT", f"{target} in the batch is not an address: {error}.") from None
+        raise bad_request(f"{target} in the batch is not an address: {error}.") from None
     query = dict(parse_qsl(url.query))
     if query.get("alt") == "media":
-        raise ApiError("INVALID_ARGUMENT", "A batch cannot download; ask for the object by itself.")
+        raise bad_request("A batch cannot download; ask for the object by itself.")
     body = str(email.message_from_string(rest).get_payload()).encode("utf-8", "surrogateescape")
     return Call(method, url.path, query, batch.headers, batch.stream, body)
 
@@ -245,7 +239,7 @@ def _as_part(part: Message, answer: Response) -> bytes:
 def _media(call: Call, item: Object, file: BinaryIO, sums: Checksums | None) -> Response:
     """The object's bytes, or the range of them that was asked for."""
     headers = {
-        "Content-Type": _content_type(item),
+        "Content-Type": item.content_type,
         "ETag": f'"{item.generation}"',
         "Last-Modified": formatdate(item.modified, usegmt=True),
         "Accept-Ranges": "bytes",
@@ -257,17 +251,16 @@ def _media(call: Call, item: Object, file: BinaryIO, sums: Checksums | None) -> 
         "X-Goog-Stored-Content-Length": str(item.size),
     }
     if sums:
-        headers["X-Goog-Hash"] = f"crc32c={sums.crc32c},md5={sums.md5}"
-    begin, end, status = 0, item.size, 200
+        headers["X-Goog-Hash"] = f"crc32c={sums['crc32c']},md5={sums['md5Hash']}"
     asked = _range(call.headers.get("range", ""), item.size)
+    begin, end = asked or (0, item.size)
     if asked:
-        (begin, end), status = asked, 206
         headers["Content-Range"] = f"bytes {begin}-{end - 1}/{item.size}"
-    if begin >= end and status == 206:
+    if asked and begin >= end:
         file.close()
         return Response(status_code=416, headers={"Content-Range": f"bytes */{item.size}"})
     headers["Content-Length"] = str(end - begin)
-    return StreamingResponse(_blocks_of(file, begin, end), status, headers)
+    return StreamingResponse(_blocks_of(file, begin, end), 206 if asked else 200, headers)
 
 
 def _range(text: str, size: int) -> tuple[int, int] | None:
@@ -286,10 +279,6 @@ def _blocks_of(file: BinaryIO, begin: int, end: int) -> Iterator[bytes]:
         while begin < end and (block := file.read(min(BLOCK, end - begin))):
             begin += len(block)
             yield block
-
-
-def _content_type(item: Object) -> str:
-    return mimetypes.guess_type(item.name)[0] or "application/octet-stream"
 
 
 def _moment(seconds: float) -> str:

@@ -8,31 +8,19 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from vertex_launch.addresses import LONGEST_NAME, name_fault
-from vertex_launch.local.api.errors import ApiError
-from vertex_launch.local.storage.objects import number
+from vertex_launch.local.storage.objects import bad_request, number
 
 LARGEST_PAGE = 1000
 
 
-@dataclass(frozen=True)
-class Page:
-    """One page of a list; the token asks for the next page and is "" on the last one."""
+def page(folder: Path, asked: Mapping[str, str]) -> tuple[list[str], list[str], str]:
+    """One page of a list: names, prefixes, and the token of the next page, "" on the last one.
 
-    names: Sequence[str]
-    prefixes: Sequence[str]
-    token: str
-
-
-def page(folder: Path, asked: Mapping[str, str]) -> Page:
-    """One page of a list call; `asked` are the call's parameters, and unknown ones are ignored.
-
-    Raises:
-        ApiError: a parameter cannot be read.
+    `asked` are the call's parameters; unknown ones are ignored. Raises ApiError if one cannot be read.
     """
     prefix, delimiter = asked.get("prefix", ""), asked.get("delimiter", "")
     after = _last_of(asked.get("pageToken", ""))
@@ -45,7 +33,8 @@ def page(folder: Path, asked: Mapping[str, str]) -> Page:
     found = [*itertools.islice((key for key in keys if key > after), size + 1)]
     prefixes = [key for key in found[:size] if _rolled(key, prefix, delimiter)]
     names = [key for key in found[:size] if not _rolled(key, prefix, delimiter)]
-    return Page(names, prefixes, _token(found[size - 1]) if found[size:] else "")
+    token = base64.urlsafe_b64encode(found[size - 1].encode()).decode() if found[size:] else ""
+    return names, prefixes, token
 
 
 def _keys(folder: Path, prefix: str, delimiter: str, start: str) -> Iterator[str]:
@@ -84,11 +73,11 @@ def _glob(pattern: str) -> Callable[[str], bool]:
     expression would try them one after the other.
     """
     if len(pattern) > LONGEST_NAME:
-        raise ApiError("INVALID_ARGUMENT", f"matchGlob has more than {LONGEST_NAME} characters; shorten it.")
+        raise bad_request(f"matchGlob has more than {LONGEST_NAME} characters; shorten it.")
     try:
         steps = [_step(token) for token in re.findall(r"\*\*|\[[^]]+]|{[^}]*}|.", pattern, re.DOTALL)]
     except re.error as error:
-        raise ApiError("INVALID_ARGUMENT", f'matchGlob "{pattern}" cannot be read: {error}.') from None
+        raise bad_request(f'matchGlob "{pattern}" cannot be read: {error}.') from None
     return lambda name: len(name) in functools.reduce(lambda reached, step: _reach(name, reached, step), steps, {0})
 
 
@@ -116,13 +105,9 @@ def _reach(name: str, starts: set[int], step: str | re.Pattern[str]) -> set[int]
     return ends
 
 
-def _token(last: str) -> str:
-    return base64.urlsafe_b64encode(last.encode()).decode()
-
-
 def _last_of(token: str) -> str:
     """The last name of the page before, "" for the first page."""
     try:
         return base64.b64decode(token, altchars="-_", validate=True).decode()
     except ValueError:
-        raise ApiError("INVALID_ARGUMENT", "pageToken belongs to no list; begin again without it.") from None
+        raise bad_request("pageToken belongs to no list; begin again without it.") from None

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import mimetypes
 import os
 import re
 import stat
@@ -15,6 +16,8 @@ from vertex_launch.local.api.errors import ApiError
 
 BLOCK = 2**20  # bytes read and written at once
 
+Checksums = dict[str, str]  # crc32c and md5Hash, as the API writes them: base64, big-endian
+
 
 @dataclass(frozen=True)
 class Object:
@@ -26,13 +29,9 @@ class Object:
     generation: int  # grows with every write, through the service or straight to the file
     modified: float  # seconds since 1970
 
-
-@dataclass(frozen=True)
-class Checksums:
-    """As the API writes them: base64, big-endian."""
-
-    crc32c: str
-    md5: str
+    @property
+    def content_type(self) -> str:
+        return mimetypes.guess_type(self.name)[0] or "application/octet-stream"
 
 
 def checksums(file: IO[bytes], size: int) -> Checksums:
@@ -42,7 +41,8 @@ def checksums(file: IO[bytes], size: int) -> Checksums:
         crc32c.update(block)
         md5.update(block)
         size -= len(block)
-    return Checksums(*(base64.b64encode(one).decode() for one in (crc32c.digest(), md5.digest())))
+    digests = {"crc32c": crc32c.digest(), "md5Hash": md5.digest()}
+    return {name: base64.b64encode(digest).decode() for name, digest in digests.items()}
 
 
 def check(conditions: Mapping[str, str], current: Object | None, prefix: str = "if") -> None:
@@ -71,5 +71,10 @@ def number(asked: Mapping[str, str], name: str) -> int:
     """A parameter that is a count, 0 if it is missing; raises ApiError if it is none."""
     text = asked.get(name, "0")
     if not re.fullmatch("[0-9]{1,19}", text):
-        raise ApiError("INVALID_ARGUMENT", f'{name}="{text}" is not a number; write digits.')
+        raise bad_request(f'{name}="{text}" is not a number; write digits.')
     return int(text)
+
+
+def bad_request(sentence: str) -> ApiError:
+    """The error for what the client must send otherwise."""
+    return ApiError("INVALID_ARGUMENT", sentence)

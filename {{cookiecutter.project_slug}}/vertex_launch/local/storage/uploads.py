@@ -14,25 +14,21 @@ from starlette.responses import Response
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import Call, json_object, read_body
 from vertex_launch.local.storage.buckets import Buckets
-from vertex_launch.local.storage.objects import BLOCK, Object, checksums
+from vertex_launch.local.storage.objects import BLOCK, Object, bad_request, check, checksums
 
 
 async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response:
-    """One request of an upload: the object if the request completes it, else the answer.
-
-    Raises:
-        ApiError: it is refused.
-    """
+    """One request of an upload: the object if the request completes it, else the answer; raises ApiError."""
     buckets.folder(bucket)
-    kind = call.query.get("uploadType", "")
     if "upload_id" in call.query:
         return await _resume(buckets, call, bucket)
     if call.method == "DELETE":
-        raise ApiError("INVALID_ARGUMENT", "upload_id is missing; name the upload to give up.")
+        raise bad_request("upload_id is missing; name the upload to give up.")
+    kind = call.query.get("uploadType", "")
     if kind == "resumable":
         return await run_in_threadpool(_begin, buckets, call, bucket, json_object(await read_body(call)))
     if kind not in ("media", "multipart"):
-        raise ApiError("INVALID_ARGUMENT", f'uploadType "{kind}" is not known; use media, multipart or resumable.')
+        raise bad_request(f'uploadType "{kind}" is not known; use media, multipart or resumable.')
     part = buckets.new_part()
     try:
         about = await _receive_multipart(call, part) if kind == "multipart" else {}
@@ -46,10 +42,10 @@ async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response
 def _begin(buckets: Buckets, call: Call, bucket: str, about: Mapping[str, Any]) -> Response:
     """The address of a new session. The address holds all of the session's state, so it outlives the service."""
     name = _name(call, about)
-    buckets.expect(bucket, name, call.query)
+    check(call.query, buckets.find(bucket, name))
     sums = {key: str(about[key]) for key in ("crc32c", "md5Hash") if key in about}
     if wrong := [key for key, value in sums.items() if not re.fullmatch("[A-Za-z0-9+/=]+", value)]:
-        raise ApiError("INVALID_ARGUMENT", f"The {wrong[0]} is not base64; send the checksum so.")
+        raise bad_request(f"The {wrong[0]} is not base64; send the checksum so.")
     part = buckets.new_part()
     session = {**call.query, **sums, "name": name, "upload_id": part.name}
     location = f"{call.base}{call.path}?{urlencode(session)}"
@@ -67,8 +63,7 @@ async def _resume(buckets: Buckets, call: Call, bucket: str) -> Object | Respons
     if total is None or size < total:
         return Response(status_code=308, headers={"Range": f"bytes=0-{size - 1}"} if size else {})
     if size > total:
-        sentence = f"{size} bytes came, but the upload was to have {total}; begin a new one."
-        raise ApiError("INVALID_ARGUMENT", sentence)
+        raise bad_request(f"{size} bytes came, but the upload was to have {total}; begin a new one.")
     return await run_in_threadpool(_finish, buckets, call, part, bucket, call.query)
 
 
@@ -77,7 +72,7 @@ def _content_range(call: Call) -> tuple[int, int | None]:
     text = call.headers.get("content-range", f"bytes 0-/{call.headers.get('content-length', '*')}")
     match = re.fullmatch(r"bytes (?:([0-9]{1,18})-[0-9]*|\*)/([0-9]{1,18}|\*)", text)
     if not match:
-        raise ApiError("INVALID_ARGUMENT", f'Content-Range "{text}" cannot be read; write it as bytes 0-99/200.')
+        raise bad_request(f'Content-Range "{text}" cannot be read; write it as bytes 0-99/200.')
     return int(match[1] or 0), None if match[2] == "*" else int(match[2])
 
 
@@ -91,8 +86,7 @@ async def _append(part: Path, call: Call, begin: int) -> int:
             raise ApiError("UNAVAILABLE", sentence) from None
         size = os.fstat(file.fileno()).st_size
         if begin > size:
-            sentence = f"The bytes begin at {begin}, but only {size} are here; send those between first."
-            raise ApiError("INVALID_ARGUMENT", sentence)
+            raise bad_request(f"The bytes begin at {begin}, but only {size} are here; send those between first.")
         async for block in _blocks(call, skip=size - begin):
             await run_in_threadpool(file.write, block)
         return file.tell()
@@ -110,7 +104,7 @@ async def _receive_multipart(call: Call, part: Path) -> Mapping[str, Any]:
         begin = file.seek(max(file.tell() - len(end) - 4, 0))
         last = file.read()
         if end not in last:
-            raise ApiError("INVALID_ARGUMENT", "The multipart upload ends early; send it again.")
+            raise bad_request("The multipart upload ends early; send it again.")
         file.truncate(begin + last.rindex(end))
     return await run_in_threadpool(json_object, about)
 
@@ -126,8 +120,7 @@ def _parts(first: bytes) -> tuple[bytes, bytes, bytes, bytes]:
     about, marked, rest = rest.partition(newline + mark + newline)
     _, begun, data = (newline + rest).partition(newline * 2)
     if not (mark.startswith(b"--") and described and marked and begun):
-        sentence = "The multipart upload cannot be read; send metadata as JSON, then the bytes."
-        raise ApiError("INVALID_ARGUMENT", sentence)
+        raise bad_request("The multipart upload cannot be read; send metadata as JSON, then the bytes.")
     return mark, newline, about, data
 
 
@@ -136,13 +129,13 @@ def _finish(buckets: Buckets, call: Call, part: Path, bucket: str, about: Mappin
     with part.open("rb") as file:
         sums = checksums(file, part.stat().st_size)
     sent = call.headers.get("x-goog-hash", "")
-    for what, given, actual in (("crc32c", "crc32c", sums.crc32c), ("md5", "md5Hash", sums.md5)):
+    for given, actual in sums.items():
+        what = given.removesuffix("Hash")
         header = re.search(f"{what}=([^, ]+)", sent)
         expected = header[1] if header else about.get(given, actual)
         if expected != actual:
             part.unlink()
-            sentence = f"The {what} {expected} was sent, but the bytes have {actual}; upload again."
-            raise ApiError("INVALID_ARGUMENT", sentence)
+            raise bad_request(f"The {what} {expected} was sent, but the bytes have {actual}; upload again.")
     return buckets.keep(part, bucket, _name(call, about), call.query, sums)
 
 
