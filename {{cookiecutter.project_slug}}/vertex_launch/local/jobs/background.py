@@ -1,7 +1,9 @@
 """What custom jobs, tuning jobs and pipelines share: each runs in a thread, can be cancelled, and ends once."""
 
+import contextlib
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -12,6 +14,26 @@ from vertex_launch.local.rpc_status import rpc_status
 STOPPED = rpc_status(
     "UNAVAILABLE", "the local Vertex was stopped while this job had not ended; create it again, and it resumes"
 )
+
+
+@contextlib.contextmanager
+def repeating(act: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Act every so many seconds, from another thread, and once more when the block ends."""
+    closing = threading.Event()
+
+    def repeat() -> None:
+        closed = False
+        while not closed:
+            closed = closing.wait(seconds)
+            act()
+
+    thread = threading.Thread(target=repeat, name=act.__qualname__, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        closing.set()
+        thread.join()
 
 
 @dataclass
