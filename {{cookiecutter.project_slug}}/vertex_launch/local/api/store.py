@@ -9,7 +9,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -70,7 +70,7 @@ class Store:
             moment = now()
             created = {**resource, "name": name, "createTime": moment, "updateTime": moment}
             try:
-                self._write(name, created)
+                resource_file.write(self._file(name), created)
             except OSError as error:
                 raise ApiError("RESOURCE_EXHAUSTED", f"{name} cannot be written: {error.strerror}") from None
             return self._keep(name, created)
@@ -92,20 +92,10 @@ class Store:
             merged = {**self.get(name), **fields, "updateTime": now()}
             changed = {key: value for key, value in merged.items() if value is not None}
             try:
-                self._write(name, changed)
+                resource_file.write(self._file(name), changed)
             except OSError as error:
                 logging.warning("%s cannot be written: %s; make room", name, error.strerror)
             return self._keep(name, changed)
-
-    def enter(self, name: str, state: str, running: bool) -> Resource:
-        """Change a job's state, and its startTime when it first runs; raises ApiError NOT_FOUND."""
-        with self._changed:
-            first = running and "startTime" not in self.get(name)
-            return self.update(name, state=state, **({"startTime": now()} if first else {}))
-
-    def end(self, name: str, state: str, error: Mapping[str, Any] | None = None) -> Resource:
-        """Change a job's state to its last one; raises ApiError NOT_FOUND."""
-        return self.update(name, state=state, endTime=now(), error=error)
 
     def delete(self, name: str) -> None:
         """Raises ApiError NOT_FOUND."""
@@ -114,14 +104,6 @@ class Store:
             del self._resources[name]
             self._file(name).unlink(missing_ok=True)
             self._changed.notify_all()
-
-    def delete_ended(self, name: str, ended: Collection[str]) -> None:
-        """Delete a resource that is in one of these states; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
-        with self._changed:
-            state = self.get(name)["state"]
-            if state not in ended:
-                raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; cancel it and wait for its end")
-            self.delete(name)
 
     def list(self, parent: str, collection: str) -> list[Resource]:
         """The resources of one collection, newest first."""
@@ -153,9 +135,6 @@ class Store:
         self._resources[name] = resource
         self._changed.notify_all()
         return resource
-
-    def _write(self, name: str, resource: Resource) -> None:
-        resource_file.write(self._file(name), resource)
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{name}.json"

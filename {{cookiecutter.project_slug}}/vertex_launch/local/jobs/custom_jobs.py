@@ -15,7 +15,7 @@ from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
 from vertex_launch import rules
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.local.api.create_validation import name_findings
-from vertex_launch.local.api.errors import ApiError, invalid
+from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks
@@ -56,7 +56,7 @@ class _Ticket(BackgroundTask):
 class Jobs(BackgroundTasks[_Ticket]):
     """All custom jobs of the service; thread-safe."""
 
-    collection, noun, prefix, ended = COLLECTION, "job", PREFIX, ENDED
+    collection, message, noun, prefix, ended = COLLECTION, CustomJob, "job", PREFIX, ENDED
 
     def __init__(self, store: Store, context: Context) -> None:
         self._context = context
@@ -72,16 +72,14 @@ class Jobs(BackgroundTasks[_Ticket]):
         """
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         job = Job(Request(message.display_name), message.display_name, CustomJobSpec(message.job_spec))
-        findings = [*name_findings(message.display_name), *self.findings(parent, job, "jobSpec")]
-        if findings:
-            raise invalid(findings)
+        refuse([*name_findings(message.display_name), *self.findings(parent, job, "jobSpec")])
         return self._begin(_Ticket(name, job, extras or Extras(), size(job)), as_json(message) | {"state": QUEUED})
 
     def cancel(self, name: str) -> None:
         """Begin to stop a job; raises ApiError NOT_FOUND, or FAILED_PRECONDITION for one that has ended."""
         with self._lock:
             if self._leave_queue(name):
-                self._store.end(name, CANCELLED, rpc_status("CANCELLED", "the job was cancelled before it started"))
+                self._end(name, "CANCELLED", rpc_status("CANCELLED", "the job was cancelled before it started"))
             elif self._is_of_a_run(name):
                 raise ApiError("FAILED_PRECONDITION", f"{name} was started by the command `run`; end it there")
             else:
@@ -138,7 +136,7 @@ class Jobs(BackgroundTasks[_Ticket]):
             while self._queue:
                 ticket = self._queue.popleft()
                 _stop_timer(ticket)
-                self._store.end(ticket.name, FAILED, STOPPED)
+                self._end(ticket.name, "FAILED", STOPPED)
             super().close()  # while it waits, the lock is free
 
     def follow_runs(self) -> None:
@@ -183,7 +181,7 @@ class Jobs(BackgroundTasks[_Ticket]):
             ticket = self._queue.popleft()
             _stop_timer(ticket)
             self._store.update(ticket.name, state=PENDING)
-            self._start(ticket)
+            super()._admit(ticket)
 
     def _work(self, ticket: _Ticket) -> None:
         """Run a job, from its first machine to its last."""
@@ -243,7 +241,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         with self._lock:
             if self._leave_queue(name):
                 message = f"no machines for {seconds:g} s, the maxWaitDuration of this FLEX_START job"
-                self._store.end(name, EXPIRED, rpc_status("DEADLINE_EXCEEDED", message))
+                self._end(name, "EXPIRED", rpc_status("DEADLINE_EXCEEDED", message))
 
 
 def _stop_timer(ticket: _Ticket) -> None:

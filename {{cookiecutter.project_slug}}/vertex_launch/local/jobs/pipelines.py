@@ -18,7 +18,7 @@ from vertex_launch import strict_yaml
 from vertex_launch.addresses import folder_fault
 from vertex_launch.errors import Finding, Findings
 from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings
-from vertex_launch.local.api.errors import ApiError, invalid
+from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.filters import camel
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs import custom_jobs
@@ -69,7 +69,7 @@ class _Pipeline(BackgroundTask):
 class Pipelines(BackgroundTasks[_Pipeline]):
     """All training pipelines of the service; thread-safe."""
 
-    collection, noun, prefix, ended = COLLECTION, "pipeline", PREFIX, ENDED
+    collection, message, noun, prefix, ended = COLLECTION, TrainingPipeline, "pipeline", PREFIX, ENDED
 
     def __init__(self, store: Store, jobs: Jobs, datasets: Datasets, models: Models, buckets: Path) -> None:
         super().__init__(store)
@@ -85,9 +85,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
             ApiError: INVALID_ARGUMENT with all faults, or NOT_FOUND for a dataset or a parent model.
         """
         resource = as_json(message)
-        findings = [*name_findings(message.display_name), *_findings(resource)]
-        if findings:
-            raise invalid(findings)
+        refuse([*name_findings(message.display_name), *_findings(resource)])
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         pipeline = _Pipeline(name, message, job_spec(resource[INPUTS]), resource)
         self._check(pipeline)
@@ -101,8 +99,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         if "modelToUpload" in resource and not pipeline.output:
             fault = "is missing, so there is no folder from which to upload a model"
             findings.append(Finding(f"{INPUTS}.baseOutputDirectory", fault, "name one"))
-        if findings:
-            raise invalid(findings)
+        refuse(findings)
         if pipeline.dataset:
             self._datasets.get(pipeline.dataset)
         if "modelToUpload" in resource:

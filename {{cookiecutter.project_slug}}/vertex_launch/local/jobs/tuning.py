@@ -11,22 +11,13 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 
 from vertex_launch import study_validation
 from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings
-from vertex_launch.local.api.errors import ApiError, invalid
+from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs import search
 from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks
-from vertex_launch.local.jobs.custom_jobs import (
-    ENDED,
-    FAILED,
-    PENDING,
-    PREFIX,
-    RUNNING,
-    SUCCEEDED,
-    Jobs,
-)
+from vertex_launch.local.jobs.custom_jobs import ENDED, FAILED, PENDING, PREFIX, RUNNING, SUCCEEDED, Jobs
 from vertex_launch.local.jobs.search import Measurement, Search, Suggestion
 from vertex_launch.local.resource_file import now
-from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running.prepare import Extras
 from vertex_launch.replicas import with_arguments
 from vertex_launch.spec import Job, Request, as_json
@@ -79,7 +70,7 @@ class _Study(BackgroundTask):
 class Tunings(BackgroundTasks[_Study]):
     """All hyperparameter tuning jobs of the service; thread-safe."""
 
-    collection, noun, prefix, ended = COLLECTION, "tuning job", PREFIX, ENDED
+    collection, message, noun, prefix, ended = COLLECTION, HyperparameterTuningJob, "tuning job", PREFIX, ENDED
 
     def __init__(self, store: Store, state_dir: StateDir, jobs: Jobs) -> None:
         super().__init__(store)
@@ -88,13 +79,8 @@ class Tunings(BackgroundTasks[_Study]):
 
     def create(self, parent: str, message: HyperparameterTuningJob) -> Resource:
         """Check a tuning job and begin with its trials; raises ApiError."""
-        findings = [
-            *name_findings(message.display_name),
-            *study_validation.findings(message),
-            *self._jobs.findings(parent, _trial_job(message, {}), "trialJobSpec"),
-        ]
-        if findings:
-            raise invalid(findings)
+        of_trials = self._jobs.findings(parent, _trial_job(message, {}), "trialJobSpec")
+        refuse([*name_findings(message.display_name), *study_validation.findings(message), *of_trials])
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         return self._begin(_Study(name, message, Search(message.study_spec)), as_json(message) | {"state": PENDING})
 
@@ -144,7 +130,7 @@ class Tunings(BackgroundTasks[_Study]):
         try:
             job = self._store.get(trial.job)
         except ApiError as error:  # its job was deleted
-            job = {"state": FAILED, "error": rpc_status(error.status, error.message)}
+            job = {"state": FAILED, "error": error.rpc}
         measurements = self._measurements(study, trial)
         if job["state"] in ENDED:
             self._end_trial(study, trial, job, measurements)
