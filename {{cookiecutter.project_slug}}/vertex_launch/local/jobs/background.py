@@ -134,14 +134,15 @@ class BackgroundTasks(ABC, Generic[Task]):
         self._running[task.name] = task
 
     def _enter(self, task: Task, state: str) -> None:
-        """Set an intermediate state, unless the task is already being stopped."""
+        """Set an intermediate state, named without its prefix, unless the task is already being stopped."""
         with self._lock:
             if not task.stopping.is_set():
-                first = state == f"{self.prefix}RUNNING" and "startTime" not in self._store.get(task.name)
-                self._store.update(task.name, state=state, **({"startTime": now()} if first else {}))
+                first = state == "RUNNING" and "startTime" not in self._store.get(task.name)
+                times = {"startTime": now()} if first else {}
+                self._store.update(task.name, state=f"{self.prefix}{state}", **times)
 
     def _end(self, name: str, state: str, error: dict[str, Any] | None = None) -> None:
-        """Set the last state, which is named without its prefix, and why it is not SUCCEEDED."""
+        """Set the last state, named without its prefix, and why it is not SUCCEEDED."""
         self._store.update(name, state=f"{self.prefix}{state}", endTime=now(), error=error)
 
     def _stop(self, task: Task) -> None:

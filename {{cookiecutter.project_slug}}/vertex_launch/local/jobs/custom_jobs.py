@@ -23,18 +23,15 @@ from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running import host, journal
 from vertex_launch.local.running.engine import Execution
 from vertex_launch.local.running.journal import Journal
-from vertex_launch.local.running.outcome import Outcome, Phase
+from vertex_launch.local.running.outcome import Outcome
 from vertex_launch.local.running.prepare import Extras, prepare, size
 from vertex_launch.local.running.replica_state import Status
-from vertex_launch.replicas import Replica
 from vertex_launch.spec import Job, Request, as_json
 
 COLLECTION = "customJobs"
 PREFIX = "JOB_STATE_"
-QUEUED, PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED, EXPIRED = (
-    f"{PREFIX}{state}" for state in ("QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED")
-)
-ENDED = frozenset((SUCCEEDED, FAILED, CANCELLED, EXPIRED))
+QUEUED, PENDING, SUCCEEDED, FAILED = (f"{PREFIX}{state}" for state in ("QUEUED", "PENDING", "SUCCEEDED", "FAILED"))
+ENDED = frozenset((SUCCEEDED, FAILED, f"{PREFIX}CANCELLED", f"{PREFIX}EXPIRED"))
 
 EVENTS = 1000  # kept until they are shown; the newest
 LONGEST_WAIT_SECONDS = 24 * 3600.0  # of FLEX_START, if the job names no time; 0 is for ever
@@ -134,9 +131,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         """Stop every job; returns when no process is left."""
         with self._lock:
             while self._queue:
-                ticket = self._queue.popleft()
-                _stop_timer(ticket)
-                self._end(ticket.name, "FAILED", STOPPED)
+                self._end(self._take(self._queue[0]).name, "FAILED", STOPPED)
             super().close()  # while it waits, the lock is free
 
     def follow_runs(self) -> None:
@@ -178,8 +173,7 @@ class Jobs(BackgroundTasks[_Ticket]):
     def _dispatch(self) -> None:
         """Start the jobs that fit, strictly in order, so that a large job does not starve."""
         while self._queue and self._queue[0].size <= self._free:
-            ticket = self._queue.popleft()
-            _stop_timer(ticket)
+            ticket = self._take(self._queue[0])
             self._store.update(ticket.name, state=PENDING)
             super()._admit(ticket)
 
@@ -197,18 +191,12 @@ class Jobs(BackgroundTasks[_Ticket]):
             raise ApiError(outcome.status, f"{outcome.message}\nLogs: {path.parent}")
 
     def _execute(self, ticket: _Ticket, lines: Journal) -> Outcome:
-        prepared = prepare(ticket.job, ticket.id, self._context, ticket.extras, ticket.stopping)
-
-        def show(replica: Replica, line: str, severity: str) -> None:
-            lines.write(replica.name, line, severity)
-
-        def entered(phase: Phase) -> None:
-            self._enter(ticket, RUNNING if phase is Phase.RUNNING else PENDING)
-
-        def told(line: str) -> None:
-            self.events.append((ticket.id, ticket.job.name, line))
-
-        execution = Execution(prepared, show, entered, told)
+        execution = Execution(
+            prepare(ticket.job, ticket.id, self._context, ticket.extras, ticket.stopping),
+            lambda replica, line, severity: lines.write(replica.name, line, severity),
+            lambda phase: self._enter(ticket, phase.name),
+            lambda event: self.events.append((ticket.id, ticket.job.name, event)),
+        )
         with self._lock:
             ticket.execution = execution
             if ticket.stopping.is_set():
@@ -222,17 +210,21 @@ class Jobs(BackgroundTasks[_Ticket]):
 
     def _leave_queue(self, name: str) -> bool:
         """Take a job out of the queue; returns whether it was there."""
-        for ticket in self._queue:
-            if ticket.name == name:
-                _stop_timer(ticket)
-                self._queue.remove(ticket)
-                self._dispatch()  # the next may fit
-                return True
-        return False
+        found = [ticket for ticket in self._queue if ticket.name == name]
+        for ticket in found:
+            self._take(ticket)
+            self._dispatch()  # the next may fit
+        return bool(found)
+
+    def _take(self, ticket: _Ticket) -> _Ticket:
+        """Take a job out of the queue, where it no longer waits to expire."""
+        self._queue.remove(ticket)
+        if ticket.timer:
+            ticket.timer.cancel()
+        return ticket
 
     def _expire_later(self, ticket: _Ticket) -> None:
-        seconds = _longest_wait(ticket.job)
-        if seconds:
+        if seconds := _longest_wait(ticket.job):
             ticket.timer = threading.Timer(seconds, self._expire, args=(ticket.name, seconds))
             ticket.timer.daemon = True
             ticket.timer.start()
@@ -244,15 +236,10 @@ class Jobs(BackgroundTasks[_Ticket]):
                 self._end(name, "EXPIRED", rpc_status("DEADLINE_EXCEEDED", message))
 
 
-def _stop_timer(ticket: _Ticket) -> None:
-    if ticket.timer:
-        ticket.timer.cancel()
-
-
 def _longest_wait(job: Job) -> float:
     """Seconds that a FLEX_START job may be queued; 0 for all others and for one that waits for ever."""
-    if job.strategy != "FLEX_START":
-        return 0
-    if "max_wait_duration" not in job.spec.scheduling:
-        return LONGEST_WAIT_SECONDS
-    return float(job.spec.scheduling.max_wait_duration.total_seconds())
+    scheduling = job.spec.scheduling
+    unsaid = LONGEST_WAIT_SECONDS if job.strategy == "FLEX_START" else 0
+    return (
+        float(scheduling.max_wait_duration.total_seconds()) if unsaid and "max_wait_duration" in scheduling else unsaid
+    )

@@ -38,7 +38,7 @@ SUFFIX = "-custom-job"
 
 PREFIX = "PIPELINE_STATE_"
 ENDED = frozenset(f"{PREFIX}{state}" for state in ("SUCCEEDED", "FAILED", "CANCELLED"))
-OF_JOB = {f"{custom_jobs.PREFIX}{state}": f"{PREFIX}{state}" for state in ("QUEUED", "PENDING", "RUNNING")}
+OF_JOB = {f"{custom_jobs.PREFIX}{state}": state for state in ("QUEUED", "PENDING", "RUNNING")}
 
 
 @dataclass
@@ -130,10 +130,10 @@ class Pipelines(BackgroundTasks[_Pipeline]):
     def _follow(self, pipeline: _Pipeline) -> Resource:
         """Wait for the job to end and return it; until then the pipeline has the state of its job."""
         job = self._store.get(pipeline.job)
-        while job["state"] not in custom_jobs.ENDED:
-            if job["state"] in OF_JOB:
-                self._enter(pipeline, OF_JOB[job["state"]])
-            job = self._after(pipeline.job, job["state"])
+        while (state := job["state"]) not in custom_jobs.ENDED:
+            if state in OF_JOB:
+                self._enter(pipeline, OF_JOB[state])
+            job = self._after(pipeline.job, state)
         return job
 
     def _after(self, job: str, state: str) -> Resource:

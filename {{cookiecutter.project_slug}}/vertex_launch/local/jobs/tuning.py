@@ -15,7 +15,7 @@ from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs import search
 from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks
-from vertex_launch.local.jobs.custom_jobs import ENDED, FAILED, PENDING, PREFIX, RUNNING, SUCCEEDED, Jobs
+from vertex_launch.local.jobs.custom_jobs import ENDED, FAILED, PENDING, PREFIX, SUCCEEDED, Jobs
 from vertex_launch.local.jobs.search import Measurement, Search, Suggestion
 from vertex_launch.local.resource_file import now
 from vertex_launch.local.running.prepare import Extras
@@ -59,8 +59,8 @@ class _Study(BackgroundTask):
 
     @property
     def has_room(self) -> bool:
-        counts = len(self.trials) < self.message.max_trial_count, len(self.active) < self.message.parallel_trial_count
-        return all(counts) and not (self.stopping.is_set() or self.too_many_failed)
+        room = len(self.trials) < self.message.max_trial_count and len(self.active) < self.message.parallel_trial_count
+        return room and not (self.stopping.is_set() or self.too_many_failed)
 
     @property
     def metrics(self) -> list[str]:
@@ -92,14 +92,16 @@ class Tunings(BackgroundTasks[_Study]):
 
     def _work(self, study: _Study) -> None:
         """Start trials and follow them until the search is over; raises ApiError unless it succeeds."""
-        self._enter(study, RUNNING)
+        self._enter(study, "RUNNING")
         try:
-            while self._start_trials(study) or study.active:
+            self._start_trials(study)
+            while study.active:
                 time.sleep(POLL_SECONDS)
                 for trial in study.active:
                     self._follow(study, trial)
                 if study.stopping.is_set() or study.too_many_failed:
                     self._cancel(study.active)
+                self._start_trials(study)
         finally:
             self._cancel(study.active)
         study.raise_if_stopping()
@@ -108,12 +110,10 @@ class Tunings(BackgroundTasks[_Study]):
             counts = f"{len(study.failed)} of {len(study.trials)} trials failed"
             raise ApiError("INVALID_ARGUMENT", f"{counts}; the first one: {first.shown['infeasibleReason']}")
 
-    def _start_trials(self, study: _Study) -> bool:
-        """Start as many trials as may run now; returns whether one was started."""
-        count = len(study.trials)
+    def _start_trials(self, study: _Study) -> None:
+        """Start as many trials as may run now."""
         while study.has_room and (suggestion := study.search.ask()):  # None: every point of the grid was tried
             self._start_trial(study, suggestion)
-        return len(study.trials) > count
 
     def _start_trial(self, study: _Study, suggestion: Suggestion) -> None:
         job = _trial_job(study.message, suggestion.parameters)
