@@ -66,7 +66,7 @@ def build(context: Context, endpoint: str = "") -> Vertex:
     reached = {"STORAGE_EMULATOR_HOST": endpoint, "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"} if endpoint else {}
     jobs = Jobs(store, replace(context, environ={**context.environ, **reached}))
     datasets, models = Datasets(store, buckets), Models(store, buckets)
-    pipelines = Pipelines(store, jobs, datasets, models, buckets)
+    pipelines = Pipelines(store, jobs, models, buckets)
     return Vertex(store, state_dir, jobs, Tunings(store, state_dir, jobs), pipelines, datasets, models)
 
 

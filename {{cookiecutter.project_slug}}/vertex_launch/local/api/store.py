@@ -3,6 +3,7 @@
 A resource's name is the path of its file: .vertex/projects/P/locations/L/customJobs/ID.json.
 """
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -98,25 +99,24 @@ class Store:
             return self._keep(name, changed)
 
     def delete(self, name: str) -> None:
-        """Raises ApiError NOT_FOUND."""
+        """Delete a resource and all below it; raises ApiError NOT_FOUND."""
         with self._changed:
             self.get(name)
-            del self._resources[name]
-            self._file(name).unlink(missing_ok=True)
+            for one in [one for one in self._resources if f"{one}/".startswith(f"{name}/")]:
+                del self._resources[one]
+                self._file(one).unlink(missing_ok=True)
             self._changed.notify_all()
 
     def list(self, parent: str, collection: str) -> list[Resource]:
         """The resources of one collection, newest first."""
-        prefix = f"{parent}/{collection}/"
+        above = f"{parent}/{collection}"
         with self._changed:
-            found = [resource for name, resource in self._resources.items() if name.startswith(prefix)]
-        return [resource for resource in reversed(found) if "/" not in resource["name"].removeprefix(prefix)]
+            return [one for name, one in reversed(self._resources.items()) if name.rpartition("/")[0] == above]
 
     def all(self, collection: str) -> Sequence[Resource]:
         """The resources of one collection in every project and location, newest first."""
         with self._changed:
-            found = [one for name, one in self._resources.items() if name.split("/")[4:5] == [collection]]
-        return [one for one in reversed(found) if one["name"].count("/") == 5]
+            return [one for name, one in reversed(self._resources.items()) if name.split("/")[4:-1] == [collection]]
 
     def wait(self, name: str, done: Callable[[Resource], bool], timeout: float | None = None) -> Resource:
         """The resource as soon as `done` is true of it, or after `timeout` seconds; raises ApiError NOT_FOUND."""
@@ -157,15 +157,12 @@ def endpoint_of(folder: Path) -> str:
 
 def _holder(folder: Path) -> tuple[str, str]:
     """Process id and endpoint of whoever holds this folder; a command without a service has no endpoint."""
-    try:
-        with (folder / LOCK).open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                process, _, endpoint = file.read().strip().partition(" ")
-                return process, endpoint
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), (folder / LOCK).open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            process, _, endpoint = file.read().strip().partition(" ")
+            return process, endpoint
     return "", ""
 
 

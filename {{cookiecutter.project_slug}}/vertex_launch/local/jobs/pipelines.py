@@ -25,7 +25,6 @@ from vertex_launch.local.jobs import custom_jobs
 from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks
 from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.registry import datasets
-from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
 from vertex_launch.local.rpc_status import STATUSES
 from vertex_launch.local.running.prepare import Extras
@@ -71,10 +70,9 @@ class Pipelines(BackgroundTasks[_Pipeline]):
 
     collection, message, noun, prefix, ended = COLLECTION, TrainingPipeline, "pipeline", PREFIX, ENDED
 
-    def __init__(self, store: Store, jobs: Jobs, datasets: Datasets, models: Models, buckets: Path) -> None:
+    def __init__(self, store: Store, jobs: Jobs, models: Models, buckets: Path) -> None:
         super().__init__(store)
         self._jobs = jobs
-        self._datasets = datasets
         self._models = models
         self._buckets = buckets
 
@@ -101,7 +99,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
             findings.append(Finding(f"{INPUTS}.baseOutputDirectory", fault, "name one"))
         refuse(findings)
         if pipeline.dataset:
-            self._datasets.get(pipeline.dataset)
+            self._store.get(pipeline.dataset)
         if "modelToUpload" in resource:
             self._models.check(pipeline.parent, resource["modelToUpload"], **pipeline.model_ids)
 
@@ -109,7 +107,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         """Split the dataset, train, upload the model; raises ApiError unless all succeed."""
         env: dict[str, str] = {}
         if pipeline.dataset:
-            dataset, config = self._datasets.get(pipeline.dataset), pipeline.resource["inputDataConfig"]
+            dataset, config = self._store.get(pipeline.dataset), pipeline.resource["inputDataConfig"]
             env = datasets.export(dataset, config, self._buckets, pipeline.output)
         self._start_job(pipeline, Extras(env=env))
         job = self._follow(pipeline)

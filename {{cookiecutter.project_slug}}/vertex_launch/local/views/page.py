@@ -5,9 +5,9 @@ page's own script. Source: Content Security Policy Level 3, and Trusted Types, b
 """
 
 import base64
+import contextlib
 import hashlib
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,10 @@ def policy(page: str) -> str:
 
 def part(path: Path, start: int) -> dict[str, Any]:
     """The part of a journal that begins at byte `start`: its last lines, and all of its metrics."""
-    data = _read(path, start)
+    data = b""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # the job has printed nothing yet
+        file.seek(start)
+        data = file.read(CHUNK)
     # A line that is longer than a chunk is skipped in pieces, none of which is JSON.
     end = data.rfind(b"\n") + 1 or (len(data) if len(data) == CHUNK else 0)
     lines: list[dict[str, str]] = []
@@ -109,15 +112,6 @@ def part(path: Path, start: int) -> dict[str, Any]:
     }
 
 
-def _read(path: Path, start: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            return file.read(CHUNK)
-    except FileNotFoundError:  # the job has printed nothing yet
-        return b""
-
-
 def _line(entry: dict[str, str], payload: dict[str, Any]) -> dict[str, str]:
     """A line as a terminal shows it, without colours."""
     message = payload.get("message")
@@ -139,13 +133,10 @@ def _collect(payload: dict[str, Any], points: Points) -> None:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number as a float, else None; Python reads true as 1, and integers that no float can hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    """A number as a float, else None; Python reads true as 1, and integers that no float can hold."""
+    with contextlib.suppress(OverflowError):
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return None
 
 
 def _answer(call: Call, content: Any) -> Response:
