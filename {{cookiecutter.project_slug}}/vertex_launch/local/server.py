@@ -8,9 +8,9 @@ from rich.console import Console
 
 from vertex_launch.local.api.store import Store, StoreError
 from vertex_launch.local.context import Context
+from vertex_launch.local.jobs.background import repeating
 from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.jobs.pipelines import Pipelines
-from vertex_launch.local.jobs.runs import runs_in_store
 from vertex_launch.local.jobs.tuning import Tunings
 from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
@@ -19,6 +19,7 @@ from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.local.vertex_api import Vertex, create_app
 from vertex_launch.local.views.terminal import reporting
 
+RUNS_SECONDS = 0.5  # between two looks at what the command `run` has written
 LEAVE_SECONDS = 2  # for requests under way at the end; a client may never finish its own
 ADDRESS = "127.0.0.1"  # never another: a client can run any program here
 
@@ -47,7 +48,7 @@ def serve(context: Context, port: int, console: Console) -> None:
         timeout_graceful_shutdown=LEAVE_SECONDS,
     )
     try:
-        runs = runs_in_store(vertex.store, vertex.jobs, context.state_dir.folder)
+        runs = repeating(vertex.jobs.follow_runs, RUNS_SECONDS)
         with signals_as_exceptions(), runs, reporting(vertex.store, vertex.jobs, console):
             uvicorn.Server(config).run(sockets=[listener])
     except KeyboardInterrupt:

@@ -14,7 +14,7 @@ from vertex_launch.errors import Finding
 from vertex_launch.local.api import create_validation, filters, http
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.http import Call, Route
-from vertex_launch.local.api.origin_check import OriginCheck
+from vertex_launch.local.api.origin_check import origin_checked
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs import logs
 from vertex_launch.local.jobs.custom_jobs import Action, Jobs
@@ -188,7 +188,7 @@ def create_app(vertex: Vertex) -> ASGIApp:
     """The service as an ASGI application: both APIs and the page."""
     views = page.routes(vertex.store, vertex.jobs, vertex.state_dir)
     router = http.Router([*VertexApi(vertex).routes(), *GcsApi(vertex.state_dir.buckets).routes(), *views])
-    return ServerErrorMiddleware(OriginCheck(router), handler=http.failed)
+    return ServerErrorMiddleware(origin_checked(router), handler=http.failed)
 
 
 def _page(call: Call, manager: Any, resources: Sequence[Resource]) -> dict[str, Any]:

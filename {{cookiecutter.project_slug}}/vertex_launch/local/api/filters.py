@@ -148,12 +148,12 @@ def _tokens(expression: str) -> Iterator[str]:
 
 
 def _value(resource: Any, field: str) -> Any:
-    """The value of a field such as `labels.team` or `create_time`; None if it is absent."""
-    for part in field.split("."):
-        if not isinstance(resource, Mapping):
-            return None
-        resource = resource.get(part, resource.get(camel(part)))
-    return resource
+    """The value of a field such as `labels.team` or `create_time`, None if it is absent; a label may hold dots."""
+    if not isinstance(resource, Mapping):
+        return None
+    outer, dot, rest = field.partition(".")
+    inner = resource.get(outer, resource.get(camel(outer)))
+    return resource.get(field, _value(inner, rest) if dot else inner)
 
 
 def camel(field: str) -> str:

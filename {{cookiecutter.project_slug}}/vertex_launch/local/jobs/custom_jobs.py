@@ -8,6 +8,7 @@ import contextlib
 import threading
 from collections import deque
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
@@ -59,6 +60,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         self._context = context
         super().__init__(store)
         self._queue: deque[_Ticket] = deque()
+        self._seen: dict[Path, int] = {}  # folder of jobs -> its last change
         self.events: deque[tuple[str, str, str]] = deque(maxlen=EVENTS)  # id and name of a job, what happened to it
 
     def create(self, parent: str, message: CustomJob, extras: Extras | None = None) -> Resource:
@@ -135,7 +137,17 @@ class Jobs(BackgroundTasks[_Ticket]):
             super().close()  # while it waits, the lock is free
 
     def follow_runs(self) -> None:
-        """Take in what the command `run` has written of its jobs, or that it was killed."""
+        """Take in what the command `run` has written of its jobs in the same folder, or that it was killed."""
+        folder = self._context.state_dir.folder
+        known = {job["name"] for job in self._store.all(COLLECTION)}
+        with contextlib.suppress(OSError):  # the user may be cleaning up
+            for path in folder.glob(f"projects/*/locations/*/{COLLECTION}"):
+                changed = path.stat().st_mtime_ns
+                if self._seen.get(path) != changed:
+                    names = {file.relative_to(folder).as_posix().removesuffix(".json") for file in path.glob("*.json")}
+                    for name in names - known:
+                        self._store.reread(name)
+                    self._seen[path] = changed
         for job in self._store.all(COLLECTION):
             # A job of ours is in the store a moment before it is in the queue, and a client may delete one meanwhile.
             with self._lock, contextlib.suppress(ApiError):

@@ -175,20 +175,8 @@ def _filtered(items: Sequence[Resource], split: Mapping[str, str]) -> Assignment
     """The first set whose filter matches the item; "-" matches nothing."""
     filters_of = {name: split.get(f"{name}Filter", "-") for name in SETS}
     tests = {name: filters.predicate(text, {"labels"}) for name, text in filters_of.items() if text != "-"}
-    labels = [{"labels": _nested(item.get("dataItemResourceLabels", {}))} for item in items]
+    labels = [{"labels": item.get("dataItemResourceLabels", {})} for item in items]
     return [next((name for name, matches in tests.items() if matches(one)), None) for one in labels]
-
-
-def _nested(labels: Mapping[str, str]) -> dict[str, Any]:
-    """Labels with a level per dot: a filter reads `labels.aiplatform.googleapis.com/ml_use` as a path."""
-    nested: dict[str, Any] = {}
-    for label, value in labels.items():
-        *parents, last = label.split(".")
-        inner = nested
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-        inner[last] = value
-    return nested
 
 
 def _time(text: str) -> datetime | None:
