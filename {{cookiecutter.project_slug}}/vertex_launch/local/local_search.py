@@ -9,12 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from vertex_launch.errors import FaultError
-from vertex_launch.local import server
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.store import Resource
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import ENDED, SUCCEEDED
 from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.local.vertex_api import Vertex
 from vertex_launch.local.views.job_summary import trials
 from vertex_launch.local.views.terminal import reporting
 
@@ -36,7 +36,7 @@ def run(
         SearchError: the service would refuse it.
     """
     parent = f"projects/{context.settings.project}/locations/{context.settings.region}"
-    vertex = server.build(context)
+    vertex = Vertex(context)
     try:
         begin()
         with signals_as_exceptions(), reporting(vertex.store, vertex.jobs, console):

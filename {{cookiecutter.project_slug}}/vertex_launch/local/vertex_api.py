@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, cast, get_args
 
 from google.cloud.aiplatform_v1.types.dataset_service import ImportDataRequest
@@ -16,6 +16,7 @@ from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.http import Call, Route
 from vertex_launch.local.api.origin_check import origin_checked
 from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.local.context import Context
 from vertex_launch.local.jobs import logs
 from vertex_launch.local.jobs.custom_jobs import Action, Jobs
 from vertex_launch.local.jobs.pipelines import Pipelines
@@ -25,7 +26,6 @@ from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
 from vertex_launch.local.storage.gcs_api import GcsApi
 from vertex_launch.local.views import page
-from vertex_launch.state_dir import StateDir
 
 AT = "/v1(?:beta1)?/{parent:parent}"  # gcloud beta and alpha use v1beta1; both versions are the same here
 CANCELLED = "(?P<collection>customJobs|hyperparameterTuningJobs|trainingPipelines)"
@@ -35,17 +35,23 @@ KEPT_OPERATIONS = 1000  # a client reads an operation once, right after the call
 LONGEST_DISTURBANCE = 7 * 24 * 3600  # seconds; no job lives longer
 
 
-@dataclass(frozen=True)
 class Vertex:
-    """Everything behind the API."""
+    """Everything behind the API, in the state that the folder holds; without an endpoint, for no client.
 
-    store: Store
-    state_dir: StateDir
-    jobs: Jobs
-    tunings: Tunings
-    pipelines: Pipelines
-    datasets: Datasets
-    models: Models
+    Raises:
+        StoreError: the state folder cannot be used.
+    """
+
+    def __init__(self, context: Context, endpoint: str = "") -> None:
+        self.state_dir, buckets = context.state_dir, context.state_dir.buckets
+        self.store = Store(self.state_dir.folder, endpoint)
+        (buckets / context.settings.bucket).mkdir(parents=True, exist_ok=True)
+        # So that google-cloud-storage and gcsfs in a job reach the same folders.
+        reached = {"STORAGE_EMULATOR_HOST": endpoint, "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"} if endpoint else {}
+        self.jobs = Jobs(self.store, replace(context, environ={**context.environ, **reached}))
+        self.tunings = Tunings(self.store, self.state_dir, self.jobs)
+        self.datasets, self.models = Datasets(self.store, buckets), Models(self.store, buckets)
+        self.pipelines = Pipelines(self.store, self.jobs, self.models, buckets)
 
     def close(self) -> None:
         """Stop what runs; returns when no process is left."""
