@@ -143,8 +143,8 @@ def env(*names: str) -> Edits:
     return {f"{P0}.containerSpec.env": [{"name": name, "value": "x"} for name in names]}
 
 
-def tuning(code: str, wrong: Edits, right: Edits, *words: str, project: Project = PROJECT) -> Case:
-    return Case(code, wrong, right, words, project=project, base=GOOD_TUNING)
+def tuning(code: str, wrong: Edits, right: Edits, *words: str) -> Case:
+    return Case(code, wrong, right, words, base=GOOD_TUNING)
 
 
 def told(*flags: str) -> Edits:

@@ -18,7 +18,6 @@ from tests.launch.running import DEADLINE, eventually, processes
 from tests.launch.test_packages import source_package
 from tests.launch.vertex import PARENT, SETTINGS, Json, custom_job, script
 from vertex_launch import settings, spec, strict_yaml
-from vertex_launch.local import server
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.context import Context, Options
 from vertex_launch.local.jobs.custom_jobs import ENDED
@@ -42,7 +41,7 @@ def start(folder: Path) -> Vertex:
     (folder / "vertex.toml").write_text(SETTINGS)
     ours = settings.load(folder / "vertex.toml")
     context = Context(StateDir(folder / ".vertex"), ours, os.environ, Options(capacity=4, grace=0.2))
-    return server.build(context, "http://127.0.0.1:1")
+    return Vertex(context, "http://127.0.0.1:1")
 
 
 def message(body: Json, kind: Any = CustomJob) -> Any:

@@ -144,3 +144,9 @@ def test_many_stars_are_still_matched_to_the_end() -> None:
 )
 def test_the_text_before_and_behind_a_star_do_not_overlap(pattern: str, takes: bool) -> None:
     assert predicate(f'display_name="{pattern}"', KNOWN)({"displayName": "a"}) is takes
+
+
+def test_a_label_may_hold_dots_beside_one_that_it_begins_with() -> None:
+    matches = predicate('labels.a.b="y"', KNOWN)
+    assert matches({"labels": {"a": "x", "a.b": "y"}})
+    assert not matches({"labels": {"a": "y"}})

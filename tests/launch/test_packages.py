@@ -58,12 +58,12 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {"PATH": path, "HOME": str(home), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
 
 
-def sdk_package(path: Path, script: str = SCRIPT, requirements: Sequence[str] = ()) -> None:
-    """What aiplatform.CustomTrainingJob uploads for a script."""
+def sdk_package(path: Path, requirements: Sequence[str] = ()) -> None:
+    """What aiplatform.CustomTrainingJob uploads for SCRIPT."""
     from google.cloud.aiplatform.utils.source_utils import _TrainingScriptPythonPackager
 
     source = path.with_suffix(".py")
-    source.write_text(script)
+    source.write_text(SCRIPT)
     folder = path.parent / f"build-{time.monotonic_ns()}"
     folder.mkdir()
     made = _TrainingScriptPythonPackager(str(source), requirements=requirements).make_package(str(folder))

@@ -72,9 +72,7 @@ def start(folder: Path) -> Service:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     jobs = Jobs(store, Context(state_dir, SETTINGS, {**os.environ, "PATH": path}))
     datasets, models = Datasets(store, state_dir.buckets), Models(store, state_dir.buckets)
-    return Service(
-        store, state_dir, jobs, datasets, models, Pipelines(store, jobs, datasets, models, state_dir.buckets)
-    )
+    return Service(store, state_dir, jobs, datasets, models, Pipelines(store, jobs, models, state_dir.buckets))
 
 
 @pytest.fixture

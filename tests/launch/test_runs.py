@@ -28,9 +28,9 @@ def states(vertex: Service) -> list[str]:
 
 
 @contextlib.contextmanager
-def running(folder: Path, script: str = FOREVER) -> Iterator["subprocess.Popen[bytes]"]:
+def running(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """The command `run` on its way with a job whose replica has begun."""
-    words = command("run", write(folder, pool(script)))
+    words = command("run", write(folder, pool(FOREVER)))
     silent = subprocess.DEVNULL
     launcher = subprocess.Popen(words, cwd=folder, env=environment(), stdout=silent, stderr=silent)
     logs = (folder / ".vertex/jobs").glob

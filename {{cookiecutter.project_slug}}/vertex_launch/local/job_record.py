@@ -49,15 +49,11 @@ class JobRecord:
         if outcome.succeeded:
             self._update(state="JOB_STATE_SUCCEEDED", endTime=now())
         else:
-            self.fail("FAILED", outcome.status, f"{outcome.message}\nLogs: {self.logs}")
+            self.fail(outcome.status, f"{outcome.message}\nLogs: {self.logs}")
 
-    def fail(self, state: str, status: str, message: str) -> None:
-        """Write that the job has ended without success.
-
-        Args:
-            state: FAILED or CANCELLED.
-            status: the name of a google.rpc.Code.
-        """
+    def fail(self, status: str, message: str) -> None:
+        """Write that the job was cancelled or has failed, by the name of a google.rpc.Code."""
+        state = "CANCELLED" if status == "CANCELLED" else "FAILED"
         self._update(state=f"JOB_STATE_{state}", endTime=now(), error=rpc_status(status, message))
 
     def _update(self, **fields: Any) -> None:
@@ -75,9 +71,9 @@ def recorded(job: Job, context: Context) -> Iterator[JobRecord]:
             yield record
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
-                record.fail("CANCELLED", "CANCELLED", f"the job {Ending.CANCELLED.value}")
+                record.fail("CANCELLED", f"the job {Ending.CANCELLED.value}")
             else:
-                record.fail("FAILED", "INVALID_ARGUMENT" if isinstance(error, FaultError) else "INTERNAL", str(error))
+                record.fail("INVALID_ARGUMENT" if isinstance(error, FaultError) else "INTERNAL", str(error))
             raise
         finally:
             host.remove_empty_home(context.state_dir, record.id)

@@ -1,6 +1,5 @@
 """Runs a search on this machine without the service: its trials, then a table of their results."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,16 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from vertex_launch.errors import FaultError
-from vertex_launch.local import server
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.store import Resource
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import ENDED, SUCCEEDED
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.local.vertex_api import Vertex
+from vertex_launch.local.views.job_summary import trials
 from vertex_launch.local.views.terminal import reporting
-
-POLL_SECONDS = 0.2
 
 
 class SearchError(FaultError):
@@ -38,15 +35,15 @@ def run(
         StoreError: a service holds this folder; send the search to it.
         SearchError: the service would refuse it.
     """
-    settings = context.settings
-    vertex = server.build(context)
+    parent = f"projects/{context.settings.project}/locations/{context.settings.region}"
+    vertex = Vertex(context)
     try:
         begin()
         with signals_as_exceptions(), reporting(vertex.store, vertex.jobs, console):
-            name = _create(vertex, f"projects/{settings.project}/locations/{settings.region}", message)
-            while vertex.store.get(name)["state"] not in ENDED:
-                time.sleep(POLL_SECONDS)
-        ended = vertex.store.get(name)
+            created = vertex.tunings.create(parent, message)
+            ended = vertex.store.wait(created["name"], lambda one: one["state"] in ENDED)
+    except ApiError as error:
+        raise SearchError(error.message) from None
     finally:
         vertex.close()
     console.print(table(ended))
@@ -56,27 +53,18 @@ def run(
     return bool(ended["state"] == SUCCEEDED)
 
 
-def _create(vertex: Vertex, parent: str, message: HyperparameterTuningJob) -> str:
-    try:
-        return str(vertex.tunings.create(parent, message)["name"])
-    except ApiError as error:
-        raise SearchError(error.message) from None
-
-
 def table(search: Resource) -> Table:
     """One row for each trial: its parameters, its metrics, and why it failed."""
-    spec, trials = search["studySpec"], search.get("trials", [])
-    parameters = [one["parameterId"] for one in spec["parameters"]]
-    metrics = [one["metricId"] for one in spec["metrics"]]
+    parameters = [one["parameterId"] for one in search["studySpec"]["parameters"]]
+    metrics = [one["metricId"] for one in search["studySpec"]["metrics"]]
     shown = Table("trial", *parameters, *metrics, "", box=None, header_style="bold")
-    for trial in trials:
-        values = {one["parameterId"]: one["value"] for one in trial["parameters"]}
-        found = {one["metricId"]: one["value"] for one in trial.get("finalMeasurement", {}).get("metrics", ())}
-        cells = [*(_number(values.get(id)) for id in parameters), *(_number(found.get(id)) for id in metrics)]
-        reason = trial.get("infeasibleReason", "").partition("\n")[0]
-        shown.add_row(*map(Text, (trial["id"], *cells, reason)))  # what the user wrote is no markup
+    for trial in trials(search):
+        values = [*map(trial["parameters"].get, parameters), *map(trial["metrics"].get, metrics)]
+        shown.add_row(
+            *map(Text, (trial["id"], *map(_cell, values), trial["reason"]))
+        )  # what the user wrote is no markup
     return shown
 
 
-def _number(value: Any) -> str:
+def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)

@@ -12,8 +12,7 @@ from rich.text import Text
 from vertex_launch.local.context import Context
 from vertex_launch.local.job_record import recorded
 from vertex_launch.local.running import engine
-from vertex_launch.local.running.ended import Ended
-from vertex_launch.local.running.lines import payload
+from vertex_launch.local.running.lines import message, payload
 from vertex_launch.local.running.outcome import Outcome
 from vertex_launch.local.running.prepare import prepare, size
 from vertex_launch.local.running.process import Show
@@ -80,34 +79,28 @@ def introduce(job: Job, whole: int, console: Console) -> None:
 
 
 def shower(replicas: Sequence[Replica], console: Console) -> Show:
-    """Prints a line behind the coloured name of its replica; of a JSON line, its message.
-
-    Only a line that says so itself looks like an error: libraries print much else on stderr.
-    """
+    """Prints a line behind the coloured name of its replica."""
     width = max(len(replica.name) for replica in replicas) + 2
     colours = {replica.name: COLOURS[i % len(COLOURS)] for i, replica in enumerate(replicas)}
 
     def show(replica: Replica, line: str, severity: str) -> None:
-        message, style = parse_line(line.replace(f"{Path.cwd()}/", ""))
         prefix = Text(f"[{replica.name}]".ljust(width), style=colours[replica.name])
-        console.print(prefix, Text(message, style=style), soft_wrap=True)
+        console.print(prefix, printed(line.replace(f"{Path.cwd()}/", "")), soft_wrap=True)
 
     return show
 
 
-def parse_line(line: str) -> tuple[str, str]:
-    """The text and the style of one printed line."""
-    entry = payload(line)
-    if isinstance(entry.get("message"), str):
-        return entry["message"], SEVERITY_STYLES.get(str(entry.get("severity")), "")
-    return line, ""
+def printed(line: str) -> Text:
+    """A line, or its message if it is JSON; red only if it says so itself, as libraries print much else on stderr."""
+    return Text(message(line), style=SEVERITY_STYLES.get(str(payload(line).get("severity")), ""))
 
 
 def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, console: Console) -> None:
     """Say what happened, the likely cause first, and where output and logs are."""
     for ended in outcome.failures[:1]:
         console.print(f"Job failed: {ended}", style="bold red", markup=False)
-        show_last_lines(ended, console)
+        for line in ended.traceback or ended.last_lines:
+            console.print(Text("    "), printed(line), sep="", soft_wrap=True)
     for other in outcome.others:
         console.print(str(other), style="dim", markup=False)
     if outcome.succeeded:
@@ -115,12 +108,6 @@ def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, 
         if output:
             console.print(f"output: {shown(output)}", markup=False)
     console.print(f"logs:   {shown(logs)}", markup=False)
-
-
-def show_last_lines(ended: Ended, console: Console) -> None:
-    for line in ended.traceback or ended.last_lines:
-        message, style = parse_line(line)
-        console.print(Text(f"    {message}", style=style), soft_wrap=True)
 
 
 def shown(path: Path) -> Path:

@@ -1,24 +1,20 @@
 """Starts the local Vertex and says how clients reach it."""
 
+import os
 import socket
-from dataclasses import replace
 
 import uvicorn
 from rich.console import Console
 
-from vertex_launch.local.api.store import Store, StoreError
+from vertex_launch.local.api.store import StoreError
 from vertex_launch.local.context import Context
-from vertex_launch.local.jobs.custom_jobs import Jobs
-from vertex_launch.local.jobs.pipelines import Pipelines
-from vertex_launch.local.jobs.runs import runs_in_store
-from vertex_launch.local.jobs.tuning import Tunings
-from vertex_launch.local.registry.datasets import Datasets
-from vertex_launch.local.registry.models import Models
+from vertex_launch.local.jobs.background import repeating
 from vertex_launch.local.running.namespaces import isolation
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.local.vertex_api import Vertex, create_app
 from vertex_launch.local.views.terminal import reporting
 
+RUNS_SECONDS = 0.5  # between two looks at what the command `run` has written
 LEAVE_SECONDS = 2  # for requests under way at the end; a client may never finish its own
 ADDRESS = "127.0.0.1"  # never another: a client can run any program here
 
@@ -31,7 +27,7 @@ def serve(context: Context, port: int, console: Console) -> None:
     """
     listener = _listener(port)
     endpoint = f"http://{ADDRESS}:{listener.getsockname()[1]}"
-    vertex = build(context, endpoint)
+    vertex = Vertex(context, endpoint)
     console.print(introduction(endpoint, context), markup=False, highlight=False)
     if not isolation(context.state_dir.buckets).buckets:
         console.print(
@@ -47,7 +43,7 @@ def serve(context: Context, port: int, console: Console) -> None:
         timeout_graceful_shutdown=LEAVE_SECONDS,
     )
     try:
-        runs = runs_in_store(vertex.store, vertex.jobs, context.state_dir.folder)
+        runs = repeating(vertex.jobs.follow_runs, RUNS_SECONDS)
         with signals_as_exceptions(), runs, reporting(vertex.store, vertex.jobs, console):
             uvicorn.Server(config).run(sockets=[listener])
     except KeyboardInterrupt:
@@ -55,19 +51,6 @@ def serve(context: Context, port: int, console: Console) -> None:
     finally:
         console.print("stopping: every job and its processes")
         vertex.close()
-
-
-def build(context: Context, endpoint: str = "") -> Vertex:
-    """Everything behind the REST interface, in the state that the folder holds; without an endpoint, for no client."""
-    state_dir, buckets = context.state_dir, context.state_dir.buckets
-    store = Store(state_dir.folder, endpoint)
-    (buckets / context.settings.bucket).mkdir(parents=True, exist_ok=True)
-    # So that google-cloud-storage and gcsfs in a job reach the same folders.
-    reached = {"STORAGE_EMULATOR_HOST": endpoint, "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"} if endpoint else {}
-    jobs = Jobs(store, replace(context, environ={**context.environ, **reached}))
-    datasets, models = Datasets(store, buckets), Models(store, buckets)
-    pipelines = Pipelines(store, jobs, datasets, models, buckets)
-    return Vertex(store, state_dir, jobs, Tunings(store, state_dir, jobs), pipelines, datasets, models)
 
 
 def introduction(endpoint: str, context: Context) -> str:
@@ -92,12 +75,8 @@ Python, with `export STORAGE_EMULATOR_HOST={endpoint}`:
 
 
 def _listener(port: int) -> socket.socket:
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((ADDRESS, port))
-        listener.listen(128)  # a client may come as soon as the address is printed
+        return socket.create_server((ADDRESS, port))
     except OSError as error:
-        listener.close()
-        raise StoreError(f"port {port}: cannot be used ({error.strerror}); choose another with --port") from None
-    return listener
+        fault = os.strerror(error.errno or 0)
+        raise StoreError(f"port {port}: cannot be used ({fault}); choose another with --port") from None

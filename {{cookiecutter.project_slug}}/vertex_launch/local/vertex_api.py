@@ -2,25 +2,21 @@
 
 from collections import OrderedDict
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, cast, get_args
 
-from google.cloud.aiplatform_v1.types.custom_job import CustomJob
-from google.cloud.aiplatform_v1.types.dataset import Dataset
 from google.cloud.aiplatform_v1.types.dataset_service import ImportDataRequest
-from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
-from google.cloud.aiplatform_v1.types.model import Model
-from google.cloud.aiplatform_v1.types.training_pipeline import TrainingPipeline
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import ASGIApp
 
 from vertex_launch import spec, strict_yaml
 from vertex_launch.errors import Finding
 from vertex_launch.local.api import create_validation, filters, http
-from vertex_launch.local.api.errors import ApiError, invalid
+from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.http import Call, Route
-from vertex_launch.local.api.origin_check import OriginCheck
+from vertex_launch.local.api.origin_check import origin_checked
 from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.local.context import Context
 from vertex_launch.local.jobs import logs
 from vertex_launch.local.jobs.custom_jobs import Action, Jobs
 from vertex_launch.local.jobs.pipelines import Pipelines
@@ -30,34 +26,32 @@ from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
 from vertex_launch.local.storage.gcs_api import GcsApi
 from vertex_launch.local.views import page
-from vertex_launch.state_dir import StateDir
 
 AT = "/v1(?:beta1)?/{parent:parent}"  # gcloud beta and alpha use v1beta1; both versions are the same here
 CANCELLED = "(?P<collection>customJobs|hyperparameterTuningJobs|trainingPipelines)"
-MESSAGES: Mapping[str, Any] = {
-    "customJobs": CustomJob,
-    "hyperparameterTuningJobs": HyperparameterTuningJob,
-    "trainingPipelines": TrainingPipeline,
-    "datasets": Dataset,
-    "models": Model,
-}
 LONG_RUNNING = ("datasets",)  # where create answers with an operation
 TYPES = "type.googleapis.com/google.cloud.aiplatform.v1."
 KEPT_OPERATIONS = 1000  # a client reads an operation once, right after the call that made it
 LONGEST_DISTURBANCE = 7 * 24 * 3600  # seconds; no job lives longer
 
 
-@dataclass(frozen=True)
 class Vertex:
-    """Everything behind the API."""
+    """Everything behind the API, in the state that the folder holds; without an endpoint, for no client.
 
-    store: Store
-    state_dir: StateDir
-    jobs: Jobs
-    tunings: Tunings
-    pipelines: Pipelines
-    datasets: Datasets
-    models: Models
+    Raises:
+        StoreError: the state folder cannot be used.
+    """
+
+    def __init__(self, context: Context, endpoint: str = "") -> None:
+        self.state_dir, buckets = context.state_dir, context.state_dir.buckets
+        self.store = Store(self.state_dir.folder, endpoint)
+        (buckets / context.settings.bucket).mkdir(parents=True, exist_ok=True)
+        # So that google-cloud-storage and gcsfs in a job reach the same folders.
+        reached = {"STORAGE_EMULATOR_HOST": endpoint, "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"} if endpoint else {}
+        self.jobs = Jobs(self.store, replace(context, environ={**context.environ, **reached}))
+        self.tunings = Tunings(self.store, self.state_dir, self.jobs)
+        self.datasets, self.models = Datasets(self.store, buckets), Models(self.store, buckets)
+        self.pipelines = Pipelines(self.store, self.jobs, self.models, buckets)
 
     def close(self) -> None:
         """Stop what runs; returns when no process is left."""
@@ -78,18 +72,16 @@ class Operations:
     def add(self, parent: str, response: Resource) -> Resource:
         """A new operation with this response, which has an "@type"."""
         name = f"{parent}/operations/{self._store.new_id()}"
-        operation = {"name": name, "done": True, "response": response}
-        self._done[name] = operation
-        while len(self._done) > self._kept:
+        self._done[name] = {"name": name, "done": True, "response": response}
+        if len(self._done) > self._kept:
             self._done.popitem(last=False)
-        return operation
+        return self._done[name]
 
     def get(self, name: str) -> Resource:
         """Raises ApiError NOT_FOUND."""
-        operation = self._done.get(name)
-        if operation is None:
+        if name not in self._done:
             raise ApiError("NOT_FOUND", f"{name} does not exist")
-        return operation
+        return self._done[name]
 
 
 class VertexApi:
@@ -97,13 +89,8 @@ class VertexApi:
 
     def __init__(self, vertex: Vertex) -> None:
         self._vertex = vertex
-        self._managers: dict[str, Any] = {
-            "customJobs": vertex.jobs,
-            "hyperparameterTuningJobs": vertex.tunings,
-            "trainingPipelines": vertex.pipelines,
-            "datasets": vertex.datasets,
-            "models": vertex.models,
-        }
+        managers = (vertex.jobs, vertex.tunings, vertex.pipelines, vertex.datasets, vertex.models)
+        self._managers: dict[str, Any] = {one.collection: one for one in managers}
         self._operations = Operations(vertex.store)
         self._records = experiments.Records(vertex.store)
 
@@ -126,23 +113,20 @@ class VertexApi:
         ]
 
     def list(self, call: Call, parent: str, collection: str) -> Any:
-        self._manager(collection)
-        versions = collection == "models"  # a list shows one version of each model
-        store = self._vertex.store
-        found = self._vertex.models.list(parent) if versions else store.list(parent, collection)
-        return _page(call, collection, found)
+        manager = self._manager(collection)
+        models, store = self._vertex.models, self._vertex.store
+        # A list shows one version of each model.
+        return _page(call, manager, models.list(parent) if manager is models else store.list(parent, collection))
 
     def create(self, call: Call, parent: str, collection: str) -> Any:
         manager = self._manager(collection)
         if not hasattr(manager, "create"):
             raise ApiError("UNIMPLEMENTED", f"{collection} are not created here but by training pipelines")
-        message = create_validation.without_output(_message(call.text(), MESSAGES[collection]))
-        findings = [*create_validation.label_findings(message.labels)]
-        if findings:
-            raise invalid(findings)
+        message = create_validation.without_output(_message(call.text(), manager.message))
+        refuse(create_validation.label_findings(message.labels))
         created = manager.create(parent, message)
-        kind = f"{TYPES}{MESSAGES[collection].__name__}"
-        return self._operations.add(parent, {**created, "@type": kind}) if collection in LONG_RUNNING else created
+        kind = {"@type": f"{TYPES}{manager.message.__name__}"}
+        return self._operations.add(parent, created | kind) if collection in LONG_RUNNING else created
 
     def get(self, call: Call, parent: str, collection: str, id: str) -> Any:
         return self._manager(collection).get(f"{parent}/{collection}/{id}")
@@ -160,7 +144,8 @@ class VertexApi:
         return self._operations.add(parent, {"@type": f"{TYPES}ImportDataResponse"})
 
     def list_versions(self, call: Call, parent: str, id: str) -> Any:
-        return _page(call, "models", self._vertex.models.list_versions(f"{parent}/models/{id}"))
+        models = self._vertex.models
+        return _page(call, models, models.list_versions(f"{parent}/models/{id}"))
 
     def delete_version(self, call: Call, parent: str, id: str) -> Any:
         self._vertex.models.delete_version(f"{parent}/models/{id}")
@@ -209,24 +194,22 @@ def create_app(vertex: Vertex) -> ASGIApp:
     """The service as an ASGI application: both APIs and the page."""
     views = page.routes(vertex.store, vertex.jobs, vertex.state_dir)
     router = http.Router([*VertexApi(vertex).routes(), *GcsApi(vertex.state_dir.buckets).routes(), *views])
-    return ServerErrorMiddleware(OriginCheck(router), handler=http.failed)
+    return ServerErrorMiddleware(origin_checked(router), handler=http.failed)
 
 
-def _page(call: Call, collection: str, resources: Sequence[Resource]) -> dict[str, Any]:
+def _page(call: Call, manager: Any, resources: Sequence[Resource]) -> dict[str, Any]:
     """One page of a list, by the call's parameters."""
-    known = frozenset(field.json_name for field in MESSAGES[collection].pb().DESCRIPTOR.fields)
+    known = frozenset(field.json_name for field in manager.message.pb().DESCRIPTOR.fields)
     found, token = filters.page(resources, known, **call.query)
     shown = _masked(found, call.query.get("readMask", ""), known)
-    return {collection: shown} | ({"nextPageToken": token} if token else {})
+    return {manager.collection: shown} | ({"nextPageToken": token} if token else {})
 
 
 def _masked(resources: Sequence[Mapping[str, Any]], mask: str, known: Container[str]) -> Sequence[Mapping[str, Any]]:
     """The resources with only the fields of a readMask; a field within a field stands for all of the outer one."""
     wanted = {filters.camel(field.partition(".")[0].strip()) for field in mask.split(",") if field}
-    for field in sorted(wanted - {"*"}):
-        if field not in known:
-            fault = f'"{field}" is not a field of this resource'
-            raise invalid([Finding("readMask", fault, "write fields as in name,displayName")])
+    unknown = [f'"{field}" is not a field of this resource' for field in sorted(wanted - {"*"}) if field not in known]
+    refuse(Finding("readMask", fault, "write fields as in name,displayName") for fault in unknown)
     if not wanted or "*" in wanted:
         return resources
     return [{key: value for key, value in one.items() if key in wanted} for one in resources]

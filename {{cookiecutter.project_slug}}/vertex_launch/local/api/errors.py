@@ -19,10 +19,8 @@ class ApiError(Exception):
         self.status = status
         self.message = message
         self.findings = tuple(findings)
-
-    @property
-    def http_status(self) -> int:
-        return STATUSES[self.status][0]
+        self.http_status = STATUSES[status][0]
+        self.rpc = rpc_status(status, message)
 
     def as_json(self) -> dict[str, Any]:
         """The body of Vertex AI's answer. Source: google/rpc/status.proto and error_details.proto, BadRequest."""
@@ -44,7 +42,12 @@ def invalid(findings: Iterable[Finding]) -> ApiError:
     return ApiError("INVALID_ARGUMENT", "\n".join(map(str, told)), told)
 
 
-def our_fault(error: Exception) -> dict[str, Any]:
-    """The `error` field for a fault of ours or of this machine; its traceback goes to the service's own output."""
-    traceback.print_exception(error)
-    return rpc_status("INTERNAL", f"the local Vertex failed: {traceback.format_exception_only(error)[-1].strip()}")
+def refuse(findings: Iterable[Finding]) -> None:
+    """Raises ApiError INVALID_ARGUMENT if there is any finding."""
+    if found := tuple(findings):
+        raise invalid(found)
+
+
+def our_fault(error: Exception) -> ApiError:
+    """INTERNAL, for a fault of ours or of this machine."""
+    return ApiError("INTERNAL", f"the local Vertex failed: {traceback.format_exception_only(error)[-1].strip()}")

@@ -5,7 +5,6 @@ AND, OR (which binds tighter), NOT, parentheses, and a blank for AND. Source: go
 """
 
 import base64
-import binascii
 import fnmatch
 import functools
 import operator
@@ -53,10 +52,10 @@ def page(resources: Sequence[Resource], known: Container[str], /, **asked: str) 
     """
     matches = predicate(asked.get("filter", ""), known)
     ordered = _ordered([one for one in resources if matches(one)], asked.get("orderBy", ""), known)
-    size, token = asked.get("pageSize", ""), asked.get("pageToken", "")
-    begin = _after(ordered, token)
-    end = begin + _size(size)
-    return ordered[begin:end], _token(ordered[end - 1]) if end < len(ordered) else ""
+    begin = _after(ordered, asked.get("pageToken", ""))
+    end = begin + _size(asked.get("pageSize", ""))
+    last = _identity(ordered[end - 1]) if end < len(ordered) else ""
+    return ordered[begin:end], base64.urlsafe_b64encode(last.encode()).decode()
 
 
 def predicate(expression: str, known: Container[str]) -> Predicate:
@@ -149,12 +148,12 @@ def _tokens(expression: str) -> Iterator[str]:
 
 
 def _value(resource: Any, field: str) -> Any:
-    """The value of a field such as `labels.team` or `create_time`; None if it is absent."""
-    for part in field.split("."):
-        if not isinstance(resource, Mapping):
-            return None
-        resource = resource.get(part, resource.get(camel(part)))
-    return resource
+    """The value of a field such as `labels.team` or `create_time`, None if it is absent; a label may hold dots."""
+    if not isinstance(resource, Mapping):
+        return None
+    outer, dot, rest = field.partition(".")
+    inner = resource.get(outer, resource.get(camel(outer)))
+    return resource.get(field, _value(inner, rest) if dot else inner)
 
 
 def camel(field: str) -> str:
@@ -232,22 +231,17 @@ def _size(text: str) -> int:
     return min(int(text or 0) or PAGE_SIZE, LARGEST_PAGE)
 
 
-def _token(last: Resource) -> str:
-    return base64.urlsafe_b64encode(str(last.get("name") or last.get("insertId")).encode()).decode()
-
-
 def _after(resources: Sequence[Resource], token: str) -> int:
     """Where the page begins: after the resource that the token names, so that new resources shift nothing."""
-    if not token:
-        return 0
     try:
         last = base64.urlsafe_b64decode(token).decode()
-    except (ValueError, binascii.Error):
-        last = ""
-    for index, resource in enumerate(resources):
-        if last and last == (resource.get("name") or resource.get("insertId")):
-            return index + 1
-    raise _fault("pageToken", "belongs to no page of this list any more; begin again without it")
+        return [*map(_identity, resources)].index(last) + 1 if token else 0
+    except ValueError:  # no base64, no UTF-8, or not in the list
+        raise _fault("pageToken", "belongs to no page of this list any more; begin again without it") from None
+
+
+def _identity(resource: Resource) -> str:
+    return str(resource.get("name") or resource.get("insertId"))
 
 
 def _fault(field: str, fault: str) -> ApiError:

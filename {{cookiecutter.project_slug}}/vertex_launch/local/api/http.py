@@ -3,7 +3,6 @@
 import inspect
 import json
 import re
-import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from vertex_launch import jsons
-from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.api.errors import ApiError, our_fault
 
 LARGEST_BODY = 10**6  # bytes, a thousand times a job's; an object's upload is a stream and has no limit
 STORAGE = ("/upload/", "/storage/", "/resumable/", "/download/", "/batch/")  # where Cloud Storage's addresses begin
@@ -138,8 +137,7 @@ def refusal(path: str, error: ApiError | OSError) -> Response:
 
 def failed(request: Request, error: Exception) -> Response:
     """The answer for a fault of ours; its traceback is in the service's own output."""
-    sentence = f"the local Vertex failed: {traceback.format_exception_only(error)[-1].strip()}"
-    return refusal(request.url.path, ApiError("INTERNAL", sentence))
+    return refusal(request.url.path, our_fault(error))
 
 
 def _response(content: Any, status: int = 200) -> Response:

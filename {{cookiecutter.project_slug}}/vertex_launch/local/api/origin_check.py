@@ -16,20 +16,19 @@ OURS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")  # this mac
 PAGE = re.compile("/|/projects/.*|/[0-9]+", re.DOTALL)  # the page, which is the same for every job
 
 
-class OriginCheck:
+def origin_checked(app: ASGIApp) -> ASGIApp:
     """Passes on the requests of clients on this machine; refuses all others before their bodies are read."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def check(scope: Scope, receive: Receive, send: Send) -> None:
         fault = fault_of(scope) if scope["type"] == "http" else ""
         if fault:
             await refusal(scope["path"], ApiError("PERMISSION_DENIED", fault))(scope, receive, send)
         elif scope["type"] == "websocket":  # a browser opens one to any site
             await send({"type": "websocket.close", "code": 1008, "reason": "the local Vertex has no websockets"})
         else:
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
+
+    return check
 
 
 def fault_of(scope: Scope) -> str:

@@ -3,13 +3,14 @@
 A resource's name is the path of its file: .vertex/projects/P/locations/L/customJobs/ID.json.
 """
 
+import contextlib
 import fcntl
 import logging
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -70,7 +71,7 @@ class Store:
             moment = now()
             created = {**resource, "name": name, "createTime": moment, "updateTime": moment}
             try:
-                self._write(name, created)
+                resource_file.write(self._file(name), created)
             except OSError as error:
                 raise ApiError("RESOURCE_EXHAUSTED", f"{name} cannot be written: {error.strerror}") from None
             return self._keep(name, created)
@@ -92,49 +93,30 @@ class Store:
             merged = {**self.get(name), **fields, "updateTime": now()}
             changed = {key: value for key, value in merged.items() if value is not None}
             try:
-                self._write(name, changed)
+                resource_file.write(self._file(name), changed)
             except OSError as error:
                 logging.warning("%s cannot be written: %s; make room", name, error.strerror)
             return self._keep(name, changed)
 
-    def enter(self, name: str, state: str, running: bool) -> Resource:
-        """Change a job's state, and its startTime when it first runs; raises ApiError NOT_FOUND."""
-        with self._changed:
-            first = running and "startTime" not in self.get(name)
-            return self.update(name, state=state, **({"startTime": now()} if first else {}))
-
-    def end(self, name: str, state: str, error: Mapping[str, Any] | None = None) -> Resource:
-        """Change a job's state to its last one; raises ApiError NOT_FOUND."""
-        return self.update(name, state=state, endTime=now(), error=error)
-
     def delete(self, name: str) -> None:
-        """Raises ApiError NOT_FOUND."""
+        """Delete a resource and all below it; raises ApiError NOT_FOUND."""
         with self._changed:
             self.get(name)
-            del self._resources[name]
-            self._file(name).unlink(missing_ok=True)
+            for one in [one for one in self._resources if f"{one}/".startswith(f"{name}/")]:
+                del self._resources[one]
+                self._file(one).unlink(missing_ok=True)
             self._changed.notify_all()
-
-    def delete_ended(self, name: str, ended: Collection[str]) -> None:
-        """Delete a resource that is in one of these states; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
-        with self._changed:
-            state = self.get(name)["state"]
-            if state not in ended:
-                raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; cancel it and wait for its end")
-            self.delete(name)
 
     def list(self, parent: str, collection: str) -> list[Resource]:
         """The resources of one collection, newest first."""
-        prefix = f"{parent}/{collection}/"
+        above = f"{parent}/{collection}"
         with self._changed:
-            found = [resource for name, resource in self._resources.items() if name.startswith(prefix)]
-        return [resource for resource in reversed(found) if "/" not in resource["name"].removeprefix(prefix)]
+            return [one for name, one in reversed(self._resources.items()) if name.rpartition("/")[0] == above]
 
     def all(self, collection: str) -> Sequence[Resource]:
         """The resources of one collection in every project and location, newest first."""
         with self._changed:
-            found = [one for name, one in self._resources.items() if name.split("/")[4:5] == [collection]]
-        return [one for one in reversed(found) if one["name"].count("/") == 5]
+            return [one for name, one in reversed(self._resources.items()) if name.split("/")[4:-1] == [collection]]
 
     def wait(self, name: str, done: Callable[[Resource], bool], timeout: float | None = None) -> Resource:
         """The resource as soon as `done` is true of it, or after `timeout` seconds; raises ApiError NOT_FOUND."""
@@ -153,9 +135,6 @@ class Store:
         self._resources[name] = resource
         self._changed.notify_all()
         return resource
-
-    def _write(self, name: str, resource: Resource) -> None:
-        resource_file.write(self._file(name), resource)
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{name}.json"
@@ -178,15 +157,12 @@ def endpoint_of(folder: Path) -> str:
 
 def _holder(folder: Path) -> tuple[str, str]:
     """Process id and endpoint of whoever holds this folder; a command without a service has no endpoint."""
-    try:
-        with (folder / LOCK).open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                process, _, endpoint = file.read().strip().partition(" ")
-                return process, endpoint
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), (folder / LOCK).open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            process, _, endpoint = file.read().strip().partition(" ")
+            return process, endpoint
     return "", ""
 
 

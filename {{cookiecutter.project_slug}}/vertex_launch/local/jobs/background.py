@@ -1,17 +1,41 @@
 """What custom jobs, tuning jobs and pipelines share: each runs in a thread, can be cancelled, and ends once."""
 
+import contextlib
 import threading
+import traceback
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from vertex_launch.local.api.errors import ApiError, our_fault
 from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.local.resource_file import now
 from vertex_launch.local.rpc_status import rpc_status
 
 STOPPED = rpc_status(
     "UNAVAILABLE", "the local Vertex was stopped while this job had not ended; create it again, and it resumes"
 )
+
+
+@contextlib.contextmanager
+def repeating(act: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Act every so many seconds, from another thread, and once more when the block ends."""
+    closing = threading.Event()
+
+    def repeat() -> None:
+        closed = False
+        while not closed:
+            closed = closing.wait(seconds)
+            act()
+
+    thread = threading.Thread(target=repeat, name=act.__qualname__, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        closing.set()
+        thread.join()
 
 
 @dataclass
@@ -42,6 +66,7 @@ class BackgroundTasks(ABC, Generic[Task]):
     """All tasks of one collection; thread-safe. A subclass says what a task does while it runs."""
 
     collection: str
+    message: Any  # the type of what a client sends
     noun: str  # in messages
     prefix: str  # of the states
     ended: frozenset[str]  # the final states
@@ -71,7 +96,11 @@ class BackgroundTasks(ABC, Generic[Task]):
 
     def delete(self, name: str) -> None:
         """Delete the resource of an ended task; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
-        self._store.delete_ended(name, self.ended)
+        with self._lock:
+            state = self._store.get(name)["state"]
+            if state not in self.ended:
+                raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; cancel it and wait for its end")
+            self._store.delete(name)
 
     def close(self) -> None:
         """Stop all tasks; returns once the last one has ended."""
@@ -87,7 +116,7 @@ class BackgroundTasks(ABC, Generic[Task]):
 
     def _lose(self, resource: Resource) -> None:
         """Mark as failed what was running when an earlier service ended."""
-        self._store.end(resource["name"], f"{self.prefix}FAILED", STOPPED)
+        self._end(resource["name"], "FAILED", STOPPED)
 
     def _begin(self, task: Task, resource: Resource) -> Resource:
         """Store and admit a new task; raises ApiError."""
@@ -99,38 +128,41 @@ class BackgroundTasks(ABC, Generic[Task]):
             return self._store.get(task.name)
 
     def _admit(self, task: Task) -> None:
-        """Start the task, now or later; the caller holds the lock."""
-        self._start(task)
-
-    def _start(self, task: Task) -> None:
         """Start the task's thread; the caller holds the lock, so the task cannot end before it is registered."""
         # A daemon thread, so that an interrupted `close` waits for nothing; the replicas end with the service.
         threading.Thread(target=self._run, args=(task,), name=task.id, daemon=True).start()
         self._running[task.name] = task
 
     def _enter(self, task: Task, state: str) -> None:
-        """Set an intermediate state, unless the task is already being stopped."""
+        """Set an intermediate state, named without its prefix, unless the task is already being stopped."""
         with self._lock:
             if not task.stopping.is_set():
-                self._store.enter(task.name, state, state == f"{self.prefix}RUNNING")
+                first = state == "RUNNING" and "startTime" not in self._store.get(task.name)
+                times = {"startTime": now()} if first else {}
+                self._store.update(task.name, state=f"{self.prefix}{state}", **times)
+
+    def _end(self, name: str, state: str, error: dict[str, Any] | None = None) -> None:
+        """Set the last state, named without its prefix, and why it is not SUCCEEDED."""
+        self._store.update(name, state=f"{self.prefix}{state}", endTime=now(), error=error)
 
     def _stop(self, task: Task) -> None:
         """Make `_work` return soon; the caller holds the lock."""
         task.stopping.set()
 
     def _run(self, task: Task) -> None:
-        state, error = f"{self.prefix}SUCCEEDED", None
+        state, error = "SUCCEEDED", None
         try:
             self._work(task)
         except ApiError as raised:
-            state, error = f"{self.prefix}FAILED", rpc_status(raised.status, raised.message)
+            state, error = "FAILED", raised.rpc
         except Exception as raised:  # a fault of ours must not leave the task running for ever
-            state, error = f"{self.prefix}FAILED", our_fault(raised)
+            traceback.print_exception(raised)
+            state, error = "FAILED", our_fault(raised).rpc
         with self._lock:  # otherwise `cancel` could overwrite the final state
             if error and task.stopping.is_set():  # being stopped explains any failure
-                cancelled = f"{self.prefix}CANCELLED", rpc_status("CANCELLED", f"the {self.noun} was cancelled")
-                state, error = (f"{self.prefix}FAILED", STOPPED) if self._closed else cancelled
-            self._store.end(task.name, state, error)
+                cancelled = "CANCELLED", rpc_status("CANCELLED", f"the {self.noun} was cancelled")
+                state, error = ("FAILED", STOPPED) if self._closed else cancelled
+            self._end(task.name, state, error)
             self._leave(task)
 
     def _leave(self, task: Task) -> None:

@@ -8,6 +8,7 @@ import contextlib
 import threading
 from collections import deque
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
@@ -15,7 +16,7 @@ from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
 from vertex_launch import rules
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.local.api.create_validation import name_findings
-from vertex_launch.local.api.errors import ApiError, invalid
+from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks
@@ -23,18 +24,15 @@ from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running import host, journal
 from vertex_launch.local.running.engine import Execution
 from vertex_launch.local.running.journal import Journal
-from vertex_launch.local.running.outcome import Outcome, Phase
+from vertex_launch.local.running.outcome import Outcome
 from vertex_launch.local.running.prepare import Extras, prepare, size
 from vertex_launch.local.running.replica_state import Status
-from vertex_launch.replicas import Replica
 from vertex_launch.spec import Job, Request, as_json
 
 COLLECTION = "customJobs"
 PREFIX = "JOB_STATE_"
-QUEUED, PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED, EXPIRED = (
-    f"{PREFIX}{state}" for state in ("QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED")
-)
-ENDED = frozenset((SUCCEEDED, FAILED, CANCELLED, EXPIRED))
+QUEUED, PENDING, SUCCEEDED, FAILED = (f"{PREFIX}{state}" for state in ("QUEUED", "PENDING", "SUCCEEDED", "FAILED"))
+ENDED = frozenset((SUCCEEDED, FAILED, f"{PREFIX}CANCELLED", f"{PREFIX}EXPIRED"))
 
 EVENTS = 1000  # kept until they are shown; the newest
 LONGEST_WAIT_SECONDS = 24 * 3600.0  # of FLEX_START, if the job names no time; 0 is for ever
@@ -56,12 +54,13 @@ class _Ticket(BackgroundTask):
 class Jobs(BackgroundTasks[_Ticket]):
     """All custom jobs of the service; thread-safe."""
 
-    collection, noun, prefix, ended = COLLECTION, "job", PREFIX, ENDED
+    collection, message, noun, prefix, ended = COLLECTION, CustomJob, "job", PREFIX, ENDED
 
     def __init__(self, store: Store, context: Context) -> None:
         self._context = context
         super().__init__(store)
         self._queue: deque[_Ticket] = deque()
+        self._seen: dict[Path, int] = {}  # folder of jobs -> its last change
         self.events: deque[tuple[str, str, str]] = deque(maxlen=EVENTS)  # id and name of a job, what happened to it
 
     def create(self, parent: str, message: CustomJob, extras: Extras | None = None) -> Resource:
@@ -72,16 +71,14 @@ class Jobs(BackgroundTasks[_Ticket]):
         """
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         job = Job(Request(message.display_name), message.display_name, CustomJobSpec(message.job_spec))
-        findings = [*name_findings(message.display_name), *self.findings(parent, job, "jobSpec")]
-        if findings:
-            raise invalid(findings)
+        refuse([*name_findings(message.display_name), *self.findings(parent, job, "jobSpec")])
         return self._begin(_Ticket(name, job, extras or Extras(), size(job)), as_json(message) | {"state": QUEUED})
 
     def cancel(self, name: str) -> None:
         """Begin to stop a job; raises ApiError NOT_FOUND, or FAILED_PRECONDITION for one that has ended."""
         with self._lock:
             if self._leave_queue(name):
-                self._store.end(name, CANCELLED, rpc_status("CANCELLED", "the job was cancelled before it started"))
+                self._end(name, "CANCELLED", rpc_status("CANCELLED", "the job was cancelled before it started"))
             elif self._is_of_a_run(name):
                 raise ApiError("FAILED_PRECONDITION", f"{name} was started by the command `run`; end it there")
             else:
@@ -136,13 +133,21 @@ class Jobs(BackgroundTasks[_Ticket]):
         """Stop every job; returns when no process is left."""
         with self._lock:
             while self._queue:
-                ticket = self._queue.popleft()
-                _stop_timer(ticket)
-                self._store.end(ticket.name, FAILED, STOPPED)
+                self._end(self._take(self._queue[0]).name, "FAILED", STOPPED)
             super().close()  # while it waits, the lock is free
 
     def follow_runs(self) -> None:
-        """Take in what the command `run` has written of its jobs, or that it was killed."""
+        """Take in what the command `run` has written of its jobs in the same folder, or that it was killed."""
+        folder = self._context.state_dir.folder
+        known = {job["name"] for job in self._store.all(COLLECTION)}
+        with contextlib.suppress(OSError):  # the user may be cleaning up
+            for path in folder.glob(f"projects/*/locations/*/{COLLECTION}"):
+                changed = path.stat().st_mtime_ns
+                if self._seen.get(path) != changed:
+                    names = {file.relative_to(folder).as_posix().removesuffix(".json") for file in path.glob("*.json")}
+                    for name in names - known:
+                        self._store.reread(name)
+                    self._seen[path] = changed
         for job in self._store.all(COLLECTION):
             # A job of ours is in the store a moment before it is in the queue, and a client may delete one meanwhile.
             with self._lock, contextlib.suppress(ApiError):
@@ -180,10 +185,9 @@ class Jobs(BackgroundTasks[_Ticket]):
     def _dispatch(self) -> None:
         """Start the jobs that fit, strictly in order, so that a large job does not starve."""
         while self._queue and self._queue[0].size <= self._free:
-            ticket = self._queue.popleft()
-            _stop_timer(ticket)
+            ticket = self._take(self._queue[0])
             self._store.update(ticket.name, state=PENDING)
-            self._start(ticket)
+            super()._admit(ticket)
 
     def _work(self, ticket: _Ticket) -> None:
         """Run a job, from its first machine to its last."""
@@ -199,18 +203,12 @@ class Jobs(BackgroundTasks[_Ticket]):
             raise ApiError(outcome.status, f"{outcome.message}\nLogs: {path.parent}")
 
     def _execute(self, ticket: _Ticket, lines: Journal) -> Outcome:
-        prepared = prepare(ticket.job, ticket.id, self._context, ticket.extras, ticket.stopping)
-
-        def show(replica: Replica, line: str, severity: str) -> None:
-            lines.write(replica.name, line, severity)
-
-        def entered(phase: Phase) -> None:
-            self._enter(ticket, RUNNING if phase is Phase.RUNNING else PENDING)
-
-        def told(line: str) -> None:
-            self.events.append((ticket.id, ticket.job.name, line))
-
-        execution = Execution(prepared, show, entered, told)
+        execution = Execution(
+            prepare(ticket.job, ticket.id, self._context, ticket.extras, ticket.stopping),
+            lambda replica, line, severity: lines.write(replica.name, line, severity),
+            lambda phase: self._enter(ticket, phase.name),
+            lambda event: self.events.append((ticket.id, ticket.job.name, event)),
+        )
         with self._lock:
             ticket.execution = execution
             if ticket.stopping.is_set():
@@ -224,17 +222,21 @@ class Jobs(BackgroundTasks[_Ticket]):
 
     def _leave_queue(self, name: str) -> bool:
         """Take a job out of the queue; returns whether it was there."""
-        for ticket in self._queue:
-            if ticket.name == name:
-                _stop_timer(ticket)
-                self._queue.remove(ticket)
-                self._dispatch()  # the next may fit
-                return True
-        return False
+        found = [ticket for ticket in self._queue if ticket.name == name]
+        for ticket in found:
+            self._take(ticket)
+            self._dispatch()  # the next may fit
+        return bool(found)
+
+    def _take(self, ticket: _Ticket) -> _Ticket:
+        """Take a job out of the queue, where it no longer waits to expire."""
+        self._queue.remove(ticket)
+        if ticket.timer:
+            ticket.timer.cancel()
+        return ticket
 
     def _expire_later(self, ticket: _Ticket) -> None:
-        seconds = _longest_wait(ticket.job)
-        if seconds:
+        if seconds := _longest_wait(ticket.job):
             ticket.timer = threading.Timer(seconds, self._expire, args=(ticket.name, seconds))
             ticket.timer.daemon = True
             ticket.timer.start()
@@ -243,18 +245,13 @@ class Jobs(BackgroundTasks[_Ticket]):
         with self._lock:
             if self._leave_queue(name):
                 message = f"no machines for {seconds:g} s, the maxWaitDuration of this FLEX_START job"
-                self._store.end(name, EXPIRED, rpc_status("DEADLINE_EXCEEDED", message))
-
-
-def _stop_timer(ticket: _Ticket) -> None:
-    if ticket.timer:
-        ticket.timer.cancel()
+                self._end(name, "EXPIRED", rpc_status("DEADLINE_EXCEEDED", message))
 
 
 def _longest_wait(job: Job) -> float:
     """Seconds that a FLEX_START job may be queued; 0 for all others and for one that waits for ever."""
-    if job.strategy != "FLEX_START":
-        return 0
-    if "max_wait_duration" not in job.spec.scheduling:
-        return LONGEST_WAIT_SECONDS
-    return float(job.spec.scheduling.max_wait_duration.total_seconds())
+    scheduling = job.spec.scheduling
+    unsaid = LONGEST_WAIT_SECONDS if job.strategy == "FLEX_START" else 0
+    return (
+        float(scheduling.max_wait_duration.total_seconds()) if unsaid and "max_wait_duration" in scheduling else unsaid
+    )

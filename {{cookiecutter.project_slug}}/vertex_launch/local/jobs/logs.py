@@ -1,4 +1,4 @@
-"""What the replicas of a job printed, with timestamps: one file per job, and Cloud Logging's view of it."""
+"""What the replicas of a job printed, as Cloud Logging shows it."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,31 +17,27 @@ FIELDS = frozenset(("insertId", "jsonPayload", "labels", "logName", "resource", 
 SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 
 
-def lines(path: Path) -> Iterator[dict[str, str]]:
-    """The lines: timestamp, replica, line, severity. Skips lines that were not fully written."""
-    with contextlib.suppress(FileNotFoundError), path.open(encoding="utf-8") as file:
-        for text in file:
-            if text.endswith("\n"):
-                with contextlib.suppress(ValueError):  # the disk was full
-                    yield jsons.loads(text)
-
-
 def entries(job: Resource, path: Path) -> Iterator[Resource]:
-    """A job's lines as LogEntry resources. Source: Cloud Logging API v2, and the fields that gcloud reads."""
+    """A job's journal as LogEntry resources. Source: Cloud Logging API v2, and the fields that gcloud reads."""
     _, project, *_, job_id = job["name"].split("/")
-    for number, line in enumerate(lines(path)):
-        content = payload(line["line"])
-        severity = str(content.pop("severity", line.get("severity", "INFO"))).upper()
-        labels = {"job_id": job_id, "project_id": project, "task_name": line["replica"]}
-        yield {
-            "insertId": f"{job_id}-{number:09}",
-            "logName": f"projects/{project}/logs/{line['replica']}",
-            "timestamp": line["timestamp"],
-            "receiveTimestamp": line["timestamp"],
-            "severity": severity if severity in SEVERITIES else "DEFAULT",
-            "resource": {"type": "ml_job", "labels": labels},
-            "jsonPayload": content,
-        }
+    with contextlib.suppress(FileNotFoundError), path.open(encoding="utf-8") as file:
+        for number, text in enumerate(file):
+            try:
+                line = jsons.loads(text)
+            except ValueError:  # it is not fully written yet, or the disk was full
+                continue
+            content = payload(line["line"])
+            severity = str(content.pop("severity", line.get("severity", "INFO"))).upper()
+            labels = {"job_id": job_id, "project_id": project, "task_name": line["replica"]}
+            yield {
+                "insertId": f"{job_id}-{number:09}",
+                "logName": f"projects/{project}/logs/{line['replica']}",
+                "timestamp": line["timestamp"],
+                "receiveTimestamp": line["timestamp"],
+                "severity": severity if severity in SEVERITIES else "DEFAULT",
+                "resource": {"type": "ml_job", "labels": labels},
+                "jsonPayload": content,
+            }
 
 
 def list_entries(jobs: Sequence[Resource], state_dir: StateDir, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,14 +18,13 @@ from vertex_launch import strict_yaml
 from vertex_launch.addresses import folder_fault
 from vertex_launch.errors import Finding, Findings
 from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings
-from vertex_launch.local.api.errors import ApiError, invalid
+from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.filters import camel
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs import custom_jobs
 from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks
 from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.registry import datasets
-from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
 from vertex_launch.local.rpc_status import STATUSES
 from vertex_launch.local.running.prepare import Extras
@@ -38,7 +37,7 @@ SUFFIX = "-custom-job"
 
 PREFIX = "PIPELINE_STATE_"
 ENDED = frozenset(f"{PREFIX}{state}" for state in ("SUCCEEDED", "FAILED", "CANCELLED"))
-OF_JOB = {f"{custom_jobs.PREFIX}{state}": f"{PREFIX}{state}" for state in ("QUEUED", "PENDING", "RUNNING")}
+OF_JOB = {f"{custom_jobs.PREFIX}{state}": state for state in ("QUEUED", "PENDING", "RUNNING")}
 
 
 @dataclass
@@ -69,12 +68,11 @@ class _Pipeline(BackgroundTask):
 class Pipelines(BackgroundTasks[_Pipeline]):
     """All training pipelines of the service; thread-safe."""
 
-    collection, noun, prefix, ended = COLLECTION, "pipeline", PREFIX, ENDED
+    collection, message, noun, prefix, ended = COLLECTION, TrainingPipeline, "pipeline", PREFIX, ENDED
 
-    def __init__(self, store: Store, jobs: Jobs, datasets: Datasets, models: Models, buckets: Path) -> None:
+    def __init__(self, store: Store, jobs: Jobs, models: Models, buckets: Path) -> None:
         super().__init__(store)
         self._jobs = jobs
-        self._datasets = datasets
         self._models = models
         self._buckets = buckets
 
@@ -85,9 +83,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
             ApiError: INVALID_ARGUMENT with all faults, or NOT_FOUND for a dataset or a parent model.
         """
         resource = as_json(message)
-        findings = [*name_findings(message.display_name), *_findings(resource)]
-        if findings:
-            raise invalid(findings)
+        refuse([*name_findings(message.display_name), *_findings(resource)])
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         pipeline = _Pipeline(name, message, job_spec(resource[INPUTS]), resource)
         self._check(pipeline)
@@ -101,10 +97,9 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         if "modelToUpload" in resource and not pipeline.output:
             fault = "is missing, so there is no folder from which to upload a model"
             findings.append(Finding(f"{INPUTS}.baseOutputDirectory", fault, "name one"))
-        if findings:
-            raise invalid(findings)
+        refuse(findings)
         if pipeline.dataset:
-            self._datasets.get(pipeline.dataset)
+            self._store.get(pipeline.dataset)
         if "modelToUpload" in resource:
             self._models.check(pipeline.parent, resource["modelToUpload"], **pipeline.model_ids)
 
@@ -112,7 +107,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         """Split the dataset, train, upload the model; raises ApiError unless all succeed."""
         env: dict[str, str] = {}
         if pipeline.dataset:
-            dataset, config = self._datasets.get(pipeline.dataset), pipeline.resource["inputDataConfig"]
+            dataset, config = self._store.get(pipeline.dataset), pipeline.resource["inputDataConfig"]
             env = datasets.export(dataset, config, self._buckets, pipeline.output)
         self._start_job(pipeline, Extras(env=env))
         job = self._follow(pipeline)
@@ -133,10 +128,10 @@ class Pipelines(BackgroundTasks[_Pipeline]):
     def _follow(self, pipeline: _Pipeline) -> Resource:
         """Wait for the job to end and return it; until then the pipeline has the state of its job."""
         job = self._store.get(pipeline.job)
-        while job["state"] not in custom_jobs.ENDED:
-            if job["state"] in OF_JOB:
-                self._enter(pipeline, OF_JOB[job["state"]])
-            job = self._after(pipeline.job, job["state"])
+        while (state := job["state"]) not in custom_jobs.ENDED:
+            if state in OF_JOB:
+                self._enter(pipeline, OF_JOB[state])
+            job = self._after(pipeline.job, state)
         return job
 
     def _after(self, job: str, state: str) -> Resource:

@@ -11,22 +11,13 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 
 from vertex_launch import study_validation
 from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings
-from vertex_launch.local.api.errors import ApiError, invalid
+from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs import search
 from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks
-from vertex_launch.local.jobs.custom_jobs import (
-    ENDED,
-    FAILED,
-    PENDING,
-    PREFIX,
-    RUNNING,
-    SUCCEEDED,
-    Jobs,
-)
+from vertex_launch.local.jobs.custom_jobs import ENDED, FAILED, PENDING, PREFIX, SUCCEEDED, Jobs
 from vertex_launch.local.jobs.search import Measurement, Search, Suggestion
 from vertex_launch.local.resource_file import now
-from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running.prepare import Extras
 from vertex_launch.replicas import with_arguments
 from vertex_launch.spec import Job, Request, as_json
@@ -68,8 +59,8 @@ class _Study(BackgroundTask):
 
     @property
     def has_room(self) -> bool:
-        counts = len(self.trials) < self.message.max_trial_count, len(self.active) < self.message.parallel_trial_count
-        return all(counts) and not (self.stopping.is_set() or self.too_many_failed)
+        room = len(self.trials) < self.message.max_trial_count and len(self.active) < self.message.parallel_trial_count
+        return room and not (self.stopping.is_set() or self.too_many_failed)
 
     @property
     def metrics(self) -> list[str]:
@@ -79,7 +70,7 @@ class _Study(BackgroundTask):
 class Tunings(BackgroundTasks[_Study]):
     """All hyperparameter tuning jobs of the service; thread-safe."""
 
-    collection, noun, prefix, ended = COLLECTION, "tuning job", PREFIX, ENDED
+    collection, message, noun, prefix, ended = COLLECTION, HyperparameterTuningJob, "tuning job", PREFIX, ENDED
 
     def __init__(self, store: Store, state_dir: StateDir, jobs: Jobs) -> None:
         super().__init__(store)
@@ -88,13 +79,8 @@ class Tunings(BackgroundTasks[_Study]):
 
     def create(self, parent: str, message: HyperparameterTuningJob) -> Resource:
         """Check a tuning job and begin with its trials; raises ApiError."""
-        findings = [
-            *name_findings(message.display_name),
-            *study_validation.findings(message),
-            *self._jobs.findings(parent, _trial_job(message, {}), "trialJobSpec"),
-        ]
-        if findings:
-            raise invalid(findings)
+        of_trials = self._jobs.findings(parent, _trial_job(message, {}), "trialJobSpec")
+        refuse([*name_findings(message.display_name), *study_validation.findings(message), *of_trials])
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         return self._begin(_Study(name, message, Search(message.study_spec)), as_json(message) | {"state": PENDING})
 
@@ -106,14 +92,16 @@ class Tunings(BackgroundTasks[_Study]):
 
     def _work(self, study: _Study) -> None:
         """Start trials and follow them until the search is over; raises ApiError unless it succeeds."""
-        self._enter(study, RUNNING)
+        self._enter(study, "RUNNING")
         try:
-            while self._start_trials(study) or study.active:
+            self._start_trials(study)
+            while study.active:
                 time.sleep(POLL_SECONDS)
                 for trial in study.active:
                     self._follow(study, trial)
                 if study.stopping.is_set() or study.too_many_failed:
                     self._cancel(study.active)
+                self._start_trials(study)
         finally:
             self._cancel(study.active)
         study.raise_if_stopping()
@@ -122,12 +110,10 @@ class Tunings(BackgroundTasks[_Study]):
             counts = f"{len(study.failed)} of {len(study.trials)} trials failed"
             raise ApiError("INVALID_ARGUMENT", f"{counts}; the first one: {first.shown['infeasibleReason']}")
 
-    def _start_trials(self, study: _Study) -> bool:
-        """Start as many trials as may run now; returns whether one was started."""
-        count = len(study.trials)
+    def _start_trials(self, study: _Study) -> None:
+        """Start as many trials as may run now."""
         while study.has_room and (suggestion := study.search.ask()):  # None: every point of the grid was tried
             self._start_trial(study, suggestion)
-        return len(study.trials) > count
 
     def _start_trial(self, study: _Study, suggestion: Suggestion) -> None:
         job = _trial_job(study.message, suggestion.parameters)
@@ -144,7 +130,7 @@ class Tunings(BackgroundTasks[_Study]):
         try:
             job = self._store.get(trial.job)
         except ApiError as error:  # its job was deleted
-            job = {"state": FAILED, "error": rpc_status(error.status, error.message)}
+            job = {"state": FAILED, "error": error.rpc}
         measurements = self._measurements(study, trial)
         if job["state"] in ENDED:
             self._end_trial(study, trial, job, measurements)
@@ -170,10 +156,8 @@ class Tunings(BackgroundTasks[_Study]):
             self._show(study, trial, state="INFEASIBLE", infeasibleReason=reason, endTime=now())
 
     def _measurements(self, study: _Study, trial: _Trial) -> list[Measurement]:
-        try:
-            text = self._state_dir.metrics(trial.job.rpartition("/")[2]).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return []
+        file = self._state_dir.metrics(trial.job.rpartition("/")[2])
+        text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
         return search.measurements(text, study.metrics)
 
     def _show(self, study: _Study, trial: _Trial, **fields: Any) -> None:

@@ -19,7 +19,7 @@ from vertex_launch.addresses import object_path
 from vertex_launch.errors import Finding, Findings
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.create_validation import name_findings
-from vertex_launch.local.api.errors import ApiError, invalid
+from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.registry import dataset_files, splits
 from vertex_launch.local.registry.dataset_files import ML_USE, DatasetContent
@@ -37,6 +37,8 @@ KIND_LABEL = "aiplatform.googleapis.com/dataset_metadata_schema"
 class Datasets:
     """All datasets of the service."""
 
+    collection, message = COLLECTION, Dataset
+
     def __init__(self, store: Store, buckets: Path) -> None:
         self._store = store
         self._buckets = buckets
@@ -44,9 +46,7 @@ class Datasets:
     def create(self, parent: str, message: Dataset) -> Resource:
         """Store a new dataset, without reading its files; raises ApiError INVALID_ARGUMENT."""
         dataset = as_json(message)
-        findings = [*name_findings(message.display_name), *_findings(dataset)]
-        if findings:
-            raise invalid(findings)
+        refuse([*name_findings(message.display_name), *_findings(dataset)])
         id = self._store.new_id()
         labels = {**dataset.get("labels", {}), KIND_LABEL: KINDS[_kind(dataset)]}
         return self._store.create(f"{parent}/{COLLECTION}/{id}", dataset | {"etag": id, "labels": labels})
@@ -175,20 +175,8 @@ def _filtered(items: Sequence[Resource], split: Mapping[str, str]) -> Assignment
     """The first set whose filter matches the item; "-" matches nothing."""
     filters_of = {name: split.get(f"{name}Filter", "-") for name in SETS}
     tests = {name: filters.predicate(text, {"labels"}) for name, text in filters_of.items() if text != "-"}
-    labels = [{"labels": _nested(item.get("dataItemResourceLabels", {}))} for item in items]
+    labels = [{"labels": item.get("dataItemResourceLabels", {})} for item in items]
     return [next((name for name, matches in tests.items() if matches(one)), None) for one in labels]
-
-
-def _nested(labels: Mapping[str, str]) -> dict[str, Any]:
-    """Labels with a level per dot: a filter reads `labels.aiplatform.googleapis.com/ml_use` as a path."""
-    nested: dict[str, Any] = {}
-    for label, value in labels.items():
-        *parents, last = label.split(".")
-        inner = nested
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-        inner[last] = value
-    return nested
 
 
 def _time(text: str) -> datetime | None:

@@ -90,7 +90,8 @@ class Records:
             case "PATCH", True, "":
                 return self._update(path, message, asked.get("updateMask", ""), as_json(read(message)))
             case "DELETE", True, "":
-                return self._delete(path)
+                self._store.delete(path)
+                return EMPTY
             case "GET", False, "":
                 return self._list(path, message, asked)
             case "POST", False, "":
@@ -128,16 +129,6 @@ class Records:
             raise ApiError("INVALID_ARGUMENT", f'updateMask: "{unknown[0]}" is no field of {name}; name whole fields')
         fields = {field: given.get(field) for field in named or given if field not in OUTPUT_ONLY}
         return _shown(self._store.update(name, **fields, etag=self._store.new_id()), message)
-
-    def _delete(self, name: str) -> Resource:
-        """Delete a resource and its descendants."""
-        self._store.get(name)
-        for path in MESSAGES:
-            if path.startswith("/".join(name.split("/")[4::2]) + "/"):
-                for child in self._store.list(name, path.rpartition("/")[2]):
-                    self._delete(child["name"])
-        self._store.delete(name)
-        return EMPTY
 
     def _link(self, context: str, verb: str, read: Read) -> Resource:
         """Add contexts, artifacts or executions to a context."""

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from google.cloud.aiplatform_v1.types.model import Model
+
 from vertex_launch.addresses import object_path
 from vertex_launch.local.api.create_validation import label_findings, name_findings
-from vertex_launch.local.api.errors import ApiError, invalid
+from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Resource, Store
 
 COLLECTION = "models"
@@ -23,6 +25,8 @@ ALIAS = re.compile("[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
 
 class Models:
     """All models of the service; thread-safe."""
+
+    collection, message = COLLECTION, Model
 
     def __init__(self, store: Store, buckets: Path) -> None:
         self._store = store
@@ -57,8 +61,7 @@ class Models:
     def check(self, parent: str, model: Resource, model_id: str = "", parent_model: str = "") -> None:
         """Raises ApiError for a model that `upload` would refuse whatever the folder holds."""
         findings = [*name_findings(model.get("displayName", "")), *label_findings(model.get("labels", {}))]
-        if findings:
-            raise invalid(finding.below("modelToUpload") for finding in findings)
+        refuse(finding.below("modelToUpload") for finding in findings)
         models = f"{parent}/{COLLECTION}"
         if parent_model and not parent_model.startswith(f"{models}/"):
             raise ApiError("INVALID_ARGUMENT", f'parentModel: "{parent_model}" is not below {models}')

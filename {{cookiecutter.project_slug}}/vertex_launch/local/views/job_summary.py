@@ -1,95 +1,65 @@
-"""Summaries of jobs for people, on the web page and on the terminal."""
+"""Jobs as the web page shows them, and which of them the terminal follows."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from heapq import nlargest
 from typing import Any
 
 from vertex_launch.local.api.store import Resource, Store
-from vertex_launch.local.jobs.custom_jobs import Jobs
-from vertex_launch.local.running.replica_state import Status
+from vertex_launch.local.jobs.custom_jobs import COLLECTION, Jobs
 
 KINDS = {
-    "customJobs": "custom job",
+    COLLECTION: "custom job",
     "hyperparameterTuningJobs": "tuning job",
     "trainingPipelines": "training pipeline",
 }
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One trial of a tuning job."""
-
-    id: str
-    state: str
-    parameters: Mapping[str, Any]  # by parameterId
-    metrics: Mapping[str, float]  # of its final measurement, by metricId
-    job: str  # the id of its custom job
-    reason: str  # why it is infeasible, "" if it is not
-    best: bool  # of all ended trials, by the study's first metric
-
-
-@dataclass(frozen=True)
-class JobSummary:
-    """A custom job, tuning job or pipeline; what a job lacks is "" or an empty tuple."""
-
-    id: str
-    collection: str
-    kind: str
-    name: str  # its displayName
-    project: str
-    location: str
-    state: str  # without the API's prefix: RUNNING
-    created: str  # times are RFC 3339, as in the API
-    started: str
-    ended: str
-    error: str
-    machines: tuple[str, ...]  # one text a worker pool
-    replicas: tuple[Status, ...]  # while it runs
-    trials: tuple[Trial, ...]
-    trial_count: int  # the most that there will be
-    backing: str  # id of a pipeline's custom job
-    part_of: str  # id of the tuning job or pipeline that made it
-
-
-def summaries(store: Store, jobs: Jobs, count: int) -> list[JobSummary]:
+def newest(store: Store, count: int) -> list[Resource]:
     """The `count` newest jobs of every kind, newest first."""
-    found = [(collection, resource) for collection in KINDS for resource in store.all(collection)]
-    makers = dict(made for collection, resource in found for made in _made_by(collection, resource))
-    newest = nlargest(count, found, key=lambda one: str(one[1].get("createTime", "")))
-    return [_summary(collection, resource, jobs, makers) for collection, resource in newest]
+    found = [resource for collection in KINDS for resource in store.all(collection)]
+    return nlargest(count, found, key=lambda one: str(one.get("createTime", "")))
 
 
-def _summary(collection: str, resource: Resource, jobs: Jobs, makers: Mapping[str, str]) -> JobSummary:
-    _, project, _, location, _, id = resource["name"].split("/")
+def summaries(store: Store, jobs: Jobs, count: int) -> list[dict[str, Any]]:
+    """The `count` newest jobs as the page reads them."""
+    everything = (resource for collection in KINDS for resource in store.all(collection))
+    makers = {made: _id(maker["name"]) for maker in everything for made in _made_by(maker)}
+    return [_summary(resource, jobs, makers) for resource in newest(store, count)]
+
+
+def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str]) -> dict[str, Any]:
+    """What a job lacks is "" or empty; times are as in the API."""
+    _, project, _, location, collection, id = resource["name"].split("/")
     spec = resource.get("jobSpec") or resource.get("trialJobSpec") or {}
-    return JobSummary(
-        id=id,
-        collection=collection,
-        kind=KINDS[collection],
-        name=resource.get("displayName", ""),
-        project=project,
-        location=location,
-        state=resource.get("state", "").partition("_STATE_")[2],
-        created=resource.get("createTime", ""),
-        started=resource.get("startTime", ""),
-        ended=resource.get("endTime", ""),
-        error=resource.get("error", {}).get("message", ""),
-        machines=tuple(_machines(pool) for pool in spec.get("workerPoolSpecs", ())),
-        replicas=jobs.statuses(resource["name"]) if collection == "customJobs" else (),
-        trials=_trials(resource),
-        trial_count=int(resource.get("maxTrialCount", 0)),
-        backing=_backing(resource),
-        part_of=makers.get(id, ""),
-    )
+    return {
+        "id": id,
+        "collection": collection,
+        "kind": KINDS[collection],
+        "name": resource.get("displayName", ""),
+        "project": project,
+        "location": location,
+        "state": state(resource),
+        "created": resource.get("createTime", ""),
+        "started": resource.get("startTime", ""),
+        "ended": resource.get("endTime", ""),
+        "error": resource.get("error", {}).get("message", ""),
+        "machines": [_machines(pool) for pool in spec.get("workerPoolSpecs", ())],
+        "replicas": jobs.statuses(resource["name"]),  # while it runs
+        "trials": trials(resource),
+        "trial_count": int(resource.get("maxTrialCount", 0)),  # the most that there will be
+        "backing": _backing(resource),  # id of a pipeline's custom job
+        "part_of": makers.get(id, ""),  # id of the tuning job or pipeline that made it
+    }
 
 
-def _made_by(collection: str, resource: Resource) -> Iterator[tuple[str, str]]:
-    """Pairs of ids: a custom job, and the tuning job or pipeline that made it."""
-    maker = _id(resource["name"])
-    yield from ((_id(trial["customJob"]), maker) for trial in resource.get("trials", ()) if "customJob" in trial)
-    if collection == "trainingPipelines" and _backing(resource):
-        yield _backing(resource), maker
+def state(resource: Resource) -> str:
+    """RUNNING of JOB_STATE_RUNNING."""
+    return str(resource.get("state", "")).partition("_STATE_")[2]
+
+
+def _made_by(maker: Resource) -> list[str]:
+    """The ids of the custom jobs that a tuning job or a pipeline has made; others have made "" alone."""
+    return [_backing(maker), *(_id(trial.get("customJob", "")) for trial in maker.get("trials", ()))]
 
 
 def _backing(pipeline: Resource) -> str:
@@ -106,21 +76,22 @@ def _machines(pool: Mapping[str, Any]) -> str:
     return f"{text} with {count} x {machine.get('acceleratorType')}" if count else text
 
 
-def _trials(resource: Resource) -> tuple[Trial, ...]:
-    measured = {trial["id"]: _metrics(trial) for trial in resource.get("trials", ())}
-    best = _best(measured, resource.get("studySpec", {}).get("metrics", ()))
-    return tuple(
-        Trial(
-            id=trial["id"],
-            state=trial.get("state", ""),
-            parameters={one["parameterId"]: one.get("value") for one in trial.get("parameters", ())},
-            metrics=measured[trial["id"]],
-            job=_id(trial.get("customJob", "")),
-            reason=trial.get("infeasibleReason", "").partition("\n")[0],  # the job shows the traceback
-            best=trial["id"] == best,
-        )
-        for trial in resource.get("trials", ())
-    )
+def trials(search: Resource) -> list[dict[str, Any]]:
+    """The trials of a tuning job; other jobs have none."""
+    measured = {trial["id"]: _metrics(trial) for trial in search.get("trials", ())}
+    best = _best(measured, search.get("studySpec", {}).get("metrics", ()))
+    return [
+        {
+            "id": trial["id"],
+            "state": trial.get("state", ""),
+            "parameters": {one["parameterId"]: one.get("value") for one in trial.get("parameters", ())},
+            "metrics": measured[trial["id"]],  # of its final measurement
+            "job": _id(trial.get("customJob", "")),
+            "reason": trial.get("infeasibleReason", "").partition("\n")[0],  # the job shows the traceback
+            "best": trial["id"] == best,  # of all ended trials, by the study's first metric
+        }
+        for trial in search.get("trials", ())
+    ]
 
 
 def _metrics(trial: Resource) -> dict[str, float]:

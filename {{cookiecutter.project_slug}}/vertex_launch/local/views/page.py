@@ -5,11 +5,10 @@ page's own script. Source: Content Security Policy Level 3, and Trusted Types, b
 """
 
 import base64
+import contextlib
 import hashlib
 import json
-import math
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,29 +38,7 @@ HEADERS = {
 }
 ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-_])")  # ECMA-48: colours and the like
 
-Points = dict[str, list[tuple[float, float]]]
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line that a replica printed."""
-
-    time: str
-    replica: str
-    severity: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a job's log: its last lines, and all of its metrics as (step, value) in the order of their arrival."""
-
-    path: str  # of the whole log
-    lines: list[Line]
-    omitted: int  # lines before these
-    points: Points
-    next: int  # where the next part begins, in bytes
-    more: bool  # whether the next part is there already
+Points = dict[str, list[tuple[float, float]]]  # (step, value) by metric, in the order of their arrival
 
 
 def routes(store: Store, jobs: Jobs, state_dir: StateDir) -> list[Route]:
@@ -106,12 +83,15 @@ def policy(page: str) -> str:
     )
 
 
-def part(path: Path, start: int) -> Part:
-    """The part of a journal that begins at byte `start`."""
-    data = _read(path, start)
+def part(path: Path, start: int) -> dict[str, Any]:
+    """The part of a journal that begins at byte `start`: its last lines, and all of its metrics."""
+    data = b""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # the job has printed nothing yet
+        file.seek(start)
+        data = file.read(CHUNK)
     # A line that is longer than a chunk is skipped in pieces, none of which is JSON.
     end = data.rfind(b"\n") + 1 or (len(data) if len(data) == CHUNK else 0)
-    lines: list[Line] = []
+    lines: list[dict[str, str]] = []
     points: Points = {}
     for raw in data[:end].split(b"\n"):
         try:
@@ -122,24 +102,23 @@ def part(path: Path, start: int) -> Part:
         lines.append(_line(entry, payload))
         if entry["replica"] == CHIEF:
             _collect(payload, points)
-    return Part(str(path), lines[-LINES:], max(len(lines) - LINES, 0), points, start + end, len(data) == CHUNK)
+    return {
+        "path": str(path),
+        "lines": lines[-LINES:],
+        "omitted": max(len(lines) - LINES, 0),  # lines before these
+        "points": points,
+        "next": start + end,  # where the next part begins, in bytes
+        "more": len(data) == CHUNK,  # whether the next part is there already
+    }
 
 
-def _read(path: Path, start: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            return file.read(CHUNK)
-    except FileNotFoundError:  # the job has printed nothing yet
-        return b""
-
-
-def _line(entry: dict[str, str], payload: dict[str, Any]) -> Line:
+def _line(entry: dict[str, str], payload: dict[str, Any]) -> dict[str, str]:
     """A line as a terminal shows it, without colours."""
     message = payload.get("message")
     text = ESCAPES.sub("", message if isinstance(message, str) else entry["line"])
     shown = text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} ... ({len(text)} characters)"
-    return Line(entry["timestamp"], entry["replica"], str(payload.get("severity", "")).upper()[:9], shown)
+    severity = str(payload.get("severity", "")).upper()[:9]
+    return {"time": entry["timestamp"], "replica": entry["replica"], "severity": severity, "text": shown}
 
 
 def _collect(payload: dict[str, Any], points: Points) -> None:
@@ -154,13 +133,10 @@ def _collect(payload: dict[str, Any], points: Points) -> None:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number as a float, else None; Python reads true as 1, and integers that no float can hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    """A number as a float, else None; Python reads true as 1, and integers that no float can hold."""
+    with contextlib.suppress(OverflowError):
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return None
 
 
 def _answer(call: Call, content: Any) -> Response:
