@@ -1,8 +1,8 @@
 """Do reduction servers pay for a job? A yes or a no in words, with the figures that decide."""
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from google.cloud.aiplatform_v1.types.custom_job import Scheduling
 
@@ -55,9 +55,7 @@ class Verdict:
 
 def verdict(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -> Verdict:
     """The first reason against a set of reducers, else what they gain and cost."""
-    reasons = itertools.chain(
-        _reasons_of_machines(training, all_reduce), _reasons_of_time(training, sizing, all_reduce)
-    )
+    reasons = chain(_reasons_of_machines(training, all_reduce), _reasons_of_time(training, sizing, all_reduce))
     for reason in reasons:
         return Verdict(False, f"No: {reason}.")
     return _weighed(training, sizing, all_reduce)
@@ -120,17 +118,15 @@ def _weighed(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -
     """Reducers are faster, if the step is not bound by computing; do they pay?"""
     ring, reduced = all_reduce.ring.seconds, all_reduce.reducers.seconds
     gain = f"{sizing} shorten the all-reduce from {seconds(ring)} to {seconds(reduced)}"
-    limit = extra = None
-    if training.usd is not None and sizing.usd is not None:
-        limit = reducers.break_even_compute(ring, reduced, training.usd, sizing.usd)
+    prices = None if training.usd is None or sizing.usd is None else (training.usd, sizing.usd)
+    limit = reducers.break_even_compute(ring, reduced, *prices) if prices else None
     condition = _condition(limit, ring)
     if training.compute is None:
         return Verdict(None, f"It depends: {gain}. {condition}", limit)
     gain += f", and a step by {all_reduce.gain(training.compute):.0%}"
-    if training.usd is not None and sizing.usd is not None:
-        extra = reducers.usd_per_saved_hour(training.compute, all_reduce, training.usd, sizing.usd)
-    if extra is None:
-        return Verdict(None, f"It depends: {gain}; their price is not known here.", limit)
+    if prices is None:
+        return Verdict(None, f"It depends: {gain}; their price is not known here.")
+    extra = reducers.usd_per_saved_hour(training.compute, all_reduce, *prices)
     if extra <= 0:
         return Verdict(True, f"Yes: {gain}, which saves more than they cost. {condition}", limit, extra)
     text = f"Only if time is worth it: {gain}, but each hour that they save costs {usd(extra)}. {condition}"
@@ -138,8 +134,8 @@ def _weighed(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -
 
 
 def _condition(limit: float | None, ring: float) -> str:
-    pays = "They never pay for themselves. "
-    if limit:
-        pays = f"They pay for themselves if computing takes less than {seconds(limit)} per step. "
     hidden = f"Above {seconds(ring / OVERLAP)} the ring is hidden, and they change nothing."
-    return hidden if limit is None else pays + hidden
+    if limit is None:
+        return hidden
+    pays = f"pay for themselves if computing takes less than {seconds(limit)} per step"
+    return f"They {pays if limit else 'never pay for themselves'}. {hidden}"
