@@ -93,6 +93,13 @@ class Plan:
         return share * self.workload.global_batch / self.known_compute
 
     @property
+    def hierarchical_ring(self) -> str:
+        """What a hierarchical ring is among these machines, as a sentence."""
+        if self.machines.members == self.machines.count:
+            return "With one GPU or none in each machine, a hierarchical ring is the ring itself."
+        return "A hierarchical ring first adds the gradients inside each machine; then one GPU of each joins a ring."
+
+    @property
     def options(self) -> tuple[Option, ...]:
         """The reducers in the file, and those advised, once where they are the same."""
         return tuple(dict.fromkeys((self.present or self.advised, self.advised)))
