@@ -1,5 +1,6 @@
 """Finds what is wrong with the study of a hyperparameter tuning job, and says what its parameters may be.
 
+The docstrings of `..._findings` are also the rules that `vertex-launch check` shows.
 Source, where no other is named: google-cloud-aiplatform 2.7.0, the documentation of StudySpec and its parts.
 """
 
@@ -83,14 +84,12 @@ def is_active(child: Conditional, value: Any) -> bool:
 
 def findings(job: HyperparameterTuningJob) -> Findings:
     """What the local Vertex refuses in the search; the rules of jobs check what the trials run."""
-    yield from count_findings(job)
-    yield from metric_findings(job.study_spec)
-    yield from parameter_findings(job.study_spec)
-    yield from local_findings(job.study_spec)
+    for check in (count_findings, metric_findings, parameter_findings, local_findings):
+        yield from check(job)
 
 
 def count_findings(job: HyperparameterTuningJob) -> Findings:
-    """Numbers of trials that no search can have."""
+    """The numbers of trials, of trials at once and of failures make sense."""
     most, parallel, failed = job.max_trial_count, job.parallel_trial_count, job.max_failed_trial_count
     if most < 1:
         yield Finding("maxTrialCount", f"must be 1 or more, not {most}", "write how many trials you would pay for")
@@ -101,8 +100,9 @@ def count_findings(job: HyperparameterTuningJob) -> Findings:
         yield Finding("maxFailedTrialCount", f"is {failed}", "write 0 to leave it to the service")
 
 
-def metric_findings(study: StudySpec) -> Findings:
-    """Metrics by which trials cannot be compared."""
+def metric_findings(job: HyperparameterTuningJob) -> Findings:
+    """A study has a metric, and each has a name of its own without white space."""
+    study = job.study_spec
     if not study.metrics:
         yield Finding("studySpec.metrics", "has no metric, so no trial is better than another", "add one")
     repeated = Counter(metric.metric_id for metric in study.metrics)
@@ -113,13 +113,13 @@ def metric_findings(study: StudySpec) -> Findings:
             yield Finding(place, f'"{metric.metric_id}" is there twice', "keep one of them")
 
 
-def parameter_findings(study: StudySpec) -> Findings:
-    """Parameters without a name or without values to try."""
-    nodes = [*_nodes(study)]
+def parameter_findings(job: HyperparameterTuningJob) -> Findings:
+    """A study has a parameter, and each has a name of its own and values that the search can try."""
+    nodes = [*_nodes(job.study_spec)]
     if not nodes:
         yield Finding("studySpec.parameters", "has no parameter, so there is nothing to tune", "add one")
     for node in nodes:
-        yield from _of_values(node, study.algorithm)
+        yield from _of_values(node, job.study_spec.algorithm)
         yield from _of_conditions(node)
     yield from _of_ids(nodes)
 
@@ -129,9 +129,12 @@ def parameter_ids(study: StudySpec) -> Iterator[tuple[str, str]]:
     return ((node.place, node.spec.parameter_id) for node in _nodes(study))
 
 
-def local_findings(study: StudySpec) -> Findings:
-    """What Vertex AI may take and the local Vertex cannot follow."""
-    ignored = "is not followed by the local Vertex"
+def local_findings(job: HyperparameterTuningJob) -> Findings:
+    """The local Vertex can follow the study.
+
+    Otherwise: Vertex AI takes the job; the local Vertex refuses it.
+    """
+    study, ignored = job.study_spec, "is not followed by the local Vertex"
     for index, metric in enumerate(study.metrics):
         if "safety_config" in metric:
             yield Finding(f"studySpec.metrics[{index}].safetyConfig", ignored, "remove it to run the search here")

@@ -1,6 +1,6 @@
 """Do reduction servers pay for a job? A yes or a no in words, with the figures that decide."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -9,7 +9,7 @@ from google.cloud.aiplatform_v1.types.custom_job import Scheduling
 from vertex_launch.plan import allreduce_cost, pools, reducers
 from vertex_launch.plan.allreduce_cost import Machines
 from vertex_launch.plan.formatting import seconds, size, usd
-from vertex_launch.plan.pools import Row
+from vertex_launch.plan.pools import Row, Trials
 from vertex_launch.plan.reducers import OVERLAP, AllReduceOptions, Sizing, step_seconds
 from vertex_launch.spec import Job
 
@@ -19,13 +19,18 @@ WORTHWHILE = 0.02  # of a step; a smaller gain is noise
 
 @dataclass(frozen=True)
 class Training:
-    """A job without its reducers."""
+    """A job, and what it costs and takes without its reducers."""
 
     job: Job
-    is_search: bool  # the job is what the trials of a search run
-    pools: Sequence[Row]  # 0 and 1
+    trials: Trials | None  # of a search, which run the job
+    rows: tuple[Row, ...]  # of all pools
     gradient_bytes: float
     compute: float | None  # seconds of a step without any network
+
+    @property
+    def pools(self) -> tuple[Row, ...]:
+        """0 and 1."""
+        return pools.training(self.rows)
 
     @property
     def machines(self) -> Machines:
@@ -67,7 +72,7 @@ def _reasons_of_machines(training: Training, all_reduce: AllReduceOptions) -> It
         yield "reduction servers serve GPUs, and some machines that train have none"
     if machines.count == 1:
         yield "with one machine, gradients never cross the network"
-    if training.is_search:
+    if training.trials:
         yield "a search may hand the flags of a trial to its reducers, too, which do not take them (trial-reducers)"
     if training.job.spec.scheduling.strategy == Scheduling.Strategy.FLEX_START:
         yield "FLEX_START wants the same machines in every pool, so there can be no CPU machines beside the GPUs"

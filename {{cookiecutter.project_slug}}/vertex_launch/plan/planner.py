@@ -131,8 +131,7 @@ def plan(
     size = gradient_bytes if gradient_bytes is not None else float(workload.gradient_bytes if workload else 0)
     compute = compute or _estimated(workload, rows, settings.catalog, mfu)
     known_compute = compute.seconds if compute and compute.counts else None
-    training = Training(job, trials is not None, pools.training(rows), size, known_compute)
-    return _plan(training, trials, rows, settings, workload, compute)
+    return _plan(Training(job, trials, rows, size, known_compute), settings, workload, compute)
 
 
 def measured(job: Job, settings: Settings, workload: Workload, rate: float, how: str) -> Compute:
@@ -140,15 +139,9 @@ def measured(job: Job, settings: Settings, workload: Workload, rate: float, how:
     return Compute(workload.global_batch / pools.machines(pools.rows(job, settings.catalog)).members / rate, how)
 
 
-def _plan(
-    training: Training,
-    trials: Trials | None,
-    rows: tuple[Row, ...],
-    settings: Settings,
-    workload: Workload | None,
-    compute: Compute | None,
-) -> Plan:
-    machines, catalog, at_once = training.machines, settings.catalog, trials.at_once if trials else 1
+def _plan(training: Training, settings: Settings, workload: Workload | None, compute: Compute | None) -> Plan:
+    machines, catalog, rows, trials = training.machines, settings.catalog, training.rows, training.trials
+    at_once = trials.at_once if trials else 1
     total_gbps = sum(row.count * (row.gbps or 0) for row in training.pools)
     advised = _option(training, reducers.advised(machines, total_gbps, catalog))
     sizings = (reducers.sizing(row.machine_type, row.count, machines, catalog) for row in pools.reducing(rows))

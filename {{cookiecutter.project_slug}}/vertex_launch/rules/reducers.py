@@ -71,9 +71,8 @@ def image_near(job: Job, context: RuleContext) -> Findings:
     for pool in job.reducers:
         host, near = image_of(pool).partition("/")[0], _near(context)
         if near and host in registries and not near.startswith(host):
-            yield Finding(
-                pool.at("containerSpec.imageUri"), f"{host} is far from {context.settings.region}", f"use {near}"
-            )
+            fault = f"{host} is far from {context.settings.region}"
+            yield Finding(pool.at("containerSpec.imageUri"), fault, f"use {near}")
 
 
 @rule("reducer-accelerator", "error", "documented", "distributed-training")
@@ -124,9 +123,8 @@ def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
         env = [Flag(pool.at(pool.task, f"env[{n}].value"), one.name, one.value) for n, one in enumerate(pool.env)]
         for flag in (*env, *flags([*words(pool)])):
             if CHOICE.fullmatch(flag.name) and OTHER_WAYS.fullmatch(flag.value):
-                yield Finding(
-                    flag.place, f"{flag.value} is not NCCL, which reducers need", "use NCCL, or remove pool 2"
-                )
+                fault = f"{flag.value} is not NCCL, which reducers need"
+                yield Finding(flag.place, fault, "use NCCL, or remove pool 2")
 
 
 @rule("reducer-machines", "warning", "inferred", "distributed-training")
@@ -167,7 +165,7 @@ def enough(job: Job, context: RuleContext) -> Findings:
     rates = [gbps(context, pool) for pool in pools]
     if count < 2 or gpus <= 2 or not all(rates):  # other rules report these
         return
-    total = sum(pool.replica_count * rate for pool, rate in zip(pools, rates, strict=True))
+    total = sum(pool.replica_count * gbps(context, pool) for pool in pools)
     machines = allreduce_cost.Machines(count, gpus / count, min(rates))
     for reducers in job.reducers:
         rate = gbps(context, reducers)

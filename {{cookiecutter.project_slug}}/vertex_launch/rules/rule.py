@@ -36,6 +36,7 @@ class RuleContext:
 
 
 Check = Callable[[Subject, RuleContext], Findings]
+PoolCheck = Callable[[Pool, RuleContext], Findings]
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,10 @@ def rule(
     return declare
 
 
-def pool_rule(
-    code: str, severity: Severity, certainty: Certainty, *sources: str
-) -> Callable[[Callable[[Pool, RuleContext], Findings]], Rule[Job]]:
+def pool_rule(code: str, severity: Severity, certainty: Certainty, *sources: str) -> Callable[[PoolCheck], Rule[Job]]:
     """The same of a function that looks at one pool, and names places in it."""
 
-    def declare(check: Callable[[Pool, RuleContext], Findings]) -> Rule[Job]:
+    def declare(check: PoolCheck) -> Rule[Job]:
         @wraps(check)
         def check_all(job: Job, context: RuleContext) -> Findings:
             return (finding.below(pool.at()) for pool in job.pools for finding in check(pool, context))
