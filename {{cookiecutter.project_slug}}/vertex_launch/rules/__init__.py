@@ -28,7 +28,7 @@ def form(job: Job, context: RuleContext) -> Findings:
 
 MODULES = (pools, machines, region_and_output, reducers, scheduling, containers, training)
 JOB_RULES = tuple(one for module in MODULES for one in vars(module).values() if isinstance(one, Rule))
-TUNING_RULES = tuple(one for one in vars(tuning).values() if isinstance(one, Rule))
+TUNING_RULES = (*tuning.STUDY_RULES, *(one for one in vars(tuning).values() if isinstance(one, Rule)))
 RULES: dict[str, Rule[Any]] = {one.code: one for one in (form, *JOB_RULES, *TUNING_RULES)}
 NOWHERE = Project()
 

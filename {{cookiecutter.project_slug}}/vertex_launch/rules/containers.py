@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vertex_launch.errors import Finding, Findings, nearest
 from vertex_launch.expansion import expand, expanded
-from vertex_launch.rules.rule import RuleContext, pool_rule, rule
+from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
 from vertex_launch.spec import Job, Pool
 
 RESTRICTED = "/vertex-ai-restricted/"  # where the reduction server is
@@ -155,7 +155,7 @@ def prebuilt_latest(job: Job, context: RuleContext) -> Findings:
             yield Finding(image_at(pool), "only the tag latest is supported", f"write {untagged(image)}:latest")
 
 
-@pool_rule("executor-foreign", "warning", "documented", "api-types")
+@rule_of_pool("executor-foreign", "warning", "documented", "api-types")
 def executor_prebuilt(pool: Pool, context: RuleContext) -> Findings:
     """A Python package runs in one of Google's training images.
 
@@ -167,7 +167,7 @@ def executor_prebuilt(pool: Pool, context: RuleContext) -> Findings:
         yield Finding(IMAGE[pool.task], f'"{image}" is not one of Google\'s training images', cure)
 
 
-@pool_rule("package-count", "error", "documented", "api-types")
+@rule_of_pool("package-count", "error", "documented", "api-types")
 def packages_few(pool: Pool, context: RuleContext) -> Findings:
     """A pool installs at most 100 packages."""
     count, limit = len(pool.spec.python_package_spec.package_uris), context.catalog.limits.package_uris
@@ -176,7 +176,7 @@ def packages_few(pool: Pool, context: RuleContext) -> Findings:
         yield Finding("pythonPackageSpec.packageUris", fault, "put several into one")
 
 
-@pool_rule("env-count", "error", "documented", "api-types")
+@rule_of_pool("env-count", "error", "documented", "api-types")
 def env_small(pool: Pool, context: RuleContext) -> Findings:
     """A pool has at most 100 environment variables."""
     count, limit = len(pool.env), context.catalog.limits.env
@@ -185,7 +185,7 @@ def env_small(pool: Pool, context: RuleContext) -> Findings:
         yield Finding(f"{pool.task}.env", fault, "put the rest in a file that the trainer reads")
 
 
-@pool_rule("env-name", "error", "documented", "api-types")
+@rule_of_pool("env-name", "error", "documented", "api-types")
 def env_named(pool: Pool, context: RuleContext) -> Findings:
     """The name of an environment variable has letters, digits and underscores, and does not begin with a digit."""
     for index, variable in enumerate(pool.env):
@@ -194,7 +194,7 @@ def env_named(pool: Pool, context: RuleContext) -> Findings:
             yield Finding(f"{pool.task}.env[{index}].name", f'"{variable.name}" cannot be one', f"write {proposal}")
 
 
-@pool_rule("env-repeated", "warning", "inferred", "api-types")
+@rule_of_pool("env-repeated", "warning", "inferred", "api-types")
 def env_distinct(pool: Pool, context: RuleContext) -> Findings:
     """An environment variable is set once.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from vertex_launch.catalog import Catalog, Machine
 from vertex_launch.errors import Finding, Findings, did_you_mean, nearest
-from vertex_launch.rules.rule import RuleContext, pool_rule, rule
+from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
 from vertex_launch.spec import Job, Pool
 
 CURRENT = "NVIDIA_TESLA_T4 or NVIDIA_L4"
@@ -23,7 +23,7 @@ def gbps(context: RuleContext, pool: Pool) -> float:
     return context.catalog.network_gbps(pool.machine_type, pool.accelerator, pool.accelerator_count) or 0
 
 
-@pool_rule("machine-unknown", "error", "documented", "configure-compute")
+@rule_of_pool("machine-unknown", "error", "documented", "configure-compute")
 def machine_known(pool: Pool, context: RuleContext) -> Findings:
     """The machine type is one that Vertex AI offers for training; many of Compute Engine's are not."""
     name, offered = pool.machine_type, context.catalog.machines
@@ -36,7 +36,7 @@ def machine_known(pool: Pool, context: RuleContext) -> Findings:
         yield Finding("machineSpec.machineType", fault, f"{cure} {newer}")
 
 
-@pool_rule("accelerator-fit", "error", "documented", "configure-compute")
+@rule_of_pool("accelerator-fit", "error", "documented", "configure-compute")
 def accelerators_fit(pool: Pool, context: RuleContext) -> Findings:
     """The machine can have these accelerators in this number; machines that come with GPUs must state them."""
     kind, count, machine = pool.accelerator, pool.accelerator_count, context.catalog.machine(pool.machine_type)
@@ -50,7 +50,7 @@ def accelerators_fit(pool: Pool, context: RuleContext) -> Findings:
         yield Finding("machineSpec", _misfit(context.catalog, pool, machine), _cure(context.catalog, machine))
 
 
-@pool_rule("accelerator-retired", "warning", "documented", "configure-compute")
+@rule_of_pool("accelerator-retired", "warning", "documented", "configure-compute")
 def accelerators_current(pool: Pool, context: RuleContext) -> Findings:
     """The accelerator is still supported.
 
@@ -71,7 +71,7 @@ def tpu_alone(job: Job, context: RuleContext) -> Findings:
             yield Finding(pool.at(), fault, "keep pool 0 alone and choose a larger tpuTopology")
 
 
-@pool_rule("tpu-topology", "error", "documented", "configure-compute")
+@rule_of_pool("tpu-topology", "error", "documented", "configure-compute")
 def tpu_topology(pool: Pool, context: RuleContext) -> Findings:
     """A TPU machine of v5e or newer has one of its own topologies."""
     machine, topology = context.catalog.machine(pool.machine_type), pool.spec.machine_spec.tpu_topology
@@ -80,7 +80,7 @@ def tpu_topology(pool: Pool, context: RuleContext) -> Findings:
         yield Finding("machineSpec.tpuTopology", fault, f"use one of {', '.join(machine.topologies)}")
 
 
-@pool_rule("disk-size", "error", "documented", "configure-compute")
+@rule_of_pool("disk-size", "error", "documented", "configure-compute")
 def disk_size(pool: Pool, context: RuleContext) -> Findings:
     """The boot disk has 100 to 64,000 GB; without a size it has 100."""
     (smallest, largest), size = context.catalog.limits.disk_gb, pool.spec.disk_spec.boot_disk_size_gb
@@ -88,7 +88,7 @@ def disk_size(pool: Pool, context: RuleContext) -> Findings:
         yield Finding("diskSpec.bootDiskSizeGb", f"{size} GB is not offered", f"choose {smallest} to {largest}")
 
 
-@pool_rule("disk-type", "error", "documented", "configure-compute")
+@rule_of_pool("disk-type", "error", "documented", "configure-compute")
 def disk_type(pool: Pool, context: RuleContext) -> Findings:
     """The boot disk is of a type that training offers."""
     kind, types = pool.spec.disk_spec.boot_disk_type, context.catalog.limits.disk_types

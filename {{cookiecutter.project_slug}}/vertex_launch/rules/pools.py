@@ -2,7 +2,7 @@
 
 from vertex_launch import program
 from vertex_launch.errors import Finding, Findings
-from vertex_launch.rules.rule import RuleContext, pool_rule, rule
+from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
 from vertex_launch.spec import CHIEF, WORKERS, Job, Pool, as_json
 
 # Source: google-cloud-aiplatform 2.7.0, the fields marked as required.
@@ -52,7 +52,7 @@ def no_empty_end(job: Job, context: RuleContext) -> Findings:
         yield Finding(f"workerPoolSpecs[{index}]", "is empty, and no pool follows it", "remove it")
 
 
-@pool_rule("pool-replicas", "error", "documented", "api-types")
+@rule_of_pool("pool-replicas", "error", "documented", "api-types")
 def has_replicas(pool: Pool, context: RuleContext) -> Findings:
     """A pool that is described has at least one replica; one that is skipped is an empty mapping, {}."""
     if pool.replica_count < 1 and pool.index != CHIEF:
@@ -60,21 +60,21 @@ def has_replicas(pool: Pool, context: RuleContext) -> Findings:
         yield Finding("replicaCount", fault, "set it to 1 or more, or write {} for the whole pool")
 
 
-@pool_rule("pool-machine", "error", "documented", "configure-compute")
+@rule_of_pool("pool-machine", "error", "documented", "configure-compute")
 def has_machine(pool: Pool, context: RuleContext) -> Findings:
     """A pool names its machine type."""
     if not pool.machine_type:
         yield Finding("machineSpec.machineType", "is missing", "choose one, such as n1-standard-8")
 
 
-@pool_rule("pool-task", "error", "documented", "api-types")
+@rule_of_pool("pool-task", "error", "documented", "api-types")
 def has_task(pool: Pool, context: RuleContext) -> Findings:
     """A pool says what it runs, in a containerSpec or a pythonPackageSpec."""
     if not pool.task:
         yield Finding("", "has machines and nothing to run on them", "add containerSpec with the image to run")
 
 
-@pool_rule("task-field", "error", "documented", "api-types")
+@rule_of_pool("task-field", "error", "documented", "api-types")
 def has_fields(pool: Pool, context: RuleContext) -> Findings:
     """A containerSpec names its image; a pythonPackageSpec names executor image, packages and module."""
     stated = as_json(pool.spec).get(pool.task, {})

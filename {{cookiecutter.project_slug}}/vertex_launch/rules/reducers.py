@@ -21,7 +21,7 @@ from vertex_launch.rules.containers import (
     words,
 )
 from vertex_launch.rules.machines import gbps, known
-from vertex_launch.rules.rule import RuleContext, pool_rule, rule
+from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
 from vertex_launch.spec import REDUCERS, Job, Pool
 
 # How programs name their way to all-reduce, and the ways that are not NCCL.
@@ -38,7 +38,7 @@ def _trainers(context: RuleContext, job: Job) -> Iterator[Pool]:
             yield pool
 
 
-@pool_rule("reducer-pool", "error", "documented", "distributed-training")
+@rule_of_pool("reducer-pool", "error", "documented", "distributed-training")
 def in_pool_2(pool: Pool, context: RuleContext) -> Findings:
     """The reduction server runs in pool 2 and nowhere else.
 
@@ -49,7 +49,7 @@ def in_pool_2(pool: Pool, context: RuleContext) -> Findings:
         yield Finding("containerSpec.imageUri", fault, "move this pool to workerPoolSpecs[2]")
 
 
-@pool_rule("reducer-image", "error", "documented", "distributed-training")
+@rule_of_pool("reducer-image", "error", "documented", "distributed-training")
 def image_exists(pool: Pool, context: RuleContext) -> Findings:
     """The reduction server's image has the name that the documentation gives it.
 

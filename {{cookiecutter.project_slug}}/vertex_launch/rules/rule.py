@@ -67,7 +67,9 @@ def rule(
     return declare
 
 
-def pool_rule(code: str, severity: Severity, certainty: Certainty, *sources: str) -> Callable[[PoolCheck], Rule[Job]]:
+def rule_of_pool(
+    code: str, severity: Severity, certainty: Certainty, *sources: str
+) -> Callable[[PoolCheck], Rule[Job]]:
     """The same of a function that looks at one pool, and names places in it."""
 
     def declare(check: PoolCheck) -> Rule[Job]:

@@ -25,13 +25,13 @@ def _in_a_file(check: Callable[[HyperparameterTuningJob], Findings]) -> Check[Tu
     return wraps(check)(lambda job, context: check(job.spec))
 
 
-counts = rule("study-counts", "error", "documented", "api-types")(_in_a_file(study_validation.count_findings))
-metrics = rule("study-metrics", "error", "documented", "api-types")(_in_a_file(study_validation.metric_findings))
-parameters = rule("study-parameters", "error", "documented", "api-types")(
-    _in_a_file(study_validation.parameter_findings)
-)
-runs_here = rule("study-local", "warning", "documented", "vertex_launch/study_validation.py")(
-    _in_a_file(study_validation.local_findings)
+STUDY_RULES = (
+    rule("study-counts", "error", "documented", "api-types")(_in_a_file(study_validation.count_findings)),
+    rule("study-metrics", "error", "documented", "api-types")(_in_a_file(study_validation.metric_findings)),
+    rule("study-parameters", "error", "documented", "api-types")(_in_a_file(study_validation.parameter_findings)),
+    rule("study-local", "warning", "documented", "vertex_launch/study_validation.py")(
+        _in_a_file(study_validation.local_findings)
+    ),
 )
 
 
