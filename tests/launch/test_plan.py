@@ -1,5 +1,6 @@
 """What `vertex-launch plan` finds, from formulas to the words of its verdict."""
 
+import io
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from google.cloud.aiplatform_v1.types import HyperparameterTuningJob
+from rich.console import Console
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -453,6 +455,25 @@ def test_the_scaling_curves_become_a_picture(tmp_path: Path) -> None:
     chart.save(found, tmp_path / "plan.svg")
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "plan.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (job("a2-highgpu-8g", A100, 8, 8), "then one GPU of each joins a ring."),
+        (
+            job("g2-standard-4", L4, 1, 8),
+            "With one GPU or none in each machine, a hierarchical ring is the ring itself.",
+        ),
+    ],
+)
+def test_table_and_picture_say_what_a_hierarchical_ring_is(tmp_path: Path, one: Job, words: str) -> None:
+    found = planner.plan(one, SETTINGS, WORKLOAD)
+    chart.save(found, tmp_path / "plan.svg")
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(report.report(found))
+    assert words in console.export_text()
+    assert words in (tmp_path / "plan.svg").read_text()  # in the comment above each text, which is drawn as paths
 
 
 # The command, as a user types it.

@@ -93,17 +93,9 @@ class N1Network:
     cap_gbps: Mapping[str, Mapping[int, float]]
     documented: Mapping[str, tuple[int, ...]]  # the caps that are
 
-    def cap(self, accelerator: str, count: int) -> float | None:
-        return self.cap_gbps.get(accelerator, {}).get(count)
-
-
-@dataclass(frozen=True)
-class Quotas:
-    """The parts of a quota metric's name."""
-
-    service: str
-    prefix: str
-    preemptible: str
+    def cap(self, machine: Machine | None, accelerator: str, count: int) -> float | None:
+        """Of an N1 with GPUs for which it is known."""
+        return self.cap_gbps.get(accelerator, {}).get(count) if machine and machine.family == "n1" else None
 
 
 @dataclass(frozen=True)
@@ -124,7 +116,7 @@ class Catalog:
     prebuilt_registries: tuple[str, ...]
     prebuilt_images: Mapping[str, date]  # without registry and tag -> the day on which it may go
     limits: Limits
-    quotas: Quotas
+    quotas: Mapping[str, Any]  # the parts of a metric's name: service, prefix, preemptible
 
     def machine(self, name: str) -> Machine | None:
         """The machine type of that name, or None if it is not known to be offered for training."""
@@ -139,8 +131,9 @@ class Catalog:
         On an N1 the GPUs set the bound: min(2 x vCPUs, a cap for their type and count).
         Source: Compute Engine, "GPU network bandwidth"; n1-highmem-96 with 8 V100 -> 100.
         """
-        known, cap = self.machine(machine_type), self.n1_gpu_network.cap(accelerator, count)
-        if known is None or known.family != "n1" or cap is None:
+        known = self.machine(machine_type)
+        cap = self.n1_gpu_network.cap(known, accelerator, count)
+        if known is None or cap is None:
             return known.gbps if known else None
         return min(self.n1_gpu_network.gbps_per_vcpu * known.vcpus, cap)
 
@@ -149,9 +142,8 @@ class Catalog:
         known, network = self.machine(machine_type), self.n1_gpu_network
         if known is None:
             return "uncertain"
-        bound_by_gpus = known.family == "n1" and network.cap(accelerator, count) is not None
         documented = count in network.documented.get(accelerator, ()) or known.source == (OWN,)
-        return "uncertain" if bound_by_gpus and not documented else known.certainty
+        return known.certainty if documented or network.cap(known, accelerator, count) is None else "uncertain"
 
     def price(self, machine_type: str, accelerator: str = "", count: int = 0) -> Price | None:
         """What one machine with its GPUs costs per hour; None if a part of it has no public price."""
@@ -179,8 +171,8 @@ class Catalog:
 
     def quota_metric(self, quota: str, preemptible: bool) -> str:
         """The whole name of a quota metric from its last word, such as n2_cpus."""
-        infix = self.quotas.preemptible if preemptible else ""
-        return f"{self.quotas.service}/{self.quotas.prefix}{infix}{quota}"
+        infix = self.quotas["preemptible"] if preemptible else ""
+        return f"{self.quotas['service']}/{self.quotas['prefix']}{infix}{quota}"
 
 
 def least_certain(*certainties: Certainty) -> Certainty:

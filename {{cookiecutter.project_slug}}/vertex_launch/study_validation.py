@@ -1,5 +1,6 @@
 """Finds what is wrong with the study of a hyperparameter tuning job, and says what its parameters may be.
 
+The docstrings of `..._findings` are also the rules that `vertex-launch check` shows.
 Source, where no other is named: google-cloud-aiplatform 2.7.0, the documentation of StudySpec and its parts.
 """
 
@@ -7,7 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any
 
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
@@ -19,15 +19,14 @@ ParameterSpec = StudySpec.ParameterSpec
 Conditional = ParameterSpec.ConditionalParameterSpec
 Scale = ParameterSpec.ScaleType
 
-KINDS = ("double_value_spec", "integer_value_spec", "discrete_value_spec", "categorical_value_spec")
 # The condition for each kind of parent; a double has no single values to name.
 CONDITIONS = {
     "integer_value_spec": "parent_int_values",
     "discrete_value_spec": "parent_discrete_values",
     "categorical_value_spec": "parent_categorical_values",
 }
+KINDS = ("double_value_spec", *CONDITIONS)
 LOGARITHMIC = (Scale.UNIT_LOG_SCALE, Scale.UNIT_REVERSE_LOG_SCALE)
-PARAMETERS = "studySpec.parameters"
 APART = 1e-10  # closer numbers are the same
 DISCRETE_LIMIT = 1000
 # Trials carry all numbers as doubles: integers must stay exact, and the width of a range finite.
@@ -66,16 +65,15 @@ def kind_of(parameter: ParameterSpec) -> str:
 def values_of(parameter: ParameterSpec) -> Sequence[Any]:
     """All values of an integer, discrete or categorical parameter, in order."""
     if "integer_value_spec" in parameter:
-        return range(parameter.integer_value_spec.min_value, parameter.integer_value_spec.max_value + 1)
+        smallest, largest = _bounds(parameter)
+        return range(smallest, largest + 1)
     return [*getattr(parameter, kind_of(parameter)).values]
 
 
 def described(parameter: ParameterSpec) -> str:
     """A parameter's range or values, for people: `0.0001 to 0.03` or `16, 32, 64`."""
-    kind = kind_of(parameter)
-    if kind in LARGEST:
-        bounds = getattr(parameter, kind)
-        return f"{bounds.min_value:g} to {bounds.max_value:g}"
+    if kind_of(parameter) in LARGEST:
+        return "{:g} to {:g}".format(*_bounds(parameter))
     return ", ".join(str(value).removesuffix(".0") for value in values_of(parameter))
 
 
@@ -86,14 +84,12 @@ def is_active(child: Conditional, value: Any) -> bool:
 
 def findings(job: HyperparameterTuningJob) -> Findings:
     """What the local Vertex refuses in the search; the rules of jobs check what the trials run."""
-    yield from count_findings(job)
-    yield from metric_findings(job.study_spec)
-    yield from parameter_findings(job.study_spec)
-    yield from local_findings(job.study_spec)
+    for check in (count_findings, metric_findings, parameter_findings, local_findings):
+        yield from check(job)
 
 
 def count_findings(job: HyperparameterTuningJob) -> Findings:
-    """Numbers of trials that no search can have."""
+    """The numbers of trials, of trials at once and of failures make sense."""
     most, parallel, failed = job.max_trial_count, job.parallel_trial_count, job.max_failed_trial_count
     if most < 1:
         yield Finding("maxTrialCount", f"must be 1 or more, not {most}", "write how many trials you would pay for")
@@ -104,8 +100,9 @@ def count_findings(job: HyperparameterTuningJob) -> Findings:
         yield Finding("maxFailedTrialCount", f"is {failed}", "write 0 to leave it to the service")
 
 
-def metric_findings(study: StudySpec) -> Findings:
-    """Metrics by which trials cannot be compared."""
+def metric_findings(job: HyperparameterTuningJob) -> Findings:
+    """A study has a metric, and each has a name of its own without white space."""
+    study = job.study_spec
     if not study.metrics:
         yield Finding("studySpec.metrics", "has no metric, so no trial is better than another", "add one")
     repeated = Counter(metric.metric_id for metric in study.metrics)
@@ -116,26 +113,28 @@ def metric_findings(study: StudySpec) -> Findings:
             yield Finding(place, f'"{metric.metric_id}" is there twice', "keep one of them")
 
 
-def parameter_findings(study: StudySpec) -> Findings:
-    """Parameters without a name or without values to try."""
-    nodes = [*_nodes(study.parameters, PARAMETERS)]
+def parameter_findings(job: HyperparameterTuningJob) -> Findings:
+    """A study has a parameter, and each has a name of its own and values that the search can try."""
+    nodes = [*_nodes(job.study_spec)]
     if not nodes:
-        yield Finding(PARAMETERS, "has no parameter, so there is nothing to tune", "add one")
+        yield Finding("studySpec.parameters", "has no parameter, so there is nothing to tune", "add one")
     for node in nodes:
-        yield from _of_values(node, study.algorithm)
+        yield from _of_values(node, job.study_spec.algorithm)
         yield from _of_conditions(node)
     yield from _of_ids(nodes)
 
 
 def parameter_ids(study: StudySpec) -> Iterator[tuple[str, str]]:
     """The place and the name of every parameter, those that depend on others included."""
-    for node in _nodes(study.parameters, PARAMETERS):
-        yield node.place, node.spec.parameter_id
+    return ((node.place, node.spec.parameter_id) for node in _nodes(study))
 
 
-def local_findings(study: StudySpec) -> Findings:
-    """What Vertex AI may take and the local Vertex cannot follow."""
-    ignored = "is not followed by the local Vertex"
+def local_findings(job: HyperparameterTuningJob) -> Findings:
+    """The local Vertex can follow the study.
+
+    Otherwise: Vertex AI takes the job; the local Vertex refuses it.
+    """
+    study, ignored = job.study_spec, "is not followed by the local Vertex"
     for index, metric in enumerate(study.metrics):
         if "safety_config" in metric:
             yield Finding(f"studySpec.metrics[{index}].safetyConfig", ignored, "remove it to run the search here")
@@ -146,8 +145,16 @@ def local_findings(study: StudySpec) -> Findings:
         if field in study and len(study.metrics) > 1:
             fault = "compares trials by one metric, and there are more"
             yield Finding(f"studySpec.{_key(field)}", fault, "keep one metric")
-    for node in _nodes(study.parameters, PARAMETERS):
-        yield from _of_size(node)
+    for node in _nodes(study):
+        if node.kind in LARGEST and max(map(abs, _bounds(node.spec))) > LARGEST[node.kind]:
+            fault = f"goes beyond {LARGEST[node.kind]:g}, where numbers lose digits"
+            yield Finding(node.values_place, fault, "narrow it")
+
+
+def _bounds(parameter: ParameterSpec) -> tuple[Any, Any]:
+    """The least and the greatest value of a double or an integer."""
+    values = getattr(parameter, kind_of(parameter))
+    return values.min_value, values.max_value
 
 
 def _key(field: str) -> str:
@@ -156,19 +163,17 @@ def _key(field: str) -> str:
     return first + "".join(other.title() for other in others)
 
 
-def _nodes(
-    specs: Sequence[ParameterSpec], place: str, conditions: Mapping[str, Collection[Any]] = MappingProxyType({})
-) -> Iterator[_Node]:
-    for index, spec in enumerate(specs):
-        yield from _node(spec, f"{place}[{index}]", conditions)
+def _nodes(study: StudySpec) -> Iterator[_Node]:
+    for index, spec in enumerate(study.parameters):
+        yield from _with_children(_Node(f"studySpec.parameters[{index}]", spec, {}))
 
 
-def _node(spec: ParameterSpec, place: str, conditions: Mapping[str, Collection[Any]]) -> Iterator[_Node]:
-    """A parameter and all below it."""
-    yield _Node(place, spec, conditions)
-    for index, child in enumerate(spec.conditional_parameter_specs):
-        below = f"{place}.conditionalParameterSpecs[{index}].parameterSpec"
-        yield from _node(child.parameter_spec, below, {**conditions, place: _condition(child)})
+def _with_children(node: _Node) -> Iterator[_Node]:
+    yield node
+    for index, child in enumerate(node.spec.conditional_parameter_specs):
+        place = f"{node.place}.conditionalParameterSpecs[{index}].parameterSpec"
+        conditions = {**node.conditions, node.place: _condition(child)}
+        yield from _with_children(_Node(place, child.parameter_spec, conditions))
 
 
 def _condition(child: Conditional) -> Collection[Any]:
@@ -202,19 +207,12 @@ def _of_values(node: _Node, algorithm: StudySpec.Algorithm) -> Findings:
 
 
 def _of_range(node: _Node) -> Findings:
-    bounds = getattr(node.spec, node.kind)
-    smallest, largest = bounds.min_value, bounds.max_value
+    smallest, largest = _bounds(node.spec)
     if smallest > largest:
         yield Finding(node.values_place, f"minValue {smallest:g} is above maxValue {largest:g}", "exchange them")
     elif node.spec.scale_type in LOGARITHMIC and smallest <= 0:
         cure = "raise it above 0 or use UNIT_LINEAR_SCALE"
         yield Finding(node.values_place, f"minValue {smallest:g} has no logarithm", cure)
-
-
-def _of_size(node: _Node) -> Findings:
-    bounds = getattr(node.spec, node.kind) if node.kind in LARGEST else None
-    if bounds and max(abs(bounds.min_value), abs(bounds.max_value)) > LARGEST[node.kind]:
-        yield Finding(node.values_place, f"goes beyond {LARGEST[node.kind]:g}, where numbers lose digits", "narrow it")
 
 
 def _of_list(node: _Node) -> Findings:
@@ -257,9 +255,8 @@ def _of_ids(nodes: Sequence[_Node]) -> Findings:
         name = node.spec.parameter_id
         other = next((other for other in known[name] if name and not _exclude_each_other(node, other)), None)
         if other:
-            yield Finding(
-                f"{node.place}.parameterId", f'"{name}" is the name of {other.place}, too', "rename one of them"
-            )
+            fault = f'"{name}" is the name of {other.place}, too'
+            yield Finding(f"{node.place}.parameterId", fault, "rename one of them")
         known[name].append(node)
 
 

@@ -1,15 +1,15 @@
 """Do reduction servers pay for a job? A yes or a no in words, with the figures that decide."""
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from google.cloud.aiplatform_v1.types.custom_job import Scheduling
 
 from vertex_launch.plan import allreduce_cost, pools, reducers
 from vertex_launch.plan.allreduce_cost import Machines
 from vertex_launch.plan.formatting import seconds, size, usd
-from vertex_launch.plan.pools import Row
+from vertex_launch.plan.pools import Row, Trials
 from vertex_launch.plan.reducers import OVERLAP, AllReduceOptions, Sizing, step_seconds
 from vertex_launch.spec import Job
 
@@ -19,13 +19,18 @@ WORTHWHILE = 0.02  # of a step; a smaller gain is noise
 
 @dataclass(frozen=True)
 class Training:
-    """A job without its reducers."""
+    """A job, and what it costs and takes without its reducers."""
 
     job: Job
-    is_search: bool  # the job is what the trials of a search run
-    pools: Sequence[Row]  # 0 and 1
+    trials: Trials | None  # of a search, which run the job
+    rows: tuple[Row, ...]  # of all pools
     gradient_bytes: float
     compute: float | None  # seconds of a step without any network
+
+    @property
+    def pools(self) -> tuple[Row, ...]:
+        """0 and 1."""
+        return pools.training(self.rows)
 
     @property
     def machines(self) -> Machines:
@@ -55,9 +60,7 @@ class Verdict:
 
 def verdict(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -> Verdict:
     """The first reason against a set of reducers, else what they gain and cost."""
-    reasons = itertools.chain(
-        _reasons_of_machines(training, all_reduce), _reasons_of_time(training, sizing, all_reduce)
-    )
+    reasons = chain(_reasons_of_machines(training, all_reduce), _reasons_of_time(training, sizing, all_reduce))
     for reason in reasons:
         return Verdict(False, f"No: {reason}.")
     return _weighed(training, sizing, all_reduce)
@@ -69,7 +72,7 @@ def _reasons_of_machines(training: Training, all_reduce: AllReduceOptions) -> It
         yield "reduction servers serve GPUs, and some machines that train have none"
     if machines.count == 1:
         yield "with one machine, gradients never cross the network"
-    if training.is_search:
+    if training.trials:
         yield "a search may hand the flags of a trial to its reducers, too, which do not take them (trial-reducers)"
     if training.job.spec.scheduling.strategy == Scheduling.Strategy.FLEX_START:
         yield "FLEX_START wants the same machines in every pool, so there can be no CPU machines beside the GPUs"
@@ -120,17 +123,15 @@ def _weighed(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -
     """Reducers are faster, if the step is not bound by computing; do they pay?"""
     ring, reduced = all_reduce.ring.seconds, all_reduce.reducers.seconds
     gain = f"{sizing} shorten the all-reduce from {seconds(ring)} to {seconds(reduced)}"
-    limit = extra = None
-    if training.usd is not None and sizing.usd is not None:
-        limit = reducers.break_even_compute(ring, reduced, training.usd, sizing.usd)
+    prices = None if training.usd is None or sizing.usd is None else (training.usd, sizing.usd)
+    limit = reducers.break_even_compute(ring, reduced, *prices) if prices else None
     condition = _condition(limit, ring)
     if training.compute is None:
         return Verdict(None, f"It depends: {gain}. {condition}", limit)
     gain += f", and a step by {all_reduce.gain(training.compute):.0%}"
-    if training.usd is not None and sizing.usd is not None:
-        extra = reducers.usd_per_saved_hour(training.compute, all_reduce, training.usd, sizing.usd)
-    if extra is None:
-        return Verdict(None, f"It depends: {gain}; their price is not known here.", limit)
+    if prices is None:
+        return Verdict(None, f"It depends: {gain}; their price is not known here.")
+    extra = reducers.usd_per_saved_hour(training.compute, all_reduce, *prices)
     if extra <= 0:
         return Verdict(True, f"Yes: {gain}, which saves more than they cost. {condition}", limit, extra)
     text = f"Only if time is worth it: {gain}, but each hour that they save costs {usd(extra)}. {condition}"
@@ -138,8 +139,8 @@ def _weighed(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -
 
 
 def _condition(limit: float | None, ring: float) -> str:
-    pays = "They never pay for themselves. "
-    if limit:
-        pays = f"They pay for themselves if computing takes less than {seconds(limit)} per step. "
     hidden = f"Above {seconds(ring / OVERLAP)} the ring is hidden, and they change nothing."
-    return hidden if limit is None else pays + hidden
+    if limit is None:
+        return hidden
+    pays = f"pay for themselves if computing takes less than {seconds(limit)} per step"
+    return f"They {pays if limit else 'never pay for themselves'}. {hidden}"

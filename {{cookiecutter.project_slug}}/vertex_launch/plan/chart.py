@@ -25,7 +25,7 @@ PANELS: tuple[tuple[str, Callable[[Point], float]], ...] = (
 
 def save(plan: Plan, path: Path) -> None:
     """Draw throughput, efficiency and cost against the number of machines."""
-    figure = Figure(figsize=(13, 4.6), layout="constrained")
+    figure = Figure(figsize=(13, 4.8), layout="constrained")
     axes = figure.subplots(1, len(PANELS))
     for ax, (label, value) in zip(axes, PANELS, strict=True):
         for curve in plan.curves:
@@ -43,7 +43,7 @@ def save(plan: Plan, path: Path) -> None:
     figure.suptitle(
         f"{plan.name} on 1 to {COUNTS[-1]:,} machines of its kind, the batch of each unchanged\n"
         f"reducers by the rule; open marker: the knee, the most machines that keep {KNEE:.0%} efficiency;"
-        " wire time only, without latency",
+        f" wire time only, without latency\n{plan.hierarchical_ring}",
         fontsize=10,
     )
     figure.savefig(path, dpi=120)

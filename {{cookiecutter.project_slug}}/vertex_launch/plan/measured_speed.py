@@ -16,15 +16,7 @@ class RunError(FaultError):
 
 
 def require_gpus(folder: Path, buckets: Path, gpus: Sequence[str]) -> None:
-    """Refuse a run of this machine on CPUs, which the folder tells; the curves do not.
-
-    Args:
-        buckets: where the local Vertex keeps the output of jobs.
-        gpus: of this machine.
-
-    Raises:
-        RunError: the run was here, on CPUs.
-    """
+    """Raise RunError for a run on CPUs of this machine, which only its folder tells: one of ours, or in `buckets`."""
     here = folder.resolve()
     if not gpus and (here.is_relative_to(buckets.resolve()) or here.is_relative_to(OUTPUT.resolve())):
         cure = "copy the output of a run in the cloud from its bucket to another folder, or use --step-seconds"
@@ -32,14 +24,7 @@ def require_gpus(folder: Path, buckets: Path, gpus: Sequence[str]) -> None:
 
 
 def samples_per_second_per_gpu(folder: Path) -> float:
-    """The median over a run of the samples per second and GPU.
-
-    Args:
-        folder: a run's output folder, or the folder `logs` in it, on this machine.
-
-    Raises:
-        RunError: there is no curve of the speed.
-    """
+    """The median over a run of the samples per second and GPU; raises RunError if its folder has no such curve."""
     rates = [rate for path in sorted(folder.glob("**/events.out.tfevents.*")) for rate in _rates(path)]
     if not rates:
         cure = "name the output folder of a run, copied from its bucket"

@@ -93,6 +93,13 @@ class Plan:
         return share * self.workload.global_batch / self.known_compute
 
     @property
+    def hierarchical_ring(self) -> str:
+        """What a hierarchical ring is among these machines, as a sentence."""
+        if self.machines.members == self.machines.count:
+            return "With one GPU or none in each machine, a hierarchical ring is the ring itself."
+        return "A hierarchical ring first adds the gradients inside each machine; then one GPU of each joins a ring."
+
+    @property
     def options(self) -> tuple[Option, ...]:
         """The reducers in the file, and those advised, once where they are the same."""
         return tuple(dict.fromkeys((self.present or self.advised, self.advised)))
@@ -124,34 +131,24 @@ def plan(
     size = gradient_bytes if gradient_bytes is not None else float(workload.gradient_bytes if workload else 0)
     compute = compute or _estimated(workload, rows, settings.catalog, mfu)
     known_compute = compute.seconds if compute and compute.counts else None
-    training = Training(job, trials is not None, pools.training(rows), size, known_compute)
-    return _plan(training, trials, rows, settings, workload, compute)
+    return _plan(Training(job, trials, rows, size, known_compute), settings, workload, compute)
 
 
 def measured(job: Job, settings: Settings, workload: Workload, rate: float, how: str) -> Compute:
-    """The compute time of a step from the speed of a run on one machine, which needs no network.
-
-    Args:
-        rate: samples per second and GPU.
-    """
-    return Compute(workload.global_batch / pools.gpus(pools.rows(job, settings.catalog)) / rate, how)
+    """The compute time of a step, from samples per second and GPU of a run on one machine, without a network."""
+    return Compute(workload.global_batch / pools.machines(pools.rows(job, settings.catalog)).members / rate, how)
 
 
-def _plan(
-    training: Training,
-    trials: Trials | None,
-    rows: tuple[Row, ...],
-    settings: Settings,
-    workload: Workload | None,
-    compute: Compute | None,
-) -> Plan:
-    machines, catalog, at_once = training.machines, settings.catalog, trials.at_once if trials else 1
-    advised = _option(training, reducers.advised(machines, pools.total_gbps(training.pools), catalog))
+def _plan(training: Training, settings: Settings, workload: Workload | None, compute: Compute | None) -> Plan:
+    machines, catalog, rows, trials = training.machines, settings.catalog, training.rows, training.trials
+    at_once = trials.at_once if trials else 1
+    total_gbps = sum(row.count * (row.gbps or 0) for row in training.pools)
+    advised = _option(training, reducers.advised(machines, total_gbps, catalog))
     sizings = (reducers.sizing(row.machine_type, row.count, machines, catalog) for row in pools.reducing(rows))
     present = next((_option(training, sizing) for sizing in sizings), None)
     all_reduce = present.all_reduce.reducers if present else advised.all_reduce.ring
     card = min(_cards(rows, catalog), key=lambda card: card.memory_gb, default=None)
-    needed = memory.memory(workload, pools.gpus(rows), card) if workload and card else None
+    held = (workload, machines.members, card) if workload and card else None
     return Plan(
         name=str(training.job.path),
         region=settings.region,
@@ -164,8 +161,8 @@ def _plan(
         workload=workload,
         gradient_bytes=training.gradient_bytes,
         compute=compute,
-        memory=needed,
-        remedy=memory.remedy(workload, pools.gpus(rows), card) if workload and card else "",
+        memory=memory.memory(*held) if held else None,
+        remedy=memory.remedy(*held) if held else "",
         advised=advised,
         present=present,
         all_reduce=all_reduce,
@@ -201,7 +198,9 @@ def _estimated(workload: Workload | None, rows: Sequence[Row], catalog: Catalog,
     card = min(_cards(rows, catalog), key=lambda card: card.tflops, default=None)
     if workload is None or card is None:
         return None
-    seconds = workload.flops_per_sample * workload.global_batch / pools.gpus(rows) / (card.tflops * 1e12 * mfu)
+    seconds = (
+        workload.flops_per_sample * workload.global_batch / pools.machines(rows).members / (card.tflops * 1e12 * mfu)
+    )
     how = f"estimated: {mfu:.0%} of {card.tflops:g} TFLOPS, the peak of {card.name} in {card.precision}"
     return Compute(seconds, how, estimated=True)
 

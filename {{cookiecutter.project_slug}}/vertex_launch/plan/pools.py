@@ -9,7 +9,7 @@ from google.cloud.aiplatform_v1.types.custom_job import Scheduling
 from vertex_launch.catalog import Catalog, Price, least_certain
 from vertex_launch.plan.allreduce_cost import Machines
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, Pool, TuningJob
+from vertex_launch.spec import Job, TuningJob
 
 PREEMPTIBLE = (Scheduling.Strategy.SPOT, Scheduling.Strategy.FLEX_START)
 ROLES = ("chief", "workers", "servers", "evaluators")  # of pools, by position
@@ -57,7 +57,16 @@ class Quota:
 
 def rows(job: Job, catalog: Catalog) -> tuple[Row, ...]:
     """One for each pool that holds machines."""
-    return tuple(_row(pool, catalog) for pool in job.pools)
+    found = []
+    for pool in job.pools:
+        kind, machine = (
+            (pool.machine_type, pool.accelerator, pool.accelerator_count),
+            catalog.machine(pool.machine_type),
+        )
+        role = "reducers" if pool.reduces else ROLES[min(pool.index, len(ROLES) - 1)]
+        speeds = catalog.network_gbps(*kind), machine.fabric_gbps if machine else None
+        found.append(Row(pool.index, role, pool.replica_count, *kind, *speeds, catalog.price(*kind)))
+    return tuple(found)
 
 
 def training(all_rows: Sequence[Row]) -> tuple[Row, ...]:
@@ -73,23 +82,13 @@ def reducing(all_rows: Sequence[Row]) -> tuple[Row, ...]:
 def machines(all_rows: Sequence[Row]) -> Machines:
     """The machines that train; an all-reduce waits for the slowest network among them."""
     train = training(all_rows)
-    count = sum(row.count for row in train)
-    return Machines(count, gpus(all_rows) / count, min(row.gbps or 0 for row in train))
-
-
-def gpus(all_rows: Sequence[Row]) -> int:
-    """GPUs that train; a machine without GPUs counts as one, as it runs one process."""
-    return sum(row.count * max(row.gpus, 1) for row in training(all_rows))
+    count, gpus = sum(row.count for row in train), sum(row.count * max(row.gpus, 1) for row in train)
+    return Machines(count, gpus / count, min(row.gbps or 0 for row in train))
 
 
 def differ(all_rows: Sequence[Row]) -> bool:
     """Whether machines that train are of more than one kind."""
     return len({(row.machine_type, row.accelerator, row.gpus) for row in training(all_rows)}) > 1
-
-
-def total_gbps(some_rows: Sequence[Row]) -> float:
-    """What the machines send together."""
-    return sum(row.count * (row.gbps or 0) for row in some_rows)
 
 
 def trials(job: Job | TuningJob) -> Trials | None:
@@ -133,15 +132,5 @@ def quotas(job: Job, settings: Settings, at_once: int = 1) -> tuple[Quota, ...]:
 
 def quota_command(settings: Settings) -> str:
     """The gcloud line that shows what the project has of these quotas, by region."""
-    return (
-        "gcloud alpha services quota list --service=aiplatform.googleapis.com"
-        f" --consumer=projects/{settings.project or 'PROJECT'} --filter='metric:custom_model_training'"
-    )
-
-
-def _row(pool: Pool, catalog: Catalog) -> Row:
-    kind = pool.machine_type, pool.accelerator, pool.accelerator_count
-    role = "reducers" if pool.reduces else ROLES[min(pool.index, len(ROLES) - 1)]
-    machine = catalog.machine(pool.machine_type)
-    speeds = catalog.network_gbps(*kind), machine.fabric_gbps if machine else None
-    return Row(pool.index, role, pool.replica_count, *kind, *speeds, catalog.price(*kind))
+    which = f"--consumer=projects/{settings.project or 'PROJECT'} --filter='metric:custom_model_training'"
+    return f"gcloud alpha services quota list --service=aiplatform.googleapis.com {which}"

@@ -75,11 +75,7 @@ def sizing(machine_type: str, count: int, machines: Machines, catalog: Catalog) 
 
 
 def advised(machines: Machines, total_gbps: float, catalog: Catalog) -> Sizing:
-    """The cheapest set of reducers that together send as much as the machines that train, by the documented rule.
-
-    Args:
-        total_gbps: what pools 0 and 1 send together.
-    """
+    """The cheapest reducers that together send `total_gbps`, as much as pools 0 and 1, by the documented rule."""
     counts = {name: reducers_needed(1, total_gbps, catalog.network_gbps(name) or 1.0) for name in catalog.reducer_types}
     choices = [sizing(name, count, machines, catalog) for name, count in counts.items()]
     return min(choices, key=lambda choice: math.inf if choice.usd is None else choice.usd)
@@ -88,19 +84,11 @@ def advised(machines: Machines, total_gbps: float, catalog: Catalog) -> Sizing:
 def all_reduce_options(
     size: float, machines: Machines, reducers: Reducers, fabric_gbps: float | None = None
 ) -> AllReduceOptions:
-    """The ways to all-reduce `size` bytes.
-
-    Args:
-        fabric_gbps: of the GPUs' own network, if they have one: rings use it, reducers are not on it.
-    """
-    ring_gbps = fabric_gbps or machines.gbps
-    flat = cost.flat_ring_bytes(size, machines)
-    hierarchical = cost.hierarchical_ring_bytes(size, machines)
-    return AllReduceOptions(
-        AllReduce(flat, cost.seconds(flat, ring_gbps)),
-        AllReduce(hierarchical, cost.seconds(hierarchical, ring_gbps)),
-        AllReduce(cost.reducers_bytes(size, machines), cost.reducers_seconds(size, machines, reducers)),
-    )
+    """The ways to all-reduce `size` bytes; rings use the GPUs' own network, if there is one, and reducers cannot."""
+    rings = cost.flat_ring_bytes(size, machines), cost.hierarchical_ring_bytes(size, machines)
+    flat, hierarchical = (AllReduce(sent, cost.seconds(sent, fabric_gbps or machines.gbps)) for sent in rings)
+    reduced = AllReduce(cost.reducers_bytes(size, machines), cost.reducers_seconds(size, machines, reducers))
+    return AllReduceOptions(flat, hierarchical, reduced)
 
 
 def step_seconds(compute: float, communication: float) -> float:
@@ -126,14 +114,7 @@ def break_even_compute(ring: float, reduced: float, machines_usd: float, reducer
     return machines_usd * ring / (machines_usd * OVERLAP + reducers_usd)
 
 
-def usd_per_saved_hour(
-    compute: float, both: AllReduceOptions, machines_usd: float, reducers_usd: float
-) -> float | None:
-    """USD for each hour of training that reducers save; negative where the job also gets cheaper.
-
-    None if they save no time.
-    """
+def usd_per_saved_hour(compute: float, both: AllReduceOptions, machines_usd: float, reducers_usd: float) -> float:
+    """USD for each hour of training that reducers save, if they save any; negative where the job also gets cheaper."""
     ring, reduced = step_seconds(compute, both.ring.seconds), step_seconds(compute, both.reducers.seconds)
-    if reduced >= ring:
-        return None
     return ((machines_usd + reducers_usd) * reduced - machines_usd * ring) / (ring - reduced)

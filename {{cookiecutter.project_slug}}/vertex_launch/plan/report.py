@@ -114,7 +114,7 @@ def _all_reduce_table(plan: Plan) -> Table:
 def _all_reduce(plan: Plan) -> Iterator[str]:
     sizing, rule = plan.advised.sizing, "the least costly reducers that together send what pools 0 and 1 send"
     yield f"{sizing} are {rule}; with {math.ceil(sizing.break_even) - 1} or fewer the ring is faster."
-    yield "A hierarchical ring adds inside each machine first, and then only one GPU of each takes part."
+    yield plan.hierarchical_ring
     yield "Times of an all-reduce are those of the wire, a lower bound without latency."
     yield from about_the_speed(plan)
 

@@ -49,11 +49,6 @@ class Workload:
 def of(job: Job, commands: Commands, environ: Mapping[str, str], state_dir: StateDir) -> Workload:
     """The workload of a job: ask its trainer, or reuse a kept answer.
 
-    Args:
-        commands: of images for which the job names no command.
-        environ: this program's own.
-        state_dir: where answers are kept, and local buckets are.
-
     Raises:
         WorkloadError: the job starts something else, or the trainer cannot tell.
     """

@@ -7,7 +7,6 @@ facts are in vertex_launch/machines.yaml. `python -m vertex_launch.rules` prints
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
@@ -27,12 +26,9 @@ def form(job: Job, context: RuleContext) -> Findings:
     yield from ()  # of a job that could be read, nothing: `form_findings` has the others
 
 
-def _declared(*modules: ModuleType) -> tuple[Rule[Any], ...]:
-    return tuple(value for module in modules for value in vars(module).values() if isinstance(value, Rule))
-
-
-JOB_RULES = _declared(pools, machines, region_and_output, reducers, scheduling, containers, training)
-TUNING_RULES = _declared(tuning)
+MODULES = (pools, machines, region_and_output, reducers, scheduling, containers, training)
+JOB_RULES = tuple(one for module in MODULES for one in vars(module).values() if isinstance(one, Rule))
+TUNING_RULES = (*tuning.STUDY_RULES, *(one for one in vars(tuning).values() if isinstance(one, Rule)))
 RULES: dict[str, Rule[Any]] = {one.code: one for one in (form, *JOB_RULES, *TUNING_RULES)}
 NOWHERE = Project()
 
@@ -59,11 +55,10 @@ def _of_tuning(job: TuningJob, context: RuleContext) -> Findings:
 
 def _of_job(job: Job, context: RuleContext) -> Findings:
     """Of pools that are too many, `at_most_four` counts all; the other rules look at the first of them."""
+    few = replace(job, spec=CustomJobSpec(job.spec))
+    del few.spec.worker_pool_specs[context.catalog.limits.pools :]
     yield from _found([pools.at_most_four], job, context)
-    if len(job.spec.worker_pool_specs) > context.catalog.limits.pools:
-        job = replace(job, spec=CustomJobSpec(job.spec))
-        del job.spec.worker_pool_specs[context.catalog.limits.pools :]
-    yield from _found([one for one in JOB_RULES if one is not pools.at_most_four], job, context)
+    yield from _found([one for one in JOB_RULES if one is not pools.at_most_four], few, context)
 
 
 def _found(rules: Sequence[Rule[Any]], job: Job | TuningJob, context: RuleContext) -> Findings:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vertex_launch.errors import Finding, Findings, nearest
 from vertex_launch.expansion import expand, expanded
-from vertex_launch.rules.rule import RuleContext, rule
+from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
 from vertex_launch.spec import Job, Pool
 
 RESTRICTED = "/vertex-ai-restricted/"  # where the reduction server is
@@ -28,9 +28,7 @@ def image_at(pool: Pool) -> str:
 def images(job: Job) -> Iterator[tuple[Pool, str]]:
     """Every image with the first pool that runs it: two pools with one image are one finding."""
     first = {image_of(pool): pool for pool in reversed(job.pools)}
-    for image, pool in reversed(first.items()):
-        if image:
-            yield pool, image
+    return ((pool, image) for image, pool in reversed(first.items()) if image)
 
 
 def words(pool: Pool) -> Iterator[tuple[str, str]]:
@@ -80,15 +78,12 @@ def image_ours(job: Job, context: RuleContext) -> Findings:
 
     Otherwise: The job runs another program than the one that was built last, or finds no image at all.
     """
-    seen, origin = {""}, context.settings.origin("image")  # `has_fields` reports a missing one
-    for pool in job.training_pools if context.settings.image else ():
-        image = pool.spec.container_spec.image_uri
-        if image not in seen and not (pool.reduces or is_ours(context, image) or prebuilt_name(context, image)):
-            seen.add(image)  # two pools with one image are one finding
+    ours, origin = context.settings.image, context.settings.origin("image")
+    for pool, image in images(job) if ours else ():
+        other = not (pool.reduces or is_ours(context, image) or prebuilt_name(context, image))
+        if other and pool.trains and pool.task == "containerSpec":
             fault = f'"{image}" is not the image that {origin} names'
-            yield Finding(
-                image_at(pool), fault, f"write {context.settings.image} here, or change the image in {origin}"
-            )
+            yield Finding(image_at(pool), fault, f"write {ours} here, or change the image in {origin}")
 
 
 @rule("image-tag", "warning", "inferred", "training-service")
@@ -115,10 +110,9 @@ def image_has_code(job: Job, context: RuleContext) -> Findings:
     for pool in job.pools if label else ():
         newer = [version for version, kinds in context.catalog.cuda_dropped.items() if pool.accelerator in kinds]
         if label and is_ours(context, image_of(pool)) and any(int(label[1]) >= version for version in newer):
-            fault = f"by the Dockerfile here, it is built with CUDA {label[1]}{label[2]}"
-            fault += f", which has no code for {pool.accelerator}"
-            cure = "build it with CUDA 12.6, or use T4 or newer GPUs"
-            yield Finding(image_at(pool), fault, cure)
+            built = f"by the Dockerfile here, it is built with CUDA {label[1]}{label[2]}"
+            fault = f"{built}, which has no code for {pool.accelerator}"
+            yield Finding(image_at(pool), fault, "build it with CUDA 12.6, or use T4 or newer GPUs")
 
 
 @rule("prebuilt-unknown", "warning", "uncertain", "prebuilt-containers")
@@ -161,64 +155,54 @@ def prebuilt_latest(job: Job, context: RuleContext) -> Findings:
             yield Finding(image_at(pool), "only the tag latest is supported", f"write {untagged(image)}:latest")
 
 
-@rule("executor-foreign", "warning", "documented", "api-types")
-def executor_prebuilt(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("executor-foreign", "warning", "documented", "api-types")
+def executor_prebuilt(pool: Pool, context: RuleContext) -> Findings:
     """A Python package runs in one of Google's training images.
 
     Otherwise: Vertex AI refuses the job, or starts the package in an image that may lack what it needs.
     """
-    for pool in job.pools:
-        image = pool.spec.python_package_spec.executor_image_uri
-        if image and not prebuilt_name(context, image):
-            fault = f'"{image}" is not one of Google\'s training images'
-            registry = context.catalog.prebuilt_registries[0]
-            cure = f"use one of {registry}, or a containerSpec"
-            yield Finding(image_at(pool), fault, cure)
+    image = pool.spec.python_package_spec.executor_image_uri
+    if image and not prebuilt_name(context, image):
+        cure = f"use one of {context.catalog.prebuilt_registries[0]}, or a containerSpec"
+        yield Finding(IMAGE[pool.task], f'"{image}" is not one of Google\'s training images', cure)
 
 
-@rule("package-count", "error", "documented", "api-types")
-def packages_few(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("package-count", "error", "documented", "api-types")
+def packages_few(pool: Pool, context: RuleContext) -> Findings:
     """A pool installs at most 100 packages."""
-    limit = context.catalog.limits.package_uris
-    for pool in job.pools:
-        count = len(pool.spec.python_package_spec.package_uris)
-        if count > limit:
-            fault = f"has {count} packages, and Vertex AI takes {limit}"
-            yield Finding(pool.at("pythonPackageSpec.packageUris"), fault, "put several into one")
+    count, limit = len(pool.spec.python_package_spec.package_uris), context.catalog.limits.package_uris
+    if count > limit:
+        fault = f"has {count} packages, and Vertex AI takes {limit}"
+        yield Finding("pythonPackageSpec.packageUris", fault, "put several into one")
 
 
-@rule("env-count", "error", "documented", "api-types")
-def env_small(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("env-count", "error", "documented", "api-types")
+def env_small(pool: Pool, context: RuleContext) -> Findings:
     """A pool has at most 100 environment variables."""
-    limit = context.catalog.limits.env
-    for pool in job.pools:
-        if len(pool.env) > limit:
-            fault = f"has {len(pool.env)} variables, and Vertex AI takes {limit}"
-            yield Finding(pool.at(pool.task, "env"), fault, "put the rest in a file that the trainer reads")
+    count, limit = len(pool.env), context.catalog.limits.env
+    if count > limit:
+        fault = f"has {count} variables, and Vertex AI takes {limit}"
+        yield Finding(f"{pool.task}.env", fault, "put the rest in a file that the trainer reads")
 
 
-@rule("env-name", "error", "documented", "api-types")
-def env_named(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("env-name", "error", "documented", "api-types")
+def env_named(pool: Pool, context: RuleContext) -> Findings:
     """The name of an environment variable has letters, digits and underscores, and does not begin with a digit."""
-    for pool in job.pools:
-        for index, variable in enumerate(pool.env):
-            if not NAME.fullmatch(variable.name):
-                proposal = re.sub("^(?=[0-9])|[^A-Za-z0-9_]", "_", variable.name) or "a name"
-                yield Finding(
-                    pool.at(pool.task, f"env[{index}].name"), f'"{variable.name}" cannot be one', f"write {proposal}"
-                )
+    for index, variable in enumerate(pool.env):
+        if not NAME.fullmatch(variable.name):
+            proposal = re.sub("^(?=[0-9])|[^A-Za-z0-9_]", "_", variable.name) or "a name"
+            yield Finding(f"{pool.task}.env[{index}].name", f'"{variable.name}" cannot be one', f"write {proposal}")
 
 
-@rule("env-repeated", "warning", "inferred", "api-types")
-def env_distinct(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("env-repeated", "warning", "inferred", "api-types")
+def env_distinct(pool: Pool, context: RuleContext) -> Findings:
     """An environment variable is set once.
 
     Otherwise: One of the values counts; the documentation does not say which.
     """
-    for pool in job.pools:
-        for name, count in Counter(variable.name for variable in pool.env).items():
-            if count > 1:
-                yield Finding(pool.at(pool.task, "env"), f"{name} is set {count} times", "keep one of them")
+    for name, count in Counter(variable.name for variable in pool.env).items():
+        if count > 1:
+            yield Finding(f"{pool.task}.env", f"{name} is set {count} times", "keep one of them")
 
 
 def _tag(image: str) -> str:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from vertex_launch.catalog import Catalog
-from vertex_launch.errors import FaultError, Finding, nearest
+from vertex_launch.errors import FaultError, nearest
 from vertex_launch.rules import RULES
 from vertex_launch.rules.rule import Rule
 
@@ -23,39 +23,33 @@ This page is generated, by `python -m vertex_launch.rules`. The facts are of {co
 {rows}
 """
 
+STORY = """\
+{rule.code}: {rule.text}
+
+severity   {rule.severity}
+certainty  {rule.certainty}
+otherwise  {rule.consequence}
+source     {source}"""
+
 
 class CodeError(FaultError):
     """No rule has that code."""
 
 
 def explain(code: str, catalog: Catalog) -> str:
-    """A rule's whole story.
-
-    Raises:
-        CodeError: there is no such rule.
-    """
+    """A rule's whole story; raises CodeError if there is no such rule."""
     if code not in RULES:
         guess = nearest(code, RULES)
         cure = f"did you mean {guess}?" if guess else "check --explain without a code lists all"
-        raise CodeError(Finding("", f'no rule is called "{code}"', cure))
-    rule = RULES[code]
-    return "\n".join(
-        (
-            f"{rule.code}: {rule.text}",
-            "",
-            f"severity   {rule.severity}",
-            f"certainty  {rule.certainty}",
-            f"otherwise  {rule.consequence}",
-            f"source     {sources(rule, catalog)}",
-        )
-    )
+        raise CodeError(f'no rule is called "{code}"; {cure}')
+    return STORY.format(rule=RULES[code], source=sources(RULES[code], catalog))
 
 
 def overview() -> str:
     """All rules, a line each, below a line that says what they are."""
     width = max(map(len, RULES))
-    lines = (f"{rule.code:{width}}  {rule.severity:7}  {rule.text}" for rule in RULES.values())
-    return "\n".join(("What must hold of a job, and whether it is an error or a warning if it does not:", *lines))
+    lines = [f"{rule.code:{width}}  {rule.severity:7}  {rule.text}" for rule in RULES.values()]
+    return "\n".join(["What must hold of a job, and whether it is an error or a warning if it does not:", *lines])
 
 
 def page(catalog: Catalog) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from vertex_launch.catalog import Catalog, Machine
 from vertex_launch.errors import Finding, Findings, did_you_mean, nearest
-from vertex_launch.rules.rule import RuleContext, rule
+from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
 from vertex_launch.spec import Job, Pool
 
 CURRENT = "NVIDIA_TESLA_T4 or NVIDIA_L4"
@@ -23,46 +23,43 @@ def gbps(context: RuleContext, pool: Pool) -> float:
     return context.catalog.network_gbps(pool.machine_type, pool.accelerator, pool.accelerator_count) or 0
 
 
-@rule("machine-unknown", "error", "documented", "configure-compute")
-def machine_known(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("machine-unknown", "error", "documented", "configure-compute")
+def machine_known(pool: Pool, context: RuleContext) -> Findings:
     """The machine type is one that Vertex AI offers for training; many of Compute Engine's are not."""
-    offered = context.catalog.machines
-    for pool in job.pools:
-        name = pool.machine_type
-        if name and name not in offered:
-            fault = f'"{name}" is none of the {len(offered)} types offered for training on {context.catalog.compiled}'
-            family = [other for other in offered if other.startswith(name.partition("-")[0])]
-            guess = nearest(name, family) or nearest(name, offered)
-            cure = f"did you mean {guess}?" if guess else f"use one such as {', '.join([*offered][:2])}."
-            newer = f"A newer one goes into vertex.toml, as [machines.{name}]"
-            yield Finding(pool.at("machineSpec.machineType"), fault, f"{cure} {newer}")
+    name, offered = pool.machine_type, context.catalog.machines
+    if name and name not in offered:
+        fault = f'"{name}" is none of the {len(offered)} types offered for training on {context.catalog.compiled}'
+        family = [other for other in offered if other.startswith(name.partition("-")[0])]
+        guess = nearest(name, family) or nearest(name, offered)
+        cure = f"did you mean {guess}?" if guess else f"use one such as {', '.join([*offered][:2])}."
+        newer = f"A newer one goes into vertex.toml, as [machines.{name}]"
+        yield Finding("machineSpec.machineType", fault, f"{cure} {newer}")
 
 
-@rule("accelerator-fit", "error", "documented", "configure-compute")
-def accelerators_fit(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("accelerator-fit", "error", "documented", "configure-compute")
+def accelerators_fit(pool: Pool, context: RuleContext) -> Findings:
     """The machine can have these accelerators in this number; machines that come with GPUs must state them."""
-    for pool, machine in known(context, job.pools):
-        kind, count = pool.accelerator, pool.accelerator_count
-        if machine.tpu:
-            fits = not kind.startswith("NVIDIA")
-        else:
-            fits = count in machine.gpus.get(kind, ()) or not (kind or count or machine.needs_gpus)
-        if not fits:
-            yield Finding(
-                pool.at("machineSpec"), _misfit(context.catalog, pool, machine), _cure(context.catalog, machine)
-            )
+    kind, count, machine = pool.accelerator, pool.accelerator_count, context.catalog.machine(pool.machine_type)
+    if machine is None:
+        return
+    if machine.tpu:
+        fits = not kind.startswith("NVIDIA")
+    else:
+        fits = count in machine.gpus.get(kind, ()) or not (kind or count or machine.needs_gpus)
+    if not fits:
+        yield Finding("machineSpec", _misfit(context.catalog, pool, machine), _cure(context.catalog, machine))
 
 
-@rule("accelerator-retired", "warning", "documented", "configure-compute")
-def accelerators_current(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("accelerator-retired", "warning", "documented", "configure-compute")
+def accelerators_current(pool: Pool, context: RuleContext) -> Findings:
     """The accelerator is still supported.
 
     Otherwise: Vertex AI may refuse the job, or never find a machine for it.
     """
-    for pool, machine in known(context, job.pools):
-        reason = context.catalog.retired_accelerators.get(pool.accelerator)
-        if reason and pool.accelerator in machine.gpus:
-            yield Finding(pool.at("machineSpec.acceleratorType"), f"{pool.accelerator}: {reason}", f"use {CURRENT}")
+    kind, machine = pool.accelerator, context.catalog.machine(pool.machine_type)
+    reason = context.catalog.retired_accelerators.get(kind)
+    if reason and machine and kind in machine.gpus:
+        yield Finding("machineSpec.acceleratorType", f"{kind}: {reason}", f"use {CURRENT}")
 
 
 @rule("tpu-alone", "error", "documented", "configure-compute")
@@ -74,36 +71,29 @@ def tpu_alone(job: Job, context: RuleContext) -> Findings:
             yield Finding(pool.at(), fault, "keep pool 0 alone and choose a larger tpuTopology")
 
 
-@rule("tpu-topology", "error", "documented", "configure-compute")
-def tpu_topology(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("tpu-topology", "error", "documented", "configure-compute")
+def tpu_topology(pool: Pool, context: RuleContext) -> Findings:
     """A TPU machine of v5e or newer has one of its own topologies."""
-    for pool, machine in known(context, job.pools):
-        topology = pool.spec.machine_spec.tpu_topology
-        if machine.topologies and topology not in machine.topologies:
-            fault = f'{machine.name} has no topology "{topology}"'
-            yield Finding(pool.at("machineSpec.tpuTopology"), fault, f"use one of {', '.join(machine.topologies)}")
+    machine, topology = context.catalog.machine(pool.machine_type), pool.spec.machine_spec.tpu_topology
+    if machine and machine.topologies and topology not in machine.topologies:
+        fault = f'{machine.name} has no topology "{topology}"'
+        yield Finding("machineSpec.tpuTopology", fault, f"use one of {', '.join(machine.topologies)}")
 
 
-@rule("disk-size", "error", "documented", "configure-compute")
-def disk_size(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("disk-size", "error", "documented", "configure-compute")
+def disk_size(pool: Pool, context: RuleContext) -> Findings:
     """The boot disk has 100 to 64,000 GB; without a size it has 100."""
-    smallest, largest = context.catalog.limits.disk_gb
-    for pool in job.pools:
-        size = pool.spec.disk_spec.boot_disk_size_gb
-        if size and not smallest <= size <= largest:
-            yield Finding(
-                pool.at("diskSpec.bootDiskSizeGb"), f"{size} GB is not offered", f"choose {smallest} to {largest}"
-            )
+    (smallest, largest), size = context.catalog.limits.disk_gb, pool.spec.disk_spec.boot_disk_size_gb
+    if size and not smallest <= size <= largest:
+        yield Finding("diskSpec.bootDiskSizeGb", f"{size} GB is not offered", f"choose {smallest} to {largest}")
 
 
-@rule("disk-type", "error", "documented", "configure-compute")
-def disk_type(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("disk-type", "error", "documented", "configure-compute")
+def disk_type(pool: Pool, context: RuleContext) -> Findings:
     """The boot disk is of a type that training offers."""
-    types = context.catalog.limits.disk_types
-    for pool in job.pools:
-        kind = pool.spec.disk_spec.boot_disk_type
-        if kind and kind not in types:
-            yield Finding(pool.at("diskSpec.bootDiskType"), f'"{kind}" is not offered', did_you_mean(kind, types))
+    kind, types = pool.spec.disk_spec.boot_disk_type, context.catalog.limits.disk_types
+    if kind and kind not in types:
+        yield Finding("diskSpec.bootDiskType", f'"{kind}" is not offered', did_you_mean(kind, types))
 
 
 def _misfit(catalog: Catalog, pool: Pool, machine: Machine) -> str:
@@ -111,8 +101,7 @@ def _misfit(catalog: Catalog, pool: Pool, machine: Machine) -> str:
     if not kind and not count:
         return f"{machine.name} comes with GPUs, which the file must state"
     retired = "" if kind in machine.gpus else catalog.retired_accelerators.get(kind, "")
-    fault = f"{machine.name} cannot have {count} x {kind or '(no acceleratorType)'}"
-    return f"{fault}: {retired}" if retired else fault
+    return f"{machine.name} cannot have {count} x {kind or '(no acceleratorType)'}{retired and f': {retired}'}"
 
 
 def _cure(catalog: Catalog, machine: Machine) -> str:

@@ -1,18 +1,12 @@
 """Which pools a job has, and that each can start."""
 
-from google.cloud.aiplatform_v1.types.custom_job import WorkerPoolSpec
-from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
-
 from vertex_launch import program
 from vertex_launch.errors import Finding, Findings
-from vertex_launch.rules.rule import RuleContext, rule
-from vertex_launch.spec import CHIEF, WORKERS, Job
+from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
+from vertex_launch.spec import CHIEF, WORKERS, Job, Pool, as_json
 
 # Source: google-cloud-aiplatform 2.7.0, the fields marked as required.
-REQUIRED = {
-    "containerSpec": ("imageUri",),
-    "pythonPackageSpec": ("executorImageUri", "packageUris", "pythonModule"),
-}
+REQUIRED = {"containerSpec": ["imageUri"], "pythonPackageSpec": ["executorImageUri", "packageUris", "pythonModule"]}
 
 
 @rule("chief-count", "error", "documented", "distributed-training")
@@ -58,38 +52,32 @@ def no_empty_end(job: Job, context: RuleContext) -> Findings:
         yield Finding(f"workerPoolSpecs[{index}]", "is empty, and no pool follows it", "remove it")
 
 
-@rule("pool-replicas", "error", "documented", "api-types")
-def has_replicas(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("pool-replicas", "error", "documented", "api-types")
+def has_replicas(pool: Pool, context: RuleContext) -> Findings:
     """A pool that is described has at least one replica; one that is skipped is an empty mapping, {}."""
-    for pool in job.pools:
-        if pool.replica_count < 1 and pool.index != CHIEF:
-            fault = f"is {pool.replica_count}, so the pool has no machine"
-            yield Finding(pool.at("replicaCount"), fault, "set it to 1 or more, or write {} for the whole pool")
+    if pool.replica_count < 1 and pool.index != CHIEF:
+        fault = f"is {pool.replica_count}, so the pool has no machine"
+        yield Finding("replicaCount", fault, "set it to 1 or more, or write {} for the whole pool")
 
 
-@rule("pool-machine", "error", "documented", "configure-compute")
-def has_machine(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("pool-machine", "error", "documented", "configure-compute")
+def has_machine(pool: Pool, context: RuleContext) -> Findings:
     """A pool names its machine type."""
-    for pool in job.pools:
-        if not pool.machine_type:
-            yield Finding(pool.at("machineSpec.machineType"), "is missing", "choose one, such as n1-standard-8")
+    if not pool.machine_type:
+        yield Finding("machineSpec.machineType", "is missing", "choose one, such as n1-standard-8")
 
 
-@rule("pool-task", "error", "documented", "api-types")
-def has_task(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("pool-task", "error", "documented", "api-types")
+def has_task(pool: Pool, context: RuleContext) -> Findings:
     """A pool says what it runs, in a containerSpec or a pythonPackageSpec."""
-    for pool in job.pools:
-        if not pool.task:
-            yield Finding(
-                pool.at(), "has machines and nothing to run on them", "add containerSpec with the image to run"
-            )
+    if not pool.task:
+        yield Finding("", "has machines and nothing to run on them", "add containerSpec with the image to run")
 
 
-@rule("task-field", "error", "documented", "api-types")
-def has_fields(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("task-field", "error", "documented", "api-types")
+def has_fields(pool: Pool, context: RuleContext) -> Findings:
     """A containerSpec names its image; a pythonPackageSpec names executor image, packages and module."""
-    for pool in job.pools:
-        stated = json_format.MessageToDict(WorkerPoolSpec.pb(pool.spec)).get(pool.task, {})
-        for key in REQUIRED.get(pool.task, ()):
-            if key not in stated:
-                yield Finding(pool.at(pool.task), f"{key} is missing", "add it")
+    stated = as_json(pool.spec).get(pool.task, {})
+    for key in REQUIRED.get(pool.task, ()):
+        if key not in stated:
+            yield Finding(pool.task, f"{key} is missing", "add it")

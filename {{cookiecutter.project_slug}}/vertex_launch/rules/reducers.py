@@ -8,6 +8,7 @@ from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.plan import allreduce_cost
 from vertex_launch.plan.reducers import bypassed
 from vertex_launch.rules.containers import (
+    IMAGE,
     RESTRICTED,
     Flag,
     flags,
@@ -16,10 +17,11 @@ from vertex_launch.rules.containers import (
     images,
     is_ours,
     prebuilt_name,
+    untagged,
     words,
 )
 from vertex_launch.rules.machines import gbps, known
-from vertex_launch.rules.rule import RuleContext, rule
+from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
 from vertex_launch.spec import REDUCERS, Job, Pool
 
 # How programs name their way to all-reduce, and the ways that are not NCCL.
@@ -36,31 +38,27 @@ def _trainers(context: RuleContext, job: Job) -> Iterator[Pool]:
             yield pool
 
 
-@rule("reducer-pool", "error", "documented", "distributed-training")
-def in_pool_2(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("reducer-pool", "error", "documented", "distributed-training")
+def in_pool_2(pool: Pool, context: RuleContext) -> Findings:
     """The reduction server runs in pool 2 and nowhere else.
 
     Otherwise: The reducers train, or try to.
     """
-    for pool in job.pools:
-        if pool.reduces and pool.index != REDUCERS:
-            fault = "the reduction server's image runs in pool 2 only"
-            yield Finding(pool.at("containerSpec.imageUri"), fault, "move this pool to workerPoolSpecs[2]")
+    if pool.reduces and pool.index != REDUCERS:
+        fault = "the reduction server's image runs in pool 2 only"
+        yield Finding("containerSpec.imageUri", fault, "move this pool to workerPoolSpecs[2]")
 
 
-@rule("reducer-image", "error", "documented", "distributed-training")
-def image_exists(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("reducer-image", "error", "documented", "distributed-training")
+def image_exists(pool: Pool, context: RuleContext) -> Findings:
     """The reduction server's image has the name that the documentation gives it.
 
     Otherwise: No replica of the pool can start.
     """
-    known_images = context.catalog.reduction_server_images.values()
-    names = {image.partition(":")[0] for image in known_images}
-    for pool in job.pools:
-        image = image_of(pool)
-        meant = RESTRICTED in image and "reduc" in image.lower()
-        if meant and re.split("[:@]", image)[0] not in names:
-            yield Finding(image_at(pool), f'there is no "{image}"', did_you_mean(image, known_images))
+    image, known_images = image_of(pool), context.catalog.reduction_server_images.values()
+    meant = RESTRICTED in image and "reduc" in image.lower()
+    if meant and untagged(image) not in map(untagged, known_images):
+        yield Finding(IMAGE[pool.task], f'there is no "{image}"', did_you_mean(image, known_images))
 
 
 @rule("reducer-region", "warning", "documented", "distributed-training")
@@ -73,9 +71,8 @@ def image_near(job: Job, context: RuleContext) -> Findings:
     for pool in job.reducers:
         host, near = image_of(pool).partition("/")[0], _near(context)
         if near and host in registries and not near.startswith(host):
-            yield Finding(
-                pool.at("containerSpec.imageUri"), f"{host} is far from {context.settings.region}", f"use {near}"
-            )
+            fault = f"{host} is far from {context.settings.region}"
+            yield Finding(pool.at("containerSpec.imageUri"), fault, f"use {near}")
 
 
 @rule("reducer-accelerator", "error", "documented", "distributed-training")
@@ -126,9 +123,8 @@ def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
         env = [Flag(pool.at(pool.task, f"env[{n}].value"), one.name, one.value) for n, one in enumerate(pool.env)]
         for flag in (*env, *flags([*words(pool)])):
             if CHOICE.fullmatch(flag.name) and OTHER_WAYS.fullmatch(flag.value):
-                yield Finding(
-                    flag.place, f"{flag.value} is not NCCL, which reducers need", "use NCCL, or remove pool 2"
-                )
+                fault = f"{flag.value} is not NCCL, which reducers need"
+                yield Finding(flag.place, fault, "use NCCL, or remove pool 2")
 
 
 @rule("reducer-machines", "warning", "inferred", "distributed-training")
@@ -164,11 +160,12 @@ def enough(job: Job, context: RuleContext) -> Findings:
     Otherwise: The job runs, and more slowly than without reducers.
     """
     pools = [*_trainers(context, job)]
-    count, gpus = sum(pool.replica_count for pool in pools), sum(_gpu_count(pool) for pool in pools)
+    count = sum(pool.replica_count for pool in pools)
+    gpus = sum(pool.replica_count * pool.accelerator_count for pool in pools)
     rates = [gbps(context, pool) for pool in pools]
     if count < 2 or gpus <= 2 or not all(rates):  # other rules report these
         return
-    total = sum(pool.replica_count * rate for pool, rate in zip(pools, rates, strict=True))
+    total = sum(pool.replica_count * gbps(context, pool) for pool in pools)
     machines = allreduce_cost.Machines(count, gpus / count, min(rates))
     for reducers in job.reducers:
         rate = gbps(context, reducers)
@@ -201,8 +198,7 @@ def used_by_nccl(job: Job, context: RuleContext) -> Findings:
     kinds = {machine.name: pool for pool, machine in known(context, job.training_pools) if not machine.fabric_gbps}
     for reducers in job.reducers:  # `off_the_fabric` reports the machines with a fabric
         for name, pool in kinds.items():
-            reason = bypassed(name, pool.accelerator_count)
-            if reason:
+            if reason := bypassed(name, pool.accelerator_count):
                 yield Finding(reducers.at(), reason, "remove pool 2, or choose machines such as a2-highgpu-8g")
 
 
@@ -229,7 +225,3 @@ def _near(context: RuleContext) -> str:
         return context.catalog.reduction_server_image(context.settings.region)
     except ValueError:  # `region_named` reports it
         return ""
-
-
-def _gpu_count(pool: Pool) -> int:
-    return pool.replica_count * pool.accelerator_count

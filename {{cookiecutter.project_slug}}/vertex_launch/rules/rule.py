@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
+from functools import wraps
 from typing import Generic, TypeVar
 
 from vertex_launch.catalog import Catalog, Certainty
 from vertex_launch.errors import Findings, Severity
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, TuningJob
+from vertex_launch.spec import Job, Pool, TuningJob
 
 Subject = TypeVar("Subject", Job, TuningJob)
 
@@ -35,6 +36,7 @@ class RuleContext:
 
 
 Check = Callable[[Subject, RuleContext], Findings]
+PoolCheck = Callable[[Pool, RuleContext], Findings]
 
 
 @dataclass(frozen=True)
@@ -61,5 +63,20 @@ def rule(
     def declare(check: Check[Subject]) -> Rule[Subject]:
         text, _, consequence = (" ".join(part.split()) for part in (check.__doc__ or "").partition("Otherwise:"))
         return Rule(code, severity, certainty, sources, consequence or REFUSED, text, check)
+
+    return declare
+
+
+def rule_of_pool(
+    code: str, severity: Severity, certainty: Certainty, *sources: str
+) -> Callable[[PoolCheck], Rule[Job]]:
+    """The same of a function that looks at one pool, and names places in it."""
+
+    def declare(check: PoolCheck) -> Rule[Job]:
+        @wraps(check)
+        def check_all(job: Job, context: RuleContext) -> Findings:
+            return (finding.below(pool.at()) for pool in job.pools for finding in check(pool, context))
+
+        return rule(code, severity, certainty, *sources)(check_all)
 
     return declare

@@ -1,10 +1,14 @@
 """Hyperparameter tuning: the search, and what it asks of the trials' own job."""
 
+from collections.abc import Callable
+from functools import wraps
+
+from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import study_validation
 from vertex_launch.errors import Finding, Findings, did_you_mean
-from vertex_launch.rules.rule import RuleContext, rule
+from vertex_launch.rules.rule import Check, RuleContext, rule
 from vertex_launch.rules.training import FLAGS, runs_trainer
 from vertex_launch.spec import TuningJob
 
@@ -16,31 +20,19 @@ def _runs_trainer(job: TuningJob, context: RuleContext) -> bool:
     return chief is not None and runs_trainer(chief, context)
 
 
-@rule("study-counts", "error", "documented", "api-types")
-def counts(job: TuningJob, context: RuleContext) -> Findings:
-    """The numbers of trials, of trials at once and of failures make sense."""
-    yield from study_validation.count_findings(job.spec)
+def _in_a_file(check: Callable[[HyperparameterTuningJob], Findings]) -> Check[TuningJob]:
+    """What the local Vertex checks in a request, as the check of a file."""
+    return wraps(check)(lambda job, context: check(job.spec))
 
 
-@rule("study-metrics", "error", "documented", "api-types")
-def metrics(job: TuningJob, context: RuleContext) -> Findings:
-    """A study has a metric, and each has a name of its own without white space."""
-    yield from study_validation.metric_findings(job.spec.study_spec)
-
-
-@rule("study-parameters", "error", "documented", "api-types")
-def parameters(job: TuningJob, context: RuleContext) -> Findings:
-    """A study has a parameter, and each has a name of its own and values that the search can try."""
-    yield from study_validation.parameter_findings(job.spec.study_spec)
-
-
-@rule("study-local", "warning", "documented", "vertex_launch/study_validation.py")
-def runs_here(job: TuningJob, context: RuleContext) -> Findings:
-    """The local Vertex can follow the study.
-
-    Otherwise: Vertex AI takes the job; the local Vertex refuses it.
-    """
-    yield from study_validation.local_findings(job.spec.study_spec)
+STUDY_RULES = (
+    rule("study-counts", "error", "documented", "api-types")(_in_a_file(study_validation.count_findings)),
+    rule("study-metrics", "error", "documented", "api-types")(_in_a_file(study_validation.metric_findings)),
+    rule("study-parameters", "error", "documented", "api-types")(_in_a_file(study_validation.parameter_findings)),
+    rule("study-local", "warning", "documented", "vertex_launch/study_validation.py")(
+        _in_a_file(study_validation.local_findings)
+    ),
+)
 
 
 @rule("metric-unknown", "warning", "inferred", "trainer")
@@ -53,11 +45,10 @@ def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
     for index, metric in enumerate(job.spec.study_spec.metrics if names else ()):
         if metric.metric_id and metric.metric_id not in names:
             known = [name for name in REPORTED if name in names]
-            cure = "return it with the others where the trainer evaluates"
-            cure = f"use {' or '.join(known)}, or {cure}" if known else cure
-            yield Finding(
-                f"studySpec.metrics[{index}].metricId", f'no file in trainer/ names "{metric.metric_id}"', cure
-            )
+            use = f"use {' or '.join(known)}, or " if known else ""
+            cure = f"{use}return it with the others where the trainer evaluates"
+            fault = f'no file in trainer/ names "{metric.metric_id}"'
+            yield Finding(f"studySpec.metrics[{index}].metricId", fault, cure)
 
 
 @rule("parameter-unknown", "warning", "documented", "trainer")
@@ -91,8 +82,7 @@ def chief_reports(job: TuningJob, context: RuleContext) -> Findings:
 
     Otherwise: The trial's measurement is the chief's; what other replicas report is lost, or mistaken for it.
     """
-    trial = job.trial_job
-    count = sum(pool.replica_count for pool in trial.training_pools)
+    count = sum(pool.replica_count for pool in job.trial_job.training_pools)
     if count > 1 and not _runs_trainer(job, context):
         fault = f"has {count} replicas, and only what the chief reports counts"
         yield Finding("trialJobSpec.workerPoolSpecs", fault, "let the others report nothing, or keep one replica")
