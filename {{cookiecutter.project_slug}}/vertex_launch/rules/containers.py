@@ -79,9 +79,10 @@ def image_ours(job: Job, context: RuleContext) -> Findings:
     Otherwise: The job runs another program than the one that was built last, or finds no image at all.
     """
     ours, origin = context.settings.image, context.settings.origin("image")
-    for pool, image in images(job) if ours else ():
-        other = not (pool.reduces or is_ours(context, image) or prebuilt_name(context, image))
-        if other and pool.trains and pool.task == "containerSpec":
+    pools = job.training_pools if ours else ()
+    first = {pool.spec.container_spec.image_uri: pool for pool in reversed(pools)}  # one finding for each image
+    for image, pool in reversed(first.items()):
+        if image and not (pool.reduces or is_ours(context, image) or prebuilt_name(context, image)):
             fault = f'"{image}" is not the image that {origin} names'
             yield Finding(image_at(pool), fault, f"write {ours} here, or change the image in {origin}")
 
