@@ -11,6 +11,7 @@ import yaml
 from tests.launch.running import job
 from tests.launch.test_run import environment, launch, pool, project, write
 from vertex_launch.cli import resume
+from vertex_launch.cli.main import COMMANDS
 
 __all__ = ["project"]  # a fixture
 
@@ -50,6 +51,34 @@ def test_no_command_but_the_service_imports_its_resources(project: Path, words: 
     )
     assert "Traceback" not in said.stderr
     assert said.stdout.splitlines()[-1] == "imported []"
+
+
+# The modules that most commands have of their own; catalog and settings need most of what else takes long.
+HEAVY = {"vertex_launch.plan.planner", "vertex_launch.local.run_job", "vertex_launch.json_schema", "urllib.request"}
+
+
+def test_check_does_not_wait_for_what_only_other_commands_import(project: Path) -> None:
+    write(project, pool("print('hello')"))
+    asked = [sys.executable, "-X", "importtime", "-m", "vertex_launch", "check", "job.yaml"]
+    said = subprocess.run(asked, cwd=project, env=environment(), capture_output=True, text=True, timeout=240)
+    assert said.stdout.startswith("job.yaml: ok")
+    assert HEAVY & {line.rpartition("|")[2].strip() for line in said.stderr.splitlines()} == set()
+
+
+def test_a_command_that_is_misspelt_is_offered_the_nearest(project: Path) -> None:
+    said = launch(project, "chekc", "job.yaml")
+    assert said.returncode == 2
+    assert "Did you mean 'check'?" in said.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [[name] for name in COMMANDS] + [["emulate", name] for name in ("preempt", "kill", "freeze", "delay")]
+)
+def test_no_help_cuts_a_flag_in_a_terminal_of_80_columns(project: Path, words: list[str]) -> None:
+    said = launch(project, *words, "--help", COLUMNS="80")
+    assert said.returncode == 0
+    assert "--help" in said.stdout
+    assert "…" not in said.stdout
 
 
 def test_messages_call_the_program_as_the_user_started_it(project: Path) -> None:

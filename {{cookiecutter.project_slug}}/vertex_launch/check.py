@@ -1,16 +1,14 @@
 """Reads job files and holds them against the rules, for `vertex-launch check`."""
 
-import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from vertex_launch import rules, spec
 from vertex_launch.catalog import Catalog
 from vertex_launch.errors import Finding
-from vertex_launch.rules import RULES, Project, explain, region_and_output
+from vertex_launch.rules import Project, region_and_output
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, JobError, TuningJob
 
@@ -49,25 +47,9 @@ def examine_all(paths: Iterable[Path], settings: Settings, project: Project) -> 
     return examined
 
 
-def as_json(examined: Iterable[Examined], catalog: Catalog) -> str:
-    """All findings as one JSON document, each with what its rule says."""
-    return json.dumps([_entry(one.path, finding, catalog) for one in examined for finding in one.findings], indent=2)
-
-
 def notice(catalog: Catalog, today: date) -> str:
     """A sentence if the facts behind the rules are old, else nothing."""
     if not catalog.is_old(today):
         return ""
     cure = "look at their sources, or update the project from its template"
     return f"vertex_launch/machines.yaml: the facts are of {catalog.compiled}; {cure}"
-
-
-def _entry(path: Path, finding: Finding, catalog: Catalog) -> dict[str, Any]:
-    rule = RULES[finding.code]
-    return asdict(finding) | {
-        "file": str(path),
-        "line": finding.line or None,
-        "certainty": rule.certainty,
-        "consequence": rule.consequence,
-        "source": explain.sources(rule, catalog),
-    }

@@ -5,6 +5,7 @@ import math
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -20,15 +21,19 @@ from vertex_launch.local.context import Options
 REQUEST_SECONDS = 30
 DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy leads to this machine
 
-app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
+app = typer.Typer(name="emulate", invoke_without_command=True, add_completion=False)
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="A custom job's id, the last part of its name.")]
 ReplicaName = Annotated[str, typer.Argument(metavar="REPLICA", help="Such as workerpool1-0.")]
 Seconds = Annotated[float, typer.Argument(min=0)]
 
 
+# A panel of its own, because a flag with two names leaves too little room beside long ones.
+_as_the_cloud = partial(typer.Option, rich_help_panel="How machines behave")
+
+
 def _seconds(meaning: str) -> Any:
-    return typer.Option(min=0, metavar="S", help=f"Seconds. {meaning}")
+    return _as_the_cloud(min=0, metavar="S", help=f"Seconds. {meaning}")
 
 
 class ControlError(FaultError):
@@ -45,7 +50,7 @@ class EmulateOptions(LocalOptions):
     capacity: Annotated[int, typer.Option(min=1, metavar="N", help="Replicas at once; further jobs are queued.")] = 16
     provision_seconds: Annotated[float, _seconds("Until a job's machines arrive.")] = 0
     grace_seconds: Annotated[float, _seconds("Between SIGTERM and SIGKILL.")] = 5
-    reducers_as_ps: Annotated[bool, typer.Option(help="List reducers as ps in TF_CONFIG.")] = True
+    reducers_as_ps: Annotated[bool, _as_the_cloud(help="List reducers as ps in TF_CONFIG.")] = True
 
 
 def emulate(click: typer.Context, wanted: EmulateOptions) -> None:
@@ -69,7 +74,7 @@ def emulate(click: typer.Context, wanted: EmulateOptions) -> None:
     server.serve(replace(context, settings=settings.for_local(context.settings)), wanted.port, console)
 
 
-app.callback()(command_of(EmulateOptions, emulate))
+app.callback()(command_of(emulate))
 
 
 @app.command()

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -21,8 +21,6 @@ from vertex_launch.state_dir import StateDir
 
 SETTINGS = Path("vertex.toml")
 TRAINER_FLAGS = f"{__name__}.trainer_flags"  # in a context's meta
-
-V = TypeVar("V")
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="A job file.")]
 
@@ -73,19 +71,26 @@ class LocalOptions(SettingsOptions):
         return Context(StateDir(self.state_dir), ours, os.environ, options)
 
 
-def command_of(kind: type[V], act: Callable[[typer.Context, V], None]) -> Callable[..., None]:
-    """A command whose arguments and options are the fields of a frozen dataclass; `act` gets the value."""
+def command_of(act: Callable[[typer.Context, Any], None]) -> Callable[..., None]:
+    """A command whose arguments and options are the fields of the frozen dataclass that `act` takes as `wanted`."""
+    kind = get_type_hints(act)["wanted"]
+    hints = {"context": typer.Context, **get_type_hints(kind, include_extras=True)}
 
     def command(context: typer.Context, **values: Any) -> None:
         act(context, kind(**values))
 
-    hints = get_type_hints(kind, include_extras=True)
     first = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     rest = [one.replace(annotation=hints[one.name]) for one in inspect.signature(kind).parameters.values()]
     command.__dict__["__signature__"] = inspect.Signature([first, *rest])
-    command.__annotations__ = {"context": typer.Context, **hints}
-    command.__doc__ = act.__doc__
+    command.__annotations__, command.__doc__ = hints, act.__doc__
     return command
+
+
+def app_of(act: Callable[[typer.Context, Any], None], cls: type[TyperCommand] = TyperCommand) -> typer.Typer:
+    """A program of one such command, which is called as `act` is."""
+    app = typer.Typer(add_completion=False)
+    app.command(act.__name__, cls=cls)(command_of(act))
+    return app
 
 
 class TrainerCommand(TyperCommand):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vertex_launch.cli.options import SettingsOptions, trainer_flags
+from vertex_launch.cli.options import SettingsOptions, TrainerCommand, app_of, trainer_flags
 from vertex_launch.cli.output import approved, console, warn_of_age
 from vertex_launch.errors import FaultError
 from vertex_launch.local.running import host
@@ -170,3 +170,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+app = app_of(plan, TrainerCommand)

@@ -12,7 +12,7 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 
 from vertex_launch import rules, settings
 from vertex_launch.cli import resume
-from vertex_launch.cli.options import JobFile, LocalOptions, OptionError, trainer_flags
+from vertex_launch.cli.options import JobFile, LocalOptions, OptionError, TrainerCommand, app_of, trainer_flags
 from vertex_launch.cli.output import approved, console, errors
 from vertex_launch.local import run_job
 from vertex_launch.local.context import Context, Options
@@ -91,3 +91,6 @@ def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
         same = resume.command(sys.argv, os.environ, fresh=True)
         errors.print(f"a search starts over, with: {same}", markup=False)
         raise typer.Exit(130) from None
+
+
+app = app_of(run, TrainerCommand)

@@ -1,0 +1,34 @@
+"""The command `package`: pack a folder for jobs with a pythonPackageSpec."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vertex_launch import settings
+from vertex_launch.cli.options import SettingsOptions, app_of
+from vertex_launch.cli.output import console
+from vertex_launch.local.run_job import shown
+from vertex_launch.package import DIST, build, place
+from vertex_launch.state_dir import StateDir
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageOptions(SettingsOptions):
+    """What the user wants of `package`."""
+
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder with pyproject.toml.")] = Path()
+
+
+def package(click: typer.Context, wanted: PackageOptions) -> None:
+    """Pack a folder for a job with a pythonPackageSpec, and say how to send the package to the bucket."""
+    ours = wanted.settings()
+    settings.require(ours, "bucket")
+    made = build(wanted.folder, Path(DIST))
+    copy = place(made, ours.bucket, StateDir().buckets)
+    console.print(f"{shown(made.file)}, and for the local Vertex {shown(copy)}", markup=False)
+    console.print(f"send it: gcloud storage cp {shown(made.file)} {made.address(ours.bucket)}", markup=False)
+
+
+app = app_of(package)
