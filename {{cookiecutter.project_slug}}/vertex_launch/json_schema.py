@@ -12,22 +12,9 @@ from functools import reduce
 from typing import Any
 
 from google.cloud.aiplatform_v1 import types
-from google.protobuf.descriptor import (  # type: ignore[import-untyped, unused-ignore]
-    Descriptor,
-    FieldDescriptor,
-)
+from google.protobuf.descriptor import Descriptor, FieldDescriptor  # type: ignore[import-untyped, unused-ignore]
 
-from vertex_launch.proto_validation import (
-    ANY,
-    DURATION,
-    FORMS,
-    FREE,
-    TIMESTAMP,
-    WELL_KNOWN,
-    is_map,
-    item,
-    type_name,
-)
+from vertex_launch.proto_validation import ANY, DURATION, FORMS, FREE, TIMESTAMP, WELL_KNOWN, is_map, item, type_name
 from vertex_launch.spec import TUNING_KEYS
 
 Schema = dict[str, Any]

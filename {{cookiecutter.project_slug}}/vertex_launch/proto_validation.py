@@ -6,13 +6,12 @@ The message's own descriptor is the schema, so a new release of google-cloud-aip
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from google.protobuf.descriptor import (  # type: ignore[import-untyped, unused-ignore]
-    Descriptor,
-    FieldDescriptor,
-)
+from google.protobuf.descriptor import Descriptor, FieldDescriptor  # type: ignore[import-untyped, unused-ignore]
 
 from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.strict_yaml import Mapping, kind
@@ -44,8 +43,7 @@ class Form:
     def fits(self, value: Any) -> bool:
         if kind(value) not in self.kinds or not re.fullmatch(self.pattern, _written(value)):
             return False
-        number = type(self.largest)  # int where all digits count
-        return self.largest == math.inf or abs(number(value)) <= self.largest
+        return self.largest == math.inf or abs(type(self.largest)(value)) <= self.largest  # int where all digits count
 
 
 NUMBER = r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"
@@ -115,30 +113,36 @@ def _repeated(mapping: Mapping, place: str) -> Findings:
         yield Finding(place, f"the key {_quoted(key)} is {where}", "keep one of them", lines[-1])
 
 
-def _of_field(value: Any, field: FieldDescriptor, place: str) -> Findings:
-    if is_map(field) and isinstance(value, Mapping):  # of keys that the user chooses, as in labels
+def _inside(value: Mapping | list[Any], place: str, found: Callable[[Any, str], Findings]) -> Findings:
+    """What is `found` in each value of a list, or of a mapping whose keys the user chooses."""
+    if isinstance(value, Mapping):
         yield from _repeated(value, place)
-        for key, inner in value.items():
-            yield from _of_value(inner, item(field), _below(place, key))
+        entries = [(_below(place, key), inner) for key, inner in value.items()]
+    else:
+        entries = [(f"{place}[{index}]", inner) for index, inner in enumerate(value)]
+    for below, inner in entries:
+        yield from found(inner, below)
+
+
+def _of_field(value: Any, field: FieldDescriptor, place: str) -> Findings:
+    of_value = partial(_of_value, item(field))
+    if not field.is_repeated:
+        yield from of_value(value, place)
+    elif isinstance(value, Mapping if is_map(field) else list):
+        yield from _inside(value, place, of_value)
     elif is_map(field):
         yield Finding(place, f"must be a mapping, not {kind(value)}", "write name: value pairs")
-    elif not field.is_repeated:
-        yield from _of_value(value, field, place)
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _of_value(inner, field, f"{place}[{index}]")
     else:
         yield Finding(place, f"must be a list, not {kind(value)}", "begin each of its items with a dash")
 
 
-def _of_value(value: Any, field: FieldDescriptor, place: str) -> Findings:
+def _of_value(field: FieldDescriptor, value: Any, place: str) -> Findings:
     name = type_name(field)
     if name in FREE:
-        yield from _of_free_form(value, place, FREE[name])
+        yield from _of_free_form(FREE[name], value, place)
     elif value is None:
-        yield Finding(
-            place, "has no value", "write {} to leave it empty" if field.message_type else "give it one or remove it"
-        )
+        cure = "write {} to leave it empty" if field.message_type else "give it one or remove it"
+        yield Finding(place, "has no value", cure)
     elif name == ANY:
         yield Finding(place, "is filled in by the service", "remove it")
     elif name == "string":
@@ -151,17 +155,12 @@ def _of_value(value: Any, field: FieldDescriptor, place: str) -> Findings:
         yield from findings(value, field.message_type, place)
 
 
-def _of_free_form(value: Any, place: str, wanted: str = "") -> Findings:
-    """A free form takes all that JSON can hold, if it is of the wanted kind."""
+def _of_free_form(wanted: str, value: Any, place: str) -> Findings:
+    """A free form takes all that JSON can hold, if it is of the wanted kind; any kind for ""."""
     if wanted and kind(value) != wanted:
         yield Finding(place, f"must be {wanted}, not {kind(value)}", "write one")
-    elif isinstance(value, Mapping):
-        yield from _repeated(value, place)
-        for key, inner in value.items():
-            yield from _of_free_form(inner, _below(place, key))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _of_free_form(inner, f"{place}[{index}]")
+    elif isinstance(value, Mapping | list):
+        yield from _inside(value, place, partial(_of_free_form, ""))
     elif kind(value) == "a number":
         yield from _of_form(value, FORMS["double"], place)
 

@@ -22,7 +22,7 @@ from vertex_launch.errors import FaultError
 from vertex_launch.plan import pools
 from vertex_launch.plan.formatting import usd
 from vertex_launch.settings import Settings
-from vertex_launch.spec import CHIEF, EVALUATORS, REDUCERS, WORKERS, Job, Pool, TuningJob
+from vertex_launch.spec import CHIEF, EVALUATORS, REDUCERS, WORKERS, Job, Pool, TuningJob, trial
 
 ROLES = {CHIEF: "chief", WORKERS: "workers", REDUCERS: "servers", EVALUATORS: "evaluators"}
 REQUEST_SECONDS = 60.0
@@ -43,19 +43,19 @@ Request = CreateCustomJobRequest | CreateHyperparameterTuningJobRequest
 
 def summary(job: Job | TuningJob, settings: Settings) -> str:
     """What will be sent, where, and for how much, for a person to agree to."""
-    trial, search = (job.trial_job, _search_lines(job.spec)) if isinstance(job, TuningJob) else (job, ())
-    spec = _with_account(trial.spec, settings)
+    one, search = trial(job), _search_lines(job.spec) if isinstance(job, TuningJob) else ()
+    spec = _with_account(one.spec, settings)
     strategy = Scheduling.Strategy(spec.scheduling.strategy or Scheduling.Strategy.STANDARD).name
     hours = spec.scheduling.timeout.total_seconds() / 3600 if "timeout" in spec.scheduling else 7 * 24
     return "\n".join(
         [
             f"{job.name} -> {_parent(settings)}",
             *search,
-            *map(_pool_line, trial.pools),
+            *map(_pool_line, one.pools),
             f"  output   {spec.base_output_directory.output_uri_prefix or 'nowhere: nothing is kept'}",
             f"  account  {spec.service_account or 'Vertex AI service agent'}",
             f"  limits   {strategy}, at most {hours:g} h{' a trial' if search else ''}",
-            f"  price    {_price(job, trial, hours, settings)}",
+            f"  price    {_price(job, hours, settings)}",
         ]
     )
 
@@ -65,16 +65,15 @@ def request(job: Job | TuningJob, settings: Settings) -> Request:
 
     Its job has a label of its own, by which it is found when the answer is lost.
     """
+    parent, spec = _parent(settings), _with_account(trial(job).spec, settings)
     labels = {SUBMISSION: uuid.uuid4().hex[:12]}
-    if isinstance(job, TuningJob):
-        tuning_job = HyperparameterTuningJob(job.spec)
-        tuning_job.display_name = job.name
-        tuning_job.labels.update(labels)
-        tuning_job.trial_job_spec = _with_account(tuning_job.trial_job_spec, settings)
-        return CreateHyperparameterTuningJobRequest(parent=_parent(settings), hyperparameter_tuning_job=tuning_job)
-    spec = _with_account(job.spec, settings)
-    custom_job = CustomJob(display_name=job.name, job_spec=spec, labels=labels)
-    return CreateCustomJobRequest(parent=_parent(settings), custom_job=custom_job)
+    if not isinstance(job, TuningJob):
+        custom_job = CustomJob(display_name=job.name, job_spec=spec, labels=labels)
+        return CreateCustomJobRequest(parent=parent, custom_job=custom_job)
+    tuning_job = HyperparameterTuningJob(job.spec)
+    tuning_job.display_name, tuning_job.trial_job_spec = job.name, spec
+    tuning_job.labels.update(labels)
+    return CreateHyperparameterTuningJobRequest(parent=parent, hyperparameter_tuning_job=tuning_job)
 
 
 def submit(request: Request, client: JobServiceClient) -> str:
@@ -84,9 +83,8 @@ def submit(request: Request, client: JobServiceClient) -> str:
         google.api_core.exceptions.GoogleAPICallError: the service refused it, or did not answer in a minute.
         OSError: over REST, there is no service at the endpoint.
     """
-    if isinstance(request, CreateCustomJobRequest):
-        return client.create_custom_job(request=request, timeout=REQUEST_SECONDS).name
-    return client.create_hyperparameter_tuning_job(request=request, timeout=REQUEST_SECONDS).name
+    create = getattr(client, f"create_{_noun(request)}")
+    return str(create(request=request, timeout=REQUEST_SECONDS).name)
 
 
 def whereabouts(request: Request, client: JobServiceClient, endpoint: str = "") -> str:
@@ -108,20 +106,21 @@ def whereabouts(request: Request, client: JobServiceClient, endpoint: str = "") 
     return f"the service has no such job; should the request still arrive, {look}"
 
 
+def _noun(request: Request) -> str:
+    """What the client calls the resource that a request makes."""
+    return "custom_job" if isinstance(request, CreateCustomJobRequest) else "hyperparameter_tuning_job"
+
+
 def _name(request: Request, client: JobServiceClient) -> str:
     """The name of the job that a request has made, "" if there is none."""
     wanted = {"parent": request.parent, "filter": f"labels.{label(request)}"}
-    if isinstance(request, CreateCustomJobRequest):
-        jobs = [job.name for job in client.list_custom_jobs(request=wanted, timeout=LOOKUP_SECONDS)]
-    else:
-        jobs = [job.name for job in client.list_hyperparameter_tuning_jobs(request=wanted, timeout=LOOKUP_SECONDS)]
-    return next(iter(jobs), "")
+    jobs = getattr(client, f"list_{_noun(request)}s")(request=wanted, timeout=LOOKUP_SECONDS)
+    return next((str(job.name) for job in jobs), "")
 
 
 def label(request: Request) -> str:
     """The one by which its job is found: submission=ID."""
-    job = request.custom_job if isinstance(request, CreateCustomJobRequest) else request.hyperparameter_tuning_job
-    return f"{SUBMISSION}={job.labels[SUBMISSION]}"
+    return f"{SUBMISSION}={getattr(request, _noun(request)).labels[SUBMISSION]}"
 
 
 def _list_command(request: Request) -> str:
@@ -194,9 +193,9 @@ def _with_account(spec: CustomJobSpec, settings: Settings) -> CustomJobSpec:
     return copy
 
 
-def _price(job: Job | TuningJob, trial: Job, hours: float, settings: Settings) -> str:
+def _price(job: Job | TuningJob, hours: float, settings: Settings) -> str:
     """Per hour with all that run at once, and in all if each runs as long as it may."""
-    price, trials = pools.price(pools.rows(trial, settings.catalog)), pools.trials(job) or pools.Trials(1, 1)
+    price, trials = pools.price(pools.rows(trial(job), settings.catalog)), pools.trials(job) or pools.Trials(1, 1)
     if price is None:
         return "not known here; add yours under [prices] in vertex.toml"
     most = usd(trials.count * hours * price.usd)
@@ -205,9 +204,8 @@ def _price(job: Job | TuningJob, trial: Job, hours: float, settings: Settings) -
 
 def _search_lines(job: HyperparameterTuningJob) -> tuple[str, ...]:
     goals = StudySpec.MetricSpec.GoalType
-    wanted = [
-        f"{'lowest' if one.goal == goals.MINIMIZE else 'highest'} {one.metric_id}" for one in job.study_spec.metrics
-    ]
+    best = {goals.MINIMIZE: "lowest"}
+    wanted = [f"{best.get(one.goal, 'highest')} {one.metric_id}" for one in job.study_spec.metrics]
     counts = f"{job.max_trial_count} trials, {job.parallel_trial_count} at once"
     return (
         f"  search   {counts}, for the {' and the '.join(wanted)}",
