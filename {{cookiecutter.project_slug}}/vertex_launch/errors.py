@@ -89,19 +89,18 @@ def read_text(path: Path, error: type[FaultError]) -> str:
     try:
         with path.open("rb") as file:
             data = file.read(FILE_LIMIT + 1)
+        if len(data) <= FILE_LIMIT:
+            return data.decode()
+        told = ("is larger than 1 MiB", "this is hardly the file you meant")
     except FileNotFoundError:
-        raise error(Finding("", "there is no such file", _other_name(path)), file=path) from None
+        told = ("there is no such file", _other_name(path))
     except IsADirectoryError:
-        raise error(Finding("", "is a folder", "name a file in it"), file=path) from None
+        told = ("is a folder", "name a file in it")
     except OSError as fault:
-        raise error(Finding("", f"cannot be read ({fault.strerror})", "check its permissions"), file=path) from None
-    if len(data) > FILE_LIMIT:
-        raise error(Finding("", "is larger than 1 MiB", "this is hardly the file you meant"), file=path)
-    try:
-        return data.decode()
+        told = (f"cannot be read ({fault.strerror})", "check its permissions")
     except UnicodeDecodeError as fault:
-        text = f"byte {fault.start} is not UTF-8 text"
-        raise error(Finding("", text, "save the file as UTF-8"), file=path) from None
+        told = (f"byte {fault.start} is not UTF-8 text", "save the file as UTF-8")
+    raise error(Finding("", *told), file=path)
 
 
 def _letters(word: str) -> str:

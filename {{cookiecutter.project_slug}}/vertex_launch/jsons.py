@@ -25,15 +25,13 @@ def shallow(read: Callable[[], Any]) -> Any:
         FaultError: lists and objects are nested in more than DEEPEST levels.
     """
     try:
-        value = read()
-    except RecursionError:
-        value = None
-    else:
-        level = [value]
+        level = [value := read()]
         for _ in range(DEEPEST + 1):  # level by level, because recursion could exhaust the stack here, too
             level = [one for one in level if isinstance(one, dict | list)]
             if not level:
                 return value
             level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    except RecursionError:
+        pass
     fault = f"is nested too deeply, in more than {DEEPEST} levels"
     raise FaultError(Finding("", fault, "no job needs more than ten"))

@@ -6,32 +6,23 @@ needs come in 0.1 s and 20 MB instead of 1 s and 110 MB; all messages would take
 
 import importlib.util
 import sys
-from types import ModuleType
 from typing import Any
 
 
 def prepare(package: str) -> None:
     """Let later imports of a package's submodules not run the package itself."""
     spec = importlib.util.find_spec(package)
-    if package in sys.modules or spec is None:
+    if package in sys.modules or spec is None or spec.loader is None:
         return
-    module = importlib.util.module_from_spec(spec)
-    module.__dict__["__getattr__"] = _Loader(module)  # called for names that are not there. Source: PEP 562
-    sys.modules[package] = module
+    module, run = importlib.util.module_from_spec(spec), spec.loader.exec_module
 
-
-class _Loader:
-    """Runs the package the first time that one of its own names is missing."""
-
-    def __init__(self, module: ModuleType) -> None:
-        self._module = module
-
-    def __call__(self, name: str) -> Any:
-        spec = self._module.__spec__
-        assert spec is not None
-        assert spec.loader is not None
-        if name.startswith("__") or importlib.util.find_spec(f"{spec.name}.{name}"):
+    def load(name: str) -> Any:
+        """Run the package the first time that one of its own names is missing."""
+        if name.startswith("__") or importlib.util.find_spec(f"{package}.{name}"):
             raise AttributeError(name)  # a submodule: the import system goes on to import it
-        del self._module.__dict__["__getattr__"]
-        spec.loader.exec_module(self._module)
-        return getattr(self._module, name)
+        del module.__dict__["__getattr__"]
+        run(module)
+        return getattr(module, name)
+
+    module.__dict__["__getattr__"] = load  # called for names that are not there. Source: PEP 562
+    sys.modules[package] = module

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from vertex_launch.errors import FaultError, read_text
 
-DESCRIPTION = "pyproject.toml"
 DIST = "dist"
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
 # What setuptools itself leaves in a folder; it would pack whatever an old list of files names.
@@ -41,7 +40,8 @@ def build(folder: Path, dist: Path) -> Package:
     Raises:
         PackError: the folder has no pyproject.toml that describes a package, or setuptools refuses it.
     """
-    name = _name(folder / DESCRIPTION)
+    description = folder / "pyproject.toml"
+    name = _name(description)
     with tempfile.TemporaryDirectory() as stand_in:
         for path in {*folder.glob("[!.]*")} - {left for pattern in LEFT for left in folder.glob(pattern)}:
             _link(path.absolute(), Path(stand_in, path.name))
@@ -49,7 +49,7 @@ def build(folder: Path, dist: Path) -> Package:
         done = subprocess.run(command, cwd=stand_in, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise PackError(f"{folder / DESCRIPTION}: setuptools cannot pack this folder: {reason}")
+        raise PackError(f"{description}: setuptools cannot pack this folder: {reason}")
     return Package(dist / done.stdout.splitlines()[-1], f"{name}/packages")
 
 

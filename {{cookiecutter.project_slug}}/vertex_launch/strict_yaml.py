@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar
 
 import yaml
@@ -82,7 +83,8 @@ def from_json(text: str, error: type[FaultError]) -> Any:
     with _raising(error, ""):
         if _values(text) > JSON_LIMIT and _values(TEXT.sub("", text)) > JSON_LIMIT:
             raise _fault(None, f"holds more than {JSON_LIMIT:,} values", "no job needs as many")
-        hooks = {"parse_int": _number, "parse_float": _number, "parse_constant": _no_number}
+        number = partial(Scalar, kind="a number")
+        hooks = {"parse_int": number, "parse_float": number, "parse_constant": _no_number}
         value = jsons.loads(text, object_pairs_hook=Mapping, **hooks)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
@@ -165,10 +167,6 @@ def _along(document: Any, place: str) -> Iterator[tuple[int, Any]]:
 def _bare(key: str) -> str:
     """Makes camelCase and snake_case equal."""
     return key.replace("_", "").casefold()
-
-
-def _number(text: str) -> Scalar:
-    return Scalar(text, "a number")
 
 
 def _no_number(word: str) -> Any:

@@ -21,8 +21,6 @@ from vertex_launch.spec import JobError
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions(SettingsOptions):
-    """What the user wants of `check`."""
-
     jobs: Annotated[list[Path] | None, typer.Argument(metavar="JOB", help="Job files.")] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print all findings as one JSON document.")] = False
     strict: Annotated[bool, typer.Option("--strict", help="Fail on warnings, too.")] = False

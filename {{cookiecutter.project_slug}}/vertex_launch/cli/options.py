@@ -20,7 +20,6 @@ from vertex_launch.settings import Settings
 from vertex_launch.state_dir import StateDir
 
 SETTINGS = Path("vertex.toml")
-TRAINER_FLAGS = f"{__name__}.trainer_flags"  # in a context's meta
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="A job file.")]
 
@@ -94,26 +93,22 @@ def app_of(act: Callable[[typer.Context, Any], None], cls: type[TyperCommand] = 
 
 
 class TrainerCommand(TyperCommand):
-    """A command with flags of the trainer behind a lone --; an unknown option is most likely one of those."""
+    """A command with flags of the trainer behind a lone --, which become `obj` of its context.
+
+    An unknown option is most likely one of those.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own = [*itertools.takewhile(lambda word: word != "--", args)]
-        ctx.meta[TRAINER_FLAGS] = tuple(args[len(own) + 1 :])
+        ctx.obj = tuple(args[len(own) + 1 :])
         known = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
         for word in own:
             if word.startswith("--") and word.partition("=")[0] not in (*known, "--help"):
-                guess = nearest(word, known)
-                cure = f"flags of the trainer stand behind a lone --, as in -- {word}"
-                if guess:
-                    cure = f"did you mean {guess}? If it is the trainer's, it stands behind a lone --, as in -- {word}"
-                raise OptionError(f"{self.name} has no option {word}; {cure}")
+                meant = "flags of the trainer stand"
+                if guess := nearest(word, known):
+                    meant = f"did you mean {guess}? If it is the trainer's, it stands"
+                raise OptionError(f"{self.name} has no option {word}; {meant} behind a lone --, as in -- {word}")
         return super().parse_args(ctx, own)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- TRAINER FLAGS]"]
-
-
-def trainer_flags(context: typer.Context) -> tuple[str, ...]:
-    """What stands behind the lone -- of a TrainerCommand."""
-    flags: tuple[str, ...] = context.meta[TRAINER_FLAGS]
-    return flags

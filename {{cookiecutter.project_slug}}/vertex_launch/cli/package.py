@@ -16,8 +16,6 @@ from vertex_launch.state_dir import StateDir
 
 @dataclass(frozen=True, kw_only=True)
 class PackageOptions(SettingsOptions):
-    """What the user wants of `package`."""
-
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder with pyproject.toml.")] = Path()
 
 

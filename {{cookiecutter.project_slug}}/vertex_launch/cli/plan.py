@@ -3,14 +3,14 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from vertex_launch.cli.options import SettingsOptions, TrainerCommand, app_of, trainer_flags
+from vertex_launch.cli.options import SettingsOptions, TrainerCommand, app_of
 from vertex_launch.cli.output import approved, console, warn_of_age
 from vertex_launch.errors import FaultError
 from vertex_launch.local.running import host
@@ -54,7 +54,7 @@ class PlanOptions(SettingsOptions):
 
 def plan(click: typer.Context, wanted: PlanOptions) -> None:
     """Say what a job needs, costs and gains: machines, quota, memory, time of a step, reduction servers."""
-    ours, flags = wanted.settings(), trainer_flags(click)
+    ours, flags = wanted.settings(), click.obj
     warn_of_age(ours.catalog)
     jobs = [approved(path, ours) for path in wanted.jobs]
     _require_sense(wanted, flags)
@@ -64,8 +64,9 @@ def plan(click: typer.Context, wanted: PlanOptions) -> None:
     if wanted.chart and not wanted.json:
         console.print(f"{wanted.chart}: drawn\n", markup=False)
     if wanted.json:
-        answers = [_finite(asdict(plan)) for plan in plans]
-        print(json.dumps(answers if wanted.compare else answers[0], indent=2, default=str))
+        text = json.dumps([asdict(plan) for plan in plans], default=str)
+        answers = json.loads(text, parse_constant=lambda _: None)  # JSON knows no Infinity
+        print(json.dumps(answers if wanted.compare else answers[0], indent=2))
     else:
         console.print(report.comparison(plans, console) if wanted.compare else report.report(plans[0]))
     if wanted.apply:
@@ -77,9 +78,7 @@ def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
     for name, value in (("--step-seconds", wanted.step_seconds), ("--gradient-bytes", wanted.gradient_bytes)):
         if value is not None and not 0 < value < math.inf:
             raise UsageError(f"{name} is {value:g}; give a finite number above 0")
-    if not 0.01 <= wanted.mfu <= 1:
-        raise UsageError(f"--mfu is {wanted.mfu:g}; give a share from 0.01 to 1")
-    for present, fault in _contradictions(wanted, flags):
+    for fault, present in _contradictions(wanted, flags).items():
         if present:
             raise UsageError(fault)
     if wanted.chart and wanted.chart.suffix.lower() not in PICTURES:
@@ -88,30 +87,21 @@ def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
         raise UsageError(f"{wanted.chart}: there is no folder {wanted.chart.parent}; make it first")
 
 
-def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> Iterator[tuple[object, str]]:
-    """What must not be asked for together, and what to say if it is."""
-    unasked = wanted.gradient_bytes is not None  # the trainer
-    yield (
-        len(wanted.jobs) > 1 and not wanted.compare,
-        f"plan takes one job, not {len(wanted.jobs)}; add --compare to see them side by side",
-    )
-    yield (
-        wanted.compare and (wanted.chart or wanted.apply),
-        "--compare changes and draws nothing; leave it out to --apply or --chart one job",
-    )
-    yield flags and unasked, "--gradient-bytes leaves out the trainer, whom flags behind -- are for; keep one"
-    yield (
-        flags and wanted.apply,
-        "--apply changes the file, which lacks the flags behind --; write them into its args first",
-    )
-    yield (
-        wanted.step_seconds is not None and wanted.run,
-        "--step-seconds and --run both say how long computing takes; keep one",
-    )
-    yield (
-        wanted.run and unasked,
-        "--run needs the trainer's global batch, which --gradient-bytes leaves out; use --step-seconds",
-    )
+def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, object]:
+    """What to say of options, and whether it must be said."""
+    count, unasked = len(wanted.jobs), wanted.gradient_bytes is not None  # the trainer
+    changes, computed, run = wanted.chart or wanted.apply, wanted.step_seconds is not None, wanted.run
+    unwritten = flags and wanted.apply
+    return {
+        f"--mfu is {wanted.mfu:g}; give a share from 0.01 to 1": not 0.01 <= wanted.mfu <= 1,
+        f"plan takes one job, not {count}; add --compare to see them side by side": count > 1 and not wanted.compare,
+        "--compare changes and draws nothing; leave it out to --apply or --chart one job": wanted.compare and changes,
+        "--gradient-bytes leaves out the trainer, whom flags behind -- are for; keep one": flags and unasked,
+        "--apply changes the file, which lacks the flags behind --; write them into its args first": unwritten,
+        "--step-seconds and --run both say how long computing takes; keep one": computed and run,
+        "--run needs the trainer's global batch, which --gradient-bytes leaves out; use --step-seconds": run
+        and unasked,
+    }
 
 
 def _plan(job: Job | TuningJob, ours: Settings, wanted: PlanOptions, flags: Sequence[str]) -> Plan:
@@ -161,15 +151,6 @@ def _apply(job: Job | TuningJob, plan: Plan) -> None:
         return
     apply.apply(trial(job), sizing)
     console.print(f"{job.path}: now has {sizing.count} x {sizing.machine_type}", markup=False)
-
-
-def _finite(value: Any) -> Any:
-    """Infinity, which JSON does not know, as null."""
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 app = app_of(plan, TrainerCommand)

@@ -12,7 +12,7 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 
 from vertex_launch import rules, settings
 from vertex_launch.cli import resume
-from vertex_launch.cli.options import JobFile, LocalOptions, OptionError, TrainerCommand, app_of, trainer_flags
+from vertex_launch.cli.options import JobFile, LocalOptions, OptionError, TrainerCommand, app_of
 from vertex_launch.cli.output import approved, console, errors
 from vertex_launch.local import run_job
 from vertex_launch.local.context import Context, Options
@@ -26,8 +26,6 @@ from vertex_launch.state_dir import output_folder
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(LocalOptions):
-    """What the user wants of `run`."""
-
     job: JobFile
     max_replicas: Annotated[int | None, typer.Option(min=1, help="At most so many replicas that train.")] = None
     fresh: Annotated[bool, typer.Option("--fresh", help="Empty the job's output folder first.")] = False
@@ -38,8 +36,7 @@ def run(click: typer.Context, wanted: RunOptions) -> None:
     """Run a job in the local Vertex: each replica a process, with the service's environment."""
     context = wanted.context(Options(restarts=wanted.restarts, retry_user_errors=wanted.retry_user_errors))
     loaded = approved(wanted.job, context.settings)
-    whole = trial(loaded)
-    flags = trainer_flags(click)
+    whole, flags = trial(loaded), click.obj
     job = with_arguments(limit(whole, wanted.max_replicas) if wanted.max_replicas else whole, flags)
     if flags:
         refuse_unknown_flags(whole, job, context.settings)
@@ -71,16 +68,14 @@ def refuse_unknown_flags(file: Job, job: Job, ours: Settings) -> None:
 def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
     """Run a search, each trial as this job; returns whether it succeeded.
 
-    Raises:
-        JobError: an earlier search is in its output folder, from which trials of the same numbers would resume.
+    Raises a JobError where an earlier search is in its output folder: trials of the same numbers would resume from it.
     """
     from vertex_launch.local import local_search  # only here: it brings the whole service along
 
     if not fresh and (folder := output_folder(job, context.state_dir)) and folder.exists() and any(folder.iterdir()):
         raise JobError(f"{tuning.path}: an earlier search is in {run_job.shown(folder)}; add --fresh to forget it")
     options = replace(context.options, restarts=True, capacity=max(context.options.capacity, size(job)))
-    ours = settings.for_local(context.settings)
-    as_in_the_service = replace(context, options=options, settings=ours)
+    as_in_the_service = replace(context, options=options, settings=settings.for_local(context.settings))
     message = HyperparameterTuningJob(tuning.spec)
     message.display_name, message.trial_job_spec = tuning.name, job.spec
     try:

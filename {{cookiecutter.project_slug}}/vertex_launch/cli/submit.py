@@ -15,8 +15,6 @@ from vertex_launch.local.running.signals import signals_as_exceptions
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitOptions(SettingsOptions):
-    """What the user wants of `submit`."""
-
     job: JobFile
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before sending.")] = False
 
