@@ -61,10 +61,7 @@ def _messages(*roots: Descriptor) -> list[Descriptor]:
 
 def _message(message: Descriptor) -> Schema:
     explained = _descriptions(message)
-    properties = {
-        field.json_name: _field(field) | ({"description": explained[field.name]} if field.name in explained else {})
-        for field in message.fields
-    }
+    properties = {field.json_name: _field(field) | explained.get(field.name, {}) for field in message.fields}
     schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
     exclusions = {
         field.json_name: {"properties": {other.json_name: False for other in oneof.fields[index + 1 :]}}
@@ -107,13 +104,13 @@ def _scalars() -> Schema:
     }
 
 
-def _descriptions(message: Descriptor) -> dict[str, str]:
-    """The first paragraph on each field, by its name, for those of Google's docstrings that have one."""
+def _descriptions(message: Descriptor) -> dict[str, Schema]:
+    """What explains a field, by its name: the first paragraph in Google's docstring, where it has one."""
     if not message.full_name.startswith(PACKAGE):
         return {}
     documented = reduce(getattr, _name(message).split("."), types)
     attributes = inspect.cleandoc(documented.__doc__ or "").partition("\nAttributes:\n")[2]
-    return {name.rstrip("_"): _plain(paragraph) for name, paragraph in ATTRIBUTE.findall(attributes)}
+    return {name.rstrip("_"): {"description": _plain(paragraph)} for name, paragraph in ATTRIBUTE.findall(attributes)}
 
 
 def _plain(paragraph: str) -> str:

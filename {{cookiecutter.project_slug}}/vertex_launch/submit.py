@@ -12,7 +12,7 @@ from google.api_core.exceptions import GoogleAPICallError
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError
 from google.cloud.aiplatform_v1 import JobServiceClient
-from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec, Scheduling
+from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from google.cloud.aiplatform_v1.types.job_service import CreateCustomJobRequest, CreateHyperparameterTuningJobRequest
 from google.cloud.aiplatform_v1.types.study import StudySpec
@@ -45,7 +45,7 @@ def summary(job: Job | TuningJob, settings: Settings) -> str:
     """What will be sent, where, and for how much, for a person to agree to."""
     one, search = trial(job), _search_lines(job.spec) if isinstance(job, TuningJob) else ()
     spec = _with_account(one.spec, settings)
-    strategy = Scheduling.Strategy(spec.scheduling.strategy or Scheduling.Strategy.STANDARD).name
+    strategy = one.strategy if spec.scheduling.strategy else "STANDARD"
     hours = spec.scheduling.timeout.total_seconds() / 3600 if "timeout" in spec.scheduling else 7 * 24
     return "\n".join(
         [

@@ -44,9 +44,7 @@ class ControlError(FaultError):
 class EmulateOptions(LocalOptions):
     """What the user wants of the service."""
 
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="Of 127.0.0.1; 0 takes a free one.")] = (
-        8911
-    )
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Of 127.0.0.1; 0 takes a free one.")] = 8911
     capacity: Annotated[int, typer.Option(min=1, metavar="N", help="Replicas at once; further jobs are queued.")] = 16
     provision_seconds: Annotated[float, _seconds("Until a job's machines arrive.")] = 0
     grace_seconds: Annotated[float, _seconds("Between SIGTERM and SIGKILL.")] = 5

@@ -10,29 +10,24 @@ from vertex_launch import program
 from vertex_launch.cli.output import complain
 from vertex_launch.errors import FaultError
 
-COMMANDS = ("check", "run", "plan", "submit", "package", "schema", "emulate")
+# Name -> the command, once it is imported.
+COMMANDS: dict[str, Any] = dict.fromkeys(("check", "run", "plan", "submit", "package", "schema", "emulate"))
 
 
 class Commands(TyperGroup):
     """Imports the module of a command only when that is called or listed: together they take half a second."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [*COMMANDS]
-
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        for name in [cmd_name] if cmd_name in COMMANDS else COMMANDS:  # all, to find the one that is misspelt
-            self.commands[name] = typer.main.get_command(importlib.import_module(f"vertex_launch.cli.{name}").app)
+        if cmd_name in self.commands:
+            module = importlib.import_module(f"vertex_launch.cli.{cmd_name}")
+            self.commands[cmd_name] = typer.main.get_command(module.app)
         return super().get_command(ctx, cmd_name)
 
 
 def main() -> None:
     """Run the command line; a user's mistake is one sentence, never a traceback."""
     try:
-        Commands(help=__doc__, no_args_is_help=True)(prog_name=program.NAME)
+        Commands(commands=COMMANDS, help=__doc__, no_args_is_help=True)(prog_name=program.NAME)
     except (FaultError, OSError) as error:  # OSError: a full disk, a folder that is not ours, no network
         complain(str(error))
     raise SystemExit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -51,8 +51,8 @@ class SettingsOptions:
 class LocalOptions(SettingsOptions):
     """What `run` and `emulate` have in common."""
 
-    state_dir: Annotated[Path, typer.Option(metavar="PATH", help="Folder of the local Vertex's state.")] = Path(
-        ".vertex"
+    state_dir: Annotated[Path, typer.Option(metavar="PATH", help="Folder of the local Vertex's state.")] = (
+        StateDir.folder
     )
     pass_env: Annotated[
         list[str] | None,
@@ -81,7 +81,8 @@ def command_of(act: Callable[[typer.Context, Any], None]) -> Callable[..., None]
     first = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     rest = [one.replace(annotation=hints[one.name]) for one in inspect.signature(kind).parameters.values()]
     command.__dict__["__signature__"] = inspect.Signature([first, *rest])
-    command.__annotations__, command.__doc__ = hints, act.__doc__
+    command.__annotations__.update(hints)
+    command.__doc__ = act.__doc__
     return command
 
 

@@ -59,9 +59,8 @@ def refuse_unknown_flags(file: Job, job: Job, ours: Settings) -> None:
     """Raises OptionError for flags behind -- that the trainer would refuse, before anything is deleted for them."""
     project = training.project(Path(), date.today())
     before, after = (rules.findings(one, ours, project) for one in (file, job))
-    told = {f"{one.fault}; {one.cure}" for one in after if one.code in training.FLAG_RULES}
-    told -= {f"{one.fault}; {one.cure}" for one in before}
-    if told:
+    known = {one.sentence for one in before}
+    if told := {one.sentence for one in after if one.code in training.FLAG_RULES} - known:
         raise OptionError(*(f"behind --: {sentence}" for sentence in sorted(told)))
 
 
