@@ -103,7 +103,12 @@ class OfTheTemplate(Framework):
             found = [(Path(one["file"]).name, one["code"]) for one in json.loads(done.stdout)]
             assert found == [*(WARNED | passed_by).items()]
 
-    def test_its_types_and_those_of_the_template_s_tests_of_the_trainer_are_right(
+    def test_the_types_of_its_trainer_are_right(self, project: Path) -> None:
+        done = run(project, sys.executable, "-m", "nox", "--session", "types", "--", "trainer", "noxfile.py")
+        assert done.returncode == 0, done.stdout
+
+    @pytest.mark.proof
+    def test_all_its_types_and_those_of_the_template_s_tests_are_right(
         self, project: Path, laid_over: list[str]
     ) -> None:
         done = run(project, sys.executable, "-m", "nox", "--session", "types", MYPYPATH=str(ROOT))
