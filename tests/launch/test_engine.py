@@ -190,7 +190,7 @@ def test_a_replica_is_asked_to_end_before_it_is_made_to(tmp_path: Path, isolated
         "while True: time.sleep(1)"
     )
     chief = replica(until(tmp_path / "workerpool1-0.log", "ready"))
-    run(tmp_path, chief, replica(polite, 0, PYTHONUNBUFFERED="1"), grace=30, isolated=isolated)
+    run(tmp_path, chief, replica(polite, 0, PYTHONUNBUFFERED="1"), grace=5, isolated=isolated)
     assert (tmp_path / "workerpool1-0.log").read_text() == "ready\nsaved\n"
 
 
