@@ -49,10 +49,8 @@ def cookiecutter(tmp: Path, *arguments: str, typed: str = "") -> Baked:
     here, home, scratch = tmp / "work" / "here", tmp / "home", tmp / "scratch"
     for folder in (here, home, scratch):
         folder.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | {
-        **{"HOME": str(home), "USERPROFILE": str(home), "TMPDIR": str(scratch)},
-        "PWD": str(here),  # as a shell sets it
-    }
+    # PWD as a shell sets it
+    environment = os.environ | {"HOME": str(home), "USERPROFILE": str(home), "TMPDIR": str(scratch), "PWD": str(here)}
     run = subprocess.run(
         [sys.executable, "-m", "cookiecutter", str(tmp / "template"), *arguments],
         cwd=here,

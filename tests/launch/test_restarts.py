@@ -49,9 +49,9 @@ class Running:
     def _run(self) -> None:
         self.outcome = self.execution.run()
 
-    def end(self, seconds: float = DEADLINE) -> Outcome:
-        self._thread.join(seconds)
-        assert self.outcome is not None, f"still running after {seconds:g} s: {self.lines}"
+    def end(self) -> Outcome:
+        self._thread.join(DEADLINE)
+        assert self.outcome is not None, f"still running after {DEADLINE:g} s: {self.lines}"
         return self.outcome
 
     def status(self, name: str) -> Status:

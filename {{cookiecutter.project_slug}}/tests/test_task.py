@@ -11,6 +11,11 @@ from tests.training import DEADLINE, PROJECT
 from trainer import task
 
 
+def run(folder: Path, *flags: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    command, environ = [sys.executable, "-m", "trainer.task", *flags], {"PYTHONPATH": str(PROJECT), **env}
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=DEADLINE)
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -31,11 +36,6 @@ def test_a_mistake_is_one_sentence_and_exit_code_1(
     said = capsys.readouterr().out
     assert words in said
     assert "Traceback" not in said
-
-
-def run(folder: Path, *flags: str, **env: str) -> "subprocess.CompletedProcess[str]":
-    command, environ = [sys.executable, "-m", "trainer.task", *flags], {"PYTHONPATH": str(PROJECT), **env}
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=DEADLINE)
 
 
 def test_flags_that_do_not_fit_the_data_are_one_sentence_too(tmp_path: Path) -> None:

@@ -99,6 +99,15 @@ class N1Network:
 
 
 @dataclass(frozen=True)
+class Quotas:
+    """The parts of a quota metric's name."""
+
+    service: str
+    prefix: str
+    preemptible: str
+
+
+@dataclass(frozen=True)
 class Catalog:
     """Everything that is known of the service, on one date; the fields are the keys of the two files."""
 
@@ -116,7 +125,7 @@ class Catalog:
     prebuilt_registries: tuple[str, ...]
     prebuilt_images: Mapping[str, date]  # without registry and tag -> the day on which it may go
     limits: Limits
-    quotas: Mapping[str, Any]  # the parts of a metric's name: service, prefix, preemptible
+    quotas: Quotas
 
     def machine(self, name: str) -> Machine | None:
         """The machine type of that name, or None if it is not known to be offered for training."""
@@ -171,8 +180,8 @@ class Catalog:
 
     def quota_metric(self, quota: str, preemptible: bool) -> str:
         """The whole name of a quota metric from its last word, such as n2_cpus."""
-        infix = self.quotas["preemptible"] if preemptible else ""
-        return f"{self.quotas['service']}/{self.quotas['prefix']}{infix}{quota}"
+        infix = self.quotas.preemptible if preemptible else ""
+        return f"{self.quotas.service}/{self.quotas.prefix}{infix}{quota}"
 
 
 def least_certain(*certainties: Certainty) -> Certainty:

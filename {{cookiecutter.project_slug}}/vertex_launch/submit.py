@@ -204,8 +204,9 @@ def _price(job: Job | TuningJob, hours: float, settings: Settings) -> str:
 
 def _search_lines(job: HyperparameterTuningJob) -> tuple[str, ...]:
     goals = StudySpec.MetricSpec.GoalType
-    best = {goals.MINIMIZE: "lowest"}
-    wanted = [f"{best.get(one.goal, 'highest')} {one.metric_id}" for one in job.study_spec.metrics]
+    wanted = [
+        f"{'lowest' if one.goal == goals.MINIMIZE else 'highest'} {one.metric_id}" for one in job.study_spec.metrics
+    ]
     counts = f"{job.max_trial_count} trials, {job.parallel_trial_count} at once"
     return (
         f"  search   {counts}, for the {' and the '.join(wanted)}",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_task import run
 from tests.training import DEADLINE, PROJECT, eventually
 from trainer.errors import PeerError
 from vertex_launch.local.running.ended import Ended
@@ -48,14 +49,7 @@ def test_an_absent_worker_is_named_by_every_replica_within_the_timeout(tmp_path:
 
 @pytest.mark.proof
 def test_a_label_beyond_the_classes_ends_the_replica_in_one_sentence(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "trainer.task", "--classes", "3"],
-        cwd=tmp_path,
-        env={"PATH": PATH, "PYTHONPATH": str(PROJECT)},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-    )
+    done = run(tmp_path, "--classes", "3")
     assert "must be from 0 to below --classes (3)" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode == 1

@@ -60,9 +60,8 @@ def table(search: Resource) -> Table:
     shown = Table("trial", *parameters, *metrics, "", box=None, header_style="bold")
     for trial in trials(search):
         values = [*map(trial["parameters"].get, parameters), *map(trial["metrics"].get, metrics)]
-        shown.add_row(
-            *map(Text, (trial["id"], *map(_cell, values), trial["reason"]))
-        )  # what the user wrote is no markup
+        cells = (trial["id"], *map(_cell, values), trial["reason"])
+        shown.add_row(*map(Text, cells))  # what the user wrote is no markup
     return shown
 
 

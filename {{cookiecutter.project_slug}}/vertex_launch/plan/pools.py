@@ -9,7 +9,7 @@ from google.cloud.aiplatform_v1.types.custom_job import Scheduling
 from vertex_launch.catalog import Catalog, Price, least_certain
 from vertex_launch.plan.allreduce_cost import Machines
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, TuningJob
+from vertex_launch.spec import Job, Pool, TuningJob
 
 PREEMPTIBLE = (Scheduling.Strategy.SPOT, Scheduling.Strategy.FLEX_START)
 ROLES = ("chief", "workers", "servers", "evaluators")  # of pools, by position
@@ -57,16 +57,7 @@ class Quota:
 
 def rows(job: Job, catalog: Catalog) -> tuple[Row, ...]:
     """One for each pool that holds machines."""
-    found = []
-    for pool in job.pools:
-        kind, machine = (
-            (pool.machine_type, pool.accelerator, pool.accelerator_count),
-            catalog.machine(pool.machine_type),
-        )
-        role = "reducers" if pool.reduces else ROLES[min(pool.index, len(ROLES) - 1)]
-        speeds = catalog.network_gbps(*kind), machine.fabric_gbps if machine else None
-        found.append(Row(pool.index, role, pool.replica_count, *kind, *speeds, catalog.price(*kind)))
-    return tuple(found)
+    return tuple(_row(pool, catalog) for pool in job.pools)
 
 
 def training(all_rows: Sequence[Row]) -> tuple[Row, ...]:
@@ -134,3 +125,11 @@ def quota_command(settings: Settings) -> str:
     """The gcloud line that shows what the project has of these quotas, by region."""
     which = f"--consumer=projects/{settings.project or 'PROJECT'} --filter='metric:custom_model_training'"
     return f"gcloud alpha services quota list --service=aiplatform.googleapis.com {which}"
+
+
+def _row(pool: Pool, catalog: Catalog) -> Row:
+    kind = pool.machine_type, pool.accelerator, pool.accelerator_count
+    role = "reducers" if pool.reduces else ROLES[min(pool.index, len(ROLES) - 1)]
+    machine = catalog.machine(pool.machine_type)
+    speeds = catalog.network_gbps(*kind), machine.fabric_gbps if machine else None
+    return Row(pool.index, role, pool.replica_count, *kind, *speeds, catalog.price(*kind))

@@ -55,10 +55,11 @@ def _of_tuning(job: TuningJob, context: RuleContext) -> Findings:
 
 def _of_job(job: Job, context: RuleContext) -> Findings:
     """Of pools that are too many, `at_most_four` counts all; the other rules look at the first of them."""
-    few = replace(job, spec=CustomJobSpec(job.spec))
-    del few.spec.worker_pool_specs[context.catalog.limits.pools :]
     yield from _found([pools.at_most_four], job, context)
-    yield from _found([one for one in JOB_RULES if one is not pools.at_most_four], few, context)
+    if len(job.spec.worker_pool_specs) > context.catalog.limits.pools:
+        job = replace(job, spec=CustomJobSpec(job.spec))
+        del job.spec.worker_pool_specs[context.catalog.limits.pools :]
+    yield from _found([one for one in JOB_RULES if one is not pools.at_most_four], job, context)
 
 
 def _found(rules: Sequence[Rule[Any]], job: Job | TuningJob, context: RuleContext) -> Findings:

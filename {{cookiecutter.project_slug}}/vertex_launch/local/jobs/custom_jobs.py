@@ -250,8 +250,8 @@ class Jobs(BackgroundTasks[_Ticket]):
 
 def _longest_wait(job: Job) -> float:
     """Seconds that a FLEX_START job may be queued; 0 for all others and for one that waits for ever."""
-    scheduling = job.spec.scheduling
-    unsaid = LONGEST_WAIT_SECONDS if job.strategy == "FLEX_START" else 0
-    return (
-        float(scheduling.max_wait_duration.total_seconds()) if unsaid and "max_wait_duration" in scheduling else unsaid
-    )
+    if job.strategy != "FLEX_START":
+        return 0
+    if "max_wait_duration" not in job.spec.scheduling:
+        return LONGEST_WAIT_SECONDS
+    return float(job.spec.scheduling.max_wait_duration.total_seconds())

@@ -156,8 +156,10 @@ class Tunings(BackgroundTasks[_Study]):
             self._show(study, trial, state="INFEASIBLE", infeasibleReason=reason, endTime=now())
 
     def _measurements(self, study: _Study, trial: _Trial) -> list[Measurement]:
-        file = self._state_dir.metrics(trial.job.rpartition("/")[2])
-        text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+        try:
+            text = self._state_dir.metrics(trial.job.rpartition("/")[2]).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return []
         return search.measurements(text, study.metrics)
 
     def _show(self, study: _Study, trial: _Trial, **fields: Any) -> None:

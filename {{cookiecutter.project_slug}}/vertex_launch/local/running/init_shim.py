@@ -125,15 +125,18 @@ def _check(result: int, call: str) -> None:
 
 
 def _pass_on(number: int, command: int) -> None:
-    """Signal all descendants, twice: the second round finds processes that started during the first.
+    """Signal the command alone, which may pass it on, with SIGTERM and SIGKILL; all descendants with any other."""
+    if number in (signal.SIGTERM, signal.SIGKILL):
+        _signal(command, number)
+        return
+    for _ in range(2):  # the second round finds processes that started during the first
+        for process in _descendants(os.getpid()):
+            _signal(process, number)
 
-    SIGTERM and SIGKILL go to the command alone, which may pass them on.
-    """
-    alone = number in (signal.SIGTERM, signal.SIGKILL)
-    for _ in range(1 if alone else 2):
-        for process in [command] if alone else _descendants(os.getpid()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, number)
+
+def _signal(process: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, number)
 
 
 def _end_what_is_left(command: int) -> None:

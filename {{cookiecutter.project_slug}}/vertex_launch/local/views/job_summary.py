@@ -14,17 +14,21 @@ KINDS = {
 }
 
 
-def newest(store: Store, count: int) -> list[Resource]:
-    """The `count` newest jobs of every kind, newest first."""
-    found = [resource for collection in KINDS for resource in store.all(collection)]
+def everything(store: Store) -> list[Resource]:
+    """The jobs of every kind."""
+    return [resource for collection in KINDS for resource in store.all(collection)]
+
+
+def newest(found: Sequence[Resource], count: int) -> list[Resource]:
+    """The `count` newest jobs, newest first."""
     return nlargest(count, found, key=lambda one: str(one.get("createTime", "")))
 
 
 def summaries(store: Store, jobs: Jobs, count: int) -> list[dict[str, Any]]:
     """The `count` newest jobs as the page reads them."""
-    everything = (resource for collection in KINDS for resource in store.all(collection))
-    makers = {made: _id(maker["name"]) for maker in everything for made in _made_by(maker)}
-    return [_summary(resource, jobs, makers) for resource in newest(store, count)]
+    found = everything(store)
+    makers = {made: _id(maker["name"]) for maker in found for made in _made_by(maker)}
+    return [_summary(resource, jobs, makers) for resource in newest(found, count)]
 
 
 def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.text import Text
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs.background import repeating
 from vertex_launch.local.jobs.custom_jobs import Jobs
-from vertex_launch.local.views.job_summary import newest, state
+from vertex_launch.local.views.job_summary import everything, newest, state
 
 POLL_SECONDS = 0.25
 FOLLOWED = 1000  # jobs, the newest
@@ -28,12 +28,12 @@ STYLES = {
 
 def reporting(store: Store, jobs: Jobs, console: Console) -> AbstractContextManager[None]:
     """Prints what happens to jobs from now on, from another thread, until the block ends."""
-    known = {job["name"]: state(job) for job in newest(store, FOLLOWED)}  # not news
+    known = {job["name"]: state(job) for job in newest(everything(store), FOLLOWED)}  # not news
 
     def report() -> None:
         while jobs.events:
             console.print(event(*jobs.events.popleft()), soft_wrap=True)
-        for job in reversed(newest(store, FOLLOWED)):
+        for job in reversed(newest(everything(store), FOLLOWED)):
             if known.get(job["name"]) != state(job):
                 known[job["name"]] = state(job)
                 console.print(change(job), soft_wrap=True)
