@@ -1,7 +1,7 @@
 """Everything one can set about a run: one dataclass, one flag per field.
 
-The flags are the field names with dashes: `--global-batch 192 --steps 2000`. Those of parallelism
-stand in trainer/parallelism.py.
+The flags are the field names with dashes: `--global-batch 192 --steps 2000`. Those of the data, the model and
+parallelism stand in trainer/data.py, trainer/model.py and trainer/parallelism.py.
 """
 
 import math
@@ -11,28 +11,21 @@ from typing import Literal
 
 import tyro
 
-from trainer import parallelism
+from trainer import data, flags, model, parallelism
 from trainer.errors import TrainerError
+from trainer.model import ModelFlags
 from trainer.parallelism import Parallelism
+
+TIMEOUTS = ("collective_timeout", "rollcall_timeout", "evaluator_timeout")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Parallelism):
-    """Train a Vision Transformer on images.
+class Config(Parallelism, ModelFlags):
+    """Train the model of trainer/model.py on the data of trainer/data.py.
 
     With --describe, print what that needs as one JSON object, and train nothing.
     """
 
-    data: str = "digits"
-    """Folder of shards, as a path or gs://BUCKET/FOLDER; "digits" is a small built-in data set."""
-    size: Literal["tiny", "small", "base", "large"] = "tiny"
-    """Model size: about 0.2, 21, 86 or 303 million parameters."""
-    patch: int = 2
-    """Side of a square patch, in pixels; must divide the image."""
-    classes: int = 10
-    """Number of classes; labels run from 0 to one below it."""
-    noise: float | None = None
-    """Standard deviation of Gaussian noise on training pixels (0 to 1); by default 0.1 for "digits", else 0."""
     steps: int = 600
     """Optimizer steps."""
     global_batch: int = 96
@@ -78,26 +71,14 @@ def parse(argv: Sequence[str]) -> Config:
 
 def problems(config: Config) -> Iterator[str]:
     """What is wrong with the values, each in one phrase that names the flag."""
-    for name in (
-        "patch",
-        "classes",
-        "steps",
-        "global_batch",
-        "micro_batches",
-        "log_every",
-        "evaluate_every",
-        "checkpoint_every",
-    ):
-        if getattr(config, name) < 1:
-            yield f"--{name.replace('_', '-')} is {getattr(config, name)}, must be at least 1"
-    for name in ("learning_rate", "clip", "collective_timeout", "rollcall_timeout", "evaluator_timeout"):
-        if getattr(config, name) is not None and not 0 < getattr(config, name) < math.inf:
-            yield f"--{name.replace('_', '-')} is {getattr(config, name)}, must be above 0"
+    yield from data.problems(config)
+    yield from model.problems(config)
+    yield from flags.at_least(1, config, "steps", "global_batch", "micro_batches")
+    yield from flags.at_least(1, config, "log_every", "evaluate_every", "checkpoint_every")
+    yield from flags.above_zero(config, "learning_rate", "clip", *TIMEOUTS)
     if config.keep < 1:
         yield f"--keep is {config.keep}, must be at least 1: a run without a checkpoint cannot resume"
-    for name in ("warmup", "noise", "weight_decay"):
-        if getattr(config, name) is not None and not 0 <= getattr(config, name) < math.inf:
-            yield f"--{name.replace('_', '-')} is {getattr(config, name)}, must be 0 or more"
+    yield from flags.at_least(0, config, "warmup", "weight_decay")
     if not 0 <= config.seed < 2**32:
         yield f"--seed is {config.seed}, must be from 0 to 2**32 - 1"
     yield from parallelism.problems(config)

@@ -26,7 +26,7 @@ LOOK_SECONDS = 2.0  # between two looks for a new checkpoint; each asks the buck
 ATTEMPTS = 3  # to read a checkpoint that looks whole; a mounted bucket may show one that is gone already
 
 Metrics = dict[str, float]
-Score = Callable[[Path], Metrics]  # checkpoint -> loss and accuracy over all held-out samples
+Score = Callable[[Path], Metrics]  # checkpoint -> loss and metrics over all held-out samples
 Report = Callable[[int, Metrics], None]
 
 
@@ -80,11 +80,11 @@ def next_checkpoint(root: Path, done: Container[int]) -> Path | None:
 
 
 def mark_best(root: Path, results: dict[int, Metrics]) -> None:
-    """Mark the most accurate checkpoint that is still there; of equals, the one with the smallest loss."""
+    """Mark the checkpoint with the smallest held-out loss of those that are still there."""
     there = [folder for folder in commit_marker.oldest_first(root) if commit_marker.number(folder) in results]
     if not there:
         return
-    best = max(there, key=lambda folder: _quality(results[commit_marker.number(folder)]))
+    best = min(there, key=lambda folder: results[commit_marker.number(folder)]["loss"])
     if best != commit_marker.marked(root):
         commit_marker.mark(best, results[commit_marker.number(best)])
 
@@ -122,10 +122,6 @@ def _attempt(score: Score, folder: Path, attempts: Counter[Path]) -> Metrics | N
     else:
         warn(f"skipped {folder}: {problem}")
     return None
-
-
-def _quality(metrics: Metrics) -> tuple[float, float]:
-    return metrics["accuracy"], -metrics["loss"]
 
 
 @contextlib.contextmanager

@@ -98,7 +98,7 @@ class Bar:
         self._progress.start()
 
     def write(self, step: int, values: Values) -> None:
-        if "heldout/accuracy" in values:
+        if f"{HELDOUT}loss" in values:
             self._progress.console.print(f"step {step}  {describe(values)}")
         else:
             self._progress.update(self._task, completed=step, values=describe(values))
@@ -136,13 +136,15 @@ class MetricFile:
 
 def describe(values: Values) -> str:
     """The values worth a glance: `loss 0.1234  accuracy 0.9722  1520 samples/s`."""
-    parts = [f"{name.replace('/', ' ').removeprefix('train ')} {values[name]:.4f}" for name in GLANCE if name in values]
-    if "train/samples_per_second" in values:
-        parts.append(f"{values['train/samples_per_second']:.0f} samples/s")
+    shown = {name: value for name, value in values.items() if name not in UNSHOWN}
+    parts = [f"{name.replace('/', ' ').removeprefix('train ')} {value:.4f}" for name, value in shown.items()]
+    if RATE in values:
+        parts.append(f"{values[RATE]:.0f} samples/s")
     return "  ".join(parts)
 
 
-GLANCE = ("train/loss", "train/accuracy", "heldout/loss", "heldout/accuracy")
+RATE = "train/samples_per_second"
+UNSHOWN = (RATE, f"{RATE}_per_device", "train/step_seconds", "train/learning_rate")
 
 
 class Telemetry:
@@ -174,8 +176,8 @@ class Telemetry:
         rate = self._global_batch / seconds
         speed = {
             "train/step_seconds": seconds,
-            "train/samples_per_second": rate,
-            "train/samples_per_second_per_device": rate / self._device_count,
+            RATE: rate,
+            f"{RATE}_per_device": rate / self._device_count,
         }
         self._write(step, {f"train/{name}": value for name, value in values.items()} | speed)
         self._reported, self._since = step, time.perf_counter()

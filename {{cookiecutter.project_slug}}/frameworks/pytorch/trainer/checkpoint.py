@@ -17,8 +17,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
-from trainer import commit_marker
+from trainer import commit_marker, writable
 from trainer.errors import TrainerError
+from trainer.parallel import bare
 from trainer.processes import World
 from trainer.telemetry import say, warn
 
@@ -30,18 +31,31 @@ BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
 class State:
     """What a checkpoint holds; `step` counts finished steps."""
 
-    model: nn.Module  # this process's part of it
+    model: nn.Module  # parallelized
     optimizer: optim.Optimizer
     step: int = 0
 
 
 def save(state: State, root: Path, keep: int, world: World) -> None:
-    """Write the checkpoint of this step and keep the newest `keep`. Every process must call it."""
+    """Write the checkpoint of this step and keep the newest `keep`. Every process must call it.
+
+    Raises:
+        TrainerError: it cannot be written.
+    """
+    with writable.writing(root):
+        try:
+            _save(state, root, keep, world)
+        except CheckpointException as error:  # every process learns what happened in one of them
+            cause, _ = next(iter(error.failures.values()))
+            raise cause if isinstance(cause, OSError) else OSError(first_cause(error)) from None
+
+
+def _save(state: State, root: Path, keep: int, world: World) -> None:
     folder = commit_marker.numbered(root, state.step)
     if world.is_chief:
         commit_marker.begin(folder)
     world.wait()
-    model, optimizer = get_state_dict(state.model, state.optimizer, options=BY_NAME)
+    model, optimizer = get_state_dict(bare(state.model), state.optimizer, options=BY_NAME)
     writer, files = FileSystemWriter(folder), ChecksumFiles()
     writer.fs = files
     state_dict_saver.save({"model": model, "optimizer": optimizer}, storage_writer=writer)
@@ -82,7 +96,7 @@ def restore(state: State, root: Path, world: World) -> None:
     folder = newest(root, world)
     if folder is None:
         return
-    model, optimizer = get_state_dict(state.model, state.optimizer, options=BY_NAME)
+    model, optimizer = get_state_dict(bare(state.model), state.optimizer, options=BY_NAME)
     try:
         state_dict_loader.load({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
     except CheckpointException as error:
@@ -90,7 +104,8 @@ def restore(state: State, root: Path, world: World) -> None:
             f"{folder} does not fit this model ({first_cause(error)}); "
             "use the flags it was saved with, or another output folder"
         ) from None
-    set_state_dict(state.model, state.optimizer, model_state_dict=model, optim_state_dict=optimizer, options=BY_NAME)
+    net = bare(state.model)
+    set_state_dict(net, state.optimizer, model_state_dict=model, optim_state_dict=optimizer, options=BY_NAME)
     state.step = commit_marker.number(folder)
     if world.is_chief:
         say(f"resumed at step {state.step} from {folder}")

@@ -8,28 +8,29 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainer import train
+from trainer import model, train
 from trainer.config import Config
-from trainer.loss import PRECISION
+from trainer.data import Batch
+from trainer.precision import LOW
 from trainer.resource_estimate import ResourceEstimate
 
-Image = tuple[int, int, int]  # height, width, channels
 
-
-def describe(config: Config, image: Image) -> ResourceEstimate:
-    """One step of the real model and the real optimizer with a single sample, on shapes alone.
+def describe(config: Config, example: Batch) -> ResourceEstimate:
+    """One step of the real model, its loss and the real optimizer with a single sample, on shapes alone.
 
     Raises:
-        TrainerError: the flags and the image give no model.
+        TrainerError: the flags and the data give no model.
     """
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        net = train.new_model(config, image)
-        net(torch.empty(1, *image)).sum().backward()
+        net = model.build(config, example)
+        sample = Batch(*(torch.from_numpy(array).to("meta") for array in example))
+        output = net(sample.inputs)
+        model.losses(output, sample).sum().backward()
     optimizer = train.new_optimizer(config, net)
     optimizer.step()
     moments = [value for state in optimizer.state.values() for value in state.values()]
-    precision = torch.float32 if config.precision == "float32" else PRECISION
-    copies, activations = kept_bytes(config, image, precision)
+    precision = torch.float32 if config.precision == "float32" else LOW
+    copies, activations = kept_bytes(config, example, precision)
     return ResourceEstimate(
         parameters=sum(p.numel() for p in net.parameters()),
         parameter_bytes=total_bytes(net.parameters()),
@@ -39,32 +40,37 @@ def describe(config: Config, image: Image) -> ResourceEstimate:
         precision=str(precision).removeprefix("torch."),
         weight_copy_bytes=copies,
         activation_bytes_per_sample=activations,
-        activation_bytes_per_sample_float32=kept_bytes(config, image, torch.float32)[1],
+        activation_bytes_per_sample_float32=kept_bytes(config, example, torch.float32)[1],
         global_batch=config.global_batch,
         micro_batches=config.micro_batches,
+        metrics=("loss", *model.metrics(output, sample)),
     )
 
 
-def kept_bytes(config: Config, image: Image, precision: torch.dtype) -> tuple[int, int]:
+def kept_bytes(config: Config, example: Batch, precision: torch.dtype) -> tuple[int, int]:
     """What the backward pass finds in memory besides the weights: bytes of their copies, bytes of each sample.
 
     A fake CPU runs kernels that keep what those of a GPU keep; of attention the inputs and the result, not the scores.
     """
-    one, two = (_kept_bytes(config, image, precision, samples) for samples in (1, 2))
+    one, two = (_kept_bytes(config, example, precision, samples) for samples in (1, 2))
     return 2 * one - two, two - one
 
 
-def _kept_bytes(config: Config, image: Image, precision: torch.dtype, samples: int) -> int:
+def _kept_bytes(config: Config, example: Batch, precision: torch.dtype, samples: int) -> int:
     kept = set()  # storages, as many tensors may be views of one
 
     def keep(tensor: Tensor) -> Tensor:
         kept.add(tensor.untyped_storage())
         return tensor
 
-    with FakeTensorMode(), torch.autocast("cpu", precision, enabled=precision != torch.float32):
-        net = train.new_model(config, image)
+    several = [torch.from_numpy(array).repeat(samples, *[1] * (array.ndim - 1)) for array in example]
+    with FakeTensorMode() as mode:
+        net = model.build(config, example)
+        batch = Batch(*map(mode.from_tensor, several))
         with saved_tensors_hooks(keep, lambda tensor: tensor):
-            net(torch.empty(samples, *image)).sum()
+            with torch.autocast("cpu", precision, enabled=precision != torch.float32):
+                output = net(batch.inputs)
+            model.losses(output, batch).sum()
     return sum(storage.nbytes() for storage in kept - {p.untyped_storage() for p in net.parameters()})
 
 

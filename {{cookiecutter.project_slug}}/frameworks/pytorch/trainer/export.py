@@ -7,38 +7,60 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from trainer import checkpoint, commit_marker, model, telemetry, writable
+from trainer.config import Config
 from trainer.errors import TrainerError
-from trainer.storage import copy_files
+from trainer.shards import Dataset
+from trainer.storage import Storage, copy_files
+from trainer.telemetry import Values
 
 PROGRAM = "model.pt2"
 WEIGHTS = "weights.pt"
+SAMPLES = 32  # that must be answered alike
 
 
-def export(model: nn.Module, images: Tensor, folder: Path) -> None:
+def finish(config: Config, storage: Storage, heldout: Dataset, final: Values) -> None:
+    """Export the model from the last checkpoint: there, whatever the strategy, it is whole.
+
+    Raises:
+        TrainerError: the checkpoint is damaged.
+    """
+    folder = commit_marker.numbered(storage.checkpoints, config.steps)
+    if problem := commit_marker.damage(folder):
+        raise TrainerError(f"{folder} is not exported: {problem}; run again, and it resumes from the one before")
+    samples = heldout.batch(range(min(len(heldout), SAMPLES)), config)
+    net = model.build(config, samples)
+    checkpoint.read_model(net, folder)
+    with writable.writing(storage.model):
+        export(net, torch.from_numpy(samples.inputs), storage.model)
+    telemetry.say(f"{telemetry.describe(final)}; model in {storage.model}", **final)
+
+
+def export(net: nn.Module, inputs: Tensor, folder: Path) -> None:
     """Write the model to `folder` and prove it there: reloaded, it must answer as the model does.
 
     Args:
-        model: the bare model, without a parallel wrapper.
-        images: a batch of at least two held-out samples (n, height, width, channels); n stays free.
+        net: the bare model, without a parallel wrapper.
+        inputs: of at least two samples, (n, ...); n stays free.
         folder: where to; created if absent.
 
     Raises:
         TrainerError: the reloaded program answers otherwise.
     """
-    model = copy.deepcopy(model).cpu().eval()
-    images = images.cpu()
-    program = torch.export.export(model, (images,), dynamic_shapes=({0: torch.export.Dim("n", min=1)},))
+    net = copy.deepcopy(net).cpu().eval()
+    inputs = inputs.cpu()
+    program = torch.export.export(net, (inputs,), dynamic_shapes=({0: torch.export.Dim("n", min=1)},))
     with tempfile.TemporaryDirectory() as aside:
         torch.export.save(program, Path(aside) / PROGRAM)
-        torch.save(model.state_dict(), Path(aside) / WEIGHTS)
+        torch.save(net.state_dict(), Path(aside) / WEIGHTS)
         copy_files(Path(aside), folder)
-    prove(model, images, folder)
+    prove(net, inputs, folder)
 
 
-def prove(model: nn.Module, images: Tensor, folder: Path) -> None:
+def prove(net: nn.Module, inputs: Tensor, folder: Path) -> None:
     program = torch.export.load(folder / PROGRAM).module()
     with torch.no_grad():
-        expected, answer = model(images), program(images)
+        expected, answer = net(inputs), program(inputs)
     if not torch.allclose(expected, answer, atol=1e-5):
         difference = float((expected - answer).abs().max())
         raise TrainerError(f"{folder / PROGRAM} answers differently from the trained model, by {difference:.3g}")

@@ -1,18 +1,39 @@
-"""A Vision Transformer: the file to replace first.
+"""YOURS: the model, its loss and its metrics. Here: a Vision Transformer that classifies images.
+
+The loop calls `build`, `losses` and `metrics`; it knows nothing else of the model. Each of the latter two gives one number
+per sample: sums, means and the division by the global batch are the loop's.
 
 Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020; pre-norm blocks, mean pooling in
 place of a class token, no dropout.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 from torch.nn import functional
 
+from trainer import flags
+from trainer.data import Batch, DataFlags
 from trainer.errors import TrainerError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFlags(DataFlags):
+    """The flags of Config for the model, besides those of the data."""
+
+    size: Literal["tiny", "small", "base", "large"] = "tiny"
+    """Model size: about 0.2, 21, 86 or 303 million parameters."""
+    patch: int = 2
+    """Side of a square patch, in pixels; must divide the image."""
+
+
+def problems(config: ModelFlags) -> Iterator[str]:
+    """What is wrong with the values, each in one phrase that names the flag."""
+    yield from flags.at_least(1, config, "patch")
 
 
 @dataclass(frozen=True)
@@ -132,8 +153,23 @@ def initialize(module: nn.Module) -> None:
             nn.init.zeros_(module.bias)
 
 
-def build(size: str, image: tuple[int, int, int], patch: int, classes: int) -> VisionTransformer:
-    """Raises TrainerError if the patch does not divide the image."""
-    if image[0] % patch or image[1] % patch:
-        raise TrainerError(f"--patch is {patch}, must divide the image of {image[0]} x {image[1]} pixels")
-    return VisionTransformer(SIZES[size], image, patch, classes)
+def build(config: ModelFlags, example: Batch) -> nn.Module:
+    """The model for batches that look like the example; its weights follow from PyTorch's random state.
+
+    Raises:
+        TrainerError: the patch does not divide the image.
+    """
+    height, width, channels = example.inputs.shape[1:]
+    if height % config.patch or width % config.patch:
+        raise TrainerError(f"--patch is {config.patch}, must divide the image of {height} x {width} pixels")
+    return VisionTransformer(SIZES[config.size], (height, width, channels), config.patch, config.classes)
+
+
+def losses(output: Tensor, batch: Batch) -> Tensor:
+    """What training minimizes the mean of: logits (n, classes) -> the cross-entropy of each sample, (n,) in float32."""
+    return functional.cross_entropy(output.float(), batch.labels, reduction="none")
+
+
+def metrics(output: Tensor, batch: Batch) -> dict[str, Tensor]:
+    """What is reported besides the loss: logits (n, classes) -> 1 for a sample that is answered correctly, else 0."""
+    return {"accuracy": (output.argmax(dim=1) == batch.labels).float()}

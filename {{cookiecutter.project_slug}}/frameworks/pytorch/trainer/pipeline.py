@@ -14,10 +14,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
-from trainer import loss, strategy
+from trainer import model, parallel
 from trainer.config import Config
 from trainer.data import Batch
 from trainer.meshes import STAGES
+from trainer.parallel import Scheduled
 from trainer.processes import World
 
 SCHEDULES: dict[str, Any] = {
@@ -27,47 +28,49 @@ SCHEDULES: dict[str, Any] = {
 }
 
 
-class Pipeline:
+class Pipeline(Scheduled):
     """A process's stage, or its two if they are interleaved; all other layers leave the model."""
 
     def __init__(self, config: Config, net: Any, world: World) -> None:
-        self._config, self._net, self._world = config, net, world
+        super().__init__()
+        self.module = net
         self._first, self._last = world.stage == 0, world.stage == world.stages - 1
-        strategy.apply_compile_and_recompute(config, net)
+        self._copies = world.along("replicate").get_group()
+        parallel.apply_compile_and_recompute(config, net)
         layers = cut(net, world.stages * STAGES[config.schedule])
         mine = range(world.stage, len(layers), world.stages)
         stages = {i: nn.Sequential(*layers[i]) for i in mine}
         drop(net, [layer for i, others in enumerate(layers) if i not in mine for layer in others])
         net.to(world.device)  # not before: the whole model may be too large
-        group = world.mesh.get_group("stage")
+        group = world.along("stage").get_group()
         ready = [PipelineStage(stages[i], i, len(layers), world.device, group=group) for i in mine]
         self._schedule = SCHEDULES[config.schedule](
             ready if len(ready) > 1 else ready[0],
             n_microbatches=config.micro_batches,
-            loss_fn=lambda logits, labels: loss.summed(logits, labels) / config.global_batch,
+            loss_fn=lambda output, places: model.losses(output, self._of(places)).sum() / config.global_batch,
             scale_grads=False,
         )
 
-    def backward(self, batch: Batch) -> Tensor:
-        totals = self._run(self._schedule.step, batch)
+    def forward(self, inputs: Tensor) -> Tensor | None:
+        """The model's output in the last stage, without gradients."""
+        return self._run(self._schedule.eval, inputs)
+
+    def forward_backward(self, batch: Batch) -> Tensor | None:
+        self._batch = batch
+        output = self._run(self._schedule.step, batch.inputs, torch.arange(len(batch.inputs)))
         # DistributedDataParallel, which would overlap the all-reduce, loses count of the micro-batches of a schedule.
-        group = self._world.mesh.get_group("replicate")
-        sums = [dist.all_reduce(p.grad, group=group, async_op=True) for p in self._net.parameters()]
+        sums = [dist.all_reduce(p.grad, group=self._copies, async_op=True) for p in self.parameters()]
         for one in sums:
             one.wait()
-        return totals
+        return output
 
-    @torch.no_grad()
-    def score(self, batch: Batch) -> Tensor:
-        return self._run(self._schedule.eval, batch)
+    def _run(self, step: Any, inputs: Tensor, places: Tensor | None = None) -> Tensor | None:
+        """With the places of the samples in the batch, which the schedule divides as it does the inputs."""
+        output = step(*((inputs,) if self._first else ()), **({"target": places} if self._last else {}))
+        return output if self._last else None
 
-    def _run(self, step: Any, batch: Batch) -> Tensor:
-        images, labels = loss.tensors(batch, self._world.device)
-        with loss.autocast(self._config, self._world.device):
-            logits = step(*((images,) if self._first else ()), **({"target": labels} if self._last else {}))
-        if not self._last:  # and so knows nothing of losses and answers
-            return torch.zeros(3, device=self._world.device)
-        return loss.totals(loss.summed(logits, labels), logits, labels)
+    def _of(self, places: Tensor) -> Batch:
+        return Batch(*(array[places] for array in self._batch))
 
 
 def cut(net: Any, count: int) -> list[list[nn.Module]]:

@@ -38,6 +38,7 @@ NEIGHBOUR_SECONDS = 3.0  # the agent looks at its processes ten times a second
 # of the program: sizes that differ between processes, or a GPU that two of them use.
 GLOO_LOST = re.compile(r"\[\S*/gloo/(transport|rendezvous)/\S+\] |Gloo connectFullMesh failed")
 NCCL_LOST = re.compile(r"ncclRemoteError|key-value store")
+Totals = dict[str, Tensor]  # sums over samples: of the loss, of each metric, and "samples", their number
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class World:
     rank: int
     size: int
     device: torch.device
-    mesh: DeviceMesh
+    mesh: DeviceMesh | None = None  # None for a process without a process group
 
     @property
     def is_chief(self) -> bool:
@@ -56,7 +57,7 @@ class World:
     @property
     def data_size(self) -> int:
         """Shares into which the global batch is divided."""
-        return self._along("replicate") * self._along("shard")
+        return self._size("replicate") * self._size("shard")
 
     @property
     def data_rank(self) -> int:
@@ -65,7 +66,7 @@ class World:
 
     @property
     def stages(self) -> int:
-        return self._along("stage")
+        return self._size("stage")
 
     @property
     def stage(self) -> int:
@@ -79,9 +80,18 @@ class World:
             pieces *= math.prod(size for size, is_cut in zip(tensor.device_mesh.shape, cut, strict=True) if is_cut)
         return self.size // pieces
 
-    def _along(self, dimension: str) -> int:
-        names = self.mesh.mesh_dim_names or ()
-        return self.mesh.size(names.index(dimension)) if dimension in names else 1
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Of the mesh, outermost first."""
+        return (self.mesh and self.mesh.mesh_dim_names) or ()
+
+    def along(self, *dimensions: str) -> DeviceMesh:
+        """The part of the mesh that this process shares along these dimensions."""
+        assert self.mesh is not None, "a process without a process group has nobody to share with"
+        return self.mesh[dimensions]
+
+    def _size(self, dimension: str) -> int:
+        return self.along(dimension).size() if dimension in self.dimensions else 1
 
     def __str__(self) -> str:
         """`16 x NVIDIA A100-SXM4-40GB`"""
@@ -93,10 +103,19 @@ class World:
         dist.all_reduce(values)
         return values
 
+    def means(self, totals: Totals) -> dict[str, float]:
+        """Each sum of all processes, divided by their samples. Every process must call it, with or without sums."""
+        of_each = self.gather({name: float(value) for name, value in totals.items()})
+        names = dict.fromkeys(name for one in of_each for name in one)
+        sums = {name: sum(one.get(name, 0.0) for one in of_each) for name in names}
+        samples = sums.pop("samples")
+        return {name: value / samples for name, value in sums.items()}
+
     def gather(self, value: Any) -> list[Any]:
         """What each process has, on each of them, by rank. Every process must call it."""
-        values = [None] * self.size
-        dist.all_gather_object(values, value)
+        values = [value] * self.size
+        if self.size > 1:
+            dist.all_gather_object(values, value)
         return values
 
     def wait(self) -> None:

@@ -4,31 +4,25 @@ from pathlib import Path
 
 import torch
 
-from trainer import checkpoint, loss, train
+from trainer import checkpoint, model, train
 from trainer.config import Config
-from trainer.data import Dataset, heldout_batches
 from trainer.evaluator import Metrics, Score
+from trainer.processes import World
+from trainer.shards import Dataset
 
 
 def scorer(config: Config, shards: Path) -> Score:
-    """Checkpoint -> loss and accuracy over the held-out samples, on a GPU if there is one.
+    """Checkpoint -> loss and metrics over the held-out samples, on a GPU if there is one.
 
     Raises:
         TrainerError: there is no held-out shard, or, when called, the checkpoint is of another model.
     """
     heldout = Dataset(shards, "heldout")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    net = train.new_model(config, heldout[0].image.shape).to(device).eval()
+    alone = World(rank=0, size=1, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    net = model.build(config, heldout.batch([0], config)).to(alone.device)
 
-    @torch.no_grad()
     def score(folder: Path) -> Metrics:
         checkpoint.read_model(net, folder)
-        totals = torch.zeros(3, device=device)
-        for batch in heldout_batches(heldout, config, rank=0, world_size=1):
-            images, labels = loss.tensors(batch, device)
-            with loss.autocast(config, device):
-                logits = net(images)
-            totals += loss.totals(loss.summed(logits, labels), logits, labels)
-        return loss.means(totals)
+        return train.evaluate(config, net, heldout, alone)
 
     return score

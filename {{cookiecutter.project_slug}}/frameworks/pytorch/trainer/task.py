@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from trainer import cluster as clusters
 from trainer import config as configs
-from trainer import data, evaluator, resource_estimate, rollcall, writable
+from trainer import evaluator, resource_estimate, rollcall, shards, writable
 from trainer import storage as storages
 from trainer.cluster import Cluster
 from trainer.config import Config
 from trainer.errors import TrainerError
+from trainer.shards import Dataset
 from trainer.storage import Storage
 from trainer.telemetry import say
 
@@ -23,7 +24,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         if resource_estimate.FLAG in argv:
             describe(config, storage)
         else:
-            run(config, clusters.from_env(environ), storage)
+            run(config, clusters.from_env(environ), storage, environ.get("CXX", ""))
     except TrainerError as error:
         for line in str(error).splitlines():
             say(line, "ERROR")
@@ -31,14 +32,10 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
-# Import PyTorch lazily, which takes seconds, so that flag errors appear immediately.
-
-
 def describe(config: Config, storage: Storage) -> None:
-    image = data.image_shape(config.data, storage)
-    from trainer import estimate
+    from trainer import estimate  # like those below, it imports parts of PyTorch that few runs need
 
-    print(estimate.describe(config, image).to_json())
+    print(estimate.describe(config, shards.example(config, storage)).to_json())
 
 
 def places(cluster: Cluster) -> tuple[str, ...]:
@@ -48,21 +45,22 @@ def places(cluster: Cluster) -> tuple[str, ...]:
     return writable.CHIEF if cluster.rank == 0 else writable.WORKER
 
 
-def run(config: Config, cluster: Cluster, storage: Storage) -> None:
+def run(config: Config, cluster: Cluster, storage: Storage, compiler: str) -> None:
     """This replica's part."""
     patience = config.rollcall_timeout or (60 if storage.emulated else 600)
     writable.require(storage, places(cluster))
-    with data.shards(config.data, storage) as shards:
+    with shards.at(config.data, storage) as folder:
         if cluster.evaluates:
             from trainer import scoring
 
-            evaluator.run(config, storage, scoring.scorer(config, shards))
+            evaluator.run(config, storage, scoring.scorer(config, folder))
         else:
-            from trainer import processes, train
+            from trainer import parallel, processes, train
 
-            mesh = train.mesh(config, len(cluster.nodes), shards)
+            example = Dataset(folder, "heldout").batch([0], config)
+            mesh = parallel.mesh(config, len(cluster.nodes), example, compiler)
             rollcall.call(cluster, patience)
-            processes.launch(cluster, mesh, patience, train.run, config, storage, shards, mesh)
+            processes.launch(cluster, mesh, patience, train.run, config, storage, folder, mesh)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,14 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from trainer import commit_marker
+from trainer import commit_marker, writable
 from trainer.errors import TrainerError
 from trainer.strategy import World
 from trainer.telemetry import say, warn
 
 PREFIX = "state"
+# What TensorFlow makes of a full disk, and of a folder that belongs to somebody else.
+FILE_ERRORS = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
 
 
 @dataclass
@@ -26,15 +28,20 @@ class State:
         return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer)
 
 
-def save(state: State, root: Path, keep: int, world: World) -> None:
-    """Write the checkpoint of this step and keep the newest `keep`; only the chief writes."""
-    if not world.is_chief:
+def save(state: State, root: Path, keep: int, is_chief: bool) -> None:
+    """Write the checkpoint of this step and keep the newest `keep`; only the chief writes.
+
+    Raises:
+        TrainerError: it cannot be written.
+    """
+    if not is_chief:
         return
     folder = commit_marker.numbered(root, state.step)
-    commit_marker.begin(folder)
-    state.objects().write(str(folder / PREFIX))
-    commit_marker.commit(folder)
-    commit_marker.prune(root, keep)
+    with writable.writing(root, *FILE_ERRORS):
+        commit_marker.begin(folder)
+        state.objects().write(str(folder / PREFIX))
+        commit_marker.commit(folder)
+        commit_marker.prune(root, keep)
     say(f"saved {folder}")
 
 

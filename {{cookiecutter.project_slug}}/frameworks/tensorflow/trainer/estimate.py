@@ -9,27 +9,26 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer import train
+from trainer import model, train
 from trainer.config import Config
+from trainer.data import Batch
 from trainer.resource_estimate import ResourceEstimate
 from trainer.strategy import PRECISION
-
-Image = tuple[int, int, int]  # height, width, channels
 
 VIEWS = {"ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"}  # their result is their input's memory
 STORED = {"Const", "ReadVariableOp"}  # their result is there all the time
 
 
-def describe(config: Config, image: Image) -> ResourceEstimate:
-    """One step of the real model and the real optimizer with a single sample, as a graph alone.
+def describe(config: Config, example: Batch) -> ResourceEstimate:
+    """One step of the real model, its loss and the real optimizer with a single sample, as a graph alone.
 
     Raises:
-        TrainerError: the flags and the image give no model.
+        TrainerError: the flags and the data give no model.
     """
     with computing_in("float32" if config.precision == "float32" else PRECISION):
-        description = _describe(config, image)
+        description = _describe(config, example)
     with computing_in("float32"):
-        exact = _describe(config, image)
+        exact = _describe(config, example)
     return replace(description, activation_bytes_per_sample_float32=exact.activation_bytes_per_sample)
 
 
@@ -43,18 +42,21 @@ def computing_in(policy: str) -> Iterator[None]:
         keras.config.set_dtype_policy(before)
 
 
-def _describe(config: Config, image: Image) -> ResourceEstimate:
+def _describe(config: Config, example: Batch) -> ResourceEstimate:
     """In the present policy."""
     with tf.Graph().as_default() as graph:
-        net = train.new_model(config, image)
-        images = tf.zeros((1, *image))
+        net = model.build(config, example)
+        # Placeholders, as what a constant decides would be computed while the graph is built.
+        sample = Batch(*(tf.compat.v1.placeholder(array.dtype, array.shape) for array in example))
         with tf.GradientTape() as tape:
-            total = tf.reduce_sum(net(images, training=True))
+            output = net(sample.inputs, training=True)
+            total = tf.reduce_sum(model.losses(output, sample))
         forward = graph.get_operations()
         gradients = tape.gradient(total, net.trainable_variables)
         backward = graph.get_operations()[len(forward) :]
         optimizer = train.new_optimizer(config, net.trainable_variables)
-    copies, activations = kept_bytes(forward, backward, images.op)
+        metrics = ("loss", *model.metrics(output, sample))
+    copies, activations = kept_bytes(forward, backward, [array.op for array in sample])
     return ResourceEstimate(
         parameters=net.count_params(),
         parameter_bytes=total_bytes(net.weights),
@@ -67,17 +69,18 @@ def _describe(config: Config, image: Image) -> ResourceEstimate:
         activation_bytes_per_sample_float32=activations,
         global_batch=config.global_batch,
         micro_batches=config.micro_batches,
+        metrics=metrics,
     )
 
 
 def kept_bytes(
-    forward: Sequence[tf.Operation], backward: Sequence[tf.Operation], images: tf.Operation
+    forward: Sequence[tf.Operation], backward: Sequence[tf.Operation], sample: Sequence[tf.Operation]
 ) -> tuple[int, int]:
-    """What the backward pass finds in memory besides the weights: bytes of their copies, bytes of what images decide.
+    """What the backward pass finds in memory besides the weights: bytes of their copies, bytes of what a sample decides.
 
     TensorFlow frees a tensor after its last use, so these are those of the forward pass that the backward pass uses.
     """
-    ours, varying = set(forward), {images}
+    ours, varying = set(forward), set(sample)
     for op in forward:  # each after those that it needs
         if any(tensor.op in varying for tensor in op.inputs):
             varying.add(op)

@@ -7,32 +7,50 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.data import Images
+from trainer import model, telemetry, writable
+from trainer.checkpoint import State
+from trainer.config import Config
 from trainer.errors import TrainerError
-from trainer.storage import copy_files
+from trainer.shards import Dataset
+from trainer.storage import Storage, copy_files
+from trainer.telemetry import Values
+
+SAMPLES = 32  # that must be answered alike
+Inputs = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 
-def export(model: keras.Model, images: Images, folder: Path) -> None:
+def finish(config: Config, storage: Storage, state: State, heldout: Dataset, final: Values) -> None:
+    """Export the model without the strategy and in float32: what is served must not depend on how it was trained."""
+    keras.config.set_dtype_policy("float32")
+    samples = heldout.batch(range(min(len(heldout), SAMPLES)), config)
+    net = model.build(config, samples)
+    net.set_weights(state.model.get_weights())
+    with writable.writing(storage.model):
+        export(net, samples.inputs, storage.model)
+    telemetry.say(f"{telemetry.describe(final)}; model in {storage.model}", **final)
+
+
+def export(net: keras.Model, inputs: Inputs, folder: Path) -> None:
     """Write the model to `folder` and prove it there: reloaded, it must answer as the model does.
 
     Args:
-        model: built outside a strategy's scope, with the trained weights.
-        images: a batch of held-out samples (n, height, width, channels); n stays free.
+        net: built outside a strategy's scope, with the trained weights.
+        inputs: of some samples, (n, ...); n stays free.
         folder: where to; created if absent.
 
     Raises:
         TrainerError: the reloaded model answers otherwise.
     """
     with tempfile.TemporaryDirectory() as aside:
-        model.export(aside, verbose=False)
+        net.export(aside, verbose=False)
         copy_files(Path(aside), folder)
-    prove(model, images, folder)
+    prove(net, inputs, folder)
 
 
-def prove(model: keras.Model, images: Images, folder: Path) -> None:
+def prove(net: keras.Model, inputs: Inputs, folder: Path) -> None:
     with tf.device("CPU:0"):  # a GPU may round the same sums differently from one call to the next
         reloaded = tf.saved_model.load(str(folder))
-        expected, answer = model(images), reloaded.serve(images)
+        expected, answer = net(inputs), reloaded.serve(inputs)
     if not np.allclose(expected, answer, atol=1e-5):
         difference = float(np.abs(expected - answer).max())
         raise TrainerError(f"{folder} answers differently from the trained model, by {difference:.3g}")

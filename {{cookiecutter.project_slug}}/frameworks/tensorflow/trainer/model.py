@@ -1,19 +1,39 @@
-"""A Vision Transformer: the file to replace first.
+"""YOURS: the model, its loss and its metrics. Here: a Vision Transformer that classifies images.
+
+The loop calls `build`, `losses` and `metrics`; it knows nothing else of the model. Each of the latter two gives one number
+per sample: sums, means and the division by the global batch are the loop's.
 
 Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020; pre-norm blocks, mean pooling in
 place of a class token, no dropout. Layer normalization, never batch normalization: Keras 3 does not
 average its moving statistics over the workers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import keras
+import tensorflow as tf
 from keras import layers, ops
 
-from trainer import placement
+from trainer import flags, placement
+from trainer.data import Batch, DataFlags
 from trainer.errors import TrainerError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFlags(DataFlags):
+    """The flags of Config for the model, besides those of the data."""
+
+    size: Literal["tiny", "small", "base", "large"] = "tiny"
+    """Model size: about 0.2, 21, 86 or 303 million parameters."""
+    patch: int = 2
+    """Side of a square patch, in pixels; must divide the image."""
+
+
+def problems(config: ModelFlags) -> Iterator[str]:
+    """What is wrong with the values, each in one phrase that names the flag."""
+    yield from flags.at_least(1, config, "patch")
 
 
 @dataclass(frozen=True)
@@ -97,10 +117,8 @@ class Head(layers.Layer):
         return self.out(ops.mean(self.norm(x), axis=1))
 
 
-def build(
-    size: str, image: tuple[int, int, int], patch: int, classes: int, devices: Sequence[str] = ("",)
-) -> keras.Model:
-    """A model from images (n, height, width, channels) in [0, 1] to logits (n, classes).
+def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) -> keras.Model:
+    """The model for batches that look like the example; its weights follow from Keras' random state.
 
     Args:
         devices: of this machine, by TensorFlow's names, on which the blocks are placed in turn; "" leaves the
@@ -109,14 +127,27 @@ def build(
     Raises:
         TrainerError: the patch does not divide the image, or there are more devices than blocks.
     """
-    if image[0] % patch or image[1] % patch:
-        raise TrainerError(f"--patch is {patch}, must divide the image of {image[0]} x {image[1]} pixels")
-    shape = SIZES[size]
-    if len(devices) > shape.depth:
-        raise TrainerError(f"--model-parallel is {len(devices)}, must be at most the {shape.depth} blocks of {size}")
-    first, *others = placement.even(shape.depth, devices)
-    images = keras.Input(image)
-    x = placement.call_on(first, Embed(patch, shape.width), images)
+    height, width, channels = example.inputs.shape[1:]
+    if height % config.patch or width % config.patch:
+        raise TrainerError(f"--patch is {config.patch}, must divide the image of {height} x {width} pixels")
+    size = SIZES[config.size]
+    if len(devices) > size.depth:
+        raise TrainerError(
+            f"--model-parallel is {len(devices)}, must be at most the {size.depth} blocks of {config.size}"
+        )
+    first, *others = placement.even(size.depth, devices)
+    images = keras.Input((height, width, channels))
+    x = placement.call_on(first, Embed(config.patch, size.width), images)
     for device in (first, *others):
-        x = placement.call_on(device, Block(shape.width, shape.heads), x)
-    return keras.Model(images, placement.call_on(devices[-1], Head(classes), x))
+        x = placement.call_on(device, Block(size.width, size.heads), x)
+    return keras.Model(images, placement.call_on(devices[-1], Head(config.classes), x))
+
+
+def losses(output: tf.Tensor, batch: Batch) -> tf.Tensor:
+    """What training minimizes the mean of: logits (n, classes) -> the cross-entropy of each sample, (n,) in float32."""
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(batch.labels, output)
+
+
+def metrics(output: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
+    """What is reported besides the loss: logits (n, classes) -> 1 for a sample that is answered correctly, else 0."""
+    return {"accuracy": tf.cast(tf.argmax(output, axis=1) == batch.labels, tf.float32)}

@@ -11,7 +11,7 @@ A step of W workers is W updates, each of a W-th of the global batch at a W-th o
 read as many samples and go about as far as if all updated together; they are not the same numbers every time.
 
 The chief reads the data and sends it with the work: servers of TensorFlow run no Python, and the order of the samples
-stays that of every other strategy. Its network has to carry them: 32 Gbps are 6,600 images of 224 x 224 x 3 a second.
+stays that of every other strategy. Its network has to carry them: 32 Gbps are 6,600 float images of 224 x 224 x 3 a second.
 """
 
 import contextlib
@@ -28,17 +28,19 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import checkpoint, strategy, telemetry, train
+from trainer import checkpoint, export, model, strategy, telemetry, train
+from trainer.calls import Steps, counted, tensors, turn, turns
 from trainer.checkpoint import State
 from trainer.cluster import Cluster
 from trainer.config import Config
-from trainer.data import Dataset, heldout_batches
+from trainer.data import Batch
 from trainer.errors import PeerError, TrainerError
 from trainer.heartbeat import Heartbeats, answer
 from trainer.placement import PlacedAdamW
+from trainer.shards import Dataset, heldout_batches, micro_batches
 from trainer.storage import Storage
 from trainer.strategy import World
-from trainer.train import Steps, Totals
+from trainer.train import Mirrored, Totals
 
 MIN_SHARD_BYTES = 32 * 1024  # splits the matrices of every size of the model, and leaves biases and the like whole
 AHEAD = 2  # parts for each worker that are scheduled at once: one at work, one on its way
@@ -55,7 +57,7 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> Non
         TrainerError: what they do fails.
     """
     tf.get_logger().setLevel(logging.CRITICAL)  # it reports a lost worker in ten lines, the heartbeats in one
-    heldout = Dataset(shards, "heldout")
+    dataset, heldout = Dataset(shards, "train"), Dataset(shards, "heldout")
     alone = World(tf.distribute.get_strategy(), rank=0, size=1)
     with Heartbeats(cluster, config.collective_timeout, give_up) as heartbeats:
         with heartbeats_first():
@@ -63,22 +65,14 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> Non
             with heartbeats.patience():
                 servers = connected(cluster)
             strategy.compute_in(config.precision, gpus=())
-            state = train.start(config, heldout[0].image.shape, alone)
+            example = heldout.batch([0], config)
+            state = train.start(config, example, alone)
             checkpoint.restore(state, storage.checkpoints, alone)
             with heartbeats.patience():
-                team = Team(config, state, servers, len(cluster.nodes) - 1, heartbeats)
-            telemetry.say(f"training on {team}, {config.strategy}: {counted(len(cluster.servers), 'server')}")
-            calls = train.calls(config, Dataset(shards, "train"), state.step, range(team.size), team.size)
-
-            def evaluate() -> dict[str, float]:
-                if state.step < config.steps:
-                    return team.evaluate(heldout)
-                heartbeats.need_nobody()
-                return train.evaluation(config, heldout, state.model, alone)()
-
-            with train.reports(config, storage, state, alone, team.device_count) as reports:
-                accuracy = train.train(config, storage, state, alone, reports, calls, team.take, evaluate)
-        train.finish(config, storage, state, heldout, accuracy)
+                team = Team(config, state, Mirrored(config, state, example, alone), servers, len(cluster.nodes) - 1, heartbeats)
+            telemetry.say(f"training on {team}, {config.strategy}: {plural(len(cluster.servers), 'server')}")
+            final = train.train(config, storage, state, dataset, heldout, team)
+        export.finish(config, storage, state, heldout, final)
 
 
 def serve(config: Config, cluster: Cluster) -> None:
@@ -156,21 +150,29 @@ class Team:
 
     The state that is saved is an ordinary one: the chief copies the variables into it. So a checkpoint does not tell
     which strategy wrote it, and each resumes those of the other; the chief's memory must hold it once.
+
+    Args:
+        alone: the chief by itself, which evaluates at the end.
+        size: the number of workers.
     """
+
+    is_chief = True
 
     def __init__(
         self,
         config: Config,
         state: State,
+        alone: Mirrored,
         servers: tf.distribute.ParameterServerStrategy,
         size: int,
         heartbeats: Heartbeats,
     ) -> None:
-        self.size = size
-        self._config, self._state, self._heartbeats = config, state, heartbeats
+        self.names, self.ranks, self.size = alone.names, range(size), size
+        self._config, self._state, self._alone, self._heartbeats = config, state, alone, heartbeats
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(servers)
         self._results: deque[Any] = deque()
         self._devices = worker_devices()
+        self.device_count = size * len(self._devices)
         with servers.scope():
             self._weights = [tf.Variable(weight.numpy()) for weight in state.model.trainable_variables]
             self._pieces = [piece for weight in self._weights for piece in pieces(weight)]
@@ -178,15 +180,10 @@ class Team:
         self._push()
         self._take, self._score = self._functions()
 
-    @property
-    def device_count(self) -> int:
-        """Over all workers."""
-        return self.size * len(self._devices)
-
     def __str__(self) -> str:
         """`3 workers of 8 GPUs`"""
         kind = self._devices[0].partition(":")[0]
-        return f"{counted(self.size, 'worker')} of {counted(len(self._devices), kind)}"
+        return f"{plural(self.size, 'worker')} of {plural(len(self._devices), kind)}"
 
     def take(self, steps: Steps) -> Totals:
         """Give out the parts of these steps; returns the totals of what has come back meanwhile.
@@ -194,7 +191,7 @@ class Team:
         Where something is due behind them it waits for all, and the state is up to date.
         """
         for part in steps.parts:
-            given = (*train.tensors(part), *train.counted(steps.rates, self._config))
+            given = (tensors(part), *counted(steps.rates, self._config))
             self._results.append(self._coordinator.schedule(self._take, args=given))
         config, end = self._config, steps.end
         is_due = any(train.due(every, end, config) for every in (config.log_every, config.evaluate_every))
@@ -207,18 +204,21 @@ class Team:
             self._heartbeats.need_nobody()
         return totals
 
-    def evaluate(self, heldout: Dataset) -> dict[str, float]:
-        """Score every held-out sample exactly once, on the workers."""
-        parts = (heldout_batches(heldout, self._config, rank=r, world_size=self.size) for r in range(self.size))
-        totals = tf.zeros(3)
-        for batches in zip(*parts, strict=True):
-            self._results.extend(self._coordinator.schedule(self._score, args=train.tensors(one)) for one in batches)
+    def evaluate(self, heldout: Dataset) -> Totals:
+        """Score every held-out sample exactly once, on the workers; after the last step here, without them."""
+        if self._state.step == self._config.steps:
+            self._heartbeats.need_nobody()
+            return self._alone.evaluate(heldout)
+        parts = (heldout_batches(heldout, self._config, rank=r, world_size=self.size) for r in self.ranks)
+        totals = 0.0
+        for ones in zip(*parts, strict=True):
+            self._results.extend(self._coordinator.schedule(self._score, args=tensors(one)) for one in ones)
             totals += self._finished(AHEAD * self.size)
-        return train.means(totals + self._finished(0))
+        return totals + self._finished(0)
 
     def _finished(self, left: int) -> Totals:
         """Wait until at most `left` parts are out; the sum of what those that came back say."""
-        totals = tf.zeros(3)
+        totals = tf.zeros(len(self.names) + 1)
         while len(self._results) > left:
             with self._heartbeats.patience():
                 totals += fetched(self._results.popleft(), self._coordinator)
@@ -229,19 +229,19 @@ class Team:
         config, net, size = self._config, self._state.model, self.size
         fixed = [variable.numpy() for variable in net.non_trainable_variables]
 
-        def logits(weights: Sequence[tf.Tensor], images: tf.Tensor, training: bool) -> tf.Tensor:
-            return net.stateless_call(weights, fixed, images, training=training)[0]
+        def forward(weights: Sequence[tf.Tensor], inputs: tf.Tensor, training: bool) -> tf.Tensor:
+            return net.stateless_call(weights, fixed, inputs, training=training)[0]
 
-        def step(images: tf.Tensor, labels: tf.Tensor) -> Totals:
+        def step(batch: Batch) -> Totals:
             weights = [tf.convert_to_tensor(weight) for weight in self._weights]
-            totals, sums = tf.zeros(3), [tf.zeros_like(weight) for weight in weights]
-            parts = train.micro_batches(images, labels, config.micro_batches * len(self._devices))
-            for i, part in enumerate(parts):
+            totals, sums = 0.0, [tf.zeros_like(weight) for weight in weights]
+            for i, part in enumerate(micro_batches(batch, config.micro_batches * len(self._devices))):
                 with tf.device(self._devices[i % len(self._devices)]), tf.GradientTape() as tape:
                     tape.watch(weights)
-                    loss, counts = train.score(logits(weights, part[0], training=True), part[1])
-                    gradients = tape.gradient(loss / images.shape[0], weights)
-                totals += counts
+                    output = forward(weights, part.inputs, training=True)
+                    losses = model.losses(output, part)
+                    gradients = tape.gradient(tf.reduce_sum(losses) / batch.inputs.shape[0], weights)
+                totals += train.measure(output, part, losses)
                 sums = [total + gradient for total, gradient in zip(sums, gradients, strict=True)]
             clipped, _ = tf.clip_by_global_norm(sums, config.clip)
             slices = [part for gradient in map(split, clipped, self._weights) for part in gradient]
@@ -249,17 +249,17 @@ class Team:
             return totals
 
         @tf.function  # type: ignore[untyped-decorator]
-        def take(images: tf.Tensor, labels: tf.Tensor, rates: tf.Tensor, count: tf.Tensor) -> Totals:
-            totals = tf.zeros(3)
-            for i in train.turns(config, count):
+        def take(parts: Batch, rates: tf.Tensor, count: tf.Tensor) -> Totals:
+            totals = tf.zeros(len(self.names) + 1)
+            for i in turns(config, count):
                 self._optimizer.learning_rate.assign(rates[i] / size)
-                totals += step(images[i], labels[i])
+                totals += step(turn(parts, i))
             return totals
 
         @tf.function  # type: ignore[untyped-decorator]
-        def score(images: tf.Tensor, labels: tf.Tensor) -> Totals:
-            weights = [tf.convert_to_tensor(weight) for weight in self._weights]
-            return train.score(logits(weights, images, training=False), labels)[1]
+        def score(batch: Batch, mask: tf.Tensor) -> Totals:
+            output = forward([tf.convert_to_tensor(weight) for weight in self._weights], batch.inputs, training=False)
+            return train.measure(output, batch, model.losses(output, batch), mask)
 
         return take, score
 
@@ -304,7 +304,7 @@ def fetched(result: Any, coordinator: Any) -> Any:
             time.sleep(RETRY_SECONDS)
 
 
-def counted(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 

@@ -1,0 +1,22 @@
+"""The number format of the forward pass; weights and gradients stay float32."""
+
+import torch
+
+from trainer.config import Config
+from trainer.parallelism import SHARDED
+
+LOW = torch.bfloat16  # of GPUs that have it
+
+
+def precision(config: Config, device: torch.device) -> torch.dtype:
+    """Compute dtype of the forward pass; `auto` is bfloat16 on GPUs that have it, from A100 and L4 on."""
+    if config.precision == "auto":
+        has_it = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return LOW if has_it else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.precision]
+
+
+def autocast(config: Config, device: torch.device) -> torch.autocast:
+    """A context in which matrix products have that precision; shards are cast when they are gathered instead."""
+    casts = config.strategy not in SHARDED and precision(config, device) != torch.float32
+    return torch.autocast(device.type, LOW, enabled=casts)

@@ -1,0 +1,84 @@
+"""What one call of TensorFlow takes: one step or, with --steps-per-call, several."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.config import Config, learning_rate
+from trainer.data import Batch
+from trainer.shards import Dataset, train_batches
+
+
+class Steps(NamedTuple):
+    """Consecutive steps, at most `--steps-per-call` of them."""
+
+    parts: list[Batch]  # of each device; each array has the steps of a call as its first dimension, then the samples
+    rates: list[float]  # learning rate of each step; behind the last one the parts are filled up with zeros
+    end: int  # how many steps of the run are finished then
+
+
+def calls(config: Config, dataset: Dataset, start: int, ranks: range, world_size: int) -> Iterator[Steps]:
+    """All steps from `start` on, with the parts of each global batch for these of `world_size` devices.
+
+    The next call's are read while the present one computes.
+    """
+    with ThreadPoolExecutor(1) as reader:
+        steps = _calls(config, dataset, start, ranks, world_size)
+        read = reader.submit(next, steps, None)
+        while (now := read.result()) is not None:
+            read = reader.submit(next, steps, None)
+            yield now
+
+
+def _calls(config: Config, dataset: Dataset, start: int, ranks: range, world_size: int) -> Iterator[Steps]:
+    def part(rank: int) -> Iterator[Batch]:
+        return train_batches(dataset, config, start=start, rank=rank, world_size=world_size)
+
+    step, batches = start, zip(*map(part, ranks), strict=True)
+    while step < config.steps:
+        rates = [learning_rate(config, i) for i in range(step, step + until_due(config, step))]
+        of_each_device = zip(*islice(batches, len(rates)), strict=True)
+        step += len(rates)
+        yield Steps([stack(taken, config.steps_per_call) for taken in of_each_device], rates, step)
+
+
+def until_due(config: Config, step: int) -> int:
+    """Steps from this one on that one call may take: it never passes a report, an evaluation or a checkpoint."""
+    regular = (config.log_every, config.evaluate_every, config.checkpoint_every)
+    return min(config.steps_per_call, config.steps - step, *(every - step % every for every in regular))
+
+
+def stack(batches: Sequence[Batch], count: int) -> Batch:
+    """Batches of one shape as one, with a new first axis of length `count`; so a shorter call is no other function."""
+    if count == 1:
+        return Batch(*(array[np.newaxis] for array in batches[0]))
+    whole = Batch(*(np.zeros((count, *array.shape), array.dtype) for array in batches[0]))
+    for i, batch in enumerate(batches):
+        for target, array in zip(whole, batch, strict=True):
+            target[i] = array
+    return whole
+
+
+def tensors(arrays: Any) -> Any:
+    """A batch, or whatever holds arrays, with tensors in their place."""
+    with tf.device("CPU:0"):  # else the parts of all devices would pass through the first GPU
+        return tf.nest.map_structure(tf.constant, arrays)
+
+
+def counted(rates: list[float], config: Config) -> tuple[tf.Tensor, tf.Tensor]:
+    """The learning rates, filled up with zeros to the steps of a whole call, and how many they are."""
+    return tf.constant([*rates, *[0.0] * (config.steps_per_call - len(rates))]), tf.constant(len(rates))
+
+
+def turns(config: Config, count: tf.Tensor) -> Any:
+    """What a compiled function iterates over: a loop in the graph, or, where a call is one step, no loop at all."""
+    return tf.range(count) if config.steps_per_call > 1 else range(1)
+
+
+def turn(batch: Batch, i: Any) -> Batch:
+    """The batch of one step of a call."""
+    return Batch(*(array[i] for array in batch))

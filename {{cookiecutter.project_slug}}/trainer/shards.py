@@ -1,0 +1,203 @@
+"""Shards of samples, read in one global order by any number of processes.
+
+A data set is a folder of ArrayRecord shards, `train-*.array_record` and `heldout-*.array_record`. The
+order of the training samples follows from the seed alone; of every global batch, process r of w takes
+samples r, r + w, r + 2w, ... So the run is the same run on 1 machine or on 100, and starting at step k
+costs nothing: reading is random access.
+
+What a sample is stands in trainer/data.py. Write its example data set, and with `write` your own:
+
+    python -m trainer.shards digits --to DIR
+"""
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeVar
+
+import grain
+import numpy as np
+import tyro
+from array_record.python.array_record_module import ArrayRecordWriter
+
+from trainer import data
+from trainer.config import Config
+from trainer.data import EXAMPLES, Batch, Sample
+from trainer.errors import TrainerError
+from trainer.storage import Storage
+
+Split = Literal["train", "heldout"]
+Part = TypeVar("Part")
+
+
+class Masked(NamedTuple):
+    """A batch whose end may be filled up; `mask` is 1 for a sample and 0 for what fills up, float32, shape (n,)."""
+
+    batch: Batch
+    mask: np.ndarray[tuple[int], np.dtype[np.float32]]
+
+
+def write(samples: Iterable[Sample], folder: Path, split: Split, shard_count: int = 4) -> None:
+    """Deal the samples out to `shard_count` files, like cards."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [f"{split}-{i:05d}-of-{shard_count:05d}.array_record" for i in range(shard_count)]
+    # Random access is fast only with one record per group.
+    writers = [ArrayRecordWriter(str(folder / name), "group_size:1") for name in names]
+    for i, sample in enumerate(samples):
+        writers[i % shard_count].write(data.encode(sample))
+    for writer in writers:
+        writer.close()
+
+
+def write_example(name: str, folder: Path) -> None:
+    samples = EXAMPLES[name]()
+    write(samples["train"], folder, "train")
+    write(samples["heldout"], folder, "heldout")
+
+
+@contextlib.contextmanager
+def at(address: str, storage: Storage) -> Iterator[Path]:
+    """The folder of shards that `--data` means; an example data set is written for this run only."""
+    if address in EXAMPLES:
+        with tempfile.TemporaryDirectory(prefix=f"{address}-") as aside:
+            write_example(address, Path(aside))
+            yield Path(aside)
+        return
+    path = storage.path(address)
+    if not path.is_dir():
+        raise TrainerError(f"--data {address}: there is no folder {path}; write shards there with trainer.shards.write")
+    yield path
+
+
+def example(config: Config, storage: Storage) -> Batch:
+    """A batch of one held-out sample, for its shapes and types; of a data set in shards only that sample is read.
+
+    Raises:
+        TrainerError: the folder is not on this machine, or has no shard.
+    """
+    if config.data in EXAMPLES:
+        return data.collate(EXAMPLES[config.data]()["heldout"][:1], config)
+    path = storage.path(config.data)
+    if not path.is_dir():
+        raise TrainerError(
+            f"--data {config.data}: there is no folder {path} to learn the shape of a sample from; copy one of its"
+            " heldout shards there"
+        )
+    return Dataset(path, "heldout").batch([0], config)
+
+
+class Dataset:
+    """One split of a folder of shards, by index."""
+
+    def __init__(self, folder: Path, split: Split) -> None:
+        paths = sorted(str(path) for path in folder.glob(f"{split}-*.array_record"))
+        if not paths:
+            raise TrainerError(f"{folder}: no file {split}-*.array_record; write one with trainer.shards.write")
+        try:
+            self._source = grain.sources.ArrayRecordDataSource(paths)
+            count = len(self._source)
+        except RuntimeError:
+            broken = next((path for path in paths if not _readable(path)), str(folder))
+            raise TrainerError(f"{broken}: is not an ArrayRecord file, or was cut short; write it again") from None
+        if count == 0:
+            raise TrainerError(f"{folder}: the {split} shards hold no sample")
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> Sample:
+        return data.decode(self._source[index])
+
+    def samples(self, indices: Iterable[int]) -> list[Sample]:
+        # One call: the source reads in parallel, which matters where each read asks a bucket.
+        return [data.decode(record) for record in self._source.__getitems__(list(indices))]
+
+    def batch(self, indices: Iterable[int], config: Config) -> Batch:
+        """These samples as they are."""
+        return data.collate(self.samples(indices), config)
+
+
+def _readable(path: str) -> bool:
+    try:
+        return len(grain.sources.ArrayRecordDataSource(path)) >= 0
+    except RuntimeError:
+        return False
+
+
+def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, world_size: int) -> Iterator[Batch]:
+    """This process's part of the global batch of each step from `start` on.
+
+    Parts differ by at most one sample when the global batch does not divide evenly.
+
+    Raises:
+        TrainerError: the global batch is smaller than the world, or the data does not fit the flags.
+    """
+    size = config.global_batch
+    if size < world_size:
+        raise TrainerError(f"--global-batch is {size}, must be at least one sample per process ({world_size})")
+    order = grain.MapDataset.range(len(dataset)).shuffle(seed=config.seed).repeat()
+
+    def part(step: int) -> Batch:
+        places = range(step * size + rank, (step + 1) * size, world_size)
+        samples = dataset.samples(order[place] for place in places)
+        draws = (np.random.default_rng((config.seed, place)) for place in places)
+        return data.collate([data.augment(*pair, config) for pair in zip(samples, draws, strict=True)], config)
+
+    return _ahead(part, range(start, config.steps))
+
+
+def heldout_batches(dataset: Dataset, config: Config, *, rank: int, world_size: int) -> Iterator[Masked]:
+    """Every sample on exactly one process; the same number of equal batches on each of them.
+
+    What is missing at the end is filled up with a sample that counts for nothing.
+    """
+    size = -(-config.global_batch // world_size)
+
+    def part(number: int) -> Masked:
+        first, end = number * size * world_size, min((number + 1) * size * world_size, len(dataset))
+        mine = range(first + rank, end, world_size)
+        samples = dataset.samples(mine or [0])
+        filled = samples + samples[:1] * (size - len(samples))
+        return Masked(data.collate(filled, config), (np.arange(size) < len(mine)).astype(np.float32))
+
+    return _ahead(part, range(-(-len(dataset) // (size * world_size))))
+
+
+def _ahead(part: Callable[[int], Part], numbers: range) -> Iterator[Part]:
+    """`part` of each number in turn, made by other threads before it is asked for."""
+    batches = grain.MapDataset.range(numbers.start, numbers.stop).map(part)
+    return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=4, prefetch_buffer_size=8)))
+
+
+def micro_batches(batch: Batch, count: int) -> list[Batch]:
+    """At most `count` consecutive, nearly equal parts of a batch, none of them empty."""
+    size = batch.inputs.shape[0]
+    count = min(count, size)
+    bounds = [-(-size * i // count) for i in range(count + 1)]
+    return [Batch(*(array[a:b] for array in batch)) for a, b in pairwise(bounds)]
+
+
+def main(name: tyro.conf.Positional[str], to: str) -> None:
+    """Write an example data set as train and held-out shards.
+
+    Args:
+        name: Which of them; trainer/data.py lists them.
+        to: Folder to write the shards to.
+    """
+    if name not in EXAMPLES:
+        sys.exit(f"{name}: is no example data set; there is {', '.join(EXAMPLES)}")
+    if "://" in to:
+        sys.exit(f"--to {to}: must be a folder of this machine; copy it from there to the bucket")
+    try:
+        write_example(name, Path(to))
+    except OSError as error:
+        sys.exit(f"--to {to}: cannot be written ({error.strerror})")
+    counts = ", ".join(f"{len(Dataset(Path(to), split))} {split}" for split in ("train", "heldout"))
+    print(f"{counts} samples in {to}; train on them with --data {to}")
+
+
+if __name__ == "__main__":
+    tyro.cli(main, prog="python -m trainer.shards")
