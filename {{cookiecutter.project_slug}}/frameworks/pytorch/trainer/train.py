@@ -11,7 +11,6 @@ from torch.distributed.checkpoint.api import CheckpointException
 from trainer import (
     checkpoint,
     commit_marker,
-    export,
     horovod,
     loss,
     meshes,
@@ -79,6 +78,8 @@ def finish(config: Config, storage: Storage, folder: Path, heldout: Dataset, acc
         raise TrainerError(f"{folder} is not exported: {problem}; run again, and it resumes from the one before")
     net = new_model(config, heldout[0].image.shape)
     checkpoint.read_model(net, folder)
+    from trainer import export  # which takes half a second, and only the chief exports
+
     images = torch.from_numpy(heldout.batch(range(min(len(heldout), 32))).images)
     with writable.writing(storage.model):
         export.export(net, images, storage.model)
