@@ -20,8 +20,8 @@ KEPT = ROOT / ".nox/baked"  # the environments of baked projects, from run to ru
 RECORDS = KEPT / "proofs"  # what pytest writes of them, for the page
 TOOLBOX = ROOT / ".nox/toolbox"  # the environment that lint, tests and proofs share
 INSTALLING = {"PIP_COMPILE": "0"}  # pip compiles all of a library, of which the tests import a part
-# Four processes test the generated projects, which often wait; two test the launcher and the template meanwhile.
-WORKERS = "6"
+# Four processes test the generated projects, which often wait; one tests the launcher and the template meanwhile.
+WORKERS = "5"
 FRAMEWORKS = ("pytorch", "tensorflow")
 # cookiecutter 2.7 logs a traceback of its own after each answer that a hook refuses.
 TOOLS = ("cookiecutter==2.6.0", "nox>=2024.10")

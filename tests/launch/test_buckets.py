@@ -624,6 +624,7 @@ def test_gcsfs_reads_and_writes(url: str, root: Path, tmp_path: Path, monkeypatc
     assert not (root / "bucket/a").exists()
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
 def test_gcloud_reads_and_writes(url: str, root: Path, tmp_path: Path) -> None:
     local = tmp_path / "local"

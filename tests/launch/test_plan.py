@@ -21,7 +21,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tests.launch.casebook import P0, P2, edited, write
 from tests.launch.running import PROJECT
 from vertex_launch import catalog
-from vertex_launch.plan import chart, measured_speed, memory, planner, pools, reducers, report, scaling
+from vertex_launch.plan import measured_speed, memory, planner, pools, reducers, report, scaling
 from vertex_launch.plan.allreduce_cost import Machines
 from vertex_launch.plan.apply import ApplyError, apply
 from vertex_launch.plan.measured_speed import RunError
@@ -449,10 +449,16 @@ def test_what_cannot_be_applied_leaves_the_file_alone(tmp_path: Path, text: str,
     assert [found.name for found in tmp_path.iterdir()] == ["job.yaml"]
 
 
+def draw(found: Plan, path: Path) -> None:
+    from vertex_launch.plan import chart  # which takes a second to import; few tests draw
+
+    chart.save(found, path)
+
+
 def test_the_scaling_curves_become_a_picture(tmp_path: Path) -> None:
     found = planner.plan(job("a2-highgpu-8g", A100, 8, 8), SETTINGS, WORKLOAD)
-    chart.save(found, tmp_path / "plan.png")
-    chart.save(found, tmp_path / "plan.svg")
+    draw(found, tmp_path / "plan.png")
+    draw(found, tmp_path / "plan.svg")
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "plan.svg").read_text()
 
@@ -469,7 +475,7 @@ def test_the_scaling_curves_become_a_picture(tmp_path: Path) -> None:
 )
 def test_table_and_picture_say_what_a_hierarchical_ring_is(tmp_path: Path, one: Job, words: str) -> None:
     found = planner.plan(one, SETTINGS, WORKLOAD)
-    chart.save(found, tmp_path / "plan.svg")
+    draw(found, tmp_path / "plan.svg")
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(report.report(found))
     assert words in console.export_text()

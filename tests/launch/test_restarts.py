@@ -79,7 +79,7 @@ def test_a_replica_that_fails_twice_and_then_succeeds_costs_two_restarts(tmp_pat
     assert running.status("workerpool0-0") == Status("workerpool0-0", "ended", 2, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_one_that_always_fails_starts_six_times_in_each_of_four_attempts(tmp_path: Path) -> None:
     policy = Policy(replica_restarts=5, job_retries=3, grace=0.1)
     outcome = run(tmp_path, replica(FOREVER), counted(tmp_path / "count", "exit(3)", 0), policy=policy)
