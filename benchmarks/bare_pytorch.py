@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from trainer import data, model
+from trainer import model, shards
 from trainer.config import Config, learning_rate
 
 EVERY = 50
@@ -28,15 +28,16 @@ def main(steps: int, batch_size: int) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     config = Config(steps=steps, global_batch=batch_size)
     with tempfile.TemporaryDirectory() as folder:
-        data.write_example("digits", Path(folder))
-        batches = data.train_batches(data.Dataset(Path(folder), "train"), config, start=0, rank=rank, world_size=world)
+        shards.write_example("digits", Path(folder))
+        dataset = shards.Dataset(Path(folder), "train")
+        batches = shards.train_batches(dataset, config, start=0, rank=rank, world_size=world)
         torch.manual_seed(0)
-        net = DistributedDataParallel(model.build("tiny", (8, 8, 1), 2, 10))
+        net = DistributedDataParallel(model.build(config, dataset.batch([0], config)))
         optimizer = torch.optim.AdamW(net.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
         since = time.perf_counter()
         for step, batch in enumerate(batches, 1):
             optimizer.zero_grad()
-            loss = cross_entropy(net(torch.from_numpy(batch.images)), torch.from_numpy(batch.labels))
+            loss = cross_entropy(net(torch.from_numpy(batch.inputs)), torch.from_numpy(batch.labels))
             loss.backward()
             torch.nn.utils.clip_grad_norm_(net.parameters(), config.clip)
             for group in optimizer.param_groups:

@@ -97,24 +97,20 @@ def work(config: Any, mesh: Any) -> None:
 
 def train(config: Any, world: Any) -> tuple[int, list[float]]:
     """Bytes that are kept, and the seconds of each step after the first one."""
-    torch, numpy = importlib.import_module("torch"), importlib.import_module("numpy")
+    numpy = importlib.import_module("numpy")
     data, train = importlib.import_module("trainer.data"), importlib.import_module("trainer.train")
-    checkpoint = importlib.import_module("trainer.checkpoint")
-    torch.manual_seed(config.seed)
-    net = train.new_model(config, (8, 8, 1))
-    strategy = train.parallelize(config, net, world)
-    state = checkpoint.State(net, train.new_optimizer(config, net))
     share = config.global_batch // world.data_size
     batch = data.Batch(numpy.zeros((share, 8, 8, 1), numpy.float32), numpy.zeros(share, numpy.int64))
+    state = train.start(config, batch, world)
     seconds = []
     for _ in range(config.steps):
         world.wait()
         began = time.perf_counter()
-        train.train_step(config, strategy, state, batch, world)
+        train.train_step(config, state, batch, world)
         seconds.append(time.perf_counter() - began)
     moments = [value for one in state.optimizer.state.values() for value in one.values() if value.ndim]
     # Gradients are gone after a step; while there, they are as large as the parameters.
-    return size([*net.parameters()]) * 2 + size(moments), seconds[WARMUP:]
+    return size([*state.model.parameters()]) * 2 + size(moments), seconds[WARMUP:]
 
 
 def size(tensors: Iterable[Any]) -> int:

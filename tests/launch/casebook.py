@@ -23,6 +23,7 @@ PROJECT = Project(
     {"steps": 600, "learning_rate": 0.002, "global_batch": None, "data": "digits", "size": "tiny"},
     {"steps": ("int",), "learning_rate": ("float",), "size": ("tiny", "small")},
     'LABEL reduction-server="google-reduction-server"\nLABEL cuda="12.6"\n',
+    metrics=("accuracy", "loss"),
     names=frozenset({"accuracy", "loss"}),
 )
 REDUCER_IMAGE = CATALOG.reduction_server_image("us-central1")

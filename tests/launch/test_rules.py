@@ -271,13 +271,13 @@ def test_a_metric_that_the_trainer_reports_is_not_denied(tmp_path: Path, project
     assert searched_for("accuracy", ours, tmp_path) == searched_for("loss", ours, tmp_path) == []
     assert searched_for("f1", ours, tmp_path) == [
         'studySpec.metrics[0].metricId: no file in trainer/ names "f1"; use accuracy or loss, or return it with'
-        " the others where the trainer evaluates"
+        " the others from metrics() in trainer/model.py"
     ]
     (tmp_path / "trainer").mkdir()
-    (tmp_path / "trainer/train.py").write_text('def means(): return {"loss": 1.0, "perplexity": 2.0}\n')
+    (tmp_path / "trainer/model.py").write_text('def metrics(output): return {"perplexity": output}\n')
     theirs = training.project(tmp_path, date(2024, 1, 1))
     assert searched_for("perplexity", theirs, tmp_path) == []
-    assert "use loss, or return it" in searched_for("accuracy", theirs, tmp_path)[0]
+    assert "use perplexity or loss, or return it" in searched_for("accuracy", theirs, tmp_path)[0]
     assert searched_for("f1", Project(), tmp_path) == []  # of a trainer that cannot be read, nothing is claimed
 
 

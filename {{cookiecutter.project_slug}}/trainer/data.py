@@ -56,7 +56,9 @@ def encode(sample: Sample) -> bytes:
     """Raises TrainerError for an image of another type or shape than that of `Sample`."""
     image = sample.image
     if image.dtype != np.uint8 or image.ndim != 3:
-        raise TrainerError(f"an image is {image.dtype} of shape {image.shape}; must be uint8, (height, width, channels)")
+        raise TrainerError(
+            f"an image is {image.dtype} of shape {image.shape}; must be uint8, (height, width, channels)"
+        )
     return HEADER.pack(sample.label, *image.shape) + image.tobytes()
 
 

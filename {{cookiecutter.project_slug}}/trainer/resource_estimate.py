@@ -35,8 +35,6 @@ class ResourceEstimate:
     """Samples of one step, over all GPUs."""
     micro_batches: int
     """Micro-batches of one step, on each GPU."""
-    metrics: tuple[str, ...]
-    """What the run will report of the held-out samples, and a search may ask for."""
 
     def to_json(self) -> str:
         """One line, without a line end."""

@@ -20,13 +20,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-from trainer import checkpoint, loss, meshes, processes, strategy, train
+from trainer import checkpoint, meshes, parallel, processes, train
 from trainer.checkpoint import State
 from trainer.cluster import Cluster, Node
 from trainer.config import Config
-from trainer.data import Dataset, train_batches
 from trainer.meshes import Mesh
 from trainer.processes import World
+from trainer.shards import Dataset, train_batches
 from vertex_launch.local.running.host import free_addresses
 
 DEGREE = 2  # processes that hold one copy of the model
@@ -102,25 +102,22 @@ def tell(name: str, found: Found, world: World) -> None:
 
 def go(config: Config, world: World, dataset: Dataset, steps: int, checkpoints: Path | None = None) -> Found:
     """So many steps; where there are checkpoints, from the newest to a new one."""
-    torch.manual_seed(config.seed)
-    net = train.new_model(config, dataset[0].image.shape)
-    spread = train.parallelize(config, net, world)
-    state = State(net, train.new_optimizer(config, net))
+    state = train.start(config, dataset.batch([0], config), world)
     if checkpoints:
         checkpoint.restore(state, checkpoints, world)
     share = {"rank": world.data_rank, "world_size": world.data_size}
-    spread.backward(next(train_batches(dataset, config, start=state.step, **share)))
+    batches = [*islice(train_batches(dataset, config, start=state.step, **share), steps)]
+    train.backward(config, state, train.on_device(batches[0], world), world)
     with CommDebugMode() as collectives:
-        norm = float(strategy.clip(net, math.inf, world))
+        norm = float(parallel.clip_gradients(state.model, math.inf, world))
     state.optimizer.zero_grad()
-    batches = train_batches(dataset, config, start=state.step, **share)
-    sums = [train.train_step(config, spread, state, batch, world) for batch in islice(batches, steps)]
+    totals = [train.train_step(config, state, batch, world) for batch in batches]
     if checkpoints:
         checkpoint.save(state, checkpoints, keep=2, world=world)
     most = torch.tensor(kept(state), dtype=torch.float64)
     dist.all_reduce(most, dist.ReduceOp.MAX)
     return {
-        "losses": [loss.means(world.sum(one))["loss"] for one in sums],
+        "losses": [world.means(one)["loss"] for one in totals],
         "norm": norm,
         "collectives": collectives.get_total_counts(),
         "kept": float(most),

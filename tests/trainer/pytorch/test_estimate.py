@@ -4,18 +4,23 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from trainer import estimate, train
+from tests.samples import batch
+from trainer import estimate, model, train
 from trainer.config import Config
+from trainer.data import Batch
 
-IMAGE = (8, 8, 1)
 CONFIG = Config()
-DESCRIPTION = estimate.describe(CONFIG, IMAGE)
+DESCRIPTION = estimate.describe(CONFIG, batch(1))
+
+
+def real(count: int) -> Batch:
+    return Batch(*map(torch.from_numpy, batch(count)))
 
 
 def test_parameters_gradients_and_moments_are_those_of_a_real_step() -> None:
-    net = train.new_model(CONFIG, IMAGE)
+    net, some = model.build(CONFIG, batch(1)), real(3)
     optimizer = train.new_optimizer(CONFIG, net)
-    net(torch.rand(3, *IMAGE)).sum().backward()
+    model.losses(net(some.inputs), some).sum().backward()
     optimizer.step()
     assert DESCRIPTION.parameters == sum(p.numel() for p in net.parameters())
     assert DESCRIPTION.gradient_bytes == sum(p.grad.nbytes for p in net.parameters() if p.grad is not None)
@@ -24,8 +29,8 @@ def test_parameters_gradients_and_moments_are_those_of_a_real_step() -> None:
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32])
-def test_activations_are_what_a_real_forward_pass_keeps(precision: torch.dtype) -> None:
-    net = train.new_model(CONFIG, IMAGE)
+def test_activations_are_what_a_real_forward_pass_and_its_loss_keep(precision: torch.dtype) -> None:
+    net = model.build(CONFIG, batch(1))
 
     def kept(samples: int) -> int:
         storages = set()
@@ -35,8 +40,11 @@ def test_activations_are_what_a_real_forward_pass_keeps(precision: torch.dtype) 
             return tensor
 
         enabled = precision != torch.float32
-        with saved_tensors_hooks(keep, lambda one: one), torch.autocast("cpu", precision, enabled=enabled):
-            net(torch.rand(samples, *IMAGE)).sum()
+        some = real(samples)
+        with saved_tensors_hooks(keep, lambda one: one):
+            with torch.autocast("cpu", precision, enabled=enabled):
+                output = net(some.inputs)
+            model.losses(output, some).sum()
         return sum(storage.nbytes() for storage in storages)
 
     name = "activation_bytes_per_sample" + ("" if precision == torch.bfloat16 else "_float32")
@@ -44,6 +52,6 @@ def test_activations_are_what_a_real_forward_pass_keeps(precision: torch.dtype) 
 
 
 def test_a_description_leaves_real_tensors_real() -> None:
-    estimate.describe(CONFIG, IMAGE)
-    assert all(p.device.type == "cpu" for p in train.new_model(CONFIG, IMAGE).parameters())
+    estimate.describe(CONFIG, batch(1))
+    assert all(p.device.type == "cpu" for p in model.build(CONFIG, batch(1)).parameters())
     assert type(torch.zeros(1)) is torch.Tensor

@@ -5,7 +5,9 @@ from itertools import combinations, pairwise
 import pytest
 import torch
 
+from tests.samples import batch
 from trainer import model, pipeline
+from trainer.config import Config
 
 
 @pytest.mark.parametrize("weights", [[1] * 8, [5, 1, 1, 1, 1, 5], [1, 2, 3, 4, 5, 6, 7], [9, 1, 1, 1]])
@@ -23,14 +25,14 @@ def test_the_heaviest_stage_is_as_light_as_can_be(weights: list[int], count: int
 
 def test_stages_together_are_the_model() -> None:
     with torch.device("meta"):
-        net = model.build("small", (8, 8, 1), patch=2, classes=10)
+        net = model.build(Config(size="small"), batch(1))
     stages = pipeline.cut(net, 3)
     assert [len(layers) for layers in stages] == [5, 4, 5]
     assert [layer for layers in stages for layer in layers] == [net.embed, *net.blocks, net.head]
 
 
 def test_what_stays_keeps_its_names() -> None:
-    net = model.build("tiny", (8, 8, 1), patch=2, classes=10)
+    net = model.build(Config(), batch(1))
     names = {name for name, _ in net.named_parameters()}
     pipeline.drop(net, [net.embed, net.blocks[0], net.blocks[2]])
     kept = {name for name, _ in net.named_parameters()}

@@ -12,8 +12,7 @@ import torch
 
 from tests.checkpoints import damage, whole
 from tests.training import Run, eventually, processes, started, train
-from trainer import data
-from trainer import train as loop
+from trainer import export, shards
 from trainer.config import Config
 from trainer.errors import TrainerError
 from trainer.storage import Storage
@@ -152,10 +151,10 @@ def test_horovod_is_refused_in_one_sentence_where_it_is_not_installed(tmp_path: 
 
 
 def test_a_damaged_checkpoint_is_not_exported(tmp_path: Path) -> None:
-    data.write_example("digits", tmp_path / "shards")
+    shards.write_example("digits", tmp_path / "shards")
     folder = whole(tmp_path, 50)
     damage(folder / "weights")
-    storage, heldout = Storage(model=tmp_path / "model"), data.Dataset(tmp_path / "shards", "heldout")
+    storage = Storage(model=tmp_path / "model", checkpoints=tmp_path)
     with pytest.raises(TrainerError, match=r"step-000000050 is not exported: weights is damaged: .*; run again"):
-        loop.finish(Config(), storage, folder, heldout, accuracy=0.9)
+        export.finish(Config(steps=50), storage, shards.Dataset(tmp_path / "shards", "heldout"), {"loss": 0.9})
     assert not (tmp_path / "model").exists()

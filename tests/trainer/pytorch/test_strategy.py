@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,33 +17,35 @@ from torch.nn.functional import cross_entropy
 
 from tests.strategies import COMMON, COMPILED, SOME, STEPS, Found
 from tests.training import DEADLINE, PROJECT
-from trainer import data, loss, model, strategy
+from trainer import model, parallel, shards
 from trainer.config import Config, learning_rate
-from trainer.data import Dataset
 from trainer.errors import TrainerError
+from trainer.precision import precision
+from trainer.shards import Dataset
 
 SECONDS = 1800  # for all strategies; a minute on an idle machine
 EXACT, ROUNDED = 1e-5, 0.05
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("digits")
-    data.write_example("digits", folder)
+    shards.write_example("digits", folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def plain(shards: Path) -> list[float]:
+def plain(folder: Path) -> list[float]:
     """The losses of a loop that anyone would write, without any of the trainer's strategies."""
     torch.manual_seed(COMMON.seed)
-    net, dataset, losses = model.build("tiny", (8, 8, 1), 2, 10), Dataset(shards, "train"), []
+    dataset, losses = Dataset(folder, "train"), []
+    net = model.build(COMMON, dataset.batch([0], COMMON))
     decayed, others = ([p for p in net.parameters() if (p.ndim > 1) is wide] for wide in (True, False))
     optimizer = optim.AdamW(
         [{"params": decayed, "weight_decay": COMMON.weight_decay}, {"params": others, "weight_decay": 0}]
     )
-    for step, batch in enumerate(data.train_batches(dataset, COMMON, start=0, rank=0, world_size=1)):
-        mean = cross_entropy(net(torch.from_numpy(batch.images)), torch.from_numpy(batch.labels))
+    for step, batch in enumerate(shards.train_batches(dataset, COMMON, start=0, rank=0, world_size=1)):
+        mean = cross_entropy(net(torch.from_numpy(batch.inputs)), torch.from_numpy(batch.labels))
         mean.backward()
         nn.utils.clip_grad_norm_(net.parameters(), COMMON.clip)
         for group in optimizer.param_groups:
@@ -54,12 +57,12 @@ def plain(shards: Path) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def norm(shards: Path) -> float:
+def norm(folder: Path) -> float:
     """That of the gradient before the first step, as PyTorch has it in one process."""
     torch.manual_seed(COMMON.seed)
-    net = model.build("tiny", (8, 8, 1), 2, 10)
-    batch = next(data.train_batches(Dataset(shards, "train"), COMMON, start=0, rank=0, world_size=1))
-    cross_entropy(net(torch.from_numpy(batch.images)), torch.from_numpy(batch.labels)).backward()
+    batch = next(shards.train_batches(Dataset(folder, "train"), COMMON, start=0, rank=0, world_size=1))
+    net = model.build(COMMON, batch)
+    cross_entropy(net(torch.from_numpy(batch.inputs)), torch.from_numpy(batch.labels)).backward()
     return float(nn.utils.clip_grad_norm_(net.parameters(), COMMON.clip))
 
 
@@ -82,21 +85,21 @@ def found(shards: Path, *words: str, **variables: str) -> dict[str, Found]:
 
 
 @pytest.fixture(scope="module")
-def spread(shards: Path) -> dict[str, Found]:
+def spread(folder: Path) -> dict[str, Found]:
     """Each strategy, in up to four processes."""
-    return found(shards)
+    return found(folder)
 
 
 @pytest.fixture(scope="module")
-def compiled(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
+def compiled(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
     """Compiled here and now: nothing comes from a cache."""
     try:
-        strategy.require_compiler()
+        parallel.require_compiler(os.environ.get("CXX", ""))
     except TrainerError as error:
         pytest.skip(str(error))
-    folder = tmp_path_factory.mktemp("compiled")
-    losses = found(shards, "compiled", TORCHINDUCTOR_CACHE_DIR=str(folder))
-    assert any(folder.rglob("*.cpp"))  # else nothing was compiled
+    cache = tmp_path_factory.mktemp("compiled")
+    losses = found(folder, "compiled", TORCHINDUCTOR_CACHE_DIR=str(cache))
+    assert any(cache.rglob("*.cpp"))  # else nothing was compiled
     return losses
 
 
@@ -162,17 +165,35 @@ def test_compiled_blocks_lose_as_much_as_others(name: str, plain: list[float], c
     assert compiled[name]["losses"] == pytest.approx(plain[:SOME], abs=EXACT)
 
 
-def test_compile_without_a_compiler_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
+def test_compile_without_a_compiler_is_refused_with_what_to_install() -> None:
     with pytest.raises(TrainerError, match=r"no no-such-compiler; .* apt-get install"):
-        strategy.require_compiler()
+        parallel.require_compiler("no-such-compiler")
 
 
 PLAIN = """
+from dataclasses import dataclass
+
 import torch
 
-def build(size, image, patch, classes):
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(image[0] * image[1] * image[2], classes))
+from trainer.data import DataFlags
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFlags(DataFlags):
+    width: int = 16
+
+def problems(config):
+    return ()
+
+def build(config, example):
+    width = config.width
+    first = torch.nn.Linear(example.inputs[0].size, width)
+    return torch.nn.Sequential(torch.nn.Flatten(), first, torch.nn.ReLU(), torch.nn.Linear(width, config.classes))
+
+def losses(output, batch):
+    return torch.nn.functional.cross_entropy(output, batch.labels, reduction="none")
+
+def metrics(output, batch):
+    return {"margin": output.topk(2).values.diff().abs().squeeze(1)}
 """
 
 
@@ -186,8 +207,9 @@ def test_a_model_without_parts_trains_with_ddp_and_is_refused_by_name_otherwise(
         environment = {"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]}
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=DEADLINE)
 
-    trained = run()
+    trained = run("--width", "24")
     assert trained.returncode == 0, trained.stdout + trained.stderr
+    assert re.search(r"heldout loss \d.*  heldout margin \d", trained.stdout)
     assert (tmp_path / "output/model/weights.pt").exists()
     refused = run("--strategy", "pipeline")
     assert refused.returncode == 1
@@ -200,4 +222,4 @@ def test_a_model_without_parts_trains_with_ddp_and_is_refused_by_name_otherwise(
     ("flag", "dtype"), [("auto", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)]
 )
 def test_a_cpu_computes_in_bfloat16_only_when_told_to(flag: str, dtype: torch.dtype) -> None:
-    assert loss.precision(Config(precision=flag), torch.device("cpu")) == dtype  # type: ignore[arg-type]
+    assert precision(Config(precision=flag), torch.device("cpu")) == dtype  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.checkpoints import damage, whole
 from tests.training import DEADLINE, PROJECT, Run, eventually, train
-from trainer import commit_marker, data, evaluator
+from trainer import commit_marker, evaluator, shards
 from trainer.config import Config, parse
 from trainer.errors import TrainerError
 from trainer.evaluator import Metrics, follow
@@ -27,16 +27,13 @@ FLAGS = ("--global-batch", "24", "--warmup", "5", *EVERY)  # as tests/training.p
 class Following:
     """An evaluator of folders: it knows what each is worth, and notes in which order it was asked and what it told."""
 
-    def __init__(self, root: Path, **accuracies: float) -> None:
+    def __init__(self, root: Path, **losses: float) -> None:
         self.root, self.asked, self.told = root, list[int](), dict[int, Metrics]()
-        self._accuracies = {int(name.removeprefix("step_")): accuracy for name, accuracy in accuracies.items()}
+        self._losses = {int(name.removeprefix("step_")): loss for name, loss in losses.items()}
 
     def score(self, folder: Path) -> Metrics:
         self.asked.append(commit_marker.number(folder))
-        return {
-            "accuracy": self._accuracies.get(commit_marker.number(folder), 0.5),
-            "loss": 1 / commit_marker.number(folder),
-        }
+        return {"loss": self._losses.get(commit_marker.number(folder), 0.5), "accuracy": 0.5}
 
     def report(self, step: int, metrics: Metrics) -> None:
         assert step not in self.told
@@ -75,9 +72,9 @@ def test_a_training_that_takes_its_time_is_followed_to_its_last_step(tmp_path: P
 
 def test_an_evaluator_that_restarts_does_nothing_twice(tmp_path: Path) -> None:
     whole(tmp_path, 10)
-    Following(tmp_path, step_10=0.9).follow(10)
+    Following(tmp_path, step_10=0.1).follow(10)
     whole(tmp_path, 20)
-    again = Following(tmp_path, step_20=0.8)
+    again = Following(tmp_path, step_20=0.2)
     again.follow(20)
     assert again.asked == [20]
     assert again.best["step"] == 10
@@ -92,10 +89,10 @@ def test_results_that_cannot_be_read_are_made_again(tmp_path: Path, text: str) -
     assert one.asked == [10]
 
 
-def test_the_most_accurate_is_marked_and_of_equals_the_one_with_less_loss(tmp_path: Path) -> None:
+def test_the_one_with_the_smallest_loss_is_marked(tmp_path: Path) -> None:
     for step in (10, 20, 30, 40):
         whole(tmp_path, step)
-    one = Following(tmp_path, step_10=0.7, step_20=0.8, step_30=0.8, step_40=0.6)
+    one = Following(tmp_path, step_10=0.3, step_20=0.2, step_30=0.1, step_40=0.4)
     one.follow(40)
     assert one.best == {"step": 30, "metrics": one.told[30]}
 
@@ -103,7 +100,7 @@ def test_the_most_accurate_is_marked_and_of_equals_the_one_with_less_loss(tmp_pa
 def test_the_mark_keeps_a_checkpoint_and_goes_to_the_next_best_when_it_is_gone_all_the_same(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         whole(tmp_path, step)
-    one = Following(tmp_path, step_10=0.9, step_20=0.8, step_30=0.7)
+    one = Following(tmp_path, step_10=0.1, step_20=0.3, step_30=0.2)
     one.follow(30)
     commit_marker.prune(tmp_path, 1)
     assert [commit_marker.number(folder) for folder in commit_marker.oldest_first(tmp_path)] == [10, 30]
@@ -193,7 +190,7 @@ def test_the_evaluator_reports_what_the_trainers_report_of_each_checkpoint_once(
 def test_the_best_checkpoint_of_a_training_is_marked(evaluated: Run) -> None:
     best = json.loads((evaluated.output_folder / "checkpoints/best.json").read_text())
     reports = {step: (loss, accuracy) for step, loss, accuracy in heldout(evaluated.reports_of("workerpool3-0"))}
-    assert best["metrics"]["accuracy"] == max(accuracy for _, accuracy in reports.values())
+    assert best["metrics"]["loss"] == min(loss for loss, _ in reports.values())
     assert (best["metrics"]["loss"], best["metrics"]["accuracy"]) == reports[best["step"]]
 
 
@@ -209,7 +206,7 @@ def scored(alone: Run, folder: Path, *flags: str) -> list[tuple[int, Any, Any]]:
     from trainer import scoring  # only here: it brings the framework along
 
     shutil.copytree(alone.output_folder / "checkpoints", folder / "checkpoints")
-    data.write_example("digits", folder / "shards")
+    shards.write_example("digits", folder / "shards")
     config, told = parse([*FLAGS, *flags]), dict[int, Metrics]()
     follow(config, folder / "checkpoints", scoring.scorer(config, folder / "shards"), told.__setitem__)
     return [(step, metrics["loss"], metrics["accuracy"]) for step, metrics in told.items()]

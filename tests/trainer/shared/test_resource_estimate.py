@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from tests.training import DEADLINE, PROJECT
-from trainer.data import EXAMPLE_SHAPES, Sample, digits, write
+from trainer.data import Sample
+from trainer.shards import write
 
 # Runs a command and says what it took at most; a small process, as its own size counts, too.
 MEASURE = """
@@ -95,20 +96,16 @@ def test_activations_take_less_in_the_smaller_precision(tiny: Answer) -> None:
 
 
 @pytest.mark.proof
-def test_the_shape_of_an_image_comes_from_one_shard(tmp_path: Path) -> None:
+def test_the_shapes_of_a_sample_come_from_one_shard(tmp_path: Path) -> None:
     write([Sample(np.zeros((8, 4, 3), np.uint8), 0)], tmp_path / "mount/b/d", "heldout", shard_count=1)
     value = describe(tmp_path, "--data", "gs://b/d", GCS_MOUNT=str(tmp_path / "mount")).value
     assert value["flops_per_sample"] == transformer_flops(64, 4, tokens=8, inputs=12, classes=10)
 
 
-def test_the_shape_of_an_example_is_known() -> None:
-    assert {"digits": digits()["train"][0].image.shape} == EXAMPLE_SHAPES
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--data", "gs://b/d"), "--data gs://b/d: there is no folder nowhere/b/d to learn the shape of an image from"),
+        (("--data", "gs://b/d"), "--data gs://b/d: there is no folder nowhere/b/d to learn the shape of a sample from"),
         (("--micro-batches", "0"), "--micro-batches is 0, must be at least 1"),
     ],
 )

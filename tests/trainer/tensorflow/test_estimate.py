@@ -5,25 +5,24 @@ from dataclasses import replace
 from typing import Literal
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import estimate, train
+from tests.samples import batch
+from trainer import estimate, model, train
 from trainer.config import Config
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
-IMAGE = (8, 8, 1)
 CONFIG = Config()
 
 
 def test_parameters_gradients_and_moments_are_those_of_a_real_step() -> None:
-    description = estimate.describe(CONFIG, IMAGE)
-    net = train.new_model(CONFIG, IMAGE)  # in float32: the policy is what it was
+    description = estimate.describe(CONFIG, batch(1))
+    net, some = model.build(CONFIG, batch(1)), batch(3)  # in float32: the policy is what it was
     optimizer = train.new_optimizer(CONFIG, net.trainable_variables)
     with tf.GradientTape() as tape:
-        total = tf.reduce_sum(net(np.ones((3, *IMAGE), np.float32)))
+        total = tf.reduce_sum(model.losses(net(some.inputs), some))
     gradients = tape.gradient(total, net.trainable_variables)
     assert description.parameters == sum(weight.numpy().size for weight in net.weights)
     assert description.gradient_bytes == sum(gradient.numpy().nbytes for gradient in gradients)
@@ -36,7 +35,7 @@ def test_parameters_gradients_and_moments_are_those_of_a_real_step() -> None:
     ("precision", "said"), [("auto", "bfloat16"), ("bfloat16", "bfloat16"), ("float32", "float32")]
 )
 def test_the_precision_is_the_one_of_the_flag(precision: Precision, said: str) -> None:
-    description = estimate.describe(replace(CONFIG, precision=precision), IMAGE)
+    description = estimate.describe(replace(CONFIG, precision=precision), batch(1))
     assert description.precision == said
     assert (description.weight_copy_bytes < description.parameter_bytes / 100) == (said == "float32")
 
@@ -45,7 +44,7 @@ def test_the_precision_is_the_one_of_the_flag(precision: Precision, said: str) -
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_the_policy_stays_what_it_was(policy: str) -> None:
     with estimate.computing_in(policy):
-        estimate.describe(CONFIG, IMAGE)
+        estimate.describe(CONFIG, batch(1))
         assert keras.config.dtype_policy().name == policy
 
 
@@ -95,4 +94,4 @@ def test_kept_is_what_the_backward_pass_reads_each_once() -> None:
         tape.gradient(total, [weights])
         backward = graph.get_operations()[len(forward) :]
     # Nobody asks for the gradient of the images, so the copy of the weights is not read again.
-    assert estimate.kept_bytes(forward, backward, images.op) == (0, 6 * 4 * 2 + 6 * 5 * 2)
+    assert estimate.kept_bytes(forward, backward, [images.op]) == (0, 6 * 4 * 2 + 6 * 5 * 2)

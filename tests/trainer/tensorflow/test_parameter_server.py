@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.training import eventually, processes, signal_trainer, train
-from trainer import parameter_server, task
+from trainer import parameter_server, replica
 from trainer.cluster import Cluster, Node
 from trainer.config import Config
 from trainer.errors import TrainerError
@@ -156,12 +156,12 @@ def test_a_run_with_parameter_servers_needs_workers_and_servers() -> None:
     config = Config(strategy="parameter_server")
     for lacking in (Cluster(), Cluster((CHIEF, WORKER)), Cluster((CHIEF,), servers=(SERVER,))):
         with pytest.raises(TrainerError, match="needs workers in pool 1 and parameter servers in pool 2"):
-            task.servers(config, lacking)
-    assert task.servers(config, Cluster((CHIEF, WORKER), servers=(SERVER,))) == (SERVER,)
+            replica.servers(config, lacking)
+    assert replica.servers(config, Cluster((CHIEF, WORKER), servers=(SERVER,))) == (SERVER,)
 
 
 def test_pool_2_is_told_what_it_lacks_when_it_runs_the_trainer_without_the_flag() -> None:
     reducers = Cluster((CHIEF, WORKER), SERVER.name, (SERVER,))
     with pytest.raises(TrainerError, match="workerpool2-0: only pools 0 and 1 train; give every pool --strategy param"):
-        task.servers(Config(), reducers)
-    assert task.servers(Config(), Cluster((CHIEF, WORKER), servers=(SERVER,))) == ()
+        replica.servers(Config(), reducers)
+    assert replica.servers(Config(), Cluster((CHIEF, WORKER), servers=(SERVER,))) == ()

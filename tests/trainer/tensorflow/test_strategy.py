@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.samples import batch
 from tests.training import DEADLINE, PROJECT
-from trainer import checkpoint, cluster, data, model, placement, strategy, train
+from trainer import checkpoint, cluster, model, placement, shards, strategy, train
+from trainer.calls import calls
 from trainer.config import Config
 from trainer.errors import PeerError, TrainerError
 from trainer.strategy import World
@@ -24,17 +26,16 @@ CONFIG = Config(global_batch=10, steps=12, warmup=3)
 def losses(folder: Path, devices: list[str], config: Config, layers: Sequence[str] = ("",)) -> list[float]:
     """The mean loss of each call on these devices of one machine."""
     world = World(tf.distribute.MirroredStrategy(devices), rank=0, size=1, layer_devices=layers)
-    state = train.start(config, (8, 8, 1), world)
-    take = train.train_steps(config, state, world)
-    dataset = data.Dataset(folder, "train")
-    calls = train.calls(config, dataset, 0, world.device_ranks, world.device_count)
-    return [train.means(take(steps))["loss"] for steps in calls]
+    state = train.start(config, batch(1), world)
+    mirrored = train.Mirrored(config, state, batch(1), world)
+    of_each = calls(config, shards.Dataset(folder, "train"), 0, mirrored.ranks, mirrored.size)
+    return [train.means(mirrored.take(steps), mirrored.names)["loss"] for steps in of_each]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("digits")
-    data.write_example("digits", folder)
+    shards.write_example("digits", folder)
     return folder
 
 
@@ -64,7 +65,7 @@ def test_layers_on_two_devices_take_the_steps_of_one_device(folder: Path) -> Non
 
 def test_each_device_has_the_variables_and_the_moments_of_its_layers() -> None:
     world = World(tf.distribute.MirroredStrategy(["CPU:0"]), 0, 1, layer_devices=["CPU:0", "CPU:1"])
-    state = train.start(CONFIG, (8, 8, 1), world)
+    state = train.start(CONFIG, batch(1), world)
     layers = [one for one in state.model.layers if one.trainable_variables]
     devices = [{placement.device_of(v)[-5:] for v in one.trainable_variables} for one in layers]
     assert devices == [{"CPU:0"}] * 3 + [{"CPU:1"}] * 3  # patches and two blocks, two blocks and the head
@@ -79,10 +80,10 @@ def test_a_checkpoint_does_not_depend_on_the_devices_of_the_layers(tmp_path: Pat
     spread = World(tf.distribute.MirroredStrategy(["CPU:0"]), 0, 1, layer_devices=["CPU:0", "CPU:1"])
     for writer, reader in ((mirrored, spread), (spread, mirrored)):
         folder = tmp_path / str(len(writer.layer_devices))
-        written = train.start(CONFIG, (8, 8, 1), writer)
+        written = train.start(CONFIG, batch(1), writer)
         written.step = 7
-        checkpoint.save(written, folder, 1, writer)
-        read = train.start(replace(CONFIG, seed=1), (8, 8, 1), reader)
+        checkpoint.save(written, folder, 1, writer.is_chief)
+        read = train.start(replace(CONFIG, seed=1), batch(1), reader)
         checkpoint.restore(read, folder, reader)
         assert read.step == 7
         for ours, theirs in zip(read.model.get_weights(), written.model.get_weights(), strict=True):
@@ -93,7 +94,7 @@ def test_layers_are_split_evenly_and_in_order() -> None:
     assert placement.even(5, ["a", "b"]) == ["a", "a", "a", "b", "b"]
     assert placement.even(4, ["a", "b", "c"]) == ["a", "a", "b", "c"]
     with pytest.raises(TrainerError, match="--model-parallel is 5, must be at most the 4 blocks of tiny"):
-        model.build("tiny", (8, 8, 1), patch=2, classes=10, devices=["CPU:0"] * 5)
+        model.build(CONFIG, batch(1), devices=["CPU:0"] * 5)
 
 
 @pytest.mark.proof

@@ -4,8 +4,10 @@ Of the trainer only that is believed which can be read in trainer/config.py; of 
 """
 
 import ast
+import contextlib
 import itertools
 import re
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 
@@ -18,22 +20,25 @@ from vertex_launch.spec import CHIEF, EVALUATORS, Job, Pool
 MODULE = "trainer.task"
 NUMBERS = {"int": "a whole number", "float": "a number"}
 FLAGS, CONFIG = "trainer/config.py", "Config"  # the file and its class whose fields are flags
+MODEL = "trainer/model.py"  # whose function metrics() names what is reported besides the loss
 NAMES = re.compile(r"""(?<=["'])[^"'/\n]+(?=["'])|\b\w+(?==)""")  # in Python: "f1", f1=
 WITHOUT_FIELD = ("help", "describe")  # flags that are no fields of Config
 
 
 def project(folder: Path, today: date) -> Project:
     """What stands around a job file: the trainer's flags and the Dockerfile, as far as they can be read."""
-    try:
+    fields: Mapping[str, ast.AnnAssign] = {}
+    metrics: tuple[str, ...] = ()
+    with contextlib.suppress(SyntaxError, ValueError, LookupError, RecursionError):
+        metrics = _metrics(folder)
         fields = _fields(folder, FLAGS, CONFIG)
-    except (SyntaxError, ValueError, LookupError, RecursionError):
-        fields = {}
     sources = map(_text, sorted((folder / "trainer").rglob("*.py")))
     return Project(
         today,
         flags={name: _plain(field.value) for name, field in fields.items()},
         values={name: taken for name, field in fields.items() if (taken := _taken(field.annotation))},
         dockerfile=_text(folder / "Dockerfile"),
+        metrics=metrics,
         names=frozenset(name for source in sources for name in NAMES.findall(source)),
     )
 
@@ -214,6 +219,14 @@ def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
         fields |= _fields(folder, f"{module.replace('.', '/')}.py" if module else file, base)
     own = [one for one in found.body if isinstance(one, ast.AnnAssign)]
     return fields | {one.target.id: one for one in own if isinstance(one.target, ast.Name)}
+
+
+def _metrics(folder: Path) -> tuple[str, ...]:
+    """The keys of the dictionary that metrics() returns, and the loss; none without such a function."""
+    body = ast.parse(_text(folder / MODEL)).body
+    functions = [one for one in body if isinstance(one, ast.FunctionDef) and one.name == "metrics"]
+    keys = [key for one in functions for node in ast.walk(one) if isinstance(node, ast.Dict) for key in node.keys]
+    return (*(str(_plain(key)) for key in keys if isinstance(key, ast.Constant)), "loss") if functions else ()
 
 
 def _taken(annotation: ast.expr) -> tuple[str, ...]:

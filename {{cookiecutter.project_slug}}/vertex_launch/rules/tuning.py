@@ -9,10 +9,8 @@ from google.cloud.aiplatform_v1.types.study import StudySpec
 from vertex_launch import study_validation
 from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.rules.rule import Check, RuleContext, rule
-from vertex_launch.rules.training import FLAGS, runs_trainer
+from vertex_launch.rules.training import FLAGS, MODEL, runs_trainer
 from vertex_launch.spec import TuningJob
-
-REPORTED = ("accuracy", "loss")  # by the trainer as it comes
 
 
 def _runs_trainer(job: TuningJob, context: RuleContext) -> bool:
@@ -44,9 +42,8 @@ def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
     names = context.project.names if _runs_trainer(job, context) else ()
     for index, metric in enumerate(job.spec.study_spec.metrics if names else ()):
         if metric.metric_id and metric.metric_id not in names:
-            known = [name for name in REPORTED if name in names]
-            use = f"use {' or '.join(known)}, or " if known else ""
-            cure = f"{use}return it with the others where the trainer evaluates"
+            known = " or ".join(context.project.metrics)
+            cure = f"{f'use {known}, or ' if known else ''}return it with the others from metrics() in {MODEL}"
             fault = f'no file in trainer/ names "{metric.metric_id}"'
             yield Finding(f"studySpec.metrics[{index}].metricId", fault, cure)
 

@@ -24,8 +24,7 @@ def describe(config: Config, example: Batch) -> ResourceEstimate:
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         net = model.build(config, example)
         sample = Batch(*(torch.from_numpy(array).to("meta") for array in example))
-        output = net(sample.inputs)
-        model.losses(output, sample).sum().backward()
+        model.losses(net(sample.inputs), sample).sum().backward()
     optimizer = train.new_optimizer(config, net)
     optimizer.step()
     moments = [value for state in optimizer.state.values() for value in state.values()]
@@ -43,7 +42,6 @@ def describe(config: Config, example: Batch) -> ResourceEstimate:
         activation_bytes_per_sample_float32=kept_bytes(config, example, torch.float32)[1],
         global_batch=config.global_batch,
         micro_batches=config.micro_batches,
-        metrics=("loss", *model.metrics(output, sample)),
     )
 
 

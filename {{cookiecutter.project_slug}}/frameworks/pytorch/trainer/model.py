@@ -1,6 +1,6 @@
 """YOURS: the model, its loss and its metrics. Here: a Vision Transformer that classifies images.
 
-The loop calls `build`, `losses` and `metrics`; it knows nothing else of the model. Each of the latter two gives one number
+The loop calls `build`, `losses` and `metrics`, and knows nothing else of the model. Losses and metrics are one number
 per sample: sums, means and the division by the global batch are the loop's.
 
 Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020; pre-norm blocks, mean pooling in

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -73,7 +73,7 @@ def replicate(net: nn.Module) -> DistributedDataParallel:
     return DistributedDataParallel(net, bucket_cap_mb=64, gradient_as_bucket_view=True)
 
 
-def shard(config: Config, net: Any, world: World) -> FSDPModule:
+def shard(config: Config, net: Any, world: World) -> nn.Module:
     """Cut parameters, and with them gradients and moments, along `shard`; they are copied along `replicate`, if any.
 
     A block at a time: while one computes, the weights of the next are gathered. Low precision halves what is gathered;
@@ -84,7 +84,8 @@ def shard(config: Config, net: Any, world: World) -> FSDPModule:
     wrap = partial(fully_shard, mesh=mesh, mp_policy=policy, reshard_after_forward=config.reshard)
     for block in net.blocks:
         wrap(block)
-    return wrap(net)
+    wrap(net)
+    return cast(nn.Module, net)
 
 
 def apply_compile_and_recompute(config: Config, net: Any) -> None:

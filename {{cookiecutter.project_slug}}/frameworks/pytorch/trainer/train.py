@@ -1,4 +1,4 @@
-"""The run of one process, readable top to bottom. What happens in a step stands in `train_step`, and nowhere else."""
+"""The run of one process, readable top to bottom. What happens in a step stands in `train_step` and `backward`."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -89,28 +89,32 @@ def due(every: int, state: State, config: Config) -> bool:
 def train_step(config: Config, state: State, batch: Batch, world: World) -> Totals:
     """One optimizer step on this process's share of the global batch; returns what it has measured."""
     torch.manual_seed(seed(config, state.step, world.data_rank))
-    batch = on_device(batch, world)
-    if isinstance(state.model, Scheduled):  # a pipeline takes its micro-batches through both passes by its schedule
-        with autocast(config, world.device):
-            totals = measure(state.model.forward_backward(batch), batch)
-    else:
-        totals = {}
-        parts = micro_batches(batch, config.micro_batches)
-        for part in parts:
-            # Gradients are averaged over the processes once, in the last backward pass.
-            with sync_gradients(state.model, last=part is parts[-1]):
-                with autocast(config, world.device):
-                    output = state.model(part.inputs)
-                losses = model.losses(output, part)
-                # Every sample counts the same, although shares may differ by one: no mean over this share.
-                (losses.sum() * world.data_size / config.global_batch).backward()
-            add(totals, measure(output, part, losses))
+    totals = backward(config, state, on_device(batch, world), world)
     clip_gradients(state.model, config.clip, world)
     for group in state.optimizer.param_groups:
         group["lr"] = learning_rate(config, state.step)
     state.optimizer.step()
     state.optimizer.zero_grad()
     state.step += 1
+    return totals
+
+
+def backward(config: Config, state: State, batch: Batch, world: World) -> Totals:
+    """Forward and backward pass: adds the gradient of the mean loss over the global batch."""
+    if isinstance(state.model, Scheduled):  # a pipeline takes its micro-batches through both passes by its schedule
+        with autocast(config, world.device):
+            return measure(state.model.forward_backward(batch), batch)
+    totals: Totals = {}
+    parts = micro_batches(batch, config.micro_batches)
+    for part in parts:
+        # Gradients are averaged over the processes once, in the last backward pass.
+        with sync_gradients(state.model, last=part is parts[-1]):
+            with autocast(config, world.device):
+                output = state.model(part.inputs)
+            losses = model.losses(output, part)
+            # Every sample counts the same, although shares may differ by one: no mean over this share.
+            (losses.sum() * world.data_size / config.global_batch).backward()
+        add(totals, measure(output, part, losses))
     return totals
 
 

@@ -1,20 +1,32 @@
+"""YOURS: what holds of the model, its loss and its metrics."""
+
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from trainer import model
+from trainer.config import Config, problems
+from trainer.data import Batch
 from trainer.errors import TrainerError
 
-DIGITS = (8, 8, 1)
+
+def images(*shape: int) -> Batch:
+    """So many blank ones."""
+    return Batch(np.zeros(shape, np.float32), np.zeros(shape[0], np.int64))
+
+
+def labelled(*labels: int) -> Batch:
+    return Batch(tf.zeros((len(labels), 8, 8, 1)), tf.constant(labels, tf.int64))
 
 
 @pytest.mark.parametrize(("size", "millions"), [("tiny", 0.2), ("small", 21), ("base", 86)])
 def test_each_size_has_as_many_parameters_as_its_flag_says(size: str, millions: float) -> None:
-    net = model.build(size, DIGITS, patch=2, classes=10)
+    net = model.build(Config(size=size), images(1, 8, 8, 1))  # type: ignore[arg-type]
     assert net.count_params() / 1e6 == pytest.approx(millions, rel=0.03)
 
 
 def test_images_become_logits() -> None:
-    net = model.build("tiny", (8, 12, 3), patch=4, classes=7)
+    net = model.build(Config(patch=4, classes=7), images(1, 8, 12, 3))
     assert net(np.zeros((5, 8, 12, 3), np.float32)).shape == (5, 7)
 
 
@@ -29,4 +41,18 @@ def test_patches_are_squares_of_the_image() -> None:
 
 def test_a_patch_must_divide_the_image() -> None:
     with pytest.raises(TrainerError, match="--patch is 3, must divide the image of 8 x 8 pixels"):
-        model.build("tiny", DIGITS, patch=3, classes=10)
+        model.build(Config(patch=3), images(1, 8, 8, 1))
+    assert list(problems(Config(patch=0))) == ["--patch is 0, must be at least 1"]
+
+
+def logits(*answers: int) -> tf.Tensor:
+    """Two to one for these classes of three."""
+    return tf.one_hot(answers, 3) * np.log(2)
+
+
+def test_losses_and_metrics_are_one_number_per_sample() -> None:
+    batch = labelled(0, 1)
+    assert model.losses(logits(0, 2), batch).numpy().tolist() == pytest.approx([np.log(2), np.log(4)])
+    assert {name: of_each.numpy().tolist() for name, of_each in model.metrics(logits(0, 2), batch).items()} == {
+        "accuracy": [1, 0]
+    }

@@ -49,13 +49,11 @@ def _describe(config: Config, example: Batch) -> ResourceEstimate:
         # Placeholders, as what a constant decides would be computed while the graph is built.
         sample = Batch(*(tf.compat.v1.placeholder(array.dtype, array.shape) for array in example))
         with tf.GradientTape() as tape:
-            output = net(sample.inputs, training=True)
-            total = tf.reduce_sum(model.losses(output, sample))
+            total = tf.reduce_sum(model.losses(net(sample.inputs, training=True), sample))
         forward = graph.get_operations()
         gradients = tape.gradient(total, net.trainable_variables)
         backward = graph.get_operations()[len(forward) :]
         optimizer = train.new_optimizer(config, net.trainable_variables)
-        metrics = ("loss", *model.metrics(output, sample))
     copies, activations = kept_bytes(forward, backward, [array.op for array in sample])
     return ResourceEstimate(
         parameters=net.count_params(),
@@ -69,14 +67,13 @@ def _describe(config: Config, example: Batch) -> ResourceEstimate:
         activation_bytes_per_sample_float32=activations,
         global_batch=config.global_batch,
         micro_batches=config.micro_batches,
-        metrics=metrics,
     )
 
 
 def kept_bytes(
     forward: Sequence[tf.Operation], backward: Sequence[tf.Operation], sample: Sequence[tf.Operation]
 ) -> tuple[int, int]:
-    """What the backward pass finds in memory besides the weights: bytes of their copies, bytes of what a sample decides.
+    """What the backward pass finds in memory besides the weights: bytes of their copies, of what a sample decides.
 
     TensorFlow frees a tensor after its last use, so these are those of the forward pass that the backward pass uses.
     """

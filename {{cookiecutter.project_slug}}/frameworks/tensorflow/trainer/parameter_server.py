@@ -11,7 +11,8 @@ A step of W workers is W updates, each of a W-th of the global batch at a W-th o
 read as many samples and go about as far as if all updated together; they are not the same numbers every time.
 
 The chief reads the data and sends it with the work: servers of TensorFlow run no Python, and the order of the samples
-stays that of every other strategy. Its network has to carry them: 32 Gbps are 6,600 float images of 224 x 224 x 3 a second.
+stays that of every other strategy. Its network has to carry them: 32 Gbps are 6,600 images of
+224 x 224 x 3 a second, in float32.
 """
 
 import contextlib
@@ -69,7 +70,9 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> Non
             state = train.start(config, example, alone)
             checkpoint.restore(state, storage.checkpoints, alone)
             with heartbeats.patience():
-                team = Team(config, state, Mirrored(config, state, example, alone), servers, len(cluster.nodes) - 1, heartbeats)
+                team = Team(
+                    config, state, Mirrored(config, state, example, alone), servers, len(cluster.nodes) - 1, heartbeats
+                )
             telemetry.say(f"training on {team}, {config.strategy}: {plural(len(cluster.servers), 'server')}")
             final = train.train(config, storage, state, dataset, heldout, team)
         export.finish(config, storage, state, heldout, final)

@@ -1,4 +1,4 @@
-"""The run of one machine, readable top to bottom. What a device does in a step stands in `train_step`, and nowhere else."""
+"""The run of one machine, readable top to bottom. What happens in a step stands in `train_step`, and nowhere else."""
 
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias

@@ -1,0 +1,13 @@
+"""Samples of the example, for tests of whatever takes a batch."""
+
+from trainer import data
+from trainer.config import Config
+from trainer.data import EXAMPLES, Batch
+
+EXAMPLE = next(iter(EXAMPLES))
+HELDOUT = EXAMPLES[EXAMPLE]()["heldout"]
+
+
+def batch(count: int) -> Batch:
+    """The first held-out samples."""
+    return data.collate(HELDOUT[:count], Config())
