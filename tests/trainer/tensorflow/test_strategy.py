@@ -119,6 +119,13 @@ def test_the_precision_is_the_flag_s_and_bfloat16_of_itself_only_on_gpus_that_ha
         keras.config.set_dtype_policy(before)
 
 
+def test_a_keras_with_other_inner_names_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    strategy.require_keras()
+    monkeypatch.setattr(strategy, "PRIVATE", ("_renamed",))
+    with pytest.raises(TrainerError, match=rf"Keras {keras.__version__} has no _renamed, .* install the version of"):
+        strategy.require_keras()
+
+
 def test_a_reducer_is_not_in_the_cluster_that_the_strategy_waits_for() -> None:
     spec = '{"cluster": {"workerpool0": ["a:1"], "workerpool1": ["b:1"], "workerpool2": ["c:1"]}, "task": %s}'
     worker = cluster.from_env({"CLUSTER_SPEC": spec % '{"type": "workerpool1", "index": 0}'})

@@ -20,6 +20,9 @@ LOSSES = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.Deadline
 NCCL_LOST = "remote process exited or there was a network error"  # within an InternalError
 PRECISION = "mixed_bfloat16"  # of the forward pass, on GPUs that have it; weights and gradients stay float32
 
+# What ours override of Keras' optimizers; under another name gradients would be all-reduced twice, without a word.
+PRIVATE = ("_all_reduce_sum_gradients", "_apply_weight_decay", "_backend_update_step")
+
 
 @dataclass(frozen=True)
 class World:
@@ -89,6 +92,15 @@ class AdamW(keras.optimizers.AdamW):  # type: ignore[misc] # Keras has no types
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
         return grads_and_vars
+
+
+def require_keras() -> None:
+    """Raises TrainerError where Keras is not as our optimizers want it."""
+    if missing := [name for name in PRIVATE if not hasattr(keras.optimizers.AdamW, name)]:
+        raise TrainerError(
+            f"Keras {keras.__version__} has no {missing[0]}, which trainer/strategy.py overrides; install the version"
+            " of requirements/, or rewrite the optimizers there and in trainer/placement.py"
+        )
 
 
 def build(config: Config, cluster: Cluster) -> World:

@@ -39,6 +39,7 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> Non
 
 def start(config: Config, example: Batch, world: World) -> State:
     """The state before the first step: the same on every machine."""
+    strategy.require_keras()
     keras.utils.set_random_seed(config.seed)
     # A model without model parallelism need not know of devices.
     devices = (world.layer_devices,) if world.is_model_parallel else ()
