@@ -18,7 +18,7 @@ from vertex_launch.local.running.lines import LAST_LINES, LONGEST_LINE
 from vertex_launch.local.running.namespaces import Isolation, isolation
 from vertex_launch.local.running.outcome import Outcome
 from vertex_launch.local.running.prepare import PreparedJob
-from vertex_launch.local.running.process import StartError
+from vertex_launch.local.running.process import READ_SECONDS, StartError
 from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.replicas import Replica
 
@@ -122,6 +122,14 @@ def test_the_last_words_are_kept_however_slowly_they_are_shown(tmp_path: Path) -
         outcome = engine.run(PreparedJob((replica(script),), tmp_path), lambda *_: time.sleep(0.0005))
     assert outcome.failures[0].last_lines[-1] == "the reason"
     assert len((tmp_path / "workerpool0-0.log").read_text().splitlines()) == 3001
+
+
+@pytest.mark.proof
+def test_a_terminal_that_takes_longer_than_a_silence_may_last_costs_no_line(tmp_path: Path) -> None:
+    count = int(READ_SECONDS) + 2
+    with deadline():
+        engine.run(PreparedJob((replica(f"for i in range({count}): print(i)"),), tmp_path), lambda *_: time.sleep(1))
+    assert len((tmp_path / "workerpool0-0.log").read_text().splitlines()) == count
 
 
 def test_bytes_that_are_no_text_and_a_very_long_line_are_survived(tmp_path: Path) -> None:

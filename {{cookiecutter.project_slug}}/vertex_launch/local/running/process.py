@@ -20,7 +20,8 @@ from vertex_launch.replicas import Replica
 from vertex_launch.state_dir import private_file
 
 SHIM_SECONDS = 3  # for the shim to end everything, once its standard input is closed
-READ_SECONDS = 10  # to take in a replica's last lines, some thousand on a slow terminal
+READ_SECONDS = 10  # without a line, after which no more are waited for
+DRAIN_SECONDS = 600  # to take in the last lines at most: what detached processes print may never end
 CHUNK = 2**16  # bytes of a stream to read at once
 
 # The severities that Cloud Logging gives to plain lines. Source: Vertex AI, as users of `stream-logs` see it
@@ -55,6 +56,7 @@ class Process:
         self._replica = replica
         self._show = show
         self._tail = Tail()
+        self._heard = 0.0  # when the last line was shown
         log = open_log(logs, replica)
         try:
             self._process = subprocess.Popen(
@@ -112,11 +114,20 @@ class Process:
                     for line in splitter.feed(data):
                         self._tail.add(line, severity)
                         tell(self._replica, line, log, self._show, severity)
+                        self._heard = time.monotonic()
                     if not data:
                         selector.unregister(key.fileobj)
 
     def _wait(self, report: Report) -> None:
         code, now = self._process.wait(), time.monotonic()
-        self._reader.join(timeout=READ_SECONDS)
+        self._drain(now)
         tail = self._tail
         report(self, Ended(self._replica, 128 - code if code < 0 else code, tail.lines, tail.errors, now))
+
+    def _drain(self, ended: float) -> None:
+        """Wait for the last lines as long as they come, however slow the terminal is."""
+        while self._reader.is_alive() and time.monotonic() < ended + DRAIN_SECONDS:
+            patience = max(ended, self._heard) + READ_SECONDS - time.monotonic()
+            if patience <= 0:
+                return
+            self._reader.join(timeout=patience)
