@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.training import DEADLINE, PROJECT
-from trainer import task, writable
+from trainer import replica, writable
 from trainer.cluster import Cluster, Node
 from trainer.errors import TrainerError
 from trainer.storage import Storage, Trial, from_env
@@ -22,7 +22,8 @@ OUTPUTS = {"AIP_MODEL_DIR": "run/model", "AIP_CHECKPOINT_DIR": "run/checkpoints"
 # The imports come first: the interpreter's own files may be out of that user's reach.
 AS_NOBODY = f"""
 import os, sys
-from trainer import task
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # as task.py has it before TensorFlow is imported
+from trainer import replica, task
 os.setgroups([]), os.setgid({NOBODY}), os.setuid({NOBODY})
 sys.exit(task.main(sys.argv[1:], os.environ))
 """
@@ -93,8 +94,8 @@ def test_a_replica_answers_only_for_what_it_writes(tmp_path: Path) -> None:
 def test_only_the_chief_writes_the_model() -> None:
     nodes = tuple(Node(f"workerpool{pool}-0", "host:1") for pool in (0, 1))
     chief, worker, evaluator = (Cluster(nodes, f"workerpool{pool}-0") for pool in (0, 1, 3))
-    assert (task.places(chief), task.places(evaluator)) == (writable.CHIEF, writable.EVALUATOR)
-    assert {*task.places(worker)} <= {*writable.WORKER}
+    assert (replica.places(chief), replica.places(evaluator)) == (writable.CHIEF, writable.EVALUATOR)
+    assert {*replica.places(worker)} <= {*writable.WORKER}
 
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:

@@ -4,63 +4,20 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from trainer import cluster as clusters
-from trainer import config as configs
-from trainer import evaluator, resource_estimate, rollcall, shards, writable
-from trainer import storage as storages
-from trainer.cluster import Cluster
-from trainer.config import Config
+from trainer import replica
 from trainer.errors import TrainerError
-from trainer.shards import Dataset
-from trainer.storage import Storage
 from trainer.telemetry import say
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """One replica's run, or what it would need; returns its exit code."""
     try:
-        config = configs.parse([word for word in argv if word != resource_estimate.FLAG])
-        storage = storages.from_env(environ)
-        if resource_estimate.FLAG in argv:
-            describe(config, storage)
-        else:
-            run(config, clusters.from_env(environ), storage, environ.get("CXX", ""))
+        replica.run(argv, environ)
     except TrainerError as error:
         for line in str(error).splitlines():
             say(line, "ERROR")
         return error.exit_code
     return 0
-
-
-def describe(config: Config, storage: Storage) -> None:
-    from trainer import estimate  # like those below, it imports parts of PyTorch that few runs need
-
-    print(estimate.describe(config, shards.example(config, storage)).to_json())
-
-
-def places(cluster: Cluster) -> tuple[str, ...]:
-    """What this replica writes: every process saves its part of a checkpoint."""
-    if cluster.evaluates:
-        return writable.EVALUATOR
-    return writable.CHIEF if cluster.rank == 0 else writable.WORKER
-
-
-def run(config: Config, cluster: Cluster, storage: Storage, compiler: str) -> None:
-    """This replica's part."""
-    patience = config.rollcall_timeout or (60 if storage.emulated else 600)
-    writable.require(storage, places(cluster))
-    with shards.at(config.data, storage) as folder:
-        if cluster.evaluates:
-            from trainer import scoring
-
-            evaluator.run(config, storage, scoring.scorer(config, folder))
-        else:
-            from trainer import parallel, processes, train
-
-            example = Dataset(folder, "heldout").batch([0], config)
-            mesh = parallel.mesh(config, len(cluster.nodes), example, compiler)
-            rollcall.call(cluster, patience)
-            processes.launch(cluster, mesh, patience, train.run, config, storage, folder, mesh)
 
 
 if __name__ == "__main__":
