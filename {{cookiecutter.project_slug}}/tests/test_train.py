@@ -1,4 +1,4 @@
-"""Training, for real: one process, and two of which one is killed."""
+"""Training, for real: one process, and two of which one is killed and starts again."""
 
 import signal
 import sys
@@ -20,46 +20,38 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def broken(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Two processes; on Linux the worker is killed after the first checkpoint."""
-    folder, killed = tmp_path_factory.mktemp("broken"), False
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two processes that start again as in the service; on Linux the worker is killed after the first checkpoint."""
+    folder, killed = tmp_path_factory.mktemp("pair"), False
 
     def kill_the_worker_after_the_first_checkpoint() -> None:
         nonlocal killed
         if not killed and (folder / ".vertex/gcs/b/run/checkpoints/step-000000015/committed.json").exists():
             killed = signal_trainer(folder, "workerpool1-0", signal.SIGKILL)
 
-    return train(folder, 2, *SAVED, watch=kill_the_worker_after_the_first_checkpoint)
+    return train(folder, 2, *SAVED, watch=kill_the_worker_after_the_first_checkpoint, options=["--restarts"])
 
 
-@pytest.fixture(scope="module")
-def resumed(broken: Run) -> Run:
-    """The same command once more."""
-    return train(broken.folder, 2, *SAVED)
-
-
-def test_two_processes_lose_as_much_as_one(alone: Run, broken: Run) -> None:
-    assert len(alone.losses) == 150, alone.output
-    assert len(broken.losses) >= 15, broken.output
-    assert broken.losses == pytest.approx(alone.losses[: len(broken.losses)], abs=1e-4)
+def test_two_processes_lose_as_much_as_one_at_each_step(alone: Run, pair: Run) -> None:
+    assert [step for step, _ in alone.losses_by_step] == list(range(1, 151)), alone.output
+    expected = dict(alone.losses_by_step)
+    assert {step for step, _ in pair.losses_by_step} == expected.keys(), pair.output
+    for step, loss in pair.losses_by_step:
+        assert loss == pytest.approx(expected[step], abs=1e-4)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-def test_a_killed_worker_ends_the_job_and_the_next_run_resumes(alone: Run, broken: Run, resumed: Run) -> None:
-    assert broken.code == 1
-    assert "Job failed: workerpool1-0 was ended by SIGKILL" in broken.output
-    told = "\n".join(broken.lines["workerpool0-0"])
+def test_a_killed_worker_starts_again_and_all_resume(pair: Run) -> None:
+    assert pair.code == 0, pair.output
+    assert "workerpool1-0 was ended by SIGKILL (exit code 137); it starts again, restart 1 of 5" in pair.output
+    told = "\n".join(pair.lines["workerpool0-0"])
     assert "workerpool0-0 lost a peer: " in told
     assert "Traceback" not in told
-
-    assert resumed.code == 0, resumed.output
-    assert any("resumed at step" in report["message"] for report in resumed.reports)
-    assert len(resumed.losses) in range(1, 136)
-    assert resumed.losses == pytest.approx(alone.losses[-len(resumed.losses) :], abs=1e-4)
-    assert eventually(lambda: not processes("CLUSTER_SPEC", str(broken.folder)))
+    assert any("resumed at step" in report["message"] for report in pair.reports)
+    assert eventually(lambda: not processes("CLUSTER_SPEC", str(pair.folder)))
 
 
-def test_the_model_and_the_curves_are_where_vertex_wants_them(alone: Run, resumed: Run) -> None:
-    for run in (alone, resumed):
+def test_the_model_and_the_curves_are_where_vertex_wants_them(alone: Run, pair: Run) -> None:
+    for run in (alone, pair):
         assert any((run.output_folder / "model").iterdir())
         assert any((run.output_folder / "logs").iterdir())

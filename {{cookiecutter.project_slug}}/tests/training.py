@@ -45,7 +45,12 @@ class Run:
 
     @property
     def losses(self) -> list[float]:
-        return [report["train/loss"] for report in self.reports if "train/loss" in report]
+        return [loss for _, loss in self.losses_by_step]
+
+    @property
+    def losses_by_step(self) -> list[tuple[int, float]]:
+        """In the order of the reports: a step that was not saved before a restart comes twice."""
+        return [(report["step"], report["train/loss"]) for report in self.reports if "train/loss" in report]
 
     @property
     def output_folder(self) -> Path:

@@ -20,6 +20,7 @@ from trainer.storage import Storage
 pytestmark = pytest.mark.proof
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 STEPS = ("--steps", "150")
+SAVED = (*STEPS, "--checkpoint-every", "15")
 
 
 @pytest.fixture(scope="module")
@@ -79,31 +80,46 @@ def test_the_exported_model_is_where_vertex_wants_it(alone: Run) -> None:
     assert any((alone.output_folder / "logs").iterdir())
 
 
-@linux
-def test_a_killed_worker_ends_the_job_and_the_next_run_resumes_bit_for_bit(pair: Run, tmp_path: Path) -> None:
-    flags = (*STEPS, "--checkpoint-every", "15")
-    checkpoints = tmp_path / ".vertex/gcs/b/run/checkpoints"
+def train_and_lose_a_process(folder: Path, *options: str) -> Run:
+    """Two replicas, 150 steps; the worker's training process is killed after the first checkpoint."""
+    checkpoints = folder / ".vertex/gcs/b/run/checkpoints"
     victims: list[int] = []
 
-    def kill_a_worker_after_the_first_checkpoint() -> None:
+    def kill_after_the_first_checkpoint() -> None:
         if not victims and (checkpoints / "step-000000015/committed.json").exists():
-            victims.extend(processes('"workerpool1", "index": 0', "multiprocessing.spawn", str(tmp_path)))
+            victims.extend(processes('"workerpool1", "index": 0', "multiprocessing.spawn", str(folder)))
             os.kill(victims[0], signal.SIGKILL)
 
-    broken = train(tmp_path, 2, *flags, watch=kill_a_worker_after_the_first_checkpoint)
+    return train(folder, 2, *SAVED, watch=kill_after_the_first_checkpoint, options=options)
+
+
+@linux
+def test_a_killed_worker_ends_the_job_and_the_next_run_resumes_bit_for_bit(pair: Run, tmp_path: Path) -> None:
+    broken = train_and_lose_a_process(tmp_path)
     assert broken.code == 1
     assert "Job failed: workerpool1-0 was ended by SIGKILL" in broken.output
-    told = "\n".join(broken.lines["workerpool0-0"])
-    assert "workerpool0-0 lost a peer: " in told
-    assert "process 0 of workerpool0-0 failed (exit code 75)" in told  # the one whom nothing is wrong with
-    assert "Traceback" not in told
+    assert "Traceback" not in broken.output
     assert eventually(lambda: not processes("CLUSTER_SPEC", str(tmp_path)))
 
-    resumed = train(tmp_path, 2, *flags)
+    resumed = train(tmp_path, 2, *SAVED)
     assert any("resumed at step" in report["message"] for report in resumed.reports)
     expected = weights(pair)
     assert all(torch.equal(value, expected[name]) for name, value in weights(resumed).items())
     assert resumed.losses == pair.losses[-len(resumed.losses) :]
+
+
+@linux
+def test_a_replica_whose_peer_was_killed_says_so_and_that_nothing_is_wrong_with_itself(
+    pair: Run, tmp_path: Path
+) -> None:
+    again = train_and_lose_a_process(tmp_path, "--restarts")
+    assert again.code == 0, again.output
+    told = "\n".join(again.lines["workerpool0-0"])
+    assert "workerpool0-0 lost a peer: " in told
+    assert "process 0 of workerpool0-0 failed (exit code 75)" in told
+    assert "Traceback" not in told
+    expected = weights(pair)
+    assert all(torch.equal(value, expected[name]) for name, value in weights(again).items())
 
 
 def test_a_damaged_checkpoint_is_named_and_the_next_run_resumes_bit_for_bit_from_the_one_before(
