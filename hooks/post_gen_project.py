@@ -1,4 +1,4 @@
-"""Lay the chosen framework over the project, drop what the machines cannot use, put the license in its place."""
+"""Lay the chosen example and framework over the project, drop what the machines cannot use, put the license in its place."""
 
 import json
 import os
@@ -11,10 +11,10 @@ from typing import Any
 ANSWERS: dict[str, Any] = json.loads(r"""{{ cookiecutter | tojson }}""")
 
 
-def lay_framework(framework: str) -> None:
-    """Move frameworks/NAME/, which mirrors the project's folders, over the project."""
-    shutil.copytree(f"frameworks/{framework}", ".", dirs_exist_ok=True)
-    shutil.rmtree("frameworks")
+def lay(overlays: str, choice: str) -> None:
+    """Move OVERLAYS/CHOICE/, which mirrors the project's folders, over the project."""
+    shutil.copytree(f"{overlays}/{choice}", ".", dirs_exist_ok=True)
+    shutil.rmtree(overlays)
 
 
 def drop_reducers(machine: str) -> None:
@@ -37,7 +37,8 @@ def way_here() -> str:
 
 
 if __name__ == "__main__":
-    lay_framework(ANSWERS["framework"])
+    lay("examples", ANSWERS["example"])  # which has files for each framework
+    lay("frameworks", ANSWERS["framework"])
     drop_reducers(ANSWERS["worker_machine"])
     put_license(ANSWERS["license"])
     print(f"Next:\n  cd {way_here()}\n  pip install nox\n  nox -s local")

@@ -29,15 +29,24 @@ OTHER_FRAMEWORK = {
     "pytorch": re.compile(r"tensorflow|keras|\btf\.|MultiWorkerMirrored", re.IGNORECASE),
     "tensorflow": re.compile(r"torch|\bDDP\b", re.IGNORECASE),
 }
+EXAMPLES = {
+    "images": re.compile(r"handwritten|scikit|sklearn|Vision|pixel|--(patch|noise|classes)", re.IGNORECASE),
+    "text": re.compile(r"\bGPT\b|stdlib|bits.per.byte|--context", re.IGNORECASE),
+}
 GPU_IMAGES = {"pytorch": "pytorch-gpu.", "tensorflow": "tf-gpu."}
 MARKS = re.compile(r"(?<!\$)\{\{|\{%|\{#")  # GitHub's own ${{ }} may stay
 
 
-@pytest.fixture(scope="module", params=[(f, m) for f in OTHER_FRAMEWORK for m in MACHINES], ids="-".join)
+# The example has nothing to do with the machine.
+KINDS = [(f, m, e) for f in OTHER_FRAMEWORK for m in MACHINES for e in EXAMPLES if e == "images" or m == MACHINES[0]]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids="-".join)
 def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project for one framework and one machine."""
-    framework, machine = request.param
-    return bake(tmp_path_factory.mktemp("baked"), framework=framework, worker_machine=machine).project
+    """A project for one framework, one machine and one example."""
+    framework, machine, example = request.param
+    folder = tmp_path_factory.mktemp("baked")
+    return bake(folder, framework=framework, worker_machine=machine, example=example).project
 
 
 @pytest.fixture
@@ -80,24 +89,55 @@ def test_no_template_mark_is_left(project: Path) -> None:
     assert not [place for place in matches(MARKS, project) if ".py:" not in place]
 
 
-def test_python_is_copied_byte_for_byte(project: Path, framework: str) -> None:
+@pytest.fixture
+def example(request: pytest.FixtureRequest) -> str:
+    """The example of the project at hand."""
+    name: str = request.node.callspec.params["project"][2]
+    return name
+
+
+def test_python_is_copied_byte_for_byte(project: Path, framework: str, example: str) -> None:
     template = ROOT / PROJECT
+    overlay = template / "examples" / example
+    parts = (overlay / "frameworks" / framework, overlay, template / "frameworks" / framework, template)
     for path in project.rglob("*.py"):
         name = path.relative_to(project)
-        laid = template / "frameworks" / framework / name
-        assert path.read_bytes() == (laid if laid.exists() else template / name).read_bytes(), name
+        laid = next(part / name for part in parts if (part / name).exists())
+        assert path.read_bytes() == laid.read_bytes(), name
 
 
-def test_the_framework_is_laid_in_place_and_the_parts_are_gone(project: Path) -> None:
-    assert (project / "trainer/task.py").exists()
-    assert not (project / "frameworks").exists()
-    assert not (project / "licenses").exists()
+def test_framework_and_example_are_laid_in_place_and_the_parts_are_gone(project: Path) -> None:
+    assert all((project / f"trainer/{name}.py").exists() for name in ("task", "data", "model"))
+    assert not [name for name in ("frameworks", "examples", "licenses") if (project / name).exists()]
+
+
+def test_an_example_is_two_files_their_tests_and_nothing_else() -> None:
+    for example in EXAMPLES:
+        overlay = ROOT / PROJECT / "examples" / example
+        files = {str(path.relative_to(overlay)) for path in overlay.rglob("*") if path.suffix != ".pyc"}
+        models = {f"frameworks/{one}/{name}" for one in OTHER_FRAMEWORK for name in ("trainer/model.py", "tests/test_model.py")}
+        assert {name for name in files if name.endswith(".py")} == {"trainer/data.py", "tests/test_data.py", *models}
+        assert not [name for name in files if "." in name and not name.endswith(".py")]
 
 
 def test_the_other_framework_leaves_no_trace(project: Path, framework: str) -> None:
     # Google's list of images has those of both; the launcher is the same in every project.
     found = matches(OTHER_FRAMEWORK[framework], project)
     assert [place for place in found if not place.startswith("vertex_launch/prebuilt.yaml")] == []
+
+
+def test_the_other_example_leaves_no_trace(project: Path, example: str) -> None:
+    (other,) = EXAMPLES.keys() - {example}
+    assert matches(EXAMPLES[other], project) == []
+
+
+def test_two_examples_differ_in_two_files_their_tests_and_what_is_told_of_them(tmp_path: Path) -> None:
+    images, text = (texts(bake(tmp_path / example, example=example).project) for example in EXAMPLES)
+    assert images.keys() == text.keys()
+    assert {name for name, content in images.items() if text[name] != content} == {
+        *("trainer/data.py", "trainer/model.py", "tests/test_data.py", "tests/test_model.py"),
+        *("requirements/trainer.txt", "requirements/package.txt", "README.md"),
+    }
 
 
 def test_the_jobs_ask_for_the_chosen_machine(project: Path, request: pytest.FixtureRequest) -> None:

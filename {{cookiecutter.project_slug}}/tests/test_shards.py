@@ -44,6 +44,12 @@ def number(samples: list[Sample]) -> dict[bytes, int]:
     return {row: i for i, sample in enumerate(samples) for row in rows(data.collate([sample], PLAIN))}
 
 
+@pytest.fixture
+def as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training sees the samples as they are stored: with an `augment` as many a data.py has it."""
+    monkeypatch.setattr(data, "augment", lambda sample, random, config: sample)
+
+
 def rows(batch: Batch) -> list[bytes]:
     return [b"".join(array[i].tobytes() for array in batch) for i in range(len(batch.inputs))]
 
@@ -62,18 +68,21 @@ def test_shards_hold_every_sample_once(dataset: Dataset, samples: list[Sample]) 
     assert Counter(map(data.encode, dataset.samples(range(COUNT)))) == Counter(map(data.encode, samples))
 
 
+@pytest.mark.usefixtures("as_they_are")
 def test_the_order_follows_from_the_seed_alone(dataset: Dataset, number: dict[bytes, int]) -> None:
     found = order(dataset, number, PLAIN, 6)
     assert order(dataset, number, replace(PLAIN, steps=50, learning_rate=1.0, micro_batches=3), 6) == found
     assert order(dataset, number, replace(PLAIN, seed=1), 6) != found
 
 
+@pytest.mark.usefixtures("as_they_are")
 def test_an_epoch_has_every_sample_once_and_the_next_another_order(dataset: Dataset, number: dict[bytes, int]) -> None:
     first, second = order(dataset, number, replace(PLAIN, global_batch=COUNT), 2)
     assert sorted(first) == sorted(second) == list(range(COUNT))
     assert first != second != list(range(COUNT))
 
 
+@pytest.mark.usefixtures("as_they_are")
 def test_a_batch_larger_than_the_data_goes_round(dataset: Dataset, number: dict[bytes, int]) -> None:
     (only,) = order(dataset, number, replace(PLAIN, global_batch=250), 1)
     assert set(Counter(only).values()) == {2, 3}

@@ -38,9 +38,10 @@ def test_a_mistake_is_one_sentence_and_exit_code_1(
     assert "Traceback" not in said
 
 
-def test_flags_that_do_not_fit_the_data_are_one_sentence_too(tmp_path: Path) -> None:
-    done = run(tmp_path, "--patch", "3", "--steps", "60")
-    assert "--patch is 3, must divide the image" in done.stdout
+def test_data_that_is_not_there_is_one_sentence_too(tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    done = run(tmp_path, "--data", "shards")
+    assert "shards: no file train-*.array_record; write one with trainer.shards.write" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode == 1
 

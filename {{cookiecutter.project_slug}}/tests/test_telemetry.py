@@ -114,16 +114,19 @@ def test_at_a_glance_one_sees_loss_accuracy_and_speed() -> None:
 
 def test_a_report_is_a_training_value_with_its_speed(clock: Clock) -> None:
     memory = Memory()
-    telemetry = Telemetry((memory,), start=10, global_batch=96, device_count=4)
+    telemetry = Telemetry((memory,), start=10, per_step={"samples": 96, "tokens": 6144}, device_count=4)
     clock.now += 4
     telemetry.report(12, {"loss": 0.5})
     speed = {"step_seconds": 2.0, "samples_per_second": 48.0, "samples_per_second_per_device": 12.0}
-    assert memory.reports == [(12, {"train/loss": 0.5} | {f"train/{name}": value for name, value in speed.items()})]
+    speed |= {"tokens_per_second": 3072.0}
+    ((step, values),) = memory.reports
+    assert (step, values) == (12, {"train/loss": 0.5} | {f"train/{name}": value for name, value in speed.items()})
+    assert describe(values) == "loss 0.5000  48 samples/s  3072 tokens/s"
 
 
 def test_each_report_counts_from_the_one_before(clock: Clock) -> None:
     memory = Memory()
-    telemetry = Telemetry((memory,), start=0, global_batch=1, device_count=1)
+    telemetry = Telemetry((memory,), start=0, per_step={"samples": 1}, device_count=1)
     for step, seconds in ((1, 5), (2, 3)):
         clock.now += seconds
         telemetry.report(step, {})
@@ -132,7 +135,7 @@ def test_each_report_counts_from_the_one_before(clock: Clock) -> None:
 
 def test_a_pause_stops_the_clock(clock: Clock) -> None:
     memory = Memory()
-    telemetry = Telemetry((memory,), start=0, global_batch=1, device_count=1)
+    telemetry = Telemetry((memory,), start=0, per_step={"samples": 1}, device_count=1)
     clock.now += 1
     with telemetry.pause():
         clock.now += 100
@@ -142,12 +145,12 @@ def test_a_pause_stops_the_clock(clock: Clock) -> None:
 
 def test_an_evaluation_has_names_of_its_own() -> None:
     memory = Memory()
-    Telemetry((memory,), start=0, global_batch=1, device_count=1).evaluation(5, {"loss": 1.0})
+    Telemetry((memory,), start=0, per_step={"samples": 1}, device_count=1).evaluation(5, {"loss": 1.0})
     assert memory.reports == [(5, {"heldout/loss": 1.0})]
 
 
 def test_only_the_chief_has_sinks_and_the_others_may_report_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    with Telemetry((), start=0, global_batch=1, device_count=1) as telemetry:
+    with Telemetry((), start=0, per_step={"samples": 1}, device_count=1) as telemetry:
         telemetry.report(1, {"loss": 1.0})
         telemetry.evaluation(1, {"loss": 1.0})
     assert capsys.readouterr().out == ""
@@ -155,7 +158,7 @@ def test_only_the_chief_has_sinks_and_the_others_may_report_all_the_same(capsys:
 
 def test_sinks_are_closed_whatever_happens() -> None:
     memory = Memory()
-    with pytest.raises(KeyError), Telemetry((memory,), start=0, global_batch=1, device_count=1):
+    with pytest.raises(KeyError), Telemetry((memory,), start=0, per_step={"samples": 1}, device_count=1):
         raise KeyError
     assert memory.closed
 
@@ -163,7 +166,7 @@ def test_sinks_are_closed_whatever_happens() -> None:
 def test_the_chief_of_a_cluster_writes_curves_and_json_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Telemetry(sinks(tmp_path, 4, 0), start=0, global_batch=1, device_count=1) as telemetry:
+    with Telemetry(sinks(tmp_path, 4, 0), start=0, per_step={"samples": 1}, device_count=1) as telemetry:
         telemetry.report(1, {"loss": 0.5})
         telemetry.evaluation(1, {"accuracy": 0.25})
     curves = read_curves(tmp_path)
@@ -173,7 +176,7 @@ def test_the_chief_of_a_cluster_writes_curves_and_json_lines(
 
 def test_a_trial_reports_its_held_out_metrics_in_the_librarys_format(tmp_path: Path) -> None:
     file, began = tmp_path / "hypertune" / "output.metrics", time.time()
-    telemetry = Telemetry((MetricFile(Trial("3", file)),), start=0, global_batch=1, device_count=1)
+    telemetry = Telemetry((MetricFile(Trial("3", file)),), start=0, per_step={"samples": 1}, device_count=1)
     telemetry.report(5, {"loss": 9.0, "accuracy": 0.0})
     assert not file.exists()  # training values do not count
     telemetry.evaluation(5, {"loss": 0.5, "accuracy": 0.25})
@@ -200,6 +203,6 @@ def test_the_metric_file_keeps_the_last_hundred_reports(tmp_path: Path) -> None:
 def test_only_a_trial_of_a_tuning_job_has_a_metric_file(tmp_path: Path) -> None:
     trial = Trial("3", tmp_path / "m")
     for known in (None, trial):
-        with Telemetry(sinks(tmp_path, 1, 0, known), start=0, global_batch=1, device_count=1) as telemetry:
+        with Telemetry(sinks(tmp_path, 1, 0, known), start=0, per_step={"samples": 1}, device_count=1) as telemetry:
             telemetry.evaluation(1, {"accuracy": 0.25})
         assert trial.metric_file.exists() == (known is not None)

@@ -1,7 +1,8 @@
 """Everything one can set about a run: one dataclass, one flag per field.
 
 The flags are the field names with dashes: `--global-batch 192 --steps 2000`. Those of the data, the model and
-parallelism stand in trainer/data.py, trainer/model.py and trainer/parallelism.py.
+parallelism stand in trainer/data.py, trainer/model.py and trainer/parallelism.py. A field of LoopFlags that data.py or
+model.py repeats has its default from there.
 """
 
 import math
@@ -20,11 +21,8 @@ TIMEOUTS = ("collective_timeout", "rollcall_timeout", "evaluator_timeout")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Parallelism, ModelFlags):
-    """Train the model of trainer/model.py on the data of trainer/data.py.
-
-    With --describe, print what that needs as one JSON object, and train nothing.
-    """
+class LoopFlags:
+    """The flags of Config for the loop."""
 
     steps: int = 600
     """Optimizer steps."""
@@ -58,6 +56,14 @@ class Config(Parallelism, ModelFlags):
     """Seconds after which a silent peer fails the run."""
     evaluator_timeout: float = 86_400
     """Seconds without a new checkpoint after which an evaluator ends; the training goes on without it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ModelFlags, Parallelism, LoopFlags):
+    """Train the model of trainer/model.py on the data of trainer/data.py.
+
+    With --describe, print what that needs as one JSON object, and train nothing.
+    """
 
 
 def parse(argv: Sequence[str]) -> Config:

@@ -39,6 +39,12 @@ def say(message: str, severity: str = "INFO", /, **fields: Any) -> None:
         print(json.dumps({"severity": severity, "message": message, **fields}), flush=True)
 
 
+def say_lines(text: str, severity: str = "INFO") -> None:
+    """Print each line of a text as a sentence of its own."""
+    for line in text.splitlines():
+        say(line, severity)
+
+
 def warn(message: str) -> None:
     say(message, "WARNING")
 
@@ -136,15 +142,16 @@ class MetricFile:
 
 def describe(values: Values) -> str:
     """The values worth a glance: `loss 0.1234  accuracy 0.9722  1520 samples/s`."""
-    shown = {name: value for name, value in values.items() if name not in UNSHOWN}
-    parts = [f"{name.replace('/', ' ').removeprefix('train ')} {value:.4f}" for name, value in shown.items()]
-    if RATE in values:
-        parts.append(f"{values[RATE]:.0f} samples/s")
+    shown = {name.removeprefix("train/"): value for name, value in values.items() if name not in UNSHOWN}
+    speeds = {name: value for name, value in shown.items() if name.endswith(PER_SECOND)}
+    parts = [f"{name.replace('/', ' ')} {value:.4f}" for name, value in shown.items() if name not in speeds]
+    parts += [f"{value:.0f} {name.removesuffix(PER_SECOND)}/s" for name, value in speeds.items()]
     return "  ".join(parts)
 
 
-RATE = "train/samples_per_second"
-UNSHOWN = (RATE, f"{RATE}_per_device", "train/step_seconds", "train/learning_rate")
+PER_SECOND = "_per_second"
+PER_DEVICE = f"train/samples{PER_SECOND}_per_device"
+UNSHOWN = (PER_DEVICE, "train/step_seconds", "train/learning_rate")
 
 
 class Telemetry:
@@ -152,14 +159,16 @@ class Telemetry:
 
     Args:
         start: number of steps that were finished before this run, as after a resume.
-        global_batch: samples per step.
-        device_count: devices that share the samples of a step.
+        per_step: what a step takes: {"samples": 96, "tokens": 6144}.
+        device_count: devices that share it.
     """
 
-    def __init__(self, sinks: tuple[Sink, ...], *, start: int, global_batch: int, device_count: int) -> None:
+    def __init__(
+        self, sinks: tuple[Sink, ...], *, start: int, per_step: Mapping[str, int], device_count: int
+    ) -> None:
         self._sinks = sinks
         self._reported = start
-        self._global_batch = global_batch
+        self._per_step = per_step
         self._device_count = device_count
         self._since = time.perf_counter()
 
@@ -173,12 +182,9 @@ class Telemetry:
     def report(self, step: int, values: Values) -> None:
         """Training values since the last report; `step` counts finished steps."""
         seconds = (time.perf_counter() - self._since) / (step - self._reported)
-        rate = self._global_batch / seconds
-        speed = {
-            "train/step_seconds": seconds,
-            RATE: rate,
-            f"{RATE}_per_device": rate / self._device_count,
-        }
+        speed = {f"train/{name}{PER_SECOND}": count / seconds for name, count in self._per_step.items()}
+        of_each = self._per_step["samples"] / seconds / self._device_count
+        speed |= {"train/step_seconds": seconds, PER_DEVICE: of_each}
         self._write(step, {f"train/{name}": value for name, value in values.items()} | speed)
         self._reported, self._since = step, time.perf_counter()
 

@@ -167,7 +167,7 @@ def test_horovod_is_refused_in_one_sentence_where_it_is_not_installed(tmp_path: 
 
 
 def test_a_damaged_checkpoint_is_not_exported(tmp_path: Path) -> None:
-    shards.write_example("digits", tmp_path / "shards")
+    shards.write_example(Config.data, tmp_path / "shards")
     folder = whole(tmp_path, 50)
     damage(folder / "weights")
     storage = Storage(model=tmp_path / "model", checkpoints=tmp_path)

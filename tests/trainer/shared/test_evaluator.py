@@ -206,7 +206,7 @@ def scored(alone: Run, folder: Path, *flags: str) -> list[tuple[int, Any, Any]]:
     from trainer import scoring  # only here: it brings the framework along
 
     shutil.copytree(alone.output_folder / "checkpoints", folder / "checkpoints")
-    shards.write_example("digits", folder / "shards")
+    shards.write_example(Config.data, folder / "shards")
     config, told = parse([*FLAGS, *flags]), dict[int, Metrics]()
     follow(config, folder / "checkpoints", scoring.scorer(config, folder / "shards"), told.__setitem__)
     return [(step, metrics["loss"], metrics["accuracy"]) for step, metrics in told.items()]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_task import run
 from tests.training import DEADLINE, PROJECT, eventually
 from trainer.errors import PeerError
 from vertex_launch.local.running.ended import Ended
@@ -45,14 +44,6 @@ def test_an_absent_worker_is_named_by_every_replica_within_the_timeout(tmp_path:
             process.kill()
     assert [process.returncode for process in present] == [PeerError.exit_code] * 2
     assert all("workerpool1-1 is absent" in text and "Traceback" not in text for text in said)
-
-
-@pytest.mark.proof
-def test_a_label_beyond_the_classes_ends_the_replica_in_one_sentence(tmp_path: Path) -> None:
-    done = run(tmp_path, "--classes", "3")
-    assert "must be from 0 to below --classes (3)" in done.stdout
-    assert "Traceback" not in done.stdout + done.stderr
-    assert done.returncode == 1
 
 
 @pytest.mark.proof

@@ -34,8 +34,8 @@ def losses(folder: Path, devices: list[str], config: Config, layers: Sequence[st
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("digits")
-    shards.write_example("digits", folder)
+    folder = tmp_path_factory.mktemp("shards")
+    shards.write_example(Config.data, folder)
     return folder
 
 

@@ -214,7 +214,7 @@ def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
     imported = {alias.name: one.module for one in body if isinstance(one, ast.ImportFrom) for alias in one.names}
     found = {one.name: one for one in body if isinstance(one, ast.ClassDef)}[name]
     fields: dict[str, ast.AnnAssign] = {}
-    for base in map(ast.unparse, found.bases):
+    for base in map(ast.unparse, reversed(found.bases)):  # of two that have a field, the first counts
         module = imported.get(base)
         fields |= _fields(folder, f"{module.replace('.', '/')}.py" if module else file, base)
     own = [one for one in found.body if isinstance(one, ast.AnnAssign)]

@@ -2,13 +2,16 @@
 
 import copy
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from trainer import checkpoint, commit_marker, model, telemetry, writable
+from trainer import checkpoint, commit_marker, data, model, telemetry, writable
 from trainer.config import Config
+from trainer.data import Array
 from trainer.errors import TrainerError
 from trainer.shards import Dataset
 from trainer.storage import Storage, copy_files
@@ -17,6 +20,7 @@ from trainer.telemetry import Values
 PROGRAM = "model.pt2"
 WEIGHTS = "weights.pt"
 SAMPLES = 32  # that must be answered alike
+Answer: TypeAlias = Callable[[Array], Array]  # inputs -> output, arrays of numpy
 
 
 def finish(config: Config, storage: Storage, heldout: Dataset, final: Values) -> None:
@@ -32,16 +36,17 @@ def finish(config: Config, storage: Storage, heldout: Dataset, final: Values) ->
     net = model.build(config, samples)
     checkpoint.read_model(net, folder)
     with writable.writing(storage.model):
-        export(net, torch.from_numpy(samples.inputs), storage.model)
+        answer = export(net, torch.from_numpy(samples.inputs), storage.model)
+    telemetry.say_lines(data.show(answer, samples))
     telemetry.say(f"{telemetry.describe(final)}; model in {storage.model}", **final)
 
 
-def export(net: nn.Module, inputs: Tensor, folder: Path) -> None:
-    """Write the model to `folder` and prove it there: reloaded, it must answer as the model does.
+def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
+    """Write the model to `folder` and prove it there: reloaded, it must answer as the model does. Returns its answers.
 
     Args:
         net: the bare model, without a parallel wrapper.
-        inputs: of at least two samples, (n, ...); n stays free.
+        inputs: of at least two samples, (n, ...); n stays free, and so does each size that the model's code leaves free.
         folder: where to; created if absent.
 
     Raises:
@@ -49,18 +54,26 @@ def export(net: nn.Module, inputs: Tensor, folder: Path) -> None:
     """
     net = copy.deepcopy(net).cpu().eval()
     inputs = inputs.cpu()
-    program = torch.export.export(net, (inputs,), dynamic_shapes=({0: torch.export.Dim("n", min=1)},))
+    sizes = {i: torch.export.Dim.AUTO for i, size in enumerate(inputs.shape) if size > 1}
+    sizes[0] = torch.export.Dim("n", min=1)
+    program = torch.export.export(net, (inputs,), dynamic_shapes=(sizes,))
     with tempfile.TemporaryDirectory() as aside:
         torch.export.save(program, Path(aside) / PROGRAM)
         torch.save(net.state_dict(), Path(aside) / WEIGHTS)
         copy_files(Path(aside), folder)
-    prove(net, inputs, folder)
+    return prove(net, inputs, folder)
 
 
-def prove(net: nn.Module, inputs: Tensor, folder: Path) -> None:
+def prove(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
     program = torch.export.load(folder / PROGRAM).module()
     with torch.no_grad():
         expected, answer = net(inputs), program(inputs)
     if not torch.allclose(expected, answer, atol=1e-5):
         difference = float((expected - answer).abs().max())
         raise TrainerError(f"{folder / PROGRAM} answers differently from the trained model, by {difference:.3g}")
+
+    @torch.no_grad()
+    def answers(array: Array) -> Array:
+        return program(torch.from_numpy(array)).numpy()
+
+    return answers

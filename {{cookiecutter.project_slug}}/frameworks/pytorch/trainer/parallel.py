@@ -3,7 +3,7 @@
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,7 @@ class Scheduled(nn.Module):
     """
 
     module: nn.Module  # this process's part of the model
+    holders: Mapping[nn.Parameter, int]  # processes of one copy of the model that hold a parameter, where several do
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         """Add the gradients of the sum of losses, divided by the global batch and all-reduced; returns the output."""
@@ -122,11 +123,13 @@ def clip_gradients(net: nn.Module, limit: float, world: World) -> Tensor:
 
     Returns the norm that they had; its squares are summed in float64, so that the cut of the model does not change it.
     """
-    gradients = [p.grad for p in net.parameters() if p.grad is not None]
+    parameters = [p for p in net.parameters() if p.grad is not None]
+    gradients = [p.grad for p in parameters]
     mine = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
     norms = torch._foreach_norm(mine, dtype=torch.float64)
     squares = torch._foreach_mul(norms, norms)
-    copies = [world.copies(gradient) for gradient in gradients]
+    holders = net.holders if isinstance(net, Scheduled) else {}
+    copies = [world.copies(p.grad) * holders.get(p, 1) for p in parameters]
     if all(count == world.size for count in copies):  # each process holds them all: nobody need be asked
         square = torch.stack(squares).sum()
     else:

@@ -1,11 +1,13 @@
 """Pipeline parallelism: each process holds a stage, some of the layers, and sends activations to the next stage.
 
 The stages of one pipeline lie along `stage` of the mesh. Along `replicate` there are copies of the pipeline; their
-gradients are all-reduced stage by stage.
+gradients are all-reduced stage by stage. A parameter that layers of several stages use, as one matrix may embed bytes
+and read them out, is in each of these stages, and they sum its gradient.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from datetime import timedelta
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -40,7 +42,10 @@ class Pipeline(Scheduled):
         layers = cut(net, world.stages * STAGES[config.schedule])
         mine = range(world.stage, len(layers), world.stages)
         stages = {i: nn.Sequential(*layers[i]) for i in mine}
-        drop(net, [layer for i, others in enumerate(layers) if i not in mine for layer in others])
+        self._tied = tied(layers, world, config.collective_timeout)
+        self.holders = {parameter: dist.get_world_size(group) for parameter, group in self._tied}
+        kept = set(nn.ModuleList(stages.values()).parameters())
+        drop([layer for i, others in enumerate(layers) if i not in mine for layer in others], kept)
         net.to(world.device)  # not before: the whole model may be too large
         group = world.along("stage").get_group()
         ready = [PipelineStage(stages[i], i, len(layers), world.device, group=group) for i in mine]
@@ -62,6 +67,8 @@ class Pipeline(Scheduled):
         sums = [dist.all_reduce(p.grad, group=self._copies, async_op=True) for p in self.parameters()]
         for one in sums:
             one.wait()
+        for parameter, group in self._tied:
+            dist.all_reduce(parameter.grad, group=group)
         return output
 
     def _run(self, step: Any, inputs: Tensor, places: Tensor | None = None) -> Tensor | None:
@@ -87,6 +94,24 @@ def cut(net: Any, count: int) -> list[list[nn.Module]]:
     return stages
 
 
+def tied(layers: Sequence[Sequence[nn.Module]], world: World, timeout: float) -> list[tuple[nn.Parameter, Any]]:
+    """The parameters that layers of this process and of others use, each with the group of these processes.
+
+    Every process must call it, before any layer is gone.
+    """
+    users: dict[nn.Parameter, dict[int, None]] = {}
+    for stage, parts in enumerate(layers):
+        for parameter in nn.ModuleList(parts).parameters():
+            users.setdefault(parameter, {})[stage % world.stages] = None
+    found = []
+    for parameter, stages in users.items():
+        if len(stages) > 1:
+            groups = [[first + stage for stage in stages] for first in range(0, world.size, world.stages)]
+            mine, _ = dist.new_subgroups_by_enumeration(groups, timedelta(seconds=timeout))
+            found += [(parameter, mine)] if world.stage in stages else []
+    return found
+
+
 def ends(weights: Sequence[int], count: int) -> tuple[int, ...]:
     """Where each of `count` consecutive parts ends, none of them empty, so that the heaviest is as light as can be."""
     before = [0, *accumulate(weights)]
@@ -106,9 +131,9 @@ def size(layers: nn.Module) -> int:
     return sum(p.numel() for p in layers.parameters())
 
 
-def drop(net: nn.Module, layers: Sequence[nn.Module]) -> None:
-    """Take layers out of the model; the others keep their names."""
-    for name, layer in list(net.named_modules()):
-        if any(layer is one for one in layers):
-            owner, _, child = name.rpartition(".")
-            setattr(net.get_submodule(owner), child, None)
+def drop(layers: Sequence[nn.Module], kept: Set[nn.Parameter]) -> None:
+    """Take the parameters out of layers of other processes; those to be kept have all their names, as in checkpoints."""
+    for module in nn.ModuleList(layers).modules():
+        for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+            if value not in kept:
+                setattr(module, name, None)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from trainer import replica
 from trainer.errors import TrainerError
-from trainer.telemetry import say
+from trainer.telemetry import say_lines
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -14,8 +14,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     try:
         replica.run(argv, environ)
     except TrainerError as error:
-        for line in str(error).splitlines():
-            say(line, "ERROR")
+        say_lines(str(error), "ERROR")
         return error.exit_code
     return 0
 

@@ -15,7 +15,7 @@ from trainer.meshes import Mesh
 from trainer.parallel import Scheduled, clip_gradients, parallelize, sync_gradients
 from trainer.precision import autocast
 from trainer.processes import Totals, World
-from trainer.shards import Dataset, heldout_batches, micro_batches, train_batches
+from trainer.shards import Dataset, heldout_batches, micro_batches, per_step, train_batches
 from trainer.storage import Storage
 from trainer.telemetry import Telemetry
 
@@ -63,7 +63,7 @@ def train(
 ) -> dict[str, float]:
     """Train to the last step; returns the held-out loss and metrics."""
     sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if world.is_chief else ()
-    with Telemetry(sinks, start=state.step, global_batch=config.global_batch, device_count=world.size) as reports:
+    with Telemetry(sinks, start=state.step, per_step=per_step(config), device_count=world.size) as reports:
         totals: Totals = {}
         share = {"rank": world.data_rank, "world_size": world.data_size}
         for batch in train_batches(dataset, config, start=state.step, **share):

@@ -8,7 +8,7 @@ from collections.abc import MutableMapping, Sequence
 from typing import NoReturn
 
 from trainer.errors import TrainerError
-from trainer.telemetry import say
+from trainer.telemetry import say, say_lines
 
 
 def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
@@ -23,8 +23,7 @@ def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
     try:
         replica.run(argv, environ)
     except TrainerError as error:
-        for line in str(error).splitlines():
-            say(line, "ERROR")
+        say_lines(str(error), "ERROR")
         return error.exit_code
     return 0
 

@@ -12,7 +12,7 @@ from trainer.checkpoint import State
 from trainer.cluster import Cluster
 from trainer.config import Config
 from trainer.data import Batch
-from trainer.shards import Dataset, heldout_batches, micro_batches
+from trainer.shards import Dataset, heldout_batches, micro_batches, per_step
 from trainer.storage import Storage
 from trainer.strategy import World
 from trainer.telemetry import Telemetry
@@ -79,7 +79,7 @@ def train(
     """Train to the last step; returns the held-out loss and metrics."""
     sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if replicas.is_chief else ()
     count = replicas.device_count
-    with Telemetry(sinks, start=state.step, global_batch=config.global_batch, device_count=count) as reports:
+    with Telemetry(sinks, start=state.step, per_step=per_step(config), device_count=count) as reports:
         totals = 0.0
         for steps in calls(config, dataset, state.step, replicas.ranks, replicas.size):
             totals += replicas.take(steps)

@@ -96,3 +96,9 @@ def test_unless_told_the_digits_have_noise_and_data_of_one_s_own_has_none() -> N
 )
 def test_a_wrong_flag_is_one_phrase_that_names_it(config: Config, words: str) -> None:
     assert list(problems(config)) == [words]
+
+
+def test_what_is_shown_is_what_the_images_show_and_what_the_model_sees() -> None:
+    batch = data.collate([GREY, GREY._replace(label=3)], Config())
+    shown = data.show(lambda inputs: np.eye(10)[[7] * len(inputs)], batch)
+    assert shown == "held-out images show 7 3, and the model sees 7 7"

@@ -1,7 +1,7 @@
 """YOURS: what a sample is, how it is stored, and how samples become a batch. Here: images with one label each.
 
 `trainer/shards.py` writes and reads samples with `encode` and `decode`, and makes batches of them with `augment` and
-`collate`; the rest of the project knows nothing of what a sample is.
+`collate`; the rest of the project knows nothing of what a sample is. All arrays here are numpy's, for any framework.
 """
 
 import struct
@@ -86,6 +86,17 @@ def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
     if len(wrong):
         raise TrainerError(f"the data has the label {wrong[0]}, must be from 0 to below --classes ({config.classes})")
     return Batch(images, labels)
+
+
+def counts(config: DataFlags) -> dict[str, int]:
+    """What reports count besides samples, and how many of it a sample has."""
+    return {}
+
+
+def show(answer: Callable[[Array], Array], batch: Batch) -> str:
+    """What the exported model makes of some held-out samples, in a sentence."""
+    shown, seen = (" ".join(map(str, labels)) for labels in (batch.labels, np.argmax(answer(batch.inputs), axis=1)))
+    return f"held-out images show {shown}, and the model sees {seen}"
 
 
 def digits() -> dict[str, list[Sample]]:

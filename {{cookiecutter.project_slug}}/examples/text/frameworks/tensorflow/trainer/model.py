@@ -1,0 +1,151 @@
+"""YOURS: the model, its loss and its metrics. Here: a byte-level GPT that predicts the next byte.
+
+The loop calls `build`, `losses` and `metrics`, and knows nothing else of the model. Losses and metrics are one number
+per sample: sums, means and the division by the global batch are the loop's.
+
+Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019; pre-norm blocks, learned positions,
+and one matrix that embeds bytes and reads them out (Press and Wolf, 2017). No dropout.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+from keras import layers, ops
+
+from trainer import placement
+from trainer.data import BYTES, Batch, DataFlags
+from trainer.errors import TrainerError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFlags(DataFlags):
+    """The flags of Config for the model, besides those of the data."""
+
+    size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
+    """Model size: about 0.2, 21, 85, 302 or 1,208 million parameters."""
+
+
+def problems(config: ModelFlags) -> Iterator[str]:
+    """What is wrong with the values, each in one phrase that names the flag."""
+    yield from ()
+
+
+@dataclass(frozen=True)
+class Size:
+    width: int
+    depth: int
+    heads: int
+
+
+SIZES = {
+    "tiny": Size(64, 4, 4),
+    "small": Size(384, 12, 6),
+    "base": Size(768, 12, 12),
+    "large": Size(1024, 24, 16),
+    "xl": Size(2048, 24, 16),
+}
+
+
+class Attention(layers.Layer):
+    """(n, tokens, width) -> the same shape; no token sees a later one."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.split = (3, heads, width // heads)
+        # A bias on the keys has no gradient: the softmax does not see it.
+        self.qkv = layers.Dense(3 * width, use_bias=False)
+        self.out = layers.Dense(width)
+
+    def call(self, x: Any) -> Any:
+        tokens = ops.shape(x)[1]
+        q, k, v = ops.unstack(ops.reshape(self.qkv(x), (-1, tokens, *self.split)), axis=2)
+        mixed = ops.dot_product_attention(q, k, v, is_causal=True)
+        return self.out(ops.reshape(mixed, (-1, tokens, x.shape[2])))
+
+
+class Block(layers.Layer):
+    """(n, tokens, width) -> the same shape."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1 = layers.LayerNormalization(epsilon=1e-5)
+        self.attention = Attention(width, heads)
+        self.norm2 = layers.LayerNormalization(epsilon=1e-5)
+        self.up = layers.Dense(4 * width, activation="gelu")
+        self.down = layers.Dense(width)
+
+    def call(self, x: Any) -> Any:
+        x = x + self.attention(self.norm1(x))
+        return x + self.down(self.up(self.norm2(x)))
+
+
+class Embed(layers.Layer):
+    """Bytes (n, tokens), at most `context` of them -> each as a vector, with its position, (n, tokens, width)."""
+
+    def __init__(self, width: int, context: int) -> None:
+        super().__init__()
+        # Vectors of length 1, so that the first logits vary by 1.
+        self.weight, self.position = (
+            self.add_weight(shape=(count, width), initializer=keras.initializers.RandomNormal(stddev=width**-0.5))
+            for count in (BYTES, context)
+        )
+
+    def call(self, text: Any) -> Any:
+        return ops.take(self.weight, text, axis=0) + self.position[: ops.shape(text)[1]]
+
+
+class Head(layers.Layer):
+    """How alike each token is to each byte, by the same vectors that embed them: (n, tokens, width) -> logits.
+
+    They are (n, tokens, 256), in float32 also where the rest computes in bfloat16.
+    """
+
+    def __init__(self, embed: Embed) -> None:
+        super().__init__(dtype="float32")
+        self.embed = embed
+        self.norm = layers.LayerNormalization(epsilon=1e-5, dtype="float32")
+
+    def call(self, x: Any) -> Any:
+        return ops.matmul(self.norm(x), ops.transpose(self.embed.weight))
+
+
+def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) -> keras.Model:
+    """The model for batches that look like the example; its weights follow from Keras' random state.
+
+    Args:
+        devices: of this machine, by TensorFlow's names, on which the blocks are placed in turn; "" leaves the
+            placement to TensorFlow, as a strategy that copies the model to every device needs.
+
+    Raises:
+        TrainerError: there are more devices than blocks.
+    """
+    size, context = SIZES[config.size], example.inputs.shape[1]
+    if len(devices) > size.depth:
+        raise TrainerError(
+            f"--model-parallel is {len(devices)}, must be at most the {size.depth} blocks of {config.size}"
+        )
+    first, *others = placement.even(size.depth, devices)
+    text = keras.Input((None,), dtype="int32")
+    embed = Embed(size.width, context)
+    x = placement.call_on(first, embed, text)
+    for device in (first, *others):
+        x = placement.call_on(device, Block(size.width, size.heads), x)
+    return keras.Model(text, placement.call_on(devices[-1], Head(embed), x))
+
+
+def losses(output: tf.Tensor, batch: Batch) -> tf.Tensor:
+    """What training minimizes the mean of: logits (n, tokens, 256) -> each sample's mean cross-entropy, (n,), float32."""
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch.targets, output), axis=1)
+
+
+def metrics(output: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
+    """What is reported besides the loss: the same in bits, and the share of bytes that are guessed, each (n,)."""
+    right = tf.argmax(output, axis=2) == batch.targets
+    return {
+        "bits_per_byte": losses(output, batch) / math.log(2),
+        "accuracy": tf.reduce_mean(tf.cast(right, tf.float32), axis=1),
+    }

@@ -1,0 +1,113 @@
+"""YOURS: what a sample is, how it is stored, and how samples become a batch. Here: text, as bytes.
+
+`trainer/shards.py` writes and reads samples with `encode` and `decode`, and makes batches of them with `augment` and
+`collate`; the rest of the project knows nothing of what a sample is. All arrays here are numpy's, for any framework.
+"""
+
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from trainer import flags
+from trainer.errors import TrainerError
+
+Array: TypeAlias = Any  # of numpy here; in model.py a tensor of the framework
+
+BYTES = 256  # kinds of them: the vocabulary
+LENGTH = 1025  # bytes of a sample of the example: a context of 1,024, and the byte after it
+END = b"\0"  # between two files
+WRITTEN, TEMPERATURE = 200, 0.7  # bytes that the trained model shows; how freely it chooses them, near 0 the likeliest
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFlags:
+    """The flags of Config for the data."""
+
+    data: str = "stdlib"
+    """Folder of shards, as a path or gs://BUCKET/FOLDER; "stdlib" is the source of Python's own library."""
+    context: int = 32
+    """Bytes that the model sees at once; those of a sample but one, or fewer."""
+    steps: int = 400
+    """Optimizer steps."""
+
+
+def problems(config: DataFlags) -> Iterator[str]:
+    """What is wrong with the values, each in one phrase that names the flag."""
+    yield from flags.at_least(1, config, "context")
+
+
+class Sample(NamedTuple):
+    text: np.ndarray[tuple[int], np.dtype[np.uint8]]  # bytes that follow each other
+
+
+class Batch(NamedTuple):
+    """n samples as arrays, each with n as its first dimension; the model is called with `inputs`."""
+
+    inputs: Array  # (n, context), int32: a byte from 0 to 255
+    targets: Array  # (n, context), int64: the byte after each of these
+
+
+def encode(sample: Sample) -> bytes:
+    return sample.text.tobytes()
+
+
+def decode(record: bytes) -> Sample:
+    return Sample(np.frombuffer(record, np.uint8))
+
+
+def augment(sample: Sample, random: np.random.Generator, config: DataFlags) -> Sample:
+    """A context that begins somewhere in the sample; `random` follows from the seed and the sample's place in the run."""
+    room = len(sample.text) - config.context
+    return sample if room < 1 else Sample(sample.text[random.integers(room) :])
+
+
+def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
+    """Raises TrainerError for a sample that is shorter than the context."""
+    shortest = min(len(sample.text) for sample in samples)
+    if shortest <= config.context:
+        raise TrainerError(f"--context is {config.context}, must be below the {shortest} bytes of a sample")
+    text = np.stack([sample.text[: config.context + 1] for sample in samples])
+    return Batch(text[:, :-1].astype(np.int32), text[:, 1:].astype(np.int64))
+
+
+def counts(config: DataFlags) -> dict[str, int]:
+    """What reports count besides samples, and how many of it a sample has."""
+    return {"tokens": config.context}
+
+
+def show(answer: Callable[[Array], Array], batch: Batch) -> str:
+    """What the exported model makes of some held-out samples: it goes on where the first of them ends."""
+    text, context = batch.inputs[:1], batch.inputs.shape[1]
+    random = np.random.default_rng(0)
+    for _ in range(WRITTEN):
+        logits = np.asarray(answer(text[:, -context:]), np.float64)[0, -1]
+        chances = np.exp((logits - logits.max()) / TEMPERATURE)
+        text = np.append(text, [[random.choice(BYTES, p=chances / chances.sum())]], axis=1).astype(text.dtype)
+    given, written = (bytes(part.tolist()).decode(errors="replace") for part in np.split(text[0], [context]))
+    return f"after {given!r} it writes:\n{written.rstrip()}"
+
+
+def stdlib() -> dict[str, list[Sample]]:
+    """The modules of Python's own library, without its packages, some six million bytes; every twentieth is held out."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    return {
+        "train": [*packed(file.read_bytes() for i, file in enumerate(files) if i % 20)],
+        "heldout": [*packed(file.read_bytes() for file in files[::20])],
+    }
+
+
+def packed(texts: Iterable[bytes]) -> Iterator[Sample]:
+    """The texts one after another, cut into samples of one length; what is left at the end is dropped."""
+    rest = b""
+    for text in texts:
+        rest += text + END
+        whole = len(rest) // LENGTH * LENGTH
+        yield from (Sample(np.frombuffer(rest, np.uint8, LENGTH, start)) for start in range(0, whole, LENGTH))
+        rest = rest[whole:]
+
+
+EXAMPLES: dict[str, Callable[[], dict[str, list[Sample]]]] = {"stdlib": stdlib}  # what --data takes besides a folder
