@@ -1,6 +1,6 @@
 """The template's own sessions: nox -l lists them, nox -s NAME runs one.
 
-What follows a -- goes to the session: nox -s demo -- tensorflow
+What follows a -- goes to the session: nox -s demo -- tensorflow text
 """
 
 import os
@@ -23,6 +23,7 @@ INSTALLING = {"PIP_COMPILE": "0"}  # pip compiles all of a library, of which the
 # Four processes test the generated projects, which often wait; one tests the launcher and the template meanwhile.
 WORKERS = "5"
 FRAMEWORKS = ("pytorch", "tensorflow")
+EXAMPLES = ("images", "text")
 # cookiecutter 2.7 logs a traceback of its own after each answer that a hook refuses.
 TOOLS = ("cookiecutter==2.6.0", "nox>=2024.10")
 # They import a framework or matplotlib, which this environment lacks.
@@ -41,10 +42,10 @@ TESTING = (*TOOLS, *CHECKS, *ALSO, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYA
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Bake the default project into demo/ and train it there, as a cluster would."""
+    """Bake a project into demo/ and train it there, as a cluster would; -- tensorflow text is another one."""
     session.install(*TOOLS)
-    framework = session.posargs[0] if session.posargs else "pytorch"
-    project = bake(session, framework, ROOT / "demo" / framework)
+    framework, example = (*session.posargs, *(FRAMEWORKS[0], EXAMPLES[0])[len(session.posargs) :])
+    project = bake(session, framework, ROOT / "demo" / f"{framework}-{example}", example)
     session.run("nox", "--noxfile", str(project / "noxfile.py"), "--session", "local")
     nox_command = Path(sys.executable).with_name("nox")
     print(f"The project is in {project}. Next: read its README.md, or go there and try")
@@ -145,17 +146,17 @@ def tool(session: nox.Session, name: str, *arguments: str, **environ: str) -> No
     session.run(str(programs / name), *arguments, env={"PATH": path, **environ}, external=True)
 
 
-def bake(session: nox.Session, framework: str, folder: Path) -> Path:
-    """A fresh default project in `folder`; the environment of an earlier one there is kept."""
-    if framework not in FRAMEWORKS:
-        session.error(f"{framework} is no framework of this template; name {' or '.join(FRAMEWORKS)}")
+def bake(session: nox.Session, framework: str, folder: Path, example: str = EXAMPLES[0]) -> Path:
+    """A fresh project in `folder` with these answers; the environment of an earlier one there is kept."""
+    for kind, answer, choices in (("framework", framework, FRAMEWORKS), ("example", example, EXAMPLES)):
+        if answer not in choices:
+            session.error(f"{answer} is no {kind} of this template; name {' or '.join(choices)}")
     project, kept = folder / "distributed-training", folder / "venv"
     if (project / ".venv").exists():
         (project / ".venv").rename(kept)
     shutil.rmtree(project, ignore_errors=True)
-    session.run(
-        "cookiecutter", "--no-input", "--output-dir", str(folder), str(ROOT), f"framework={framework}", silent=True
-    )
+    answers = (f"framework={framework}", f"example={example}")
+    session.run("cookiecutter", "--no-input", "--output-dir", str(folder), str(ROOT), *answers, silent=True)
     if kept.exists():
         kept.rename(project / ".venv")
     return project

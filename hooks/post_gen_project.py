@@ -1,4 +1,4 @@
-"""Lay the chosen example and framework over the project, drop what the machines cannot use, put the license in its place."""
+"""Lay example and framework over the project, drop what the machines cannot use, put the license in its place."""
 
 import json
 import os

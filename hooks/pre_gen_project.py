@@ -17,7 +17,11 @@ Fault = tuple[str, str]  # the question, and what is wrong with its answer
 ANSWERS: Answers = json.loads(r"""{{ cookiecutter | tojson }}""")
 QUESTIONS = [key for key in json.loads(r"""{{ cookiecutter | list | tojson }}""") if not key.startswith("_")]
 
-CHOICES = {"framework": ("pytorch", "tensorflow"), "example": ("images", "text"), "license": ("Apache-2.0", "MIT", "none")}
+CHOICES = {
+    "framework": ("pytorch", "tensorflow"),
+    "example": ("images", "text"),
+    "license": ("Apache-2.0", "MIT", "none"),
+}
 
 # No control characters, line ends or halves of characters; no template mark, which an update would execute.
 TEXT = r"(?!.*[{][#%{])[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*"

@@ -87,8 +87,11 @@ def give_environment(project: Path, framework: str, otherwise: Path) -> None:
     home = kept_folder(f"{framework}-environment", otherwise)
     with (home / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        shutil.copy(project / "noxfile.py", home)
-        shutil.copytree(project / "requirements", home / "requirements", dirs_exist_ok=True)
+        for old in ("template", "work"):
+            shutil.rmtree(home / old, ignore_errors=True)
+        needs_most = bake(home, framework=framework, example="images").project
+        shutil.copy(needs_most / "noxfile.py", home)
+        shutil.copytree(needs_most / "requirements", home / "requirements", dirs_exist_ok=True)
         made = run(home, sys.executable, "-m", "nox", "--session", "types", "--", "--version")
         assert made.returncode == 0, made.stdout
     (project / ".venv").symlink_to(home / ".venv")

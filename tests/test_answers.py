@@ -162,14 +162,20 @@ def test_all_faults_come_at_once_in_the_order_of_the_questions(tmp_path: Path) -
 
 
 def test_a_refusal_ends_with_the_command_that_asks_again_with_the_good_answers(tmp_path: Path) -> None:
-    good = {"description": 'Ada\'s "digits" & $HOME', "author": "Zoë", "framework": "tensorflow", "license": "MIT"}
+    good = {
+        "description": 'Ada\'s "digits" & $HOME',
+        "author": "Zoë",
+        "framework": "tensorflow",
+        "example": "text",
+        "license": "MIT",
+    }
     refused = bake(tmp_path, **good | WRONG)
     assert len(sentences(refused)) == len(WRONG)
     name, template, *answers = shlex.split(refused.stderr.splitlines()[-1])
     assert (name, template) == ("cookiecutter", str(tmp_path / "template"))
     given = dict(answer.split("=", 1) for answer in answers)
     assert given == good | {"project_name": "Distributed Training", "worker_machine": "a2-highgpu-8g"}
-    project = cookiecutter(tmp_path, *answers, typed="\n" * 11).project
+    project = cookiecutter(tmp_path, *answers, typed="\n" * 12).project
     assert "MIT License" in (project / "LICENSE").read_text(encoding="utf-8")
     assert tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]["authors"] == [
         {"name": "Zoë"}
@@ -230,14 +236,14 @@ def test_an_awkward_author_owns_the_license(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("mark", ["{{ 6 * 7 }}", "{% raw %}", "{# hidden #}"])
 def test_a_typed_template_mark_is_refused_because_an_update_would_execute_it(tmp_path: Path, mark: str) -> None:
     copy_template(tmp_path / "template")
-    (sentence,) = sentences(cookiecutter(tmp_path, typed=f"\n\n{mark}\n" + "\n" * 8))
+    (sentence,) = sentences(cookiecutter(tmp_path, typed=f"\n\n{mark}\n" + "\n" * 9))
     assert sentence.startswith(f"description: {mark!r}")
     assert not left_behind(tmp_path)
 
 
 def test_answers_can_be_typed(tmp_path: Path) -> None:
     copy_template(tmp_path / "template")
-    typed = ['Handwritten "Digits"', "", "", "Zoë", "2", "", "europe-west4", "", "3", "4", "3"]
+    typed = ['Handwritten "Digits"', "", "", "Zoë", "2", "", "", "europe-west4", "", "3", "4", "3"]
     project = cookiecutter(tmp_path, typed="\n".join(typed) + "\n").project
     assert project.name == "handwritten-digits"
     assert not (project / "LICENSE").exists()

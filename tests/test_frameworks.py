@@ -15,6 +15,8 @@ from tests.conftest import ROOT, bake, give_environment, recorded, run
 # The project's own settings do not know the mark `proof`.
 UNKNOWN = ("-W", "ignore::pytest.PytestUnknownMarkWarning")
 TRAINER_TESTS = (sys.executable, "-m", "nox", "--session", "tests", "--", *UNKNOWN, "-m")
+# Of the second example: what its two files have to do with. It shares an environment that nox would make anew for it.
+OF_THE_FILES = [f"tests/test_{name}.py" for name in ("data", "model", "export", "example")]
 # What there is to find in a job file, and said in its first lines.
 WARNED = {"evaluator.yaml": "pool-gap", "prebuilt.yaml": "prebuilt-ended"}
 MACHINES = json.loads((ROOT / "cookiecutter.json").read_text(encoding="utf-8"))["worker_machine"]
@@ -27,7 +29,7 @@ def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = kept / request.cls.__name__
     for old in ("template", "work"):
         shutil.rmtree(folder / old, ignore_errors=True)
-    baked = bake(folder, framework=request.cls.framework).project
+    baked = bake(folder, framework=request.cls.framework, example=request.cls.example).project
     give_environment(baked, request.cls.framework, kept)
     return baked
 
@@ -35,7 +37,8 @@ def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="class")
 def laid_over(request: pytest.FixtureRequest, project: Path) -> list[str]:
     """The template's tests of the trainer, laid over the project's own as frameworks/ is over the rest."""
-    folders = [ROOT / "tests/trainer" / name for name in ("shared", request.cls.framework)]
+    parts = ("shared", request.cls.framework, request.cls.example)
+    folders = [ROOT / "tests/trainer" / name for name in parts]
     files = [file for folder in folders for file in sorted(folder.glob("*.py"))]
     for file in files:
         target = project / "tests" / file.name
@@ -58,6 +61,7 @@ class Framework:
     """What holds of both frameworks. The tests of a class run in one process and share its project."""
 
     framework: str
+    example = "images"
 
 
 class OfItsOwn(Framework):
@@ -180,6 +184,35 @@ class OfTheTemplate(Framework):
         assert "[workerpool3-0] step 30/60  heldout loss" in shown.stdout
 
 
+class OfText(Framework):
+    """The second example, in the same loop."""
+
+    example = "text"
+
+    def run_pytest(self, project: Path, *arguments: str) -> None:
+        python = str(project / ".venv/bin/python")
+        done = run(project, python, "-m", "pytest", *UNKNOWN, *arguments, PYTHONPATH=str(ROOT))
+        print(done.stdout)
+        assert done.returncode == 0
+
+    def test_its_two_files_do_what_they_say(self, project: Path, laid_over: list[str]) -> None:
+        self.run_pytest(project, "-m", "not proof", *OF_THE_FILES)
+
+    @pytest.mark.proof
+    def test_it_trains_and_resumes_alike_however_it_is_spread(self, project: Path, laid_over: list[str]) -> None:
+        files = ("tests/test_strategy.py", "tests/test_estimate.py", "tests/test_example.py")
+        self.run_pytest(project, "-m", "proof", *recorded(f"{self.framework}-text"), *files)
+
+    @pytest.mark.proof
+    def test_the_generated_project_passes_its_own_tests(self, project: Path) -> None:
+        self.run_pytest(project)
+
+    @pytest.mark.proof
+    def test_its_types_are_right(self, project: Path, laid_over: list[str]) -> None:
+        done = run(project, str(project / ".venv/bin/python"), "-m", "mypy", "trainer", "tests", MYPYPATH=str(ROOT))
+        assert done.returncode == 0, done.stdout
+
+
 class TestPyTorchOfItsOwn(OfItsOwn):
     framework = "pytorch"
 
@@ -206,3 +239,11 @@ class TestTensorFlow(OfTheTemplate):
         "model-parallel": "training on 4 x CPU, multi_worker_mirrored: replicate 2 x layers 2",
         "parameter-server": "training on 1 worker of 1 CPU, parameter_server: 2 servers",
     }
+
+
+class TestPyTorchWithText(OfText):
+    framework = "pytorch"
+
+
+class TestTensorFlowWithText(OfText):
+    framework = "tensorflow"

@@ -40,14 +40,14 @@ def make_older(template: Path) -> None:
     project = template / PROJECT
     for job in (project / WORKERS, project / "frameworks/pytorch" / HOROVOD):
         change(job, "timeout: 3600s", "timeout: 7200s")
-    for code in (MODEL, LOOP):
-        with (project / "frameworks/pytorch" / code).open("a", encoding="utf-8") as file:
+    for code in (f"examples/images/frameworks/pytorch/{MODEL}", f"frameworks/pytorch/{LOOP}"):
+        with (project / code).open("a", encoding="utf-8") as file:
             file.write("\n\nolder = 1\n")
     (project / "vertex_launch/README.md").unlink()
 
 
 def edit_as_its_owner(project: Path) -> None:
-    change(project / WORKERS, '"--steps", "600"', '"--steps", "30"')
+    change(project / WORKERS, 'args: ["', 'args: ["--steps", "30", "')
     (project / HOROVOD).unlink()
     with (project / MODEL).open("a", encoding="utf-8") as file:
         file.write(MINE)
@@ -84,7 +84,7 @@ def test_an_update_brings_what_is_new_and_keeps_what_its_owner_changed(updated: 
     found = files(updated)
     assert {name for name in fresh | found if fresh.get(name) != found.get(name)} == {*map(str, OWN)}
     assert str(HOROVOD) not in found
-    assert found[str(WORKERS)] == fresh[str(WORKERS)].replace(b'"--steps", "600"', b'"--steps", "30"')
+    assert found[str(WORKERS)] == fresh[str(WORKERS)].replace(b'args: ["', b'args: ["--steps", "30", "')
     assert found[str(MODEL)] == fresh[str(MODEL)] + f"\n\nolder = 1\n{MINE}".encode()
     done(updated, sys.executable, "-m", "vertex_launch", "check", *map(str, sorted(updated.glob("jobs/*.yaml"))))
 

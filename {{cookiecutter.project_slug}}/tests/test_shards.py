@@ -18,7 +18,7 @@ from trainer import data, shards
 from trainer.config import Config
 from trainer.data import EXAMPLES, Batch, Sample
 from trainer.errors import TrainerError
-from trainer.shards import Dataset, heldout_batches, micro_batches, train_batches
+from trainer.shards import Dataset, heldout_batches, micro_batches, order, train_batches
 from trainer.storage import Storage
 
 COUNT = 101
@@ -44,12 +44,6 @@ def number(samples: list[Sample]) -> dict[bytes, int]:
     return {row: i for i, sample in enumerate(samples) for row in rows(data.collate([sample], PLAIN))}
 
 
-@pytest.fixture
-def as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training sees the samples as they are stored: with an `augment` as many a data.py has it."""
-    monkeypatch.setattr(data, "augment", lambda sample, random, config: sample)
-
-
 def rows(batch: Batch) -> list[bytes]:
     return [b"".join(array[i].tobytes() for array in batch) for i in range(len(batch.inputs))]
 
@@ -58,34 +52,36 @@ def batches(dataset: Dataset, config: Config, count: int, start: int = 0, rank: 
     return list(islice(train_batches(dataset, config, start=start, rank=rank, world_size=world), count))
 
 
-def order(dataset: Dataset, number: dict[bytes, int], config: Config, count: int) -> list[list[int]]:
-    """The samples of so many steps."""
-    return [[number[row] for row in rows(batch)] for batch in batches(dataset, config, count)]
-
-
 def test_shards_hold_every_sample_once(dataset: Dataset, samples: list[Sample]) -> None:
     assert len(dataset) == COUNT
     assert Counter(map(data.encode, dataset.samples(range(COUNT)))) == Counter(map(data.encode, samples))
 
 
-@pytest.mark.usefixtures("as_they_are")
-def test_the_order_follows_from_the_seed_alone(dataset: Dataset, number: dict[bytes, int]) -> None:
-    found = order(dataset, number, PLAIN, 6)
-    assert order(dataset, number, replace(PLAIN, steps=50, learning_rate=1.0, micro_batches=3), 6) == found
-    assert order(dataset, number, replace(PLAIN, seed=1), 6) != found
+def first(count: int, config: Config) -> list[int]:
+    indices = order(COUNT, config)
+    return [indices[place] for place in range(count)]
 
 
-@pytest.mark.usefixtures("as_they_are")
-def test_an_epoch_has_every_sample_once_and_the_next_another_order(dataset: Dataset, number: dict[bytes, int]) -> None:
-    first, second = order(dataset, number, replace(PLAIN, global_batch=COUNT), 2)
-    assert sorted(first) == sorted(second) == list(range(COUNT))
-    assert first != second != list(range(COUNT))
+def test_the_order_follows_from_the_seed_alone() -> None:
+    found = first(150, PLAIN)
+    assert first(150, replace(PLAIN, steps=50, learning_rate=1.0, micro_batches=3, global_batch=7)) == found
+    assert first(150, replace(PLAIN, seed=1)) != found
 
 
-@pytest.mark.usefixtures("as_they_are")
-def test_a_batch_larger_than_the_data_goes_round(dataset: Dataset, number: dict[bytes, int]) -> None:
-    (only,) = order(dataset, number, replace(PLAIN, global_batch=250), 1)
-    assert set(Counter(only).values()) == {2, 3}
+def test_an_epoch_has_every_sample_once_and_the_next_another_order() -> None:
+    both = first(2 * COUNT, PLAIN)
+    one, other = both[:COUNT], both[COUNT:]
+    assert sorted(one) == sorted(other) == list(range(COUNT))
+    assert one != other != list(range(COUNT))
+
+
+@pytest.mark.parametrize("size", [24, 250])  # a batch may be larger than the data
+def test_a_batch_has_the_samples_next_in_order_each_with_numbers_of_its_own_place(dataset: Dataset, size: int) -> None:
+    config, indices = replace(PLAIN, global_batch=size, seed=3), order(COUNT, replace(PLAIN, seed=3))
+    for step, batch in enumerate(batches(dataset, config, 2)):
+        draws = {place: np.random.default_rng((3, place)) for place in range(step * size, (step + 1) * size)}
+        seen = [data.augment(dataset[indices[place]], random, config) for place, random in draws.items()]
+        assert rows(batch) == rows(data.collate(seen, config))
 
 
 @pytest.mark.parametrize("global_batch", [24, 25, 7])

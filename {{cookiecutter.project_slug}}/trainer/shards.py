@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import grain
 import numpy as np
@@ -132,6 +132,11 @@ def per_step(config: Config) -> dict[str, int]:
     return {name: config.global_batch * count for name, count in {"samples": 1, **data.counts(config)}.items()}
 
 
+def order(count: int, config: Config) -> Any:
+    """The index of the sample at each place of the run, batch after batch: all of them, then all in another order."""
+    return grain.MapDataset.range(count).shuffle(seed=config.seed).repeat()
+
+
 def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, world_size: int) -> Iterator[Batch]:
     """This process's part of the global batch of each step from `start` on.
 
@@ -143,11 +148,11 @@ def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, wo
     size = config.global_batch
     if size < world_size:
         raise TrainerError(f"--global-batch is {size}, must be at least one sample per process ({world_size})")
-    order = grain.MapDataset.range(len(dataset)).shuffle(seed=config.seed).repeat()
+    indices = order(len(dataset), config)
 
     def part(step: int) -> Batch:
         places = range(step * size + rank, (step + 1) * size, world_size)
-        samples = dataset.samples(order[place] for place in places)
+        samples = dataset.samples(indices[place] for place in places)
         draws = (np.random.default_rng((config.seed, place)) for place in places)
         return data.collate([data.augment(*pair, config) for pair in zip(samples, draws, strict=True)], config)
 

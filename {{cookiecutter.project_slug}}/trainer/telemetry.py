@@ -163,9 +163,7 @@ class Telemetry:
         device_count: devices that share it.
     """
 
-    def __init__(
-        self, sinks: tuple[Sink, ...], *, start: int, per_step: Mapping[str, int], device_count: int
-    ) -> None:
+    def __init__(self, sinks: tuple[Sink, ...], *, start: int, per_step: Mapping[str, int], device_count: int) -> None:
         self._sinks = sinks
         self._reported = start
         self._per_step = per_step

@@ -51,7 +51,7 @@ def figures(value: dict[str, Any]) -> tuple[int, int]:
     assert value["parameter_bytes"] == value["gradient_bytes"] == weights
     assert value["optimizer_bytes"] == 2 * weights
     assert value["precision"] == "bfloat16"
-    assert 0.9 < value["weight_copy_bytes"] / (weights / 2) < 1
+    assert 0.9 < value["weight_copy_bytes"] / (weights / 2) < 1.1  # masks of attention are such copies, too
     return value["parameters"], value["flops_per_sample"]
 
 

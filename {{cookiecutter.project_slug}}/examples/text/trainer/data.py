@@ -60,7 +60,7 @@ def decode(record: bytes) -> Sample:
 
 
 def augment(sample: Sample, random: np.random.Generator, config: DataFlags) -> Sample:
-    """A context that begins somewhere in the sample; `random` follows from the seed and the sample's place in the run."""
+    """The sample from somewhere on; `random` follows from the seed and the sample's place in the run."""
     room = len(sample.text) - config.context
     return sample if room < 1 else Sample(sample.text[random.integers(room) :])
 
@@ -92,7 +92,7 @@ def show(answer: Callable[[Array], Array], batch: Batch) -> str:
 
 
 def stdlib() -> dict[str, list[Sample]]:
-    """The modules of Python's own library, without its packages, some six million bytes; every twentieth is held out."""
+    """The modules of Python's own library, without its packages, four million bytes; every twentieth is held out."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     return {
         "train": [*packed(file.read_bytes() for i, file in enumerate(files) if i % 20)],

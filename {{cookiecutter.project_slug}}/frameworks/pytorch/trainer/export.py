@@ -46,7 +46,7 @@ def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
 
     Args:
         net: the bare model, without a parallel wrapper.
-        inputs: of at least two samples, (n, ...); n stays free, and so does each size that the model's code leaves free.
+        inputs: of at least two samples, (n, ...); n stays free, and each other size that the model leaves free.
         folder: where to; created if absent.
 
     Raises:

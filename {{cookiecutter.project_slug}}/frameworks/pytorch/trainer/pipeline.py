@@ -132,7 +132,7 @@ def size(layers: nn.Module) -> int:
 
 
 def drop(layers: Sequence[nn.Module], kept: Set[nn.Parameter]) -> None:
-    """Take the parameters out of layers of other processes; those to be kept have all their names, as in checkpoints."""
+    """Take the parameters out of other processes' layers; those to be kept keep all names that checkpoints have."""
     for module in nn.ModuleList(layers).modules():
         for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
             if value not in kept:

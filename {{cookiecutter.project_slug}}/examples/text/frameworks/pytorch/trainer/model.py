@@ -152,7 +152,7 @@ def build(config: ModelFlags, example: Batch) -> nn.Module:
 
 
 def losses(output: Tensor, batch: Batch) -> Tensor:
-    """What training minimizes the mean of: logits (n, tokens, 256) -> each sample's mean cross-entropy, (n,), float32."""
+    """What training minimizes the mean of: logits (n, tokens, 256) -> cross-entropy of each sample, (n,), float32."""
     of_each = functional.cross_entropy(output.flatten(0, 1).float(), batch.targets.flatten(), reduction="none")
     return of_each.view_as(batch.targets).mean(dim=1)
 

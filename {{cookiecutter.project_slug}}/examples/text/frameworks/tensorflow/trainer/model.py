@@ -110,7 +110,7 @@ class Head(layers.Layer):
         self.norm = layers.LayerNormalization(epsilon=1e-5, dtype="float32")
 
     def call(self, x: Any) -> Any:
-        return ops.matmul(self.norm(x), ops.transpose(self.embed.weight))
+        return tf.einsum("ntw,bw->ntb", self.norm(x), self.embed.weight)  # that of Keras transposes the matrix first
 
 
 def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) -> keras.Model:
@@ -138,7 +138,7 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
 
 
 def losses(output: tf.Tensor, batch: Batch) -> tf.Tensor:
-    """What training minimizes the mean of: logits (n, tokens, 256) -> each sample's mean cross-entropy, (n,), float32."""
+    """What training minimizes the mean of: logits (n, tokens, 256) -> cross-entropy of each sample, (n,), float32."""
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch.targets, output), axis=1)
 
 
