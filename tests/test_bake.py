@@ -30,7 +30,7 @@ OTHER_FRAMEWORK = {
     "tensorflow": re.compile(r"torch|\bDDP\b", re.IGNORECASE),
 }
 EXAMPLES = {
-    "images": re.compile(r"handwritten|scikit|\bVision|pixel|--(patch|noise|classes)", re.IGNORECASE),
+    "images": re.compile(r"handwritten|scikit|\bVision|--(patch|noise|classes)", re.IGNORECASE),
     "text": re.compile(r"\bGPT\b|stdlib|bits.per.byte|--context", re.IGNORECASE),
 }
 GPU_IMAGES = {"pytorch": "pytorch-gpu.", "tensorflow": "tf-gpu."}
