@@ -41,6 +41,11 @@ NCCL_LOST = re.compile(r"ncclRemoteError|key-value store")
 Totals = dict[str, Tensor]  # sums over samples: of the loss, of each metric, and "samples", their number
 
 
+def add(totals: Totals, more: Totals) -> None:
+    for name, value in more.items():
+        totals[name] = totals[name] + value if name in totals else value
+
+
 @dataclass(frozen=True)
 class World:
     """All processes of the run, how they lie in the mesh, and which of them this one is."""
@@ -132,18 +137,6 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, main: Callable[..., Non
         TrainerError: no GPU is usable.
     """
     count = mesh.size // len(cluster.nodes)
-    config = LaunchConfig(
-        min_nodes=len(cluster.nodes),
-        max_nodes=len(cluster.nodes),
-        nproc_per_node=count,
-        run_id="training",
-        rdzv_backend="static",
-        rdzv_endpoint=cluster.chief.address,
-        rdzv_configs={"rank": cluster.rank, "timeout": math.ceil(timeout)},
-        local_addr=cluster.nodes[cluster.rank].host,
-        max_restarts=0,
-        shutdown_timeout=5,
-    )
     # By default each process would have a thread for every core, also where many processes share the cores.
     neighbours = mesh.size if cluster.chief.is_local else count
     os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // neighbours, 1)))
@@ -155,7 +148,7 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, main: Callable[..., Non
     # The agent would log its own traceback for each failed process; we say who failed, the process why.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     try:
-        elastic_launch(config, _process)(cluster.name, main, args)
+        elastic_launch(_launch_config(cluster, count, timeout), _process)(cluster.name, main, args)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         raise ProcessError(f"process {rank} of {cluster.name} failed", failure.exitcode) from None
@@ -163,6 +156,22 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, main: Callable[..., Non
         raise PeerError(f"{cluster.name} cannot meet the others at {cluster.chief.address}: {error}") from None
     except SignalException as error:
         raise ProcessError(f"{cluster.name} was stopped by {error.sigval.name}", -error.sigval) from None
+
+
+def _launch_config(cluster: Cluster, count: int, timeout: float) -> LaunchConfig:
+    """For so many processes in this replica."""
+    return LaunchConfig(
+        min_nodes=len(cluster.nodes),
+        max_nodes=len(cluster.nodes),
+        nproc_per_node=count,
+        run_id="training",
+        rdzv_backend="static",
+        rdzv_endpoint=cluster.chief.address,
+        rdzv_configs={"rank": cluster.rank, "timeout": math.ceil(timeout)},
+        local_addr=cluster.nodes[cluster.rank].host,
+        max_restarts=0,
+        shutdown_timeout=5,
+    )
 
 
 def _process(replica: str, main: Callable[..., None], args: tuple[Any, ...]) -> None:

@@ -14,13 +14,13 @@ from trainer.data import Batch
 from trainer.meshes import Mesh
 from trainer.parallel import Scheduled, clip_gradients, parallelize, sync_gradients
 from trainer.precision import autocast
-from trainer.processes import Totals, World
+from trainer.processes import Totals, World, add
 from trainer.shards import Dataset, heldout_batches, micro_batches, per_step, train_batches
 from trainer.storage import Storage
 from trainer.telemetry import Telemetry
 
 
-def run(config: Config, storage: Storage, shards: Path, mesh: Mesh) -> None:
+def run(config: Config, mesh: Mesh, storage: Storage, shards: Path) -> None:
     """Join the others, train, export: what `processes.launch` starts in each process."""
     with processes.join(mesh, config.collective_timeout) as world:
         if world.is_chief:
@@ -44,9 +44,8 @@ def train_and_export(config: Config, storage: Storage, shards: Path, world: Worl
 def start(config: Config, example: Batch, world: World) -> State:
     """The state before the first step."""
     torch.manual_seed(config.seed)  # so all processes begin with the same weights
-    net = model.build(config, example)
-    parallel = parallelize(config, net, world)
-    return State(parallel, new_optimizer(config, parallel))
+    net = parallelize(config, model.build(config, example), world)
+    return State(net, new_optimizer(config, net))
 
 
 def new_optimizer(config: Config, net: nn.Module) -> optim.Optimizer:
@@ -68,22 +67,22 @@ def train(
         share = {"rank": world.data_rank, "world_size": world.data_size}
         for batch in train_batches(dataset, config, start=state.step, **share):
             add(totals, train_step(config, state, batch, world))
-            if due(config.log_every, state, config):
+            if due(config.log_every, state.step, config):
                 rate = {"learning_rate": learning_rate(config, state.step - 1)}
                 reports.report(state.step, world.means(totals) | rate)
                 totals = {}
             with reports.pause():
-                if due(config.checkpoint_every, state, config):
+                if due(config.checkpoint_every, state.step, config):
                     checkpoint.save(state, storage.checkpoints, config.keep, world)
-                if due(config.evaluate_every, state, config) and state.step < config.steps:
+                if due(config.evaluate_every, state.step, config) and state.step < config.steps:
                     reports.evaluation(state.step, evaluate(config, state.model, heldout, world))
         final = evaluate(config, state.model, heldout, world)
         reports.evaluation(state.step, final)
     return final
 
 
-def due(every: int, state: State, config: Config) -> bool:
-    return state.step % every == 0 or state.step == config.steps
+def due(every: int, step: int, config: Config) -> bool:
+    return step % every == 0 or step == config.steps
 
 
 def train_step(config: Config, state: State, batch: Batch, world: World) -> Totals:
@@ -135,11 +134,6 @@ def measure(output: Tensor | None, batch: Batch, losses: Tensor | None = None, m
     losses = model.losses(output, batch) if losses is None else losses
     of_each = {"loss": losses, **model.metrics(output, batch), "samples": torch.ones_like(losses)}
     return {name: (values * mask).sum() for name, values in of_each.items()}
-
-
-def add(totals: Totals, more: Totals) -> None:
-    for name, value in more.items():
-        totals[name] = totals[name] + value if name in totals else value
 
 
 @torch.no_grad()

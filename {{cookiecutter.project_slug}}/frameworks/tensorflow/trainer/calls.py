@@ -1,9 +1,9 @@
-"""What one call of TensorFlow takes: one step or, with --steps-per-call, several."""
+"""What one call of TensorFlow takes, one step or, with --steps-per-call, several, and who takes it."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -12,6 +12,8 @@ from trainer.config import Config, learning_rate
 from trainer.data import Batch
 from trainer.shards import Dataset, train_batches
 
+Totals: TypeAlias = tf.Tensor  # sums over samples: of the loss, of each metric, and of ones, which is their number
+
 
 class Steps(NamedTuple):
     """Consecutive steps, at most `--steps-per-call` of them."""
@@ -19,6 +21,20 @@ class Steps(NamedTuple):
     parts: list[Batch]  # of each device; each array has the steps of a call as its first dimension, then the samples
     rates: list[float]  # learning rate of each step; behind the last one the parts are filled up with zeros
     end: int  # how many steps of the run are finished then
+
+
+class Replicas(Protocol):
+    """Those that take the steps of a run: in train.py the devices of all machines, in parameter_server.py workers."""
+
+    is_chief: bool
+    names: tuple[str, ...]  # of what is measured
+    ranks: range  # of the parts of each global batch that this machine gives out
+    size: int  # parts of a global batch
+    device_count: int
+
+    def take(self, steps: Steps) -> Totals: ...
+
+    def evaluate(self, heldout: Dataset) -> Totals: ...
 
 
 def calls(config: Config, dataset: Dataset, start: int, ranks: range, world_size: int) -> Iterator[Steps]:

@@ -123,5 +123,5 @@ def labels(term: str, rank: int) -> list[str]:
     return [*head, *map(str, range(rank - len(head) - len(tail))), *tail]
 
 
-def total_bytes(values: Iterable[Any]) -> int:
-    return sum(math.prod(value.shape) * tf.as_dtype(value.dtype).size for value in values)
+def total_bytes(tensors: Iterable[Any]) -> int:
+    return sum(math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in tensors)

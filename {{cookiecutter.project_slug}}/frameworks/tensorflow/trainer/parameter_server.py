@@ -30,7 +30,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer import checkpoint, export, model, strategy, telemetry, train
-from trainer.calls import Steps, counted, tensors, turn, turns
+from trainer.calls import Steps, Totals, counted, tensors, turn, turns
 from trainer.checkpoint import State
 from trainer.cluster import Cluster
 from trainer.config import Config
@@ -41,7 +41,7 @@ from trainer.placement import PlacedAdamW
 from trainer.shards import Dataset, heldout_batches, micro_batches
 from trainer.storage import Storage
 from trainer.strategy import World
-from trainer.train import Mirrored, Totals
+from trainer.train import Mirrored
 
 MIN_SHARD_BYTES = 32 * 1024  # splits the matrices of every size of the model, and leaves biases and the like whole
 AHEAD = 2  # parts for each worker that are scheduled at once: one at work, one on its way
@@ -181,6 +181,7 @@ class Team:
             self._pieces = [piece for weight in self._weights for piece in pieces(weight)]
             self._optimizer = train.new_optimizer(config, self._pieces, PlacedAdamW)
         self._push()
+        self._fixed = [variable.numpy() for variable in state.model.non_trainable_variables]
         self._take, self._score = self._functions()
 
     def __str__(self) -> str:
@@ -229,42 +230,40 @@ class Team:
 
     def _functions(self) -> tuple[Any, Any]:
         """What workers run: some steps with one part of each global batch, and scoring one batch."""
-        config, net, size = self._config, self._state.model, self.size
-        fixed = [variable.numpy() for variable in net.non_trainable_variables]
-
-        def forward(weights: Sequence[tf.Tensor], inputs: tf.Tensor, training: bool) -> tf.Tensor:
-            return net.stateless_call(weights, fixed, inputs, training=training)[0]
-
-        def step(batch: Batch) -> Totals:
-            weights = [tf.convert_to_tensor(weight) for weight in self._weights]
-            totals, sums = 0.0, [tf.zeros_like(weight) for weight in weights]
-            for i, part in enumerate(micro_batches(batch, config.micro_batches * len(self._devices))):
-                with tf.device(self._devices[i % len(self._devices)]), tf.GradientTape() as tape:
-                    tape.watch(weights)
-                    output = forward(weights, part.inputs, training=True)
-                    losses = model.losses(output, part)
-                    gradients = tape.gradient(tf.reduce_sum(losses) / batch.inputs.shape[0], weights)
-                totals += train.measure(output, part, losses)
-                sums = [total + gradient for total, gradient in zip(sums, gradients, strict=True)]
-            clipped, _ = tf.clip_by_global_norm(sums, config.clip)
-            slices = [part for gradient in map(split, clipped, self._weights) for part in gradient]
-            self._optimizer.apply(slices, self._pieces)
-            return totals
 
         @tf.function  # type: ignore[untyped-decorator]
         def take(parts: Batch, rates: tf.Tensor, count: tf.Tensor) -> Totals:
             totals = tf.zeros(len(self.names) + 1)
-            for i in turns(config, count):
-                self._optimizer.learning_rate.assign(rates[i] / size)
-                totals += step(turn(parts, i))
+            for i in turns(self._config, count):
+                self._optimizer.learning_rate.assign(rates[i] / self.size)
+                totals += self._step(turn(parts, i))
             return totals
 
         @tf.function  # type: ignore[untyped-decorator]
         def score(batch: Batch, mask: tf.Tensor) -> Totals:
-            output = forward([tf.convert_to_tensor(weight) for weight in self._weights], batch.inputs, training=False)
+            output = self._forward(list(map(tf.convert_to_tensor, self._weights)), batch.inputs, training=False)
             return train.measure(output, batch, model.losses(output, batch), mask)
 
         return take, score
+
+    def _step(self, batch: Batch) -> Totals:
+        """One step of a worker: gradients with the weights that the servers have now, and the update there."""
+        weights = list(map(tf.convert_to_tensor, self._weights))
+        totals, sums = 0.0, [tf.zeros_like(weight) for weight in weights]
+        for i, part in enumerate(micro_batches(batch, self._config.micro_batches * len(self._devices))):
+            with tf.device(self._devices[i % len(self._devices)]), tf.GradientTape() as tape:
+                tape.watch(weights)
+                output = self._forward(weights, part.inputs, training=True)
+                losses = model.losses(output, part)
+                gradients = tape.gradient(tf.reduce_sum(losses) / batch.inputs.shape[0], weights)
+            totals += train.measure(output, part, losses)
+            sums = [total + gradient for total, gradient in zip(sums, gradients, strict=True)]
+        clipped, _ = tf.clip_by_global_norm(sums, self._config.clip)
+        self._optimizer.apply([part for one in map(split, clipped, self._weights) for part in one], self._pieces)
+        return totals
+
+    def _forward(self, weights: Sequence[tf.Tensor], inputs: tf.Tensor, training: bool) -> tf.Tensor:
+        return self._state.model.stateless_call(weights, self._fixed, inputs, training=training)[0]
 
     def _push(self) -> None:
         """State -> servers."""

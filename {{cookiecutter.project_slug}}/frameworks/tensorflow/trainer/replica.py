@@ -17,11 +17,8 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     config = configs.parse([word for word in argv if word != resource_estimate.FLAG])
     storage = storages.from_env(environ)
     if resource_estimate.FLAG in argv:
-        example = shards.example(config, storage)
         environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would take the memory of GPUs that it does not use
-        from trainer import estimate
-
-        print(estimate.describe(config, example).to_json())
+        describe(config, storage)
         return
     cluster = clusters.from_env(environ)
     # TensorFlow must not see TF_CONFIG: it may list reducers, for which it would wait in silence.
@@ -35,6 +32,12 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
         return
     rollcall.call(cluster, config.rollcall_timeout or (60 if storage.emulated else 600), servers(config, cluster))
     take_part(config, cluster, storage)
+
+
+def describe(config: Config, storage: Storage) -> None:
+    from trainer import estimate  # imports TensorFlow, which reads the variable above
+
+    print(estimate.describe(config, shards.example(config, storage)).to_json())
 
 
 def places(cluster: Cluster) -> tuple[str, ...]:

@@ -1,13 +1,13 @@
 """The run of one machine, readable top to bottom. What happens in a step stands in `train_step`, and nowhere else."""
 
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from trainer import checkpoint, export, model, placement, strategy, telemetry
-from trainer.calls import Steps, calls, counted, tensors, turn, turns
+from trainer.calls import Replicas, Steps, Totals, calls, counted, tensors, turn, turns
 from trainer.checkpoint import State
 from trainer.cluster import Cluster
 from trainer.config import Config
@@ -17,7 +17,6 @@ from trainer.storage import Storage
 from trainer.strategy import World
 from trainer.telemetry import Telemetry
 
-Totals: TypeAlias = tf.Tensor  # sums over samples: of the loss, of each metric, and of ones, which is their number
 SUM = tf.distribute.ReduceOp.SUM
 
 
@@ -57,20 +56,6 @@ def new_optimizer(
     optimizer.exclude_from_weight_decay([v for v in variables if len(v.shape) <= 1])
     optimizer.build(variables)
     return optimizer
-
-
-class Replicas(Protocol):
-    """Those that take the steps of a run: here the devices of all machines; in parameter_server.py, workers."""
-
-    is_chief: bool
-    names: tuple[str, ...]  # of what is measured
-    ranks: range  # of the parts of each global batch that this machine gives out
-    size: int  # parts of a global batch
-    device_count: int
-
-    def take(self, steps: Steps) -> Totals: ...
-
-    def evaluate(self, heldout: Dataset) -> Totals: ...
 
 
 def train(
