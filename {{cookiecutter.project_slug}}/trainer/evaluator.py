@@ -37,7 +37,10 @@ def run(config: Config, storage: Storage, score: Score) -> None:
         TrainerError: a checkpoint is of another model.
     """
     sinks = (TensorBoard(storage.logs / NAME), JsonLines(config.steps))
-    with _stopped_by_sigterm(), Telemetry(sinks, start=0, global_batch=config.global_batch, device_count=1) as reports:
+    with (
+        _stopped_by_sigterm(),
+        Telemetry(sinks, start=0, per_step={"samples": config.global_batch}, device_count=1) as reports,
+    ):
         say(f"evaluating the checkpoints in {storage.checkpoints}")
         follow(config, storage.checkpoints, score, reports.evaluation)
 

@@ -1,6 +1,7 @@
 """Where a pipeline cuts the layers."""
 
 from itertools import combinations, pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -25,14 +26,14 @@ def test_the_heaviest_stage_is_as_light_as_can_be(weights: list[int], count: int
 
 def test_stages_together_are_the_model() -> None:
     with torch.device("meta"):
-        net = model.build(Config(size="small"), batch(1))
+        net: Any = model.build(Config(size="small"), batch(1))
     stages = pipeline.cut(net, 3)
     assert [len(layers) for layers in stages] == [5, 4, 5]
     assert [layer for layers in stages for layer in layers] == [net.embed, *net.blocks, net.head]
 
 
 def test_what_stays_keeps_all_of_its_names() -> None:
-    net = model.build(Config(), batch(1))
+    net: Any = model.build(Config(), batch(1))
     named = dict(net.named_parameters(remove_duplicate=False))
     kept = {p for layer in (net.blocks[1], net.blocks[3], net.head) for p in layer.parameters()}
     pipeline.drop([net.embed, net.blocks[0], net.blocks[2]], kept)

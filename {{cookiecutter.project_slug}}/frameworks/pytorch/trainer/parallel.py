@@ -123,13 +123,13 @@ def clip_gradients(net: nn.Module, limit: float, world: World) -> Tensor:
 
     Returns the norm that they had; its squares are summed in float64, so that the cut of the model does not change it.
     """
-    parameters = [p for p in net.parameters() if p.grad is not None]
-    gradients = [p.grad for p in parameters]
+    found = {p: p.grad for p in net.parameters() if p.grad is not None}
+    gradients = list(found.values())
     mine = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
     norms = torch._foreach_norm(mine, dtype=torch.float64)
     squares = torch._foreach_mul(norms, norms)
     holders = net.holders if isinstance(net, Scheduled) else {}
-    copies = [world.copies(p.grad) * holders.get(p, 1) for p in parameters]
+    copies = [world.copies(gradient) * holders.get(p, 1) for p, gradient in found.items()]
     if all(count == world.size for count in copies):  # each process holds them all: nobody need be asked
         square = torch.stack(squares).sum()
     else:

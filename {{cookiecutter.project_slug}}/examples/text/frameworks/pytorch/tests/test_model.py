@@ -50,6 +50,7 @@ def test_no_byte_sees_a_later_one() -> None:
 
 def test_one_matrix_embeds_bytes_and_reads_them_out() -> None:
     net = tiny()
+    assert isinstance(net, model.GPT)
     assert net.embed.weight is net.head.weight
     net(torch.from_numpy(text(2).inputs)).sum().backward()
     assert len(list(net.parameters())) == len({id(p) for p in net.parameters()})
