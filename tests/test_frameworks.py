@@ -16,7 +16,7 @@ from tests.conftest import ROOT, bake, give_environment, recorded, run
 UNKNOWN = ("-W", "ignore::pytest.PytestUnknownMarkWarning")
 TRAINER_TESTS = (sys.executable, "-m", "nox", "--session", "tests", "--", *UNKNOWN, "-m")
 # Of the second example: what its two files have to do with. It shares an environment that nox would make anew for it.
-OF_THE_FILES = [f"tests/test_{name}.py" for name in ("data", "model", "export", "example")]
+OF_THE_FILES = [f"tests/test_{name}.py" for name in ("data", "model", "export")]
 # What there is to find in a job file, and said in its first lines.
 WARNED = {"evaluator.yaml": "pool-gap", "prebuilt.yaml": "prebuilt-ended"}
 MACHINES = json.loads((ROOT / "cookiecutter.json").read_text(encoding="utf-8"))["worker_machine"]
@@ -201,7 +201,7 @@ class OfText(Framework):
     @pytest.mark.proof
     def test_it_trains_and_resumes_alike_however_it_is_spread(self, project: Path, laid_over: list[str]) -> None:
         files = ("tests/test_strategy.py", "tests/test_estimate.py", "tests/test_example.py")
-        self.run_pytest(project, "-m", "proof", *recorded(f"{self.framework}-text"), *files)
+        self.run_pytest(project, *recorded(f"{self.framework}-text"), *files)
 
     @pytest.mark.proof
     def test_the_generated_project_passes_its_own_tests(self, project: Path) -> None:

@@ -1,5 +1,6 @@
 """The command line, as a person uses it: in a project folder, with small job files."""
 
+import io
 import json
 import os
 import re
@@ -13,10 +14,11 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
 from tests.launch.running import PROJECT, SETTINGS, eventually, job, processes
 from vertex_launch import spec
-from vertex_launch.local import run_job
+from vertex_launch.local import local_search, run_job
 from vertex_launch.state_dir import OutputError, StateDir, output_folder
 
 MACHINE = {"machineType": "n1-standard-4"}
@@ -394,6 +396,30 @@ def test_a_search_runs_its_trials_and_shows_what_they_found(project: Path) -> No
     assert head == ["trial", "rate", "accuracy"]
     assert [row[0] for row in rows] == ["1", "2"]
     assert all(row[1] == row[2] for row in rows)
+    best = max(rows, key=lambda row: float(row[2]))
+    assert all(row[3:] == (["succeeded,", "the", "best"] if row is best else ["succeeded"]) for row in rows)
+
+
+def trial(id: str, state: str, loss: float | None = None, reason: str = "") -> dict[str, Any]:
+    measured = {"finalMeasurement": {"metrics": [{"metricId": "loss", "value": loss}]}} if loss else {}
+    return {"id": id, "state": state, "infeasibleReason": reason, **measured}
+
+
+def test_the_table_of_a_search_says_how_each_trial_ended_and_marks_the_best() -> None:
+    study = {"parameters": [], "metrics": [{"metricId": "loss", "goal": "MINIMIZE"}], "medianAutomatedStoppingSpec": {}}
+    trials = [
+        trial("1", "SUCCEEDED", 0.5),
+        trial("2", "SUCCEEDED", 0.9),
+        trial("3", "INFEASIBLE", reason="exited with code 1"),
+    ]
+    jobs = {"1": "JOB_STATE_SUCCEEDED", "2": "JOB_STATE_CANCELLED", "3": "JOB_STATE_FAILED"}
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(local_search.table({"studySpec": study, "trials": trials}, jobs))
+    assert [" ".join(line.split()) for line in console.export_text().splitlines()[1:]] == [
+        "1 0.5 succeeded, the best",
+        "2 0.9 stopped early, below the median of the others",
+        "3 failed: exited with code 1",
+    ]
 
 
 def test_a_flag_that_the_trainer_lacks_deletes_and_starts_nothing(project: Path) -> None:

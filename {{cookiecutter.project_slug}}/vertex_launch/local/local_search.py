@@ -1,6 +1,6 @@
 """Runs a search on this machine without the service: its trials, then a table of their results."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
@@ -17,6 +17,12 @@ from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.local.vertex_api import Vertex
 from vertex_launch.local.views.job_summary import trials
 from vertex_launch.local.views.terminal import reporting
+
+# What a trial is that one of the study's rules has ended.
+RULES = {
+    "medianAutomatedStoppingSpec": "below the median of the others",
+    "decayCurveStoppingSpec": "unlikely to reach the best",
+}
 
 
 class SearchError(FaultError):
@@ -42,27 +48,41 @@ def run(
         with signals_as_exceptions(), reporting(vertex.store, vertex.jobs, console):
             created = vertex.tunings.create(parent, message)
             ended = vertex.store.wait(created["name"], lambda one: one["state"] in ENDED)
+            jobs = {one["id"]: vertex.store.get(one["customJob"])["state"] for one in ended.get("trials", ())}
     except ApiError as error:
         raise SearchError(error.message) from None
     finally:
         vertex.close()
-    console.print(table(ended))
+    console.print(table(ended, jobs))
     if ended["state"] != SUCCEEDED:
         said = ended.get("error", {}).get("message", ended["state"])
         console.print(f"Search failed: {said}", style="bold red", markup=False)
     return bool(ended["state"] == SUCCEEDED)
 
 
-def table(search: Resource) -> Table:
-    """One row for each trial: its parameters, its metrics, and why it failed."""
+def table(search: Resource, jobs: Mapping[str, str]) -> Table:
+    """One row for each trial: its parameters, its metrics, how it ended and why, and which is the best.
+
+    Args:
+        jobs: the state of each trial's job.
+    """
     parameters = [one["parameterId"] for one in search["studySpec"]["parameters"]]
     metrics = [one["metricId"] for one in search["studySpec"]["metrics"]]
     shown = Table("trial", *parameters, *metrics, "", box=None, header_style="bold")
     for trial in trials(search):
         values = [*map(trial["parameters"].get, parameters), *map(trial["metrics"].get, metrics)]
-        cells = (trial["id"], *map(_cell, values), trial["reason"])
+        cells = (trial["id"], *map(_cell, values), _end(trial, jobs[trial["id"]], search["studySpec"]))
         shown.add_row(*map(Text, cells))  # what the user wrote is no markup
     return shown
+
+
+def _end(trial: Mapping[str, Any], job: str, study: Resource) -> str:
+    """`succeeded, the best`: of a trial that its search has cancelled, by which rule."""
+    if trial["state"] != "SUCCEEDED":
+        return f"failed: {trial['reason']}"
+    rule = next((words for name, words in RULES.items() if name in study), "")
+    ended = "succeeded" if job == SUCCEEDED else f"stopped early, {rule}"
+    return f"{ended}, the best" if trial["best"] else ended
 
 
 def _cell(value: Any) -> str:
