@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -13,7 +14,7 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 from vertex_launch import rules, settings
 from vertex_launch.cli import resume
 from vertex_launch.cli.options import JobFile, LocalOptions, OptionError, TrainerCommand, app_of
-from vertex_launch.cli.output import approved, console, errors
+from vertex_launch.cli.output import approved, complain, console, errors
 from vertex_launch.local import run_job
 from vertex_launch.local.context import Context, Options
 from vertex_launch.local.running.prepare import size
@@ -41,6 +42,8 @@ def run(click: typer.Context, wanted: RunOptions) -> None:
     if flags:
         refuse_unknown_flags(whole, job, context.settings)
     if isinstance(loaded, TuningJob):
+        for flag in tried(flags, loaded):
+            complain(f"behind --: {flag} is what the search tries; each trial has its own value", style="yellow")
         raise typer.Exit(0 if search(loaded, job, context, wanted.fresh) else 1)
     if wanted.retry_user_errors and not wanted.restarts:
         raise OptionError("--retry-user-errors is for --restarts, without which nothing starts again; add that")
@@ -62,6 +65,18 @@ def refuse_unknown_flags(file: Job, job: Job, ours: Settings) -> None:
     known = {one.sentence for one in before}
     if told := {one.sentence for one in after if one.code in training.FLAG_RULES} - known:
         raise OptionError(*(f"behind --: {sentence}" for sentence in sorted(told)))
+
+
+def tried(flags: Sequence[str], tuning: TuningJob) -> list[str]:
+    """The flags that each trial repeats with a value of its own, which comes later and so counts."""
+    parameters = {_field(one.parameter_id) for one in tuning.spec.study_spec.parameters}
+    names = [word.partition("=")[0] for word in flags if word.startswith("--")]
+    return [name for name in names if _field(name) in parameters]
+
+
+def _field(flag: str) -> str:
+    """`learning_rate` of --learning-rate, which the trainer takes with either."""
+    return flag.removeprefix("--").replace("-", "_")
 
 
 def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
