@@ -25,7 +25,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_the_figures_are_those_of_the_model(tiny: dict[str, Any]) -> None:
-    assert figures(tiny) == (217_728, flops(64, 4, tokens=32))
+    # No sample decides the masks of attention, so they count as copies, too.
+    assert figures(tiny, most=1.1) == (217_728, flops(64, 4, tokens=32))
 
 
 def test_the_loss_counts_among_what_a_sample_keeps(tiny: dict[str, Any]) -> None:
