@@ -22,7 +22,8 @@ OUTPUTS = {"AIP_MODEL_DIR": "run/model", "AIP_CHECKPOINT_DIR": "run/checkpoints"
 # The imports come first: the interpreter's own files may be out of that user's reach.
 AS_NOBODY = f"""
 import os, sys
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # as task.py has it before TensorFlow is imported
+# As task.py has them before TensorFlow is imported; of oneDNN it tells only where the processor has what oneDNN uses.
+os.environ |= {{"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}}
 from trainer import replica, task
 os.setgroups([]), os.setgid({NOBODY}), os.setuid({NOBODY})
 sys.exit(task.main(sys.argv[1:], os.environ))
