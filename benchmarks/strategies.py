@@ -74,12 +74,20 @@ FORMS = {"kept": ".0f", "peak": ".0f", "step": ".2f"}
 
 def launch(flags: list[str]) -> None:
     """Train with these flags in four processes; the chief prints what was found."""
-    config, meshes, processes, cluster = (
-        importlib.import_module(f"trainer.{name}") for name in ("config", "meshes", "processes", "cluster")
+    config, model, parallel, processes, cluster = (
+        importlib.import_module(f"trainer.{name}") for name in ("config", "model", "parallel", "processes", "cluster")
     )
     parsed = config.parse([*flags, "--warmup", "1", "--steps", str(WARMUP + STEPS)])
-    mesh = meshes.mesh(parsed, machines=1, processes=COUNT, blocks=12, heads=12)
+    with importlib.import_module("torch").device("meta"):
+        net = model.build(parsed, images(1))
+    mesh = parallel.lay_out(parsed, machines=1, processes=COUNT, net=net)
     processes.launch(cluster.Cluster(), mesh, 60, work, parsed, mesh)
+
+
+def images(count: int) -> Any:
+    """A batch of so many."""
+    numpy, data = importlib.import_module("numpy"), importlib.import_module("trainer.data")
+    return data.Batch(numpy.zeros((count, 8, 8, 1), numpy.float32), numpy.zeros(count, numpy.int64))
 
 
 def work(config: Any, mesh: Any) -> None:
@@ -97,10 +105,8 @@ def work(config: Any, mesh: Any) -> None:
 
 def train(config: Any, world: Any) -> tuple[int, list[float]]:
     """Bytes that are kept, and the seconds of each step after the first one."""
-    numpy = importlib.import_module("numpy")
-    data, train = importlib.import_module("trainer.data"), importlib.import_module("trainer.train")
-    share = config.global_batch // world.data_size
-    batch = data.Batch(numpy.zeros((share, 8, 8, 1), numpy.float32), numpy.zeros(share, numpy.int64))
+    train = importlib.import_module("trainer.train")
+    batch = images(config.global_batch // world.data_size)
     state = train.start(config, batch, world)
     seconds = []
     for _ in range(config.steps):

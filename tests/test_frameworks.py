@@ -227,7 +227,8 @@ class TestPyTorch(OfTheTemplate):
     machines = ("a2-highgpu-8g", "n1-highmem-96", "a3-highgpu-8g")
     strategies: ClassVar[Mapping[str, str]] = {
         "sharded": "training on 2 x CPU, fsdp: shard 2",
-        "model-parallel": "training on 4 x CPU, pipeline: replicate 2 x stage 2",
+        "pipeline": "training on 4 x CPU, pipeline: replicate 2 x stage 2",
+        "tensor": "training on 4 x CPU, tensor: shard 2 x tensor 2",
     }
 
 

@@ -48,7 +48,7 @@ ALONE = {
     "estimate.flops": "PyTorch counts by itself",
     "estimate.result_shape": "so, too",
     "estimate.labels": "so, too",
-    "replica.servers": "parameter servers are TensorFlow's",
+    "strategies.nothing_to_join": "Horovod joins besides the process group; no strategy of TensorFlow does",
     "task.stop": "TensorFlow ignores SIGTERM while it waits",
     "task.end": "TensorFlow waits for peers when it ends",
     "model.VisionTransformer": "Keras puts layers together by calling them",
@@ -73,7 +73,8 @@ def signatures(file: Path) -> dict[str, tuple[str, ...]]:
                 found[f"{place}.{one.name}"] = ()
                 visit(one.body, f"{place}.{one.name}")
 
-    visit(ast.parse(file.read_text(encoding="utf-8")).body, file.stem)
+    place = file.parent.name if file.stem == "__init__" else file.stem
+    visit(ast.parse(file.read_text(encoding="utf-8")).body, place)
     return found
 
 
@@ -82,8 +83,8 @@ def twins() -> list[tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]
     pairs = []
     for folder in FOLDERS:
         one, other = (ROOT / PROJECT / folder / name / "trainer" for name in ("pytorch", "tensorflow"))
-        names = sorted({path.name for path in one.glob("*.py")} & {path.name for path in other.glob("*.py")})
-        pairs += [(signatures(one / name), signatures(other / name)) for name in names]
+        names = ({path.relative_to(folder) for path in folder.rglob("*.py")} for folder in (one, other))
+        pairs += [(signatures(one / name), signatures(other / name)) for name in sorted(set.intersection(*names))]
     return pairs
 
 

@@ -11,15 +11,12 @@ import pytest
 import trainer
 import vertex_launch
 from trainer.cluster import Cluster, from_env
-from trainer.config import parse
 from trainer.resource_estimate import ResourceEstimate
-from trainer.storage import Trial
 from trainer.storage import from_env as storage_from_env
-from trainer.telemetry import MetricFile, TensorBoard
-from vertex_launch.local.jobs import search
+from trainer.telemetry import TensorBoard
 from vertex_launch.plan import measured_speed
 from vertex_launch.plan.workload import Workload
-from vertex_launch.replicas import Replica, replicas, with_arguments
+from vertex_launch.replicas import Replica, replicas
 from vertex_launch.spec import REDUCERS, Job, TuningJob, load
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -48,7 +45,7 @@ def views(path: Path, ignored: str) -> list[tuple[Replica, Cluster]]:
 
 
 def test_there_are_job_files() -> None:
-    assert {"single.yaml", "workers.yaml", "tuning.yaml"} <= {path.name for path in JOBS}
+    assert {"single.yaml", "workers.yaml"} <= {path.name for path in JOBS}
 
 
 @pytest.mark.parametrize("ignored", ["TF_CONFIG", "CLUSTER_SPEC"])
@@ -83,24 +80,6 @@ def test_the_output_folder_of_the_file_is_where_the_trainer_writes(path: Path) -
     storage = storage_from_env(everyone(path)[0].env)
     folders = [storage.model, storage.checkpoints, storage.logs]
     assert folders == [Path("/gcs", prefix.removeprefix("gs://"), name) for name in ("model", "checkpoints", "logs")]
-
-
-def test_the_trainer_takes_what_the_tuning_job_tries() -> None:
-    job = load(PROJECT / "jobs/tuning.yaml")
-    assert isinstance(job, TuningJob)
-    tried = search.Search(job.spec.study_spec).ask()
-    assert tried
-    chief, *workers = replicas(with_arguments(job.trial_job, search.arguments(tried.parameters)), "1", lambda *_: "a:1")
-    config = parse(chief.command[3:])  # after python -m trainer.task
-    assert {name: getattr(config, name) for name in tried.parameters} == dict(tried.parameters)
-    assert all(worker.command == chief.command for worker in workers)
-
-
-def test_what_a_trial_reports_is_what_the_search_reads(tmp_path: Path) -> None:
-    file = MetricFile(Trial("3", tmp_path / "metrics"))
-    file.write(10, {"heldout/loss": 0.5, "heldout/accuracy": 0.25, "train/loss": 9.0})
-    (one,) = search.measurements((tmp_path / "metrics").read_text(), ["accuracy", "loss"])
-    assert (one.step, one.metrics) == (10, {"loss": 0.5, "accuracy": 0.25})
 
 
 def test_what_the_trainer_says_it_needs_is_what_the_planner_asks() -> None:

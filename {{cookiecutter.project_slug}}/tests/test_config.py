@@ -19,7 +19,6 @@ WRONG: list[tuple[str, Any, str]] = [
     ("learning_rate", math.inf, "--learning-rate is inf, must be above 0"),
     ("clip", math.nan, "--clip is nan, must be above 0"),
     ("collective_timeout", -1.0, "--collective-timeout is -1.0, must be above 0"),
-    ("evaluator_timeout", 0.0, "--evaluator-timeout is 0.0, must be above 0"),
     ("rollcall_timeout", 0.0, "--rollcall-timeout is 0.0, must be above 0"),
     ("rollcall_timeout", math.inf, "--rollcall-timeout is inf, must be above 0"),
     ("rollcall_timeout", math.nan, "--rollcall-timeout is nan, must be above 0"),
@@ -44,7 +43,6 @@ def test_each_field_has_a_flag_of_its_name_with_dashes() -> None:
         data="gs://b/d", steps=2000, global_batch=192, micro_batches=2,
         precision="bfloat16", learning_rate=1e-4, warmup=7, weight_decay=0.1, clip=2.0, seed=3, log_every=5,
         evaluate_every=6, checkpoint_every=8, keep=9, rollcall_timeout=5.0, collective_timeout=20.0,
-        evaluator_timeout=60.0,
     )  # fmt: skip
     names = {"data", *(field.name for field in fields(LoopFlags))}
     ours = [field for field in fields(Config) if field.name in names]

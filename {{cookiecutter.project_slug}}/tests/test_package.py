@@ -1,12 +1,15 @@
-"""What `nox -s package` sends to Google's image must be Python that the image has."""
+"""Google's image, and what `nox -s package` sends to it, which must be Python that the image has."""
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 
 import yaml
 
-from tests.training import PROJECT
+from tests.training import DEADLINE, PROJECT
+from vertex_launch import catalog
 
 
 def test_its_sources_are_for_the_python_that_it_asks_for_which_is_that_of_googles_images() -> None:
@@ -15,7 +18,16 @@ def test_its_sources_are_for_the_python_that_it_asks_for_which_is_that_of_google
     version = re.search(r"\.py(\d)(\d+):", job["workerPoolSpecs"][0]["pythonPackageSpec"]["executorImageUri"])
     assert version
     assert described["requires-python"] == f">={version[1]}.{version[2]}"
-    for path in sorted((PROJECT / "trainer").glob("*.py")):
+    for path in sorted((PROJECT / "trainer").rglob("*.py")):
         tree = ast.parse(path.read_text(), feature_version=(int(version[1]), int(version[2])))
         names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
         assert not names & {"Self", "UTC", "StrEnum", "LiteralString", "assert_never", "tomllib", "override"}, path
+
+
+def test_an_image_past_its_end_is_told_with_the_date() -> None:
+    command = [sys.executable, "-m", "vertex_launch", "check", "jobs/prebuilt.yaml"]
+    said = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE).stderr
+    images = catalog.standard().prebuilt_images
+    (image,) = (name for name in images if f"/{name}:" in (PROJECT / "jobs/prebuilt.yaml").read_text())
+    place, cure = "workerPoolSpecs[0].pythonPackageSpec.executorImageUri", "build an image of your own"
+    assert f"warning: {place}: the end of its availability was {images[image]}; {cure}" in said

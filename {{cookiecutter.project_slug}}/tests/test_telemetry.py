@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from trainer.storage import Trial
-from trainer.telemetry import JsonLines, MetricFile, Telemetry, TensorBoard, Values, describe, say, sinks, warn
+from trainer.telemetry import JsonLines, Telemetry, TensorBoard, Values, describe, say, sinks, warn
 
 
 @dataclass
@@ -172,37 +171,3 @@ def test_the_chief_of_a_cluster_writes_curves_and_json_lines(
     curves = read_curves(tmp_path)
     assert (curves["train/loss"], curves["heldout/accuracy"]) == ([(1, 0.5)], [(1, 0.25)])
     assert [line["message"].partition("  ")[0] for line in lines(capsys.readouterr().out)] == ["step 1/4"] * 2
-
-
-def test_a_trial_reports_its_held_out_metrics_in_the_librarys_format(tmp_path: Path) -> None:
-    file, began = tmp_path / "hypertune" / "output.metrics", time.time()
-    telemetry = Telemetry((MetricFile(Trial("3", file)),), start=0, per_step={"samples": 1}, device_count=1)
-    telemetry.report(5, {"loss": 9.0, "accuracy": 0.0})
-    assert not file.exists()  # training values do not count
-    telemetry.evaluation(5, {"loss": 0.5, "accuracy": 0.25})
-    telemetry.evaluation(10, {"loss": math.nan})
-    entries = lines(file.read_text())
-    assert [list(entry) for entry in entries] == [sorted(entry) for entry in entries]
-    assert all(began <= entry.pop("timestamp") <= time.time() for entry in entries)
-    common = {"checkpoint_path": "", "trial": "3"}
-    assert entries == [
-        {"loss": "0.5", "global_step": "5", **common},
-        {"accuracy": "0.25", "global_step": "5", **common},
-        {"loss": "nan", "global_step": "10", **common},
-    ]
-
-
-def test_the_metric_file_keeps_the_last_hundred_reports(tmp_path: Path) -> None:
-    metrics = MetricFile(Trial("3", tmp_path / "m"))
-    for step in range(1, 151):
-        metrics.write(step, {"heldout/loss": 1.0})
-    steps = [int(entry["global_step"]) for entry in lines((tmp_path / "m").read_text())]
-    assert steps == [*range(51, 151)]
-
-
-def test_only_a_trial_of_a_tuning_job_has_a_metric_file(tmp_path: Path) -> None:
-    trial = Trial("3", tmp_path / "m")
-    for known in (None, trial):
-        with Telemetry(sinks(tmp_path, 1, 0, known), start=0, per_step={"samples": 1}, device_count=1) as telemetry:
-            telemetry.evaluation(1, {"accuracy": 0.25})
-        assert trial.metric_file.exists() == (known is not None)

@@ -17,7 +17,7 @@ from trainer.errors import TrainerError
 from trainer.model import ModelFlags
 from trainer.parallelism import Parallelism
 
-TIMEOUTS = ("collective_timeout", "rollcall_timeout", "evaluator_timeout")
+TIMEOUTS = ("collective_timeout", "rollcall_timeout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,6 @@ class LoopFlags:
     """Seconds to wait for the other replicas; by default 600 in the cloud, 60 in the local Vertex."""
     collective_timeout: float = 300
     """Seconds after which a silent peer fails the run."""
-    evaluator_timeout: float = 86_400
-    """Seconds without a new checkpoint after which an evaluator ends; the training goes on without it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,23 @@
-"""Checks of flags, for the files that declare some: what is wrong with a value is one phrase that names the flag."""
+"""For the files that declare flags: checks, which say in one phrase what is wrong with a value, and a kind of flag."""
 
 import math
 from collections.abc import Iterator
+from typing import Any, Literal
+
+import tyro
+
+from trainer import optional
+
+
+def module_in(folder: str) -> Any:
+    """The kind of flag whose choices are the modules in a folder of trainer/; their first lines are its help.
+
+    As in `strategy: Annotated[str, module_in("strategies")]`, which `vertex_launch check` reads without an import.
+    """
+    purposes = optional.purposes(folder)
+    help = "\n".join(f"{name}: {purpose}" for name, purpose in purposes.items())
+    choices: Any = Literal[tuple(purposes)]
+    return tyro.conf.arg(constructor=choices, help=help, help_behavior_hint=_default)
 
 
 def at_least(least: float, flags: object, *names: str) -> Iterator[str]:
@@ -29,3 +45,8 @@ def _given(flags: object, names: tuple[str, ...]) -> Iterator[tuple[str, float]]
         value = getattr(flags, name)
         if value is not None:
             yield name, value
+
+
+def _default(words: str) -> str:
+    """Of `['first']`, as tyro gives the default of a flag with a constructor: `(default: first)`."""
+    return "(default: " + words.strip("[']") + ")"

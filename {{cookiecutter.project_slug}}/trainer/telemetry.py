@@ -1,7 +1,5 @@
 """Reports of a run: curves for TensorBoard, one JSON line per report in a cluster, a progress bar on a terminal.
 
-In hyperparameter tuning it also reports the metrics of the trial to the service.
-
 Cloud Logging parses a JSON line on stdout: `message` is what people see, `severity` its colour, and
 every other key can be searched for.
 Source: Cloud Logging documentation, "Structured logging", 2026.
@@ -12,7 +10,6 @@ import json
 import math
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +20,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from trainer import optional
 from trainer.storage import Trial
 from trainer.writable import writing
 
@@ -113,33 +111,6 @@ class Bar:
         self._progress.stop()
 
 
-class MetricFile:
-    """The held-out metrics of a tuning trial, under their plain names: `accuracy`, `loss`.
-
-    The format is that of cloudml-hypertune 0.1.0.dev6: one JSON object a metric and step, numbers as text, the last
-    hundred in a file that is written anew each time, and in place: nobody documents how the service follows it.
-    """
-
-    def __init__(self, trial: Trial) -> None:
-        with writing(trial.metric_file):
-            trial.metric_file.parent.mkdir(parents=True, exist_ok=True)
-        self._trial = trial
-        self._lines: deque[str] = deque(maxlen=100)
-
-    def write(self, step: int, values: Values) -> None:
-        heldout = {name.removeprefix(HELDOUT): value for name, value in values.items() if name.startswith(HELDOUT)}
-        for name, value in heldout.items():
-            entry = {"timestamp": time.time(), "trial": self._trial.id, "checkpoint_path": ""}
-            entry |= {name: str(float(value)), "global_step": str(step)}
-            self._lines.append(json.dumps(entry, sort_keys=True) + "\n")
-        if heldout:
-            with writing(self._trial.metric_file):
-                self._trial.metric_file.write_text("".join(self._lines), encoding="utf-8")
-
-    def close(self) -> None:
-        pass
-
-
 def describe(values: Values) -> str:
     """The values worth a glance: `loss 0.1234  accuracy 0.9722  1520 samples/s`."""
     shown = {name.removeprefix("train/"): value for name, value in values.items() if name not in UNSHOWN}
@@ -206,4 +177,5 @@ class Telemetry:
 def sinks(logs: Path, steps: int, start: int, trial: Trial | None = None) -> tuple[Sink, ...]:
     """The sinks of the chief's process; `start` is the step it resumes at, `trial` what it is in a tuning job."""
     show = Bar(steps, start) if sys.stdout.isatty() else JsonLines(steps)
-    return TensorBoard(logs), show, *((MetricFile(trial),) if trial else ())
+    of_trial = (optional.load("tuning", "a trial of a search").MetricFile(trial),) if trial else ()
+    return TensorBoard(logs), show, *of_trial

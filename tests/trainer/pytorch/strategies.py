@@ -20,7 +20,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-from trainer import checkpoint, meshes, parallel, processes, train
+from tests.samples import batch
+from trainer import checkpoint, model, parallel, processes, train
 from trainer.checkpoint import State
 from trainer.cluster import Cluster, Node
 from trainer.config import Config
@@ -78,8 +79,14 @@ def each(cases: Mapping[str, Config], shards: Path) -> None:
 def lay_out(config: Config, world: World) -> World:
     """The same processes in the mesh of this strategy."""
     count = min(DEGREE, world.size)  # processes of a machine
-    mesh = meshes.mesh(config, machines=world.size // count, processes=count, blocks=4, heads=4)
+    mesh = mesh_of(config, world.size // count, count)
     return replace(world, mesh=init_device_mesh("cpu", tuple(mesh.sizes.values()), mesh_dim_names=tuple(mesh.sizes)))
+
+
+def mesh_of(config: Config, machines: int, processes: int) -> Mesh:
+    with torch.device("meta"):
+        net = model.build(config, batch(1))
+    return parallel.lay_out(config, machines, processes, net)
 
 
 def leg(config: Config, mesh: Mesh, shards: Path, checkpoints: Path) -> None:
@@ -140,7 +147,7 @@ def main(shards: Path, compiled: bool) -> None:
     launch(Mesh({"replicate": 4}), each, FOURS, shards)
     with tempfile.TemporaryDirectory() as checkpoints:
         for config, count in RELAY:
-            mesh = meshes.mesh(config, 1, count, blocks=4, heads=4)
+            mesh = mesh_of(config, 1, count)
             launch(mesh, leg, config, mesh, shards, Path(checkpoints))
 
 

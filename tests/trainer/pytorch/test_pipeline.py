@@ -1,14 +1,21 @@
-"""Where a pipeline cuts the layers."""
+"""Where a pipeline cuts the layers, and what does not fit one."""
 
 from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from tests.samples import batch
-from trainer import model, pipeline
+from trainer import model
 from trainer.config import Config
+from trainer.errors import TrainerError
+from trainer.meshes import Mesh
+from trainer.parallel import lay_out, processes
+from trainer.strategies import pipeline
+
+PIPELINE: dict[str, Any] = {"strategy": "pipeline", "degree": 4, "micro_batches": 4, "global_batch": 96}
 
 
 @pytest.mark.parametrize("weights", [[1] * 8, [5, 1, 1, 1, 1, 5], [1, 2, 3, 4, 5, 6, 7], [9, 1, 1, 1]])
@@ -40,3 +47,68 @@ def test_what_stays_keeps_all_of_its_names() -> None:
     left = {name for name, _ in net.named_parameters(remove_duplicate=False)}
     assert left == {name for name, parameter in named.items() if parameter in kept}
     assert left == set(net.state_dict())
+
+
+class Blocks(nn.Module):
+    """A model of so many layers, of which nothing else is asked."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(nn.Identity() for _ in range(count)))
+
+
+def laid_out(blocks: int = 12, **flags: Any) -> Mesh:
+    return lay_out(Config(**flags), machines=3, processes=8, net=Blocks(blocks))
+
+
+def test_the_stages_of_a_pipeline_lie_within_a_machine() -> None:
+    found = laid_out(**PIPELINE)
+    assert (str(found), found.size, found.data_size) == ("replicate 6 x stage 4", 24, 6)
+
+
+def test_a_machine_without_gpus_has_a_process_for_each_stage() -> None:
+    assert [processes(Config(strategy="pipeline", degree=degree), gpus=0) for degree in (None, 3)] == [2, 3]
+    assert processes(Config(strategy="pipeline"), gpus=8) == 8
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (
+            PIPELINE | {"blocks": 3},
+            "--degree 4 with --schedule 1f1b makes 4 stages of 3 blocks",
+        ),
+        (
+            PIPELINE | {"blocks": 7, "schedule": "interleaved"},
+            "--degree 4 with --schedule interleaved makes 8 stages of 7 blocks",
+        ),
+        (
+            PIPELINE | {"micro_batches": 1},
+            "--micro-batches is 1, must be at least --degree (4); with 16 stages idle little",
+        ),
+        (
+            PIPELINE | {"micro_batches": 6, "global_batch": 36, "schedule": "interleaved"},
+            "--micro-batches is 6, must be a multiple of --degree (4) for --schedule interleaved",
+        ),
+        (
+            PIPELINE | {"global_batch": 100},
+            "--global-batch is 100, must be a multiple of 24 (6 pipelines x 4 micro-batches)",
+        ),
+        (
+            PIPELINE | {"reshard": False},
+            "--no-reshard is for fsdp, hsdp, tensor, not for --strategy pipeline",
+        ),
+        (
+            {"strategy": "fsdp", "schedule": "gpipe"},
+            "--schedule is for pipeline, not for --strategy fsdp",
+        ),
+        (
+            {"degree": 2},
+            "--degree is for hsdp, pipeline, tensor, not for --strategy ddp",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_numbers(flags: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(TrainerError) as caught:
+        laid_out(**flags)
+    assert str(caught.value) == sentence

@@ -18,6 +18,7 @@ from trainer import commit_marker, evaluator, shards
 from trainer.config import Config, parse
 from trainer.errors import TrainerError
 from trainer.evaluator import Metrics, follow
+from trainer.evaluator.scoring import scorer
 
 STEPS = 40
 EVERY = ("--steps", str(STEPS), "--checkpoint-every", "10", "--evaluate-every", "10", "--keep", "9")
@@ -40,7 +41,7 @@ class Following:
         self.told[step] = metrics
 
     def follow(self, steps: int, timeout: float = DEADLINE) -> None:
-        follow(Config(steps=steps, evaluator_timeout=timeout), self.root, self.score, self.report)
+        follow(Config(steps=steps), self.root, self.score, self.report, timeout)
 
     @property
     def best(self) -> Any:
@@ -155,7 +156,7 @@ def test_no_checkpoint_for_too_long_ends_it_with_a_sentence(tmp_path: Path, caps
     Following(tmp_path).follow(10, timeout=0.1)
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert said["severity"] == "WARNING"
-    assert "within 0.1 s (--evaluator-timeout); the evaluator ends, the training goes on" in said["message"]
+    assert "within 0.1 s; the evaluator ends, the training goes on" in said["message"]
 
 
 @pytest.fixture(scope="module")
@@ -203,12 +204,10 @@ def test_an_evaluator_changes_nothing_for_those_that_train(evaluated: Run, alone
 
 def scored(alone: Run, folder: Path, *flags: str) -> list[tuple[int, Any, Any]]:
     """What an evaluator with these flags makes of real checkpoints, long after they were written."""
-    from trainer import scoring  # only here: it brings the framework along
-
     shutil.copytree(alone.output_folder / "checkpoints", folder / "checkpoints")
     shards.write_example(Config.data, folder / "shards")
     config, told = parse([*FLAGS, *flags]), dict[int, Metrics]()
-    follow(config, folder / "checkpoints", scoring.scorer(config, folder / "shards"), told.__setitem__)
+    follow(config, folder / "checkpoints", scorer(config, folder / "shards"), told.__setitem__)
     return [(step, metrics["loss"], metrics["accuracy"]) for step, metrics in told.items()]
 
 

@@ -36,7 +36,7 @@ def test_it_holds_the_trainer_and_nothing_of_the_laptops_side(made: Package) -> 
     with tarfile.open(made.file) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {name for name in names if name.endswith(".py")} == {
-        f"trainer/{path.name}" for path in (PROJECT / "trainer").glob("*.py")
+        path.relative_to(PROJECT).as_posix() for path in (PROJECT / "trainer").rglob("*.py")
     }
     assert not any(name.startswith(("vertex_launch", "jobs", "tests")) for name in names)
     assert {"requirements/package.txt", "requirements/prebuilt.txt"} <= names  # from which pip learns what it needs

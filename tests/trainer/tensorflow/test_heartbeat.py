@@ -12,10 +12,11 @@ from dataclasses import replace
 import pytest
 
 from tests.training import eventually
-from trainer import heartbeat, rollcall
+from trainer import rollcall
 from trainer.cluster import Cluster, Node
 from trainer.errors import PeerError
-from trainer.heartbeat import Heartbeats
+from trainer.strategies.parameter_server import heartbeat
+from trainer.strategies.parameter_server.heartbeat import Heartbeats
 from vertex_launch.local.running.host import free_addresses
 
 pytestmark = pytest.mark.proof

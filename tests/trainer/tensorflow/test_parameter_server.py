@@ -11,10 +11,11 @@ import pytest
 import tensorflow as tf
 
 from tests.training import eventually, processes, signal_trainer, train
-from trainer import parameter_server, replica
 from trainer.cluster import Cluster, Node
 from trainer.config import Config
 from trainer.errors import TrainerError
+from trainer.strategies import multi_worker_mirrored, parameter_server
+from trainer.strategies.parameter_server import team
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 SERVED = ("--strategy", "parameter_server")
@@ -125,13 +126,13 @@ class Coordinator:
 
 
 def test_a_result_that_is_lost_with_its_worker_is_waited_for() -> None:
-    assert parameter_server.fetched(Lost(times=2), Coordinator()) == "totals"
+    assert team.fetched(Lost(times=2), Coordinator()) == "totals"
 
 
 def test_a_result_that_nobody_will_compute_again_is_an_error() -> None:
     error = tf.errors.InvalidArgumentError(None, None, "a label is out of range")
     with pytest.raises(tf.errors.InvalidArgumentError, match="a label is out of range"):
-        parameter_server.fetched(Lost(times=1), Coordinator(error))
+        team.fetched(Lost(times=1), Coordinator(error))
 
 
 @pytest.mark.parametrize(("taken", "count"), [(0, 1), (2, 3), (9, 3)])
@@ -156,12 +157,15 @@ def test_a_run_with_parameter_servers_needs_workers_and_servers() -> None:
     config = Config(strategy="parameter_server")
     for lacking in (Cluster(), Cluster((CHIEF, WORKER)), Cluster((CHIEF,), servers=(SERVER,))):
         with pytest.raises(TrainerError, match="needs workers in pool 1 and parameter servers in pool 2"):
-            replica.servers(config, lacking)
-    assert replica.servers(config, Cluster((CHIEF, WORKER), servers=(SERVER,))) == (SERVER,)
+            parameter_server.servers(config, lacking)
+    whole = Cluster((CHIEF, WORKER), servers=(SERVER,))
+    assert parameter_server.servers(config, whole) == (SERVER,)
+    with pytest.raises(TrainerError, match=r"^--model-parallel is 2, must be 1 with --strategy parameter_server$"):
+        parameter_server.servers(Config(strategy="parameter_server", model_parallel=2), whole)
 
 
 def test_pool_2_is_told_what_it_lacks_when_it_runs_the_trainer_without_the_flag() -> None:
     reducers = Cluster((CHIEF, WORKER), SERVER.name, (SERVER,))
-    with pytest.raises(TrainerError, match="workerpool2-0: only pools 0 and 1 train; give every pool --strategy param"):
-        replica.servers(Config(), reducers)
-    assert replica.servers(Config(), Cluster((CHIEF, WORKER), servers=(SERVER,))) == ()
+    with pytest.raises(TrainerError, match=r"workerpool2-0: only pools 0 and 1 train; .* --strategy parameter_server"):
+        multi_worker_mirrored.servers(Config(), reducers)
+    assert multi_worker_mirrored.servers(Config(), Cluster((CHIEF, WORKER), servers=(SERVER,))) == ()

@@ -6,6 +6,7 @@ Of the trainer only that is believed which can be read in trainer/config.py; of 
 import ast
 import contextlib
 import itertools
+import pkgutil
 import re
 from collections.abc import Mapping
 from datetime import date
@@ -36,7 +37,7 @@ def project(folder: Path, today: date) -> Project:
     return Project(
         today,
         flags={name: _plain(field.value) for name, field in fields.items()},
-        values={name: taken for name, field in fields.items() if (taken := _taken(field.annotation))},
+        values={name: taken for name, field in fields.items() if (taken := _taken(field.annotation, folder))},
         dockerfile=_text(folder / "Dockerfile"),
         metrics=metrics,
         names=frozenset(name for source in sources for name in NAMES.findall(source)),
@@ -229,18 +230,25 @@ def _metrics(folder: Path) -> tuple[str, ...]:
     return (*(str(_plain(key)) for key in keys if isinstance(key, ast.Constant)), "loss") if functions else ()
 
 
-def _taken(annotation: ast.expr) -> tuple[str, ...]:
-    """What a field takes: the name of a kind of number, the choices of a Literal, with None if that is one; else ()."""
+def _taken(annotation: ast.expr, folder: Path) -> tuple[str, ...]:
+    """What a field takes: the name of a kind of number, its choices, with None if that is one; else ()."""
     match annotation:
         case ast.Name(id=name) if name in NUMBERS:
             return (name,)
         case ast.Subscript(value=ast.Name(id="Literal"), slice=choices):
             constants = choices.elts if isinstance(choices, ast.Tuple) else [choices]
             return tuple(str(_plain(one)) for one in constants)
+        case ast.Subscript(slice=ast.Tuple(elts=[_, ast.Call(func=ast.Name(id="module_in"), args=[place])])):
+            return _modules(folder / "trainer" / str(_plain(place)))
         case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):
-            taken = _taken(left)
+            taken = _taken(left, folder)
             return (*taken, "None") if taken else ()
     return ()
+
+
+def _modules(folder: Path) -> tuple[str, ...]:
+    """The modules in a folder, by name."""
+    return tuple(sorted(one.name for one in pkgutil.iter_modules([str(folder)])))
 
 
 def _plain(value: ast.expr | None) -> object:

@@ -1,48 +1,48 @@
-"""The strategies: a model in, the same model over all processes of the run out."""
+"""A model in, the same model over all processes of the run out; and what the loop asks of it there."""
 
 import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from trainer import horovod, meshes, model
+from trainer import flags, meshes, model, optional, parallelism, strategies
 from trainer.config import Config
 from trainer.data import Batch
 from trainer.errors import TrainerError
-from trainer.horovod import HorovodParallel
 from trainer.meshes import Mesh
-from trainer.parallelism import SHARDED
-from trainer.precision import precision
+from trainer.parallelism import Parallelism
 from trainer.processes import World
 
-# The attributes that a strategy needs of a model; model.py describes them.
-NEEDS = {
-    "fsdp": ("blocks",),
-    "hsdp": ("blocks",),
-    "pipeline": ("embed", "blocks", "head"),
-    "tensor": ("blocks", "heads", "tensor_parts"),
-}
+
+class Wrapped(nn.Module):
+    """A model within a strategy's own module, as DistributedDataParallel has it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module  # this process's part of the model
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Gradients of a backward pass in this block are only added up."""
+        return nullcontext()
 
 
-class Scheduled(nn.Module):
+class Scheduled(Wrapped):
     """A model that is not simply called in training: its schedule takes the batch through forward and backward pass.
 
     Called, it returns the model's output, or None in the processes that do not see it.
     """
 
-    module: nn.Module  # this process's part of the model
     holders: Mapping[nn.Parameter, int]  # processes of one copy of the model that hold a parameter, where several do
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
@@ -50,43 +50,9 @@ class Scheduled(nn.Module):
         raise NotImplementedError
 
 
-def parallelize(config: Config, net: Any, world: World) -> nn.Module:
+def parallelize(config: Config, net: nn.Module, world: World) -> nn.Module:
     """The model over the processes of the world; `net` itself then keeps only this process's parameters."""
-    if config.strategy == "pipeline":
-        from trainer.pipeline import Pipeline  # brings PyTorch's compiler along, which takes a second
-
-        return Pipeline(config, net, world)
-    if config.strategy == "tensor":
-        for block in net.blocks:
-            parallelize_module(block, world.along("tensor"), net.tensor_parts)
-    apply_compile_and_recompute(config, net)
-    if config.strategy in SHARDED:
-        return shard(config, net, world)
-    return (HorovodParallel if config.strategy == "horovod" else replicate)(net.to(world.device))
-
-
-def replicate(net: nn.Module) -> DistributedDataParallel:
-    """The model, its gradients averaged over the world.
-
-    64 MB buckets: fewer, larger all-reduces are what Reduction Server and the 100 Gbps network want.
-    Source: Vertex AI documentation, "Distributed training", mid 2026.
-    """
-    return DistributedDataParallel(net, bucket_cap_mb=64, gradient_as_bucket_view=True)
-
-
-def shard(config: Config, net: Any, world: World) -> nn.Module:
-    """Cut parameters, and with them gradients and moments, along `shard`; they are copied along `replicate`, if any.
-
-    A block at a time: while one computes, the weights of the next are gathered. Low precision halves what is gathered;
-    gradients are all-reduced in float32, since small ones would vanish among many processes.
-    """
-    policy = MixedPrecisionPolicy(param_dtype=precision(config, world.device), reduce_dtype=torch.float32)
-    mesh = world.along(*(name for name in world.dimensions if name != "tensor"))
-    wrap = partial(fully_shard, mesh=mesh, mp_policy=policy, reshard_after_forward=config.reshard)
-    for block in net.blocks:
-        wrap(block)
-    wrap(net)
-    return cast(nn.Module, net)
+    return strategies.load(config.strategy).parallelize(config, net, world)
 
 
 def apply_compile_and_recompute(config: Config, net: Any) -> None:
@@ -101,7 +67,7 @@ def apply_compile_and_recompute(config: Config, net: Any) -> None:
 
 def bare(net: nn.Module) -> nn.Module:
     """This process's part of the model, without what a strategy has wrapped around it."""
-    return net.module if isinstance(net, DistributedDataParallel | HorovodParallel | Scheduled) else net
+    return net.module if isinstance(net, DistributedDataParallel | Wrapped) else net
 
 
 @contextmanager
@@ -110,7 +76,7 @@ def sync_gradients(net: nn.Module, last: bool) -> Iterator[None]:
     if isinstance(net, FSDPModule):
         net.set_requires_gradient_sync(last)
         yield
-    elif isinstance(net, DistributedDataParallel | HorovodParallel) and not last:
+    elif isinstance(net, DistributedDataParallel | Wrapped) and not last:
         with net.no_sync():
             yield
     else:
@@ -146,28 +112,56 @@ def mesh(config: Config, machines: int, example: Batch, compiler: str) -> Mesh:
     Args:
         compiler: the name of the C++ compiler; empty for PyTorch's own choice.
     """
-    if config.strategy == "horovod":
-        horovod.check()
+    strategy = strategies.load(config.strategy)
+    strategy.require()
     if config.compile:
         require_compiler(compiler)
-    blocks = heads = 0
-    if wanted := needed_parts(config):
+    net = None
+    if wanted := strategy.needs or (("blocks",) if config.recompute or config.compile else ()):
         with torch.device("meta"):  # shapes alone
-            net: Any = model.build(config, example)
+            net = model.build(config, example)
         require_parts(config, net, wanted)
-        blocks, heads = len(net.blocks), getattr(net, "heads", 0)
-    return meshes.mesh(config, machines, meshes.processes(config, torch.cuda.device_count()), blocks, heads)
+    return lay_out(config, machines, processes(config, torch.cuda.device_count()), net)
 
 
-def needed_parts(config: Config) -> tuple[str, ...]:
-    """The attributes that a model must have for these flags."""
-    return NEEDS.get(config.strategy, ("blocks",) if config.recompute or config.compile else ())
+def processes(config: Config, gpus: int) -> int:
+    """Processes of one machine: one a GPU. Without GPUs, as many as it takes to split the model at all."""
+    return gpus or ((config.degree or 2) if len(strategies.load(config.strategy).dimensions) > 1 else 1)
+
+
+def lay_out(config: Config, machines: int, processes: int, net: Any) -> Mesh:
+    """The mesh on machines with so many processes each.
+
+    Args:
+        net: the model, for a strategy that needs to know of its inside.
+
+    Raises:
+        TrainerError: the flags do not fit the strategy, the machines, the model or one another.
+    """
+    strategy = strategies.load(config.strategy)
+    faults = [*foreign_flags(config)]
+    if not faults:
+        mesh = meshes.mesh(strategy.dimensions, config.degree, machines, processes)
+        faults = [*strategy.problems(config, mesh, net)]
+    if faults:
+        raise TrainerError("; ".join(faults))
+    return mesh
+
+
+def foreign_flags(config: Config) -> Iterator[str]:
+    """A phrase for each flag that is given, and is another strategy's."""
+    for name in parallelism.OF_SOME:
+        value, default = getattr(config, name), getattr(Parallelism, name)
+        if value != default and name not in strategies.load(config.strategy).flags:
+            takers = [other for other in optional.purposes("strategies") if name in strategies.load(other).flags]
+            spelled = flags.flag(f"no_{name}" if value is False else name)
+            yield f"{spelled} is for {', '.join(takers) or 'no strategy'}, not for --strategy {config.strategy}"
 
 
 def require_parts(config: Config, net: nn.Module, wanted: tuple[str, ...]) -> None:
     """Raises TrainerError if the model lacks an attribute that the flags need."""
     if missing := [name for name in wanted if not hasattr(net, name)]:
-        flag = f"--strategy {config.strategy}" if config.strategy in NEEDS else "--recompute or --compile"
+        flag = f"--strategy {config.strategy}" if strategies.load(config.strategy).needs else "--recompute or --compile"
         raise TrainerError(
             f"{flag} needs a model with {', '.join(wanted)}; that of trainer/model.py lacks {missing[0]}"
         )

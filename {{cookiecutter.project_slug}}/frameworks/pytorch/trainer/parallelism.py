@@ -2,23 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-# The strategies that divide one copy of the model over --degree GPUs, and what each of these GPUs holds.
-SPLITS = {"hsdp": "shard", "pipeline": "stage", "tensor": "tensor"}
-SHARDED = ("fsdp", "hsdp", "tensor")
+from trainer import flags
+from trainer.flags import module_in
+
+OF_SOME = ("degree", "schedule", "reshard")  # that not every strategy takes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parallelism:
     """The flags of Config for parallelism."""
 
-    strategy: Literal["ddp", "fsdp", "hsdp", "pipeline", "tensor", "horovod"] = "ddp"
-    """What a GPU holds. ddp: the model. fsdp: a shard of it. hsdp: a shard, and each machine a whole copy.
-    pipeline: some of the layers. tensor: a part of every layer, and of that a shard. horovod: the model, as in ddp,
-    where Horovod is installed."""
+    strategy: Annotated[str, module_in("strategies")] = "ddp"
     degree: int | None = None
-    """GPUs that hold one copy together, for hsdp, pipeline and tensor; by default those of one machine."""
+    """GPUs along the last of two dimensions of the mesh, as stages of a pipeline; by default those of one machine."""
     schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
     """Order of a pipeline's micro-batches. 1f1b keeps the activations of fewer than gpipe; interleaved gives each
     GPU two stages, which idle less and send more."""
@@ -32,13 +30,6 @@ class Parallelism:
     """Compile the blocks. The first step takes a minute longer, the others less time. Needs a C++ compiler."""
 
 
-def problems(flags: Parallelism) -> Iterator[str]:
-    """What is wrong with the values, each in one phrase that names the flag."""
-    if flags.degree is not None and flags.degree < 1:
-        yield f"--degree is {flags.degree}, must be at least 1"
-    if flags.degree is not None and flags.strategy not in SPLITS:
-        yield f"--degree is for {', '.join(SPLITS)}, not for --strategy {flags.strategy}"
-    if flags.schedule != Parallelism.schedule and flags.strategy != "pipeline":
-        yield f"--schedule is for pipeline, not for --strategy {flags.strategy}"
-    if not flags.reshard and flags.strategy not in SHARDED:
-        yield f"--no-reshard is for {', '.join(SHARDED)}, not for --strategy {flags.strategy}"
+def problems(config: Parallelism) -> Iterator[str]:
+    """What is wrong with the values, each in one phrase that names the flag; parallel.py says which do not fit."""
+    yield from flags.at_least(1, config, "degree")

@@ -1,9 +1,10 @@
 """The number format of the forward pass; weights and gradients stay float32."""
 
 import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 from trainer.config import Config
-from trainer.parallelism import SHARDED
 
 LOW = torch.bfloat16  # of GPUs that have it
 
@@ -16,7 +17,7 @@ def precision(config: Config, device: torch.device) -> torch.dtype:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.precision]
 
 
-def autocast(config: Config, device: torch.device) -> torch.autocast:
+def autocast(config: Config, net: nn.Module, device: torch.device) -> torch.autocast:
     """A context in which matrix products have that precision; shards are cast when they are gathered instead."""
-    casts = config.strategy not in SHARDED and precision(config, device) != torch.float32
+    casts = not isinstance(net, FSDPModule) and precision(config, device) != torch.float32
     return torch.autocast(device.type, LOW, enabled=casts)

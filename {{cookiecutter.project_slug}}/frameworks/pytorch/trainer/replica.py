@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from trainer import cluster as clusters
 from trainer import config as configs
-from trainer import evaluator, resource_estimate, rollcall, shards, writable
+from trainer import optional, resource_estimate, rollcall, shards, writable
 from trainer import storage as storages
 from trainer.cluster import Cluster
 from trainer.config import Config
@@ -41,9 +41,7 @@ def take_part(config: Config, cluster: Cluster, storage: Storage, compiler: str)
     writable.require(storage, places(cluster))
     with shards.at(config.data, storage) as folder:
         if cluster.evaluates:
-            from trainer import scoring
-
-            evaluator.run(config, storage, scoring.scorer(config, folder))
+            optional.load("evaluator", f"{cluster.name}, an evaluator,").run(config, storage, folder)
         else:
             from trainer import parallel, processes, train
 

@@ -1,13 +1,12 @@
 """The run of one process, readable top to bottom. What happens in a step stands in `train_step` and `backward`."""
 
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
-from trainer import checkpoint, horovod, model, processes, telemetry
+from trainer import checkpoint, model, processes, strategies, telemetry
 from trainer.checkpoint import State
 from trainer.config import Config, learning_rate
 from trainer.data import Batch
@@ -25,7 +24,7 @@ def run(config: Config, mesh: Mesh, storage: Storage, shards: Path) -> None:
     with processes.join(mesh, config.collective_timeout) as world:
         if world.is_chief:
             telemetry.say(f"training on {world}, {config.strategy}: {mesh}")
-        with horovod.join(world, config.collective_timeout) if config.strategy == "horovod" else nullcontext():
+        with strategies.load(config.strategy).join(world, config.collective_timeout):
             train_and_export(config, storage, shards, world)
 
 
@@ -101,14 +100,14 @@ def train_step(config: Config, state: State, batch: Batch, world: World) -> Tota
 def backward(config: Config, state: State, batch: Batch, world: World) -> Totals:
     """Forward and backward pass: adds the gradient of the mean loss over the global batch."""
     if isinstance(state.model, Scheduled):  # a pipeline takes its micro-batches through both passes by its schedule
-        with autocast(config, world.device):
+        with autocast(config, state.model, world.device):
             return measure(state.model.forward_backward(batch), batch)
     totals: Totals = {}
     parts = micro_batches(batch, config.micro_batches)
     for part in parts:
         # Gradients are averaged over the processes once, in the last backward pass.
         with sync_gradients(state.model, last=part is parts[-1]):
-            with autocast(config, world.device):
+            with autocast(config, state.model, world.device):
                 output = state.model(part.inputs)
             losses = model.losses(output, part)
             # Every sample counts the same, although shares may differ by one: no mean over this share.
@@ -143,7 +142,7 @@ def evaluate(config: Config, net: nn.Module, heldout: Dataset, world: World) -> 
     totals: Totals = {}
     for batch, mask in heldout_batches(heldout, config, rank=world.data_rank, world_size=world.data_size):
         ours = on_device(batch, world)
-        with autocast(config, world.device):
+        with autocast(config, net, world.device):
             output = net(ours.inputs)
         add(totals, measure(output, ours, mask=torch.from_numpy(mask).to(world.device)))
     net.train()

@@ -24,7 +24,7 @@ class Steps(NamedTuple):
 
 
 class Replicas(Protocol):
-    """Those that take the steps of a run: in train.py the devices of all machines, in parameter_server.py workers."""
+    """Those that take the steps of a run: the devices of all machines, or the workers of parameter servers."""
 
     is_chief: bool
     names: tuple[str, ...]  # of what is measured

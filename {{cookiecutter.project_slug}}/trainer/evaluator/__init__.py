@@ -17,12 +17,14 @@ from pathlib import Path
 
 from trainer import commit_marker
 from trainer.config import Config
+from trainer.evaluator.scoring import scorer
 from trainer.storage import Storage
 from trainer.telemetry import JsonLines, Telemetry, TensorBoard, say, warn
 
 NAME = "evaluator"  # of its run in TensorBoard
 RESULTS = "evaluations.json"  # beside the checkpoints: what an evaluator that restarts need not do again
 LOOK_SECONDS = 2.0  # between two looks for a new checkpoint; each asks the bucket
+PATIENCE_SECONDS = 86_400.0  # without a new checkpoint; the training goes on without an evaluator
 ATTEMPTS = 3  # to read a checkpoint that looks whole; a mounted bucket may show one that is gone already
 
 Metrics = dict[str, float]
@@ -30,12 +32,13 @@ Score = Callable[[Path], Metrics]  # checkpoint -> loss and metrics over all hel
 Report = Callable[[int, Metrics], None]
 
 
-def run(config: Config, storage: Storage, score: Score) -> None:
+def run(config: Config, storage: Storage, shards: Path) -> None:
     """Score checkpoints until the training is over, under a run name of their own.
 
     Raises:
-        TrainerError: a checkpoint is of another model.
+        TrainerError: there is no held-out shard, or a checkpoint is of another model.
     """
+    score = scorer(config, shards)
     sinks = (TensorBoard(storage.logs / NAME), JsonLines(config.steps))
     with (
         _stopped_by_sigterm(),
@@ -45,8 +48,8 @@ def run(config: Config, storage: Storage, score: Score) -> None:
         follow(config, storage.checkpoints, score, reports.evaluation)
 
 
-def follow(config: Config, root: Path, score: Score, report: Report) -> None:
-    """Score each whole checkpoint in `root` once, until that of the last step is done.
+def follow(config: Config, root: Path, score: Score, report: Report, patience: float = PATIENCE_SECONDS) -> None:
+    """Score each whole checkpoint in `root` once, until that of the last step is done, or none comes for so long.
 
     Raises:
         TrainerError: a checkpoint is of another model.
@@ -69,9 +72,8 @@ def follow(config: Config, root: Path, score: Score, report: Report) -> None:
         elif max(done, default=0) >= config.steps:
             say(f"that was the last checkpoint; the best one is {commit_marker.marked(root)}")
             return
-        if time.monotonic() - progress > config.evaluator_timeout:
-            limit = f"{config.evaluator_timeout:g} s (--evaluator-timeout)"
-            warn(f"no new checkpoint in {root} within {limit}; the evaluator ends, the training goes on")
+        if time.monotonic() - progress > patience:
+            warn(f"no new checkpoint in {root} within {patience:g} s; the evaluator ends, the training goes on")
             return
         time.sleep(LOOK_SECONDS)
 

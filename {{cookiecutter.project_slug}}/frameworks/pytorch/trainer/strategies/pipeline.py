@@ -1,4 +1,4 @@
-"""Pipeline parallelism: each process holds a stage, some of the layers, and sends activations to the next stage.
+"""Each GPU holds some of the layers, a stage, and sends activations to the next.
 
 The stages of one pipeline lie along `stage` of the mesh. Along `replicate` there are copies of the pipeline; their
 gradients are all-reduced stage by stage. A parameter that layers of several stages use, as one matrix may embed bytes
@@ -6,7 +6,7 @@ and read them out, is in each of these stages, and they sum its gradient.
 """
 
 import functools
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from datetime import timedelta
 from itertools import accumulate, pairwise
 from typing import Any
@@ -16,29 +16,30 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
-from trainer import model, parallel
+from trainer import model
 from trainer.config import Config
 from trainer.data import Batch
-from trainer.meshes import STAGES
-from trainer.parallel import Scheduled
+from trainer.meshes import Mesh
+from trainer.parallel import Scheduled, apply_compile_and_recompute
 from trainer.processes import World
+from trainer.strategies import Strategy
 
 SCHEDULES: dict[str, Any] = {
     "gpipe": ScheduleGPipe,
     "1f1b": Schedule1F1B,
     "interleaved": ScheduleInterleaved1F1B,
 }
+STAGES = {"gpipe": 1, "1f1b": 1, "interleaved": 2}  # on each GPU
 
 
 class Pipeline(Scheduled):
     """A process's stage, or its two if they are interleaved; all other layers leave the model."""
 
     def __init__(self, config: Config, net: Any, world: World) -> None:
-        super().__init__()
-        self.module = net
+        super().__init__(net)
         self._first, self._last = world.stage == 0, world.stage == world.stages - 1
         self._copies = world.along("replicate").get_group()
-        parallel.apply_compile_and_recompute(config, net)
+        apply_compile_and_recompute(config, net)
         layers = cut(net, world.stages * STAGES[config.schedule])
         mine = range(world.stage, len(layers), world.stages)
         stages = {i: nn.Sequential(*layers[i]) for i in mine}
@@ -137,3 +138,29 @@ def drop(layers: Sequence[nn.Module], kept: Set[nn.Parameter]) -> None:
         for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
             if value not in kept:
                 setattr(module, name, None)
+
+
+def problems(config: Config, mesh: Mesh, net: Any) -> Iterator[str]:
+    batch, parts, degree = config.global_batch, config.micro_batches, mesh.sizes["stage"]
+    stages = degree * STAGES[config.schedule]
+    if stages > len(net.blocks):
+        yield f"--degree {degree} with --schedule {config.schedule} makes {stages} stages of {len(net.blocks)} blocks"
+    if parts < degree:
+        # With m micro-batches p stages idle for (p - 1) / (m + p - 1) of the time: Huang et al., "GPipe", 2018.
+        yield f"--micro-batches is {parts}, must be at least --degree ({degree}); with {4 * degree} stages idle little"
+    elif config.schedule == "interleaved" and parts % degree:
+        yield f"--micro-batches is {parts}, must be a multiple of --degree ({degree}) for --schedule interleaved"
+    if batch % (mesh.data_size * parts):
+        yield (
+            f"--global-batch is {batch}, must be a multiple of {mesh.data_size * parts}"
+            f" ({mesh.data_size} pipelines x {parts} micro-batches)"
+        )
+
+
+STRATEGY = Strategy(
+    parallelize=Pipeline,
+    dimensions=("replicate", "stage"),
+    needs=("embed", "blocks", "head"),
+    flags=("degree", "schedule"),
+    problems=problems,
+)

@@ -1,4 +1,4 @@
-"""Horovod instead of DDP: the same all-reduce of the gradients, by another library.
+"""Each GPU holds the model, as in ddp, and Horovod averages the gradients, where it is installed.
 
 Neither horovodrun nor ssh takes part. Torch's elastic agent has started the processes, and the process group that
 they have joined tells them where Horovod's rendezvous listens. The group stays for what is no gradient: sums,
@@ -18,8 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainer.config import Config
 from trainer.errors import PeerError, TrainerError
+from trainer.parallel import Wrapped, apply_compile_and_recompute
 from trainer.processes import World
+from trainer.strategies import Strategy
 
 
 def check() -> None:
@@ -92,7 +95,7 @@ def interface(host: str) -> str:
     return next(name for name in addresses if own in (address.address for address in addresses[name]))
 
 
-class HorovodParallel(nn.Module):
+class HorovodParallel(Wrapped):
     """What DistributedDataParallel is to a model: when `backward` returns, the gradients are averaged.
 
     Every parameter must get a gradient in every backward pass.
@@ -101,9 +104,8 @@ class HorovodParallel(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         import horovod.torch as hvd
 
-        super().__init__()
+        super().__init__(module)
         hvd.broadcast_parameters(module.state_dict(), root_rank=0)
-        self.module = module
         self._averages = True
         self._handles: list[int] = []
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
@@ -117,7 +119,6 @@ class HorovodParallel(nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients of a backward pass in this block are only added up."""
         self._averages = False
         yield
         self._averages = True
@@ -133,3 +134,11 @@ class HorovodParallel(nn.Module):
             for handle in self._handles:
                 hvd.synchronize(handle)
             self._handles.clear()
+
+
+def average(config: Config, net: nn.Module, world: World) -> HorovodParallel:
+    apply_compile_and_recompute(config, net)
+    return HorovodParallel(net.to(world.device))
+
+
+STRATEGY = Strategy(parallelize=average, require=check, join=join)

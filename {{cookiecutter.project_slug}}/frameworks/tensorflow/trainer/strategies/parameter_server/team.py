@@ -1,151 +1,28 @@
-"""Training with parameter servers: they hold the variables, workers compute gradients, the chief coordinates.
+"""The workers as the chief sees them, and the model on the parameter servers."""
 
-Workers take no step together. Each fetches the variables, computes the gradient of its part of a global batch and
-sends it to the servers, which update their variables at once; meanwhile the others do the same. So nobody waits for
-the slowest, and a worker that is lost only slows the run down: its part is given to another one, and when Vertex has
-started it again it takes part again. What a lost parameter server held is gone: the chief then ends the run with an
-error, and the next one resumes from the checkpoint. After the last step the chief needs nobody: it scores and exports
-from its own copy of the state.
-
-A step of W workers is W updates, each of a W-th of the global batch at a W-th of the learning rate. So as many steps
-read as many samples and go about as far as if all updated together; they are not the same numbers every time.
-
-The chief reads the data and sends it with the work: servers of TensorFlow run no Python, and the order of the samples
-stays that of every other strategy. Its network has to carry them: 32 Gbps are 6,600 images of
-224 x 224 x 3 a second, in float32.
-"""
-
-import contextlib
-import logging
-import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import checkpoint, export, model, strategy, telemetry, train
+from trainer import model, train
 from trainer.calls import Steps, Totals, counted, tensors, turn, turns
 from trainer.checkpoint import State
-from trainer.cluster import Cluster
 from trainer.config import Config
 from trainer.data import Batch
-from trainer.errors import PeerError, TrainerError
-from trainer.heartbeat import Heartbeats, answer
 from trainer.placement import PlacedAdamW
 from trainer.shards import Dataset, heldout_batches, micro_batches
-from trainer.storage import Storage
-from trainer.strategy import World
+from trainer.strategies.parameter_server.heartbeat import Heartbeats
 from trainer.train import Mirrored
 
-MIN_SHARD_BYTES = 32 * 1024  # splits the matrices of every size of the model, and leaves biases and the like whole
 AHEAD = 2  # parts for each worker that are scheduled at once: one at work, one on its way
-LAST_WORDS_SECONDS = 3.0
 RETRY_SECONDS = 0.1
 MOMENTS = ("_momentum", "_velocity")  # how Keras ends the names of what AdamW keeps for each variable
-
-
-def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> None:
-    """The chief's part: share out the work, save, evaluate, export.
-
-    Raises:
-        PeerError: a worker or a parameter server does not start, or is lost.
-        TrainerError: what they do fails.
-    """
-    tf.get_logger().setLevel(logging.CRITICAL)  # it reports a lost worker in ten lines, the heartbeats in one
-    dataset, heldout = Dataset(shards, "train"), Dataset(shards, "heldout")
-    alone = World(tf.distribute.get_strategy(), rank=0, size=1)
-    with Heartbeats(cluster, config.collective_timeout, give_up) as heartbeats:
-        with heartbeats_first():
-            heartbeats.wait_for_all()
-            with heartbeats.patience():
-                servers = connected(cluster)
-            strategy.compute_in(config.precision, gpus=())
-            example = heldout.batch([0], config)
-            state = train.start(config, example, alone)
-            checkpoint.restore(state, storage.checkpoints, alone)
-            with heartbeats.patience():
-                team = Team(
-                    config, state, Mirrored(config, state, example, alone), servers, len(cluster.nodes) - 1, heartbeats
-                )
-            telemetry.say(f"training on {team}, {config.strategy}: {plural(len(cluster.servers), 'server')}")
-            final = train.train(config, storage, state, dataset, heldout, team)
-        export.finish(config, storage, state, heldout, final)
-
-
-def serve(config: Config, cluster: Cluster) -> None:
-    """The part of a worker or a parameter server: do what the chief says until it has finished.
-
-    Raises:
-        PeerError: the chief ended before the training did, or has been silent for too long.
-    """
-    is_worker = cluster.trains
-    if is_worker:
-        strategy.usable_gpus(cluster)
-    options = tf.compat.v1.ConfigProto()
-    options.gpu_options.allow_growth = True
-    # A server with fewer threads than peers that wait for it can come to a standstill.
-    options.inter_op_parallelism_threads = max(os.cpu_count() or 1, len(cluster.nodes) + 1)
-    _server = tf.distribute.Server(
-        addresses(cluster),
-        job_name="worker" if is_worker else "ps",
-        task_index=cluster.rank - 1 if is_worker else [one.name for one in cluster.servers].index(cluster.name),
-        protocol="grpc",
-        config=options,
-    )
-    answer(cluster, config.collective_timeout)
-
-
-def addresses(cluster: Cluster) -> tf.train.ClusterSpec:
-    """The workers and the parameter servers; the chief, who calls and is never called, is not among them."""
-    return tf.train.ClusterSpec(
-        {"worker": [node.address for node in cluster.nodes[1:]], "ps": [node.address for node in cluster.servers]}
-    )
-
-
-def connected(cluster: Cluster, tries: int = 3) -> tf.distribute.ParameterServerStrategy:
-    """TensorFlow's part of the chief, with a port of its own.
-
-    It looks for a free port and binds it a little later; meanwhile another process may have taken it.
-    """
-    sizes = tf.distribute.experimental.partitioners.MinSizePartitioner(MIN_SHARD_BYTES, len(cluster.servers))
-    try:
-        return tf.distribute.ParameterServerStrategy(resolver(cluster), sizes)
-    except tf.errors.UnknownError:
-        if tries == 1:
-            raise
-        return connected(cluster, tries - 1)
-
-
-def resolver(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:
-    return tf.distribute.cluster_resolver.SimpleClusterResolver(addresses(cluster), rpc_layer="grpc")
-
-
-def give_up(why: str) -> None:
-    """End at once: TensorFlow would go on waiting."""
-    telemetry.say(f"{why}; the next run resumes from the last checkpoint", "ERROR")
-    os._exit(PeerError.exit_code)
-
-
-@contextlib.contextmanager
-def heartbeats_first() -> Iterator[None]:
-    """Let the heartbeats, which know who is lost, report before TensorFlow, which only knows that something is lost.
-
-    Raises:
-        PeerError: somebody was lost.
-        TrainerError: the work itself failed.
-    """
-    try:
-        yield
-    except tf.errors.OpError as error:
-        time.sleep(LAST_WORDS_SECONDS)  # within it they end the process, if that was why
-        kind = PeerError if isinstance(error, strategy.LOSSES) else TrainerError
-        raise kind(f"the workers and parameter servers failed: {error.message.partition(chr(10))[0]}") from None
 
 
 class Team:

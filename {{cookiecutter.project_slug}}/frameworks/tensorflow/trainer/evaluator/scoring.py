@@ -1,17 +1,17 @@
 """Scores one checkpoint by itself: what an evaluator does, in one process and on one device."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import tensorflow as tf
 
 from trainer import checkpoint, strategy, train
 from trainer.config import Config
-from trainer.evaluator import Metrics, Score
 from trainer.shards import Dataset
 from trainer.strategy import World
 
 
-def scorer(config: Config, shards: Path) -> Score:
+def scorer(config: Config, shards: Path) -> Callable[[Path], dict[str, float]]:
     """Checkpoint -> loss and metrics over the held-out samples, on a GPU if there is one.
 
     Raises:
@@ -25,7 +25,7 @@ def scorer(config: Config, shards: Path) -> Score:
     state = train.start(config, example, alone)
     replicas = train.Mirrored(config, state, example, alone)
 
-    def score(folder: Path) -> Metrics:
+    def score(folder: Path) -> dict[str, float]:
         checkpoint.read_model(state.model, folder)
         return train.means(replicas.evaluate(heldout), replicas.names)
 

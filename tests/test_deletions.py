@@ -1,0 +1,93 @@
+"""What the project's README says may be deleted can be: what is left passes its own checks, and names it no more."""
+
+import ast
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import bake, give_environment, run
+
+ROW = re.compile(r"^\| (?P<part>[^|]+) \| (?P<code>`[^|]+`) \| `(?P<job>jobs/[^|]+)` \|$", re.MULTILINE)
+PARTS = {
+    "pytorch": ["Pipelines", "Tensor parallelism", "Horovod", "Evaluator", "Searches", "Google's own images"],
+    "tensorflow": ["Parameter servers", "Evaluator", "Searches", "Google's own images"],
+}
+EACH = [(framework, part) for framework, parts in PARTS.items() for part in parts]
+
+
+def parts(project: Path) -> dict[str, list[Path]]:
+    """Each part of the table in the README, and its files and folders."""
+    rows = ROW.finditer((project / "README.md").read_text(encoding="utf-8"))
+    return {row["part"]: [project / name for name in (*row["code"][1:-1].split("`, `"), row["job"])] for row in rows}
+
+
+def sources(path: Path) -> Iterator[Path]:
+    return path.rglob("*.py") if path.is_dir() else iter([path] if path.suffix == ".py" else [])
+
+
+def delete(paths: list[Path]) -> list[str]:
+    """Delete them; returns the strategies that are gone."""
+    for path in paths:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return [path.stem for path in paths if path.parent.name == "strategies"]
+
+
+@pytest.mark.parametrize("framework", PARTS)
+def test_nothing_that_stays_imports_what_may_be_deleted(framework: str, tmp_path: Path) -> None:
+    project = bake(tmp_path, framework=framework).project
+    found = parts(project)
+    assert [*found] == PARTS[framework]
+    for paths in found.values():
+        gone = {file for path in paths for file in sources(path)}
+        modules = {".".join(file.relative_to(project).with_suffix("").parts).removesuffix(".__init__") for file in gone}
+        for file in {*sources(project / "trainer"), *sources(project / "tests")} - gone:
+            assert not modules & imported(file), file
+
+
+def imported(file: Path) -> set[str]:
+    """The modules that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.proof
+@pytest.mark.parametrize(("framework", "part"), EACH, ids=[f"{part}-{framework}" for framework, part in EACH])
+def test_a_part_that_is_deleted_leaves_a_whole_project(framework: str, part: str, tmp_path: Path) -> None:
+    project = bake(tmp_path, framework=framework).project
+    check_without(project, framework, parts(project)[part], tmp_path, "-m", "not slow")
+
+
+@pytest.mark.slow
+@pytest.mark.proof
+@pytest.mark.parametrize("framework", PARTS)
+def test_all_parts_that_are_deleted_leave_a_whole_project_which_trains(framework: str, tmp_path: Path) -> None:
+    project = bake(tmp_path, framework=framework).project
+    check_without(project, framework, [path for paths in parts(project).values() for path in paths], tmp_path)
+
+
+def check_without(project: Path, framework: str, paths: list[Path], tmp_path: Path, *which: str) -> None:
+    """Delete these, and run all that the project has for its owner."""
+    gone = delete(paths)
+    give_environment(project, framework, tmp_path)
+    nox = (sys.executable, "-m", "nox", "--session")
+    for session in (["lint"], ["types"], ["check"], ["tests", "--", *which]):
+        done = run(project, *nox, *session)
+        assert done.returncode == 0, done.stdout
+    python = str(project / ".venv/bin/python")
+    choices = re.search(r"--strategy {(.*?)}", run(project, python, "-m", "trainer.task", "--help").stdout)
+    assert choices
+    assert not {*gone} & {*choices[1].split(",")}
+    for strategy in gone:
+        refused = run(project, python, "-m", "trainer.task", "--strategy", strategy)
+        assert refused.returncode == 2
+        assert f"invalid choice '{strategy}'" in refused.stdout

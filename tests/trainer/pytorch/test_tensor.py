@@ -1,0 +1,49 @@
+"""How processes lie that hold a part of every layer, and what does not fit."""
+
+from typing import Any
+
+import pytest
+from torch import nn
+
+from trainer.config import Config
+from trainer.errors import TrainerError
+from trainer.meshes import Mesh
+from trainer.parallel import lay_out, processes
+
+
+class Heads(nn.Module):
+    """A model with so many heads, of which nothing else is asked."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.heads = count
+
+
+def laid_out(heads: int = 16, **flags: Any) -> Mesh:
+    return lay_out(Config(strategy="tensor", **flags), machines=3, processes=8, net=Heads(heads))
+
+
+def test_the_parts_of_a_layer_lie_within_a_machine() -> None:
+    found = laid_out()
+    assert (str(found), found.size, found.data_size) == ("shard 3 x tensor 8", 24, 3)
+
+
+def test_a_machine_without_gpus_has_a_process_for_each_part() -> None:
+    assert [processes(Config(strategy="tensor", degree=degree), gpus=0) for degree in (None, 3)] == [2, 3]
+    assert processes(Config(strategy="tensor"), gpus=8) == 8
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"heads": 4}, "--degree is 8, must divide the 4 attention heads of the model"),
+        (
+            {"micro_batches": 40},
+            "--micro-batches is 40, must be at most the samples of a process (--global-batch 96 / 3 = 32)",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_numbers(flags: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(TrainerError) as caught:
+        laid_out(**flags)
+    assert str(caught.value) == sentence

@@ -1,0 +1,67 @@
+"""A search for good flags: what the service tries, the trainer takes, and what a trial reports, the service reads."""
+
+import math
+import time
+from pathlib import Path
+
+from tests.test_telemetry import lines
+from tests.training import PROJECT
+from trainer.config import parse
+from trainer.storage import Trial
+from trainer.telemetry import Telemetry, sinks
+from trainer.tuning import MetricFile
+from vertex_launch.local.jobs import search
+from vertex_launch.replicas import replicas, with_arguments
+from vertex_launch.spec import TuningJob, load
+
+
+def test_the_trainer_takes_what_the_tuning_job_tries() -> None:
+    job = load(PROJECT / "jobs/tuning.yaml")
+    assert isinstance(job, TuningJob)
+    tried = search.Search(job.spec.study_spec).ask()
+    assert tried
+    chief, *workers = replicas(with_arguments(job.trial_job, search.arguments(tried.parameters)), "1", lambda *_: "a:1")
+    config = parse(chief.command[3:])  # after python -m trainer.task
+    assert {name: getattr(config, name) for name in tried.parameters} == dict(tried.parameters)
+    assert all(worker.command == chief.command for worker in workers)
+
+
+def test_what_a_trial_reports_is_what_the_search_reads(tmp_path: Path) -> None:
+    file = MetricFile(Trial("3", tmp_path / "metrics"))
+    file.write(10, {"heldout/loss": 0.5, "heldout/accuracy": 0.25, "train/loss": 9.0})
+    (one,) = search.measurements((tmp_path / "metrics").read_text(), ["accuracy", "loss"])
+    assert (one.step, one.metrics) == (10, {"loss": 0.5, "accuracy": 0.25})
+
+
+def test_a_trial_reports_its_held_out_metrics_in_the_librarys_format(tmp_path: Path) -> None:
+    file, began = tmp_path / "hypertune" / "output.metrics", time.time()
+    telemetry = Telemetry((MetricFile(Trial("3", file)),), start=0, per_step={"samples": 1}, device_count=1)
+    telemetry.report(5, {"loss": 9.0, "accuracy": 0.0})
+    assert not file.exists()  # training values do not count
+    telemetry.evaluation(5, {"loss": 0.5, "accuracy": 0.25})
+    telemetry.evaluation(10, {"loss": math.nan})
+    entries = lines(file.read_text())
+    assert [list(entry) for entry in entries] == [sorted(entry) for entry in entries]
+    assert all(began <= entry.pop("timestamp") <= time.time() for entry in entries)
+    common = {"checkpoint_path": "", "trial": "3"}
+    assert entries == [
+        {"loss": "0.5", "global_step": "5", **common},
+        {"accuracy": "0.25", "global_step": "5", **common},
+        {"loss": "nan", "global_step": "10", **common},
+    ]
+
+
+def test_the_metric_file_keeps_the_last_hundred_reports(tmp_path: Path) -> None:
+    metrics = MetricFile(Trial("3", tmp_path / "m"))
+    for step in range(1, 151):
+        metrics.write(step, {"heldout/loss": 1.0})
+    steps = [int(entry["global_step"]) for entry in lines((tmp_path / "m").read_text())]
+    assert steps == [*range(51, 151)]
+
+
+def test_only_a_trial_of_a_tuning_job_has_a_metric_file(tmp_path: Path) -> None:
+    trial = Trial("3", tmp_path / "m")
+    for known in (None, trial):
+        with Telemetry(sinks(tmp_path, 1, 0, known), start=0, per_step={"samples": 1}, device_count=1) as telemetry:
+            telemetry.evaluation(1, {"accuracy": 0.25})
+        assert trial.metric_file.exists() == (known is not None)
