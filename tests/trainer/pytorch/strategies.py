@@ -1,6 +1,7 @@
 """Every strategy for some steps, and a relay of some: python -m tests.strategies SHARDS prints what they did.
 
-python -m tests.strategies SHARDS compiled does so with compiled blocks, which take a C++ compiler.
+python -m tests.strategies SHARDS pipeline does so with pipelines alone, and SHARDS compiled with compiled blocks, which
+take a C++ compiler.
 """
 
 import json
@@ -73,7 +74,7 @@ def each(cases: Mapping[str, Config], shards: Path) -> None:
     """Several strategies, one after another, in the same processes."""
     with processes.join(Mesh({"replicate": int(os.environ["WORLD_SIZE"])}), timeout=TIMEOUT) as world:
         for name, config in cases.items():
-            tell(name, go(config, lay_out(config, world), Dataset(shards, "train"), STEPS[name]), world)
+            tell(name, go(config, lay_out(config, world), shards, STEPS[name]), world)
 
 
 def lay_out(config: Config, world: World) -> World:
@@ -92,11 +93,12 @@ def mesh_of(config: Config, machines: int, processes: int) -> Mesh:
 def leg(config: Config, mesh: Mesh, shards: Path, checkpoints: Path) -> None:
     """From one checkpoint to the next."""
     with processes.join(mesh, timeout=TIMEOUT) as world:
-        tell(f"relay {mesh}", go(config, world, Dataset(shards, "train"), LEG, checkpoints), world)
+        tell(f"relay {mesh}", go(config, world, shards, LEG, checkpoints), world)
 
 
 class Found(TypedDict):
     losses: list[float]  # the mean of each step
+    heldout: float  # the mean loss after the last one
     norm: float  # of the gradient before the first step
     collectives: int  # of finding that norm and clipping
     kept: float  # bytes of parameters, gradients and moments in the process that keeps most
@@ -107,8 +109,9 @@ def tell(name: str, found: Found, world: World) -> None:
         print(json.dumps({name: found}), flush=True)
 
 
-def go(config: Config, world: World, dataset: Dataset, steps: int, checkpoints: Path | None = None) -> Found:
+def go(config: Config, world: World, shards: Path, steps: int, checkpoints: Path | None = None) -> Found:
     """So many steps; where there are checkpoints, from the newest to a new one."""
+    dataset, heldout = Dataset(shards, "train"), Dataset(shards, "heldout")
     state = train.start(config, dataset.batch([0], config), world)
     if checkpoints:
         checkpoint.restore(state, checkpoints, world)
@@ -125,6 +128,7 @@ def go(config: Config, world: World, dataset: Dataset, steps: int, checkpoints: 
     dist.all_reduce(most, dist.ReduceOp.MAX)
     return {
         "losses": [world.means(one)["loss"] for one in totals],
+        "heldout": train.evaluate(config, state.model, heldout, world)["loss"],
         "norm": norm,
         "collectives": collectives.get_total_counts(),
         "kept": float(most),
@@ -139,9 +143,12 @@ def kept(state: State) -> int:
     return sum(one.nbytes for one in mine)
 
 
-def main(shards: Path, compiled: bool) -> None:
-    if compiled:
+def main(shards: Path, which: str = "all") -> None:
+    if which == "compiled":
         launch(Mesh({"replicate": 1}), each, COMPILED, shards)
+        return
+    if which == "pipeline":
+        launch(Mesh({"replicate": 2}), each, {which: PIPELINE}, shards)
         return
     launch(Mesh({"replicate": 2}), each, PAIRS, shards)
     launch(Mesh({"replicate": 4}), each, FOURS, shards)
@@ -157,4 +164,4 @@ def launch(mesh: Mesh, what: Callable[..., None], *arguments: object) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), compiled="compiled" in sys.argv[2:])
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -34,9 +35,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+class Plain(NamedTuple):
+    """What a loop loses that anyone would write, without any of the trainer's strategies."""
+
+    losses: list[float]  # of each step
+    heldout: float  # after the last one
+
+
 @pytest.fixture(scope="module")
-def plain(folder: Path) -> list[float]:
-    """The losses of a loop that anyone would write, without any of the trainer's strategies."""
+def plain(folder: Path) -> Plain:
     torch.manual_seed(COMMON.seed)
     dataset, losses = Dataset(folder, "train"), []
     net = model.build(COMMON, dataset.batch([0], COMMON))
@@ -53,7 +60,9 @@ def plain(folder: Path) -> list[float]:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(mean.item())
-    return losses
+    with torch.no_grad():
+        heldout = Dataset(folder, "heldout")
+        return Plain(losses, mean_loss(net.eval(), heldout.batch(range(len(heldout)), COMMON)).item())
 
 
 @pytest.fixture(scope="module")
@@ -112,12 +121,26 @@ def without(word: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if word not in name]
 
 
+def test_a_pipeline_loses_as_much_as_one_process(folder: Path, plain: Plain) -> None:
+    pipeline = found(folder, "pipeline")["pipeline"]
+    assert pipeline["losses"] == pytest.approx(plain.losses, abs=EXACT)
+    assert pipeline["heldout"] == pytest.approx(plain.heldout, abs=EXACT)
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize("name", without("compiled", STEPS))
-def test_a_strategy_loses_as_much_as_one_process(name: str, plain: list[float], spread: dict[str, Found]) -> None:
+def test_a_strategy_loses_as_much_as_one_process(name: str, plain: Plain, spread: dict[str, Found]) -> None:
     losses = spread[name]["losses"]
     assert len(losses) == STEPS[name]
-    assert losses == pytest.approx(plain[: len(losses)], abs=ROUNDED if "bfloat16" in name else EXACT)
+    assert losses == pytest.approx(plain.losses[: len(losses)], abs=ROUNDED if "bfloat16" in name else EXACT)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", [name for name, steps in STEPS.items() if steps == COMMON.steps])
+def test_a_strategy_scores_what_is_held_out_as_one_process_does(
+    name: str, plain: Plain, spread: dict[str, Found]
+) -> None:
+    assert spread[name]["heldout"] == pytest.approx(plain.heldout, abs=EXACT)
 
 
 @pytest.mark.proof
@@ -134,7 +157,7 @@ def test_clipping_asks_the_other_processes_only_where_the_model_is_cut(name: str
 
 @pytest.mark.proof
 def test_a_checkpoint_of_one_strategy_and_number_of_processes_resumes_under_another(
-    plain: list[float], spread: dict[str, Found]
+    plain: Plain, spread: dict[str, Found]
 ) -> None:
     legs = {name: found["losses"] for name, found in spread.items() if name.startswith("relay")}
     assert [*legs] == [
@@ -144,13 +167,13 @@ def test_a_checkpoint_of_one_strategy_and_number_of_processes_resumes_under_anot
         "relay replicate 1 x stage 2",
     ]
     losses = [one for leg in legs.values() for one in leg]
-    assert losses == pytest.approx(plain[: len(losses)], abs=EXACT)
+    assert losses == pytest.approx(plain.losses[: len(losses)], abs=EXACT)
 
 
 @pytest.mark.proof
-def test_bfloat16_is_really_less_precise(plain: list[float], spread: dict[str, Found]) -> None:
+def test_bfloat16_is_really_less_precise(plain: Plain, spread: dict[str, Found]) -> None:
     for name in (name for name in STEPS if "bfloat16" in name):
-        assert spread[name]["losses"] != pytest.approx(plain[:SOME], abs=EXACT)
+        assert spread[name]["losses"] != pytest.approx(plain.losses[:SOME], abs=EXACT)
 
 
 @pytest.mark.proof
@@ -166,8 +189,8 @@ def test_a_process_keeps_its_share_of_parameters_gradients_and_moments(
 
 @pytest.mark.proof
 @pytest.mark.parametrize("name", COMPILED)
-def test_compiled_blocks_lose_as_much_as_others(name: str, plain: list[float], compiled: dict[str, Found]) -> None:
-    assert compiled[name]["losses"] == pytest.approx(plain[:SOME], abs=EXACT)
+def test_compiled_blocks_lose_as_much_as_others(name: str, plain: Plain, compiled: dict[str, Found]) -> None:
+    assert compiled[name]["losses"] == pytest.approx(plain.losses[:SOME], abs=EXACT)
 
 
 def test_compile_without_a_compiler_is_refused_with_what_to_install() -> None:
@@ -200,28 +223,60 @@ def losses(output, batch):
 def metrics(output, batch):
     return {"margin": output.topk(2).values.diff().abs().squeeze(1)}
 """
+VIEW = """
+
+class View(torch.nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.blocks = layers
+
+    def forward(self, images):
+        logits = self.blocks(images)
+        return logits.view(logits.shape)
+
+plain = build
+
+def build(config, example):
+    return View(plain(config, example))
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """One whose model is PLAIN."""
+    shutil.copytree(PROJECT / "trainer", tmp_path / "trainer")
+    (tmp_path / "trainer/model.py").write_text(PLAIN)
+    return tmp_path
+
+
+def run(project: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "trainer.task", "--steps", "5", "--warmup", "1", *flags]
+    environment = {"PYTHONPATH": str(project), "PATH": os.environ["PATH"]}
+    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=DEADLINE)
 
 
 @pytest.mark.proof
 @pytest.mark.skipif("labels" not in Batch._fields, reason="is a model for images")
-def test_a_model_without_parts_trains_with_ddp_and_is_refused_by_name_otherwise(tmp_path: Path) -> None:
-    shutil.copytree(PROJECT / "trainer", tmp_path / "trainer")
-    (tmp_path / "trainer/model.py").write_text(PLAIN)
-
-    def run(*flags: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "trainer.task", "--steps", "5", "--warmup", "1", *flags]
-        environment = {"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]}
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=DEADLINE)
-
-    trained = run("--width", "24")
+def test_a_model_without_parts_trains_with_ddp_and_is_refused_by_name_otherwise(project: Path) -> None:
+    trained = run(project, "--width", "24")
     assert trained.returncode == 0, trained.stdout + trained.stderr
     assert re.search(r"heldout loss \d.*  heldout margin \d", trained.stdout)
-    assert (tmp_path / "output/model/weights.pt").exists()
-    refused = run("--strategy", "pipeline")
+    assert (project / "output/model/weights.pt").exists()
+    refused = run(project, "--strategy", "pipeline")
     assert refused.returncode == 1
     sentence = "--strategy pipeline needs a model with embed, blocks, head; that of trainer/model.py lacks embed"
     assert sentence in refused.stdout
     assert "Traceback" not in refused.stdout + refused.stderr
+
+
+@pytest.mark.proof
+@pytest.mark.skipif("labels" not in Batch._fields, reason="is a model for images")
+def test_a_model_that_returns_a_view_is_sharded_without_a_warning(project: Path) -> None:
+    file = project / "trainer/model.py"
+    file.write_text(file.read_text() + VIEW)
+    sharded = run(project, "--strategy", "fsdp")
+    assert sharded.returncode == 0, sharded.stdout + sharded.stderr
+    assert "view" not in sharded.stdout + sharded.stderr
 
 
 @pytest.mark.parametrize(

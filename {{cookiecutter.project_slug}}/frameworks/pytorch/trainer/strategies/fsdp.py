@@ -1,5 +1,6 @@
 """Each GPU holds a shard of the model, and gathers a block when it computes it."""
 
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
@@ -23,6 +24,8 @@ def shard(config: Config, net: Any, world: World) -> nn.Module:
     gradients are all-reduced in float32, since small ones would vanish among many processes.
     """
     apply_compile_and_recompute(config, net)
+    # It warns of in-place operations on the output, and losses() must not make any.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
     policy = MixedPrecisionPolicy(param_dtype=precision(config, world.device), reduce_dtype=torch.float32)
     mesh = world.along(*(name for name in world.dimensions if name != "tensor"))
     wrap = partial(fully_shard, mesh=mesh, mp_policy=policy, reshard_after_forward=config.reshard)

@@ -38,7 +38,7 @@ class Pipeline(Scheduled):
     def __init__(self, config: Config, net: Any, world: World) -> None:
         super().__init__(net)
         self._first, self._last = world.stage == 0, world.stage == world.stages - 1
-        self._copies = world.along("replicate").get_group()
+        self._copies, self._global_batch = world.along("replicate").get_group(), config.global_batch
         apply_compile_and_recompute(config, net)
         layers = cut(net, world.stages * STAGES[config.schedule])
         mine = range(world.stage, len(layers), world.stages)
@@ -53,7 +53,7 @@ class Pipeline(Scheduled):
         self._schedule = SCHEDULES[config.schedule](
             ready if len(ready) > 1 else ready[0],
             n_microbatches=config.micro_batches,
-            loss_fn=lambda output, places: model.losses(output, self._of(places)).sum() / config.global_batch,
+            loss_fn=self._loss,
             scale_grads=False,
         )
 
@@ -63,7 +63,7 @@ class Pipeline(Scheduled):
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         self._batch = batch
-        output = self._run(self._schedule.step, batch.inputs, torch.arange(len(batch.inputs)))
+        output = self._run(self._schedule.step, batch.inputs)
         # DistributedDataParallel, which would overlap the all-reduce, loses count of the micro-batches of a schedule.
         sums = [dist.all_reduce(p.grad, group=self._copies, async_op=True) for p in self.parameters()]
         for one in sums:
@@ -72,13 +72,18 @@ class Pipeline(Scheduled):
             dist.all_reduce(parameter.grad, group=group)
         return output
 
-    def _run(self, step: Any, inputs: Tensor, places: Tensor | None = None) -> Tensor | None:
+    def _run(self, step: Any, inputs: Tensor) -> Tensor | None:
         """With the places of the samples in the batch, which the schedule divides as it does the inputs."""
+        places = torch.arange(len(inputs))
         output = step(*((inputs,) if self._first else ()), **({"target": places} if self._last else {}))
         return output if self._last else None
 
-    def _of(self, places: Tensor) -> Batch:
-        return Batch(*(array[places] for array in self._batch))
+    def _loss(self, output: Tensor, places: Tensor) -> Tensor:
+        """Of a micro-batch. The schedule asks for one in evaluation, too, where nobody needs it."""
+        if not self.training:
+            return output.new_zeros(())
+        batch = Batch(*(array[places] for array in self._batch))
+        return model.losses(output, batch).sum() / self._global_batch
 
 
 def cut(net: Any, count: int) -> list[list[nn.Module]]:
