@@ -17,6 +17,7 @@ from google.cloud.aiplatform_v1.types import HyperparameterTuningJob, StudySpec
 
 from tests.launch.running import PROJECT, SETTINGS, eventually, job, processes
 from vertex_launch import spec, strict_yaml, study_validation
+from vertex_launch.cli import run
 from vertex_launch.local.jobs.search import (
     Measurement,
     Search,
@@ -147,6 +148,10 @@ def test_trials_are_numbered_from_one() -> None:
 def test_a_grid_has_every_combination_once_and_then_ends() -> None:
     gridded = drawn(study(TREE, algorithm=StudySpec.Algorithm.GRID_SEARCH), 100)
     assert gridded == [branch | layers for branch in BRANCHES for layers in LAYERS]
+
+
+def test_a_flag_that_trials_repeat_is_known_at_any_depth_of_the_study() -> None:
+    assert run.tried(["--nesterov=on", "--width", "8", "--steps", "5"], study(TREE)) == ["--nesterov", "--width"]
 
 
 @pytest.mark.parametrize("algorithm", ["ALGORITHM_UNSPECIFIED", "RANDOM_SEARCH"])

@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
+from google.cloud.aiplatform_v1.types.study import StudySpec
 
-from vertex_launch import rules, settings
+from vertex_launch import rules, settings, study_validation
 from vertex_launch.cli import resume
 from vertex_launch.cli.options import JobFile, LocalOptions, OptionError, TrainerCommand, app_of
 from vertex_launch.cli.output import approved, complain, console, errors
@@ -42,7 +43,7 @@ def run(click: typer.Context, wanted: RunOptions) -> None:
     if flags:
         refuse_unknown_flags(whole, job, context.settings)
     if isinstance(loaded, TuningJob):
-        for flag in tried(flags, loaded):
+        for flag in tried(flags, loaded.spec.study_spec):
             complain(f"behind --: {flag} is what the search tries; each trial has its own value", style="yellow")
         raise typer.Exit(0 if search(loaded, job, context, wanted.fresh) else 1)
     if wanted.retry_user_errors and not wanted.restarts:
@@ -67,9 +68,9 @@ def refuse_unknown_flags(file: Job, job: Job, ours: Settings) -> None:
         raise OptionError(*(f"behind --: {sentence}" for sentence in sorted(told)))
 
 
-def tried(flags: Sequence[str], tuning: TuningJob) -> list[str]:
-    """The flags that each trial repeats with a value of its own, which comes later and so counts."""
-    parameters = {_field(one.parameter_id) for one in tuning.spec.study_spec.parameters}
+def tried(flags: Sequence[str], study: StudySpec) -> list[str]:
+    """The flags that trials repeat with values of their own, which come later and so count."""
+    parameters = {_field(name) for _, name in study_validation.parameter_ids(study)}
     names = [word.partition("=")[0] for word in flags if word.startswith("--")]
     return [name for name in names if _field(name) in parameters]
 
