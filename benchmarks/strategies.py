@@ -74,13 +74,13 @@ FORMS = {"kept": ".0f", "peak": ".0f", "step": ".2f"}
 
 def launch(flags: list[str]) -> None:
     """Train with these flags in four processes; the chief prints what was found."""
-    config, model, parallel, processes, cluster = (
-        importlib.import_module(f"trainer.{name}") for name in ("config", "model", "parallel", "processes", "cluster")
+    config, model, layout, processes, cluster = (
+        importlib.import_module(f"trainer.{name}") for name in ("config", "model", "layout", "processes", "cluster")
     )
     parsed = config.parse([*flags, "--warmup", "1", "--steps", str(WARMUP + STEPS)])
     with importlib.import_module("torch").device("meta"):
         net = model.build(parsed, images(1))
-    mesh = parallel.lay_out(parsed, machines=1, processes=COUNT, net=net)
+    mesh = layout.lay_out(parsed, machines=1, processes=COUNT, net=net)
     processes.launch(cluster.Cluster(), mesh, 60, work, parsed, mesh)
 
 

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 
 from tests.samples import batch
-from trainer import checkpoint, model, parallel, processes, train
+from trainer import checkpoint, layout, model, parallel, processes, train
 from trainer.checkpoint import State
 from trainer.cluster import Cluster, Node
 from trainer.config import Config
@@ -87,7 +87,7 @@ def lay_out(config: Config, world: World) -> World:
 def mesh_of(config: Config, machines: int, processes: int) -> Mesh:
     with torch.device("meta"):
         net = model.build(config, batch(1))
-    return parallel.lay_out(config, machines, processes, net)
+    return layout.lay_out(config, machines, processes, net)
 
 
 def leg(config: Config, mesh: Mesh, shards: Path, checkpoints: Path) -> None:

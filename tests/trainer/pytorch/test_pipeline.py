@@ -11,8 +11,8 @@ from tests.samples import batch
 from trainer import model
 from trainer.config import Config
 from trainer.errors import TrainerError
+from trainer.layout import lay_out, processes
 from trainer.meshes import Mesh
-from trainer.parallel import lay_out, processes
 from trainer.strategies import pipeline
 
 PIPELINE: dict[str, Any] = {"strategy": "pipeline", "degree": 4, "micro_batches": 4, "global_batch": 96}

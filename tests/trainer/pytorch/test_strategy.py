@@ -17,7 +17,7 @@ from torch import nn, optim
 
 from tests.strategies import COMMON, COMPILED, SOME, STEPS, Found
 from tests.training import DEADLINE, PROJECT
-from trainer import model, parallel, shards
+from trainer import layout, model, shards
 from trainer.config import Config, learning_rate
 from trainer.data import Batch
 from trainer.errors import TrainerError
@@ -108,7 +108,7 @@ def spread(folder: Path) -> dict[str, Found]:
 def compiled(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
     """Compiled here and now: nothing comes from a cache."""
     try:
-        parallel.require_compiler(os.environ.get("CXX", ""))
+        layout.require_compiler(os.environ.get("CXX", ""))
     except TrainerError as error:
         pytest.skip(str(error))
     cache = tmp_path_factory.mktemp("compiled")
@@ -195,7 +195,7 @@ def test_compiled_blocks_lose_as_much_as_others(name: str, plain: Plain, compile
 
 def test_compile_without_a_compiler_is_refused_with_what_to_install() -> None:
     with pytest.raises(TrainerError, match=r"no no-such-compiler; .* apt-get install"):
-        parallel.require_compiler("no-such-compiler")
+        layout.require_compiler("no-such-compiler")
 
 
 PLAIN = """

@@ -7,8 +7,8 @@ from torch import nn
 
 from trainer.config import Config
 from trainer.errors import TrainerError
+from trainer.layout import lay_out, processes
 from trainer.meshes import Mesh
-from trainer.parallel import lay_out, processes
 
 
 class Heads(nn.Module):

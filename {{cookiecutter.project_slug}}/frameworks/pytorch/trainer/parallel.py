@@ -1,12 +1,8 @@
 """A model in, the same model over all processes of the run out; and what the loop asks of it there."""
 
-import shutil
-import sys
-import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,12 +12,9 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from trainer import flags, meshes, model, optional, parallelism, strategies
+from trainer import strategies
 from trainer.config import Config
 from trainer.data import Batch
-from trainer.errors import TrainerError
-from trainer.meshes import Mesh
-from trainer.parallelism import Parallelism
 from trainer.processes import World
 
 
@@ -104,76 +97,3 @@ def clip_gradients(net: nn.Module, limit: float, world: World) -> Tensor:
     norm = square.sqrt()
     torch._foreach_mul_(mine, (limit / norm).clamp(max=1).float())
     return norm
-
-
-def mesh(config: Config, machines: int, example: Batch, compiler: str) -> Mesh:
-    """How the processes of so many machines lie; raises TrainerError if the flags, machines or model forbid it.
-
-    Args:
-        compiler: the name of the C++ compiler; empty for PyTorch's own choice.
-    """
-    strategy = strategies.load(config.strategy)
-    strategy.require()
-    if config.compile:
-        require_compiler(compiler)
-    net = None
-    if wanted := strategy.needs or (("blocks",) if config.recompute or config.compile else ()):
-        with torch.device("meta"):  # shapes alone
-            net = model.build(config, example)
-        require_parts(config, net, wanted)
-    return lay_out(config, machines, processes(config, torch.cuda.device_count()), net)
-
-
-def processes(config: Config, gpus: int) -> int:
-    """Processes of one machine: one a GPU. Without GPUs, as many as it takes to split the model at all."""
-    return gpus or ((config.degree or 2) if len(strategies.load(config.strategy).dimensions) > 1 else 1)
-
-
-def lay_out(config: Config, machines: int, processes: int, net: Any) -> Mesh:
-    """The mesh on machines with so many processes each.
-
-    Args:
-        net: the model, for a strategy that needs to know of its inside.
-
-    Raises:
-        TrainerError: the flags do not fit the strategy, the machines, the model or one another.
-    """
-    strategy = strategies.load(config.strategy)
-    faults = [*foreign_flags(config)]
-    if not faults:
-        mesh = meshes.mesh(strategy.dimensions, config.degree, machines, processes)
-        faults = [*strategy.problems(config, mesh, net)]
-    if faults:
-        raise TrainerError("; ".join(faults))
-    return mesh
-
-
-def foreign_flags(config: Config) -> Iterator[str]:
-    """A phrase for each flag that is given, and is another strategy's."""
-    for name in parallelism.OF_SOME:
-        value, default = getattr(config, name), getattr(Parallelism, name)
-        if value != default and name not in strategies.load(config.strategy).flags:
-            takers = [other for other in optional.purposes("strategies") if name in strategies.load(other).flags]
-            spelled = flags.flag(f"no_{name}" if value is False else name)
-            yield f"{spelled} is for {', '.join(takers) or 'no strategy'}, not for --strategy {config.strategy}"
-
-
-def require_parts(config: Config, net: nn.Module, wanted: tuple[str, ...]) -> None:
-    """Raises TrainerError if the model lacks an attribute that the flags need."""
-    if missing := [name for name in wanted if not hasattr(net, name)]:
-        flag = f"--strategy {config.strategy}" if strategies.load(config.strategy).needs else "--recompute or --compile"
-        raise TrainerError(
-            f"{flag} needs a model with {', '.join(wanted)}; that of trainer/model.py lacks {missing[0]}"
-        )
-
-
-def require_compiler(name: str) -> None:
-    """Raises TrainerError where --compile cannot work: what PyTorch writes is C++ for CPUs, and for GPUs partly C."""
-    compiler = name or ("clang++" if sys.platform == "darwin" else "g++")  # as PyTorch looks for it
-    headers = Path(sysconfig.get_path("include"), "Python.h")
-    missing = [name for name, found in ((compiler, shutil.which(compiler)), (headers, headers.exists())) if not found]
-    if missing:
-        raise TrainerError(
-            f"--compile needs a C++ compiler and Python's headers, and there is no {missing[0]}; "
-            "on Debian and Ubuntu: apt-get install g++ python3-dev"
-        )

@@ -31,5 +31,5 @@ class Parallelism:
 
 
 def problems(config: Parallelism) -> Iterator[str]:
-    """What is wrong with the values, each in one phrase that names the flag; parallel.py says which do not fit."""
+    """What is wrong with the values, each in one phrase that names the flag; layout.py says which do not fit."""
     yield from flags.at_least(1, config, "degree")

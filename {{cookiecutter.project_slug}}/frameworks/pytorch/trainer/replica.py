@@ -43,9 +43,9 @@ def take_part(config: Config, cluster: Cluster, storage: Storage, compiler: str)
         if cluster.evaluates:
             optional.load("evaluator", f"{cluster.name}, an evaluator,").run(config, storage, folder)
         else:
-            from trainer import parallel, processes, train
+            from trainer import layout, processes, train
 
             example = Dataset(folder, "heldout").batch([0], config)
-            mesh = parallel.mesh(config, len(cluster.nodes), example, compiler)
+            mesh = layout.mesh(config, len(cluster.nodes), example, compiler)
             rollcall.call(cluster, patience)
             processes.launch(cluster, mesh, patience, train.run, config, mesh, storage, folder)

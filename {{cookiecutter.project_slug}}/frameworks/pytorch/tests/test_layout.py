@@ -6,8 +6,8 @@ import pytest
 
 from trainer.config import Config, parse
 from trainer.errors import TrainerError
+from trainer.layout import lay_out, processes
 from trainer.meshes import Mesh
-from trainer.parallel import lay_out, processes
 
 
 def laid_out(machines: int = 3, per_machine: int = 8, **flags: Any) -> Mesh:
