@@ -398,7 +398,9 @@ def test_a_search_runs_its_trials_and_shows_what_they_found(project: Path) -> No
     assert all(row[1] == row[2] for row in rows)
     best = max(rows, key=lambda row: float(row[2]))
     assert all(row[3:] == (["succeeded,", "the", "best"] if row is best else ["succeeded"]) for row in rows)
-    again = launch(project, "run", "tuning.yaml", "--fresh", "--", "--rate=0.5")
+    document["trialJobSpec"]["workerPoolSpecs"] *= 2
+    (project / "tuning.yaml").write_text(yaml.safe_dump(document))
+    again = launch(project, "run", "tuning.yaml", "--fresh", "--max-replicas", "1", "--", "--rate=0.5")
     told = "behind --: --rate is what the search tries; each trial has its own value"
     assert told in again.stderr
     assert again.returncode == 0

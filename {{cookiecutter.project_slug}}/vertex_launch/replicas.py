@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
+from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec, WorkerPoolSpec
 
 from vertex_launch.errors import FaultError
 from vertex_launch.expansion import expand, expanded
@@ -102,8 +102,12 @@ def replicas(
 def limit(job: Job, count: int) -> Job:
     """The same job with at most `count` replicas that train: the chief and count - 1 workers; the others stay."""
     spec = CustomJobSpec(job.spec)
-    for workers in list(spec.worker_pool_specs)[WORKERS : WORKERS + 1]:
+    pools = list(spec.worker_pool_specs)
+    for workers in pools[WORKERS : WORKERS + 1]:
         workers.replica_count = min(workers.replica_count, count - 1)
+        if not workers.replica_count:  # a pool that has machines, and none of them, would be a mistake
+            pools[WORKERS] = WorkerPoolSpec()
+    spec.worker_pool_specs = pools
     return replace(job, spec=spec)
 
 
