@@ -204,6 +204,11 @@ class OfText(Framework):
         self.run_pytest(project, *recorded(f"{self.framework}-text"), *files)
 
     @pytest.mark.proof
+    def test_it_resumes_and_counts_alike_in_any_number_of_processes(self, project: Path, laid_over: list[str]) -> None:
+        which = ("-k", "number_of_processes or resumes or bit_for_bit", "tests/test_runs.py")
+        self.run_pytest(project, *recorded(f"{self.framework}-text-runs"), *which)
+
+    @pytest.mark.proof
     def test_the_generated_project_passes_its_own_tests(self, project: Path) -> None:
         self.run_pytest(project)
 
