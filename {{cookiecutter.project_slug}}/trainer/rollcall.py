@@ -60,6 +60,7 @@ def _lead(cluster: Cluster, everyone: Sequence[Node], deadline: float) -> str:
                 present[name] = connection
                 if message.get("nodes") != [node.address for node in everyone]:
                     problem = f"{name} describes another cluster than {cluster.name}; are two jobs mixed?"
+        server.close()  # whoever has the answer may look for the framework at this address, and must not find us
         for connection in present.values():
             _send(connection, {"problem": problem})
         for connection in present.values():

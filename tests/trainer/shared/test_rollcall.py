@@ -60,6 +60,17 @@ def test_when_all_are_here_all_go_on_at_once() -> None:
     assert call_all(clusters(4), PATIENCE) == [""] * 4
 
 
+@pytest.mark.parametrize("turn", range(20))
+def test_who_has_the_answer_does_not_meet_the_roll_call_again_at_the_chiefs_address(turn: int) -> None:
+    chief, worker = clusters(2)
+    with ThreadPoolExecutor(1) as pool:
+        leads = pool.submit(call, chief, PATIENCE)
+        assert call(worker, PATIENCE) == ""
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((chief.chief.host, chief.chief.port), timeout=5)
+        assert leads.result(timeout=DEADLINE) == ""
+
+
 def test_one_machine_waits_for_nobody() -> None:
     assert call(Cluster(), timeout=0) == ""
 

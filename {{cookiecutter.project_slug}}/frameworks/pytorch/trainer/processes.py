@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import re
+import socket
 import sys
 import time
 import traceback
@@ -166,12 +167,19 @@ def _launch_config(cluster: Cluster, count: int, timeout: float) -> LaunchConfig
         nproc_per_node=count,
         run_id="training",
         rdzv_backend="static",
-        rdzv_endpoint=cluster.chief.address,
+        rdzv_endpoint=cluster.chief.address if len(cluster.nodes) > 1 else f"localhost:{_free_port()}",
         rdzv_configs={"rank": cluster.rank, "timeout": math.ceil(timeout)},
         local_addr=cluster.nodes[cluster.rank].host,
         max_restarts=0,
         shutdown_timeout=5,
     )
+
+
+def _free_port() -> int:
+    """For the processes of a single replica: another run beside it may have any port that is always the same."""
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        return int(one.getsockname()[1])
 
 
 def _process(replica: str, main: Callable[..., None], args: tuple[Any, ...]) -> None:
