@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tests.randomness import draws
 from tests.training import Run, eventually, processes, signal_trainer, train
 
 pytestmark = pytest.mark.slow
@@ -32,6 +33,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(folder, 2, *SAVED, watch=kill_the_worker_after_the_first_checkpoint, options=["--restarts"])
 
 
+@pytest.mark.skipif(draws(), reason="the model draws random numbers, and each process others")
 def test_two_processes_lose_as_much_as_one_at_each_step(alone: Run, pair: Run) -> None:
     assert [step for step, _ in alone.losses_by_step] == list(range(1, 151)), alone.output
     expected = dict(alone.losses_by_step)

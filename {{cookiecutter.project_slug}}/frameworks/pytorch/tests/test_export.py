@@ -13,7 +13,7 @@ SOME, MORE = (torch.from_numpy(batch(count).inputs) for count in (4, 9))
 
 
 def tiny() -> torch.nn.Module:
-    return model.build(Config(), batch(1))
+    return model.build(Config(), batch(1)).eval()
 
 
 def test_the_program_answers_for_any_number_of_samples(tmp_path: Path) -> None:
