@@ -423,7 +423,7 @@ def test_the_table_of_a_search_says_how_each_trial_ended_and_marks_the_best() ->
     console.print(local_search.table({"studySpec": study, "trials": trials}, jobs))
     assert [" ".join(line.split()) for line in console.export_text().splitlines()[1:]] == [
         "1 0.5 succeeded, the best",
-        "2 0.9 stopped early, below the median of the others",
+        "2 0.9 stopped early, worse than the median of the others",
         "3 failed: exited with code 1",
     ]
 

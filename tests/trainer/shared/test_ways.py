@@ -156,18 +156,18 @@ def tuning(vertex: Service) -> Json:
     return vertex.wait(name, "SUCCEEDED", seconds=DEADLINE)
 
 
-def accuracies(vertex: Service, trial: Json) -> list[float]:
-    """What the trial's chief has reported."""
+def losses(vertex: Service, trial: Json) -> list[float]:
+    """What the trial's chief has reported of the held-out samples."""
     told = reports(logs(vertex, trial["customJob"]))
-    return [report["heldout/accuracy"] for report in told if "heldout/accuracy" in report]
+    return [report["heldout/loss"] for report in told if "heldout/loss" in report]
 
 
 def test_a_trial_counts_with_the_best_that_its_chief_reported(vertex: Service, tuning: Json) -> None:
     assert [trial["state"] for trial in tuning["trials"]] == ["SUCCEEDED"] * 2
     for trial in tuning["trials"]:
         (metric,) = trial["finalMeasurement"]["metrics"]
-        assert len(accuracies(vertex, trial)) == TRIAL_STEPS / 10
-        assert metric == {"metricId": "accuracy", "value": max(accuracies(vertex, trial))}
+        assert len(losses(vertex, trial)) == TRIAL_STEPS / 10
+        assert metric == {"metricId": "loss", "value": min(losses(vertex, trial))}
         # A worker measures the same, but does not report it.
         assert [path.name for path in logs(vertex, trial["customJob"]).glob("*.metrics")] == ["workerpool0-0.metrics"]
 

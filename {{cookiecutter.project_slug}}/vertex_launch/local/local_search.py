@@ -20,7 +20,7 @@ from vertex_launch.local.views.terminal import reporting
 
 # What a trial is that one of the study's rules has ended.
 RULES = {
-    "medianAutomatedStoppingSpec": "below the median of the others",
+    "medianAutomatedStoppingSpec": "worse than the median of the others",
     "decayCurveStoppingSpec": "unlikely to reach the best",
 }
 
