@@ -21,6 +21,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from trainer import optional
+from trainer.errors import TrainerError
 from trainer.storage import Trial
 from trainer.writable import writing
 
@@ -149,12 +150,21 @@ class Telemetry:
         self._since += time.perf_counter() - begin
 
     def report(self, step: int, values: Values) -> None:
-        """Training values since the last report; `step` counts finished steps."""
+        """Training values since the last report; `step` counts finished steps.
+
+        Raises:
+            TrainerError: the loss is no number any more. In all processes, which are told the same values.
+        """
         seconds = (time.perf_counter() - self._since) / (step - self._reported)
         speed = {f"train/{name}{PER_SECOND}": count / seconds for name, count in self._per_step.items()}
         of_each = self._per_step["samples"] / seconds / self._device_count
         speed |= {"train/step_seconds": seconds, PER_DEVICE: of_each}
         self._write(step, {f"train/{name}": value for name, value in values.items()} | speed)
+        if math.isnan(values.get("loss", 0.0)):
+            raise TrainerError(
+                f"the loss is no number any more, since a step after {self._reported}; lower --learning-rate or --clip,"
+                " or look for a sample or an operation that gives none"
+            )
         self._reported, self._since = step, time.perf_counter()
 
     def evaluation(self, step: int, values: Values) -> None:

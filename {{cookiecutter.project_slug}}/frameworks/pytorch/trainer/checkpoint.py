@@ -102,7 +102,8 @@ def restore(state: State, root: Path, world: World) -> None:
     except CheckpointException as error:
         raise TrainerError(
             f"{folder} does not fit this model ({first_cause(error)}); "
-            "use the flags it was saved with, or another output folder"
+            "use the model and the flags it was saved with, or begin anew: here with --fresh, in the cloud with another"
+            " output folder"
         ) from None
     net = bare(state.model)
     set_state_dict(net, state.optimizer, model_state_dict=model, optim_state_dict=optimizer, options=BY_NAME)

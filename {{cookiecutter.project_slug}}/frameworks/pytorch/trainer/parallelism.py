@@ -16,7 +16,7 @@ class Parallelism:
 
     strategy: Annotated[str, module_in("strategies")] = "ddp"
     degree: int | None = None
-    """GPUs along the last of two dimensions of the mesh, as stages of a pipeline; by default those of one machine."""
+    """GPUs along the last of two dimensions of the mesh that the chief names; by default those of one machine."""
     schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
     """Order of a pipeline's micro-batches. 1f1b keeps the activations of fewer than gpipe; interleaved gives each
     GPU two stages, which idle less and send more."""

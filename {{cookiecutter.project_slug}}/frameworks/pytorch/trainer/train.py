@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
-from trainer import checkpoint, model, processes, strategies, telemetry
+from trainer import checkpoint, model, per_sample, processes, strategies, telemetry
 from trainer.checkpoint import State
 from trainer.config import Config, learning_rate
 from trainer.data import Batch
@@ -131,7 +131,9 @@ def measure(output: Tensor | None, batch: Batch, losses: Tensor | None = None, m
     if output is None:
         return {}
     losses = model.losses(output, batch) if losses is None else losses
-    of_each = {"loss": losses, **model.metrics(output, batch), "samples": torch.ones_like(losses)}
+    metrics = model.metrics(output, batch)
+    per_sample.require(losses, metrics, len(batch.inputs))
+    of_each = {"loss": losses, **metrics, "samples": torch.ones_like(losses)}
     return {name: (values * mask).sum() for name, values in of_each.items()}
 
 

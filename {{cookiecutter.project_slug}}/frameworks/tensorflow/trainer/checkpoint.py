@@ -63,7 +63,8 @@ def restore(state: State, root: Path, world: World) -> None:
     except (AssertionError, ValueError, tf.errors.OpError) as error:
         raise TrainerError(
             f"{folder} does not fit this model ({str(error).partition(chr(10))[0]}); "
-            "use the flags it was saved with, or another output folder"
+            "use the model and the flags it was saved with, or begin anew: here with --fresh, in the cloud with another"
+            " output folder"
         ) from None
     state.step = step
     if world.is_chief:

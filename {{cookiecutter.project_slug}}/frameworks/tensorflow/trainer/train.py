@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer import checkpoint, export, model, placement, strategy, telemetry
+from trainer import checkpoint, export, model, per_sample, placement, strategy, telemetry
 from trainer.calls import Replicas, Steps, Totals, calls, counted, tensors, turn, turns
 from trainer.checkpoint import State
 from trainer.cluster import Cluster
@@ -112,8 +112,15 @@ def measure(output: tf.Tensor, batch: Batch, losses: tf.Tensor, mask: tf.Tensor 
 
 
 def measured(net: keras.Model, example: Batch) -> tuple[str, ...]:
-    """The names of what `measure` sums."""
-    return ("loss", *model.metrics(net(example.inputs, training=False), example))
+    """The names of what `measure` sums.
+
+    Raises:
+        TrainerError: losses or metrics are not one number per sample.
+    """
+    output = net(example.inputs, training=False)
+    metrics = model.metrics(output, example)
+    per_sample.require(model.losses(output, example), metrics, len(example.inputs))
+    return ("loss", *metrics)
 
 
 def means(totals: Totals, names: tuple[str, ...]) -> dict[str, float]:

@@ -1,0 +1,48 @@
+"""What losses() and metrics() must not return, in the sentence that names the function."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainer import per_sample
+from trainer.errors import TrainerError
+from trainer.telemetry import JsonLines, Telemetry
+
+EACH = np.zeros(4)
+
+
+def test_one_number_per_sample_is_what_is_wanted() -> None:
+    per_sample.require(EACH, {"accuracy": EACH}, 4)
+
+
+@pytest.mark.parametrize(
+    ("losses", "metrics", "sentence"),
+    [
+        (
+            np.zeros(()),
+            {},
+            "losses() in trainer/model.py has the shape (), must be (4,): one number per sample, no mean",
+        ),
+        (
+            np.zeros((4, 1)),
+            {},
+            "losses() in trainer/model.py has the shape (4, 1), must be (4,): one number per sample",
+        ),
+        (EACH, {"error": np.zeros(())}, '"error" of metrics() in trainer/model.py has the shape (), must be (4,): one'),
+        (EACH, {"loss": EACH}, 'metrics() of trainer/model.py returns "loss", which the loop reports; rename it'),
+        (EACH, {"samples": EACH}, 'metrics() of trainer/model.py returns "samples", which the loop reports; rename it'),
+    ],
+)
+def test_anything_else_is_refused(losses: Any, metrics: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(TrainerError) as told:
+        per_sample.require(losses, metrics, 4)
+    assert str(told.value).startswith(sentence)
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_where_to_look(capsys: pytest.CaptureFixture[str]) -> None:
+    told = Telemetry((JsonLines(9),), start=0, per_step={"samples": 1}, device_count=1)
+    told.report(3, {"loss": 0.5})
+    with pytest.raises(TrainerError, match=r"^the loss is no number any more, since a step after 3; lower --learning-"):
+        told.report(6, {"loss": float("nan")})
+    assert "step 6/9  loss nan" in capsys.readouterr().out
