@@ -8,14 +8,17 @@ from trainer.errors import TrainerError
 OURS = ("loss", "samples")  # what the loop itself sums under these names
 
 
-def require(losses: Any, metrics: Mapping[str, Any], count: int) -> None:
-    """Return if there is one number for each of so many samples.
+def require(output: Any, losses: Any, metrics: Mapping[str, Any], count: int) -> None:
+    """Return if there is one output, and one number for each of so many samples.
 
     A mean would be averaged again, and its gradients divided once too often, without a word.
 
     Raises:
-        TrainerError: a result has another shape, or a metric the loop's own name.
+        TrainerError: the output is no tensor, a result has another shape, or a metric the loop's own name.
     """
+    if not hasattr(output, "shape"):
+        kind = type(output).__name__
+        raise TrainerError(f"the model of trainer/model.py returns a {kind}, must return one tensor: it is exported so")
     for name in OURS:
         if name in metrics:
             raise TrainerError(f'metrics() of trainer/model.py returns "{name}", which the loop reports; rename it')

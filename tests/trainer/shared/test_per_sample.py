@@ -13,7 +13,7 @@ EACH = np.zeros(4)
 
 
 def test_one_number_per_sample_is_what_is_wanted() -> None:
-    per_sample.require(EACH, {"accuracy": EACH}, 4)
+    per_sample.require(EACH, EACH, {"accuracy": EACH}, 4)
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,13 @@ def test_one_number_per_sample_is_what_is_wanted() -> None:
 )
 def test_anything_else_is_refused(losses: Any, metrics: dict[str, Any], sentence: str) -> None:
     with pytest.raises(TrainerError) as told:
-        per_sample.require(losses, metrics, 4)
+        per_sample.require(EACH, losses, metrics, 4)
     assert str(told.value).startswith(sentence)
+
+
+def test_an_output_of_several_tensors_is_refused() -> None:
+    with pytest.raises(TrainerError, match=r"the model of trainer/model.py returns a tuple, must return one tensor"):
+        per_sample.require((EACH, EACH), EACH, {}, 4)
 
 
 def test_a_loss_that_is_no_number_ends_the_run_with_where_to_look(capsys: pytest.CaptureFixture[str]) -> None:

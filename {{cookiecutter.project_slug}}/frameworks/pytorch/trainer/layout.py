@@ -95,7 +95,7 @@ def require_parts(config: Config, net: nn.Module, wanted: tuple[str, ...]) -> No
     if missing := [name for name in wanted if not hasattr(net, name)]:
         flag = f"--strategy {config.strategy}" if strategies.load(config.strategy).needs else "--recompute or --compile"
         raise TrainerError(
-            f"{flag} needs a model with {', '.join(wanted)}; that of trainer/model.py lacks {missing[0]}"
+            f"{flag} needs a model with {', '.join(wanted)}; that of trainer/model.py lacks {', '.join(missing)}"
         )
 
 

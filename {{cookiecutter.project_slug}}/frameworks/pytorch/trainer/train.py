@@ -131,8 +131,7 @@ def measure(output: Tensor | None, batch: Batch, losses: Tensor | None = None, m
     if output is None:
         return {}
     losses = model.losses(output, batch) if losses is None else losses
-    metrics = model.metrics(output, batch)
-    per_sample.require(losses, metrics, len(batch.inputs))
+    per_sample.require(output, losses, metrics := model.metrics(output, batch), len(batch.inputs))
     of_each = {"loss": losses, **metrics, "samples": torch.ones_like(losses)}
     return {name: (values * mask).sum() for name, values in of_each.items()}
 

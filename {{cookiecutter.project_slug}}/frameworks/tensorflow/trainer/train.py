@@ -119,7 +119,7 @@ def measured(net: keras.Model, example: Batch) -> tuple[str, ...]:
     """
     output = net(example.inputs, training=False)
     metrics = model.metrics(output, example)
-    per_sample.require(model.losses(output, example), metrics, len(example.inputs))
+    per_sample.require(output, model.losses(output, example), metrics, len(example.inputs))
     return ("loss", *metrics)
 
 
