@@ -12,11 +12,12 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from google.api_core.exceptions import Forbidden
+from google.api_core.exceptions import Forbidden, ServiceUnavailable, Unauthenticated
 from google.auth.exceptions import DefaultCredentialsError
 from google.cloud.aiplatform_v1.types import CreateCustomJobRequest, HyperparameterTuningJob
 
 from tests.launch.running import PROJECT, eventually
+from vertex_launch.refusals import CloudError, google_errors
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, parse
 from vertex_launch.submit import EndpointError, client, console_url, page, request, require_local, submit, summary
@@ -122,6 +123,71 @@ def test_a_refusal_is_the_exception_of_the_api(vertex: Vertex) -> None:
     vertex.reply = (403, {"error": {"code": 403, "status": "PERMISSION_DENIED", "message": "no"}})
     with pytest.raises(Forbidden, match="no"):
         submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint))
+
+
+REFUSALS: list[tuple[int, str, str]] = [
+    (
+        403,
+        "Permission 'aiplatform.customJobs.create' denied on resource '//aiplatform.googleapis.com/projects/demo'",
+        "ask an owner of the project for the role roles/aiplatform.user: gcloud projects add-iam-policy-binding demo"
+        " --member=user:YOU --role=roles/aiplatform.user",
+    ),
+    (
+        403,
+        f"You do not have permission to act as service account: {ACCOUNT}",
+        f"let yourself use that account: gcloud iam service-accounts add-iam-policy-binding {ACCOUNT}"
+        " --member=user:YOU --role=roles/iam.serviceAccountUser",
+    ),
+    (
+        403,
+        "Vertex AI API has not been used in project 123 before or it is disabled.",
+        "switch it on: gcloud services enable aiplatform.googleapis.com --project=demo",
+    ),
+    (404, "The location is not found", "look at project and region in vertex.toml, and at the names in the job file"),
+    (400, "job_spec.scheduling.timeout is too long", "mend the field that it names; `check` does not know this rule"),
+    (
+        429,
+        "The following quota metrics exceed quota limits: aiplatform.googleapis.com/custom_model_training_nvidia_a100",
+        "see what there is of aiplatform.googleapis.com/custom_model_training_nvidia_a100 with: gcloud alpha services",
+    ),
+    (429, "Too many requests", "it is asked too often: send it again in a minute"),
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "cure"), REFUSALS, ids=[f"{code}-{cure[:12]}" for code, _, cure in REFUSALS]
+)
+def test_a_refusal_is_one_sentence_with_a_cure(vertex: Vertex, code: int, message: str, cure: str) -> None:
+    vertex.reply = (code, {"error": {"code": code, "message": message}})
+    with pytest.raises(CloudError) as told, google_errors(SETTINGS):
+        submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint))
+    assert str(told.value).startswith(f"Google Cloud: {code} {message.rstrip('.')}; {cure}")
+    assert len(vertex.received) == 1
+
+
+def test_a_login_that_has_expired_is_told_with_the_command() -> None:
+    match = "401 Request had invalid credentials; log in with: gcloud auth application-default login"
+    with pytest.raises(CloudError, match=match), google_errors(SETTINGS):
+        raise Unauthenticated("Request had invalid credentials.")
+
+
+def test_a_service_that_fails_is_asked_again_until_it_answers(vertex: Vertex, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vertex_launch.submit.RETRY_SECONDS", (0.01, 0.01))
+    vertex.reply, said = (503, {"error": {"code": 503, "message": "try later"}}), list[str]()
+    with pytest.raises(ServiceUnavailable):
+        submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint), said.append)
+    assert said == ["503 try later; trying again in 0.01 s"] * 2
+    assert len(vertex.received) == 3
+
+
+def test_a_job_that_a_failing_service_has_made_is_not_made_twice(
+    vertex: Vertex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vertex_launch.submit.RETRY_SECONDS", (0.01, 0.01))
+    vertex.reply = (503, {"error": {"code": 503, "message": "try later"}})
+    vertex.jobs = (200, {"customJobs": [{"name": NAME}]})
+    assert submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint)) == NAME
+    assert len(vertex.received) == 1
 
 
 def test_no_service_at_the_endpoint_is_an_os_error(vertex: Vertex) -> None:

@@ -1,16 +1,15 @@
 """Send a job to Vertex AI. The request is a value: what `summary` shows is what `submit` sends."""
 
-import contextlib
 import ipaddress
 import shlex
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from google.api_core.exceptions import GoogleAPICallError
+from google.api_core.exceptions import GoogleAPICallError, ServerError
 from google.auth.credentials import AnonymousCredentials
-from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError
+from google.auth.exceptions import GoogleAuthError
 from google.cloud.aiplatform_v1 import JobServiceClient
 from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
@@ -21,6 +20,7 @@ from vertex_launch import study_validation
 from vertex_launch.errors import FaultError
 from vertex_launch.plan import pools
 from vertex_launch.plan.formatting import usd
+from vertex_launch.refusals import said_by
 from vertex_launch.settings import Settings
 from vertex_launch.spec import CHIEF, EVALUATORS, REDUCERS, WORKERS, Job, Pool, TuningJob, trial
 
@@ -28,10 +28,7 @@ ROLES = {CHIEF: "chief", WORKERS: "workers", REDUCERS: "servers", EVALUATORS: "e
 REQUEST_SECONDS = 60.0
 SUBMISSION = "submission"  # the label by which the job of a request is found when its answer was lost
 LOOKUPS, LOOKUP_SECONDS = 4, 10.0
-
-
-class CloudError(FaultError):
-    """Google Cloud refused the job, or does not know who sends it."""
+RETRY_SECONDS = (1.0, 4.0, 16.0)  # between two requests where the service failed
 
 
 class EndpointError(FaultError):
@@ -76,15 +73,25 @@ def request(job: Job | TuningJob, settings: Settings) -> Request:
     return CreateHyperparameterTuningJobRequest(parent=parent, hyperparameter_tuning_job=tuning_job)
 
 
-def submit(request: Request, client: JobServiceClient) -> str:
+def submit(request: Request, client: JobServiceClient, say: Callable[[str], None] = lambda said: None) -> str:
     """Create the job; returns its resource name, such as projects/NUMBER/locations/REGION/customJobs/ID.
+
+    A service that fails is asked again, but only once it is known that it has not made the job all the same.
 
     Raises:
         google.api_core.exceptions.GoogleAPICallError: the service refused it, or did not answer in a minute.
         OSError: over REST, there is no service at the endpoint.
     """
     create = getattr(client, f"create_{_noun(request)}")
-    return str(create(request=request, timeout=REQUEST_SECONDS).name)
+    made = ""
+    for seconds in RETRY_SECONDS:
+        try:
+            return made or str(create(request=request, timeout=REQUEST_SECONDS).name)
+        except ServerError as error:
+            say(f"{said_by(error)}; trying again in {seconds:g} s")
+        time.sleep(seconds)
+        made = _name(request, client)  # the request may have arrived all the same
+    return made or str(create(request=request, timeout=REQUEST_SECONDS).name)
 
 
 def whereabouts(request: Request, client: JobServiceClient, endpoint: str = "") -> str:
@@ -155,21 +162,6 @@ def require_local(endpoint: str) -> None:
     if not local:
         cure = "write such as http://127.0.0.1:8911, as emulate prints it, or unset it for Google Cloud"
         raise EndpointError(f'VERTEX_ENDPOINT: "{endpoint}" is not an http(s) address of this machine; {cure}')
-
-
-@contextlib.contextmanager
-def google_errors() -> Iterator[None]:
-    """What Google's client raises, as a CloudError for the person at the keyboard."""
-    try:
-        yield
-    except (DefaultCredentialsError, RefreshError) as error:
-        said = str(error).partition("\n")[0].rstrip(".")
-        raise CloudError(f"Google Cloud: {said}; log in with: gcloud auth application-default login") from None
-    except (GoogleAPICallError, GoogleAuthError) as error:
-        raise CloudError(f"Google Cloud: {error}") from None
-    except OSError:  # what the client's transport raises: an urllib3 error in several layers of text
-        cure = "check the network, or VERTEX_ENDPOINT if it names a local Vertex"
-        raise CloudError(f"there was no answer to the request; {cure}") from None
 
 
 def page(name: str, endpoint: str) -> str:

@@ -11,6 +11,7 @@ from vertex_launch import submit as cloud
 from vertex_launch.cli.options import JobFile, SettingsOptions, app_of
 from vertex_launch.cli.output import approved, console, errors
 from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.refusals import google_errors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ def submit(click: typer.Context, wanted: SubmitOptions) -> None:
     else:
         settings.require(ours, "project", "region")
     loaded = approved(wanted.job, ours)
-    with cloud.google_errors():
+    with google_errors(ours):
         client = cloud.client(ours, endpoint)
     if endpoint:
         ours = settings.for_local(ours)
@@ -38,9 +39,9 @@ def submit(click: typer.Context, wanted: SubmitOptions) -> None:
     console.print(f"  label    {cloud.label(request)}, to find the job by if its answer is lost", markup=False)
     if not (wanted.yes or typer.confirm("Send it?")):
         raise typer.Exit(1)
-    with cloud.google_errors(), signals_as_exceptions():
+    with google_errors(ours), signals_as_exceptions():
         try:
-            name = cloud.submit(request, client)
+            name = cloud.submit(request, client, lambda said: errors.print(said, markup=False))
         except KeyboardInterrupt:
             errors.print("interrupted before the answer came; looking for the job")
             errors.print(cloud.whereabouts(request, client, endpoint), markup=False)
