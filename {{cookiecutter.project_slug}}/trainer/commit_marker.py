@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from trainer.errors import TrainerError
+
 MARKER = "committed.json"
 BEST = "best.json"  # beside the folders; marks one of them
 READERS = 8  # files that are read at once: a mounted bucket serves several faster than one
@@ -138,6 +140,14 @@ def marked(root: Path) -> Path | None:
         return numbered(root, int(json.loads((root / BEST).read_text())["step"]))
     except (OSError, ValueError, LookupError, TypeError):  # none, or not written by us
         return None
+
+
+def unfit(folder: Path, cause: str) -> TrainerError:
+    """The error of a run whose newest checkpoint is of another model, with what it may do."""
+    return TrainerError(
+        f"{folder} does not fit this model ({cause}); use the model and the flags it was saved with, or begin anew:"
+        " here with --fresh, in the cloud with another output folder"
+    )
 
 
 def write_json(file: Path, value: Any) -> None:

@@ -100,5 +100,5 @@ def _quota(text: str, settings: Settings) -> str:
     page = f"https://console.cloud.google.com/iam-admin/quotas?project={settings.project or 'PROJECT'}"
     return (
         f"see what there is of {metric[0]} with: {pools.quota_command(settings)}; ask for more at {page},"
-        f" or take another region or a smaller job"
+        " or take another region or a smaller job"
     )

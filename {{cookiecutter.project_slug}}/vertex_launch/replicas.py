@@ -103,11 +103,11 @@ def limit(job: Job, count: int) -> Job:
     """The same job with at most `count` replicas that train: the chief and count - 1 workers; the others stay."""
     spec = CustomJobSpec(job.spec)
     pools = list(spec.worker_pool_specs)
-    for workers in pools[WORKERS : WORKERS + 1]:
-        workers.replica_count = min(workers.replica_count, count - 1)
-        if not workers.replica_count:  # a pool that has machines, and none of them, would be a mistake
+    if len(pools) > WORKERS:
+        pools[WORKERS].replica_count = min(pools[WORKERS].replica_count, count - 1)
+        if not pools[WORKERS].replica_count:  # a pool that has machines, and none of them, would be a mistake
             pools[WORKERS] = WorkerPoolSpec()
-    spec.worker_pool_specs = pools
+            spec.worker_pool_specs = pools
     return replace(job, spec=spec)
 
 

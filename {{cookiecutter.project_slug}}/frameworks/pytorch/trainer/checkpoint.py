@@ -100,11 +100,7 @@ def restore(state: State, root: Path, world: World) -> None:
     try:
         state_dict_loader.load({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
     except CheckpointException as error:
-        raise TrainerError(
-            f"{folder} does not fit this model ({first_cause(error)}); "
-            "use the model and the flags it was saved with, or begin anew: here with --fresh, in the cloud with another"
-            " output folder"
-        ) from None
+        raise commit_marker.unfit(folder, first_cause(error)) from None
     net = bare(state.model)
     set_state_dict(net, state.optimizer, model_state_dict=model, optim_state_dict=optimizer, options=BY_NAME)
     state.step = commit_marker.number(folder)

@@ -61,11 +61,7 @@ def restore(state: State, root: Path, world: World) -> None:
         with world.scope():
             state.objects().read(str(folder / PREFIX)).assert_consumed()
     except (AssertionError, ValueError, tf.errors.OpError) as error:
-        raise TrainerError(
-            f"{folder} does not fit this model ({str(error).partition(chr(10))[0]}); "
-            "use the model and the flags it was saved with, or begin anew: here with --fresh, in the cloud with another"
-            " output folder"
-        ) from None
+        raise commit_marker.unfit(folder, str(error).partition("\n")[0]) from None
     state.step = step
     if world.is_chief:
         say(f"resumed at step {state.step} from {folder}")

@@ -24,12 +24,11 @@ from trainer.parallel import Scheduled, apply_compile_and_recompute
 from trainer.processes import World
 from trainer.strategies import Strategy
 
-SCHEDULES: dict[str, Any] = {
-    "gpipe": ScheduleGPipe,
-    "1f1b": Schedule1F1B,
-    "interleaved": ScheduleInterleaved1F1B,
+SCHEDULES: dict[str, tuple[Any, int]] = {  # with the stages on each GPU
+    "gpipe": (ScheduleGPipe, 1),
+    "1f1b": (Schedule1F1B, 1),
+    "interleaved": (ScheduleInterleaved1F1B, 2),
 }
-STAGES = {"gpipe": 1, "1f1b": 1, "interleaved": 2}  # on each GPU
 
 
 class Pipeline(Scheduled):
@@ -40,7 +39,8 @@ class Pipeline(Scheduled):
         self._first, self._last = world.stage == 0, world.stage == world.stages - 1
         self._copies, self._global_batch = world.along("replicate").get_group(), config.global_batch
         apply_compile_and_recompute(config, net)
-        layers = cut(net, world.stages * STAGES[config.schedule])
+        schedule, each = SCHEDULES[config.schedule]
+        layers = cut(net, world.stages * each)
         mine = range(world.stage, len(layers), world.stages)
         stages = {i: nn.Sequential(*layers[i]) for i in mine}
         self._tied = tied(layers, world, config.collective_timeout)
@@ -50,7 +50,7 @@ class Pipeline(Scheduled):
         net.to(world.device)  # not before: the whole model may be too large
         group = world.along("stage").get_group()
         ready = [PipelineStage(stages[i], i, len(layers), world.device, group=group) for i in mine]
-        self._schedule = SCHEDULES[config.schedule](
+        self._schedule = schedule(
             ready if len(ready) > 1 else ready[0],
             n_microbatches=config.micro_batches,
             loss_fn=self._loss,
@@ -147,7 +147,7 @@ def drop(layers: Sequence[nn.Module], kept: Set[nn.Parameter]) -> None:
 
 def problems(config: Config, mesh: Mesh, net: Any) -> Iterator[str]:
     batch, parts, degree = config.global_batch, config.micro_batches, mesh.sizes["stage"]
-    stages = degree * STAGES[config.schedule]
+    stages = degree * SCHEDULES[config.schedule][1]
     if stages > len(net.blocks):
         yield f"--degree {degree} with --schedule {config.schedule} makes {stages} stages of {len(net.blocks)} blocks"
     if parts < degree:
