@@ -46,7 +46,7 @@ def demo(session: nox.Session) -> None:
     session.install(*TOOLS)
     framework, example = (*session.posargs, *(FRAMEWORKS[0], EXAMPLES[0])[len(session.posargs) :])
     project = bake(session, framework, ROOT / "demo" / f"{framework}-{example}", example)
-    session.run("nox", "--noxfile", str(project / "noxfile.py"), "--session", "local")
+    session.run("nox", "--noxfile", str(project / "noxfile.py"), "--session", "local", interrupt_timeout=None)
     nox_command = Path(sys.executable).with_name("nox")
     print(f"The project is in {project}. Next: read its README.md, or go there and try")
     print(f"  {nox_command} -s local -- jobs/reduction-server.yaml --fresh --max-replicas 3")

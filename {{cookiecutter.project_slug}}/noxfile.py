@@ -33,7 +33,8 @@ def python(session: nox.Session, *arguments: str) -> None:
         for path in REQUIREMENTS:
             session.run(str(executable), "-m", "pip", "install", "-qq", "--retries=1", "-r", str(path), external=True)
         installed.write_text(wanted)
-    session.run(str(executable), *arguments, external=True)
+    # After Ctrl-C it ends what it started and says how to go on, which may take longer than nox would wait.
+    session.run(str(executable), *arguments, external=True, interrupt_timeout=None)
 
 
 @nox.session(venv_backend="none")
