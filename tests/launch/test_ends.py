@@ -8,7 +8,7 @@ import pytest
 
 from tests.launch.running import deadline, until
 from tests.launch.test_engine import FOREVER, replica
-from tests.launch.test_restarts import SERVICE, Running, counted, run
+from tests.launch.test_restarts import SERVICE, Running, counted, run, together_with
 from vertex_launch.local.running.ended import PEER_LOST, Ended, likely_cause_first
 from vertex_launch.local.running.engine import SETTLE_SECONDS
 from vertex_launch.local.running.lines import ERROR_CHARACTERS, LAST_LINES, LONGEST_LINE, Splitter, Tail
@@ -71,8 +71,9 @@ def test_a_users_error_ends_the_job_also_if_its_peers_were_lost_first(tmp_path: 
 
 
 def test_all_start_again_together_when_nobody_says_why_a_peer_was_lost(tmp_path: Path) -> None:
-    chief = counted(tmp_path / "chief", f"exit({PEER_LOST} if count == 1 else 0)")
-    worker = counted(tmp_path / "worker", f"exit({PEER_LOST}) if count == 1 else time.sleep(600)", 0)
+    lost = f"{together_with(tmp_path / 'worker')}exit({PEER_LOST} if count == 1 else 0)"
+    also = f"{together_with(tmp_path / 'chief')}exit({PEER_LOST}) if count == 1 else time.sleep(600)"
+    chief, worker = counted(tmp_path / "chief", lost), counted(tmp_path / "worker", also, 0)
     assert run(tmp_path, chief, worker, policy=TOGETHER).succeeded
     assert [(tmp_path / name).read_text() for name in ("chief", "worker")] == ["2", "2"]
 
