@@ -18,8 +18,9 @@ from rich.console import Console
 
 from tests.launch.running import PROJECT, SETTINGS, eventually, job, processes
 from vertex_launch import spec
-from vertex_launch.local import local_search, run_job
+from vertex_launch.local import run_job
 from vertex_launch.state_dir import OutputError, StateDir, output_folder
+from vertex_launch.trials_table import table
 
 MACHINE = {"machineType": "n1-standard-4"}
 GPUS = MACHINE | {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 4}
@@ -418,9 +419,9 @@ def test_the_table_of_a_search_says_how_each_trial_ended_and_marks_the_best() ->
         trial("2", "SUCCEEDED", 0.9),
         trial("3", "INFEASIBLE", reason="exited with code 1"),
     ]
-    jobs = {"1": "JOB_STATE_SUCCEEDED", "2": "JOB_STATE_CANCELLED", "3": "JOB_STATE_FAILED"}
+    jobs = {"1": "SUCCEEDED", "2": "CANCELLED", "3": "FAILED"}
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(local_search.table({"studySpec": study, "trials": trials}, jobs))
+    console.print(table({"studySpec": study, "trials": trials}, jobs))
     assert [" ".join(line.split()) for line in console.export_text().splitlines()[1:]] == [
         "1 0.5 succeeded, the best",
         "2 0.9 stopped early, worse than the median of the others",

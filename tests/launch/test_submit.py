@@ -14,13 +14,15 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from google.api_core.exceptions import Forbidden, ServiceUnavailable, Unauthenticated
 from google.auth.exceptions import DefaultCredentialsError
-from google.cloud.aiplatform_v1.types import CreateCustomJobRequest, HyperparameterTuningJob
+from google.cloud.aiplatform_v1.types import HyperparameterTuningJob
 
 from tests.launch.running import PROJECT, eventually
-from vertex_launch.refusals import CloudError, google_errors
+from vertex_launch.cli.submit import send as send_it
+from vertex_launch.cloud.refusals import CloudError, google_errors
+from vertex_launch.cloud.service import EndpointError, connect, require_local
+from vertex_launch.cloud.submit import request, submit, summary
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, parse
-from vertex_launch.submit import EndpointError, client, console_url, page, request, require_local, submit, summary
 
 SETTINGS = Settings("demo", "europe-west4", "demo-data", "registry/trainer:1")
 ACCOUNT = "trainer@demo.iam.gserviceaccount.com"
@@ -111,7 +113,7 @@ def vertex() -> Iterator[Vertex]:
 
 
 def test_a_job_is_sent_whole_and_its_name_comes_back(vertex: Vertex) -> None:
-    assert submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint)) == NAME
+    assert submit(request(JOB, SETTINGS), connect(SETTINGS, vertex.endpoint)) == NAME
     ((path, body, headers),) = vertex.received
     assert path == "/v1/projects/demo/locations/europe-west4/customJobs"
     assert body["displayName"] == "run"
@@ -122,7 +124,7 @@ def test_a_job_is_sent_whole_and_its_name_comes_back(vertex: Vertex) -> None:
 def test_a_refusal_is_the_exception_of_the_api(vertex: Vertex) -> None:
     vertex.reply = (403, {"error": {"code": 403, "status": "PERMISSION_DENIED", "message": "no"}})
     with pytest.raises(Forbidden, match="no"):
-        submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint))
+        submit(request(JOB, SETTINGS), connect(SETTINGS, vertex.endpoint))
 
 
 REFUSALS: list[tuple[int, str, str]] = [
@@ -160,7 +162,7 @@ REFUSALS: list[tuple[int, str, str]] = [
 def test_a_refusal_is_one_sentence_with_a_cure(vertex: Vertex, code: int, message: str, cure: str) -> None:
     vertex.reply = (code, {"error": {"code": code, "message": message}})
     with pytest.raises(CloudError) as told, google_errors(SETTINGS):
-        submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint))
+        submit(request(JOB, SETTINGS), connect(SETTINGS, vertex.endpoint))
     assert str(told.value).startswith(f"Google Cloud: {code} {message.rstrip('.')}; {cure}")
     assert len(vertex.received) == 1
 
@@ -172,10 +174,10 @@ def test_a_login_that_has_expired_is_told_with_the_command() -> None:
 
 
 def test_a_service_that_fails_is_asked_again_until_it_answers(vertex: Vertex, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vertex_launch.submit.RETRY_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr("vertex_launch.cloud.submit.RETRY_SECONDS", (0.01, 0.01))
     vertex.reply, said = (503, {"error": {"code": 503, "message": "try later"}}), list[str]()
     with pytest.raises(ServiceUnavailable):
-        submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint), said.append)
+        submit(request(JOB, SETTINGS), connect(SETTINGS, vertex.endpoint), said.append)
     assert said == ["503 try later; trying again in 0.01 s"] * 2
     assert len(vertex.received) == 3
 
@@ -183,26 +185,37 @@ def test_a_service_that_fails_is_asked_again_until_it_answers(vertex: Vertex, mo
 def test_a_job_that_a_failing_service_has_made_is_not_made_twice(
     vertex: Vertex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vertex_launch.submit.RETRY_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr("vertex_launch.cloud.submit.RETRY_SECONDS", (0.01, 0.01))
     vertex.reply = (503, {"error": {"code": 503, "message": "try later"}})
     vertex.jobs = (200, {"customJobs": [{"name": NAME}]})
-    assert submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint)) == NAME
+    assert submit(request(JOB, SETTINGS), connect(SETTINGS, vertex.endpoint)) == NAME
     assert len(vertex.received) == 1
+
+
+def test_of_a_service_that_fails_to_the_end_it_is_said_that_the_job_may_be_there(
+    vertex: Vertex, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("vertex_launch.cloud.submit.RETRY_SECONDS", (0.01,))
+    vertex.reply = vertex.jobs = (503, {"error": {"code": 503, "message": "try later"}})
+    with pytest.raises(ServiceUnavailable):
+        send_it(request(JOB, SETTINGS), connect(SETTINGS, vertex.endpoint))
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "503 try later; trying again in 0.01 s"
+    assert said[-1] == f"whether the job was created is not known (503 try later); look for it at {vertex.endpoint}"
 
 
 def test_no_service_at_the_endpoint_is_an_os_error(vertex: Vertex) -> None:
     vertex.shutdown()
     vertex.server_close()
     with pytest.raises(OSError, match="refused"):
-        submit(request(JOB, SETTINGS), client(SETTINGS, vertex.endpoint))
+        submit(request(JOB, SETTINGS), connect(SETTINGS, vertex.endpoint))
 
 
-def test_the_request_names_project_region_and_job() -> None:
+def test_the_request_names_the_job_and_holds_its_spec() -> None:
     sent = request(JOB, SETTINGS)
-    assert isinstance(sent, CreateCustomJobRequest)
-    assert sent.parent == "projects/demo/locations/europe-west4"
-    assert sent.custom_job.display_name == "run"
-    assert sent.custom_job.job_spec == JOB.spec
+    assert sent.collection == "customJobs"
+    assert sent.resource["displayName"] == "run"
+    assert parse(json.dumps(sent.resource["jobSpec"]), "sent") == JOB.spec
 
 
 @pytest.mark.parametrize(
@@ -212,9 +225,7 @@ def test_the_request_names_project_region_and_job() -> None:
 def test_the_account_in_the_file_goes_before_the_one_in_the_settings(in_file: str, in_settings: str, sent: str) -> None:
     job = replace(JOB, spec=parse(f'{TEXT}serviceAccount: "{in_file}"', "jobs/run.yaml"))
     settings = replace(SETTINGS, service_account=in_settings)
-    request_sent = request(job, settings)
-    assert isinstance(request_sent, CreateCustomJobRequest)
-    assert request_sent.custom_job.job_spec.service_account == sent
+    assert request(job, settings).resource["jobSpec"].get("serviceAccount", "") == sent
     assert job.spec.service_account == in_file  # the job itself stays as it was
 
 
@@ -275,7 +286,6 @@ def test_a_job_for_the_local_vertex_is_said_to_go_there_and_has_its_page(
     said, _ = send().communicate(timeout=120)
     assert said.startswith(f"to the local Vertex at {vertex.endpoint}, not to Google Cloud\nrun -> ")
     assert said.endswith(f"sent: {NAME}\n{vertex.endpoint}/#456\n")
-    assert page(NAME, "") == console_url(NAME)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +327,7 @@ def test_submit_refuses_an_endpoint_elsewhere_before_it_sends_anything(tmp_path:
     [
         ((200, {"customJobs": [{"name": NAME}]}), "the job was created: {name}\n{endpoint}/#456\n"),
         ((200, {}), "the service has no such job; should the request still arrive, look for it at {endpoint}\n"),
-        ((403, {"error": {"code": 403, "message": "no"}}), "whether the job was created is not known (403 GET "),
+        ((403, {"error": {"code": 403, "message": "no"}}), "whether the job was created is not known (403 no); "),
     ],
     ids=["created", "not created", "not to be asked"],
 )
@@ -343,31 +353,32 @@ def test_ctrl_c_during_the_request_says_what_became_of_the_job(
     assert {*vertex.asked} == {f"labels.submission={labels['submission']}"}
 
 
-def test_the_client_is_the_regions_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def logged_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a login to Google Cloud, whose token nobody asks for."""
     login = {"type": "authorized_user", "client_id": "a", "client_secret": "b", "refresh_token": "c"}
     (tmp_path / "login.json").write_text(json.dumps(login))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "login.json"))
-    vertex = client(SETTINGS)
-    assert vertex.api_endpoint == "europe-west4-aiplatform.googleapis.com"
-    assert vertex.transport.kind == "grpc"
 
 
-def test_without_a_login_there_is_no_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("logged_in")
+def test_a_job_in_the_cloud_has_a_page_in_the_console() -> None:
+    page = "https://console.cloud.google.com/agent-platform/locations/europe-west4/training/456?project=123"
+    service = connect(SETTINGS)
+    assert service.page(NAME) == service.page(NAME.replace("customJobs", "hyperparameterTuningJobs")) == page
+
+
+def test_without_a_login_there_is_no_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "missing.json"))
     with pytest.raises(DefaultCredentialsError):
-        client(SETTINGS)
-
-
-def test_a_job_has_a_page_in_the_console() -> None:
-    page = "https://console.cloud.google.com/agent-platform/locations/europe-west4/training/456?project=123"
-    assert console_url(NAME) == page
+        connect(SETTINGS)
 
 
 def test_a_tuning_job_is_sent_whole_and_its_name_comes_back(vertex: Vertex) -> None:
     name = NAME.replace("customJobs", "hyperparameterTuningJobs")
     vertex.reply = (200, {"name": name})
     settings = replace(SETTINGS, service_account=ACCOUNT)
-    assert submit(request(TUNING_JOB, settings), client(SETTINGS, vertex.endpoint)) == name
+    assert submit(request(TUNING_JOB, settings), connect(SETTINGS, vertex.endpoint)) == name
     ((path, body, _),) = vertex.received
     assert path == "/v1/projects/demo/locations/europe-west4/hyperparameterTuningJobs"
     assert (body["displayName"], body["maxTrialCount"]) == ("search", 6)
@@ -375,7 +386,6 @@ def test_a_tuning_job_is_sent_whole_and_its_name_comes_back(vertex: Vertex) -> N
     assert sent.service_account == ACCOUNT
     assert sent.worker_pool_specs == JOB.spec.worker_pool_specs
     assert TUNING_JOB.spec.trial_job_spec.service_account == ""  # the job itself stays as it was
-    assert console_url(name) == console_url(NAME)
 
 
 def test_the_summary_of_a_tuning_job_shows_what_is_searched_and_what_a_trial_costs() -> None:

@@ -11,7 +11,13 @@ from vertex_launch.cli.output import complain
 from vertex_launch.errors import FaultError
 
 # Name -> the command, once it is imported.
-COMMANDS: dict[str, Any] = dict.fromkeys(("check", "run", "plan", "submit", "package", "schema", "emulate"))
+COMMANDS: dict[str, Any] = dict.fromkeys(
+    (
+        *("check", "plan", "run", "emulate"),
+        *("submit", "jobs", "status", "logs", "cancel", "cost"),
+        *("package", "schema"),
+    )
+)
 
 
 class Commands(TyperGroup):

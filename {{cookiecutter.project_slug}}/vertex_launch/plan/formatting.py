@@ -20,3 +20,12 @@ def usd(value: float) -> str:
     """12.3456 -> "$12.35", 0.00123 -> "$0.0012"."""
     decimals = 1 - math.floor(math.log10(value)) if 0 < value < 0.1 else 2
     return f"${value:,.{decimals}f}"
+
+
+def duration(value: float) -> str:
+    """Whole seconds: 54 -> "54 s", 305 -> "5 min 5 s", 7500 -> "2 h 5 min"."""
+    minutes, seconds = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

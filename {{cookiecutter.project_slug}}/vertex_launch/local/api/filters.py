@@ -26,6 +26,9 @@ DEPTH = 50  # parentheses and NOTs within each other
 LONGEST_FILTER = 20_000  # characters; source: Cloud Logging documentation, "Quotas and limits", 2026
 MOST_ORDERS = 10  # fields to order by; each one sorts the whole list again
 
+# Of log entries, from the least on. Source: Cloud Logging API v2, LogSeverity.
+SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
+
 TOKEN = re.compile(
     r"""\s*(?:(?P<symbol>[()]|>=|<=|!=|[=<>:])"""
     r"""|(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s()=<>:!"']+))"""
@@ -123,6 +126,8 @@ class _Parser:
         value = self._text("a value")
         if symbol == ":":
             return lambda resource: _has(_value(resource, field), value)
+        if field == "severity" and value in SEVERITIES:
+            return lambda resource: COMPARISONS[symbol](*map(SEVERITIES.index, (resource[field], value)))
         return lambda resource: _compares(_value(resource, field), symbol, value)
 
     def _take(self, *wanted: str) -> str:

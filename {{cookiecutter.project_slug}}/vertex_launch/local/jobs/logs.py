@@ -14,7 +14,6 @@ from vertex_launch.state_dir import StateDir
 
 # The fields of a LogEntry that a request may filter and order by. Source: Cloud Logging API v2, LogEntry.
 FIELDS = frozenset(("insertId", "jsonPayload", "labels", "logName", "resource", "severity", "textPayload", "timestamp"))
-SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 
 
 def entries(job: Resource, path: Path) -> Iterator[Resource]:
@@ -34,7 +33,7 @@ def entries(job: Resource, path: Path) -> Iterator[Resource]:
                 "logName": f"projects/{project}/logs/{line['replica']}",
                 "timestamp": line["timestamp"],
                 "receiveTimestamp": line["timestamp"],
-                "severity": severity if severity in SEVERITIES else "DEFAULT",
+                "severity": severity if severity in filters.SEVERITIES else "DEFAULT",
                 "resource": {"type": "ml_job", "labels": labels},
                 "jsonPayload": content,
             }

@@ -21,6 +21,7 @@ from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs.custom_jobs import COLLECTION, Jobs
 from vertex_launch.local.running import lines as printed
 from vertex_launch.local.views import job_summary
+from vertex_launch.printable import plain
 from vertex_launch.state_dir import StateDir
 
 PAGE = Path(__file__).with_name("page.html")
@@ -36,7 +37,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-_])")  # ECMA-48: colours and the like
 
 Points = dict[str, list[tuple[float, float]]]  # (step, value) by metric, in the order of their arrival
 
@@ -115,7 +115,7 @@ def part(path: Path, start: int) -> dict[str, Any]:
 def _line(entry: dict[str, str], payload: dict[str, Any]) -> dict[str, str]:
     """A line as a terminal shows it, without colours."""
     message = payload.get("message")
-    text = ESCAPES.sub("", message if isinstance(message, str) else entry["line"])
+    text = plain(message if isinstance(message, str) else entry["line"])
     shown = text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} ... ({len(text)} characters)"
     severity = str(payload.get("severity", "")).upper()[:9]
     return {"time": entry["timestamp"], "replica": entry["replica"], "severity": severity, "text": shown}

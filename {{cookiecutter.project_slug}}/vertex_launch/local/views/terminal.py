@@ -9,10 +9,12 @@ from contextlib import AbstractContextManager
 from rich.console import Console
 from rich.text import Text
 
+from vertex_launch.job_resource import fault, state
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs.background import repeating
 from vertex_launch.local.jobs.custom_jobs import Jobs
-from vertex_launch.local.views.job_summary import everything, newest, state
+from vertex_launch.local.views.job_summary import everything, newest
+from vertex_launch.printable import printable
 
 POLL_SECONDS = 0.25
 FOLLOWED = 1000  # jobs, the newest
@@ -43,18 +45,13 @@ def reporting(store: Store, jobs: Jobs, console: Console) -> AbstractContextMana
 
 def change(job: Resource) -> Text:
     """`12:03:04 customJobs/17 digits FAILED: workerpool0-0 exited with code 1`."""
-    fault = job.get("error", {}).get("message", "").partition("\n")[0]
+    said = fault(job).partition("\n")[0]
     *_, collection, id = job["name"].split("/")
     head = f"{time.strftime('%H:%M:%S')} {collection}/{id} {printable(job.get('displayName', ''))} "
-    said = (state(job), STYLES.get(state(job), ""))
-    return Text.assemble(head, said, f": {printable(fault)}" if fault else "")
+    shown = (state(job), STYLES.get(state(job), ""))
+    return Text.assemble(head, shown, f": {printable(said)}" if said else "")
 
 
 def event(id: str, name: str, line: str) -> Text:
     """`12:03:04 customJobs/17 digits: workerpool1-0 was preempted; the job starts again, restart 1 of 6`."""
     return Text(f"{time.strftime('%H:%M:%S')} customJobs/{id} {printable(name)}: {printable(line)}")
-
-
-def printable(text: str) -> str:
-    """Anybody can choose a name or a message, so no character of it may steer the terminal."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

@@ -1,0 +1,424 @@
+"""Jobs that were sent, looked at and followed: the real commands against a real local Vertex.
+
+Between the two may stand a front, which answers as a service in trouble does, or cuts the connection.
+"""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from google.api_core.exceptions import Forbidden
+
+from tests.launch.running import DEADLINE, PROJECT, deadline, eventually, until
+from tests.launch.vertex import PARENT, Json, Service, custom_job, script, service, stop
+from vertex_launch.cli.logs import earliest, pattern
+from vertex_launch.cli.options import OptionError
+from vertex_launch.cloud import jobs, logs
+from vertex_launch.cloud.follow import Back, Changed, Event, Lost, Pace, follow
+from vertex_launch.cloud.jobs import NoJobError
+from vertex_launch.cloud.logs import Line, Log
+from vertex_launch.cloud.service import Service as Cloud
+from vertex_launch.cloud.service import connect
+from vertex_launch.job_resource import state
+from vertex_launch.printable import plain
+from vertex_launch.settings import Settings
+
+OURS = Settings("p", "us-central1", "b", "image", prices={"n1-standard-8": 3.6})
+PACE = Pace(0.05, 1)
+FAILS = script("print('begin', flush=True); open('no such file')")
+STEPS = script("for i in (1, 2, 3): print(f'step {i}0/30  loss 0.{i}', flush=True)")
+
+
+@pytest.fixture(scope="module")
+def vertex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with service(tmp_path_factory.mktemp("vertex"), "--grace-seconds", "1") as running:
+        yield running
+
+
+@pytest.fixture
+def cloud(vertex: Service) -> Cloud:
+    return connect(OURS, vertex.endpoint)
+
+
+def start(vertex: Service, *words: str, endpoint: str = "") -> "subprocess.Popen[str]":
+    """A command of the launcher, in the folder of the service."""
+    environ = os.environ | {"PYTHONPATH": str(PROJECT), "VERTEX_ENDPOINT": endpoint or vertex.endpoint}
+    command = [sys.executable, "-m", "vertex_launch", *words]
+    return subprocess.Popen(
+        command, cwd=vertex.folder, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def said(vertex: Service, *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    process = start(vertex, *words)
+    out, err = process.communicate(timeout=DEADLINE)
+    assert 'Traceback (most recent call last):\n  File "<frozen' not in err
+    return process.returncode, out, err
+
+
+def forever(path: Path) -> tuple[str, ...]:
+    """A command that runs until this file is there."""
+    return script(f"print('here', flush=True)\n{until(path)}")
+
+
+def names(events: Sequence[Event]) -> list[str]:
+    """The states, and what was printed."""
+    return [state(one.job) if isinstance(one, Changed) else str(one) for one in events]
+
+
+def test_a_job_is_followed_through_its_states_and_lines_to_its_end(vertex: Service, cloud: Cloud) -> None:
+    name = vertex.create(custom_job(*STEPS, workers=2))
+    with deadline():
+        events = [*follow(cloud, name, Log(cloud), PACE)]
+    assert names(events)[-1] == "SUCCEEDED"
+    lines = [one for one in events if isinstance(one, Line)]
+    assert sorted(map(str, lines)) == sorted(
+        f"[workerpool{replica}] step {i}0/30  loss 0.{i}" for replica in ("0-0", "1-0", "1-1") for i in (1, 2, 3)
+    )
+    assert {line.job for line in lines} == {name.rpartition("/")[2]}
+    chief = [line for line in lines if line.replica == "workerpool0-0"]
+    assert chief == sorted(chief, key=lambda line: line.time)
+
+
+def test_the_log_of_a_running_job_is_read_once_and_completely(vertex: Service, cloud: Cloud, tmp_path: Path) -> None:
+    many = script(f"for i in range(2500): print(i)\nprint('here', flush=True)\n{until(tmp_path / 'go')}\nprint('end')")
+    job = cloud.get(vertex.create(custom_job(*many)))
+    log, read = Log(cloud), list[str]()
+
+    def all_there() -> bool:
+        read.extend(line.text for line in log.new(job))
+        return read[-1:] == ["here"]
+
+    assert eventually(all_there)
+    (tmp_path / "go").touch()
+    vertex.wait(job["name"], "SUCCEEDED")
+    read += [line.text for line in log.new(job)]
+    assert read == [*map(str, range(2500)), "here", "end"]  # more than a page, and none of them twice
+    assert [*log.new(job)] == []
+    late = Log(cloud, since=[*Log(cloud).new(job)][-1].time)
+    assert [[line.text for line in late.new(job)] for _ in range(2)] == [["end"], []]  # nothing from before
+
+
+def test_a_failure_shows_the_traceback_and_has_exit_code_1(vertex: Service) -> None:
+    name = vertex.create(custom_job(*FAILS, name="fails"))
+    code, out, err = said(vertex, "logs", name, "--follow")
+    assert code == 1
+    assert re.search(r"^\d\d:\d\d:\d\d \[workerpool0-0\] begin$", out, re.MULTILINE)
+    assert re.search(r"^\d\d:\d\d:\d\d fails FAILED", out, re.MULTILINE)
+    assert "The replica workerpool0-0 exited with a non-zero status of 1." in err
+    assert "FileNotFoundError: [Errno 2] No such file or directory: 'no such file'" in err
+    assert said(vertex, "status", "fails")[0] == 1
+
+
+def test_where_the_service_names_the_replica_alone_its_traceback_is_looked_up(vertex: Service, cloud: Cloud) -> None:
+    """Google's message ends where the local Vertex goes on with the traceback."""
+    job = vertex.wait(vertex.create(custom_job(*FAILS)), "FAILED")
+    told = job["error"]["message"].partition("\n")[0]
+    cause = logs.cause(cloud, job | {"error": {"message": told}})
+    first, *_, last = (line.text for line in cause)
+    assert first == logs.TRACEBACK
+    assert last == "FileNotFoundError: [Errno 2] No such file or directory: 'no such file'"
+    assert logs.cause(cloud, job | {"error": {"message": "The replica workerpool7-0 exited."}}) == []
+
+
+def test_ctrl_c_leaves_the_job_and_says_how_to_come_back(vertex: Service, tmp_path: Path) -> None:
+    name = vertex.create(custom_job(*forever(tmp_path / "go")))
+    follower = start(vertex, "logs", name, "--follow")
+    assert follower.stdout is not None
+    for line in follower.stdout:
+        if line.endswith("here\n"):
+            break
+    follower.send_signal(signal.SIGINT)
+    _, err = follower.communicate(timeout=DEADLINE)
+    id = name.rpartition("/")[2]
+    assert follower.returncode == 130
+    assert f"the job goes on; come back to it with: python -m vertex_launch logs {id} --follow\n" in err
+    assert f"stop it with: python -m vertex_launch cancel {id}\n{vertex.endpoint}/#{id}\n" in err
+    assert "Traceback" not in err
+    assert vertex.get(name)["state"] == "JOB_STATE_RUNNING"
+    again = start(vertex, "logs", id, "--follow")
+    assert "asked to stop" in said(vertex, "cancel", id, "--yes")[1]
+    out, _ = again.communicate(timeout=DEADLINE)
+    assert (again.returncode, " CANCELLED" in out) == (3, True)
+    assert "it has ended already" in said(vertex, "cancel", id)[1]
+
+
+def test_a_job_that_expires_ends_what_follows_it(vertex: Service, tmp_path: Path) -> None:
+    blocks = vertex.create(custom_job(*forever(tmp_path / "go"), workers=15))
+    flex = {"strategy": "FLEX_START", "maxWaitDuration": "1s", "timeout": "60s", "restartJobOnWorkerRestart": True}
+    body = custom_job("true", scheduling=flex, workers=1)
+    process = start(vertex, "logs", vertex.create(body), "--follow")
+    out, _ = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, " EXPIRED" in out) == (4, True), out
+    (tmp_path / "go").touch()
+    vertex.wait(blocks)
+
+
+def test_submit_follows_what_it_has_sent(vertex: Service) -> None:
+    (vertex.folder / "run.yaml").write_text(json.dumps(custom_job(*STEPS)["jobSpec"]))
+    code, out, _ = said(vertex, "submit", "run.yaml", "--yes", "--follow")
+    assert code == 0
+    assert out.index("sent: ") < out.index("step 10/30") < out.index("step 30/30") < out.index("run SUCCEEDED")
+    code, out, _ = said(vertex, "submit", "run.yaml", "--yes")  # nobody looks
+    assert (code, "SUCCEEDED" in out) == (0, False)
+
+
+def test_on_a_terminal_submit_follows_by_itself_and_shows_the_steps(vertex: Service) -> None:
+    (vertex.folder / "seen.yaml").write_text(json.dumps(custom_job(*STEPS)["jobSpec"]))
+    ours, its = pty.openpty()
+    environ = os.environ | {"PYTHONPATH": str(PROJECT), "VERTEX_ENDPOINT": vertex.endpoint, "TERM": "xterm"}
+    words = [sys.executable, "-m", "vertex_launch", "submit", "seen.yaml", "--yes"]
+    process = subprocess.Popen(words, cwd=vertex.folder, env=environ, stdin=its, stdout=its, stderr=its)
+    os.close(its)
+    screen = b""
+    with deadline(), contextlib.suppress(OSError):  # which reading raises at the end, on Linux
+        while read := os.read(ours, 4096):
+            screen += read
+    os.close(ours)
+    assert process.wait(DEADLINE) == 0
+    text = plain(screen.decode())
+    assert re.search("\u2501+ step 30/30 ", text)
+    assert "seen SUCCEEDED" in text
+
+
+def test_the_log_is_asked_for_by_replica_pattern_and_time(vertex: Service) -> None:
+    name = vertex.create(custom_job(*STEPS, workers=1, name="asked"))
+    vertex.wait(name, "SUCCEEDED")
+    _, out, _ = said(vertex, "logs", "asked", "--replica", "workerpool1-0", "--grep", "step [23]0")
+    assert [line[9:] for line in out.splitlines()] == [f"[workerpool1-0] step {i}0/30  loss 0.{i}" for i in (2, 3)]
+    _, out, _ = said(vertex, "logs", "asked", "--json", "--replica", "workerpool0-0")
+    first = json.loads(out.splitlines()[0])
+    assert (first["replica"], first["message"], first["job"]) == (
+        "workerpool0-0",
+        "step 10/30  loss 0.1",
+        name.rpartition("/")[2],
+    )
+    assert said(vertex, "logs", "asked", "--since", "1s", "--grep", "no such line")[1] == ""
+
+
+def test_a_time_is_one_of_a_clock_or_some_time_ago() -> None:
+    now = datetime(2026, 11, 23, 12, tzinfo=UTC)
+    assert earliest("", now) is None
+    assert earliest("90s", now) == now - timedelta(seconds=90)
+    assert earliest("2d", now) == now - timedelta(days=2)
+    assert earliest("2026-11-23T11:00:00+00:00", now) == now - timedelta(hours=1)
+    with pytest.raises(OptionError, match="--since lunch: is no time; write 10m, 2h, 1d, or 2026-11-23T12:30"):
+        earliest("lunch", now)
+
+
+def test_a_pattern_that_cannot_be_read_is_refused_with_a_cure() -> None:
+    with pytest.raises(OptionError, match=r"--grep \[: unterminated character set at position 0; write"):
+        pattern("[")
+
+
+def test_jobs_are_listed_with_their_states_and_found_by_number_name_or_file(vertex: Service, cloud: Cloud) -> None:
+    old, new = (vertex.create(custom_job("true", name="twice")) for _ in range(2))
+    for name in (old, new):
+        vertex.wait(name, "SUCCEEDED")
+    assert jobs.find(cloud)["name"] == new
+    assert jobs.find(cloud, "twice")["name"] == jobs.find(cloud, "jobs/twice.yaml")["name"] == new
+    assert jobs.find(cloud, old.rpartition("/")[2])["name"] == jobs.find(cloud, old)["name"] == old
+    with pytest.raises(NoJobError, match="did you mean twice"):
+        jobs.find(cloud, "twcie")
+    with pytest.raises(NoJobError, match="there is no job 17; those that are there: "):
+        jobs.find(cloud, "17")
+    assert [job["name"] for job in jobs.newest(cloud, 2)] == [new, old]
+    assert {state(job) for job in jobs.newest(cloud, 100, "SUCCEEDED")} == {"SUCCEEDED"}
+    _, out, _ = said(vertex, "jobs", "--limit", "2", "--state", "succeeded")
+    assert [line.split()[:3] for line in out.splitlines()[1:]] == [
+        [name.rpartition("/")[2], "twice", "SUCCEEDED"] for name in (new, old)
+    ]
+    _, out, _ = said(vertex, "jobs", "--limit", "1", "--json")
+    assert [job["name"] for job in json.loads(out)] == [new]
+
+
+def test_a_search_is_followed_as_one_job(vertex: Service, cloud: Cloud) -> None:
+    measured = {"timestamp": 1, "trial": "1", "loss": "1.0", "global_step": "1"}
+    tells = f"""import os, sys
+print(sys.argv[1])
+open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "w").write({json.dumps(measured) + chr(10)!r})"""
+    study = {
+        "metrics": [{"metricId": "loss", "goal": "MINIMIZE"}],
+        "parameters": [{"parameterId": "rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}],
+    }
+    spec = custom_job(*script(tells))["jobSpec"]
+    body = {
+        "displayName": "search",
+        "studySpec": study,
+        "maxTrialCount": 2,
+        "parallelTrialCount": 2,
+        "trialJobSpec": spec,
+    }
+    name = vertex.create(body, "hyperparameterTuningJobs")
+    with deadline():
+        events = [*follow(cloud, name, Log(cloud), PACE)]
+    assert names(events)[-1] == "SUCCEEDED"
+    printed = [one for one in events if isinstance(one, Line) and one.text.startswith("--rate=")]
+    assert len({line.job for line in printed}) == 2  # one of each trial
+    code, out, _ = said(vertex, "status", "search")
+    assert (code, out.count("succeeded")) == (0, 2)
+
+
+def test_a_job_costs_its_machines_from_their_start_to_its_end() -> None:
+    begin = datetime(2026, 11, 23, 12, tzinfo=UTC)
+    job = custom_job("true", workers=2) | {
+        "name": f"{PARENT}/customJobs/1",
+        "createTime": begin.isoformat(),
+        "startTime": (begin + timedelta(minutes=10)).isoformat(),
+    }
+    ended = job | {"endTime": (begin + timedelta(minutes=20)).isoformat()}
+    trials = [{key: ended[key] for key in ("startTime", "endTime")}] * 3
+    search = {"trialJobSpec": job["jobSpec"], "trials": trials}
+
+    def usd(one: Json, minutes: int) -> float:
+        found = jobs.cost(one, OURS.catalog, begin + timedelta(minutes=minutes))
+        assert found is not None
+        assert found.per_hour.usd == pytest.approx(3 * 3.6)
+        return found.usd
+
+    assert usd(job, 40) == pytest.approx(5.4)
+    assert usd(ended, 600) == pytest.approx(1.8)
+    assert usd(job | {"startTime": ""}, 40) == 0
+    assert usd(search, 600) == pytest.approx(3 * 1.8)
+    assert jobs.cost(job, replace(OURS, prices={}).catalog, begin) is not None  # list prices
+    unknown = json.loads(json.dumps(job).replace("n1-standard-8", "made-up"))
+    assert jobs.cost(unknown, OURS.catalog, begin) is None
+
+
+class Front(ThreadingHTTPServer):
+    """Passes requests on to a service, unless `trouble` is a status to answer with; 0 cuts the connection."""
+
+    trouble: int | None = None
+
+    def __init__(self, behind: str) -> None:
+        super().__init__(("127.0.0.1", 0), Passing)
+        self.behind, self.endpoint, self.refused = behind, f"http://127.0.0.1:{self.server_port}", 0
+
+
+class Passing(BaseHTTPRequestHandler):
+    """One request to the front."""
+
+    server: Front
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if (trouble := self.server.trouble) is not None:
+            self.server.refused += 1
+            if trouble:
+                self.reply(trouble, json.dumps({"error": {"code": trouble, "message": "not now"}}).encode())
+            return  # without an answer, the connection is cut
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.server.behind + self.path, body or None, headers, method=self.command)
+        try:
+            with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
+                self.reply(answer.status, answer.read())
+        except urllib.error.HTTPError as error:
+            self.reply(error.code, error.read())
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def reply(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def front(vertex: Service) -> Iterator[Front]:
+    server = Front(vertex.endpoint)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def when(condition: Callable[[], bool], act: Callable[[], object]) -> threading.Thread:
+    """Acts in another thread as soon as the condition holds."""
+    thread = threading.Thread(target=lambda: eventually(condition) and act(), daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("trouble", [503, 429, 0], ids=["503", "429", "cut off"])
+def test_a_service_in_trouble_is_waited_for(vertex: Service, front: Front, tmp_path: Path, trouble: int) -> None:
+    cloud = connect(OURS, front.endpoint)
+    name = vertex.create(custom_job(*forever(tmp_path / "go")))
+    seen = list[Event]()
+    with deadline():
+        for event in follow(cloud, name, Log(cloud), PACE):
+            seen.append(event)
+            if isinstance(event, Line) and event.text == "here":
+                front.trouble = trouble
+                when(lambda: front.refused >= 2, lambda: setattr(front, "trouble", None))
+            if isinstance(event, Back):
+                (tmp_path / "go").touch()
+    kinds = [type(one) for one in seen if not isinstance(one, Changed)]
+    assert kinds == [Line, Lost, Back]  # once each, however often it was asked
+    assert state(seen[-1].job if isinstance(seen[-1], Changed) else {}) == "SUCCEEDED"
+
+
+def test_a_job_that_may_no_longer_be_seen_is_not_followed(vertex: Service, front: Front, tmp_path: Path) -> None:
+    name = vertex.create(custom_job(*forever(tmp_path / "go")))
+    follower = start(vertex, "logs", name, "--follow", endpoint=front.endpoint)
+    assert follower.stdout is not None
+    for line in follower.stdout:
+        if line.endswith("here\n"):
+            front.trouble = 403
+            break
+    _, err = follower.communicate(timeout=DEADLINE)
+    assert follower.returncode == 1
+    assert err.startswith("Google Cloud: 403 not now; ask an owner of the project for the role roles/aiplatform.user")
+    (tmp_path / "go").touch()
+    front.trouble = 403
+    with pytest.raises(Forbidden):
+        connect(OURS, front.endpoint).get(name)
+
+
+def test_a_service_that_starts_again_ends_the_job_and_what_follows_it(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as first, deadline(2 * DEADLINE):
+        before = first.enter_context(service(tmp_path, "--grace-seconds", "1"))
+        cloud = connect(OURS, before.endpoint)
+        name = before.create(custom_job(*forever(tmp_path / "go")))
+        seen = list[Event]()
+        with contextlib.ExitStack() as second:
+            for event in follow(cloud, name, Log(cloud), PACE):
+                seen.append(event)
+                if isinstance(event, Line) and event.text == "here":
+                    stop(before.process, signal.SIGKILL)
+                if isinstance(event, Lost):
+                    port = before.endpoint.rpartition(":")[2]
+                    second.enter_context(service(tmp_path, "--grace-seconds", "1", "--port", port))
+    assert [type(one) for one in seen if not isinstance(one, Changed | Line)] == [Lost, Back]
+    assert isinstance(seen[-1], Changed)
+    assert state(seen[-1].job) == "FAILED"
+
+
+def test_severities_are_compared_by_their_weight(vertex: Service) -> None:
+    text = "import json\nfor one in ('INFO', 'ERROR', 'CRITICAL'): print(json.dumps({'severity': one, 'message': one}))"
+    name = vertex.create(custom_job(*script(text)))
+    vertex.wait(name, "SUCCEEDED")
+    id = name.rpartition("/")[2]
+    asked = {"resourceNames": ["projects/p"], "filter": f'resource.labels.job_id="{id}" AND severity>=ERROR'}
+    _, answer = vertex.call("POST", "/v2/entries:list", asked)
+    assert [entry["jsonPayload"]["message"] for entry in answer["entries"]] == ["ERROR", "CRITICAL"]

@@ -1,0 +1,39 @@
+"""The command `cancel`: stop a job."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from vertex_launch.cli.cloud_options import CloudOptions, NamedJob
+from vertex_launch.cli.following import again, headline
+from vertex_launch.cli.options import app_of
+from vertex_launch.cli.output import console
+from vertex_launch.cloud import jobs
+from vertex_launch.cloud.refusals import google_errors
+from vertex_launch.job_resource import ENDED, id_of, state
+
+
+@dataclass(frozen=True, kw_only=True)
+class CancelOptions(CloudOptions):
+    job: NamedJob
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before.")] = False
+
+
+def cancel(click: typer.Context, wanted: CancelOptions) -> None:
+    """Stop a job; its checkpoints stay, and a job sent again with the same output folder resumes from them."""
+    ours, service = wanted.cloud()
+    with google_errors(ours):
+        job = jobs.find(service, wanted.job)
+        console.print(headline(job, service, ours))
+        if state(job) in ENDED:
+            console.print("it has ended already; nothing was done")
+            return
+        if not (wanted.yes or typer.confirm("Stop it?")):
+            raise typer.Exit(1)
+        service.cancel(job["name"])
+    follow = again(ours, "logs", id_of(job["name"]), "--follow")
+    console.print(f"asked to stop; see it end with: {follow}", markup=False)
+
+
+app = app_of(cancel)

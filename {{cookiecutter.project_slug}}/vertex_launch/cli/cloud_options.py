@@ -1,0 +1,32 @@
+"""The options of commands that speak with Vertex AI."""
+
+import os
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from vertex_launch import settings
+from vertex_launch.cli.options import SettingsOptions
+from vertex_launch.cloud.refusals import google_errors
+from vertex_launch.cloud.service import Service, connect, require_local
+from vertex_launch.settings import Settings
+
+MEANING = "Its number, its name or its job file, which mean the newest of that name"
+SentJob = Annotated[str, typer.Argument(metavar="[JOB]", help=f"{MEANING}; without it the newest of all.")]
+NamedJob = Annotated[str, typer.Argument(metavar="JOB", help=f"{MEANING}.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloudOptions(SettingsOptions):
+    """What may stand in for vertex.toml; VERTEX_ENDPOINT may name a local Vertex in place of Google's."""
+
+    def cloud(self) -> tuple[Settings, Service]:
+        """The settings and the service; a user who must log in first is told so."""
+        ours, endpoint = self.settings(), os.environ.get("VERTEX_ENDPOINT", "")
+        if endpoint:
+            require_local(endpoint)
+            ours = settings.for_local(ours)
+        settings.require(ours, "project", "region")
+        with google_errors(ours):
+            return ours, connect(ours, endpoint)

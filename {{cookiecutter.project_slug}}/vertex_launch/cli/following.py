@@ -1,0 +1,150 @@
+"""A job that is followed, on the terminal: its states, what its replicas print, how far it is, and how it ended."""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from vertex_launch import program
+from vertex_launch.cli.output import console, errors
+from vertex_launch.cloud import jobs, logs
+from vertex_launch.cloud.follow import Back, Changed, Lost, follow
+from vertex_launch.cloud.logs import Line, Log
+from vertex_launch.cloud.refusals import google_errors
+from vertex_launch.cloud.service import Service
+from vertex_launch.job_resource import ENDED, Resource, fault, id_of, moment, state
+from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.plan.formatting import duration, usd
+from vertex_launch.printable import printable
+from vertex_launch.settings import Settings
+
+EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 1, "CANCELLED": 3, "EXPIRED": 4}
+DETACHED = 130
+STYLES = {"RUNNING": "bold blue", "SUCCEEDED": "green", "FAILED": "bold red", "EXPIRED": "bold red"}
+CHIEF = "workerpool0-0"
+STEP = re.compile(r"\bstep (\d+)/(\d+)\b")
+
+Wanted = Callable[[Line], bool]
+
+
+def follow_to_end(service: Service, ours: Settings, name: str, log: Log, wanted: Wanted = lambda line: True) -> int:
+    """Print what happens until the job has ended; returns the exit code that stands for its state.
+
+    Ctrl-C leaves the job as it is, and says how to come back to it.
+    """
+    job: Resource = {"name": name}
+    try:
+        with google_errors(ours), signals_as_exceptions(), Screen(console) as screen:
+            for event in follow(service, name, log):
+                if isinstance(event, Line):
+                    screen.line(event, wanted(event))
+                    screen.steps(event, so_far(job, service, ours))
+                elif isinstance(event, Changed):
+                    job = event.job
+                    screen.print(headline(job, service, ours))
+                else:
+                    screen.print(service_line(event))
+    except KeyboardInterrupt:
+        errors.print(detached(service, ours, name), markup=False)
+        return DETACHED
+    if state(job) == "FAILED":
+        with google_errors(ours):
+            print_cause(service, job)
+    return EXIT_CODES.get(state(job), 1)
+
+
+class Screen:
+    """Lines and, where there is a terminal, below them how many steps are done."""
+
+    def __init__(self, console: Console) -> None:
+        step, cost = TextColumn("step {task.completed:.0f}/{task.total:.0f}"), TextColumn("{task.fields[cost]}")
+        columns = (BarColumn(), step, TimeRemainingColumn(), cost)
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> "Screen":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def print(self, text: Text) -> None:
+        self._progress.console.print(text, soft_wrap=True)
+
+    def line(self, line: Line, shown: bool) -> None:
+        if shown:
+            style = "red" if line.severity in ("ERROR", "CRITICAL") else ""
+            self.print(Text(f"{clock(line.time)} {line}", style=style))
+
+    def steps(self, line: Line, cost: str) -> None:
+        """Move the bar, if this line of the chief says how many steps are done."""
+        if line.replica == CHIEF and (found := STEP.search(line.text)):
+            done, total = map(int, found.groups())
+            if self._task is None:
+                self._task = self._progress.add_task("", cost="")
+            self._progress.update(self._task, completed=done, total=total, cost=cost)
+
+
+def headline(job: Resource, service: Service, ours: Settings) -> Text:
+    """`12:03:04 run RUNNING: waited 2 min 3 s`; once it runs also how long, and what that costs."""
+    now = datetime.now(UTC)
+    waited, ran = jobs.waited(job, now), jobs.ran(job, now)
+    parts = [f"waited {duration(waited)}"] if waited >= 1 else []
+    if ran >= 1:
+        parts += [f"{'ran' if state(job) in ENDED else 'runs for'} {duration(ran)}", so_far(job, service, ours)]
+    at = moment(job, "endTime") or now
+    name, shown = printable(str(job.get("displayName", ""))), state(job)
+    said = (shown, STYLES.get(shown, "yellow"))
+    return Text.assemble(f"{clock(at)} {name} ", said, f": {', '.join(filter(None, parts))}" if parts else "")
+
+
+def so_far(job: Resource, service: Service, ours: Settings) -> str:
+    """`about $1.20`; "" where a price is not known."""
+    cost = jobs.cost(job, ours.catalog, datetime.now(UTC))
+    return f"about {usd(cost.usd)}{' in the cloud' if service.endpoint else ''}" if cost else ""
+
+
+def print_cause(service: Service, job: Resource) -> None:
+    """Why a job failed: what the service says and, unless that has a traceback, what the replica printed."""
+    said = fault(job).strip()
+    for text in said.splitlines():
+        errors.print(Text(printable(text), style="red"))
+    if logs.TRACEBACK not in said and (lines := logs.cause(service, job)):
+        errors.print(Text(f"the last errors of {lines[0].replica}:", style="red"))
+        for line in lines:
+            errors.print(Text(line.text))
+
+
+def detached(service: Service, ours: Settings, name: str) -> str:
+    """What a person does who has stopped to look at a job."""
+    id = id_of(name)
+    return (
+        f"\nthe job goes on; come back to it with: {again(ours, 'logs', id, '--follow')}\n"
+        f"stop it with: {again(ours, 'cancel', id)}\n{service.page(name)}"
+    )
+
+
+def again(ours: Settings, *words: str) -> str:
+    """Another command of this program for the same project and region."""
+    flags = [word for key in ("project", "region") if ours.origin(key).startswith("--") for word in _flag(ours, key)]
+    return " ".join((program.NAME, *words, *flags))
+
+
+def clock(time: datetime) -> str:
+    """In this machine's time zone."""
+    return f"{time.astimezone():%H:%M:%S}"
+
+
+def service_line(event: Lost | Back) -> Text:
+    now = clock(datetime.now(UTC))
+    if isinstance(event, Back):
+        return Text(f"{now} the service answers again", style="yellow")
+    return Text(f"{now} {printable(event.said)}; the job goes on, and the service is asked again", style="yellow")
+
+
+def _flag(ours: Settings, key: str) -> tuple[str, str]:
+    return ours.origin(key), getattr(ours, key)

@@ -1,0 +1,65 @@
+"""The command `jobs`: what was sent, and how it stands."""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from vertex_launch.cli.cloud_options import CloudOptions
+from vertex_launch.cli.following import STYLES
+from vertex_launch.cli.options import app_of
+from vertex_launch.cli.output import console
+from vertex_launch.cloud import jobs as cloud
+from vertex_launch.cloud.refusals import google_errors
+from vertex_launch.job_resource import KINDS, Resource, collection_of, id_of, moment, state
+from vertex_launch.plan.formatting import duration, usd
+from vertex_launch.printable import printable
+from vertex_launch.settings import Settings
+
+State = Literal["QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED", "EXPIRED"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobsOptions(CloudOptions):
+    state: Annotated[State | None, typer.Option(help="Only those in this state.", case_sensitive=False)] = None
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="So many, the newest first.")] = 20
+    json: Annotated[bool, typer.Option("--json", help="The resources themselves, as a list.")] = False
+
+
+def jobs(click: typer.Context, wanted: JobsOptions) -> None:
+    """List the newest jobs, searches and training pipelines: how each stands, and what it has cost."""
+    ours, service = wanted.cloud()
+    with google_errors(ours):
+        found = cloud.newest(service, wanted.limit, wanted.state or "")
+    if wanted.json:
+        print(json.dumps(found, indent=2))
+    elif found:
+        console.print(table(found, ours))
+    else:
+        console.print(f"{service.parent} has no {f'{wanted.state} ' if wanted.state else ''}job")
+
+
+def table(found: list[Resource], ours: Settings) -> Table:
+    """One row for each job."""
+    now = datetime.now(UTC)
+    shown = Table("job", "name", "state", "created", "waited", "ran", "about", box=None, header_style="bold")
+    for job in found:
+        cost, created = cloud.cost(job, ours.catalog, now), moment(job, "createTime")
+        kind = "" if collection_of(job["name"]) == "customJobs" else f" ({KINDS[collection_of(job['name'])]})"
+        shown.add_row(
+            id_of(job["name"]),
+            Text(printable(str(job.get("displayName", ""))) + kind),
+            Text(state(job), style=STYLES.get(state(job), "yellow")),
+            f"{created.astimezone():%Y-%m-%d %H:%M}" if created else "",
+            duration(cloud.waited(job, now)),
+            duration(cloud.ran(job, now)) if job.get("startTime") else "",
+            usd(cost.usd) if cost else "?",
+        )
+    return shown
+
+
+app = app_of(jobs)

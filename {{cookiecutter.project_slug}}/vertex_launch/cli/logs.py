@@ -1,0 +1,77 @@
+"""The command `logs`: what the replicas of a job print."""
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from vertex_launch.cli.cloud_options import CloudOptions, SentJob
+from vertex_launch.cli.following import clock, follow_to_end
+from vertex_launch.cli.options import OptionError, app_of
+from vertex_launch.cli.output import console
+from vertex_launch.cloud import jobs
+from vertex_launch.cloud.logs import Line, Log
+from vertex_launch.cloud.refusals import google_errors
+
+AGO = re.compile("([0-9]+)([smhd])")
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogsOptions(CloudOptions):
+    job: SentJob = ""
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False
+    since: Annotated[str, typer.Option(metavar="TIME", help="Not before: 10m, 2h, 1d ago, or a time of a clock.")] = ""
+    replica: Annotated[str, typer.Option(metavar="NAME", help="Of one replica alone, such as workerpool0-0.")] = ""
+    grep: Annotated[str, typer.Option(metavar="PATTERN", help="Only lines in which this is found.")] = ""
+    json: Annotated[bool, typer.Option("--json", help="One JSON object for each line.")] = False
+
+
+def logs(click: typer.Context, wanted: LogsOptions) -> None:
+    """Print what the replicas of a job printed, merged by time; --follow ends with the job, and with its exit code."""
+    if wanted.follow and wanted.json:
+        raise OptionError("--json prints what is there; leave out --follow, or leave out --json")
+    found, since = pattern(wanted.grep).search, earliest(wanted.since, datetime.now(UTC))
+    ours, service = wanted.cloud()
+    with google_errors(ours):
+        job = jobs.find(service, wanted.job)
+    log = Log(service, since, wanted.replica)
+    if wanted.follow:
+        raise typer.Exit(follow_to_end(service, ours, job["name"], log, lambda line: bool(found(line.text))))
+    with google_errors(ours):
+        for line in log.new(job):
+            if found(line.text):
+                _print(line, wanted.json)
+
+
+def _print(line: Line, as_json: bool) -> None:
+    if as_json:
+        ours = {"time": line.time.isoformat(), "replica": line.replica, "job": line.job, "severity": line.severity}
+        print(json.dumps({"message": line.text, **line.fields, **ours}))
+    else:
+        console.print(Text(f"{clock(line.time)} {line}"))
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """What --grep looks for; raises OptionError."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise OptionError(f"--grep {text}: {error}; write \\ before a character that is meant as it is") from None
+
+
+def earliest(text: str, now: datetime) -> datetime | None:
+    """The moment that --since means, None without one; raises OptionError."""
+    if found := AGO.fullmatch(text):
+        return now - timedelta(**{UNITS[found[2]]: int(found[1])})
+    try:
+        return datetime.fromisoformat(text).astimezone() if text else None
+    except ValueError:
+        raise OptionError(f"--since {text}: is no time; write 10m, 2h, 1d, or 2026-11-23T12:30") from None
+
+
+app = app_of(logs)

@@ -1,0 +1,117 @@
+"""What the replicas of a job print, from Cloud Logging."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from vertex_launch.cloud.service import Service
+from vertex_launch.job_resource import Resource, custom_jobs, fault, id_of, moment
+from vertex_launch.printable import plain, printable
+
+PAGE_SIZE = 1000
+LATE = timedelta(seconds=30)  # after lines of other machines; Cloud Logging does not keep their order
+MOST_JOBS = 200  # of a search, the newest; a filter has at most 20,000 characters
+ERRORS = 200  # lines of a replica among which the cause of its end is looked for
+CAUSE_LINES = 20  # where there is no traceback
+MOST_NAMED = 20  # replicas, in the service's message
+TRACEBACK = "Traceback (most recent call last):"
+REPLICA = re.compile(r"workerpool\d+-\d+")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line, or one JSON object, that a replica printed."""
+
+    id: str
+    time: datetime
+    job: str  # the number of its custom job
+    replica: str  # such as workerpool0-0
+    severity: str
+    text: str  # no character of it steers a terminal
+    fields: Mapping[str, Any]  # of the JSON object, else of the message alone
+
+    def __str__(self) -> str:
+        return f"[{self.replica}] {self.text}"
+
+
+class Log:
+    """The log of a job, read little by little: each line once, even if it arrives late.
+
+    Args:
+        since: the time of the first line; None for all since the job was created.
+        replica: the only one that is asked for, "" for all.
+    """
+
+    def __init__(self, service: Service, since: datetime | None = None, replica: str = "") -> None:
+        self._service, self._since, self._replica = service, since, replica
+        self._seen: dict[str, datetime] = {}
+
+    def new(self, job: Resource) -> Iterator[Line]:
+        """The lines that are there and were not yet read, in the order of their time."""
+        since = self._since or moment(job, "createTime")  # without a time, Cloud Logging reads weeks
+        for line in lines(self._service, job, since, self._replica):
+            if line.id not in self._seen:
+                self._seen[line.id] = line.time
+                yield line
+        if self._seen:
+            newest = max(self._seen.values()) - LATE
+            self._since = max(since, newest) if since else newest
+            self._seen = {id: time for id, time in self._seen.items() if time >= self._since}
+
+
+def lines(service: Service, job: Resource, since: datetime | None = None, replica: str = "") -> Iterator[Line]:
+    """The lines of a job, page by page, the oldest first."""
+    wanted = [f'timestamp>="{since.isoformat()}"'] if since else []
+    asked = {
+        "filter": _filter(job, [replica] if replica else [], *wanted),
+        "orderBy": "timestamp asc",
+        "pageSize": PAGE_SIZE,
+    }
+    while True:
+        page = service.log_entries(asked)
+        yield from map(_line, page.get("entries", ()))
+        if not page.get("nextPageToken"):
+            return
+        asked["pageToken"] = page["nextPageToken"]
+
+
+def cause(service: Service, job: Resource) -> Sequence[Line]:
+    """The traceback of the replica that failed first, or its last errors; none if its log has no error."""
+    named = [*dict.fromkeys(REPLICA.findall(fault(job)))][:MOST_NAMED]
+    asked = {"filter": _filter(job, named, "severity>=ERROR"), "orderBy": "timestamp desc", "pageSize": ERRORS}
+    errors = [_line(entry) for entry in reversed(service.log_entries(asked).get("entries", []))]
+    tracebacks = [line.replica for line in errors if TRACEBACK in line.text]
+    first = (tracebacks or [line.replica for line in errors] or [""])[0]
+    last = [line for line in errors if line.replica == first]
+    begins = [index for index, line in enumerate(last) if TRACEBACK in line.text]
+    return last[begins[-1] :] if begins else last[-CAUSE_LINES:]
+
+
+def _filter(job: Resource, replicas: Sequence[str], *more: str) -> str:
+    """In the language of Cloud Logging, as gcloud writes it."""
+    ids = dict.fromkeys((id_of(job["name"]), *map(id_of, custom_jobs(job)[-MOST_JOBS:])))
+    terms = ['resource.type="ml_job"', _one_of("job_id", ids)]
+    terms += [_one_of("task_name", replicas)] * bool(replicas)
+    return " AND ".join((*terms, *more))
+
+
+def _one_of(label: str, values: Iterable[str]) -> str:
+    return f"({' OR '.join(f'resource.labels.{label}={json.dumps(value)}' for value in values)})"
+
+
+def _line(entry: Resource) -> Line:
+    fields, labels = entry.get("jsonPayload") or {}, entry.get("resource", {}).get("labels", {})
+    message = fields.get("message", entry.get("textPayload"))
+    text = message if isinstance(message, str) else json.dumps(fields)
+    return Line(
+        id=str(entry.get("insertId")),
+        time=datetime.fromisoformat(entry["timestamp"]),
+        job=str(labels.get("job_id", "")),
+        replica=str(labels.get("task_name") or "job"),
+        severity=str(entry.get("severity", "DEFAULT")),
+        text="\n".join(map(printable, plain(text).rstrip().splitlines())),
+        fields=fields,
+    )

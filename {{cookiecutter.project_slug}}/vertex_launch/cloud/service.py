@@ -1,0 +1,115 @@
+"""Vertex AI and Cloud Logging over REST: Google's own or, at an address of this machine, the local Vertex."""
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import google.auth
+from google.api_core.exceptions import from_http_response
+from google.auth.credentials import AnonymousCredentials
+from google.auth.transport.requests import AuthorizedSession
+
+from vertex_launch.errors import FaultError
+from vertex_launch.job_resource import Resource, id_of
+from vertex_launch.settings import Settings
+
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+PAGE_SIZE = 100
+
+
+class EndpointError(FaultError):
+    """VERTEX_ENDPOINT is not the address of a local Vertex."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """One region of one project.
+
+    Each method raises google.api_core.exceptions.GoogleAPICallError where the service refuses, OSError where nothing
+    answers, and google.auth.exceptions.GoogleAuthError where the login is no longer good.
+    """
+
+    parent: str  # projects/PROJECT/locations/REGION
+    endpoint: str  # of the local Vertex; "" for Google Cloud
+    session: AuthorizedSession = field(repr=False)
+    seconds: float = 60.0  # that an answer may take
+
+    def get(self, name: str) -> Resource:
+        """A resource by its name."""
+        return self._call("GET", f"{self._vertex}/v1/{name}")
+
+    def list(self, collection: str, expression: str = "", most: int = PAGE_SIZE) -> Iterator[Resource]:
+        """The resources that a filter matches, newest first, at most so many."""
+        asked, left = {"filter": expression, "pageSize": str(min(most, PAGE_SIZE))}, most
+        while left > 0:
+            page = self._call("GET", f"{self._vertex}/v1/{self.parent}/{collection}", params=asked)
+            found = page.get(collection, [])[:left]
+            yield from found
+            left -= len(found)
+            if not page.get("nextPageToken"):
+                return
+            asked["pageToken"] = page["nextPageToken"]
+
+    def create(self, collection: str, resource: Resource) -> Resource:
+        return self._call("POST", f"{self._vertex}/v1/{self.parent}/{collection}", json=resource)
+
+    def cancel(self, name: str) -> None:
+        self._call("POST", f"{self._vertex}/v1/{name}:cancel", json={})
+
+    def log_entries(self, asked: Mapping[str, Any]) -> Resource:
+        """One answer of Cloud Logging's entries.list."""
+        _, project, *_ = self.parent.split("/")
+        logging = self.endpoint or "https://logging.googleapis.com"
+        return self._call(
+            "POST", f"{logging}/v2/entries:list", json={"resourceNames": [f"projects/{project}"], **asked}
+        )
+
+    def page(self, name: str) -> str:
+        """Where a person looks at a job: the local Vertex's page, or the Cloud console.
+
+        Source of the latter: google-cloud-aiplatform 2.7.0, `_dashboard_uri`.
+        """
+        if self.endpoint:
+            return f"{self.endpoint}/#{id_of(name)}"
+        _, project, _, region, _, id = name.split("/")
+        return f"https://console.cloud.google.com/agent-platform/locations/{region}/training/{id}?project={project}"
+
+    @property
+    def _vertex(self) -> str:
+        return self.endpoint or f"https://{self.parent.rpartition('/')[2]}-aiplatform.googleapis.com"
+
+    def _call(self, method: str, address: str, **content: Any) -> Resource:
+        answer = self.session.request(method, address, timeout=self.seconds, **content)
+        if answer.status_code >= 400:
+            raise from_http_response(answer)
+        return dict(answer.json())
+
+
+def connect(settings: Settings, endpoint: str = "") -> Service:
+    """The service of these settings' region or, without credentials, a local one such as http://127.0.0.1:8911.
+
+    Raises:
+        google.auth.exceptions.DefaultCredentialsError: nobody is logged in to Google Cloud here.
+    """
+    parent = f"projects/{settings.project}/locations/{settings.region}"
+    if not endpoint:
+        credentials, _ = google.auth.default(scopes=[SCOPE])
+        return Service(parent, "", AuthorizedSession(credentials))
+    session = AuthorizedSession(AnonymousCredentials())
+    session.trust_env = False  # a proxy would look for this address on its own machine
+    return Service(parent, endpoint.rstrip("/"), session)
+
+
+def require_local(endpoint: str) -> None:
+    """Raises EndpointError unless VERTEX_ENDPOINT is an http or https address of this machine."""
+    try:
+        url = urlsplit(endpoint)
+        at_home = url.hostname == "localhost" or ipaddress.ip_address(url.hostname or "").is_loopback
+        local = at_home and url.scheme in ("http", "https") and url.port != 0 and not url.path.strip("/")
+    except ValueError:
+        local = False
+    if not local:
+        cure = "write such as http://127.0.0.1:8911, as emulate prints it, or unset it for Google Cloud"
+        raise EndpointError(f'VERTEX_ENDPOINT: "{endpoint}" is not an http(s) address of this machine; {cure}')

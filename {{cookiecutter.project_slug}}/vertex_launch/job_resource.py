@@ -1,0 +1,99 @@
+"""What the resource of a job says, in the JSON that Vertex AI answers with and the local Vertex keeps."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+Resource = Mapping[str, Any]
+
+KINDS = {
+    "customJobs": "custom job",
+    "hyperparameterTuningJobs": "tuning job",
+    "trainingPipelines": "training pipeline",
+}
+ENDED = frozenset(("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED"))
+
+
+def id_of(name: str) -> str:
+    """17 of projects/P/locations/R/customJobs/17."""
+    return name.rpartition("/")[2]
+
+
+def collection_of(name: str) -> str:
+    """customJobs of projects/P/locations/R/customJobs/17."""
+    return name.split("/")[-2]
+
+
+def state(resource: Resource) -> str:
+    """RUNNING of JOB_STATE_RUNNING and of PIPELINE_STATE_RUNNING."""
+    return str(resource.get("state", "")).partition("_STATE_")[2]
+
+
+def moment(resource: Resource, key: str) -> datetime | None:
+    """A time such as startTime; None if it has none yet."""
+    text = resource.get(key)
+    return datetime.fromisoformat(text) if text else None
+
+
+def fault(resource: Resource) -> str:
+    """Why it failed, "" if it did not."""
+    return str(resource.get("error", {}).get("message", ""))
+
+
+def custom_jobs(resource: Resource) -> list[str]:
+    """The names of the custom jobs that run it: its own, a pipeline's one, a search's one for each trial."""
+    own = resource["name"] if collection_of(resource["name"]) == "customJobs" else ""
+    made = [trial.get("customJob", "") for trial in resource.get("trials", ())]
+    return [name for name in (own, backing(resource), *made) if name]
+
+
+def backing(pipeline: Resource) -> str:
+    """The name of the custom job that a training pipeline runs; "" while there is none, and for other jobs."""
+    return str((pipeline.get("trainingTaskMetadata") or {}).get("backingCustomJob", ""))
+
+
+def run_spec(resource: Resource) -> Resource:
+    """What each of its runs is to do: a CustomJobSpec, or what a training pipeline has in its place."""
+    return resource.get("jobSpec") or resource.get("trialJobSpec") or resource.get("trainingTaskInputs") or {}
+
+
+def machines(pool: Resource) -> str:
+    """`3 x n1-standard-8 with 1 x NVIDIA_TESLA_T4`, "none" for an empty pool."""
+    machine = pool.get("machineSpec", {})
+    if not machine:
+        return "none"
+    text = f"{pool.get('replicaCount', 1)} x {machine.get('machineType', 'machine')}"
+    count = machine.get("acceleratorCount", 0)
+    return f"{text} with {count} x {machine.get('acceleratorType')}" if count else text
+
+
+def trials(search: Resource) -> list[dict[str, Any]]:
+    """The trials of a tuning job; other jobs have none."""
+    measured = {trial["id"]: _metrics(trial) for trial in search.get("trials", ())}
+    best = _best(measured, search.get("studySpec", {}).get("metrics", ()))
+    return [
+        {
+            "id": trial["id"],
+            "state": trial.get("state", ""),
+            "parameters": {one["parameterId"]: one.get("value") for one in trial.get("parameters", ())},
+            "metrics": measured[trial["id"]],  # of its final measurement
+            "job": id_of(trial.get("customJob", "")),
+            "reason": trial.get("infeasibleReason", "").partition("\n")[0],  # the job shows the traceback
+            "best": trial["id"] == best,  # of all ended trials, by the study's first metric
+        }
+        for trial in search.get("trials", ())
+    ]
+
+
+def _metrics(trial: Resource) -> dict[str, float]:
+    found = trial.get("finalMeasurement", {}).get("metrics", ())
+    return {one["metricId"]: one.get("value", 0.0) for one in found}
+
+
+def _best(measured: Mapping[str, Mapping[str, float]], wanted: Sequence[Mapping[str, Any]]) -> str:
+    """The id of the best trial, "" if no trial has ended."""
+    if not wanted:
+        return ""
+    metric, sign = wanted[0].get("metricId", ""), -1 if wanted[0].get("goal") == "MINIMIZE" else 1
+    ended = [id for id, metrics in measured.items() if metric in metrics]
+    return max(ended, key=lambda id: sign * measured[id][metric], default="")

@@ -1,0 +1,15 @@
+"""Text that others chose, as a terminal or a page may show it: no character of it steers anything."""
+
+import re
+
+ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-_])")  # ECMA-48: colours and the like
+
+
+def plain(text: str) -> str:
+    """The text without colours and the like."""
+    return ESCAPES.sub("", text)
+
+
+def printable(text: str) -> str:
+    """The text with a sign in place of each character that could steer a terminal."""
+    return "".join(one if one.isprintable() or one == "\t" else "\N{REPLACEMENT CHARACTER}" for one in text)

@@ -1,0 +1,45 @@
+"""The trials of a search as a table for people."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from vertex_launch.job_resource import Resource, trials
+
+# What a trial is that one of the study's rules has ended.
+RULES = {
+    "medianAutomatedStoppingSpec": "worse than the median of the others",
+    "decayCurveStoppingSpec": "unlikely to reach the best",
+}
+UNFINISHED = {"REQUESTED": "waits", "ACTIVE": "runs", "STOPPING": "is being stopped"}
+
+
+def table(search: Resource, jobs: Mapping[str, str]) -> Table:
+    """One row for each trial: its parameters, its metrics, how it ended and why, and which is the best.
+
+    Args:
+        jobs: the state of each trial's job, such as SUCCEEDED, where it is known.
+    """
+    parameters = [one["parameterId"] for one in search["studySpec"]["parameters"]]
+    metrics = [one["metricId"] for one in search["studySpec"]["metrics"]]
+    shown = Table("trial", *parameters, *metrics, "", box=None, header_style="bold")
+    for trial in trials(search):
+        values = [*map(trial["parameters"].get, parameters), *map(trial["metrics"].get, metrics)]
+        cells = (trial["id"], *map(_cell, values), _end(trial, jobs.get(trial["id"], ""), search["studySpec"]))
+        shown.add_row(*map(Text, cells))  # what the user wrote is no markup
+    return shown
+
+
+def _end(trial: Mapping[str, Any], job: str, study: Resource) -> str:
+    """`succeeded, the best`: of a trial that its search has cancelled, by which rule."""
+    if trial["state"] != "SUCCEEDED":
+        return UNFINISHED.get(trial["state"], f"failed: {trial['reason']}")
+    rule = next((words for name, words in RULES.items() if name in study), "")
+    ended = f"stopped early, {rule}" if job not in ("", "SUCCEEDED") else "succeeded"
+    return f"{ended}, the best" if trial["best"] else ended
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
