@@ -31,11 +31,14 @@ from vertex_launch.cloud import jobs, logs
 from vertex_launch.cloud.follow import Back, Changed, Event, Lost, Pace, follow
 from vertex_launch.cloud.jobs import NoJobError
 from vertex_launch.cloud.logs import Line, Log
+from vertex_launch.cloud.preflight import Preflight, look
+from vertex_launch.cloud.revision import labels
 from vertex_launch.cloud.service import Service as Cloud
 from vertex_launch.cloud.service import connect
 from vertex_launch.job_resource import state
 from vertex_launch.printable import plain
 from vertex_launch.settings import Settings
+from vertex_launch.spec import load
 
 OURS = Settings("p", "us-central1", "b", "image", prices={"n1-standard-8": 3.6})
 PACE = Pace(0.05, 1)
@@ -176,6 +179,77 @@ def test_submit_follows_what_it_has_sent(vertex: Service) -> None:
     assert out.index("sent: ") < out.index("step 10/30") < out.index("step 30/30") < out.index("run SUCCEEDED")
     code, out, _ = said(vertex, "submit", "run.yaml", "--yes")  # nobody looks
     assert (code, "SUCCEEDED" in out) == (0, False)
+
+
+def test_before_it_is_sent_a_job_is_told_what_its_folder_holds(vertex: Service, cloud: Cloud, tmp_path: Path) -> None:
+    def found(folder: str) -> Preflight:
+        spec = custom_job(*STEPS, baseOutputDirectory={"outputUriPrefix": f"gs://{folder}"})["jobSpec"]
+        (tmp_path / "run.yaml").write_text(json.dumps(spec))
+        return look(load(tmp_path / "run.yaml"), cloud)
+
+    run = vertex.state_dir / "gcs/b/looked"
+    assert found("b/looked/") == Preflight("empty")
+    (run / "checkpoints/step-000000300").mkdir(parents=True)
+    (run / "checkpoints/step-000000300/weights").touch()
+    assert found("b/looked") == Preflight("not empty")
+    (run / "checkpoints/step-000000300/committed.json").touch()
+    assert found("b/looked") == Preflight("resumes at step 300")
+    (run / "model").mkdir()
+    (run / "model/model.pt2").touch()
+    (warning,) = found("b/looked").findings
+    assert (warning.severity, warning.line) == ("warning", 1)
+    assert "an earlier run has exported its model there" in warning.fault
+    (error,) = found("no-such-bucket/looked").findings
+    assert error.severity == "error"
+    assert str(error) == (
+        "baseOutputDirectory.outputUriPrefix: there is no bucket no-such-bucket; make it: gcloud storage buckets create"
+        " gs://no-such-bucket --location=us-central1 --uniform-bucket-level-access"
+    )
+
+
+def test_a_search_is_not_sent_to_a_folder_that_holds_trials(vertex: Service, cloud: Cloud, tmp_path: Path) -> None:
+    earlier = vertex.state_dir / "gcs/b/searched/1/checkpoints"
+    earlier.mkdir(parents=True)
+    (earlier / "part").touch()
+    spec = custom_job("true", baseOutputDirectory={"outputUriPrefix": "gs://b/searched"})["jobSpec"]
+    (tmp_path / "search.yaml").write_text(json.dumps({"studySpec": {}, "trialJobSpec": spec}))
+    (error,) = look(load(tmp_path / "search.yaml"), cloud).findings
+    assert error.severity == "error"
+    assert str(error).startswith(
+        "trialJobSpec.baseOutputDirectory.outputUriPrefix: it is not empty, and a trial resumes"
+    )
+
+
+def test_a_job_has_the_revision_of_its_code_as_labels(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        return subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    assert labels(tmp_path) == {}
+    git("init", "-q")
+    assert labels(tmp_path) == {}
+    (tmp_path / "code").write_text("1")
+    git("add", "code")
+    git("commit", "-qm", "first")
+    assert labels(tmp_path) == {"git-revision": git("rev-parse", "HEAD")[:12]}
+    (tmp_path / "code").write_text("2")
+    assert labels(tmp_path)["git-dirty"] == "true"
+
+
+def test_two_jobs_never_write_one_folder(vertex: Service, tmp_path: Path) -> None:
+    there = {"outputUriPrefix": "gs://b/shared"}
+    name = vertex.create(custom_job(*forever(tmp_path / "go"), name="first", baseOutputDirectory=there))
+    (vertex.folder / "shared.yaml").write_text(json.dumps(custom_job(*STEPS, baseOutputDirectory=there)["jobSpec"]))
+    code, out, err = said(vertex, "submit", "shared.yaml", "--yes")
+    assert (code, "sent:" in out) == (1, False)
+    id = name.rpartition("/")[2]
+    assert re.search(
+        rf"shared\.yaml:1: error: base.*: job {id} \(first\) is (PENDING|RUNNING) and writes there; wait", err
+    )
+    assert f"stop it with python -m vertex_launch cancel {id}, or name another folder" in err
+    (tmp_path / "go").touch()
+    vertex.wait(name, "SUCCEEDED")
+    assert said(vertex, "submit", "shared.yaml", "--yes")[0] == 0
 
 
 def test_on_a_terminal_submit_follows_by_itself_and_shows_the_steps(vertex: Service) -> None:

@@ -89,7 +89,10 @@ class Answer(BaseHTTPRequestHandler):
         self.answer(*self.server.reply)
 
     def do_GET(self) -> None:
-        self.server.asked.append(parse_qs(urlsplit(self.path).query)["filter"][0])
+        if self.path.startswith("/storage/"):
+            self.answer(200, {})  # an empty bucket
+            return
+        self.server.asked += parse_qs(urlsplit(self.path).query).get("filter", [])
         self.answer(*self.server.jobs)
 
     def answer(self, status: int, reply: Mapping[str, object]) -> None:

@@ -1,15 +1,18 @@
 """The command `submit`: show what will be sent to Vertex AI, ask, and send it."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from google.api_core.exceptions import ServerError
 
+from vertex_launch.check import Examined
 from vertex_launch.cli.cloud_options import CloudOptions
 from vertex_launch.cli.following import follow_to_end
 from vertex_launch.cli.options import JobFile, app_of
-from vertex_launch.cli.output import approved, console, errors
+from vertex_launch.cli.output import approved, console, errors, report
+from vertex_launch.cloud import preflight, revision
 from vertex_launch.cloud import submit as cloud
 from vertex_launch.cloud.logs import Log
 from vertex_launch.cloud.refusals import google_errors
@@ -33,9 +36,14 @@ def submit(click: typer.Context, wanted: SubmitOptions) -> None:
     ours, service = wanted.cloud()
     if service.endpoint:
         console.print(f"to the local Vertex at {service.endpoint}, not to Google Cloud", markup=False)
-    request = cloud.request(loaded, ours)
-    console.print(cloud.summary(loaded, ours), markup=False)
-    console.print(f"  label    {request.label}, to find the job by if its answer is lost", markup=False)
+    with google_errors(ours):
+        found = preflight.look(loaded, service)
+    request = cloud.request(loaded, ours, revision.labels(Path()))
+    console.print(cloud.summary(loaded, ours, found.folder), markup=False)
+    console.print(f"  labels   {described(request)}", markup=False)
+    report(examined := Examined(wanted.job, loaded, found.findings))
+    if not examined.passes(strict=False):
+        raise typer.Exit(1)
     if not (wanted.yes or typer.confirm("Send it?")):
         raise typer.Exit(1)
     with google_errors(ours), signals_as_exceptions():
@@ -43,6 +51,11 @@ def submit(click: typer.Context, wanted: SubmitOptions) -> None:
     console.print(f"sent: {name}\n{service.page(name)}", markup=False)
     if follows(wanted.follow):
         raise typer.Exit(follow_to_end(service, ours, name, Log(service)))
+
+
+def described(request: cloud.Request) -> str:
+    """The job's labels; one of them finds it, should the answer be lost."""
+    return ", ".join(f"{key}={value}" for key, value in request.resource["labels"].items())
 
 
 def follows(asked: bool | None) -> bool:

@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import google.auth
 from google.api_core.exceptions import from_http_response
@@ -42,7 +42,7 @@ class Service:
 
     def list(self, collection: str, expression: str = "", most: int = PAGE_SIZE) -> Iterator[Resource]:
         """The resources that a filter matches, newest first, at most so many."""
-        asked, left = {"filter": expression, "pageSize": str(min(most, PAGE_SIZE))}, most
+        asked, left = {"pageSize": str(min(most, PAGE_SIZE))} | ({"filter": expression} if expression else {}), most
         while left > 0:
             page = self._call("GET", f"{self._vertex}/v1/{self.parent}/{collection}", params=asked)
             found = page.get(collection, [])[:left]
@@ -66,6 +66,18 @@ class Service:
             "POST", f"{logging}/v2/entries:list", json={"resourceNames": [f"projects/{project}"], **asked}
         )
 
+    def bucket(self, name: str) -> Resource:
+        return self._call("GET", f"{self._storage}/storage/v1/b/{quote(name, safe='')}")
+
+    def objects(self, bucket: str, **asked: str) -> tuple[str, ...]:
+        """The names of objects, at most a page of them. Source: Cloud Storage JSON API, Objects: list."""
+        found = self._call("GET", f"{self._storage}/storage/v1/b/{quote(bucket, safe='')}/o", params=asked)
+        return tuple(item["name"] for item in found.get("items", ()))
+
+    @property
+    def region(self) -> str:
+        return self.parent.rpartition("/")[2]
+
     def page(self, name: str) -> str:
         """Where a person looks at a job: the local Vertex's page, or the Cloud console.
 
@@ -78,7 +90,11 @@ class Service:
 
     @property
     def _vertex(self) -> str:
-        return self.endpoint or f"https://{self.parent.rpartition('/')[2]}-aiplatform.googleapis.com"
+        return self.endpoint or f"https://{self.region}-aiplatform.googleapis.com"
+
+    @property
+    def _storage(self) -> str:
+        return self.endpoint or "https://storage.googleapis.com"
 
     def _call(self, method: str, address: str, **content: Any) -> Resource:
         answer = self.session.request(method, address, timeout=self.seconds, **content)

@@ -3,7 +3,7 @@
 import shlex
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from google.api_core.exceptions import GoogleAPICallError, ServerError
@@ -40,8 +40,12 @@ class Request:
         return f"{SUBMISSION}={self.resource['labels'][SUBMISSION]}"
 
 
-def summary(job: Job | TuningJob, settings: Settings) -> str:
-    """What will be sent, where, and for how much, for a person to agree to."""
+def summary(job: Job | TuningJob, settings: Settings, folder: str = "") -> str:
+    """What will be sent, where, and for how much, for a person to agree to.
+
+    Args:
+        folder: what is in its output folder, "" where that is not known.
+    """
     one, search = trial(job), _search_lines(job.spec) if isinstance(job, TuningJob) else ()
     spec = _with_account(one.spec, settings)
     strategy = one.strategy if spec.scheduling.strategy else "STANDARD"
@@ -51,7 +55,7 @@ def summary(job: Job | TuningJob, settings: Settings) -> str:
             f"{job.name} -> projects/{settings.project}/locations/{settings.region}",
             *search,
             *map(_pool_line, one.pools),
-            f"  output   {spec.base_output_directory.output_uri_prefix or 'nowhere: nothing is kept'}",
+            f"  output   {_output(spec, folder)}",
             f"  account  {spec.service_account or 'Vertex AI service agent'}",
             f"  limits   {strategy}, at most {hours:g} h{' a trial' if search else ''}",
             f"  price    {_price(job, hours, settings)}",
@@ -59,12 +63,12 @@ def summary(job: Job | TuningJob, settings: Settings) -> str:
     )
 
 
-def request(job: Job | TuningJob, settings: Settings) -> Request:
+def request(job: Job | TuningJob, settings: Settings, revision: Mapping[str, str] | None = None) -> Request:
     """The request as the API takes it; the account in the file goes before the one in vertex.toml.
 
-    Its job has a label of its own, by which it is found when the answer is lost.
+    Its job has a label of its own, by which it is found when the answer is lost, and those of its `revision`.
     """
-    spec, labels = _with_account(trial(job).spec, settings), {SUBMISSION: uuid.uuid4().hex[:12]}
+    spec, labels = _with_account(trial(job).spec, settings), {**(revision or {}), SUBMISSION: uuid.uuid4().hex[:12]}
     if not isinstance(job, TuningJob):
         return Request("customJobs", as_json(CustomJob(display_name=job.name, job_spec=spec, labels=labels)))
     tuning_job = HyperparameterTuningJob(job.spec)
@@ -118,6 +122,11 @@ def _list_command(request: Request, service: Service) -> str:
     _, project, _, region = service.parent.split("/")
     kind = "custom-jobs" if request.collection == "customJobs" else "hp-tuning-jobs"
     return f"gcloud ai {kind} list --project={project} --region={region} --filter=labels.{request.label}"
+
+
+def _output(spec: CustomJobSpec, folder: str) -> str:
+    address = spec.base_output_directory.output_uri_prefix
+    return f"{address} ({folder})" if folder else address or "nowhere: nothing is kept"
 
 
 def _with_account(spec: CustomJobSpec, settings: Settings) -> CustomJobSpec:
