@@ -21,12 +21,17 @@ NamedJob = Annotated[str, typer.Argument(metavar="JOB", help=f"{MEANING}.")]
 class CloudOptions(SettingsOptions):
     """What may stand in for vertex.toml; VERTEX_ENDPOINT may name a local Vertex in place of Google's."""
 
-    def cloud(self) -> tuple[Settings, Service]:
-        """The settings and the service; a user who must log in first is told so."""
+    def where(self) -> tuple[Settings, str]:
+        """The settings, with project and region, and the address of the local Vertex, "" for Google's."""
         ours, endpoint = self.settings(), os.environ.get("VERTEX_ENDPOINT", "")
         if endpoint:
             require_local(endpoint)
             ours = settings.for_local(ours)
         settings.require(ours, "project", "region")
+        return ours, endpoint.rstrip("/")
+
+    def cloud(self) -> tuple[Settings, Service]:
+        """The settings and the service; a user who must log in first is told so."""
+        ours, endpoint = self.where()
         with google_errors(ours):
             return ours, connect(ours, endpoint)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from google.api_core.exceptions import ServerError
@@ -12,11 +12,11 @@ from vertex_launch.cli.cloud_options import CloudOptions
 from vertex_launch.cli.following import follow_to_end
 from vertex_launch.cli.options import JobFile, app_of
 from vertex_launch.cli.output import approved, console, errors, report
-from vertex_launch.cloud import preflight, revision
+from vertex_launch.cloud import preflight, revision, spelled
 from vertex_launch.cloud import submit as cloud
 from vertex_launch.cloud.logs import Log
 from vertex_launch.cloud.refusals import google_errors
-from vertex_launch.cloud.service import Service
+from vertex_launch.cloud.service import Service, parent_of
 from vertex_launch.local.running.signals import signals_as_exceptions
 
 
@@ -24,6 +24,10 @@ from vertex_launch.local.running.signals import signals_as_exceptions
 class SubmitOptions(CloudOptions):
     job: JobFile
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before sending.")] = False
+    print: Annotated[
+        Literal["gcloud", "curl", "python"] | None,
+        typer.Option(help="Send nothing; print what sends the same."),
+    ] = None
     follow: Annotated[
         bool | None,
         typer.Option("--follow/--no-follow", help="Print its log until it ends; on a terminal that is the default."),
@@ -33,6 +37,11 @@ class SubmitOptions(CloudOptions):
 def submit(click: typer.Context, wanted: SubmitOptions) -> None:
     """Send a job to Vertex AI; shows what will be sent, and asks."""
     loaded = approved(wanted.job, wanted.settings())
+    if wanted.print:
+        ours, endpoint = wanted.where()
+        request, parent = cloud.request(loaded, ours, revision.labels(Path())), parent_of(ours)
+        console.print(spelled.CLIENTS[wanted.print](request, wanted.job, parent, endpoint), markup=False)
+        return
     ours, service = wanted.cloud()
     if service.endpoint:
         console.print(f"to the local Vertex at {service.endpoint}, not to Google Cloud", markup=False)

@@ -103,13 +103,18 @@ class Service:
         return dict(answer.json())
 
 
+def parent_of(settings: Settings) -> str:
+    """What the jobs of these settings belong to."""
+    return f"projects/{settings.project}/locations/{settings.region}"
+
+
 def connect(settings: Settings, endpoint: str = "") -> Service:
     """The service of these settings' region or, without credentials, a local one such as http://127.0.0.1:8911.
 
     Raises:
         google.auth.exceptions.DefaultCredentialsError: nobody is logged in to Google Cloud here.
     """
-    parent = f"projects/{settings.project}/locations/{settings.region}"
+    parent = parent_of(settings)
     if not endpoint:
         credentials, _ = google.auth.default(scopes=[SCOPE])
         return Service(parent, "", AuthorizedSession(credentials))

@@ -14,7 +14,7 @@ from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import study_validation
 from vertex_launch.cloud.refusals import said_by
-from vertex_launch.cloud.service import Service
+from vertex_launch.cloud.service import Service, parent_of
 from vertex_launch.job_resource import Resource
 from vertex_launch.plan import pools
 from vertex_launch.plan.formatting import usd
@@ -52,7 +52,7 @@ def summary(job: Job | TuningJob, settings: Settings, folder: str = "") -> str:
     hours = spec.scheduling.timeout.total_seconds() / 3600 if "timeout" in spec.scheduling else 7 * 24
     return "\n".join(
         [
-            f"{job.name} -> projects/{settings.project}/locations/{settings.region}",
+            f"{job.name} -> {parent_of(settings)}",
             *search,
             *map(_pool_line, one.pools),
             f"  output   {_output(spec, folder)}",

@@ -1,0 +1,75 @@
+"""The request of a job as others would send it: a gcloud command, a curl command, or a Python script."""
+
+import json
+import pprint
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from vertex_launch.cloud.submit import Request
+from vertex_launch.errors import FaultError
+from vertex_launch.job_resource import run_spec
+
+# Collection -> gcloud's group, the type of Google's client, and what its methods call it.
+WORDS = {
+    "customJobs": ("custom-jobs", "CustomJob", "custom_job"),
+    "hyperparameterTuningJobs": ("hp-tuning-jobs", "HyperparameterTuningJob", "hyperparameter_tuning_job"),
+}
+WIDTH = 116
+PYTHON = """\
+import json
+
+from google.cloud import aiplatform_v1{also}
+
+JOB = {job}
+
+client = aiplatform_v1.JobServiceClient({arguments})
+job = aiplatform_v1.{kind}.from_json(json.dumps(JOB))
+print(client.create_{field}(parent={parent!r}, {field}=job).name)"""
+
+
+class SpellingError(FaultError):
+    """A client cannot send this job."""
+
+
+def gcloud(request: Request, file: Path, parent: str, endpoint: str) -> str:
+    """The command that sends the same; raises SpellingError where gcloud cannot."""
+    _, project, _, region = parent.split("/")
+    job, (group, *_) = request.resource, WORDS[request.collection]
+    if {} in run_spec(job)["workerPoolSpecs"]:
+        raise SpellingError(f"{file}: gcloud refuses the empty pool, which the service takes; write --print curl")
+    words = ["gcloud", "ai", group, "create", f"--project={project}", f"--region={region}"]
+    words += [f"--display-name={job['displayName']}", f"--config={file}"]
+    words += [f"--labels={','.join(f'{key}={value}' for key, value in job['labels'].items())}"]
+    if account := run_spec(job).get("serviceAccount"):
+        words.append(f"--service-account={account}")
+    there = f"CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM={endpoint}/ CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true "
+    return f"{there if endpoint else ''}{shlex.join(words)}"
+
+
+def curl(request: Request, file: Path, parent: str, endpoint: str) -> str:
+    """The command that sends the same, from any shell."""
+    _, _, _, region = parent.split("/")
+    address = f"{endpoint or f'https://{region}-aiplatform.googleapis.com'}/v1/{parent}/{request.collection}"
+    login = "" if endpoint else ' -H "Authorization: Bearer $(gcloud auth print-access-token)"'
+    body = json.dumps(request.resource, indent=2)
+    return f"curl -X POST{login} -H 'Content-Type: application/json' {address} -d {shlex.quote(body)}"
+
+
+def python(request: Request, file: Path, parent: str, endpoint: str) -> str:
+    """The script that sends the same with google-cloud-aiplatform."""
+    _, _, _, region = parent.split("/")
+    _, kind, field = WORDS[request.collection]
+    options = {"api_endpoint": endpoint or f"{region}-aiplatform.googleapis.com"}
+    local = 'transport="rest", credentials=AnonymousCredentials(), ' if endpoint else ""
+    return PYTHON.format(
+        also="\nfrom google.auth.credentials import AnonymousCredentials" if endpoint else "",
+        job=pprint.pformat(dict(request.resource), width=WIDTH, sort_dicts=False),
+        arguments=f"{local}client_options={options!r}",
+        kind=kind,
+        field=field,
+        parent=parent,
+    )
+
+
+CLIENTS: Mapping[str, Callable[[Request, Path, str, str], str]] = {"gcloud": gcloud, "curl": curl, "python": python}
