@@ -19,7 +19,7 @@ from google.cloud.aiplatform_v1.types import HyperparameterTuningJob
 from tests.launch.running import PROJECT, eventually
 from vertex_launch.cli.submit import send as send_it
 from vertex_launch.cloud.refusals import CloudError, google_errors
-from vertex_launch.cloud.service import EndpointError, connect, require_local
+from vertex_launch.cloud.service import EndpointError, NoAnswerError, connect, require_local
 from vertex_launch.cloud.submit import request, submit, summary
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, parse
@@ -148,14 +148,25 @@ REFUSALS: list[tuple[int, str, str]] = [
         "Vertex AI API has not been used in project 123 before or it is disabled.",
         "switch it on: gcloud services enable aiplatform.googleapis.com --project=demo",
     ),
+    (
+        403,
+        "Cloud Logging API has not been used in project 123 before or it is disabled.",
+        "switch it on: gcloud services enable logging.googleapis.com --project=demo",
+    ),
+    (
+        403,
+        "Permission denied for all log views",
+        "ask an owner of the project for the role roles/logging.viewer: gcloud projects add-iam-policy-binding demo"
+        " --member=user:YOU --role=roles/logging.viewer",
+    ),
     (404, "The location is not found", "look at project and region in vertex.toml, and at the names in the job file"),
-    (400, "job_spec.scheduling.timeout is too long", "mend the field that it names; `check` does not know this rule"),
+    (400, "job_spec.scheduling.timeout is too long", "mend what it names; `check` does not know this rule"),
     (
         429,
         "The following quota metrics exceed quota limits: aiplatform.googleapis.com/custom_model_training_nvidia_a100",
         "see what there is of aiplatform.googleapis.com/custom_model_training_nvidia_a100 with: gcloud alpha services",
     ),
-    (429, "Too many requests", "it is asked too often: send it again in a minute"),
+    (429, "Too many requests", "it is asked too often: try again in a minute"),
 ]
 
 
@@ -207,10 +218,10 @@ def test_of_a_service_that_fails_to_the_end_it_is_said_that_the_job_may_be_there
     assert said[-1] == f"whether the job was created is not known (503 try later); look for it at {vertex.endpoint}"
 
 
-def test_no_service_at_the_endpoint_is_an_os_error(vertex: Vertex) -> None:
+def test_where_no_service_is_at_the_endpoint_there_is_no_answer(vertex: Vertex) -> None:
     vertex.shutdown()
     vertex.server_close()
-    with pytest.raises(OSError, match="refused"):
+    with pytest.raises(NoAnswerError, match="refused"):
         submit(request(JOB, SETTINGS), connect(SETTINGS, vertex.endpoint))
 
 

@@ -1,5 +1,6 @@
 """What the resource of a job says, in the JSON that Vertex AI answers with and the local Vertex keeps."""
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -54,7 +55,15 @@ def backing(pipeline: Resource) -> str:
 
 def run_spec(resource: Resource) -> Resource:
     """What each of its runs is to do: a CustomJobSpec, or what a training pipeline has in its place."""
-    return resource.get("jobSpec") or resource.get("trialJobSpec") or resource.get("trainingTaskInputs") or {}
+    inputs: Resource = _camel(resource.get("trainingTaskInputs") or {})
+    return resource.get("jobSpec") or resource.get("trialJobSpec") or inputs
+
+
+def _camel(value: Any) -> Any:
+    """A value with all its keys in camelCase: of a pipeline's inputs, a client may write each in either case."""
+    if isinstance(value, Mapping):
+        return {re.sub("_([a-z])", lambda found: found[1].upper(), key): _camel(one) for key, one in value.items()}
+    return [_camel(one) for one in value] if isinstance(value, list) else value
 
 
 def machines(pool: Resource) -> str:

@@ -13,3 +13,8 @@ def plain(text: str) -> str:
 def printable(text: str) -> str:
     """The text with a sign in place of each character that could steer a terminal."""
     return "".join(one if one.isprintable() or one == "\t" else "\N{REPLACEMENT CHARACTER}" for one in text)
+
+
+def lines(text: str) -> str:
+    """The same of a text of several lines, which stay lines."""
+    return "\n".join(map(printable, text.split("\n")))

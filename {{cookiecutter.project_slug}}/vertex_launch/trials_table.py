@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vertex_launch.job_resource import Resource, trials
+from vertex_launch.printable import printable
 
 # What a trial is that one of the study's rules has ended.
 RULES = {
@@ -28,7 +29,7 @@ def table(search: Resource, jobs: Mapping[str, str]) -> Table:
     for trial in trials(search):
         values = [*map(trial["parameters"].get, parameters), *map(trial["metrics"].get, metrics)]
         cells = (trial["id"], *map(_cell, values), _end(trial, jobs.get(trial["id"], ""), search["studySpec"]))
-        shown.add_row(*map(Text, cells))  # what the user wrote is no markup
+        shown.add_row(*(Text(printable(cell)) for cell in cells))  # what the user wrote is no markup
     return shown
 
 

@@ -24,8 +24,9 @@ def cancel(click: typer.Context, wanted: CancelOptions) -> None:
     """Stop a job; its checkpoints stay, and a job sent again with the same output folder resumes from them."""
     ours, service = wanted.cloud()
     with google_errors(ours):
-        job = jobs.find(service, wanted.job)
-        console.print(headline(job, service, ours))
+        job = jobs.running(service, wanted.job)
+        console.print(headline(job, service, ours), soft_wrap=True)
+        console.print(f"{job['name']}, created {job.get('createTime', '')[:16]}", markup=False)
         if state(job) in ENDED:
             console.print("it has ended already; nothing was done")
             return

@@ -11,7 +11,7 @@ from rich.table import Table
 from vertex_launch.cli.cloud_options import CloudOptions, SentJob
 from vertex_launch.cli.following import headline
 from vertex_launch.cli.options import app_of
-from vertex_launch.cli.output import console
+from vertex_launch.cli.output import console, print_table
 from vertex_launch.cloud import jobs
 from vertex_launch.cloud.jobs import Cost
 from vertex_launch.cloud.refusals import google_errors
@@ -41,7 +41,7 @@ def cost(click: typer.Context, wanted: CostOptions) -> None:
         print(json.dumps({"job": job["name"], "usd": found.usd, "hours": found.hours, "per_hour": found.per_hour.usd}))
     else:
         console.print(headline(job, service, ours))
-        console.print(table(found))
+        print_table(table(found))
         price = found.per_hour
         console.print(f"{price.certainty}: {price.source}; what is billed may differ", markup=False)
 

@@ -4,28 +4,28 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from vertex_launch import program
-from vertex_launch.cli.output import console, errors
+from vertex_launch.cli.output import complain, console, errors
 from vertex_launch.cloud import jobs, logs
 from vertex_launch.cloud.follow import Back, Changed, Lost, follow
 from vertex_launch.cloud.logs import Line, Log
-from vertex_launch.cloud.refusals import google_errors
+from vertex_launch.cloud.refusals import CloudError, google_errors
 from vertex_launch.cloud.service import Service
-from vertex_launch.job_resource import ENDED, Resource, fault, id_of, moment, state
+from vertex_launch.job_resource import ENDED, Resource, custom_jobs, fault, id_of, moment, state
+from vertex_launch.local.running.lines import ERRORS
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import duration, usd
 from vertex_launch.printable import printable
 from vertex_launch.settings import Settings
 
-EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 1, "CANCELLED": 3, "EXPIRED": 4}
-DETACHED = 130
+EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 1, "PARTIALLY_SUCCEEDED": 1, "CANCELLED": 3, "EXPIRED": 4}
+UNSEEN, DETACHED = 5, 130  # the job goes on, but can no longer be seen, or is no longer looked at
 STYLES = {"RUNNING": "bold blue", "SUCCEEDED": "green", "FAILED": "bold red", "EXPIRED": "bold red"}
 CHIEF = "workerpool0-0"
-STEP = re.compile(r"\bstep (\d+)/(\d+)\b")
+STEP = re.compile(r"\bstep (\d{1,12})/(\d{1,12})\b")
 
 Wanted = Callable[[Line], bool]
 
@@ -37,29 +37,51 @@ def follow_to_end(service: Service, ours: Settings, name: str, log: Log, wanted:
     """
     job: Resource = {"name": name}
     try:
-        with google_errors(ours), signals_as_exceptions(), Screen(console) as screen:
+        with google_errors(ours), signals_as_exceptions(), Screen() as screen:
             for event in follow(service, name, log):
-                if isinstance(event, Line):
-                    screen.line(event, wanted(event))
-                    screen.steps(event, so_far(job, service, ours))
-                elif isinstance(event, Changed):
+                if isinstance(event, Changed):
                     job = event.job
-                    screen.print(headline(job, service, ours))
+                    if state(job) not in ENDED:  # the end is told last
+                        screen.print(headline(job, service, ours))
+                elif isinstance(event, Line):
+                    show(event, job, screen, service, ours, wanted)
                 else:
                     screen.print(service_line(event))
     except KeyboardInterrupt:
-        errors.print(detached(service, ours, name), markup=False)
-        return DETACHED
-    if state(job) == "FAILED":
-        with google_errors(ours):
-            print_cause(service, job)
+        if state(job) not in ENDED:
+            errors.print(detached(service, ours, name), markup=False)
+            return DETACHED
+    except CloudError as error:
+        complain(str(error))
+        if state(job) not in ENDED:
+            errors.print(detached(service, ours, name), markup=False)
+            return UNSEEN
+    console.print(headline(job, service, ours), soft_wrap=True)
+    with google_errors(ours):
+        print_cause(service, job)
     return EXIT_CODES.get(state(job), 1)
+
+
+def show(line: Line, job: Resource, screen: "Screen", service: Service, ours: Settings, wanted: Wanted) -> None:
+    """Print a line, and move the bar; the trials of a search have no bar, but each its job's number."""
+    alone = len(custom_jobs(job)) == 1
+    if wanted(line):
+        screen.print(logged(line, alone))
+    if alone and line.replica == CHIEF and (found := STEP.search(line.text)):
+        done, total = map(int, found.groups())
+        screen.steps(done, total, so_far(job, service, ours))
+
+
+def logged(line: Line, alone: bool = True) -> Text:
+    """`12:03:04 [workerpool0-0] step 50/600`; with the number of its job where there are several."""
+    whose = "" if alone else f"{line.job} "
+    return Text(f"{clock(line.time)} {whose}{line}", style="red" if line.severity in ERRORS else "")
 
 
 class Screen:
     """Lines and, where there is a terminal, below them how many steps are done."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self) -> None:
         step, cost = TextColumn("step {task.completed:.0f}/{task.total:.0f}"), TextColumn("{task.fields[cost]}")
         columns = (BarColumn(), step, TimeRemainingColumn(), cost)
         self._progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
@@ -75,18 +97,11 @@ class Screen:
     def print(self, text: Text) -> None:
         self._progress.console.print(text, soft_wrap=True)
 
-    def line(self, line: Line, shown: bool) -> None:
-        if shown:
-            style = "red" if line.severity in ("ERROR", "CRITICAL") else ""
-            self.print(Text(f"{clock(line.time)} {line}", style=style))
-
-    def steps(self, line: Line, cost: str) -> None:
-        """Move the bar, if this line of the chief says how many steps are done."""
-        if line.replica == CHIEF and (found := STEP.search(line.text)):
-            done, total = map(int, found.groups())
-            if self._task is None:
-                self._task = self._progress.add_task("", cost="")
-            self._progress.update(self._task, completed=done, total=total, cost=cost)
+    def steps(self, done: int, total: int, cost: str) -> None:
+        """Move the bar to so many steps."""
+        if self._task is None:
+            self._task = self._progress.add_task("", cost="")
+        self._progress.update(self._task, completed=done, total=total, cost=cost)
 
 
 def headline(job: Resource, service: Service, ours: Settings) -> Text:
@@ -109,12 +124,12 @@ def so_far(job: Resource, service: Service, ours: Settings) -> str:
 
 
 def print_cause(service: Service, job: Resource) -> None:
-    """Why a job failed: what the service says and, unless that has a traceback, what the replica printed."""
+    """Why a job ended badly: what the service says and, unless that has a traceback, what the replica printed."""
     said = fault(job).strip()
-    for text in said.splitlines():
-        errors.print(Text(printable(text), style="red"))
-    if logs.TRACEBACK not in said and (lines := logs.cause(service, job)):
-        errors.print(Text(f"the last errors of {lines[0].replica}:", style="red"))
+    if said:
+        complain(said)
+    if state(job) == "FAILED" and logs.TRACEBACK not in said and (lines := logs.cause(service, job)):
+        complain(f"the last errors of {lines[0].replica}:")
         for line in lines:
             errors.print(Text(line.text))
 

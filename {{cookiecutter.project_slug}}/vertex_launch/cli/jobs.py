@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from vertex_launch.cli.cloud_options import CloudOptions
 from vertex_launch.cli.following import STYLES
 from vertex_launch.cli.options import app_of
-from vertex_launch.cli.output import console
+from vertex_launch.cli.output import console, print_table
 from vertex_launch.cloud import jobs as cloud
 from vertex_launch.cloud.refusals import google_errors
 from vertex_launch.job_resource import KINDS, Resource, collection_of, id_of, moment, state
@@ -38,7 +38,7 @@ def jobs(click: typer.Context, wanted: JobsOptions) -> None:
     if wanted.json:
         print(json.dumps(found, indent=2))
     elif found:
-        console.print(table(found, ours))
+        print_table(table(found, ours))
     else:
         console.print(f"{service.parent} has no {f'{wanted.state} ' if wanted.state else ''}job")
 
@@ -46,7 +46,8 @@ def jobs(click: typer.Context, wanted: JobsOptions) -> None:
 def table(found: list[Resource], ours: Settings) -> Table:
     """One row for each job."""
     now = datetime.now(UTC)
-    shown = Table("job", "name", "state", "created", "waited", "ran", "about", box=None, header_style="bold")
+    number, stands = (Column(name, no_wrap=True, min_width=width) for name, width in (("job", 19), ("state", 9)))
+    shown = Table(number, "name", stands, "created", "waited", "ran", "about", box=None, header_style="bold")
     for job in found:
         cost, created = cloud.cost(job, ours.catalog, now), moment(job, "createTime")
         kind = "" if collection_of(job["name"]) == "customJobs" else f" ({KINDS[collection_of(job['name'])]})"

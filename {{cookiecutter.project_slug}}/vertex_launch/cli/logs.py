@@ -7,15 +7,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from vertex_launch.cli.cloud_options import CloudOptions, SentJob
-from vertex_launch.cli.following import clock, follow_to_end
+from vertex_launch.cli.following import follow_to_end, logged
 from vertex_launch.cli.options import OptionError, app_of
 from vertex_launch.cli.output import console
 from vertex_launch.cloud import jobs
+from vertex_launch.cloud.follow import once
 from vertex_launch.cloud.logs import Line, Log
 from vertex_launch.cloud.refusals import google_errors
+from vertex_launch.job_resource import custom_jobs
 
 AGO = re.compile("([0-9]+)([smhd])")
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -25,7 +26,7 @@ UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 class LogsOptions(CloudOptions):
     job: SentJob = ""
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False
-    since: Annotated[str, typer.Option(metavar="TIME", help="Not before: 10m, 2h, 1d ago, or a time of a clock.")] = ""
+    since: Annotated[str, typer.Option(metavar="TIME", help="Not before: 10m, 2h or 1d ago, or a date and time.")] = ""
     replica: Annotated[str, typer.Option(metavar="NAME", help="Of one replica alone, such as workerpool0-0.")] = ""
     grep: Annotated[str, typer.Option(metavar="PATTERN", help="Only lines in which this is found.")] = ""
     json: Annotated[bool, typer.Option("--json", help="One JSON object for each line.")] = False
@@ -43,17 +44,17 @@ def logs(click: typer.Context, wanted: LogsOptions) -> None:
     if wanted.follow:
         raise typer.Exit(follow_to_end(service, ours, job["name"], log, lambda line: bool(found(line.text))))
     with google_errors(ours):
-        for line in log.new(job):
+        for line in once(service, job, log):
             if found(line.text):
-                _print(line, wanted.json)
+                _print(line, wanted.json, alone=len(custom_jobs(job)) == 1)
 
 
-def _print(line: Line, as_json: bool) -> None:
+def _print(line: Line, as_json: bool, alone: bool) -> None:
     if as_json:
         ours = {"time": line.time.isoformat(), "replica": line.replica, "job": line.job, "severity": line.severity}
         print(json.dumps({"message": line.text, **line.fields, **ours}))
     else:
-        console.print(Text(f"{clock(line.time)} {line}"))
+        console.print(logged(line, alone))
 
 
 def pattern(text: str) -> re.Pattern[str]:
@@ -66,11 +67,11 @@ def pattern(text: str) -> re.Pattern[str]:
 
 def earliest(text: str, now: datetime) -> datetime | None:
     """The moment that --since means, None without one; raises OptionError."""
-    if found := AGO.fullmatch(text):
-        return now - timedelta(**{UNITS[found[2]]: int(found[1])})
     try:
+        if found := AGO.fullmatch(text):
+            return now - timedelta(**{UNITS[found[2]]: int(found[1])})
         return datetime.fromisoformat(text).astimezone() if text else None
-    except ValueError:
+    except (ValueError, OverflowError):
         raise OptionError(f"--since {text}: is no time; write 10m, 2h, 1d, or 2026-11-23T12:30") from None
 
 

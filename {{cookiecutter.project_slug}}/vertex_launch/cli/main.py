@@ -1,6 +1,8 @@
 """Check, run or submit a job file; or be the service that runs it."""
 
 import importlib
+import os
+import sys
 from typing import Any
 
 import typer
@@ -34,6 +36,8 @@ def main() -> None:
     """Run the command line; a user's mistake is one sentence, never a traceback."""
     try:
         Commands(commands=COMMANDS, help=__doc__, no_args_is_help=True)(prog_name=program.NAME)
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its exit
     except (FaultError, OSError) as error:  # OSError: a full disk, a folder that is not ours, no network
         complain(str(error))
     raise SystemExit(1)

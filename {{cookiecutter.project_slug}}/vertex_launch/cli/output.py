@@ -5,9 +5,11 @@ from pathlib import Path
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from vertex_launch import check as checks
+from vertex_launch import printable
 from vertex_launch.catalog import Catalog
 from vertex_launch.check import Examined
 from vertex_launch.errors import start
@@ -15,6 +17,7 @@ from vertex_launch.rules import training
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob
 
+WIDEST = 200  # columns
 console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -33,7 +36,13 @@ def report(examined: Examined) -> None:
     for finding in examined.findings:
         style = "red" if finding.severity == "error" else "yellow"
         where = start(examined.path, finding.line)
-        errors.print(Text.assemble(where, (finding.severity, style), f": {finding} ({finding.code})"))
+        code = f" ({finding.code})" if finding.code else ""
+        errors.print(Text.assemble(where, (finding.severity, style), f": {printable.lines(str(finding))}{code}"))
+
+
+def print_table(table: Table) -> None:
+    """Print a table; for a pipe no cell is cut."""
+    (console if console.is_terminal else Console(highlight=False, width=WIDEST)).print(table)
 
 
 def warn_of_age(known: Catalog) -> None:
@@ -43,5 +52,5 @@ def warn_of_age(known: Catalog) -> None:
 
 
 def complain(text: str, style: str = "red") -> None:
-    """Print a fault as it is: brackets that the user wrote are no markup."""
-    errors.print(Text(text, style=style))
+    """Print a fault as it is: brackets that the user wrote are no markup, and nothing steers the terminal."""
+    errors.print(Text(printable.lines(text), style=style))

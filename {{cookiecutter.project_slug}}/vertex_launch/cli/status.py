@@ -11,12 +11,13 @@ import typer
 from vertex_launch.cli.cloud_options import CloudOptions, SentJob
 from vertex_launch.cli.following import EXIT_CODES, again, headline, print_cause
 from vertex_launch.cli.options import app_of
-from vertex_launch.cli.output import console
+from vertex_launch.cli.output import console, print_table
 from vertex_launch.cloud import jobs
 from vertex_launch.cloud.refusals import google_errors
 from vertex_launch.cloud.service import Service
 from vertex_launch.job_resource import KINDS, Resource, collection_of, id_of, machines, run_spec, state
 from vertex_launch.plan.formatting import usd
+from vertex_launch.printable import printable
 from vertex_launch.settings import Settings
 from vertex_launch.trials_table import table
 
@@ -43,11 +44,10 @@ def show(job: Resource, service: Service, ours: Settings) -> None:
     """Print it for a person."""
     console.print(headline(job, service, ours))
     for key, value in details(job, service, ours):
-        console.print(f"  {key:<8} {value}", markup=False)
+        console.print(f"  {key:<8} {printable(value)}", markup=False)
     if job.get("trials"):
-        console.print(table(job, {}))
-    if state(job) == "FAILED":
-        print_cause(service, job)
+        print_table(table(job, {}))
+    print_cause(service, job)
 
 
 def details(job: Resource, service: Service, ours: Settings) -> Iterator[tuple[str, str]]:

@@ -1,5 +1,6 @@
 """The command `submit`: show what will be sent to Vertex AI, ask, and send it."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,7 +17,7 @@ from vertex_launch.cloud import preflight, revision, spelled
 from vertex_launch.cloud import submit as cloud
 from vertex_launch.cloud.logs import Log
 from vertex_launch.cloud.refusals import google_errors
-from vertex_launch.cloud.service import Service, parent_of
+from vertex_launch.cloud.service import NoAnswerError, Service, parent_of
 from vertex_launch.local.running.signals import signals_as_exceptions
 
 
@@ -69,7 +70,7 @@ def described(request: cloud.Request) -> str:
 
 def follows(asked: bool | None) -> bool:
     """Whether the job is followed: as asked, else where a person looks."""
-    return console.is_terminal if asked is None else asked
+    return sys.stdout.isatty() if asked is None else asked
 
 
 def send(request: cloud.Request, service: Service) -> str:
@@ -80,7 +81,7 @@ def send(request: cloud.Request, service: Service) -> str:
         errors.print("interrupted before the answer came; looking for the job")
         errors.print(cloud.whereabouts(request, service), markup=False)
         raise typer.Exit(130) from None
-    except (ServerError, OSError):
+    except (ServerError, NoAnswerError):
         errors.print(cloud.whereabouts(request, service), markup=False)
         raise
 

@@ -5,15 +5,15 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from google.api_core.exceptions import GoogleAPICallError, ServerError, TooManyRequests
-from google.auth.exceptions import TransportError
 
 from vertex_launch.cloud.logs import Line, Log
 from vertex_launch.cloud.refusals import said_by
-from vertex_launch.cloud.service import Service
+from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.job_resource import ENDED, Resource, state
 
-PASSING = (ServerError, TooManyRequests, TransportError, OSError)  # what a later request may not meet
+PASSING = (NoAnswerError, ServerError, TooManyRequests)  # what a later request may not meet
 LONGEST_PAUSE = 60.0
+TRIES = 6  # to read the log of a job that has ended, or to read a log once
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,7 @@ class Pace:
     settles: int  # looks at the log of an ended job that bring nothing, before it counts as whole
 
 
-# Cloud Logging answers 60 times a minute, and a line may take seconds to arrive. Source: its "Quotas and limits", 2026.
-GOOGLES, LOCAL = Pace(5.0, 3), Pace(0.5, 1)
+GOOGLES, LOCAL = Pace(5.0, 3), Pace(0.5, 1)  # a line may take seconds to arrive in Cloud Logging
 
 
 @dataclass(frozen=True)
@@ -51,35 +50,53 @@ Event = Changed | Line | Lost | Back
 
 
 def follow(service: Service, name: str, log: Log, pace: Pace | None = None) -> Iterator[Event]:
-    """What happens to the job of this name until it has ended and its log is whole; the last event is its end.
+    """What happens to the job of this name until it has ended and its log is whole.
 
-    A service that is gone for a while does not end this, however long that takes.
+    A service that is gone for a while does not end this, however long that takes, unless the job has ended.
 
     Raises:
         google.api_core.exceptions.GoogleAPICallError: the job is gone, or may no longer be seen.
         google.auth.exceptions.GoogleAuthError: the login is no longer good.
     """
-    pace = pace or (LOCAL if service.endpoint else GOOGLES)
-    known, quiet, pause = "", 0, pace.between
-    while True:
+    pace = pace or pace_of(service)
+    known, quiet, failed = "", 0, 0
+    while quiet < pace.settles and not (known in ENDED and failed >= TRIES):
         try:
             job = service.get(name)
-            if state(job) not in (known, *ENDED):
+            if state(job) != known:
                 known = state(job)
                 yield Changed(job)
             printed = yield from _counted(log.new(job))
         except PASSING as error:
-            if pause == pace.between:
-                yield Lost(said_by(error) if isinstance(error, GoogleAPICallError) else "there was no answer")
-            pause = min(2 * pause, LONGEST_PAUSE)
+            if not failed:
+                yield Lost(said(error))
+            failed += 1
         else:
-            if pause > pace.between:
+            if failed:
                 yield Back()
-            pause, quiet = pace.between, 0 if printed or state(job) not in ENDED else quiet + 1
-            if quiet == pace.settles:
-                yield Changed(job)
-                return
-        time.sleep(pause)
+            failed, quiet = 0, 0 if printed or known not in ENDED else quiet + 1
+        if quiet < pace.settles:
+            time.sleep(min(pace.between * 2 ** min(failed, 10), LONGEST_PAUSE))
+
+
+def once(service: Service, job: Resource, log: Log) -> Iterator[Line]:
+    """What is in the log of a job now; goes on where an answer did not come, a few times."""
+    for tried in range(1, TRIES + 1):
+        try:
+            yield from log.new(job)
+            return
+        except PASSING:
+            if tried == TRIES:
+                raise
+        time.sleep(min(pace_of(service).between * 2**tried, LONGEST_PAUSE))
+
+
+def pace_of(service: Service) -> Pace:
+    return LOCAL if service.endpoint else GOOGLES
+
+
+def said(error: Exception) -> str:
+    return said_by(error) if isinstance(error, GoogleAPICallError) else "there was no answer"
 
 
 def _counted(lines: Iterator[Line]) -> Generator[Line, None, int]:

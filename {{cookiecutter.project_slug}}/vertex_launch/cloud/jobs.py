@@ -1,6 +1,8 @@
 """Jobs that were sent: which one is meant, and what it has cost."""
 
 import contextlib
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,12 +15,14 @@ from vertex_launch import program
 from vertex_launch.catalog import Catalog, Price
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError, nearest
-from vertex_launch.job_resource import KINDS, Resource, moment, run_spec
+from vertex_launch.job_resource import ENDED, KINDS, Resource, custom_jobs, id_of, moment, run_spec, state
 from vertex_launch.plan import pools
+from vertex_launch.printable import printable
 from vertex_launch.spec import Job, Request
 
 PREFIXES = {"trainingPipelines": "PIPELINE_STATE_"}  # of states; those of all others begin with JOB_STATE_
 NEAR = 100  # newest jobs among which a name may have been meant
+NAME = re.compile(rf"projects/[^/]+/locations/(?P<region>[^/]+)/({'|'.join(KINDS)})/[0-9]+")
 JOB_FILES = (".json", ".yaml", ".yml")
 
 
@@ -37,13 +41,18 @@ class Cost:
 
 
 def newest(service: Service, most: int, wanted: str = "") -> list[Resource]:
-    """The newest jobs of every kind, in a state such as RUNNING if one is wanted."""
-    found = [
-        job
-        for collection in KINDS
-        for job in service.list(collection, _in_state(collection, wanted) if wanted else "", most)
-    ]
-    return sorted(found, key=lambda job: str(job.get("createTime")), reverse=True)[:most]
+    """The newest jobs of every kind, without those that a search or a pipeline made.
+
+    Args:
+        wanted: the only state, such as RUNNING; "" for all.
+    """
+    return _not_made(recent(service, most, wanted))[:most]
+
+
+def recent(service: Service, most: int, wanted: str = "") -> list[Resource]:
+    """The newest jobs, so many of each kind."""
+    found = [job for kind in KINDS for job in service.list(kind, _in_state(kind, wanted) if wanted else "", most)]
+    return sorted(found, key=lambda job: str(job.get("createTime")), reverse=True)
 
 
 def find(service: Service, word: str = "") -> Resource:
@@ -56,18 +65,57 @@ def find(service: Service, word: str = "") -> Resource:
     Raises:
         NoJobError: there is none.
     """
-    if word.startswith("projects/"):
-        return service.get(word)
+    if "/locations/" in word:
+        return _of_name(service, word)
     if word.isdecimal():
         return _numbered(service, word)
-    recent = newest(service, NEAR)
+    there = recent(service, NEAR)
+    if found := _named(there, word) if word else _not_made(there):
+        return found[0]
+    raise _no_such(service, word, there)
+
+
+def running(service: Service, word: str) -> Resource:
+    """The same among the jobs that have not ended; raises NoJobError, also where several have the name."""
+    if word.isdecimal() or "/locations/" in word:
+        return find(service, word)
+    there = recent(service, NEAR)
+    found = _named(there, word)
+    alive = [job for job in found if state(job) not in ENDED]
+    if not found:
+        raise _no_such(service, word, there)
+    if len(alive) > 1:
+        those = ", ".join(f"{id_of(job['name'])} of {job.get('createTime', '')[:16]}" for job in alive)
+        raise NoJobError(f"{len(alive)} jobs of the name {printable(word)} run; name one by its number: {those}")
+    return (alive or found)[0]
+
+
+def _named(there: Sequence[Resource], word: str) -> list[Resource]:
     name = Path(word).stem if word.endswith(JOB_FILES) else word
-    if found := next((job for job in recent if name in ("", job.get("displayName"))), None):
-        return found
-    names = [str(job.get("displayName")) for job in recent]
-    guess = f"did you mean {meant}? " if (meant := nearest(name, names)) else ""
-    there = f'is no job "{name}" among the newest {NEAR}' if name else "is no job yet"
-    raise NoJobError(f"{service.parent}: there {there}; {guess}those that are there: {program.NAME} jobs")
+    return [job for job in there if job.get("displayName") == name]
+
+
+def _not_made(there: Sequence[Resource]) -> list[Resource]:
+    """Without the custom jobs of searches and pipelines that are there, too."""
+    made = {id_of(one) for job in there for one in custom_jobs(job) if one != job["name"]}
+    return [job for job in there if id_of(job["name"]) not in made]
+
+
+def _no_such(service: Service, word: str, there: Sequence[Resource]) -> NoJobError:
+    meant = nearest(word, [str(job.get("displayName")) for job in there])
+    guess = f"did you mean {printable(meant)}? " if meant else ""
+    fault = f'is no job "{printable(word)}" among the newest {NEAR}' if word else "is no job yet"
+    return NoJobError(f"{service.parent}: there {fault}; {guess}those that are there: {program.NAME} jobs")
+
+
+def _of_name(service: Service, name: str) -> Resource:
+    """The job of a resource name, in which Google writes the project's number in place of its ID."""
+    found = NAME.fullmatch(name)
+    if found is None:
+        raise NoJobError(f"{printable(name)}: is no name of a job; write such as {service.parent}/customJobs/17")
+    if found["region"] != service.region:
+        raise NoJobError(f"{name}: is in {found['region']}, not in {service.region}; add --region {found['region']}")
+    return service.get(name)
 
 
 def cost(job: Resource, catalog: Catalog, now: datetime) -> Cost | None:
@@ -78,14 +126,15 @@ def cost(job: Resource, catalog: Catalog, now: datetime) -> Cost | None:
         json_format.ParseDict(dict(run_spec(job)), CustomJobSpec.pb(spec), ignore_unknown_fields=True)
     rows = pools.rows(Job(Request(""), "", spec), catalog)
     price = pools.price(rows)
-    hours = sum(_hours(run, now) for run in (job["trials"] if job.get("trials") else [job]))
+    until = moment(job, "endTime") or now
+    hours = sum(_hours(run, until) for run in (job["trials"] if job.get("trials") else [job]))
     return Cost(hours * price.usd, hours, price, rows) if price else None
 
 
 def waited(job: Resource, now: datetime) -> float:
     """Seconds from its creation until its machines started, or until now."""
     created = moment(job, "createTime") or now
-    return ((moment(job, "startTime") or moment(job, "endTime") or now) - created).total_seconds()
+    return max(0.0, ((moment(job, "startTime") or moment(job, "endTime") or now) - created).total_seconds())
 
 
 def ran(job: Resource, now: datetime) -> float:
@@ -96,7 +145,8 @@ def ran(job: Resource, now: datetime) -> float:
 def _hours(run: Resource, now: datetime) -> float:
     """Of a job or a trial, since its machines started."""
     started = moment(run, "startTime")
-    return ((moment(run, "endTime") or now) - started).total_seconds() / 3600 if started else 0.0
+    # This machine's clock may be behind the service's.
+    return max(0.0, ((moment(run, "endTime") or now) - started).total_seconds() / 3600) if started else 0.0
 
 
 def _numbered(service: Service, id: str) -> Resource:

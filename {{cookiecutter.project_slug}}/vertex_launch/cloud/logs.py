@@ -2,9 +2,11 @@
 
 import json
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from vertex_launch.cloud.service import Service
@@ -12,6 +14,7 @@ from vertex_launch.job_resource import Resource, custom_jobs, fault, id_of, mome
 from vertex_launch.printable import plain, printable
 
 PAGE_SIZE = 1000
+PAGE_SECONDS = 1.1  # between pages: Cloud Logging answers 60 times a minute. Source: its "Quotas and limits", 2026
 LATE = timedelta(seconds=30)  # after lines of other machines; Cloud Logging does not keep their order
 MOST_JOBS = 200  # of a search, the newest; a filter has at most 20,000 characters
 ERRORS = 200  # lines of a replica among which the cause of its end is looked for
@@ -31,7 +34,7 @@ class Line:
     replica: str  # such as workerpool0-0
     severity: str
     text: str  # no character of it steers a terminal
-    fields: Mapping[str, Any]  # of the JSON object, else of the message alone
+    fields: Mapping[str, Any]  # of the JSON object; none of a plain line that came as text
 
     def __str__(self) -> str:
         return f"[{self.replica}] {self.text}"
@@ -50,39 +53,30 @@ class Log:
         self._seen: dict[str, datetime] = {}
 
     def new(self, job: Resource) -> Iterator[Line]:
-        """The lines that are there and were not yet read, in the order of their time."""
+        """The lines that are there and were not yet read, in the order of their time; goes on where it was cut off."""
         since = self._since or moment(job, "createTime")  # without a time, Cloud Logging reads weeks
-        for line in lines(self._service, job, since, self._replica):
-            if line.id not in self._seen:
-                self._seen[line.id] = line.time
-                yield line
+        wanted = _filter(job, [self._replica] if self._replica else [], since)
+        try:
+            for line in _lines(self._service, wanted, "timestamp asc"):
+                if line.id not in self._seen:
+                    self._seen[line.id] = line.time
+                    yield line
+        finally:
+            self._forget(since)
+
+    def _forget(self, since: datetime | None) -> None:
+        """Ask next time for what is newer than all that was read, but for what may come late."""
         if self._seen:
-            newest = max(self._seen.values()) - LATE
+            newest = min(max(self._seen.values()), datetime.now(UTC)) - LATE  # a replica may write any time
             self._since = max(since, newest) if since else newest
             self._seen = {id: time for id, time in self._seen.items() if time >= self._since}
-
-
-def lines(service: Service, job: Resource, since: datetime | None = None, replica: str = "") -> Iterator[Line]:
-    """The lines of a job, page by page, the oldest first."""
-    wanted = [f'timestamp>="{since.isoformat()}"'] if since else []
-    asked = {
-        "filter": _filter(job, [replica] if replica else [], *wanted),
-        "orderBy": "timestamp asc",
-        "pageSize": PAGE_SIZE,
-    }
-    while True:
-        page = service.log_entries(asked)
-        yield from map(_line, page.get("entries", ()))
-        if not page.get("nextPageToken"):
-            return
-        asked["pageToken"] = page["nextPageToken"]
 
 
 def cause(service: Service, job: Resource) -> Sequence[Line]:
     """The traceback of the replica that failed first, or its last errors; none if its log has no error."""
     named = [*dict.fromkeys(REPLICA.findall(fault(job)))][:MOST_NAMED]
-    asked = {"filter": _filter(job, named, "severity>=ERROR"), "orderBy": "timestamp desc", "pageSize": ERRORS}
-    errors = [_line(entry) for entry in reversed(service.log_entries(asked).get("entries", []))]
+    wanted = _filter(job, named, moment(job, "createTime"), "severity>=ERROR")
+    errors = [*islice(_lines(service, wanted, "timestamp desc"), ERRORS)][::-1]
     tracebacks = [line.replica for line in errors if TRACEBACK in line.text]
     first = (tracebacks or [line.replica for line in errors] or [""])[0]
     last = [line for line in errors if line.replica == first]
@@ -90,11 +84,25 @@ def cause(service: Service, job: Resource) -> Sequence[Line]:
     return last[begins[-1] :] if begins else last[-CAUSE_LINES:]
 
 
-def _filter(job: Resource, replicas: Sequence[str], *more: str) -> str:
+def _lines(service: Service, wanted: str, order: str) -> Iterator[Line]:
+    """The lines that a filter matches, page by page."""
+    asked = {"filter": wanted, "orderBy": order, "pageSize": PAGE_SIZE}
+    while True:
+        page = service.log_entries(asked)
+        yield from map(_line, page.get("entries", ()))
+        if not page.get("nextPageToken"):
+            return
+        asked["pageToken"] = page["nextPageToken"]
+        if not service.endpoint:
+            time.sleep(PAGE_SECONDS)
+
+
+def _filter(job: Resource, replicas: Sequence[str], since: datetime | None, *more: str) -> str:
     """In the language of Cloud Logging, as gcloud writes it."""
     ids = dict.fromkeys((id_of(job["name"]), *map(id_of, custom_jobs(job)[-MOST_JOBS:])))
     terms = ['resource.type="ml_job"', _one_of("job_id", ids)]
     terms += [_one_of("task_name", replicas)] * bool(replicas)
+    terms += [f'timestamp>="{since.isoformat()}"'] if since else []
     return " AND ".join((*terms, *more))
 
 
@@ -110,7 +118,7 @@ def _line(entry: Resource) -> Line:
         id=str(entry.get("insertId")),
         time=datetime.fromisoformat(entry["timestamp"]),
         job=str(labels.get("job_id", "")),
-        replica=str(labels.get("task_name") or "job"),
+        replica=printable(str(labels.get("task_name") or "job")),
         severity=str(entry.get("severity", "DEFAULT")),
         text="\n".join(map(printable, plain(text).rstrip().splitlines())),
         fields=fields,

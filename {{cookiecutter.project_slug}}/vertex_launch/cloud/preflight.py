@@ -1,5 +1,6 @@
 """What is looked at before a job is sent: its bucket, what is in its output folder, and who writes there."""
 
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from vertex_launch.cloud.refusals import said_by
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import Finding
 from vertex_launch.job_resource import ENDED, Resource, id_of, run_spec, state
+from vertex_launch.printable import printable
 from vertex_launch.rules.region_and_output import OUTPUT, output
 from vertex_launch.spec import Job, TuningJob, trial
 
@@ -34,26 +36,22 @@ def look(job: Job | TuningJob, service: Service) -> Preflight:
     if not address:
         return Preflight()
     bucket, _, prefix = address.removeprefix("gs://").partition("/")
+    folder, findings = "", [*_elsewhere(bucket, service), *_taken(address, service)]
+    names = Names(service, bucket, f"{prefix}/" if prefix else "")
     try:
-        described = service.bucket(bucket)
-        names = Names(service, bucket, f"{prefix}/" if prefix else "")
-        folder, finished = names.folder(), names.finished()
-        findings = [*_elsewhere(described, service), *_taken(address, service)]
+        folder = names.folder()
+        findings += _earlier(job, folder, names)
     except NotFound:
-        made = f"gcloud storage buckets create gs://{bucket} --location={service.region} --uniform-bucket-level-access"
-        return _found("", job, Finding(OUTPUT, f"there is no bucket {bucket}", f"make it: {made}"))
+        _, project, *_ = service.parent.split("/")
+        where = f"--project={project} --location={service.region}"
+        cure = f"make it: gcloud storage buckets create gs://{bucket} {where} --uniform-bucket-level-access"
+        findings.append(Finding(OUTPUT, f"there is no bucket {bucket}", cure))
     except Forbidden as error:
         cure = "see that the account of the job may write there: roles/storage.objectAdmin"
-        unseen = Finding(OUTPUT, f"it cannot be looked at ({said_by(error)})", cure, severity="warning")
-        return _found("", job, unseen)
-    if isinstance(job, TuningJob) and folder != EMPTY:
-        fault = "it is not empty, and a trial resumes from what a trial of the same number has left there"
-        findings.append(Finding(OUTPUT, fault, "name another folder"))
-    elif finished and not findings:
-        cure = "name another folder, unless this job has more steps"
-        fault = "an earlier run has exported its model there, and the job would go on where that ended"
-        findings.append(Finding(OUTPUT, fault, cure, severity="warning"))
-    return _found(folder, job, *findings)
+        findings.append(Finding(OUTPUT, f"you cannot look at it ({said_by(error)})", cure, severity="warning"))
+    below = "trialJobSpec" if isinstance(job, TuningJob) else ""
+    placed = (one.below(below) if below else one for one in findings)
+    return Preflight(folder, tuple(spec.located(one, job.document) for one in placed))
 
 
 @dataclass(frozen=True)
@@ -82,28 +80,39 @@ class Names:
         return bool(self.service.objects(self.bucket, prefix=prefix, maxResults="1"))
 
 
-def _elsewhere(bucket: Resource, service: Service) -> Iterator[Finding]:
+def _earlier(job: Job | TuningJob, folder: str, names: Names) -> Iterator[Finding]:
+    """What an earlier job has left: the new one goes on from it."""
+    if isinstance(job, TuningJob) and folder != EMPTY:
+        fault = "it is not empty, and a trial resumes from what a trial of the same number has left there"
+        yield Finding(OUTPUT, fault, "name another folder")
+    elif names.finished():
+        fault = "an earlier run has exported its model there, and the job would go on where that ended"
+        yield Finding(OUTPUT, fault, "name another folder, unless this job has more steps", severity="warning")
+
+
+def _elsewhere(bucket: str, service: Service) -> Iterator[Finding]:
     """A bucket of another region is slower, and what crosses is billed; one of several regions may be near."""
-    location = str(bucket.get("location", "")).lower()
-    if bucket.get("locationType") == "region" and location != service.region:
-        cure = f"name a bucket in {service.region}"
+    described: Resource = {}
+    with contextlib.suppress(Forbidden, NotFound):  # many who may write objects may not see the bucket itself
+        described = service.bucket(bucket)
+    location = str(described.get("location", "")).lower()
+    if described.get("locationType") == "region" and location != service.region:
         fault = f"the bucket is in {location}, and the machines are in {service.region}: slower, and billed as egress"
-        yield Finding(OUTPUT, fault, cure, severity="warning")
+        yield Finding(OUTPUT, fault, f"name a bucket in {service.region}", severity="warning")
 
 
 def _taken(address: str, service: Service) -> Iterator[Finding]:
     """Two jobs in one folder would write each other's checkpoints."""
-    for job in jobs.newest(service, LOOKED_AT):
+    try:
+        there = jobs.newest(service, LOOKED_AT)
+    except Forbidden as error:
+        fault = f"whether another job writes there cannot be seen ({said_by(error)})"
+        yield Finding(OUTPUT, fault, "see to it that none does", severity="warning")
+        return
+    for job in there:
         theirs = str(run_spec(job).get("baseOutputDirectory", {}).get("outputUriPrefix", "")).rstrip("/")
         if theirs == address and state(job) not in ENDED:
-            id = id_of(job["name"])
+            id, name = id_of(job["name"]), printable(str(job.get("displayName")))
             cure = f"wait for its end, stop it with {program.NAME} cancel {id}, or name another folder"
-            yield Finding(OUTPUT, f"job {id} ({job.get('displayName')}) is {state(job)} and writes there", cure)
+            yield Finding(OUTPUT, f"job {id} ({name}) is {state(job)} and writes there", cure)
             return
-
-
-def _found(folder: str, job: Job | TuningJob, *findings: Finding) -> Preflight:
-    """With the place in the whole file, and its line."""
-    below = "trialJobSpec" if isinstance(job, TuningJob) else ""
-    placed = (one.below(below) if below else one for one in findings)
-    return Preflight(folder, tuple(spec.located(one, job.document) for one in placed))

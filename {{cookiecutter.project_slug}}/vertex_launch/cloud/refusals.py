@@ -15,6 +15,7 @@ from google.api_core.exceptions import (
 )
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError
 
+from vertex_launch.cloud.service import NoAnswerError
 from vertex_launch.errors import FaultError
 from vertex_launch.plan import pools
 from vertex_launch.settings import Settings
@@ -30,13 +31,14 @@ ROLES = {
 }
 PERMISSION = re.compile(r"[Pp]ermission '?([a-zA-Z.]+\.[a-zA-Z.]+)'?")
 ACT_AS = re.compile(r"act as service[ _]account:? '?([^\s']+@[^\s']+?)[.']?(?:\s|$)")
+API = re.compile(r"\b(\w+)\.googleapis\.com")
 DISABLED = re.compile(r"has not been used in project|SERVICE_DISABLED|is disabled")
 STATUS = "https://status.cloud.google.com"
 CURES: dict[type[GoogleAPICallError], str] = {
     Unauthorized: LOGIN,
     NotFound: "look at project and region in vertex.toml, and at the names in the job file",
-    BadRequest: "mend the field that it names; `check` does not know this rule",
-    ServerError: f"the service failed, not the job: send it again in some minutes, or look at {STATUS}",
+    BadRequest: "mend what it names; `check` does not know this rule",
+    ServerError: f"the service failed, not the job: try again in some minutes, or look at {STATUS}",
 }
 METRIC = re.compile(r"(?:aiplatform|compute)\.googleapis\.com/\w+")
 
@@ -57,7 +59,7 @@ def google_errors(settings: Settings) -> Iterator[None]:
         raise CloudError(f"Google Cloud: {said_by(error)}; {cure(error, settings)}") from None
     except GoogleAuthError as error:
         raise CloudError(f"Google Cloud: {error}; {LOGIN}") from None
-    except OSError:  # what the client's transport raises: an urllib3 error in several layers of text
+    except NoAnswerError:  # its text has urllib3's in several layers
         advice = "check the network, or VERTEX_ENDPOINT if it names a local Vertex"
         raise CloudError(f"there was no answer to the request; {advice}") from None
 
@@ -81,12 +83,14 @@ def cure(error: GoogleAPICallError, settings: Settings) -> str:
 def _right(text: str, project: str) -> str:
     """Who must be given which right, as the line that gives it."""
     if DISABLED.search(text):
-        return f"switch it on: gcloud services enable aiplatform.googleapis.com --project={project}"
+        logs = "logging" if "Logging API" in text else "aiplatform"
+        api = named[1] if (named := API.search(text)) else logs
+        return f"switch it on: gcloud services enable {api}.googleapis.com --project={project}"
     if account := ACT_AS.search(text):
         who = f"gcloud iam service-accounts add-iam-policy-binding {account[1]}"
         return f"let yourself use that account: {who} --member=user:YOU --role={ROLES['iam.serviceAccounts.']}"
     permission = PERMISSION.search(text)
-    asked = permission[1] if permission else "aiplatform."
+    asked = permission[1] if permission else "logging." if "log view" in text else "aiplatform."
     role = next((role for begin, role in ROLES.items() if asked.startswith(begin)), ROLES["aiplatform."])
     give = f"gcloud projects add-iam-policy-binding {project} --member=user:YOU --role={role}"
     return f"ask an owner of the project for the role {role}: {give}"
@@ -96,7 +100,7 @@ def _quota(text: str, settings: Settings) -> str:
     """How to see the quota that the text names, and how to ask for more."""
     metric = METRIC.search(text)
     if not metric:
-        return "it is asked too often: send it again in a minute"
+        return "it is asked too often: try again in a minute"
     page = f"https://console.cloud.google.com/iam-admin/quotas?project={settings.project or 'PROJECT'}"
     return (
         f"see what there is of {metric[0]} with: {pools.quota_command(settings)}; ask for more at {page},"

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlsplit
 import google.auth
 from google.api_core.exceptions import from_http_response
 from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import RefreshError, TransportError
 from google.auth.transport.requests import AuthorizedSession
 
 from vertex_launch.errors import FaultError
@@ -17,6 +18,11 @@ from vertex_launch.settings import Settings
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 PAGE_SIZE = 100
+MOST_PAGES = 20  # of a folder; a page may be empty, and yet not the last
+
+
+class NoAnswerError(Exception):
+    """Nobody answered, or not with what the service answers."""
 
 
 class EndpointError(FaultError):
@@ -27,8 +33,8 @@ class EndpointError(FaultError):
 class Service:
     """One region of one project.
 
-    Each method raises google.api_core.exceptions.GoogleAPICallError where the service refuses, OSError where nothing
-    answers, and google.auth.exceptions.GoogleAuthError where the login is no longer good.
+    Each method raises google.api_core.exceptions.GoogleAPICallError where the service refuses, NoAnswerError where
+    nothing answers, and google.auth.exceptions.GoogleAuthError where the login is no longer good.
     """
 
     parent: str  # projects/PROJECT/locations/REGION
@@ -70,9 +76,15 @@ class Service:
         return self._call("GET", f"{self._storage}/storage/v1/b/{quote(name, safe='')}")
 
     def objects(self, bucket: str, **asked: str) -> tuple[str, ...]:
-        """The names of objects, at most a page of them. Source: Cloud Storage JSON API, Objects: list."""
-        found = self._call("GET", f"{self._storage}/storage/v1/b/{quote(bucket, safe='')}/o", params=asked)
-        return tuple(item["name"] for item in found.get("items", ()))
+        """The names of the first objects. Source: Cloud Storage JSON API, Objects: list."""
+        names: list[str] = []
+        for _ in range(MOST_PAGES):
+            page = self._call("GET", f"{self._storage}/storage/v1/b/{quote(bucket, safe='')}/o", params=asked)
+            names += [item["name"] for item in page.get("items", ())]
+            if "nextPageToken" not in page or (names and "maxResults" in asked):
+                break
+            asked["pageToken"] = page["nextPageToken"]
+        return tuple(names)
 
     @property
     def region(self) -> str:
@@ -97,10 +109,16 @@ class Service:
         return self.endpoint or "https://storage.googleapis.com"
 
     def _call(self, method: str, address: str, **content: Any) -> Resource:
-        answer = self.session.request(method, address, timeout=self.seconds, **content)
+        try:
+            answer = self.session.request(method, address, timeout=self.seconds, **content)
+            resource = answer.json() if answer.status_code < 400 else {}
+        except (OSError, TransportError) as error:  # requests' errors are OSErrors
+            raise NoAnswerError(str(error)) from None
+        except RefreshError as error:
+            raise NoAnswerError(str(error)) if error.retryable else error from None
         if answer.status_code >= 400:
             raise from_http_response(answer)
-        return dict(answer.json())
+        return dict(resource)
 
 
 def parent_of(settings: Settings) -> str:

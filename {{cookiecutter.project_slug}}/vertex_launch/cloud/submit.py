@@ -14,7 +14,7 @@ from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import study_validation
 from vertex_launch.cloud.refusals import said_by
-from vertex_launch.cloud.service import Service, parent_of
+from vertex_launch.cloud.service import NoAnswerError, Service, parent_of
 from vertex_launch.job_resource import Resource
 from vertex_launch.plan import pools
 from vertex_launch.plan.formatting import usd
@@ -24,7 +24,7 @@ from vertex_launch.spec import CHIEF, EVALUATORS, REDUCERS, WORKERS, Job, Pool, 
 ROLES = {CHIEF: "chief", WORKERS: "workers", REDUCERS: "servers", EVALUATORS: "evaluators"}
 SUBMISSION = "submission"  # the label by which the job of a request is found when its answer was lost
 LOOKUPS, LOOKUP_SECONDS = 4, 10.0
-RETRY_SECONDS = (1.0, 4.0, 16.0)  # between two requests where the service failed
+RETRY_SECONDS = (4.0, 16.0)  # between two requests where the service failed
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,11 @@ def request(job: Job | TuningJob, settings: Settings, revision: Mapping[str, str
 def submit(request: Request, service: Service, say: Callable[[str], None] = lambda said: None) -> str:
     """Create the job; returns its resource name, such as projects/NUMBER/locations/REGION/customJobs/ID.
 
-    A service that fails is asked again, but only once it is known that it has not made the job all the same.
+    A service that fails is asked again, unless it shows the job, which it may have made all the same.
 
     Raises:
         google.api_core.exceptions.GoogleAPICallError: the service refused it; a ServerError may have made it.
-        OSError: no answer came.
+        NoAnswerError: so that the service may have made it.
     """
     made = ""
     for seconds in RETRY_SECONDS:
@@ -108,7 +108,7 @@ def whereabouts(request: Request, service: Service) -> str:
                 return f"the job was created: {name}\n{service.page(name)}"
     except GoogleAPICallError as error:
         return f"whether the job was created is not known ({said_by(error)}); {look}"
-    except (GoogleAuthError, OSError, KeyboardInterrupt):
+    except (GoogleAuthError, NoAnswerError, KeyboardInterrupt):
         return f"whether the job was created is not known; {look}"
     return f"the service has no such job; should the request still arrive, {look}"
 
