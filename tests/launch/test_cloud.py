@@ -19,9 +19,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.api_core.exceptions import Forbidden
+from requests import PreparedRequest, Response
+from requests.adapters import HTTPAdapter
 
 from tests.launch.running import DEADLINE, PROJECT, deadline, eventually, until
 from tests.launch.vertex import PARENT, Json, Service, custom_job, script, service, stop
@@ -204,7 +207,33 @@ def test_before_it_is_sent_a_job_is_told_what_its_folder_holds(vertex: Service, 
     (warning,) = found("b/looked").findings
     assert (warning.severity, warning.line) == ("warning", 1)
     assert "an earlier run has exported its model there" in warning.fault
-    (error,) = found("no-such-bucket/looked").findings
+    assert found("no-such-bucket/looked") == Preflight("empty")
+
+
+class ToLocal(HTTPAdapter):
+    """Sends to a local Vertex what is meant for Google."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__()
+        self._endpoint = endpoint
+
+    def send(self, request: PreparedRequest, *rest: Any, **how: Any) -> Response:
+        request.url = f"{self._endpoint}{request.path_url}"
+        return super().send(request, *rest, **how)
+
+
+@pytest.fixture
+def googles(vertex: Service) -> Cloud:
+    """A service that takes the local Vertex for Google's."""
+    cloud = replace(connect(OURS, vertex.endpoint), endpoint="")
+    cloud.session.mount("https://", ToLocal(vertex.endpoint))
+    return cloud
+
+
+def test_a_bucket_that_is_not_there_is_told_with_the_command_that_makes_it(googles: Cloud, tmp_path: Path) -> None:
+    spec = custom_job("true", baseOutputDirectory={"outputUriPrefix": "gs://no-such-bucket/run"})["jobSpec"]
+    (tmp_path / "run.yaml").write_text(json.dumps(spec))
+    (error,) = look(load(tmp_path / "run.yaml"), googles).findings
     assert error.severity == "error"
     assert str(error) == (
         "baseOutputDirectory.outputUriPrefix: there is no bucket no-such-bucket; make it: gcloud storage buckets create"

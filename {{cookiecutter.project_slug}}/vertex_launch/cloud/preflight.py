@@ -42,6 +42,8 @@ def look(job: Job | TuningJob, service: Service) -> Preflight:
         folder = names.folder()
         findings += _earlier(job, folder, names)
     except NotFound:
+        if service.endpoint:  # the local Vertex has every bucket that a job writes to
+            return Preflight(EMPTY, tuple(findings))
         _, project, *_ = service.parent.split("/")
         where = f"--project={project} --location={service.region}"
         cure = f"make it: gcloud storage buckets create gs://{bucket} {where} --uniform-bucket-level-access"
