@@ -34,6 +34,7 @@ from vertex_launch.cloud import jobs, logs
 from vertex_launch.cloud.follow import Back, Changed, Event, Lost, Pace, follow
 from vertex_launch.cloud.jobs import NoJobError
 from vertex_launch.cloud.logs import Line, Log
+from vertex_launch.cloud.model import ModelError, address, fetch
 from vertex_launch.cloud.preflight import Preflight, look
 from vertex_launch.cloud.revision import labels
 from vertex_launch.cloud.service import Service as Cloud
@@ -416,6 +417,53 @@ def test_a_job_costs_its_machines_from_their_start_to_its_end() -> None:
     assert jobs.cost(job, replace(OURS, prices={}).catalog, begin) is not None  # list prices
     unknown = json.loads(json.dumps(job).replace("n1-standard-8", "made-up"))
     assert jobs.cost(unknown, OURS.catalog, begin) is None
+
+
+EXPORTS = script("""
+import os, pathlib
+folder = pathlib.Path(os.environ["AIP_MODEL_DIR"].replace("gs://", os.environ["GCS_MOUNT"] + "/"))
+(folder / "parts").mkdir(parents=True)
+(folder / "model.pt2").write_bytes(b"weights")
+(folder / "parts/one").write_bytes(bytes(100_000))
+""")
+
+
+def test_the_model_of_a_job_is_fetched_whole(vertex: Service) -> None:
+    body = custom_job(*EXPORTS, name="exports", baseOutputDirectory={"outputUriPrefix": "gs://b/exports"})
+    vertex.wait(vertex.create(body), "SUCCEEDED")
+    code, out, err = said(vertex, "model", "exports")
+    assert code == 0, err
+    assert out.startswith("from gs://b/exports/model/\n")
+    assert out.endswith("the model is in exports-model\n")
+    there = vertex.folder / "exports-model"
+    assert (there / "model.pt2").read_bytes() == b"weights"
+    assert (there / "parts/one").stat().st_size == 100_000
+    code, _, err = said(vertex, "model", "exports")
+    assert (code, err) == (1, "exports-model: exists already; remove it, or name another folder with --to\n")
+
+
+def test_where_there_is_no_model_its_job_and_folder_are_named(vertex: Service, cloud: Cloud, tmp_path: Path) -> None:
+    name = vertex.create(custom_job("true", baseOutputDirectory={"outputUriPrefix": "gs://b/nothing"}))
+    job = vertex.wait(name, "SUCCEEDED")
+    id = name.rpartition("/")[2]
+    with pytest.raises(ModelError, match=f"gs://b/nothing/model/: there is no model; job {id} is SUCCEEDED"):
+        [*fetch(job, cloud, tmp_path / "new")]
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(ModelError, match=r"names no output folder, so it keeps no model; set baseOutputDirectory\."):
+        [*fetch(job | {"jobSpec": {}}, cloud, tmp_path / "new")]
+
+
+def test_the_model_of_a_search_is_that_of_its_best_trial() -> None:
+    def trial(id: str, loss: float) -> Json:
+        measured = {"metrics": [{"metricId": "loss", "value": loss}]}
+        return {"id": id, "state": "SUCCEEDED", "finalMeasurement": measured}
+
+    study = {"metrics": [{"metricId": "loss", "goal": "MINIMIZE"}]}
+    spec = {"baseOutputDirectory": {"outputUriPrefix": "gs://b/search/"}}
+    search = {"name": "search", "studySpec": study, "trialJobSpec": spec}
+    assert address(search | {"trials": [trial("1", 0.9), trial("2", 0.4)]}) == "gs://b/search/2/model/"
+    with pytest.raises(ModelError, match="no trial has reported its metric yet"):
+        address(search)
 
 
 class Front(ThreadingHTTPServer):

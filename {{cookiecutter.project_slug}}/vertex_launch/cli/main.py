@@ -16,7 +16,7 @@ from vertex_launch.errors import FaultError
 COMMANDS: dict[str, Any] = dict.fromkeys(
     (
         *("check", "plan", "run", "emulate"),
-        *("submit", "jobs", "status", "logs", "cancel", "cost"),
+        *("submit", "jobs", "status", "logs", "cancel", "cost", "model"),
         *("package", "schema"),
     )
 )

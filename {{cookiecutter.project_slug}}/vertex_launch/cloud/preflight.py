@@ -42,12 +42,8 @@ def look(job: Job | TuningJob, service: Service) -> Preflight:
         folder = names.folder()
         findings += _earlier(job, folder, names)
     except NotFound:
-        if service.endpoint:  # the local Vertex has every bucket that a job writes to
-            return Preflight(EMPTY, tuple(findings))
-        _, project, *_ = service.parent.split("/")
-        where = f"--project={project} --location={service.region}"
-        cure = f"make it: gcloud storage buckets create gs://{bucket} {where} --uniform-bucket-level-access"
-        findings.append(Finding(OUTPUT, f"there is no bucket {bucket}", cure))
+        folder = EMPTY if service.endpoint else ""
+        findings += _no_bucket(bucket, service)
     except Forbidden as error:
         cure = "see that the account of the job may write there: roles/storage.objectAdmin"
         findings.append(Finding(OUTPUT, f"you cannot look at it ({said_by(error)})", cure, severity="warning"))
@@ -80,6 +76,15 @@ class Names:
 
     def _any(self, prefix: str) -> bool:
         return bool(self.service.objects(self.bucket, prefix=prefix, maxResults="1"))
+
+
+def _no_bucket(bucket: str, service: Service) -> Iterator[Finding]:
+    """Google's service finds out once the machines run; the local Vertex has every bucket that a job writes to."""
+    if not service.endpoint:
+        _, project, *_ = service.parent.split("/")
+        where = f"--project={project} --location={service.region}"
+        cure = f"make it: gcloud storage buckets create gs://{bucket} {where} --uniform-bucket-level-access"
+        yield Finding(OUTPUT, f"there is no bucket {bucket}", cure)
 
 
 def _earlier(job: Job | TuningJob, folder: str, names: Names) -> Iterator[Finding]:

@@ -1,0 +1,65 @@
+"""The model that a job has exported, from the bucket to this machine."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from google.api_core.client_options import ClientOptions
+from google.cloud import storage
+
+from vertex_launch.addresses import name_fault
+from vertex_launch.cloud.service import Service
+from vertex_launch.errors import FaultError
+from vertex_launch.job_resource import Resource, id_of, run_spec, state, trials
+from vertex_launch.rules.region_and_output import OUTPUT
+
+
+class ModelError(FaultError):
+    """There is no model, or no place for it."""
+
+
+def address(job: Resource) -> str:
+    """Where the model of a job lies, or that of the best trial of a search; raises ModelError.
+
+    Source: Vertex AI documentation, "Environment variables for special Cloud Storage directories", AIP_MODEL_DIR.
+    """
+    output = str(run_spec(job).get("baseOutputDirectory", {}).get("outputUriPrefix", "")).rstrip("/")
+    if not output:
+        raise ModelError(f"{job['name']}: names no output folder, so it keeps no model; set {OUTPUT}")
+    if "studySpec" not in job:
+        return f"{output}/model/"
+    best = next((trial["id"] for trial in trials(job) if trial["best"]), "")
+    if not best:
+        raise ModelError(f"{job['name']}: no trial has reported its metric yet, so there is no best one")
+    return f"{output}/{best}/model/"
+
+
+def fetch(job: Resource, service: Service, target: Path) -> Iterator[tuple[str, int]]:
+    """Copy the model of a job into a new folder; yields the name and the bytes of each file once it is there.
+
+    The folder appears when all of it is whole: each file is held against the checksum that the bucket keeps.
+
+    Raises:
+        ModelError: there is no model, or the folder exists.
+        OSError: it cannot be written.
+    """
+    if target.exists():
+        raise ModelError(f"{target}: exists already; remove it, or name another folder with --to")
+    where = address(job)
+    bucket, _, prefix = where.removeprefix("gs://").partition("/")
+    options = ClientOptions(api_endpoint=service.endpoint) if service.endpoint else None  # type: ignore[no-untyped-call, unused-ignore]
+    client = storage.Client(project=bucket, credentials=service.session.credentials, client_options=options)
+    blobs = [blob for blob in client.list_blobs(bucket, prefix=prefix) if not blob.name.endswith("/")]
+    if not blobs:
+        raise ModelError(f"{where}: there is no model; job {id_of(job['name'])} is {state(job)}, see status")
+    part = target.with_name(f".{target.name}.part")
+    shutil.rmtree(part, ignore_errors=True)  # of one that was cut off
+    for blob in blobs:
+        name = blob.name.removeprefix(prefix)
+        if name_fault(name):
+            raise ModelError(f"gs://{bucket}/{blob.name}: cannot be a file here; copy the others by hand")
+        file = part.joinpath(*PurePosixPath(name).parts)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        blob.download_to_filename(str(file))
+        yield name, file.stat().st_size
+    part.rename(target)
