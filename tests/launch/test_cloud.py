@@ -320,7 +320,11 @@ def test_the_log_is_asked_for_by_replica_pattern_and_time(vertex: Service) -> No
         "step 10/30  loss 0.1",
         name.rpartition("/")[2],
     )
-    assert said(vertex, "logs", "asked", "--since", "1s", "--grep", "no such line")[1] == ""
+    nothing = said(vertex, "logs", "asked", "--grep", "no such line")
+    assert nothing == (0, "", "no such line is in the log yet\n")
+    code, _, err = said(vertex, "logs", "asked", "--replica", "workerpool1-7")
+    assert code == 1
+    assert err.startswith("--replica workerpool1-7: the job has no such replica; did you mean workerpool1-0?")
 
 
 def test_a_time_is_one_of_a_clock_or_some_time_ago() -> None:
@@ -346,7 +350,10 @@ def test_jobs_are_listed_with_their_states_and_found_by_number_name_or_file(vert
         vertex.wait(name, "SUCCEEDED")
     assert jobs.find(cloud)["name"] == new
     assert jobs.find(cloud, "twice")["name"] == jobs.find(cloud, "jobs/twice.yaml")["name"] == new
-    assert jobs.find(cloud, old.rpartition("/")[2])["name"] == jobs.find(cloud, old)["name"] == old
+    brief, number = old.partition("us-central1/")[2], old.rpartition("/")[2]
+    assert jobs.find(cloud, number)["name"] == jobs.find(cloud, brief)["name"] == jobs.find(cloud, old)["name"] == old
+    with pytest.raises(NoJobError, match='there is no job "" among the newest'):
+        jobs.find(cloud, "")
     with pytest.raises(NoJobError, match="did you mean twice"):
         jobs.find(cloud, "twcie")
     with pytest.raises(NoJobError, match="there is no job 17; those that are there: "):
@@ -389,6 +396,8 @@ open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "w").write({json.dumps(measured) + c
     printed = [one for one in events if isinstance(one, Line) and one.text.startswith("--rate=")]
     assert len({line.job for line in printed}) == 2  # one of each trial
     assert jobs.find(cloud)["name"] == name  # not the newest of its trials
+    code, out, _ = said(vertex, "logs", "search")
+    assert {line.partition(" ")[2][:7] for line in out.splitlines()} == {"trial 1", "trial 2"}
     code, out, _ = said(vertex, "status", "search")
     assert (code, out.count("succeeded")) == (0, 2)
 

@@ -57,6 +57,7 @@ TUNING_JOB = TuningJob(
         trial_job_spec=JOB.spec,
     ),
 )
+JOBS = "python -m vertex_launch jobs"
 NAME = "projects/123/locations/europe-west4/customJobs/456"
 
 
@@ -215,7 +216,7 @@ def test_of_a_service_that_fails_to_the_end_it_is_said_that_the_job_may_be_there
         send_it(request(JOB, SETTINGS), connect(SETTINGS, vertex.endpoint))
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "503 try later; trying again in 0.01 s"
-    assert said[-1] == f"whether the job was created is not known (503 try later); look for it at {vertex.endpoint}"
+    assert said[-1] == f"whether the job was created is not known (503 try later); look for it with: {JOBS}"
 
 
 def test_where_no_service_is_at_the_endpoint_there_is_no_answer(vertex: Vertex) -> None:
@@ -253,7 +254,7 @@ run -> projects/demo/locations/europe-west4
   pool 2   reducers     4 x n1-highcpu-16, registry/reductionserver:latest
   output   gs://demo-data/run
   account  {ACCOUNT}
-  limits   SPOT, at most 1.5 h
+  limits   SPOT, at most 1 h 30 min
   price    $9.19 per hour, $13.78 at most (inferred: list price in us-central1 x 1.15, 2026-11-20)"""
     )
 
@@ -299,7 +300,8 @@ def test_a_job_for_the_local_vertex_is_said_to_go_there_and_has_its_page(
 ) -> None:
     said, _ = send().communicate(timeout=120)
     assert said.startswith(f"to the local Vertex at {vertex.endpoint}, not to Google Cloud\nrun -> ")
-    assert said.endswith(f"sent: {NAME}\n{vertex.endpoint}/#456\n")
+    follow = "follow it with: python -m vertex_launch logs 456 --follow\n"
+    assert said.endswith(f"sent: {NAME}\n{vertex.endpoint}/#456\n{follow}")
 
 
 @pytest.mark.parametrize(
@@ -340,7 +342,7 @@ def test_submit_refuses_an_endpoint_elsewhere_before_it_sends_anything(tmp_path:
     ("jobs", "said_then"),
     [
         ((200, {"customJobs": [{"name": NAME}]}), "the job was created: {name}\n{endpoint}/#456\n"),
-        ((200, {}), "the service has no such job; should the request still arrive, look for it at {endpoint}\n"),
+        ((200, {}), "the service has no such job; should the request still arrive, look for it with: {jobs}\n"),
         ((403, {"error": {"code": 403, "message": "no"}}), "whether the job was created is not known (403 no); "),
     ],
     ids=["created", "not created", "not to be asked"],
@@ -359,7 +361,7 @@ def test_ctrl_c_during_the_request_says_what_became_of_the_job(
     _, said = sender.communicate(timeout=120)
     assert sender.returncode == 130
     begin = "interrupted before the answer came; looking for the job\n"
-    assert begin + said_then.format(name=NAME, endpoint=vertex.endpoint) in said
+    assert begin + said_then.format(name=NAME, endpoint=vertex.endpoint, jobs=JOBS) in said
     assert "Traceback" not in said
     ((_, body, _),) = vertex.received
     labels = body["labels"]
@@ -413,7 +415,7 @@ def test_the_summary_of_a_tuning_job_shows_what_is_searched_and_what_a_trial_cos
         "           size: tiny, small",
     ]
     assert lines[6:-2] == summary(JOB, SETTINGS).splitlines()[1:-2]
-    assert lines[-2] == "  limits   SPOT, at most 1.5 h a trial"
+    assert lines[-2] == "  limits   SPOT, at most 1 h 30 min a trial"
 
 
 def test_a_search_costs_all_trials_at_most_and_those_at_once_per_hour() -> None:

@@ -1,6 +1,9 @@
 """`python -m vertex_launch` is the command `vertex-launch`."""
 
-from vertex_launch.cli.main import main
-
 if __name__ == "__main__":
-    main()
+    try:
+        from vertex_launch.cli.main import main  # takes a second, in which one may press Ctrl-C
+
+        main()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

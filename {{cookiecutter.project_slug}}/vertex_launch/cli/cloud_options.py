@@ -13,7 +13,7 @@ from vertex_launch.cloud.service import Service, connect, require_local
 from vertex_launch.settings import Settings
 
 MEANING = "Its number, its name or its job file, which mean the newest of that name"
-SentJob = Annotated[str, typer.Argument(metavar="[JOB]", help=f"{MEANING}; without it the newest of all.")]
+SentJob = Annotated[str | None, typer.Argument(metavar="[JOB]", help=f"{MEANING}; without it the newest of all.")]
 NamedJob = Annotated[str, typer.Argument(metavar="JOB", help=f"{MEANING}.")]
 
 

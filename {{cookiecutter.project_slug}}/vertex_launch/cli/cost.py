@@ -25,7 +25,7 @@ class PriceError(FaultError):
 
 @dataclass(frozen=True, kw_only=True)
 class CostOptions(CloudOptions):
-    job: SentJob = ""
+    job: SentJob = None
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False
 
 

@@ -14,7 +14,7 @@ from vertex_launch.cloud.follow import Back, Changed, Lost, follow
 from vertex_launch.cloud.logs import Line, Log
 from vertex_launch.cloud.refusals import CloudError, google_errors
 from vertex_launch.cloud.service import Service
-from vertex_launch.job_resource import ENDED, Resource, custom_jobs, fault, id_of, moment, state
+from vertex_launch.job_resource import ENDED, Resource, fault, id_of, moment, state, trials
 from vertex_launch.local.running.lines import ERRORS
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import duration, usd
@@ -40,8 +40,8 @@ def follow_to_end(service: Service, ours: Settings, name: str, log: Log, wanted:
         with google_errors(ours), signals_as_exceptions(), Screen() as screen:
             for event in follow(service, name, log):
                 if isinstance(event, Changed):
-                    job = event.job
-                    if state(job) not in ENDED:  # the end is told last
+                    before, job = state(job), event.job
+                    if state(job) not in (before, *ENDED):  # the end is told last
                         screen.print(headline(job, service, ours))
                 elif isinstance(event, Line):
                     show(event, job, screen, service, ours, wanted)
@@ -63,18 +63,18 @@ def follow_to_end(service: Service, ours: Settings, name: str, log: Log, wanted:
 
 
 def show(line: Line, job: Resource, screen: "Screen", service: Service, ours: Settings, wanted: Wanted) -> None:
-    """Print a line, and move the bar; the trials of a search have no bar, but each its job's number."""
-    alone = len(custom_jobs(job)) == 1
+    """Print a line, and move the bar; a search has none."""
     if wanted(line):
-        screen.print(logged(line, alone))
-    if alone and line.replica == CHIEF and (found := STEP.search(line.text)):
+        screen.print(logged(line, job))
+    if "studySpec" not in job and line.replica == CHIEF and (found := STEP.search(line.text)):
         done, total = map(int, found.groups())
         screen.steps(done, total, so_far(job, service, ours))
 
 
-def logged(line: Line, alone: bool = True) -> Text:
-    """`12:03:04 [workerpool0-0] step 50/600`; with the number of its job where there are several."""
-    whose = "" if alone else f"{line.job} "
+def logged(line: Line, job: Resource) -> Text:
+    """`12:03:04 [workerpool0-0] step 50/600`; of a search with the trial."""
+    trial = next((one["id"] for one in trials(job) if one["job"] == line.job), "")
+    whose = f"trial {trial} " if trial else ""
     return Text(f"{clock(line.time)} {whose}{line}", style="red" if line.severity in ERRORS else "")
 
 
@@ -158,7 +158,7 @@ def service_line(event: Lost | Back) -> Text:
     now = clock(datetime.now(UTC))
     if isinstance(event, Back):
         return Text(f"{now} the service answers again", style="yellow")
-    return Text(f"{now} {printable(event.said)}; the job goes on, and the service is asked again", style="yellow")
+    return Text(f"{now} {printable(event.said)}; it is asked again until it does", style="yellow")
 
 
 def _flag(ours: Settings, key: str) -> tuple[str, str]:

@@ -11,20 +11,22 @@ import typer
 from vertex_launch.cli.cloud_options import CloudOptions, SentJob
 from vertex_launch.cli.following import follow_to_end, logged
 from vertex_launch.cli.options import OptionError, app_of
-from vertex_launch.cli.output import console
+from vertex_launch.cli.output import complain, console
 from vertex_launch.cloud import jobs
 from vertex_launch.cloud.follow import once
 from vertex_launch.cloud.logs import Line, Log
 from vertex_launch.cloud.refusals import google_errors
-from vertex_launch.job_resource import custom_jobs
+from vertex_launch.errors import did_you_mean
+from vertex_launch.job_resource import Resource, run_spec
 
 AGO = re.compile("([0-9]+)([smhd])")
+MOST_SHOWN = 20  # replicas
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogsOptions(CloudOptions):
-    job: SentJob = ""
+    job: SentJob = None
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False
     since: Annotated[str, typer.Option(metavar="TIME", help="Not before: 10m, 2h or 1d ago, or a date and time.")] = ""
     replica: Annotated[str, typer.Option(metavar="NAME", help="Of one replica alone, such as workerpool0-0.")] = ""
@@ -40,21 +42,34 @@ def logs(click: typer.Context, wanted: LogsOptions) -> None:
     ours, service = wanted.cloud()
     with google_errors(ours):
         job = jobs.find(service, wanted.job)
+    known_replica(wanted.replica, job)
     log = Log(service, since, wanted.replica)
     if wanted.follow:
         raise typer.Exit(follow_to_end(service, ours, job["name"], log, lambda line: bool(found(line.text))))
+    printed = 0
     with google_errors(ours):
         for line in once(service, job, log):
             if found(line.text):
-                _print(line, wanted.json, alone=len(custom_jobs(job)) == 1)
+                _print(line, wanted.json, job)
+                printed += 1
+    if not (printed or wanted.json):
+        complain("no such line is in the log yet", style="yellow")
 
 
-def _print(line: Line, as_json: bool, alone: bool) -> None:
+def known_replica(name: str, job: Resource) -> None:
+    """Raises OptionError for the name of a replica that the job lacks."""
+    pools = enumerate(run_spec(job).get("workerPoolSpecs", ()))
+    known = [f"workerpool{pool}-{index}" for pool, one in pools for index in range(int(one.get("replicaCount", 0)))]
+    if name and known and name not in known:
+        raise OptionError(f"--replica {name}: the job has no such replica; {did_you_mean(name, known[:MOST_SHOWN])}")
+
+
+def _print(line: Line, as_json: bool, job: Resource) -> None:
     if as_json:
         ours = {"time": line.time.isoformat(), "replica": line.replica, "job": line.job, "severity": line.severity}
         print(json.dumps({"message": line.text, **line.fields, **ours}))
     else:
-        console.print(logged(line, alone))
+        console.print(logged(line, job))
 
 
 def pattern(text: str) -> re.Pattern[str]:

@@ -18,8 +18,8 @@ from vertex_launch.printable import printable
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(CloudOptions):
-    job: SentJob = ""
-    to: Annotated[Path | None, typer.Option(metavar="FOLDER", help="A new folder; else the job's name.")] = None
+    job: SentJob = None
+    to: Annotated[Path | None, typer.Option(metavar="FOLDER", help="A new folder; else NAME-model.")] = None
 
 
 def model(click: typer.Context, wanted: ModelOptions) -> None:

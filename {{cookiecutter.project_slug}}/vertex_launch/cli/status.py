@@ -24,7 +24,7 @@ from vertex_launch.trials_table import table
 
 @dataclass(frozen=True, kw_only=True)
 class StatusOptions(CloudOptions):
-    job: SentJob = ""
+    job: SentJob = None
     json: Annotated[bool, typer.Option("--json", help="The resource itself.")] = False
 
 

@@ -10,7 +10,7 @@ from google.api_core.exceptions import ServerError
 
 from vertex_launch.check import Examined
 from vertex_launch.cli.cloud_options import CloudOptions
-from vertex_launch.cli.following import follow_to_end
+from vertex_launch.cli.following import again, follow_to_end
 from vertex_launch.cli.options import JobFile, app_of
 from vertex_launch.cli.output import approved, console, errors, report
 from vertex_launch.cloud import preflight, revision, spelled
@@ -18,7 +18,10 @@ from vertex_launch.cloud import submit as cloud
 from vertex_launch.cloud.logs import Log
 from vertex_launch.cloud.refusals import google_errors
 from vertex_launch.cloud.service import NoAnswerError, Service, parent_of
+from vertex_launch.job_resource import id_of
 from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.settings import Settings
+from vertex_launch.spec import Job, TuningJob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,21 +49,31 @@ def submit(click: typer.Context, wanted: SubmitOptions) -> None:
     ours, service = wanted.cloud()
     if service.endpoint:
         console.print(f"to the local Vertex at {service.endpoint}, not to Google Cloud", markup=False)
-    with google_errors(ours):
-        found = preflight.look(loaded, service)
     request = cloud.request(loaded, ours, revision.labels(Path()))
-    console.print(cloud.summary(loaded, ours, found.folder), markup=False)
-    console.print(f"  labels   {described(request)}", markup=False)
-    report(examined := Examined(wanted.job, loaded, found.findings))
-    if not examined.passes(strict=False):
-        raise typer.Exit(1)
-    if not (wanted.yes or typer.confirm("Send it?")):
+    try:
+        examined = shown(loaded, request, service, ours)
+        agreed = examined.passes(strict=False) and (wanted.yes or typer.confirm("Send it?"))
+    except (KeyboardInterrupt, typer.Abort):
+        errors.print("\nnothing was sent; --yes sends without a question")
+        raise typer.Exit(130) from None
+    if not agreed:
         raise typer.Exit(1)
     with google_errors(ours), signals_as_exceptions():
         name = send(request, service)
     console.print(f"sent: {name}\n{service.page(name)}", markup=False)
     if follows(wanted.follow):
         raise typer.Exit(follow_to_end(service, ours, name, Log(service)))
+    console.print(f"follow it with: {again(ours, 'logs', id_of(name), '--follow')}", markup=False)
+
+
+def shown(job: Job | TuningJob, request: cloud.Request, service: Service, ours: Settings) -> Examined:
+    """Look at what the job would meet, and print it with what will be sent."""
+    with google_errors(ours):
+        found = preflight.look(job, service)
+    console.print(cloud.summary(job, ours, found.folder), markup=False)
+    console.print(f"  labels   {described(request)}", markup=False)
+    report(examined := Examined(job.path, job, found.findings))
+    return examined
 
 
 def described(request: cloud.Request) -> str:

@@ -9,7 +9,7 @@ from google.api_core.exceptions import GoogleAPICallError, ServerError, TooManyR
 from vertex_launch.cloud.logs import Line, Log
 from vertex_launch.cloud.refusals import said_by
 from vertex_launch.cloud.service import NoAnswerError, Service
-from vertex_launch.job_resource import ENDED, Resource, state
+from vertex_launch.job_resource import ENDED, Resource, custom_jobs, state
 
 PASSING = (NoAnswerError, ServerError, TooManyRequests)  # what a later request may not meet
 LONGEST_PAUSE = 60.0
@@ -29,7 +29,7 @@ GOOGLES, LOCAL = Pace(5.0, 3), Pace(0.5, 1)  # a line may take seconds to arrive
 
 @dataclass(frozen=True)
 class Changed:
-    """The job is in another state than before."""
+    """The job is in another state than before, or has another trial."""
 
     job: Resource
 
@@ -59,12 +59,12 @@ def follow(service: Service, name: str, log: Log, pace: Pace | None = None) -> I
         google.auth.exceptions.GoogleAuthError: the login is no longer good.
     """
     pace = pace or pace_of(service)
-    known, quiet, failed = "", 0, 0
+    seen, known, quiet, failed = ("", list[str]()), "", 0, 0
     while quiet < pace.settles and not (known in ENDED and failed >= TRIES):
         try:
             job = service.get(name)
-            if state(job) != known:
-                known = state(job)
+            if (state(job), custom_jobs(job)) != seen:
+                seen, known = (state(job), custom_jobs(job)), state(job)
                 yield Changed(job)
             printed = yield from _counted(log.new(job))
         except PASSING as error:
@@ -96,7 +96,7 @@ def pace_of(service: Service) -> Pace:
 
 
 def said(error: Exception) -> str:
-    return said_by(error) if isinstance(error, GoogleAPICallError) else "there was no answer"
+    return said_by(error) if isinstance(error, GoogleAPICallError) else str(error)
 
 
 def _counted(lines: Iterator[Line]) -> Generator[Line, None, int]:

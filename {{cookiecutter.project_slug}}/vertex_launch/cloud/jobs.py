@@ -23,6 +23,7 @@ from vertex_launch.spec import Job, Request
 PREFIXES = {"trainingPipelines": "PIPELINE_STATE_"}  # of states; those of all others begin with JOB_STATE_
 NEAR = 100  # newest jobs among which a name may have been meant
 NAME = re.compile(rf"projects/[^/]+/locations/(?P<region>[^/]+)/({'|'.join(KINDS)})/[0-9]+")
+BRIEF = re.compile(rf"({'|'.join(KINDS)})/[0-9]+")
 JOB_FILES = (".json", ".yaml", ".yml")
 
 
@@ -55,29 +56,35 @@ def recent(service: Service, most: int, wanted: str = "") -> list[Resource]:
     return sorted(found, key=lambda job: str(job.get("createTime")), reverse=True)
 
 
-def find(service: Service, word: str = "") -> Resource:
+def find(service: Service, word: str | None = None) -> Resource:
     """The job that a person names.
 
     Args:
         word: its number, its resource name, its display name or a job file, which mean the newest one of that name;
-            "" means the newest of all.
+            None means the newest of all.
 
     Raises:
         NoJobError: there is none.
     """
+    if word is None:
+        if found := newest(service, 1):
+            return found[0]
+        raise NoJobError(f"{service.parent}: there is no job yet; send one with: {program.NAME} submit JOB.yaml")
     if "/locations/" in word:
         return _of_name(service, word)
+    if BRIEF.fullmatch(word):
+        return service.get(f"{service.parent}/{word}")
     if word.isdecimal():
         return _numbered(service, word)
     there = recent(service, NEAR)
-    if found := _named(there, word) if word else _not_made(there):
+    if found := _named(there, word):
         return found[0]
     raise _no_such(service, word, there)
 
 
 def running(service: Service, word: str) -> Resource:
     """The same among the jobs that have not ended; raises NoJobError, also where several have the name."""
-    if word.isdecimal() or "/locations/" in word:
+    if word.isdecimal() or BRIEF.fullmatch(word) or "/locations/" in word:
         return find(service, word)
     there = recent(service, NEAR)
     found = _named(there, word)
@@ -104,7 +111,7 @@ def _not_made(there: Sequence[Resource]) -> list[Resource]:
 def _no_such(service: Service, word: str, there: Sequence[Resource]) -> NoJobError:
     meant = nearest(word, [str(job.get("displayName")) for job in there])
     guess = f"did you mean {printable(meant)}? " if meant else ""
-    fault = f'is no job "{printable(word)}" among the newest {NEAR}' if word else "is no job yet"
+    fault = f'is no job "{printable(word)}" among the newest {NEAR}'
     return NoJobError(f"{service.parent}: there {fault}; {guess}those that are there: {program.NAME} jobs")
 
 

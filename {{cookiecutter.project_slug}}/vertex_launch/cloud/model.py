@@ -45,6 +45,8 @@ def fetch(job: Resource, service: Service, target: Path) -> Iterator[tuple[str, 
     """
     if target.exists():
         raise ModelError(f"{target}: exists already; remove it, or name another folder with --to")
+    if not target.absolute().parent.is_dir():
+        raise ModelError(f"{target}: there is no folder {target.absolute().parent}; make it, or name another with --to")
     where = address(job)
     bucket, _, prefix = where.removeprefix("gs://").partition("/")
     options = ClientOptions(api_endpoint=service.endpoint) if service.endpoint else None  # type: ignore[no-untyped-call, unused-ignore]

@@ -15,6 +15,7 @@ from google.api_core.exceptions import (
 )
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError
 
+from vertex_launch import program
 from vertex_launch.cloud.service import NoAnswerError
 from vertex_launch.errors import FaultError
 from vertex_launch.plan import pools
@@ -59,9 +60,9 @@ def google_errors(settings: Settings) -> Iterator[None]:
         raise CloudError(f"Google Cloud: {said_by(error)}; {cure(error, settings)}") from None
     except GoogleAuthError as error:
         raise CloudError(f"Google Cloud: {error}; {LOGIN}") from None
-    except NoAnswerError:  # its text has urllib3's in several layers
-        advice = "check the network, or VERTEX_ENDPOINT if it names a local Vertex"
-        raise CloudError(f"there was no answer to the request; {advice}") from None
+    except NoAnswerError as error:
+        here = f"start the local Vertex, {program.NAME} emulate, or unset VERTEX_ENDPOINT for Google Cloud"
+        raise CloudError(f"{error}; {here if '://127.' in str(error) else 'check the network'}") from None
 
 
 def said_by(error: GoogleAPICallError) -> str:

@@ -113,12 +113,24 @@ class Service:
             answer = self.session.request(method, address, timeout=self.seconds, **content)
             resource = answer.json() if answer.status_code < 400 else {}
         except (OSError, TransportError) as error:  # requests' errors are OSErrors
-            raise NoAnswerError(str(error)) from None
+            raise NoAnswerError(f"{_host(address)} does not answer ({reason(error)})") from None
         except RefreshError as error:
-            raise NoAnswerError(str(error)) if error.retryable else error from None
+            raise NoAnswerError(f"the login cannot be renewed ({error})") if error.retryable else error from None
         if answer.status_code >= 400:
             raise from_http_response(answer)
         return dict(resource)
+
+
+def _host(address: str) -> str:
+    """https://HOST of an address."""
+    return "/".join(address.split("/")[:3])
+
+
+def reason(error: BaseException) -> str:
+    """The innermost cause, in a word or two: what wraps it repeats the address several times."""
+    while inner := error.__cause__ or error.__context__:
+        error = inner
+    return (isinstance(error, OSError) and error.strerror) or type(error).__name__
 
 
 def parent_of(settings: Settings) -> str:

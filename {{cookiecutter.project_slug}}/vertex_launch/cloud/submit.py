@@ -12,12 +12,12 @@ from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
-from vertex_launch import study_validation
+from vertex_launch import program, study_validation
 from vertex_launch.cloud.refusals import said_by
 from vertex_launch.cloud.service import NoAnswerError, Service, parent_of
 from vertex_launch.job_resource import Resource
 from vertex_launch.plan import pools
-from vertex_launch.plan.formatting import usd
+from vertex_launch.plan.formatting import duration, usd
 from vertex_launch.settings import Settings
 from vertex_launch.spec import CHIEF, EVALUATORS, REDUCERS, WORKERS, Job, Pool, TuningJob, as_json, trial
 
@@ -57,7 +57,7 @@ def summary(job: Job | TuningJob, settings: Settings, folder: str = "") -> str:
             *map(_pool_line, one.pools),
             f"  output   {_output(spec, folder)}",
             f"  account  {spec.service_account or 'Vertex AI service agent'}",
-            f"  limits   {strategy}, at most {hours:g} h{' a trial' if search else ''}",
+            f"  limits   {strategy}, at most {duration(3600 * hours)}{' a trial' if search else ''}",
             f"  price    {_price(job, hours, settings)}",
         ]
     )
@@ -99,7 +99,7 @@ def submit(request: Request, service: Service, say: Callable[[str], None] = lamb
 
 def whereabouts(request: Request, service: Service) -> str:
     """What became of a request whose answer nobody saw, as a sentence: the service may have its job."""
-    look = f"look for it {f'at {service.endpoint}' if service.endpoint else f'with: {_list_command(request, service)}'}"
+    look = f"look for it with: {f'{program.NAME} jobs' if service.endpoint else _list_command(request, service)}"
     brief = replace(service, seconds=LOOKUP_SECONDS)
     try:
         for waited in range(LOOKUPS):

@@ -60,7 +60,9 @@ def introduction(endpoint: str, context: Context) -> str:
 Local Vertex at {endpoint}: {capacity} replicas at once, state in {context.state_dir.folder}; Ctrl-C ends it
 Its page: {endpoint}
 
-gcloud, in another terminal:
+The commands that send and follow jobs, in another terminal:
+  export VERTEX_ENDPOINT={endpoint}
+gcloud, there:
   export CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM={endpoint}/
   export CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING={endpoint}/
   export CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE={endpoint}/storage/v1/
