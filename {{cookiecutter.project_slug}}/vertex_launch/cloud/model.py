@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from google.api_core.client_options import ClientOptions
-from google.cloud import storage
+from google.cloud.storage import Client
 
 from vertex_launch.addresses import name_fault
 from vertex_launch.cloud.service import Service
@@ -50,7 +50,7 @@ def fetch(job: Resource, service: Service, target: Path) -> Iterator[tuple[str, 
     where = address(job)
     bucket, _, prefix = where.removeprefix("gs://").partition("/")
     options = ClientOptions(api_endpoint=service.endpoint) if service.endpoint else None  # type: ignore[no-untyped-call, unused-ignore]
-    client = storage.Client(project=bucket, credentials=service.session.credentials, client_options=options)
+    client = Client(project=bucket, credentials=service.session.credentials, client_options=options)
     blobs = [blob for blob in client.list_blobs(bucket, prefix=prefix) if not blob.name.endswith("/")]
     if not blobs:
         raise ModelError(f"{where}: there is no model; job {id_of(job['name'])} is {state(job)}, see status")
