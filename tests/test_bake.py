@@ -356,3 +356,17 @@ def gbps(known: Any, machine: str, facts: Any) -> int:
         return int(row["gbps"])
     cap = network["cap_gbps"][facts["accelerator"]][facts["count"]]
     return int(min(network["gbps_per_vcpu"] * row["vcpus"], cap))
+
+
+def test_a_project_checks_the_types_of_the_launcher_as_this_repository_does(tmp_path: Path) -> None:
+    ours, theirs = (
+        tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
+        for root in (ROOT, bake(tmp_path).project)
+    )
+
+    def untyped(mypy: dict[str, Any]) -> set[str]:
+        """Libraries of Google's that are excused: the trainer imports none of them."""
+        modules = [name for one in mypy["overrides"] for name in one["module"]]
+        return {name for name in (*modules, *mypy["untyped_calls_exclude"]) if name.startswith("google")}
+
+    assert untyped(theirs) == untyped(ours)

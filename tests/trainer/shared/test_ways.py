@@ -102,7 +102,7 @@ def states_until_the_end(vertex: Service, name: str) -> list[str]:
 
 
 def test_the_sdk_trains_to_the_numbers_of_launch_run(vertex: Service, unbroken: Figures) -> None:
-    anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]
+    anonymous = AnonymousCredentials()
     client = JobServiceClient(transport="rest", client_options={"api_endpoint": vertex.endpoint}, credentials=anonymous)
     job = CustomJob.from_json(json.dumps({"displayName": "by-sdk", "jobSpec": spec("by-sdk")}))
     created = client.create_custom_job(parent=PARENT, custom_job=job)
