@@ -13,6 +13,7 @@ KINDS = {
     "trainingPipelines": "training pipeline",
 }
 ENDED = frozenset(("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED"))
+STYLES = {"RUNNING": "bold blue", "SUCCEEDED": "green", "FAILED": "bold red", "EXPIRED": "bold red"}
 
 
 def id_of(name: str) -> str:
@@ -28,6 +29,11 @@ def collection_of(name: str) -> str:
 def state(resource: Resource) -> str:
     """RUNNING of JOB_STATE_RUNNING and of PIPELINE_STATE_RUNNING."""
     return str(resource.get("state", "")).partition("_STATE_")[2]
+
+
+def style(resource: Resource) -> str:
+    """How a terminal shows its state, as Rich names styles."""
+    return STYLES.get(state(resource), "yellow")
 
 
 def moment(resource: Resource, key: str) -> datetime | None:
@@ -55,15 +61,22 @@ def backing(pipeline: Resource) -> str:
 
 def run_spec(resource: Resource) -> Resource:
     """What each of its runs is to do: a CustomJobSpec, or what a training pipeline has in its place."""
-    inputs: Resource = _camel(resource.get("trainingTaskInputs") or {})
-    return resource.get("jobSpec") or resource.get("trialJobSpec") or inputs
+    own: Resource = resource.get("jobSpec") or resource.get("trialJobSpec") or {}
+    return own or tidy(resource.get("trainingTaskInputs") or {})
 
 
-def _camel(value: Any) -> Any:
-    """A value with all its keys in camelCase: of a pipeline's inputs, a client may write each in either case."""
-    if isinstance(value, Mapping):
-        return {re.sub("_([a-z])", lambda found: found[1].upper(), key): _camel(one) for key, one in value.items()}
-    return [_camel(one) for one in value] if isinstance(value, list) else value
+def camel(field: str) -> str:
+    """create_time -> createTime."""
+    return re.sub("_([a-z])", lambda match: match[1].upper(), field)
+
+
+def tidy(inputs: Any) -> Any:
+    """A pipeline's inputs without nulls, with whole floats as integers and keys in camelCase: clients write each so."""
+    if isinstance(inputs, dict):
+        return {camel(key): tidy(inner) for key, inner in inputs.items() if inner is not None}
+    if isinstance(inputs, list):
+        return [tidy(inner) for inner in inputs]
+    return int(inputs) if isinstance(inputs, float) and inputs.is_integer() else inputs
 
 
 def machines(pool: Resource) -> str:
@@ -92,6 +105,12 @@ def trials(search: Resource) -> list[dict[str, Any]]:
         }
         for trial in search.get("trials", ())
     ]
+
+
+def trial_of(search: Resource, job: str) -> str:
+    """The id of the trial whose custom job has this number, "" for other jobs."""
+    found = (trial["id"] for trial in search.get("trials", ()) if id_of(trial.get("customJob", "")) == job)
+    return next(found, "")
 
 
 def _metrics(trial: Resource) -> dict[str, float]:

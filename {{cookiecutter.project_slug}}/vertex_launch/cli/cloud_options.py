@@ -8,12 +8,13 @@ import typer
 
 from vertex_launch import settings
 from vertex_launch.cli.options import SettingsOptions
+from vertex_launch.cloud import jobs
 from vertex_launch.cloud.refusals import google_errors
 from vertex_launch.cloud.service import Service, connect, require_local
+from vertex_launch.job_resource import Resource
 from vertex_launch.settings import Settings
 
 MEANING = "Its number, its name or its job file, which mean the newest of that name"
-SentJob = Annotated[str | None, typer.Argument(metavar="[JOB]", help=f"{MEANING}; without it the newest of all.")]
 NamedJob = Annotated[str, typer.Argument(metavar="JOB", help=f"{MEANING}.")]
 
 
@@ -35,3 +36,16 @@ class CloudOptions(SettingsOptions):
         ours, endpoint = self.where()
         with google_errors(ours):
             return ours, connect(ours, endpoint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentJobOptions(CloudOptions):
+    """The same of a command that looks at one job."""
+
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help=f"{MEANING}; without it the newest of all.")] = None
+
+    def sent(self) -> tuple[Settings, Service, Resource]:
+        """The settings, the service, and the job that is named."""
+        ours, service = self.cloud()
+        with google_errors(ours):
+            return ours, service, jobs.find(service, self.job)

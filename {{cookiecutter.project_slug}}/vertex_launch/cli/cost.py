@@ -8,13 +8,12 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from vertex_launch.cli.cloud_options import CloudOptions, SentJob
+from vertex_launch.cli.cloud_options import SentJobOptions
 from vertex_launch.cli.following import headline
 from vertex_launch.cli.options import app_of
 from vertex_launch.cli.output import console, print_table
 from vertex_launch.cloud import jobs
 from vertex_launch.cloud.jobs import Cost
-from vertex_launch.cloud.refusals import google_errors
 from vertex_launch.errors import FaultError
 from vertex_launch.plan.formatting import duration, usd
 
@@ -24,16 +23,13 @@ class PriceError(FaultError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostOptions(CloudOptions):
-    job: SentJob = None
+class CostOptions(SentJobOptions):
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False
 
 
 def cost(click: typer.Context, wanted: CostOptions) -> None:
     """Say what a job has cost so far, by list prices and the time of its machines."""
-    ours, service = wanted.cloud()
-    with google_errors(ours):
-        job = jobs.find(service, wanted.job)
+    ours, service, job = wanted.sent()
     found = jobs.cost(job, ours.catalog, datetime.now(UTC))
     if found is None:
         raise PriceError(f"{job['name']}: a price is not known; add yours under [prices] in vertex.toml")

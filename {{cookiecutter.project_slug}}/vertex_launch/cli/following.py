@@ -14,7 +14,7 @@ from vertex_launch.cloud.follow import Back, Changed, Lost, follow
 from vertex_launch.cloud.logs import Line, Log
 from vertex_launch.cloud.refusals import CloudError, google_errors
 from vertex_launch.cloud.service import Service
-from vertex_launch.job_resource import ENDED, Resource, fault, id_of, moment, state, trials
+from vertex_launch.job_resource import ENDED, Resource, fault, id_of, moment, state, style, trial_of
 from vertex_launch.local.running.lines import ERRORS
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import duration, usd
@@ -23,7 +23,6 @@ from vertex_launch.settings import Settings
 
 EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 1, "PARTIALLY_SUCCEEDED": 1, "CANCELLED": 3, "EXPIRED": 4}
 UNSEEN, DETACHED = 5, 130  # the job goes on, but can no longer be seen, or is no longer looked at
-STYLES = {"RUNNING": "bold blue", "SUCCEEDED": "green", "FAILED": "bold red", "EXPIRED": "bold red"}
 CHIEF = "workerpool0-0"
 STEP = re.compile(r"\bstep (\d{1,12})/(\d{1,12})\b")
 
@@ -66,14 +65,14 @@ def show(line: Line, job: Resource, screen: "Screen", service: Service, ours: Se
     """Print a line, and move the bar; a search has none."""
     if wanted(line):
         screen.print(logged(line, job))
-    if "studySpec" not in job and line.replica == CHIEF and (found := STEP.search(line.text)):
+    if screen.has_bar and "studySpec" not in job and line.replica == CHIEF and (found := STEP.search(line.text)):
         done, total = map(int, found.groups())
         screen.steps(done, total, so_far(job, service, ours))
 
 
 def logged(line: Line, job: Resource) -> Text:
     """`12:03:04 [workerpool0-0] step 50/600`; of a search with the trial."""
-    trial = next((one["id"] for one in trials(job) if one["job"] == line.job), "")
+    trial = trial_of(job, line.job)
     whose = f"trial {trial} " if trial else ""
     return Text(f"{clock(line.time)} {whose}{line}", style="red" if line.severity in ERRORS else "")
 
@@ -84,7 +83,7 @@ class Screen:
     def __init__(self) -> None:
         step, cost = TextColumn("step {task.completed:.0f}/{task.total:.0f}"), TextColumn("{task.fields[cost]}")
         columns = (BarColumn(), step, TimeRemainingColumn(), cost)
-        self._progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+        self._progress = Progress(*columns, console=console, disable=not self.has_bar, transient=True)
         self._task: TaskID | None = None
 
     def __enter__(self) -> "Screen":
@@ -96,6 +95,10 @@ class Screen:
 
     def print(self, text: Text) -> None:
         self._progress.console.print(text, soft_wrap=True)
+
+    @property
+    def has_bar(self) -> bool:
+        return console.is_terminal
 
     def steps(self, done: int, total: int, cost: str) -> None:
         """Move the bar to so many steps."""
@@ -112,9 +115,8 @@ def headline(job: Resource, service: Service, ours: Settings) -> Text:
     if ran >= 1:
         parts += [f"{'ran' if state(job) in ENDED else 'runs for'} {duration(ran)}", so_far(job, service, ours)]
     at = moment(job, "endTime") or now
-    name, shown = printable(str(job.get("displayName", ""))), state(job)
-    said = (shown, STYLES.get(shown, "yellow"))
-    return Text.assemble(f"{clock(at)} {name} ", said, f": {', '.join(filter(None, parts))}" if parts else "")
+    name, shown = printable(str(job.get("displayName", ""))), (state(job), style(job))
+    return Text.assemble(f"{clock(at)} {name} ", shown, f": {', '.join(filter(None, parts))}" if parts else "")
 
 
 def so_far(job: Resource, service: Service, ours: Settings) -> str:

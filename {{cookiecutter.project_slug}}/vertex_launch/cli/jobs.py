@@ -10,12 +10,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from vertex_launch.cli.cloud_options import CloudOptions
-from vertex_launch.cli.following import STYLES
 from vertex_launch.cli.options import app_of
 from vertex_launch.cli.output import console, print_table
 from vertex_launch.cloud import jobs as cloud
 from vertex_launch.cloud.refusals import google_errors
-from vertex_launch.job_resource import KINDS, Resource, collection_of, id_of, moment, state
+from vertex_launch.job_resource import KINDS, Resource, collection_of, id_of, moment, state, style
 from vertex_launch.plan.formatting import duration, usd
 from vertex_launch.printable import printable
 from vertex_launch.settings import Settings
@@ -54,7 +53,7 @@ def table(found: list[Resource], ours: Settings) -> Table:
         shown.add_row(
             id_of(job["name"]),
             Text(printable(str(job.get("displayName", ""))) + kind),
-            Text(state(job), style=STYLES.get(state(job), "yellow")),
+            Text(state(job), style=style(job)),
             f"{created.astimezone():%Y-%m-%d %H:%M}" if created else "",
             duration(cloud.waited(job, now)),
             duration(cloud.ran(job, now)) if job.get("startTime") else "",

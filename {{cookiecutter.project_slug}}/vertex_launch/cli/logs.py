@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
-from vertex_launch.cli.cloud_options import CloudOptions, SentJob
+from vertex_launch.cli.cloud_options import SentJobOptions
 from vertex_launch.cli.following import follow_to_end, logged
 from vertex_launch.cli.options import OptionError, app_of
 from vertex_launch.cli.output import complain, console
-from vertex_launch.cloud import jobs
 from vertex_launch.cloud.follow import once
 from vertex_launch.cloud.logs import Line, Log
 from vertex_launch.cloud.refusals import google_errors
@@ -25,8 +24,7 @@ UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogsOptions(CloudOptions):
-    job: SentJob = None
+class LogsOptions(SentJobOptions):
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False
     since: Annotated[str, typer.Option(metavar="TIME", help="Not before: 10m, 2h or 1d ago, or a date and time.")] = ""
     replica: Annotated[str, typer.Option(metavar="NAME", help="Of one replica alone, such as workerpool0-0.")] = ""
@@ -39,9 +37,7 @@ def logs(click: typer.Context, wanted: LogsOptions) -> None:
     if wanted.follow and wanted.json:
         raise OptionError("--json prints what is there; leave out --follow, or leave out --json")
     found, since = pattern(wanted.grep).search, earliest(wanted.since, datetime.now(UTC))
-    ours, service = wanted.cloud()
-    with google_errors(ours):
-        job = jobs.find(service, wanted.job)
+    ours, service, job = wanted.sent()
     known_replica(wanted.replica, job)
     log = Log(service, since, wanted.replica)
     if wanted.follow:

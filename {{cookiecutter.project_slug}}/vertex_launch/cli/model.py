@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from vertex_launch.cli.cloud_options import CloudOptions, SentJob
+from vertex_launch.cli.cloud_options import SentJobOptions
 from vertex_launch.cli.options import app_of
 from vertex_launch.cli.output import console
-from vertex_launch.cloud import jobs
 from vertex_launch.cloud import model as cloud
 from vertex_launch.cloud.refusals import google_errors
 from vertex_launch.plan.formatting import size
@@ -17,17 +16,15 @@ from vertex_launch.printable import printable
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions(CloudOptions):
-    job: SentJob = None
+class ModelOptions(SentJobOptions):
     to: Annotated[Path | None, typer.Option(metavar="FOLDER", help="A new folder; else NAME-model.")] = None
 
 
 def model(click: typer.Context, wanted: ModelOptions) -> None:
     """Copy the model that a job has exported, or that of the best trial of a search, from the bucket to a folder."""
-    ours, service = wanted.cloud()
+    ours, service, job = wanted.sent()
+    target = wanted.to or Path(f"{Path(str(job.get('displayName'))).name or 'job'}-model")
     with google_errors(ours):
-        job = jobs.find(service, wanted.job)
-        target = wanted.to or Path(f"{Path(str(job.get('displayName'))).name or 'job'}-model")
         console.print(f"from {cloud.address(job)}", markup=False)
         for name, length in cloud.fetch(job, service, target):
             console.print(f"  {printable(name)}  {size(length)}", markup=False)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from vertex_launch.cli.cloud_options import CloudOptions, SentJob
+from vertex_launch.cli.cloud_options import SentJobOptions
 from vertex_launch.cli.following import EXIT_CODES, again, headline, print_cause
 from vertex_launch.cli.options import app_of
 from vertex_launch.cli.output import console, print_table
@@ -23,16 +23,14 @@ from vertex_launch.trials_table import table
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatusOptions(CloudOptions):
-    job: SentJob = None
+class StatusOptions(SentJobOptions):
     json: Annotated[bool, typer.Option("--json", help="The resource itself.")] = False
 
 
 def status(click: typer.Context, wanted: StatusOptions) -> None:
     """Show how a job stands, what it has cost, and why it failed; the exit code is that of its state."""
-    ours, service = wanted.cloud()
+    ours, service, job = wanted.sent()
     with google_errors(ours):
-        job = jobs.find(service, wanted.job)
         if wanted.json:
             print(json.dumps(job, indent=2))
         else:

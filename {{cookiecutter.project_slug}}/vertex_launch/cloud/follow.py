@@ -59,12 +59,12 @@ def follow(service: Service, name: str, log: Log, pace: Pace | None = None) -> I
         google.auth.exceptions.GoogleAuthError: the login is no longer good.
     """
     pace = pace or pace_of(service)
-    seen, known, quiet, failed = ("", list[str]()), "", 0, 0
+    known, runs, quiet, failed = "", list[str](), 0, 0
     while quiet < pace.settles and not (known in ENDED and failed >= TRIES):
         try:
             job = service.get(name)
-            if (state(job), custom_jobs(job)) != seen:
-                seen, known = (state(job), custom_jobs(job)), state(job)
+            if (state(job), custom_jobs(job)) != (known, runs):
+                known, runs = state(job), custom_jobs(job)
                 yield Changed(job)
             printed = yield from _counted(log.new(job))
         except PASSING as error:

@@ -102,7 +102,7 @@ class Service:
 
     @property
     def _vertex(self) -> str:
-        return self.endpoint or f"https://{self.region}-aiplatform.googleapis.com"
+        return self.endpoint or f"https://{host_of(self.parent)}"
 
     @property
     def _storage(self) -> str:
@@ -131,6 +131,11 @@ def reason(error: BaseException) -> str:
     while inner := error.__cause__ or error.__context__:
         error = inner
     return (isinstance(error, OSError) and error.strerror) or type(error).__name__
+
+
+def host_of(parent: str) -> str:
+    """Google's host for the region of projects/PROJECT/locations/REGION."""
+    return f"{parent.rpartition('/')[2]}-aiplatform.googleapis.com"
 
 
 def parent_of(settings: Settings) -> str:

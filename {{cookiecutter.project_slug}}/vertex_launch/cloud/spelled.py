@@ -6,14 +6,15 @@ import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from vertex_launch.cloud.submit import Request
+from vertex_launch.cloud.service import host_of
+from vertex_launch.cloud.submit import GCLOUD, Request
 from vertex_launch.errors import FaultError
 from vertex_launch.job_resource import run_spec
 
-# Collection -> gcloud's group, the type of Google's client, and what its methods call it.
-WORDS = {
-    "customJobs": ("custom-jobs", "CustomJob", "custom_job"),
-    "hyperparameterTuningJobs": ("hp-tuning-jobs", "HyperparameterTuningJob", "hyperparameter_tuning_job"),
+# Collection -> the type of Google's client, and what its methods call it.
+TYPES = {
+    "customJobs": ("CustomJob", "custom_job"),
+    "hyperparameterTuningJobs": ("HyperparameterTuningJob", "hyperparameter_tuning_job"),
 }
 WIDTH = 116
 PYTHON = """\
@@ -35,10 +36,10 @@ class SpellingError(FaultError):
 def gcloud(request: Request, file: Path, parent: str, endpoint: str) -> str:
     """The command that sends the same; raises SpellingError where gcloud cannot."""
     _, project, _, region = parent.split("/")
-    job, (group, *_) = request.resource, WORDS[request.collection]
+    job = request.resource
     if {} in run_spec(job)["workerPoolSpecs"]:
         raise SpellingError(f"{file}: gcloud refuses the empty pool, which the service takes; write --print curl")
-    words = ["gcloud", "ai", group, "create", f"--project={project}", f"--region={region}"]
+    words = ["gcloud", "ai", GCLOUD[request.collection], "create", f"--project={project}", f"--region={region}"]
     words += [f"--display-name={job['displayName']}", f"--config={file}"]
     words += [f"--labels={','.join(f'{key}={value}' for key, value in job['labels'].items())}"]
     if account := run_spec(job).get("serviceAccount"):
@@ -49,8 +50,7 @@ def gcloud(request: Request, file: Path, parent: str, endpoint: str) -> str:
 
 def curl(request: Request, file: Path, parent: str, endpoint: str) -> str:
     """The command that sends the same, from any shell."""
-    _, _, _, region = parent.split("/")
-    address = f"{endpoint or f'https://{region}-aiplatform.googleapis.com'}/v1/{parent}/{request.collection}"
+    address = f"{endpoint or f'https://{host_of(parent)}'}/v1/{parent}/{request.collection}"
     login = "" if endpoint else ' -H "Authorization: Bearer $(gcloud auth print-access-token)"'
     body = json.dumps(request.resource, indent=2)
     return f"curl -X POST{login} -H 'Content-Type: application/json' {address} -d {shlex.quote(body)}"
@@ -58,9 +58,8 @@ def curl(request: Request, file: Path, parent: str, endpoint: str) -> str:
 
 def python(request: Request, file: Path, parent: str, endpoint: str) -> str:
     """The script that sends the same with google-cloud-aiplatform."""
-    _, _, _, region = parent.split("/")
-    _, kind, field = WORDS[request.collection]
-    options = {"api_endpoint": endpoint or f"{region}-aiplatform.googleapis.com"}
+    kind, field = TYPES[request.collection]
+    options = {"api_endpoint": endpoint or host_of(parent)}
     local = 'transport="rest", credentials=AnonymousCredentials(), ' if endpoint else ""
     return PYTHON.format(
         also="\nfrom google.auth.credentials import AnonymousCredentials" if endpoint else "",

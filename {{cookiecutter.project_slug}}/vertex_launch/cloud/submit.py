@@ -22,6 +22,7 @@ from vertex_launch.settings import Settings
 from vertex_launch.spec import CHIEF, EVALUATORS, REDUCERS, WORKERS, Job, Pool, TuningJob, as_json, trial
 
 ROLES = {CHIEF: "chief", WORKERS: "workers", REDUCERS: "servers", EVALUATORS: "evaluators"}
+GCLOUD = {"customJobs": "custom-jobs", "hyperparameterTuningJobs": "hp-tuning-jobs"}  # its groups of commands
 SUBMISSION = "submission"  # the label by which the job of a request is found when its answer was lost
 LOOKUPS, LOOKUP_SECONDS = 4, 10.0
 RETRY_SECONDS = (4.0, 16.0)  # between two requests where the service failed
@@ -120,8 +121,8 @@ def _name(request: Request, service: Service) -> str:
 
 def _list_command(request: Request, service: Service) -> str:
     _, project, _, region = service.parent.split("/")
-    kind = "custom-jobs" if request.collection == "customJobs" else "hp-tuning-jobs"
-    return f"gcloud ai {kind} list --project={project} --region={region} --filter=labels.{request.label}"
+    group = GCLOUD[request.collection]
+    return f"gcloud ai {group} list --project={project} --region={region} --filter=labels.{request.label}"
 
 
 def _output(spec: CustomJobSpec, folder: str) -> str:

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from vertex_launch import spec, strict_yaml
 from vertex_launch.errors import Finding
+from vertex_launch.job_resource import camel
 from vertex_launch.local.api import create_validation, filters, http
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.http import Call, Route
@@ -207,7 +208,7 @@ def _page(call: Call, manager: Any, resources: Sequence[Resource]) -> dict[str, 
 
 def _masked(resources: Sequence[Mapping[str, Any]], mask: str, known: Container[str]) -> Sequence[Mapping[str, Any]]:
     """The resources with only the fields of a readMask; a field within a field stands for all of the outer one."""
-    wanted = {filters.camel(field.partition(".")[0].strip()) for field in mask.split(",") if field}
+    wanted = {camel(field.partition(".")[0].strip()) for field in mask.split(",") if field}
     unknown = [f'"{field}" is not a field of this resource' for field in sorted(wanted - {"*"}) if field not in known]
     refuse(Finding("readMask", fault, "write fields as in name,displayName") for fault in unknown)
     if not wanted or "*" in wanted:

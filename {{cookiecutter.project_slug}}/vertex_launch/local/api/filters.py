@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from vertex_launch.errors import Finding
+from vertex_launch.job_resource import camel
 from vertex_launch.local.api.errors import ApiError, invalid
 
 Resource = Mapping[str, Any]
@@ -159,11 +160,6 @@ def _value(resource: Any, field: str) -> Any:
     outer, dot, rest = field.partition(".")
     inner = resource.get(outer, resource.get(camel(outer)))
     return resource.get(field, _value(inner, rest) if dot else inner)
-
-
-def camel(field: str) -> str:
-    """create_time -> createTime."""
-    return re.sub("_([a-z])", lambda match: match[1].upper(), field)
 
 
 def _compares(actual: Any, symbol: str, wanted: str) -> bool:

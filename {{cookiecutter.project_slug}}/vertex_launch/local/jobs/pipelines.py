@@ -17,9 +17,9 @@ from google.cloud.aiplatform_v1.types.training_pipeline import TrainingPipeline
 from vertex_launch import strict_yaml
 from vertex_launch.addresses import folder_fault
 from vertex_launch.errors import Finding, Findings
+from vertex_launch.job_resource import tidy
 from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
-from vertex_launch.local.api.filters import camel
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs import custom_jobs
 from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks
@@ -155,18 +155,9 @@ class Pipelines(BackgroundTasks[_Pipeline]):
 def job_spec(inputs: Any) -> CustomJobSpec:
     """The inputs of a custom task as a CustomJobSpec; raises ApiError INVALID_ARGUMENT with all faults."""
     try:
-        return read(strict_yaml.from_json(json.dumps(_tidy(inputs)), JobError), CustomJobSpec)
+        return read(strict_yaml.from_json(json.dumps(tidy(inputs)), JobError), CustomJobSpec)
     except JobError as error:
         raise invalid(finding.below(INPUTS) for finding in error.findings) from None
-
-
-def _tidy(value: Any) -> Any:
-    """Remove nulls, make whole floats integers, and write keys in camelCase."""
-    if isinstance(value, dict):
-        return {camel(key): _tidy(inner) for key, inner in value.items() if inner is not None}
-    if isinstance(value, list):
-        return [_tidy(inner) for inner in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _findings(resource: Resource) -> Findings:

@@ -24,6 +24,7 @@ from google.cloud.aiplatform_v1.types.tensorboard_experiment import TensorboardE
 from google.cloud.aiplatform_v1.types.tensorboard_run import TensorboardRun
 from google.cloud.aiplatform_v1.types.tensorboard_time_series import TensorboardTimeSeries
 
+from vertex_launch.job_resource import camel
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.store import Resource, Store
@@ -123,7 +124,7 @@ class Records:
 
     def _update(self, name: str, message: Any, mask: str, given: Resource) -> Resource:
         """Replace the fields in the mask or, without a mask, those in the body."""
-        named = [filters.camel(field) for field in mask.split(",") if field]
+        named = [camel(field) for field in mask.split(",") if field]
         unknown = [field for field in named if field not in _fields(message)]
         if unknown:
             raise ApiError("INVALID_ARGUMENT", f'updateMask: "{unknown[0]}" is no field of {name}; name whole fields')

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from rich.console import Console
 from rich.text import Text
 
-from vertex_launch.job_resource import fault, state
+from vertex_launch.job_resource import fault, state, style
 from vertex_launch.local.api.store import Resource, Store
 from vertex_launch.local.jobs.background import repeating
 from vertex_launch.local.jobs.custom_jobs import Jobs
@@ -18,14 +18,6 @@ from vertex_launch.printable import printable
 
 POLL_SECONDS = 0.25
 FOLLOWED = 1000  # jobs, the newest
-STYLES = {
-    "QUEUED": "yellow",
-    "PENDING": "yellow",
-    "RUNNING": "bold blue",
-    "SUCCEEDED": "green",
-    "FAILED": "bold red",
-    "EXPIRED": "bold red",
-}
 
 
 def reporting(store: Store, jobs: Jobs, console: Console) -> AbstractContextManager[None]:
@@ -48,7 +40,7 @@ def change(job: Resource) -> Text:
     said = fault(job).partition("\n")[0]
     *_, collection, id = job["name"].split("/")
     head = f"{time.strftime('%H:%M:%S')} {collection}/{id} {printable(job.get('displayName', ''))} "
-    shown = (state(job), STYLES.get(state(job), ""))
+    shown = (state(job), style(job))
     return Text.assemble(head, shown, f": {printable(said)}" if said else "")
 
 
