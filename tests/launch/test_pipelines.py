@@ -123,6 +123,21 @@ def test_a_pipeline_splits_its_data_trains_and_uploads_its_model(service: Servic
     assert trained_on.startswith(f"gs://b/run/dataset-{data['dataset_id']}-tables-")
 
 
+def test_a_pipeline_whose_job_is_over_at_once_still_has_a_start(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Pipelines._start_job
+
+    def start_and_wait(pipelines: Pipelines, pipeline: Any, extras: Any) -> None:
+        start(pipelines, pipeline, extras)
+        service.reached(pipeline.job, lambda job: job["state"] == "JOB_STATE_SUCCEEDED")
+
+    monkeypatch.setattr(Pipelines, "_start_job", start_and_wait)
+    ended = service.ended(service.pipelines.create(PARENT, pipeline())["name"])
+    job = service.store.get(ended["trainingTaskMetadata"]["backingCustomJob"])
+    assert ended["startTime"] == job["startTime"]
+
+
 def test_without_a_model_to_upload_the_job_is_all(service: Service) -> None:
     ended = service.ended(service.pipelines.create(PARENT, pipeline("print('trained')"))["name"])
     assert ended["state"] == "PIPELINE_STATE_SUCCEEDED"

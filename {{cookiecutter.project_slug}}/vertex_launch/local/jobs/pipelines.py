@@ -132,6 +132,8 @@ class Pipelines(BackgroundTasks[_Pipeline]):
             if state in OF_JOB:
                 self._enter(pipeline, OF_JOB[state])
             job = self._after(pipeline.job, state)
+        if "startTime" in job and "startTime" not in self._store.get(pipeline.name):  # it ran while nobody looked
+            self._store.update(pipeline.name, startTime=job["startTime"])
         return job
 
     def _after(self, job: str, state: str) -> Resource:
