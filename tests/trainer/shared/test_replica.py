@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training import DEADLINE, PROJECT, eventually
+from tests.training import DEADLINE, PROJECT, eventually, signal_trainer, started
 from trainer.errors import PeerError
 from vertex_launch.local.running.ended import Ended
 from vertex_launch.local.running.host import free_addresses
@@ -62,3 +62,12 @@ def test_a_training_that_is_process_1_ends_soon_after_sigterm(tmp_path: Path) ->
         assert any("stopped by SIGTERM" in line for line in lines)
     finally:
         process.close()
+
+
+@pytest.mark.proof
+def test_a_worker_that_trains_with_others_ends_soon_after_sigterm(tmp_path: Path) -> None:
+    with started(tmp_path, 2, "--steps", "1000000") as (process, show):
+        assert eventually(lambda: "step 2/" in show.read_text()), show.read_text()
+        assert signal_trainer(tmp_path, "workerpool1-0", signal.SIGTERM)
+        assert process.wait(DEADLINE) == 1
+        assert "Job failed: workerpool1-0 was ended by SIGTERM (exit code 143)" in show.read_text()

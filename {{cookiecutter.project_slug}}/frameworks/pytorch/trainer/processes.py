@@ -29,6 +29,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.tensor import DTensor
 
+from trainer import driver
 from trainer.cluster import Cluster
 from trainer.errors import PeerError, TrainerError
 from trainer.meshes import Mesh
@@ -100,9 +101,12 @@ class World:
         return self.along(dimension).size() if dimension in self.dimensions else 1
 
     def __str__(self) -> str:
-        """`16 x NVIDIA A100-SXM4-40GB`"""
-        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
-        return f"{self.size} x {name}"
+        """`16 x NVIDIA A100-SXM4-40GB (driver 580.65.06, CUDA 13.0, NCCL 2.29.3)`"""
+        if self.device.type != "cuda":
+            return f"{self.size} x CPU"
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))
+        versions = driver.versions(str(torch.version.cuda), nccl)
+        return f"{self.size} x {torch.cuda.get_device_name(self.device)} ({versions})"
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all processes, on each of them. Every process must call it."""
@@ -145,7 +149,7 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, main: Callable[..., Non
         # The host name of a laptop often leads nowhere; gloo must not try it.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     elif torch.backends.cuda.is_built() and not torch.cuda.is_available():
-        raise TrainerError(f"{cluster.name}: no usable GPU, but this image is made for GPUs; look at the driver")
+        raise TrainerError(f"{cluster.name}: {driver.why_no_gpu(str(torch.version.cuda), driver.installed())}")
     # The agent would log its own traceback for each failed process; we say who failed, the process why.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     try:

@@ -2,14 +2,17 @@
 
 import contextlib
 import re
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from trainer import watchdog
+from trainer import driver, watchdog
 from trainer.cluster import Cluster
 from trainer.config import Config
 from trainer.errors import PeerError, TrainerError
@@ -51,10 +54,12 @@ class World:
         return int(self.strategy.num_replicas_in_sync)
 
     def __str__(self) -> str:
-        """`16 x NVIDIA A100-SXM4-40GB`"""
-        gpus = tf.config.list_physical_devices("GPU")
-        name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU") if gpus else "CPU"
-        return f"{self.device_count * len(self.layer_devices)} x {name}"
+        """`16 x NVIDIA A100-SXM4-40GB (driver 580.65.06, CUDA 12.5.1, NCCL 2.27.7)`"""
+        count, gpus = self.device_count * len(self.layer_devices), tf.config.list_physical_devices("GPU")
+        if not gpus:
+            return f"{count} x CPU"
+        versions = driver.versions(built_with_cuda(), nccl())
+        return f"{count} x {tf.config.experimental.get_device_details(gpus[0]).get('device_name', 'GPU')} ({versions})"
 
     @property
     def mesh(self) -> str:
@@ -120,7 +125,17 @@ def build(config: Config, cluster: Cluster) -> World:
     replicas = min(len(gpus), 1) if len(devices) > 1 else len(gpus)
     with watchdog.bounded(config.collective_timeout):  # TensorFlow waits without a limit
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver(cluster, replicas), options)
+    take_back_sigterm()
     return World(strategy, cluster.rank, len(cluster.nodes), devices)
+
+
+def take_back_sigterm() -> None:
+    """Let SIGTERM end this process again: to join others, TensorFlow puts a handler in its place that only takes note.
+
+    Source: TensorFlow 2.21, xla/tsl/distributed_runtime/preemption/preemption_notifier.h, SigtermNotifier.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 @contextlib.contextmanager
@@ -164,8 +179,21 @@ def usable_gpus(cluster: Cluster) -> list[tf.config.PhysicalDevice]:
     """
     gpus = set_up_gpus()
     if tf.test.is_built_with_cuda() and not gpus and not cluster.chief.is_local:
-        raise TrainerError(f"{cluster.name}: no usable GPU, but this image is made for GPUs; look at the driver")
+        raise TrainerError(f"{cluster.name}: {driver.why_no_gpu(built_with_cuda(), driver.installed())}")
     return gpus
+
+
+def built_with_cuda() -> str:
+    """The version of CUDA that this TensorFlow was built with."""
+    return str(tf.sysconfig.get_build_info().get("cuda_version", "none"))
+
+
+def nccl() -> str:
+    """The version of NCCL's wheel, which the image installs."""
+    try:
+        return metadata.version("nvidia-nccl-cu12")
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def layer_devices(count: int, gpus: Sequence[tf.config.PhysicalDevice], cluster: Cluster) -> Sequence[str]:

@@ -1,0 +1,43 @@
+"""The GPU driver of this machine, and the one that the image's CUDA needs: the image cannot bring it."""
+
+import re
+from pathlib import Path
+
+VERSION = Path("/proc/driver/nvidia/version")  # as the kernel's module tells it, in a container, too
+MODULE = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
+# CUDA -> the first driver it works with, and with any newer one.
+# Source: NVIDIA, CUDA Toolkit release notes, "Minimum required driver version for CUDA minor version compatibility".
+NEEDED = {"11": 450, "12": 525, "13": 580}
+
+
+def installed(version: Path = VERSION) -> str:
+    """Such as 580.65.06; "" where there is none."""
+    try:
+        found = MODULE.search(version.read_text(encoding="utf-8"))
+    except OSError:
+        return ""
+    return found[1] if found else ""
+
+
+def versions(cuda: str, nccl: str) -> str:
+    """`driver 580.65.06, CUDA 13.0, NCCL 2.29.3`"""
+    return f"driver {installed() or 'unknown'}, CUDA {cuda}, NCCL {nccl}"
+
+
+def why_no_gpu(cuda: str, driver: str) -> str:
+    """Why an image made for GPUs has none: a sentence with its cure.
+
+    Args:
+        cuda: version of the image's CUDA, such as 13.0.
+        driver: as `installed` returns it.
+    """
+    needed = NEEDED.get(cuda.partition(".")[0], 0)
+    needs = f", which needs driver {needed} or newer" if needed else ""
+    said = f"no usable GPU, but this image is made for GPUs (CUDA {cuda}{needs})"
+    if not driver:
+        return f"{said}: this machine has no driver; is there an acceleratorType in the job's machineSpec?"
+    if int(driver.partition(".")[0]) < needed:
+        return (
+            f"{said}: the driver is {driver}; build the image with an older CUDA, or take machines with a newer driver"
+        )
+    return f"{said}: the driver {driver} is new enough; CUDA_VISIBLE_DEVICES may hide the GPUs"
