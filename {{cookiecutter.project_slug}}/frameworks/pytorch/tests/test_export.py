@@ -8,6 +8,7 @@ from tests.samples import batch
 from trainer import export, model
 from trainer.config import Config
 from trainer.errors import TrainerError
+from trainer.serving import fits
 
 SOME, MORE = (torch.from_numpy(batch(count).inputs) for count in (4, 9))
 
@@ -16,11 +17,13 @@ def tiny() -> torch.nn.Module:
     return model.build(Config(), batch(1)).eval()
 
 
-def test_the_program_answers_for_any_number_of_samples(tmp_path: Path) -> None:
+def test_the_program_answers_for_any_number_of_samples_and_tells_what_it_takes(tmp_path: Path) -> None:
     net = tiny()
     export.export(net, SOME, tmp_path / "model")
-    program = torch.export.load(tmp_path / "model" / export.PROGRAM).module()
-    assert np.allclose(program(MORE).detach(), net(MORE).detach(), atol=1e-5)
+    exported = export.load(tmp_path / "model")
+    assert np.allclose(exported.answer(MORE.numpy()), net(MORE).detach(), atol=1e-5)
+    assert fits(MORE.shape, exported.shape)
+    assert (exported.shape[0], exported.dtype) == (None, MORE.numpy().dtype)
 
 
 def test_the_weights_fit_a_fresh_model(tmp_path: Path) -> None:
@@ -34,3 +37,8 @@ def test_a_program_that_answers_differently_is_no_success(tmp_path: Path) -> Non
     export.export(tiny(), SOME, tmp_path)
     with pytest.raises(TrainerError, match="answers differently from the trained model"):
         export.prove(tiny(), SOME, tmp_path)
+
+
+def test_where_nothing_is_exported_the_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TrainerError, match=f"^{tmp_path}.* is no exported model: "):
+        export.load(tmp_path)

@@ -2,10 +2,12 @@
 
 import copy
 import tempfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +23,14 @@ PROGRAM = "model.pt2"
 WEIGHTS = "weights.pt"
 SAMPLES = 32  # that must be answered alike
 Answer: TypeAlias = Callable[[Array], Array]  # inputs -> output, arrays of numpy
+
+
+class Exported(NamedTuple):
+    """A model that was read from its folder."""
+
+    answer: Answer
+    shape: tuple[int | None, ...]  # of its inputs; None is a free size
+    dtype: np.dtype[np.generic]
 
 
 def finish(config: Config, storage: Storage, heldout: Dataset, final: Values) -> None:
@@ -64,16 +74,31 @@ def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
     return prove(net, inputs, folder)
 
 
-def prove(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
-    program = torch.export.load(folder / PROGRAM).module()
-    with torch.no_grad():
-        expected, answer = net(inputs), program(inputs)
-    if not torch.allclose(expected, answer, atol=1e-5):
-        difference = float((expected - answer).abs().max())
-        raise TrainerError(f"{folder / PROGRAM} answers differently from the trained model, by {difference:.3g}")
+def load(folder: Path) -> Exported:
+    """Read an exported model; it answers on the CPU.
+
+    Raises:
+        TrainerError: there is none.
+    """
+    if not zipfile.is_zipfile(folder / PROGRAM):  # of what is none, PyTorch would tell in a traceback
+        raise TrainerError(f"{folder / PROGRAM} is no exported model: it is damaged, or not there")
+    program = torch.export.load(folder / PROGRAM)
+    module, (name,) = program.module(), program.graph_signature.user_inputs
+    example = next(node.meta["val"] for node in program.graph.nodes if node.name == name)
 
     @torch.no_grad()
-    def answers(array: Array) -> Array:
-        return program(torch.from_numpy(array)).numpy()
+    def answer(array: Array) -> Array:
+        return module(torch.from_numpy(array)).numpy()
 
-    return answers
+    shape = tuple(size if isinstance(size, int) else None for size in example.shape)
+    return Exported(answer, shape, torch.empty(0, dtype=example.dtype).numpy().dtype)
+
+
+def prove(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
+    answer = load(folder).answer
+    with torch.no_grad():
+        expected, given = net(inputs), torch.from_numpy(answer(inputs.numpy()))
+    if not torch.allclose(expected, given, atol=1e-5):
+        difference = float((expected - given).abs().max())
+        raise TrainerError(f"{folder / PROGRAM} answers differently from the trained model, by {difference:.3g}")
+    return answer

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -20,6 +20,14 @@ from trainer.telemetry import Values
 
 SAMPLES = 32  # that must be answered alike
 Answer: TypeAlias = Callable[[Array], Array]  # inputs -> output, arrays of numpy
+
+
+class Exported(NamedTuple):
+    """A model that was read from its folder."""
+
+    answer: Answer
+    shape: tuple[int | None, ...]  # of its inputs; None is a free size
+    dtype: np.dtype[np.generic]
 
 
 def finish(config: Config, storage: Storage, state: State, heldout: Dataset, final: Values) -> None:
@@ -51,11 +59,33 @@ def export(net: keras.Model, inputs: Array, folder: Path) -> Answer:
     return prove(net, inputs, folder)
 
 
+def load(folder: Path) -> Exported:
+    """Read an exported model; it answers on the CPU, as a GPU may round the same sums differently from call to call.
+
+    Raises:
+        TrainerError: there is none.
+    """
+    try:
+        with tf.device("CPU:0"):
+            reloaded = tf.saved_model.load(str(folder))
+        signature = reloaded.signatures["serving_default"]
+    except (OSError, ValueError, KeyError, AttributeError, tf.errors.OpError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise TrainerError(f"{folder} is no exported model: {reason}") from None
+    (inputs,) = signature.structured_input_signature[1].values()
+
+    def answer(array: Array) -> Array:
+        with tf.device("CPU:0"):
+            return reloaded.serve(array).numpy()
+
+    return Exported(answer, tuple(inputs.shape), inputs.dtype.as_numpy_dtype)
+
+
 def prove(net: keras.Model, inputs: Array, folder: Path) -> Answer:
-    with tf.device("CPU:0"):  # a GPU may round the same sums differently from one call to the next
-        reloaded = tf.saved_model.load(str(folder))
-        expected, answer = net(inputs), reloaded.serve(inputs)
-    if not np.allclose(expected, answer, atol=1e-5):
-        difference = float(np.abs(expected - answer).max())
+    answer = load(folder).answer
+    with tf.device("CPU:0"):
+        expected = net(inputs)
+    if not np.allclose(expected, given := answer(inputs), atol=1e-5):
+        difference = float(np.abs(expected - given).max())
         raise TrainerError(f"{folder} answers differently from the trained model, by {difference:.3g}")
-    return lambda array: reloaded.serve(array).numpy()
+    return answer

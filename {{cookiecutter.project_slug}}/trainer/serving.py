@@ -1,0 +1,186 @@
+"""python -m trainer.serving [MODEL]: the exported model behind HTTP, as Vertex AI wants it of a container.
+
+A request {"instances": [...]} is answered by {"predictions": [...]}, one for each instance; a fault of the request by
+{"error": "..."}. Source: Vertex AI, "Custom container requirements for inference".
+"""
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer import export, storage
+from trainer.errors import TrainerError
+from trainer.export import Exported
+from trainer.telemetry import say, say_lines
+
+LONGEST = 32 * 2**20  # bytes of a request; the service takes less
+FORM = 'write {"instances": [...]}, each of them numbers in lists'
+
+
+@dataclass(frozen=True)
+class Container:
+    """How the service starts it: AIP_* variables; the defaults are for a start by hand."""
+
+    model: str  # a folder, or a gs:// address
+    port: int = 8080
+    health: str = "/health"
+    predict: str = "/predict"
+    host: str = "127.0.0.1"
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Load the model and answer until a signal comes; returns the exit code."""
+    try:
+        container = from_env(argv, environ)
+        with tempfile.TemporaryDirectory() as aside:
+            model = export.load(folder(container.model, environ, Path(aside)))
+        server = Server(container, model)
+    except TrainerError as error:
+        say_lines(str(error), "ERROR")
+        return error.exit_code
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
+    say(f"{container.model} answers at http://{container.host}:{container.port}{container.predict}")
+    with server:
+        server.serve_forever()
+    return 0
+
+
+def from_env(argv: Sequence[str], environ: Mapping[str, str]) -> Container:
+    """Raises TrainerError where no model is named."""
+    model = "".join(argv[:1]) or environ.get("AIP_STORAGE_URI", "")
+    if not model or model.startswith("-"):
+        raise TrainerError("no model is named; write its folder: python -m trainer.serving output/model")
+    in_cloud = "AIP_HTTP_PORT" in environ and not storage.from_env(environ).emulated
+    port = environ.get("AIP_HTTP_PORT", str(Container.port))
+    if not port.isdecimal():
+        raise TrainerError(f'AIP_HTTP_PORT is "{port}", must be a port')
+    return Container(
+        model,
+        int(port),
+        environ.get("AIP_HEALTH_ROUTE", Container.health),
+        environ.get("AIP_PREDICT_ROUTE", Container.predict),
+        "0.0.0.0" if in_cloud else Container.host,
+    )
+
+
+def folder(address: str, environ: Mapping[str, str], aside: Path) -> Path:
+    """The model's folder: as it is, or copied to `aside`, as no bucket is mounted where Vertex AI predicts.
+
+    Raises:
+        TrainerError: it cannot be copied.
+    """
+    path = storage.from_env(environ).path(address)
+    if path.exists() or not address.startswith("gs://"):
+        return path
+    from google.cloud.storage import Client, transfer_manager  # only here: importing it takes a second
+
+    bucket, _, prefix = f"{address.rstrip('/')}/".removeprefix("gs://").partition("/")
+    try:
+        client = Client()
+        names = [blob.name.removeprefix(prefix) for blob in client.list_blobs(bucket, prefix=prefix)]
+        transfer_manager.download_many_to_path(
+            client.bucket(bucket),
+            [name for name in names if name and not name.endswith("/")],
+            str(aside),
+            blob_name_prefix=prefix,
+            worker_type=transfer_manager.THREAD,
+            raise_exception=True,
+        )
+    except Exception as error:  # of the network, of Google's login, of Cloud Storage, of a disk
+        raise TrainerError(f"{address} cannot be read: {str(error).partition(chr(10))[0]}") from None
+    return aside
+
+
+def respond(model: Exported, body: bytes) -> tuple[int, dict[str, Any]]:
+    """The HTTP status and the answer to a request."""
+    try:
+        given = np.array(json.loads(body)["instances"])
+        inputs = given.astype(model.dtype, casting="same_kind" if given.dtype.kind in "biuf" else "no")
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 400, {"error": f"this is no request; {FORM} of the same shape, {model.dtype}"}
+    if not fits(inputs.shape, model.shape):
+        return 400, {"error": f"the instances are of shape {shown(inputs.shape)}, must be {shown(model.shape)}"}
+    try:
+        predictions = model.answer(inputs)
+        if not np.isfinite(predictions).all():  # JSON has no word for them
+            return 500, {"error": "the model answers with numbers that are not finite"}
+        return 200, {"predictions": predictions.tolist()}
+    except (ValueError, IndexError, RuntimeError) as error:  # as of a byte or a class that it does not know
+        return 400, {"error": f"the model refuses the instances: {str(error).strip().partition(chr(10))[0]}"}
+    except Exception as error:
+        traceback.print_exc()
+        return 500, {"error": f"the model fails: {str(error).strip().partition(chr(10))[0]}"}
+
+
+def fits(given: Sequence[int], wanted: Sequence[int | None]) -> bool:
+    """Whether each size is the wanted one, of which None is free."""
+    return len(given) == len(wanted) and all(want in (None, size) for size, want in zip(given, wanted, strict=True))
+
+
+def shown(shape: Sequence[int | None]) -> str:
+    """`(any, 8, 8, 1)` of (None, 8, 8, 1)."""
+    return f"({', '.join('any' if size is None else str(size) for size in shape)})"
+
+
+class Server(ThreadingHTTPServer):
+    """Listens from now on; raises TrainerError where it cannot."""
+
+    daemon_threads = True
+
+    def __init__(self, container: Container, model: Exported) -> None:
+        self.container, self.model = container, model
+        try:
+            super().__init__((container.host, container.port), Handler)
+        except OSError as error:
+            reason = f"{error.strerror}; set AIP_HTTP_PORT to another port"
+            raise TrainerError(f"port {container.port} cannot be listened at: {reason}") from None
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+    timeout = 60.0  # for a client that says nothing
+
+    def do_GET(self) -> None:
+        healthy = self.path == self.server.container.health
+        self.reply(*((200, {}) if healthy else (404, {"error": f"{self.path}: ask {self.server.container.health}"})))
+
+    def do_POST(self) -> None:
+        told = self.headers.get("Content-Length", "")
+        if not told.isdecimal():
+            self.close_connection = True
+            return self.reply(411, {"error": "a request must tell its Content-Length"})
+        length = int(told)
+        if self.path != self.server.container.predict or length > LONGEST:
+            self.close_connection = True  # its body stays unread
+            fault = f"POST at most {LONGEST} bytes to {self.server.container.predict}"
+            return self.reply(413 if length > LONGEST else 404, {"error": fault})
+        self.reply(*respond(self.server.model, self.rfile.read(length)))
+
+    def reply(self, status: int, content: dict[str, Any]) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing: the service logs requests itself."""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

@@ -1,0 +1,71 @@
+"""The command `predict`: ask an exported model, as Vertex AI would."""
+
+import json
+import os
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vertex_launch.cli.options import OptionError, app_of
+from vertex_launch.cli.output import complain, errors
+from vertex_launch.local import prediction
+from vertex_launch.local.running.signals import signals_as_exceptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of an exported model.")]
+    sample: Annotated[
+        Path | None, typer.Argument(metavar="[SAMPLE]", help='JSON such as {"instances": [...]}; - is standard input.')
+    ] = None
+    serve: Annotated[bool, typer.Option("--serve", help="Go on answering until Ctrl-C.")] = False
+    command: Annotated[
+        str, typer.Option(help="What serves it, in place of python -m trainer.serving.", show_default=False)
+    ] = ""
+
+
+def predict(click: typer.Context, wanted: PredictOptions) -> None:
+    """Start an exported model's serving container here, ask it for predictions, and stop it."""
+    if not (wanted.sample or wanted.serve):
+        raise OptionError("nothing is asked; name a file with instances, or add --serve")
+    if not wanted.model.is_dir():
+        raise OptionError(f"{wanted.model}: there is no such folder; the command `model` fetches one")
+    request = prediction.request_of(wanted.sample, sample_of(wanted.sample)) if wanted.sample else None
+    command = program_of(wanted.command)
+    ready = False
+    try:
+        with signals_as_exceptions(), prediction.serving(wanted.model, os.environ, command) as endpoint:
+            ready = True
+            if request:
+                if (length := len(json.dumps(request))) > prediction.LONGEST:
+                    complain(f"the request has {length} bytes, and a public endpoint takes 1.5 MB", style="yellow")
+                each = ",\n  ".join(map(json.dumps, endpoint.ask(request)))
+                print(f'{{"predictions": [\n  {each}\n]}}')
+            if wanted.serve:
+                errors.print(f"ask it with: curl -d @SAMPLE.json {endpoint.predict}\nCtrl-C stops it", markup=False)
+                raise prediction.PredictionError(f"the container ended with exit code {endpoint.process.wait()}")
+    except KeyboardInterrupt:
+        errors.print("stopped")
+        raise typer.Exit(0 if wanted.serve and ready else 130) from None
+
+
+def program_of(command: str) -> tuple[str, ...]:
+    """The words of --command, by default the project's own server."""
+    try:
+        return tuple(shlex.split(command)) or prediction.COMMAND
+    except ValueError as error:
+        raise OptionError(f"--command: {error}; close the quotes") from None
+
+
+def sample_of(path: Path) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    except OSError as error:
+        raise OptionError(f"{path}: cannot be read ({error.strerror}); name a file with instances") from None
+
+
+app = app_of(predict)

@@ -1,0 +1,150 @@
+"""An exported model behind its serving container's command, started and asked as Vertex AI does it.
+
+Source of routes, variables and the forms of request and answer: Vertex AI, "Custom container requirements for
+inference".
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from vertex_launch.errors import FaultError
+from vertex_launch.local.running import host
+from vertex_launch.state_dir import StateDir
+
+COMMAND = (sys.executable, "-m", "trainer.serving")
+ROUTE = "/v1/endpoints/local/deployedModels/local"  # what the service asks unless the model was uploaded with others
+READY_SECONDS = 300.0  # for the model to be loaded
+ANSWER_SECONDS = 60.0  # for one request
+GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
+POLL_SECONDS = 0.1
+LONGEST = 1_500_000  # bytes of a request to a public endpoint; Source: Vertex AI, "Quotas and limits"
+
+
+class PredictionError(FaultError):
+    """The container does not start, or does not answer as Vertex AI wants it."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A serving container that is ready."""
+
+    address: str
+    process: "subprocess.Popen[bytes]"
+
+    @property
+    def predict(self) -> str:
+        return f"{self.address}{ROUTE}:predict"
+
+    def ask(self, request: Mapping[str, Any]) -> list[Any]:
+        """The predictions, one for each instance; raises PredictionError for any other answer."""
+        try:
+            answer = _session().post(self.predict, json=request, timeout=ANSWER_SECONDS)
+            content = answer.json()
+        except requests.JSONDecodeError:
+            raise PredictionError(f"{self.predict}: answers {answer.status_code} without JSON") from None
+        except requests.RequestException as error:
+            raise PredictionError(f"{self.predict}: does not answer ({type(error).__name__}); see its lines") from None
+        if answer.status_code != 200:
+            said = content.get("error", content) if isinstance(content, dict) else content
+            raise PredictionError(f"{self.predict}: {answer.status_code}: {said}")
+        predictions = content.get("predictions") if isinstance(content, dict) else None
+        if not isinstance(predictions, list) or len(predictions) != len(request["instances"]):
+            wanted = f'{{"predictions": [...]}} of {len(request["instances"])}, one for an instance'
+            raise PredictionError(f"{self.predict}: answers no {wanted}")
+        return predictions
+
+
+@contextlib.contextmanager
+def serving(model: Path, environ: Mapping[str, str], command: Sequence[str] = COMMAND) -> Iterator[Endpoint]:
+    """A container of the model, which is stopped at the end of the block; it gets little of the shell, as in the cloud.
+
+    Args:
+        environ: of the shell.
+
+    Raises:
+        PredictionError: it ends, or does not become healthy in time.
+    """
+    state_dir = StateDir()
+    (address,) = host.free_addresses(1)
+    variables = host.image_environment(environ, state_dir, "prediction") | {
+        "AIP_HTTP_PORT": address.rpartition(":")[2],
+        "AIP_HEALTH_ROUTE": ROUTE,
+        "AIP_PREDICT_ROUTE": f"{ROUTE}:predict",
+        "AIP_STORAGE_URI": str(model.resolve()),
+    }
+    try:
+        process = subprocess.Popen(
+            command, env=variables, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
+        )
+    except OSError as error:
+        raise PredictionError(f"{command[0]}: cannot be started ({error.strerror})") from None
+    try:
+        endpoint = Endpoint(f"http://{address}", process)
+        _wait(endpoint)
+        yield endpoint
+    finally:
+        _stop(process)
+        host.remove_empty_home(state_dir, "prediction")
+
+
+def request_of(path: Path, text: bytes) -> dict[str, Any]:
+    """The request in a file: {"instances": [...]}, or the list of instances alone.
+
+    Raises:
+        PredictionError: it is neither.
+    """
+    try:
+        content = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise PredictionError(f'{path}: is not JSON ({error}); write {{"instances": [...]}}') from None
+    request = {"instances": content} if isinstance(content, list) else content
+    if not isinstance(request, dict) or not isinstance(request.get("instances"), list) or not request["instances"]:
+        raise PredictionError(f'{path}: names no instances; write {{"instances": [...]}}')
+    return request
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _session() -> requests.Session:
+    session = requests.Session()
+    session.trust_env = False  # a proxy would look for this address on its own machine
+    return session
+
+
+def _wait(endpoint: Endpoint) -> None:
+    """Until the health route answers with 200, as the service does before it sends a request."""
+    deadline = time.monotonic() + READY_SECONDS
+    session = _session()
+    while time.monotonic() < deadline:
+        if (code := endpoint.process.poll()) is not None:
+            raise PredictionError(f"the container ended with exit code {code} before it was healthy; see its lines")
+        with contextlib.suppress(requests.RequestException):
+            if session.get(f"{endpoint.address}{ROUTE}", timeout=POLL_SECONDS * 10).status_code == 200:
+                return
+        time.sleep(POLL_SECONDS)
+    raise PredictionError(f"GET {ROUTE} did not answer with 200 within {READY_SECONDS:g} s; is that its health route?")
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """SIGTERM for the command, as for process 1 of a container, the grace time, and SIGKILL for all that it started."""
+    try:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
