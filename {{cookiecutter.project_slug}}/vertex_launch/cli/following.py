@@ -130,7 +130,9 @@ def print_cause(service: Service, job: Resource) -> None:
     said = fault(job).strip()
     if said:
         complain(said)
-    if state(job) == "FAILED" and logs.TRACEBACK not in said and (lines := logs.cause(service, job)):
+    if state(job) != "FAILED" or logs.TRACEBACK in said:
+        return
+    if lines := [line for line in logs.cause(service, job) if line.text not in said.splitlines()]:
         complain(f"the last errors of {lines[0].replica}:")
         for line in lines:
             errors.print(Text(line.text))

@@ -16,6 +16,7 @@ from vertex_launch.cli.output import approved, console, errors, report
 from vertex_launch.cloud import preflight, revision, spelled
 from vertex_launch.cloud import submit as cloud
 from vertex_launch.cloud.logs import Log
+from vertex_launch.cloud.preflight import Preflight
 from vertex_launch.cloud.refusals import google_errors
 from vertex_launch.cloud.service import NoAnswerError, Service, parent_of
 from vertex_launch.job_resource import id_of
@@ -49,9 +50,12 @@ def submit(click: typer.Context, wanted: SubmitOptions) -> None:
     ours, service = wanted.cloud()
     if service.endpoint:
         console.print(f"to the local Vertex at {service.endpoint}, not to Google Cloud", markup=False)
-    request = cloud.request(loaded, ours, revision.labels(Path()))
+    code = revision.labels(Path())
     try:
-        examined = shown(loaded, request, service, ours)
+        with google_errors(ours):
+            found = preflight.look(loaded, service, ours, code.get("git-revision", ""))
+        request = cloud.request(loaded, ours, code, found.images)
+        examined = shown(loaded, request, found, ours)
         agreed = examined.passes(strict=False) and (wanted.yes or typer.confirm("Send it?"))
     except (KeyboardInterrupt, typer.Abort):
         errors.print("\nnothing was sent; --yes sends without a question")
@@ -66,11 +70,9 @@ def submit(click: typer.Context, wanted: SubmitOptions) -> None:
     console.print(f"follow it with: {again(ours, 'logs', id_of(name), '--follow')}", markup=False)
 
 
-def shown(job: Job | TuningJob, request: cloud.Request, service: Service, ours: Settings) -> Examined:
-    """Look at what the job would meet, and print it with what will be sent."""
-    with google_errors(ours):
-        found = preflight.look(job, service)
-    console.print(cloud.summary(job, ours, found.folder), markup=False)
+def shown(job: Job | TuningJob, request: cloud.Request, found: Preflight, ours: Settings) -> Examined:
+    """Print what will be sent, and what speaks against it."""
+    console.print(cloud.summary(job, ours, found), markup=False)
     console.print(f"  labels   {described(request)}", markup=False)
     report(examined := Examined(job.path, job, found.findings))
     return examined

@@ -1,20 +1,25 @@
-"""What is looked at before a job is sent: its bucket, what is in its output folder, and who writes there."""
+"""What is looked at before a job is sent: its images and quotas, its bucket and output folder, and who writes there."""
 
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from google.api_core.exceptions import Forbidden, NotFound
+from google.api_core.exceptions import Forbidden, GoogleAPICallError, NotFound
 
 from vertex_launch import program, spec
-from vertex_launch.cloud import jobs
+from vertex_launch.cloud import jobs, registry
+from vertex_launch.cloud import quota as quotas
 from vertex_launch.cloud.refusals import said_by
-from vertex_launch.cloud.service import Service
+from vertex_launch.cloud.registry import Image
+from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.errors import Finding
 from vertex_launch.job_resource import ENDED, Resource, id_of, run_spec, state
+from vertex_launch.plan import pools
 from vertex_launch.printable import printable
+from vertex_launch.rules import containers
 from vertex_launch.rules.region_and_output import OUTPUT, output
+from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, trial
 
 LOOKED_AT = 100  # newest jobs, of which one may write to the same folder
@@ -28,13 +33,30 @@ class Preflight:
 
     folder: str = ""
     findings: tuple[Finding, ...] = ()
+    images: tuple[Image, ...] = ()
 
 
-def look(job: Job | TuningJob, service: Service) -> Preflight:
-    """Look at what a job that is sent now would meet."""
+def look(job: Job | TuningJob, service: Service, settings: Settings, revision: str = "") -> Preflight:
+    """Look at what a job that is sent now would meet.
+
+    Args:
+        revision: of the code here, "" where that is not known.
+    """
+    folder, findings, images = "", list[Finding](), list[Image]()
+    if not service.endpoint:  # the local Vertex has no images, and needs no quota
+        images, findings = _images(trial(job), service, revision)
+        findings += _shortages(job, service, settings)
+    if output(trial(job)):
+        folder, found = _folder(job, service)
+        findings += found
+    below = "trialJobSpec" if isinstance(job, TuningJob) else ""
+    placed = (one.below(below) if below else one for one in findings)
+    return Preflight(folder, tuple(spec.located(one, job.document) for one in placed), tuple(images))
+
+
+def _folder(job: Job | TuningJob, service: Service) -> tuple[str, list[Finding]]:
+    """What is in the output folder, and what speaks against writing there."""
     address = output(trial(job))
-    if not address:
-        return Preflight()
     bucket, _, prefix = address.removeprefix("gs://").partition("/")
     folder, findings = "", [*_elsewhere(bucket, service), *_taken(address, service)]
     names = Names(service, bucket, f"{prefix}/" if prefix else "")
@@ -47,9 +69,48 @@ def look(job: Job | TuningJob, service: Service) -> Preflight:
     except Forbidden as error:
         cure = "see that the account of the job may write there: roles/storage.objectAdmin"
         findings.append(Finding(OUTPUT, f"you cannot look at it ({said_by(error)})", cure, severity="warning"))
-    below = "trialJobSpec" if isinstance(job, TuningJob) else ""
-    placed = (one.below(below) if below else one for one in findings)
-    return Preflight(folder, tuple(spec.located(one, job.document) for one in placed))
+    return folder, findings
+
+
+def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], list[Finding]]:
+    """What the names of its images mean now; one that is not there would be missed once the machines run."""
+    found, findings = list[Image](), list[Finding]()
+    own = [(pool, name) for pool, name in containers.images(job) if pool.task == "containerSpec"]
+    for pool, name in own:
+        place = containers.image_at(pool)
+        try:
+            image = registry.look_up(name, service)
+        except NotFound:
+            findings.append(Finding(place, f"there is no image {name}", "build it and send it, or mend the name"))
+        except (GoogleAPICallError, NoAnswerError) as error:
+            said = said_by(error) if isinstance(error, GoogleAPICallError) else str(error)
+            cure = "see that it is there; looking takes roles/artifactregistry.reader"
+            findings.append(Finding(place, f"you cannot look at the image ({said})", cure, severity="warning"))
+        else:
+            found += [image] if image else []
+            findings += _outdated(image, place, revision) if image else []
+    return found, findings
+
+
+def _outdated(image: Image, place: str, revision: str) -> list[Finding]:
+    """An image of other code than what is here, if both are known."""
+    built = image.revision.removesuffix("-dirty")
+    if not revision or built in ("", "unknown", revision):
+        return []
+    fault = f"the image was built from revision {built}, and this folder is at {revision}"
+    return [Finding(place, fault, "build it and send it again, unless you mean that one", severity="warning")]
+
+
+def _shortages(job: Job | TuningJob, service: Service, settings: Settings) -> Iterator[Finding]:
+    """Quotas that are smaller than what the job needs, where they may be looked at."""
+    trials = pools.trials(job)
+    needed = pools.quotas(trial(job), settings, trials.at_once if trials else 1)
+    with contextlib.suppress(GoogleAPICallError, NoAnswerError):  # the service itself will say
+        for quota, limit in quotas.limits(needed, service):
+            if limit < quota.amount:
+                fault = f"it needs {quota.amount} of {quota.metric} in {service.region}, and the quota is {limit}"
+                cure = f"ask for more at {pools.quota_page(settings)}, or take another region or a smaller job"
+                yield Finding("workerPoolSpecs", fault, cure, severity="warning")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from google.api_core.exceptions import (
     BadRequest,
     Forbidden,
     GoogleAPICallError,
+    GoogleAPIError,
     NotFound,
     ServerError,
     TooManyRequests,
@@ -60,6 +61,8 @@ def google_errors(settings: Settings) -> Iterator[None]:
         raise CloudError(f"Google Cloud: {said_by(error)}; {cure(error, settings)}") from None
     except GoogleAuthError as error:
         raise CloudError(f"Google Cloud: {error}; {LOGIN}") from None
+    except GoogleAPIError as error:  # such as a RetryError, which has no status
+        raise CloudError(f"Google Cloud: {error}; {CURES[ServerError]}") from None
     except NoAnswerError as error:
         here = f"start the local Vertex, {program.NAME} emulate, or unset VERTEX_ENDPOINT for Google Cloud"
         raise CloudError(f"{error}; {here if '://127.' in str(error) else 'check the network'}") from None
@@ -102,8 +105,5 @@ def _quota(text: str, settings: Settings) -> str:
     metric = METRIC.search(text)
     if not metric:
         return "it is asked too often: try again in a minute"
-    page = f"https://console.cloud.google.com/iam-admin/quotas?project={settings.project or 'PROJECT'}"
-    return (
-        f"see what there is of {metric[0]} with: {pools.quota_command(settings)}; ask for more at {page},"
-        " or take another region or a smaller job"
-    )
+    see = f"see what there is of {metric[0]} with: {pools.quota_command(settings)}"
+    return f"{see}; ask for more at {pools.quota_page(settings)}, or take another region or a smaller job"

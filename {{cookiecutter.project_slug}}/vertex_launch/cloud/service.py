@@ -11,6 +11,7 @@ from google.api_core.exceptions import from_http_response
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import RefreshError, TransportError
 from google.auth.transport.requests import AuthorizedSession
+from requests import Response
 
 from vertex_launch.errors import FaultError
 from vertex_launch.job_resource import Resource, id_of
@@ -86,6 +87,22 @@ class Service:
             asked["pageToken"] = page["nextPageToken"]
         return tuple(names)
 
+    def quotas(self) -> Iterator[Resource]:
+        """What the project may use of Vertex AI, each quota with its regions."""
+        _, project, *_ = self.parent.split("/")
+        address = f"https://cloudquotas.googleapis.com/v1/projects/{project}/locations/global"
+        asked = {"pageSize": "1000"}
+        for _ in range(MOST_PAGES):
+            page = self._call("GET", f"{address}/services/aiplatform.googleapis.com/quotaInfos", params=asked)
+            yield from page.get("quotaInfos", ())
+            if "nextPageToken" not in page:
+                return
+            asked["pageToken"] = page["nextPageToken"]
+
+    def fetch(self, address: str, headers: Mapping[str, str] | None = None) -> bytes:
+        """What lies at an address of Google's."""
+        return bytes(self._answer("GET", address, headers=dict(headers or {})).content)
+
     @property
     def region(self) -> str:
         return self.parent.rpartition("/")[2]
@@ -109,16 +126,22 @@ class Service:
         return self.endpoint or "https://storage.googleapis.com"
 
     def _call(self, method: str, address: str, **content: Any) -> Resource:
+        answer = self._answer(method, address, **content)
         try:
-            answer = self.session.request(method, address, timeout=self.seconds, **content)
-            resource = answer.json() if answer.status_code < 400 else {}
-        except (OSError, TransportError) as error:  # requests' errors are OSErrors
+            return dict(answer.json())
+        except OSError as error:  # requests' errors are OSErrors
+            raise NoAnswerError(f"{_host(address)} does not answer ({reason(error)})") from None
+
+    def _answer(self, method: str, address: str, **content: Any) -> Response:
+        try:
+            answer: Response = self.session.request(method, address, timeout=self.seconds, **content)
+        except (OSError, TransportError) as error:
             raise NoAnswerError(f"{_host(address)} does not answer ({reason(error)})") from None
         except RefreshError as error:
             raise NoAnswerError(f"the login cannot be renewed ({error})") if error.retryable else error from None
         if answer.status_code >= 400:
             raise from_http_response(answer)
-        return dict(resource)
+        return answer
 
 
 def _host(address: str) -> str:

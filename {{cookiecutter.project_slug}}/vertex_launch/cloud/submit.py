@@ -1,9 +1,9 @@
-"""Send a job to Vertex AI. The request is a value: what `summary` shows is what `submit` sends."""
+"""Send a job to Vertex AI. The request is a value: what `summary` shows is what `submit` sends, images by digest."""
 
 import shlex
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from google.api_core.exceptions import GoogleAPICallError, ServerError
@@ -13,7 +13,9 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import program, study_validation
+from vertex_launch.cloud.preflight import Preflight
 from vertex_launch.cloud.refusals import said_by
+from vertex_launch.cloud.registry import Image
 from vertex_launch.cloud.service import NoAnswerError, Service, parent_of
 from vertex_launch.job_resource import Resource
 from vertex_launch.plan import pools
@@ -23,6 +25,7 @@ from vertex_launch.spec import CHIEF, EVALUATORS, REDUCERS, WORKERS, Job, Pool, 
 
 ROLES = {CHIEF: "chief", WORKERS: "workers", REDUCERS: "servers", EVALUATORS: "evaluators"}
 GCLOUD = {"customJobs": "custom-jobs", "hyperparameterTuningJobs": "hp-tuning-jobs"}  # its groups of commands
+NOTHING = Preflight()
 SUBMISSION = "submission"  # the label by which the job of a request is found when its answer was lost
 LOOKUPS, LOOKUP_SECONDS = 4, 10.0
 RETRY_SECONDS = (4.0, 16.0)  # between two requests where the service failed
@@ -41,12 +44,8 @@ class Request:
         return f"{SUBMISSION}={self.resource['labels'][SUBMISSION]}"
 
 
-def summary(job: Job | TuningJob, settings: Settings, folder: str = "") -> str:
-    """What will be sent, where, and for how much, for a person to agree to.
-
-    Args:
-        folder: what is in its output folder, "" where that is not known.
-    """
+def summary(job: Job | TuningJob, settings: Settings, found: Preflight = NOTHING) -> str:
+    """What will be sent, where, and for how much, for a person to agree to."""
     one, search = trial(job), _search_lines(job.spec) if isinstance(job, TuningJob) else ()
     spec = _with_account(one.spec, settings)
     strategy = one.strategy if spec.scheduling.strategy else "STANDARD"
@@ -56,7 +55,8 @@ def summary(job: Job | TuningJob, settings: Settings, folder: str = "") -> str:
             f"{job.name} -> {parent_of(settings)}",
             *search,
             *map(_pool_line, one.pools),
-            f"  output   {_output(spec, folder)}",
+            *map(_image_line, found.images),
+            f"  output   {_output(spec, found.folder)}",
             f"  account  {spec.service_account or 'Vertex AI service agent'}",
             f"  limits   {strategy}, at most {duration(3600 * hours)}{' a trial' if search else ''}",
             f"  price    {_price(job, hours, settings)}",
@@ -64,12 +64,19 @@ def summary(job: Job | TuningJob, settings: Settings, folder: str = "") -> str:
     )
 
 
-def request(job: Job | TuningJob, settings: Settings, revision: Mapping[str, str] | None = None) -> Request:
+def request(
+    job: Job | TuningJob, settings: Settings, revision: Mapping[str, str] | None = None, images: Sequence[Image] = ()
+) -> Request:
     """The request as the API takes it; the account in the file goes before the one in vertex.toml.
 
-    Its job has a label of its own, by which it is found when the answer is lost, and those of its `revision`.
+    Its job has a label of its own, by which it is found when the answer is lost, and those of its `revision` and image.
+
+    Args:
+        images: what names of images mean now; the job gets these, whatever is pushed under the same names.
     """
-    spec, labels = _with_account(trial(job).spec, settings), {**(revision or {}), SUBMISSION: uuid.uuid4().hex[:12]}
+    spec = _with_images(_with_account(trial(job).spec, settings), images)
+    digest = {"image-digest": images[0].short} if images else {}
+    labels = {**(revision or {}), **digest, SUBMISSION: uuid.uuid4().hex[:12]}
     if not isinstance(job, TuningJob):
         return Request("customJobs", as_json(CustomJob(display_name=job.name, job_spec=spec, labels=labels)))
     tuning_job = HyperparameterTuningJob(job.spec)
@@ -134,6 +141,19 @@ def _with_account(spec: CustomJobSpec, settings: Settings) -> CustomJobSpec:
     copy = CustomJobSpec(spec)
     copy.service_account = copy.service_account or settings.service_account
     return copy
+
+
+def _with_images(spec: CustomJobSpec, images: Sequence[Image]) -> CustomJobSpec:
+    pinned = {image.name: image.pinned for image in images}
+    for pool in spec.worker_pool_specs:
+        if (name := pool.container_spec.image_uri) in pinned:
+            pool.container_spec.image_uri = pinned[name]
+    return spec
+
+
+def _image_line(image: Image) -> str:
+    built = f", built from revision {image.revision}" if image.revision else ""
+    return f"  image    {image.name} is {image.digest[:19]} now{built}"
 
 
 def _price(job: Job | TuningJob, hours: float, settings: Settings) -> str:

@@ -127,6 +127,11 @@ def quota_command(settings: Settings) -> str:
     return f"gcloud alpha services quota list --service=aiplatform.googleapis.com {which}"
 
 
+def quota_page(settings: Settings) -> str:
+    """Where a person asks for more."""
+    return f"https://console.cloud.google.com/iam-admin/quotas?project={settings.project or 'PROJECT'}"
+
+
 def _row(pool: Pool, catalog: Catalog) -> Row:
     kind = pool.machine_type, pool.accelerator, pool.accelerator_count
     role = "reducers" if pool.reduces else ROLES[min(pool.index, len(ROLES) - 1)]
