@@ -35,6 +35,15 @@ class StateDir:
         """What programs in replicas keep to be faster the next time."""
         return self.folder.absolute() / "cache"
 
+    @property
+    def clean_up(self) -> Path:
+        """What a repository of images is told to delete."""
+        return self.folder / "clean-up.json"
+
+    def curves(self, job_id: str) -> Path:
+        """Copies of a sent job's curves."""
+        return self.folder / "curves" / job_id
+
     def of_replicas(self, job_id: str) -> Path:
         """What is $HOME in the replicas of one job."""
         return self.folder.absolute() / "homes" / job_id

@@ -1,0 +1,341 @@
+"""`setup`: what a project needs once. A program in gcloud's place remembers what it is told; the proof has gcloud."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.launch.running import DEADLINE, PROJECT
+from vertex_launch.cloud.project_files import changed, renamed
+from vertex_launch.cloud.setup import SetupError, steps
+from vertex_launch.settings import Settings, SettingsError
+
+SECONDS = 1200  # gcloud takes one or two for each of some thirty lines; others may need the machine, too
+OLD = """# Where the jobs run.
+project = "my-project" # its ID
+region = "us-central1"
+bucket = "my-project-training"
+image = "us-central1-docker.pkg.dev/my-project/training/trainer:1"
+service_account = ""
+[commands]
+"us-central1-docker.pkg.dev/my-project/training/trainer:1" = ["python"]
+"""
+JOB = """# a comment
+workerPoolSpecs:
+- machineSpec: {machineType: n1-standard-4}
+  replicaCount: 1
+  containerSpec: {imageUri: us-central1-docker.pkg.dev/my-project/training/trainer:1-cpu} # ours
+baseOutputDirectory: {outputUriPrefix: gs://my-project-training/run}
+"""
+# A step is there once the line that makes it was told.
+GCLOUD = """#!{python}
+import json, os, pathlib, sys
+words = [word for word in sys.argv[1:] if not word.startswith("--format") and word != "--quiet"]
+told = pathlib.Path(os.environ["TOLD"])
+lines = told.read_text().splitlines() if told.exists() else []
+line = " ".join(words)
+flags = [word for word in words if word.startswith("--project=")]
+def there(begins): return any(one.startswith(begins) and all(flag in one.split() for flag in flags) for one in lines)
+if line == "config get account":
+    print(os.environ.get("ACCOUNT", ""))
+elif line.startswith("billing projects describe"):
+    print("billingAccounts/0-1-2")
+elif line.startswith("services list"):
+    on = next((one.split()[2:-1] for one in lines if one.startswith("services enable") and one.endswith(flags[0])), [])
+    print(json.dumps([dict(config=dict(name=name)) for name in on]))
+elif not there("services enable") and words[0] in ("artifacts", "iam"):
+    sys.exit("ERROR: (gcloud) PERMISSION_DENIED: It has not been used in project 740412345678 before or is off.")
+elif "get-iam-policy" in words:
+    kind = line.partition(" get-iam-policy ")[0]
+    what = words[words.index("get-iam-policy") + 1]
+    added = [one.split() for one in lines if one.startswith(f"{kind} add-iam-policy-binding {what} ")]
+    value = lambda words, name: next(word.partition("=")[2] for word in words if word.startswith(f"--{name}="))
+    print(json.dumps(dict(bindings=[dict(role=value(one, "role"), members=[value(one, "member")]) for one in added])))
+elif "describe" in words:
+    made = line.replace(" describe ", " create ").split(" --")[0].split("@")[0]
+    if not there(made):
+        sys.exit("ERROR: (gcloud.describe) NOT_FOUND: it does not exist")
+    print(json.dumps(dict(name=made)))
+elif "list" in words:
+    made = [one for one in lines if one.startswith("billing budgets create")]
+    names = [one.partition("--display-name=")[2].partition(" --")[0] for one in made]
+    print(json.dumps([dict(displayName=name) for name in names]))
+elif os.environ.get("REFUSES", "never") in line:
+    sys.exit("ERROR: (gcloud) PERMISSION_DENIED: 740412345678: ask somebody else")
+else:
+    told.write_text("\\n".join([*lines, line]))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "vertex.toml").write_text(OLD)
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/run.yaml").write_text(JOB)
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin/gcloud"
+    program.write_text(GCLOUD.replace("{python}", sys.executable))
+    program.chmod(0o755)
+    return tmp_path
+
+
+def setup(
+    folder: Path, *words: str, given: str = "", seconds: float = DEADLINE, **environ: str
+) -> "subprocess.CompletedProcess[str]":
+    paths = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    told = {"TOLD": str(folder / "told"), "ACCOUNT": "ada@example.com", "PYTHONPATH": str(PROJECT), "PATH": paths}
+    command = [sys.executable, "-m", "vertex_launch", "setup", *words]
+    ours = os.environ | told | environ
+    return subprocess.run(command, cwd=folder, env=ours, input=given, capture_output=True, text=True, timeout=seconds)
+
+
+def told(folder: Path) -> list[str]:
+    return (folder / "told").read_text().splitlines() if (folder / "told").exists() else []
+
+
+def test_dry_run_prints_the_lines_and_asks_nobody(folder: Path) -> None:
+    done = setup(folder, "--dry-run", PATH="/nowhere")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "# bucket gs://my-project-training\ngcloud storage buckets create gs://my-project-training" in done.stdout
+    assert "--member=serviceAccount:vertex-trainer@my-project.iam.gserviceaccount.com" in done.stdout
+    assert "budgets" not in done.stdout
+    assert "gcloud billing budgets create --billing-account=" in setup(folder, "--dry-run", "--budget", "100").stdout
+    assert (folder / "vertex.toml").read_text() == OLD
+
+
+def test_it_asks_once_takes_what_is_missing_and_then_finds_all_there(folder: Path) -> None:
+    first = setup(folder, "--budget", "50", given="y\n")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.count("missing  ") == 11
+    assert first.stdout.count("Take the 11 missing steps?") == 1
+    assert len(told(folder)) == 12  # two for the repository
+    assert "written  vertex.toml" in first.stdout
+    assert (
+        'service_account = "vertex-trainer@my-project.iam.gserviceaccount.com"' in (folder / "vertex.toml").read_text()
+    )
+    assert json.loads((folder / ".vertex/clean-up.json").read_text())[0]["action"] == {"type": "Keep"}
+    before = told(folder)
+    again = setup(folder)
+    assert again.returncode == 0, again.stderr
+    assert (again.stdout.count("done     "), again.stdout.count("missing")) == (10, 0)
+    assert "written" not in again.stdout
+    assert told(folder) == before
+
+
+def test_without_an_answer_nothing_is_made(folder: Path) -> None:
+    done = setup(folder, given="n\n")
+    assert (done.returncode, told(folder), (folder / "vertex.toml").read_text()) == (1, [], OLD)
+
+
+def test_another_project_and_bucket_go_into_vertex_toml_and_the_job_files(folder: Path) -> None:
+    done = setup(folder, "--yes", "--project", "p2", "--region", "europe-west4", "--bucket", "b2", "--budget", "1")
+    assert done.returncode == 0, done.stderr
+    assert (folder / "vertex.toml").read_text() == OLD.replace('"my-project-training"', '"b2"').replace(
+        '"my-project"', '"p2"'
+    ).replace('= "us-central1"', '= "europe-west4"').replace(
+        "us-central1-docker.pkg.dev/my-project/", "europe-west4-docker.pkg.dev/p2/"
+    ).replace('service_account = ""', 'service_account = "vertex-trainer@p2.iam.gserviceaccount.com"')
+    image = "europe-west4-docker.pkg.dev/p2/training/trainer:1-cpu"
+    expected = JOB.replace("us-central1-docker.pkg.dev/my-project/training/trainer:1-cpu", image)
+    assert (folder / "jobs/run.yaml").read_text() == expected.replace("my-project-training", "b2")
+    assert "services enable" in told(folder)[0]
+    assert told(folder)[0].endswith("--project=p2")
+
+
+def test_a_line_that_is_refused_ends_it_and_the_next_time_goes_on_there(folder: Path) -> None:
+    done = setup(folder, "--yes", REFUSES="service-accounts create")
+    assert done.returncode == 1
+    assert "740412345678: ask somebody else; the line was: gcloud iam service-accounts create" in done.stderr
+    assert (folder / "vertex.toml").read_text() == OLD
+    again = setup(folder, "--yes")
+    assert (again.returncode, again.stdout.count("done     ")) == (0, 3)
+
+
+def test_a_budget_comes_last_and_another_one_is_another_step(folder: Path) -> None:
+    done = setup(folder, "--yes", "--budget", "50", REFUSES="budgets create")
+    assert done.returncode == 1
+    assert "vertex-trainer@my-project" in (folder / "vertex.toml").read_text()
+    assert setup(folder, "--yes", "--budget", "50").returncode == 0
+    more = setup(folder, "--yes", "--budget", "1234567")
+    assert "missing  a mail at half and at all of 1234567.00 USD a month" in more.stdout
+    assert any("--budget-amount=1234567.00USD" in line for line in told(folder))
+
+
+def test_a_second_project_gets_an_account_of_its_own(folder: Path) -> None:
+    assert setup(folder, "--yes").returncode == 0
+    assert setup(folder, "--yes", "--project", "p2").returncode == 0
+    text = (folder / "vertex.toml").read_text()
+    assert 'service_account = "vertex-trainer@p2.iam.gserviceaccount.com"' in text
+    assert any(line.startswith("iam service-accounts create vertex-trainer ") and "p2" in line for line in told(folder))
+
+
+def test_keys_are_found_however_they_are_spaced_and_comments_stay(tmp_path: Path) -> None:
+    text = """# Example: region = "us-central1"
+project   = 'p'
+region = "us-central1"
+bucket = "b" # not b2
+image = "us-central1-docker.pkg.dev/p/r/i:1"
+[env]
+region = "us-central1"
+"""
+    (tmp_path / "vertex.toml").write_text(text)
+    old = Settings("p", "us-central1", "b", "us-central1-docker.pkg.dev/p/r/i:1")
+    new = replace(old, project="q", region="us-east1", bucket="c")
+    job = "{uri: gs://b, near: gs://b2/x, i: us-central1-docker.pkg.dev/p/r/i:10}"
+    (tmp_path / "run.yaml").write_text(job)
+    found = dict(changed(tmp_path / "vertex.toml", tmp_path, old, renamed(old, new)))
+    changes = {
+        "project   = 'p'\nregion = \"us-central1\"": 'project = "q"\nregion = "us-east1"',
+        'bucket = "b"': 'bucket = "c"',
+        "us-central1-docker.pkg.dev/p/": "us-east1-docker.pkg.dev/q/",
+    }
+    expected = text
+    for before, after in changes.items():
+        expected = expected.replace(before, after)
+    assert found[tmp_path / "vertex.toml"] == f'service_account = ""\n{expected}'
+    assert found[tmp_path / "run.yaml"] == job.replace("gs://b,", "gs://c,")
+
+
+def test_a_file_that_cannot_be_changed_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "vertex.toml").write_text('project = """p"""\n')
+    old = Settings("p", "us-central1", "b", "i")
+    with pytest.raises(SettingsError, match=r'vertex.toml: cannot be changed as it is written; write project = "q"'):
+        [*changed(tmp_path / "vertex.toml", tmp_path, old, replace(old, project="q"))]
+
+
+def test_who_is_not_logged_in_is_told_so(folder: Path) -> None:
+    done = setup(folder, ACCOUNT="")
+    assert (done.returncode, done.stderr) == (1, "gcloud: nobody is logged in; log in with: gcloud auth login\n")
+
+
+def test_without_gcloud_it_says_where_to_get_it(folder: Path) -> None:
+    done = setup(folder, PATH=str(folder))
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "gcloud is not here; install it: https://cloud.google.com/sdk/docs/install; --dry-run"
+    )
+
+
+def test_an_image_of_another_registry_is_refused() -> None:
+    with pytest.raises(SetupError, match=r"image: mine:1 is not in Artifact Registry; write REGION-docker\.pkg\.dev/"):
+        [*steps(Settings("p", "us-central1", "b", "mine:1"), "user:ada", Path("policy"))]
+
+
+def test_an_account_of_another_project_is_not_made() -> None:
+    ours = Settings(
+        "p", "us-central1", "b", "us-central1-docker.pkg.dev/p/r/i:1", "trainer@elsewhere.iam.gserviceaccount.com"
+    )
+    titles = [step.title for step in steps(ours, "user:ada", Path("policy"))]
+    assert not [title for title in titles if title.startswith("account ")]
+    assert "you let jobs run as it: roles/iam.serviceAccountUser" in titles
+
+
+class Google(ThreadingHTTPServer):
+    """The services that gcloud asks, as far as the steps go: what was made is there."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.made: dict[str, Any] = {}  # by its path
+        self.policies: dict[str, Any] = {}
+        self.on: list[str] = []  # services
+
+    def answer(self, method: str, path: str, query: str, body: Any) -> tuple[int, Any]:
+        """Status and JSON."""
+        path = path.replace("/projects/-/", "/projects/my-project/")
+        if path.endswith("/services"):
+            return 200, {"services": [{"config": {"name": name}, "state": "ENABLED"} for name in self.on]}
+        if path.endswith(":batchEnable"):
+            self.on += body["serviceIds"]
+            return 200, {"name": "operations/1", "done": True, "response": {}}
+        if "/operations/" in path:
+            return 200, {"name": path.removeprefix("/v1/"), "done": True, "response": {}}
+        if path.endswith(("etIamPolicy", "/iam")):
+            return 200, self.policy(path, body)
+        if method == "POST":
+            id = query.partition("repositoryId=")[2].partition("&")[0] or body.get("accountId") or body["name"]
+            email = {"email": f"{id}@my-project.iam.gserviceaccount.com"} if "accountId" in body else {}
+            there = f"{path}/{email.get('email', id)}"
+            self.made[there] = {"name": there.partition("/v1/")[2] or id, **email}
+            made = {"name": "projects/my-project/locations/us-central1/operations/1", "done": True}
+            return 200, made if "repositoryId" in query else self.made[there]
+        if method == "PATCH" and path in self.made:
+            self.made[path] |= body
+        return (200, self.made[path]) if path in self.made else (404, {"error": {"code": 404, "message": "not found"}})
+
+    def policy(self, path: str, body: Any) -> Any:
+        """Of the resource, after it was set."""
+        resource = path.removesuffix("/iam").rpartition(":")[0] if ":" in path else path
+        if "bindings" in (given := (body or {}).get("policy", body) or {}):
+            self.policies[resource] = given
+        return {"etag": "BwU=", "version": 1, **self.policies.get(resource, {})}
+
+
+class Answer(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: Google
+
+    def do_GET(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        body, url = json.loads(self.rfile.read(length) or b"null"), urlsplit(self.path)
+        status, content = self.server.answer(self.command, url.path, url.query, body)
+        answer = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def __getattr__(self, name: str) -> Any:
+        """Every other method, as do_POST, is answered like GET."""
+        if name in ("do_POST", "do_PUT", "do_PATCH"):
+            return self.do_GET
+        raise AttributeError(name)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def google() -> Iterator[Google]:
+    server = Google()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.proof
+@pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud is not installed")
+def test_gcloud_itself_takes_every_line(folder: Path, google: Google) -> None:
+    shutil.rmtree(folder / "bin")
+    address = f"http://127.0.0.1:{google.server_port}/"
+    services = ("SERVICEUSAGE", "STORAGE", "ARTIFACTREGISTRY", "IAM", "CLOUDRESOURCEMANAGER")
+    environ = {
+        **{f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": address for name in services},
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{address}storage/v1/",
+        "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
+        "CLOUDSDK_CORE_ACCOUNT": "ada@example.com",
+        "CLOUDSDK_CONFIG": str(folder / "gcloud"),
+        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
+        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
+    }
+    first = setup(folder, "--yes", seconds=SECONDS, **environ)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert first.stdout.count("missing  ") == 10
+    again = setup(folder, seconds=SECONDS, **environ)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert (again.stdout.count("done     "), again.stdout.count("missing")) == (10, 0)
+    members = [one["members"] for policy in google.policies.values() for one in policy["bindings"]]
+    trainer = "serviceAccount:vertex-trainer@my-project.iam.gserviceaccount.com"
+    assert sorted(members) == [[trainer]] * 2 + [["user:ada@example.com"]] * 4

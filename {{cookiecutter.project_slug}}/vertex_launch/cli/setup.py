@@ -1,0 +1,94 @@
+"""The command `setup`: what a project needs once, before its first job."""
+
+import json
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vertex_launch import settings
+from vertex_launch.cli.options import SETTINGS, SettingsOptions, app_of
+from vertex_launch.cli.output import console
+from vertex_launch.cloud import project_files
+from vertex_launch.cloud import setup as cloud
+from vertex_launch.cloud.setup import Step
+from vertex_launch.settings import Settings
+from vertex_launch.state_dir import StateDir, private
+
+POLICY = StateDir().clean_up
+JOBS = Path("jobs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetupOptions(SettingsOptions):
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; print the gcloud lines.")] = False
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+    budget: Annotated[
+        float, typer.Option(min=0, metavar="USD", help="A month's, of which half and all are told by mail.")
+    ] = 0
+
+
+def setup(click: typer.Context, wanted: SetupOptions) -> None:
+    """Make what jobs need in Google Cloud, step by step, with gcloud; what is there stays as it is."""
+    old, new = settings.load(SETTINGS), wanted.settings()
+    settings.require(new, "project", "region", "bucket", "image")
+    new = project_files.renamed(old, new)
+    if wanted.dry_run:
+        show(new, wanted.budget)
+        return
+    missing = [step for step in every(new, wanted.budget) if not is_there(step)]
+    if missing and not (wanted.yes or typer.confirm(f"Take the {len(missing)} missing steps?")):
+        raise typer.Exit(1)
+    private(POLICY.parent)
+    POLICY.write_text(json.dumps(cloud.CLEAN_UP))
+    budgets = [step for step in missing if step.looks[0] == "billing"]
+    take([step for step in missing if step not in budgets])
+    write(old, replace(new, service_account=cloud.account(new)))
+    take(budgets)  # last: it needs rights that few have, and jobs run without it
+
+
+def show(new: Settings, budget: float) -> None:
+    """Print the lines that would be run."""
+    policy = f"mkdir -p {POLICY.parent} && echo {shlex.quote(json.dumps(cloud.CLEAN_UP))} > {POLICY}"
+    console.print("# USER and BILLING_ACCOUNT stand for yours", policy, sep="\n", markup=False)
+    for step in cloud.steps(new, "user:USER", POLICY, budget, "BILLING_ACCOUNT"):
+        console.print(f"# {step.title}", *map(cloud.shown, step.acts), sep="\n", markup=False)
+
+
+def every(new: Settings, budget: float) -> list[Step]:
+    """The steps, for the person who is logged in."""
+    who = cloud.ask("config", "get", "account")
+    if not who:
+        raise cloud.SetupError("gcloud: nobody is logged in; log in with: gcloud auth login")
+    you = f"{'serviceAccount' if who.endswith('.gserviceaccount.com') else 'user'}:{who}"
+    named = budget and cloud.ask("billing", "projects", "describe", new.project, "--format=value(billingAccountName)")
+    if budget and not named:
+        cure = "leave --budget out this time: the service that knows is switched on first"
+        raise cloud.SetupError(f"--budget: which account pays for {new.project} cannot be seen; {cure}")
+    return [*cloud.steps(new, you, POLICY, budget, str(named or "").rpartition("/")[2])]
+
+
+def is_there(step: Step) -> bool:
+    done = cloud.is_done(step)
+    console.print(f"{'done   ' if done else 'missing'}  {step.title}", markup=False)
+    return done
+
+
+def take(steps: list[Step]) -> None:
+    """Run the lines of these steps, each shown before it runs."""
+    for step in steps:
+        for line in step.acts:
+            console.print(cloud.shown(line), markup=False)
+            cloud.take(line)
+
+
+def write(old: Settings, new: Settings) -> None:
+    """Bring vertex.toml and the job files to the settings for which all is there."""
+    for path, text in project_files.changed(SETTINGS, JOBS, old, new):
+        path.write_text(text, encoding="utf-8")
+        console.print(f"written  {path}", markup=False)
+
+
+app = app_of(setup)
