@@ -31,6 +31,7 @@ from tests.launch.vertex import PARENT, Json, Service, custom_job, script, servi
 from vertex_launch.cli.logs import earliest, pattern
 from vertex_launch.cli.options import OptionError
 from vertex_launch.cloud import jobs, logs
+from vertex_launch.cloud.curves import Curves, CurvesError
 from vertex_launch.cloud.follow import Back, Changed, Event, Lost, Pace, follow
 from vertex_launch.cloud.jobs import NoJobError
 from vertex_launch.cloud.logs import Line, Log
@@ -194,7 +195,7 @@ def test_before_it_is_sent_a_job_is_told_what_its_folder_holds(vertex: Service, 
     def found(folder: str) -> Preflight:
         spec = custom_job(*STEPS, baseOutputDirectory={"outputUriPrefix": f"gs://{folder}"})["jobSpec"]
         (tmp_path / "run.yaml").write_text(json.dumps(spec))
-        return look(load(tmp_path / "run.yaml"), cloud)
+        return look(load(tmp_path / "run.yaml"), cloud, OURS)
 
     run = vertex.state_dir / "gcs/b/looked"
     assert found("b/looked/") == Preflight("empty")
@@ -234,7 +235,7 @@ def googles(vertex: Service) -> Cloud:
 def test_a_bucket_that_is_not_there_is_told_with_the_command_that_makes_it(googles: Cloud, tmp_path: Path) -> None:
     spec = custom_job("true", baseOutputDirectory={"outputUriPrefix": "gs://no-such-bucket/run"})["jobSpec"]
     (tmp_path / "run.yaml").write_text(json.dumps(spec))
-    (error,) = look(load(tmp_path / "run.yaml"), googles).findings
+    (error,) = look(load(tmp_path / "run.yaml"), googles, OURS).findings
     assert error.severity == "error"
     assert str(error) == (
         "baseOutputDirectory.outputUriPrefix: there is no bucket no-such-bucket; make it: gcloud storage buckets create"
@@ -248,7 +249,7 @@ def test_a_search_is_not_sent_to_a_folder_that_holds_trials(vertex: Service, clo
     (earlier / "part").touch()
     spec = custom_job("true", baseOutputDirectory={"outputUriPrefix": "gs://b/searched"})["jobSpec"]
     (tmp_path / "search.yaml").write_text(json.dumps({"studySpec": {}, "trialJobSpec": spec}))
-    (error,) = look(load(tmp_path / "search.yaml"), cloud).findings
+    (error,) = look(load(tmp_path / "search.yaml"), cloud, OURS).findings
     assert error.severity == "error"
     assert str(error).startswith(
         "trialJobSpec.baseOutputDirectory.outputUriPrefix: it is not empty, and a trial resumes"
@@ -473,6 +474,83 @@ def test_the_model_of_a_search_is_that_of_its_best_trial() -> None:
     assert address(search | {"trials": [trial("1", 0.9), trial("2", 0.4)]}) == "gs://b/search/2/model/"
     with pytest.raises(ModelError, match="no trial has reported its metric yet"):
         address(search)
+
+
+WRITES = """
+import os, pathlib, time
+folder = pathlib.Path(os.environ["AIP_TENSORBOARD_LOG_DIR"].replace("gs://", os.environ["GCS_MOUNT"] + "/"))
+folder.mkdir(parents=True)
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+writer = EventFileWriter(str(folder / "run"))
+def write(step):
+    loss = Summary.Value(tag="loss", simple_value=step)
+    writer.add_event(Event(step=step, wall_time=time.time(), summary=Summary(value=[loss])))
+    writer.flush()
+"""
+
+
+def test_the_curves_of_a_job_are_copied_as_they_grow(vertex: Service, cloud: Cloud, tmp_path: Path) -> None:
+    written = tmp_path / "written"
+    text = f"{WRITES}write(1)\npathlib.Path({str(written)!r}).touch()\n{until(tmp_path / 'go')}\nwrite(2)"
+    body = custom_job(*script(text), name="curves", baseOutputDirectory={"outputUriPrefix": "gs://b/curves"})
+    name = vertex.create(body)
+    assert eventually(written.exists)
+    curves = Curves(cloud.get(name), cloud, tmp_path / "copy")
+    assert curves.update() == 1
+    (copy,) = (tmp_path / "copy/run").iterdir()
+    before = copy.read_bytes()
+    (tmp_path / "go").touch()
+    vertex.wait(name, "SUCCEEDED")
+    assert curves.update() == 1
+    original = vertex.state_dir / "gcs/b/curves/logs/run" / copy.name
+    assert copy.read_bytes() == original.read_bytes()
+    assert original.read_bytes().startswith(before)
+    assert len(before) < original.stat().st_size
+    with pytest.raises(CurvesError, match="names no output folder, so it keeps no curves"):
+        Curves({**cloud.get(name), "jobSpec": {}}, cloud, tmp_path).update()
+
+
+@pytest.mark.proof
+def test_tensorboard_shows_them_until_it_is_stopped(vertex: Service) -> None:
+    there = {"outputUriPrefix": "gs://b/board"}
+    vertex.wait(vertex.create(custom_job(*script(f"{WRITES}write(1)"), name="board", baseOutputDirectory=there)))
+    board = start(vertex, "tensorboard", "board", "--port", "0")
+    assert board.stderr is not None
+    with deadline():
+        address = next(found[0] for line in board.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+/", line)))
+
+    def runs() -> Any:
+        with urllib.request.urlopen(f"{address}data/runs", timeout=DEADLINE) as answer:
+            return json.loads(answer.read())
+
+    assert eventually(lambda: runs() == ["run"])
+    board.send_signal(signal.SIGINT)
+    board.communicate(timeout=DEADLINE)
+    assert board.returncode == 0
+
+
+def test_a_job_without_curves_is_said_to_have_none(vertex: Service) -> None:
+    vertex.wait(vertex.create(custom_job("true", name="flat", baseOutputDirectory={"outputUriPrefix": "gs://b/flat"})))
+    code, _, err = said(vertex, "tensorboard", "flat")
+    assert code == 1
+    assert re.match(
+        r"job \d+ is SUCCEEDED and has no curves yet; a trainer writes them to AIP_TENSORBOARD_LOG_DIR\n", err
+    )
+
+
+def test_the_shell_completes_the_names_of_jobs(vertex: Service) -> None:
+    vertex.wait(vertex.create(custom_job("true", name="completed")))
+    shell = {"_VERTEX_LAUNCH_COMPLETE": "complete_bash", "COMP_WORDS": "vertex-launch status compl", "COMP_CWORD": "2"}
+    text = "import sys; sys.argv[0] = 'vertex-launch'; from vertex_launch.cli.main import main; main()"
+    environ = environment(vertex.endpoint) | shell
+    command = [sys.executable, "-c", text]
+    done = subprocess.run(command, cwd=vertex.folder, env=environ, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.stdout == "completed\n"
+    away = environ | {"VERTEX_ENDPOINT": "http://127.0.0.1:9"}
+    done = subprocess.run(command, cwd=vertex.folder, env=away, capture_output=True, text=True, timeout=DEADLINE)
+    assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
 class Front(ThreadingHTTPServer):

@@ -1,7 +1,8 @@
 """The options of commands that speak with Vertex AI."""
 
+import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
@@ -10,12 +11,24 @@ from vertex_launch import settings
 from vertex_launch.cli.options import SettingsOptions
 from vertex_launch.cloud import jobs
 from vertex_launch.cloud.refusals import google_errors
-from vertex_launch.cloud.service import Service, connect, require_local
+from vertex_launch.cloud.service import PAGE_SIZE, Service, connect, require_local
 from vertex_launch.job_resource import Resource
 from vertex_launch.settings import Settings
 
 MEANING = "Its number, its name or its job file, which mean the newest of that name"
-NamedJob = Annotated[str, typer.Argument(metavar="JOB", help=f"{MEANING}.")]
+BRIEF_SECONDS = 3.0  # for an answer while somebody waits behind TAB
+
+
+def sent_jobs(incomplete: str) -> list[str]:
+    """The names of the newest jobs that begin so, for the shell; none where they cannot be asked for."""
+    with contextlib.suppress(Exception):
+        _, service = CloudOptions().cloud()
+        names = (str(job.get("displayName")) for job in jobs.newest(replace(service, seconds=BRIEF_SECONDS), PAGE_SIZE))
+        return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+    return []
+
+
+NamedJob = Annotated[str, typer.Argument(metavar="JOB", help=f"{MEANING}.", autocompletion=sent_jobs)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +55,10 @@ class CloudOptions(SettingsOptions):
 class SentJobOptions(CloudOptions):
     """The same of a command that looks at one job."""
 
-    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help=f"{MEANING}; without it the newest of all.")] = None
+    job: Annotated[
+        str | None,
+        typer.Argument(metavar="[JOB]", help=f"{MEANING}; without it the newest of all.", autocompletion=sent_jobs),
+    ] = None
 
     def sent(self) -> tuple[Settings, Service, Resource]:
         """The settings, the service, and the job that is named."""

@@ -15,8 +15,8 @@ from vertex_launch.errors import FaultError
 # Name -> the command, once it is imported.
 COMMANDS: dict[str, Any] = dict.fromkeys(
     (
-        *("check", "plan", "run", "emulate"),
-        *("submit", "jobs", "status", "logs", "cancel", "cost", "model"),
+        *("check", "plan", "run", "emulate", "predict"),
+        *("setup", "submit", "jobs", "status", "logs", "cancel", "cost", "model", "tensorboard"),
         *("package", "schema"),
     )
 )
@@ -32,10 +32,19 @@ class Commands(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
 
+def command_line() -> Any:
+    """All commands; the console script can complete words in the shell, which python -m cannot."""
+    app = typer.Typer(cls=Commands, help=__doc__, no_args_is_help=True, add_completion=program.NAME == program.SCRIPT)
+    app.callback()(lambda: None)
+    group: Any = typer.main.get_command(app)
+    group.commands = COMMANDS
+    return group
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one sentence, never a traceback."""
     try:
-        Commands(commands=COMMANDS, help=__doc__, no_args_is_help=True)(prog_name=program.NAME)
+        command_line()(prog_name=program.NAME)
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its exit
     except (FaultError, OSError) as error:  # OSError: a full disk, a folder that is not ours, no network

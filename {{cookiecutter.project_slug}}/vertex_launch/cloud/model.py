@@ -2,15 +2,12 @@
 
 import shutil
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from google.api_core.client_options import ClientOptions
-from google.cloud.storage import Client
-
-from vertex_launch.addresses import name_fault
+from vertex_launch.cloud import bucket_files
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import Resource, id_of, run_spec, state, trials
+from vertex_launch.job_resource import Resource, id_of, state, trials
 from vertex_launch.rules.region_and_output import OUTPUT
 
 
@@ -23,7 +20,7 @@ def address(job: Resource) -> str:
 
     Source: Vertex AI documentation, "Environment variables for special Cloud Storage directories", AIP_MODEL_DIR.
     """
-    output = str(run_spec(job).get("baseOutputDirectory", {}).get("outputUriPrefix", "")).rstrip("/")
+    output = bucket_files.output_folder(job)
     if not output:
         raise ModelError(f"{job['name']}: names no output folder, so it keeps no model; set {OUTPUT}")
     if "studySpec" not in job:
@@ -48,20 +45,13 @@ def fetch(job: Resource, service: Service, target: Path) -> Iterator[tuple[str, 
     if not target.absolute().parent.is_dir():
         raise ModelError(f"{target}: there is no folder {target.absolute().parent}; make it, or name another with --to")
     where = address(job)
-    bucket, _, prefix = where.removeprefix("gs://").partition("/")
-    options = ClientOptions(api_endpoint=service.endpoint) if service.endpoint else None  # type: ignore[no-untyped-call, unused-ignore]
-    client = Client(project=bucket, credentials=service.session.credentials, client_options=options)
-    blobs = [blob for blob in client.list_blobs(bucket, prefix=prefix) if not blob.name.endswith("/")]
-    if not blobs:
+    found = [*bucket_files.blobs(where, service)]
+    if not found:
         raise ModelError(f"{where}: there is no model; job {id_of(job['name'])} is {state(job)}, see status")
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)  # of one that was cut off
-    for blob in blobs:
-        name = blob.name.removeprefix(prefix)
-        if name_fault(name):
-            raise ModelError(f"gs://{bucket}/{blob.name}: cannot be a file here; copy the others by hand")
-        file = part.joinpath(*PurePosixPath(name).parts)
-        file.parent.mkdir(parents=True, exist_ok=True)
+    for name, blob in found:
+        file = bucket_files.place(part, name)
         blob.download_to_filename(str(file))
-        yield name, file.stat().st_size
+        yield str(name), file.stat().st_size
     part.rename(target)

@@ -1,0 +1,57 @@
+"""The command `tensorboard`: the curves of a job in the browser, as they grow."""
+
+import contextlib
+import importlib.util
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from google.api_core.exceptions import GoogleAPIError
+from google.auth.exceptions import GoogleAuthError
+
+from vertex_launch.cli.cloud_options import SentJobOptions
+from vertex_launch.cli.options import OptionError, app_of
+from vertex_launch.cli.output import console
+from vertex_launch.cloud.curves import Curves
+from vertex_launch.cloud.refusals import google_errors
+from vertex_launch.cloud.service import NoAnswerError
+from vertex_launch.job_resource import id_of
+from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.state_dir import StateDir
+
+SECONDS = 10.0  # between two looks into the bucket
+PASSING = (GoogleAPIError, GoogleAuthError, NoAnswerError, OSError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorboardOptions(SentJobOptions):
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of its page; 0 takes a free one.")] = 6006
+
+
+def tensorboard(click: typer.Context, wanted: TensorboardOptions) -> None:
+    """Show the curves of a job, or of all trials of a search, in the browser, as they grow; until Ctrl-C."""
+    if not importlib.util.find_spec("tensorboard"):
+        raise OptionError("TensorBoard is not installed; pip install tensorboard")
+    ours, service, job = wanted.sent()
+    curves = Curves(job, service, StateDir().curves(id_of(job["name"])))
+    with google_errors(ours):
+        curves.require()
+    console.print(f"curves of {job.get('displayName')} in {curves.folder}, Ctrl-C ends it", markup=False)
+    page = ("--logdir", str(curves.folder), "--host", "127.0.0.1", "--port", str(wanted.port))
+    try:
+        with signals_as_exceptions(), subprocess.Popen((sys.executable, "-m", "tensorboard.main", *page)) as shown:
+            try:
+                while shown.poll() is None:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        raise typer.Exit(shown.wait(SECONDS))
+                    with contextlib.suppress(*PASSING):  # the next time may do
+                        curves.update()
+            finally:
+                shown.terminate()
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+app = app_of(tensorboard)
