@@ -55,7 +55,7 @@ def test_reduction_server_is_installed_and_fast_socket_is_not(path: Path) -> Non
 
 def test_the_build_stops_if_nccl_is_too_old_for_reduction_server(path: Path) -> None:
     (pip,) = [arguments for arguments in of(path, "RUN") if "pip install" in arguments]
-    assert re.search(r'&& python -c ".*nccl = .*assert .*>= \(2, 7\)', pip)
+    assert re.search(r'"[$]{REQUIREMENTS}" = cuda.txt .*; then +python -c ".*nccl = .*assert .*>= \(2, 7\)', pip)
 
 
 def test_a_change_of_code_does_not_install_the_dependencies_again(path: Path) -> None:

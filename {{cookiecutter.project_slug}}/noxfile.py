@@ -4,7 +4,10 @@ All sessions share one environment, .venv, which they make and keep up to date t
 What follows a -- goes to the tool of the session: nox -s tests -- -k cluster
 """
 
+import json
 import os
+import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -18,6 +21,8 @@ VENV = ROOT / ".venv"
 REQUIREMENTS = [ROOT / "requirements" / name for name in ("cpu.txt", "trainer.txt", "laptop.txt")]
 # Without vertex_launch where that is a dependency and no folder.
 CODE = [name for name in ("trainer", "vertex_launch", "tests", "noxfile.py") if (ROOT / name).exists()]
+
+NO_ENGINE = "there is no docker and no podman here; nox -s image -- cloud has Google build it"
 
 
 def python(session: nox.Session, *arguments: str) -> None:
@@ -84,17 +89,52 @@ def emulate(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def image(session: nox.Session) -> None:
-    """Build the image that vertex.toml names; nox -s image -- push sends it, too."""
-    name = tomllib.loads((ROOT / "vertex.toml").read_text())["image"]
-    session.run("docker", "build", "--platform", "linux/amd64", "--tag", name, str(ROOT), external=True)
+    """Build the image that vertex.toml names; -- cpu builds the small one of jobs/smoke.yaml, push sends it, too.
+
+    With -- cloud Google builds and keeps it, without a Docker here. What begins with -- is an option of `docker build`.
+    """
+    ours = tomllib.loads((ROOT / "vertex.toml").read_text())
+    for word in session.posargs:
+        if not word.startswith("-") and word not in ("cpu", "push", "cloud"):
+            session.error(f"{word} is none of cpu, push and cloud")
+    build = ["build", "--platform=linux/amd64", f"--label=org.opencontainers.image.revision={git_revision()}"]
+    name = ours["image"]
+    if "cpu" in session.posargs:
+        name += "-cpu"
+        build += ["--build-arg=BASE_IMAGE=ubuntu:24.04", "--build-arg=REQUIREMENTS=cpu.txt", "--label=cuda="]
+    build += [f"--tag={name}", *(word for word in session.posargs if word.startswith("-"))]
+    if "cloud" in session.posargs:
+        steps = [{"name": "gcr.io/cloud-builders/docker", "args": [*build, "."], "env": ["DOCKER_BUILDKIT=1"]}]
+        config = Path(session.create_tmp(), "cloudbuild.json")
+        config.write_text(json.dumps({"steps": steps, "images": [name], "timeout": "7200s"}))
+        project = f"--project={ours['project']}"
+        session.run("gcloud", "builds", "submit", project, f"--config={config}", str(ROOT), external=True)
+        return
+    engine = shutil.which("docker") or shutil.which("podman") or session.error(NO_ENGINE)
+    session.run(engine, *build, str(ROOT), external=True)
     if "push" in session.posargs:
-        session.run("docker", "push", name, external=True)
+        session.run(engine, "push", name, external=True)
+
+
+def git_revision() -> str:
+    """What the image is built from, as its label; `submit` compares it with what is here then."""
+    words = ("git", "describe", "--always", "--dirty", "--abbrev=12", "--match=")
+    try:
+        return subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
+    except OSError:
+        return "unknown"
 
 
 @nox.session(venv_backend="none")
 def package(session: nox.Session) -> None:
     """Pack the trainer for jobs/prebuilt.yaml, and say how to send the package to the bucket."""
     python(session, "-m", "vertex_launch", "package")
+
+
+@nox.session(venv_backend="none")
+def setup(session: nox.Session) -> None:
+    """Make what jobs need in Google Cloud, after asking; nox -s setup -- --dry-run prints the lines."""
+    python(session, "-m", "vertex_launch", "setup", *session.posargs)
 
 
 @nox.session(venv_backend="none")

@@ -502,6 +502,12 @@ CASES = [
         project=replace(PROJECT, dockerfile=PROJECT.dockerfile.replace("12.6", "13.0")),
     ),
     Case(
+        "image-without-cuda",
+        alone(ONE_L4, **{"containerSpec.imageUri": f"{SETTINGS.image}-cpu"}),
+        alone(CPU, **{"containerSpec.imageUri": f"{SETTINGS.image}-cpu"}),
+        ("workerPoolSpecs[0].containerSpec.imageUri", "has no CUDA", f"write {SETTINGS.image}"),
+    ),
+    Case(
         "prebuilt-unknown",
         alone(CPU, **{"containerSpec.imageUri": registry("sklearn-cpu.1-7:latest")}),
         alone(CPU, **{"containerSpec.imageUri": PREBUILT}),

@@ -12,6 +12,7 @@ from vertex_launch.spec import Job, Pool
 
 RESTRICTED = "/vertex-ai-restricted/"  # where the reduction server is
 NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+CPU = "-cpu"  # behind the image of the settings: the same without CUDA
 CUDA = re.compile(r'^LABEL\s(?:.*\\\n)*.*\bcuda="?([0-9]+)([0-9.]*)', re.MULTILINE)
 IMAGE = {"containerSpec": "containerSpec.imageUri", "pythonPackageSpec": "pythonPackageSpec.executorImageUri"}
 
@@ -67,9 +68,9 @@ def prebuilt_name(context: RuleContext, image: str) -> str:
 
 
 def is_ours(context: RuleContext, image: str) -> bool:
-    """Whether it is the image of the settings, by its tag or by any digest."""
+    """Whether it is the image of the settings, by its tag or by any digest, or the small one without CUDA."""
     ours = context.settings.image
-    return bool(ours) and (image == ours or image.startswith(f"{untagged(ours)}@sha256:"))
+    return bool(ours) and (image in (ours, f"{ours}{CPU}") or image.startswith(f"{untagged(ours)}@sha256:"))
 
 
 @rule("image-differs", "warning", "documented", "settings")
@@ -110,10 +111,23 @@ def image_has_code(job: Job, context: RuleContext) -> Findings:
     label = CUDA.search(context.project.dockerfile)
     for pool in job.pools if label else ():
         newer = [version for version, kinds in context.catalog.cuda_dropped.items() if pool.accelerator in kinds]
-        if label and is_ours(context, image_of(pool)) and any(int(label[1]) >= version for version in newer):
+        ours = is_ours(context, image_of(pool)) and not image_of(pool).endswith(CPU)
+        if label and ours and any(int(label[1]) >= version for version in newer):
             built = f"by the Dockerfile here, it is built with CUDA {label[1]}{label[2]}"
             fault = f"{built}, which has no code for {pool.accelerator}"
             yield Finding(image_at(pool), fault, "build it with CUDA 12.6, or use T4 or newer GPUs")
+
+
+@rule("image-without-cuda", "warning", "documented", "settings")
+def image_uses_gpus(job: Job, context: RuleContext) -> Findings:
+    """On machines with GPUs runs the image with CUDA.
+
+    Otherwise: The job trains on the processors, and its GPUs are paid for and idle.
+    """
+    ours = context.settings.image
+    for pool in job.pools:
+        if ours and pool.accelerator and image_of(pool) == f"{ours}{CPU}":
+            yield Finding(image_at(pool), "this image has no CUDA, and the machine has GPUs", f"write {ours}")
 
 
 @rule("prebuilt-unknown", "warning", "uncertain", "prebuilt-containers")
