@@ -18,6 +18,7 @@ from vertex_launch.cli.options import JobFile, LocalOptions, OptionError, Traine
 from vertex_launch.cli.output import approved, complain, console, errors
 from vertex_launch.local import run_job
 from vertex_launch.local.context import Context, Options
+from vertex_launch.local.running import containers
 from vertex_launch.local.running.prepare import size
 from vertex_launch.replicas import limit, with_arguments
 from vertex_launch.rules import training
@@ -31,12 +32,17 @@ class RunOptions(LocalOptions):
     job: JobFile
     max_replicas: Annotated[int | None, typer.Option(min=1, help="At most so many replicas that train.")] = None
     fresh: Annotated[bool, typer.Option("--fresh", help="Empty the job's output folder first.")] = False
+    containers: Annotated[
+        bool, typer.Option("--containers", help="Run the images themselves, by Docker or Podman.")
+    ] = False
     restarts: Annotated[bool, typer.Option("--restarts", help="Start again what fails, as the service does.")] = False
 
 
 def run(click: typer.Context, wanted: RunOptions) -> None:
-    """Run a job in the local Vertex: each replica a process, with the service's environment."""
-    context = wanted.context(Options(restarts=wanted.restarts, retry_user_errors=wanted.retry_user_errors))
+    """Run a job in the local Vertex: each replica a process, or a container, with the service's environment."""
+    client = containers.client() if wanted.containers else ""
+    options = Options(restarts=wanted.restarts, retry_user_errors=wanted.retry_user_errors, containers=client)
+    context = wanted.context(options)
     loaded = approved(wanted.job, context.settings)
     whole, flags = trial(loaded), click.obj
     job = with_arguments(limit(whole, wanted.max_replicas) if wanted.max_replicas else whole, flags)

@@ -17,6 +17,7 @@ class Options:
     grace: float = 5  # between SIGTERM and SIGKILL
     reducers_as_ps: bool = True  # whether TF_CONFIG lists reducers; the documentation does not say
     restarts: bool = True  # whether anything starts again
+    containers: str = ""  # the client that runs replicas as containers of their images; "" for processes
     retry_user_errors: bool = False  # whether a program's own error starts again, too
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from threading import Event
 
 from vertex_launch.local.context import Context
-from vertex_launch.local.running import host, packages, restart_policy
+from vertex_launch.local.running import containers, host, packages, restart_policy
+from vertex_launch.local.running.containers import Containers
 from vertex_launch.local.running.namespaces import Isolation, isolation
 from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.replicas import Replica, replicas, require_commands
@@ -50,15 +51,19 @@ def prepare(
 
     Raises:
         CommandError: only the image knows what a pool runs.
+        ContainerError: it is to run in containers, and an image cannot be had.
         OutputError: the job's output folder is not in a bucket.
         PackageError: a package is not in its bucket, or pip refuses it.
     """
     started = _placed(job, job_id, context, extras or Extras())
     logs, buckets = context.state_dir.logs(job_id), context.state_dir.buckets
+    policy = restart_policy.policy(job, context.options)
+    if client := context.options.containers:
+        return PreparedJob(tuple(started), logs, policy, Containers(client=client))
     return PreparedJob(
         tuple(packages.prepared(job, started, logs, buckets, context.environ, stopping)),
         logs,
-        restart_policy.policy(job, context.options),
+        policy,
         isolation(buckets),
     )
 
@@ -66,7 +71,10 @@ def prepare(
 def _placed(job: Job, job_id: str, context: Context, extras: Extras) -> list[Replica]:
     """The replicas that start here, with their whole environment."""
     state_dir, environ, settings = context.state_dir, context.environ, context.settings
-    require_commands(job, settings.commands)
+    if client := context.options.containers:
+        containers.require_images(job, client)
+    commands = containers.entry_points(job) if client else settings.commands
+    require_commands(job, commands)
     state_dir.folder.mkdir(parents=True, exist_ok=True)
     if output := output_folder(job, state_dir):  # in the cloud, buckets are older than jobs
         (state_dir.buckets / output.relative_to(state_dir.buckets).parts[0]).mkdir(parents=True, exist_ok=True)
@@ -77,8 +85,11 @@ def _placed(job: Job, job_id: str, context: Context, extras: Extras) -> list[Rep
 
     free = iter(host.free_addresses(sum(pool.replica_count for pool in job.pools)))
     as_ps = context.options.reducers_as_ps
-    everyone = replicas(job, job_id, lambda *_: next(free), extras.trial, as_ps, settings.commands, additions)
+    everyone = replicas(job, job_id, lambda *_: next(free), extras.trial, as_ps, commands, additions)
     started = [replica for replica in everyone if not replica.reduces]
     base, named = host.image_environment(environ, state_dir, job_id), host.passed(environ, settings.env)
     shares = host.shares(host.visible_gpus(environ), len(started))
-    return [replace(one, env={**base, **share, **named, **one.env}) for one, share in zip(started, shares, strict=True)]
+    placed = [(one, {**share, **named, **one.env}) for one, share in zip(started, shares, strict=True)]
+    if client:
+        return [containers.contained(job, job_id, one, env, context) for one, env in placed]
+    return [replace(one, env={**base, **env}) for one, env in placed]

@@ -1,0 +1,243 @@
+"""The images of both frameworks, built for real without CUDA and run as Vertex AI runs them."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests import engine
+from tests.conftest import bake
+from tests.engine import Engine
+from tests.launch.running import eventually
+from vertex_launch.replicas import Replica, replicas
+from vertex_launch.spec import Job, parse
+
+pytestmark = [pytest.mark.slow, pytest.mark.proof, pytest.mark.skipif(bool(engine.why_not()), reason=engine.why_not())]
+
+NETWORK, SUBNET = "vertex-dist-template", "172.29.77.0/24"
+STEPS = ("--global-batch", "24", "--warmup", "5", "--rollcall-timeout", "300")
+FOREVER = ("--steps", "1000000", *STEPS)
+ENDED = 600.0  # seconds; a guard against hanging
+
+
+@pytest.fixture(scope="module")
+def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    folder = tmp_path_factory.mktemp("engine")
+    with engine.googles_packages(folder), engine.engine(folder) as running:
+        engine.make_base(running, folder, "ubuntu:24.04")  # what nox -s image -- cpu begins with
+        running.docker("network", "create", "--internal", "--subnet", SUBNET, NETWORK)
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def no_containers(docker: Engine) -> Iterator[None]:
+    """Whatever a test leaves is removed; the engine has no others."""
+    yield
+    if there := docker.docker("ps", "--all", "--quiet").split():
+        docker.docker("rm", "--force", *there)
+
+
+@dataclass(frozen=True)
+class Built:
+    """An image of a project."""
+
+    docker: Engine
+    project: Path
+
+    @property
+    def image(self) -> str:
+        spec = yaml.safe_load((self.project / "jobs/smoke.yaml").read_text(encoding="utf-8"))
+        return str(spec["workerPoolSpecs"][0]["containerSpec"]["imageUri"])
+
+    def build(self) -> str:
+        """What `nox -s image -- cpu` says."""
+        google = f"--add-host={engine.GOOGLES}:{engine.ADDRESS}"
+        words = ("-m", "nox", "-s", "image", "--", "cpu", "--network=host", google, engine.NOWHERE)
+        done = self.docker.run(sys.executable, *words, cwd=self.project)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def start(self, name: str, *words: str, options: tuple[str, ...] = ()) -> str:
+        """A container in the background; its id."""
+        return self.docker.docker("run", "--detach", f"--name={name}", *options, self.image, *words)
+
+    def end(self, name: str) -> tuple[int, str]:
+        """Exit code and log of a container that ends by itself; it is removed."""
+        code = int(self.docker.docker("wait", name, seconds=ENDED))
+        done = self.docker.run("docker", "logs", name)
+        self.docker.docker("rm", name)
+        return code, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module", params=["pytorch", "tensorflow"])
+def built(docker: Engine, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Built from the unchanged Dockerfile; the seconds and the size are shown."""
+    one = Built(docker, bake(tmp_path_factory.mktemp(request.param), framework=request.param).project)
+    began = time.monotonic()
+    one.build()
+    size = int(docker.docker("image", "inspect", "--format={{.Size}}", one.image)) // 10**6
+    print(f"{request.param}: built in {time.monotonic() - began:.0f} s, {size} MB")
+    return one
+
+
+def test_a_change_of_code_builds_nothing_but_the_code_anew(built: Built) -> None:
+    with (built.project / "trainer/task.py").open("a", encoding="utf-8") as file:
+        file.write("\n# changed\n")
+    began = time.monotonic()
+    said = built.build()
+    print(f"rebuilt in {time.monotonic() - began:.1f} s")
+    for step in ("apt-get install", "pip install"):
+        (number,) = set(re.findall(rf"^#(\d+) \[.*RUN .*{step}", said, re.MULTILINE))
+        assert f"#{number} CACHED" in said
+
+
+def test_the_image_says_what_it_was_built_from(built: Built) -> None:
+    labels = json.loads(built.docker.docker("image", "inspect", "--format={{json .Config.Labels}}", built.image))
+    assert labels["cuda"] == ""
+    assert labels["reduction-server"] == "google-reduction-server"
+    assert labels["org.opencontainers.image.revision"]
+
+
+def test_it_runs_as_its_user_and_names_its_flags(built: Built) -> None:
+    said = built.docker.docker("run", "--rm", "--network=none", built.image, "--help")
+    assert "--global-batch" in said
+    user = built.docker.docker("run", "--rm", "--network=none", "--entrypoint=id", built.image, "-u")
+    assert user == "0"  # as Vertex AI starts it
+
+
+def pair() -> tuple[Replica, Replica]:
+    """A chief and a worker with the host names of the service."""
+    pool = {"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": 1, "containerSpec": {"imageUri": "i"}}
+    spec = {"workerPoolSpecs": [pool, pool], "baseOutputDirectory": {"outputUriPrefix": "gs://b/run"}}
+    job = Job(Path("run.yaml"), "run", parse(json.dumps(spec), "run.yaml"))
+    chief, worker = replicas(job, "123", lambda pool, index: f"{host(pool)}:2222", commands={"i": ["-"]})
+    return chief, worker
+
+
+def host(pool: int) -> str:
+    return f"cmle-training-workerpool{pool}-ab-0"
+
+
+def options(replica: Replica, gcs: Path, mode: str = "rw") -> tuple[str, ...]:
+    """How the service starts its container, on a private network."""
+    ips: Mapping[int, str] = {pool: f"172.29.77.{10 + pool}" for pool in (0, 1)}
+    env = {**replica.env, "OMP_NUM_THREADS": "1"}
+    return (
+        *(f"--env={name}={value}" for name, value in env.items()),
+        *(f"--network={NETWORK}", f"--ip={ips[replica.pool]}", f"--hostname={host(replica.pool)}"),
+        *(f"--add-host={host(pool)}:{ip}" for pool, ip in ips.items()),
+        f"--volume={gcs}:/gcs:{mode}",
+    )
+
+
+def test_two_containers_train_export_and_serve(built: Built, tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    names = [f"train-{replica.pool}" for replica in pair()]
+    for name, replica in zip(names, pair(), strict=True):
+        built.start(name, "--steps", "40", *STEPS, options=options(replica, tmp_path))
+    code, said = built.end(names[0])
+    assert code == 0, said
+    assert "step 40/40" in said
+    assert built.end(names[1])[0] == 0
+    serves = ("--network=none", "--entrypoint=python", f"--volume={tmp_path}:/gcs:ro", "--env=AIP_HTTP_PORT=8080")
+    built.start("serves", "-m", "trainer.serving", "/gcs/b/run/model", options=serves)
+    ask = """import json, time, urllib.request as http
+for _ in range(600):
+    try:
+        http.urlopen("http://127.0.0.1:8080/health"); break
+    except OSError: time.sleep(0.2)
+body = json.dumps({"instances": [[[[0.5]] * 8] * 8]}).encode()
+print(len(json.load(http.urlopen(http.Request("http://127.0.0.1:8080/predict", body)))["predictions"][0]))"""
+    assert built.docker.docker("exec", "serves", "python", "-c", ask, seconds=ENDED) == "10"
+    built.docker.docker("stop", "--time=60", "serves")
+    assert built.end("serves")[0] == 0
+
+
+def test_a_model_that_cannot_be_fetched_is_said(built: Built) -> None:
+    built.start("nowhere", "-m", "trainer.serving", "gs://b/model", options=("--network=none", "--entrypoint=python"))
+    code, said = built.end("nowhere")
+    assert code == 1
+    assert "gs://b/model cannot be read: " in said
+    assert "Traceback" not in said
+
+
+def test_sigterm_ends_a_container_and_its_peer_says_whom_it_lost(built: Built, tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    names = [f"stop-{replica.pool}" for replica in pair()]
+    for name, replica in zip(names, pair(), strict=True):
+        built.start(name, *FOREVER, options=options(replica, tmp_path))
+    deadline = time.monotonic() + ENDED
+    while "step 50/" not in built.docker.run("docker", "logs", names[0]).stdout:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    built.docker.docker("kill", "--signal=TERM", names[1])
+    assert built.end(names[1])[0] == 143
+    code, said = built.end(names[0])
+    assert code == 75, said
+    assert "lost a peer" in said
+
+
+def test_a_bucket_that_cannot_be_written_is_said_before_the_training(built: Built, tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    alone = pair()[0]
+    built.start("denied", "--steps", "10", "--warmup", "2", options=options(alone, tmp_path, "ro"))
+    code, said = built.end("denied")
+    assert code == 1
+    assert "/gcs/b/run/model cannot be written (Read-only file system" in said
+    assert "Traceback" not in said
+
+
+def containers_of(built: Built) -> str:
+    """Those of `run`, whatever has become of them."""
+    return built.docker.docker("ps", "--all", "--quiet", "--filter=name=vertex-")
+
+
+def run_words(built: Built, *flags: str) -> list[str]:
+    """`run --containers` of a chief, whose image knows its command, and of a worker."""
+    chief = {
+        "machineSpec": {"machineType": "n1-standard-4"},
+        "replicaCount": 1,
+        "containerSpec": {"imageUri": built.image},
+    }
+    worker = {**chief, "containerSpec": {"imageUri": built.image, "command": ["python", "-m", "trainer.task"]}}
+    name = built.docker.docker("image", "inspect", "--format={{.Id}}", built.image)[7:15]
+    spec = {"workerPoolSpecs": [chief, worker], "baseOutputDirectory": {"outputUriPrefix": f"gs://b/{name}"}}
+    (built.project / "pair.yaml").write_text(json.dumps(spec))
+    return [sys.executable, "-m", "vertex_launch", "run", "pair.yaml", "--fresh", "--containers", "--", *STEPS, *flags]
+
+
+def test_run_starts_the_images_themselves(built: Built) -> None:
+    done = built.docker.run(*run_words(built, "--steps", "40"), cwd=built.project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "step 40/40" in done.stdout
+    output = next(line.split()[1] for line in done.stdout.splitlines() if line.startswith("output:"))
+    assert any((built.project / output / "model").iterdir())
+    assert containers_of(built) == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_however_run_ends_no_container_is_left(built: Built, number: signal.Signals, tmp_path: Path) -> None:
+    words, said = run_words(built, "--steps", "1000000"), tmp_path / "said"
+    with said.open("w") as output:
+        process = subprocess.Popen(words, cwd=built.project, env=built.docker.environ, stdout=output, stderr=output)
+    assert eventually(lambda: "step 50/" in said.read_text(), ENDED)
+    assert len(containers_of(built).split()) == 2
+    process.send_signal(number)
+    process.wait(ENDED)
+    assert eventually(lambda: containers_of(built) == "", ENDED)
+
+
+def test_an_image_that_cannot_be_had_is_told(built: Built) -> None:
+    words = (sys.executable, "-m", "vertex_launch", "run", "jobs/single.yaml", "--containers")
+    done = built.docker.run(*words, cwd=built.project)
+    assert done.returncode == 1
+    assert "training/distributed-training:1 is not here and cannot be fetched (" in done.stderr
+    assert "Traceback" not in done.stderr
