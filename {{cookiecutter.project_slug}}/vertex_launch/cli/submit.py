@@ -80,7 +80,7 @@ def shown(job: Job | TuningJob, request: cloud.Request, found: Preflight, ours: 
 
 def described(request: cloud.Request) -> str:
     """The job's labels; one of them finds it, should the answer be lost."""
-    return ", ".join(f"{key}={value}" for key, value in request.resource["labels"].items())
+    return ", ".join(f"{key}={value}" for key, value in sorted(request.resource["labels"].items()))
 
 
 def follows(asked: bool | None) -> bool:
