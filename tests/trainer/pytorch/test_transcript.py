@@ -67,14 +67,14 @@ def test_the_transcript_is_what_a_person_sees(vertex: Service) -> None:
     environ = os.environ | {"PYTHONPATH": str(PROJECT), "VERTEX_ENDPOINT": vertex.endpoint, "PATH": paths}
     for command, lines in steps():
         done = subprocess.run(
-            ("bash", "-c", f"{command} 2>&1"),
+            ("bash", "-c", command),
             cwd=vertex.folder,
             env=environ,
             capture_output=True,
             text=True,
             timeout=DEADLINE,
         )
-        there = [bare(line) for line in done.stdout.splitlines()]
-        print(command, done.stdout, sep="\n")
+        said = done.stdout + done.stderr
+        there = [bare(line) for line in said.splitlines()]
         missing = [line for line in lines if line != "..." and bare(line) not in there]
-        assert missing == [], f"{command}\n{done.stdout}"
+        assert missing == [], f"{command}\n{said}"
