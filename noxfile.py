@@ -69,6 +69,12 @@ def proofs(session: nox.Session) -> None:
         tool(session, "python", "-m", "tests.proofs_page", str(RECORDS), str(KEPT), "docs/proofs.md")
 
 
+@nox.session(name="image-test", venv_backend="none")
+def image_test(session: nox.Session) -> None:
+    """Build and run the images, with a Docker engine of their own; ten minutes, as root on Debian, of the proofs."""
+    run_tests(session, "--capture", "no", "-m", "proof", "tests/test_images.py", *session.posargs)
+
+
 @nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
     """Style, types, dead code and Dockerfiles of the template itself, in place; -- --fix mends what it can."""
