@@ -35,6 +35,7 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         engine.make_base(running, folder, "ubuntu:24.04")  # what nox -s image -- cpu begins with
         running.docker("network", "create", "--internal", "--subnet", SUBNET, NETWORK)
         yield running
+        running.docker("network", "rm", NETWORK)  # the engine would leave its bridge on this machine
 
 
 @pytest.fixture(autouse=True)
