@@ -3,6 +3,7 @@
 They share this machine's network, so that the addresses of CLUSTER_SPEC are those of processes; buckets are at /gcs.
 """
 
+import functools
 import os
 import shutil
 import subprocess
@@ -117,7 +118,8 @@ def _gpus(client: str, indices: str) -> list[str]:
     return [f'--gpus="device={indices}"']
 
 
-def _user(client: str) -> list[str]:
+@functools.cache
+def _user(client: str) -> tuple[str, ...]:
     """Docker would leave files of root's in the folders of somebody else.
 
     The root of a Docker without root's rights is the person who calls it, and so is Podman's, also where it is called
@@ -125,8 +127,8 @@ def _user(client: str) -> list[str]:
     """
     told = _client(client, "info", "--format={{.SecurityOptions}}")
     if os.getuid() == 0 or told.returncode or "rootless" in told.stdout:
-        return []
-    return [f"--user={os.getuid()}:{os.getgid()}", "--env=HOME=/tmp"]
+        return ()
+    return f"--user={os.getuid()}:{os.getgid()}", "--env=HOME=/tmp"
 
 
 def _client(client: str, *words: str) -> "subprocess.CompletedProcess[str]":

@@ -80,16 +80,16 @@ def _placed(job: Job, job_id: str, context: Context, extras: Extras) -> list[Rep
         (state_dir.buckets / output.relative_to(state_dir.buckets).parts[0]).mkdir(parents=True, exist_ok=True)
 
     def additions(replica: str) -> dict[str, str]:
-        metrics = {"CLOUD_ML_HP_METRIC_FILE": str(state_dir.metrics(job_id, replica))} if extras.trial else {}
+        metrics = {containers.METRIC_FILE: str(state_dir.metrics(job_id, replica))} if extras.trial else {}
         return {**extras.env, **metrics}
 
     free = iter(host.free_addresses(sum(pool.replica_count for pool in job.pools)))
     as_ps = context.options.reducers_as_ps
     everyone = replicas(job, job_id, lambda *_: next(free), extras.trial, as_ps, commands, additions)
     started = [replica for replica in everyone if not replica.reduces]
-    base, named = host.image_environment(environ, state_dir, job_id), host.passed(environ, settings.env)
-    shares = host.shares(host.visible_gpus(environ), len(started))
+    named, shares = host.passed(environ, settings.env), host.shares(host.visible_gpus(environ), len(started))
     placed = [(one, {**share, **named, **one.env}) for one, share in zip(started, shares, strict=True)]
     if client:
         return [containers.contained(job, job_id, one, env, context) for one, env in placed]
+    base = host.image_environment(environ, state_dir, job_id)
     return [replace(one, env={**base, **env}) for one, env in placed]
