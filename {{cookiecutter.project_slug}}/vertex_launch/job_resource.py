@@ -79,6 +79,11 @@ def tidy(inputs: Any) -> Any:
     return int(inputs) if isinstance(inputs, float) and inputs.is_integer() else inputs
 
 
+def output_folder(resource: Resource) -> str:
+    """The address of its output folder, without a slash at its end; "" where it names none."""
+    return str(run_spec(resource).get("baseOutputDirectory", {}).get("outputUriPrefix", "")).rstrip("/")
+
+
 def machines(pool: Resource) -> str:
     """`3 x n1-standard-8 with 1 x NVIDIA_TESLA_T4`, "none" for an empty pool."""
     machine = pool.get("machineSpec", {})

@@ -10,16 +10,10 @@ from google.cloud.storage import Client
 from vertex_launch.addresses import name_fault
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import Resource, run_spec
 
 
 class BucketFileError(FaultError):
     """An object cannot be a file of this machine."""
-
-
-def output_folder(job: Resource) -> str:
-    """The address of a job's output folder, without a slash at its end; "" where it names none."""
-    return str(run_spec(job).get("baseOutputDirectory", {}).get("outputUriPrefix", "")).rstrip("/")
 
 
 def blobs(address: str, service: Service) -> Iterator[tuple[PurePosixPath, Any]]:

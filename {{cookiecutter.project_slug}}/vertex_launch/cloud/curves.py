@@ -6,7 +6,7 @@ from pathlib import Path
 from vertex_launch.cloud import bucket_files
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import Resource, id_of, state
+from vertex_launch.job_resource import Resource, id_of, output_folder, state
 from vertex_launch.rules.region_and_output import OUTPUT
 
 EVENTS = ".tfevents."  # in the name of each file of curves
@@ -30,7 +30,7 @@ class Curves:
         Raises:
             CurvesError: the job keeps none.
         """
-        output = bucket_files.output_folder(self.job)
+        output = output_folder(self.job)
         if not output:
             raise CurvesError(f"{self.job['name']}: names no output folder, so it keeps no curves; set {OUTPUT}")
         where = output if "studySpec" in self.job else f"{output}/logs"

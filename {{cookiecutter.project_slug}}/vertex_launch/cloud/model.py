@@ -7,7 +7,7 @@ from pathlib import Path
 from vertex_launch.cloud import bucket_files
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import Resource, id_of, state, trials
+from vertex_launch.job_resource import Resource, id_of, output_folder, state, trials
 from vertex_launch.rules.region_and_output import OUTPUT
 
 
@@ -20,7 +20,7 @@ def address(job: Resource) -> str:
 
     Source: Vertex AI documentation, "Environment variables for special Cloud Storage directories", AIP_MODEL_DIR.
     """
-    output = bucket_files.output_folder(job)
+    output = output_folder(job)
     if not output:
         raise ModelError(f"{job['name']}: names no output folder, so it keeps no model; set {OUTPUT}")
     if "studySpec" not in job:

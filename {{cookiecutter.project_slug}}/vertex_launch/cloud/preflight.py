@@ -14,7 +14,7 @@ from vertex_launch.cloud.refusals import said_by
 from vertex_launch.cloud.registry import Image
 from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.errors import Finding
-from vertex_launch.job_resource import ENDED, Resource, id_of, run_spec, state
+from vertex_launch.job_resource import ENDED, Resource, id_of, output_folder, state
 from vertex_launch.plan import pools
 from vertex_launch.printable import printable
 from vertex_launch.rules import containers
@@ -178,8 +178,7 @@ def _taken(address: str, service: Service) -> Iterator[Finding]:
         yield Finding(OUTPUT, fault, "see to it that none does", severity="warning")
         return
     for job in there:
-        theirs = str(run_spec(job).get("baseOutputDirectory", {}).get("outputUriPrefix", "")).rstrip("/")
-        if theirs == address and state(job) not in ENDED:
+        if output_folder(job) == address and state(job) not in ENDED:
             id, name = id_of(job["name"]), printable(str(job.get("displayName")))
             cure = f"wait for its end, stop it with {program.NAME} cancel {id}, or name another folder"
             yield Finding(OUTPUT, f"job {id} ({name}) is {state(job)} and writes there", cure)

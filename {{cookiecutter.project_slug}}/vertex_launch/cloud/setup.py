@@ -159,7 +159,7 @@ def is_done(step: Step) -> bool:
     code, answer, said = _gcloud(*step.looks, "--format=json")
     if code == 0:
         return bool(step.done(json.loads(answer or "null")))
-    if ABSENT.search(said) or DISABLED.search(said):
+    if _is_absent(said):
         return False
     raise SetupError(f"{step.title}: cannot be looked at: {said}; the line was: {shown(step.looks)}")
 
@@ -170,10 +170,15 @@ def take(line: Line) -> None:
     for seconds in PAUSES:
         time.sleep(seconds)
         code, _, said = _gcloud(*line, "--quiet")
-        if not (code and (ABSENT.search(said) or DISABLED.search(said))):
+        if not (code and _is_absent(said)):
             break
     if code:
         raise SetupError(f"{said}; the line was: {shown(line)}")
+
+
+def _is_absent(said: str) -> bool:
+    """Whether gcloud knows nothing of what it was asked for, or its service is not switched on yet."""
+    return bool(ABSENT.search(said) or DISABLED.search(said))
 
 
 def ask(*line: str) -> str:
