@@ -60,7 +60,8 @@ def engine(folder: Path) -> Iterator[Engine]:
     unpack(folder)
     paths = f"{folder / 'root/usr/bin'}:{folder / 'root/usr/sbin'}:{environ['PATH']}"
     libraries = str(folder / "root/usr/lib/x86_64-linux-gnu")
-    ours = environ | {"PATH": paths, "DOCKER_HOST": f"unix://{folder / 'socket'}"}
+    own = {"DOCKER_HOST": f"unix://{folder / 'socket'}", "DEBOOTSTRAP_DIR": str(folder / "root/usr/share/debootstrap")}
+    ours = environ | {"PATH": paths, **own}
     with (folder / "daemon.log").open("w") as log:
         command = ("unshare", "--mount", "--propagation", "private", "sh", "-c", DAEMON.format(folder))
         daemon = subprocess.Popen(command, env=ours | {"LD_LIBRARY_PATH": libraries}, stdout=log, stderr=log)
@@ -92,7 +93,6 @@ def make_base(engine: Engine, folder: Path, name: str) -> None:
     """A small Debian under the name of a base image, which trusts whom this machine trusts and has its wheels."""
     system = folder / "system"
     bootstrap = ["debootstrap", "--variant=minbase", "--include=ca-certificates", RELEASE, str(system)]
-    engine.environ["DEBOOTSTRAP_DIR"] = str(folder / "root/usr/share/debootstrap")
     done = engine.run(*bootstrap)
     assert done.returncode == 0, done.stdout[-2000:]
     subprocess.run(("sh", "-c", f"tar -C {system} -c . | docker import - plain"), env=engine.environ, check=True)

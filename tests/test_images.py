@@ -176,10 +176,7 @@ def test_sigterm_ends_a_container_and_its_peer_says_whom_it_lost(built: Built, t
     names = [f"stop-{replica.pool}" for replica in pair()]
     for name, replica in zip(names, pair(), strict=True):
         built.start(name, *FOREVER, options=options(replica, tmp_path))
-    deadline = time.monotonic() + ENDED
-    while "step 50/" not in built.docker.run("docker", "logs", names[0]).stdout:
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    assert eventually(lambda: "step 50/" in built.docker.run("docker", "logs", names[0]).stdout, ENDED)
     built.docker.docker("kill", "--signal=TERM", names[1])
     assert built.end(names[1])[0] == 143
     code, said = built.end(names[0])

@@ -17,16 +17,15 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.api_core.exceptions import Forbidden
-from requests import PreparedRequest, Response
-from requests.adapters import HTTPAdapter
 
 from tests.launch.running import DEADLINE, PROJECT, deadline, eventually, until
+from tests.launch.servers import Replying, ToLocal, serving
 from tests.launch.vertex import PARENT, Json, Service, custom_job, script, service, stop
 from vertex_launch.cli.logs import earliest, pattern
 from vertex_launch.cli.options import OptionError
@@ -210,18 +209,6 @@ def test_before_it_is_sent_a_job_is_told_what_its_folder_holds(vertex: Service, 
     assert (warning.severity, warning.line) == ("warning", 1)
     assert "an earlier run has exported its model there" in warning.fault
     assert found("no-such-bucket/looked") == Preflight("empty")
-
-
-class ToLocal(HTTPAdapter):
-    """Sends to a local Vertex what is meant for Google."""
-
-    def __init__(self, endpoint: str) -> None:
-        super().__init__()
-        self._endpoint = endpoint
-
-    def send(self, request: PreparedRequest, *rest: Any, **how: Any) -> Response:
-        request.url = f"{self._endpoint}{request.path_url}"
-        return super().send(request, *rest, **how)
 
 
 @pytest.fixture
@@ -563,17 +550,17 @@ class Front(ThreadingHTTPServer):
         self.behind, self.endpoint, self.refused = behind, f"http://127.0.0.1:{self.server_port}", 0
 
 
-class Passing(BaseHTTPRequestHandler):
+class Passing(Replying):
     """One request to the front."""
 
     server: Front
 
-    def do_GET(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+    def respond(self) -> None:
+        body = self.body()
         if (trouble := self.server.trouble) is not None:
             self.server.refused += 1
             if trouble:
-                self.reply(trouble, json.dumps({"error": {"code": trouble, "message": "not now"}}).encode())
+                self.reply(trouble, {"error": {"code": trouble, "message": "not now"}})
             return  # without an answer, the connection is cut
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self.server.behind + self.path, body or None, headers, method=self.command)
@@ -585,27 +572,11 @@ class Passing(BaseHTTPRequestHandler):
         except urllib.error.URLError:
             return  # nobody is behind
 
-    def do_POST(self) -> None:
-        self.do_GET()
-
-    def reply(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @pytest.fixture
 def front(vertex: Service) -> Iterator[Front]:
-    server = Front(vertex.endpoint)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with serving(server := Front(vertex.endpoint)):
+        yield server
 
 
 def when(condition: Callable[[], bool], act: Callable[[], object]) -> threading.Thread:

@@ -2,9 +2,8 @@
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.auth.transport.requests import AuthorizedSession
 
-from tests.launch.test_cloud import ToLocal
+from tests.launch.servers import Replying, ToLocal, serving
 from vertex_launch.cloud.preflight import Preflight, look
 from vertex_launch.cloud.service import Service
 from vertex_launch.cloud.submit import request, summary
@@ -75,33 +74,22 @@ class Google(ThreadingHTTPServer):
         return self.put(f"{repository}/manifests/1", {"manifests": [attestation, own]})
 
 
-class Answer(BaseHTTPRequestHandler):
+class Answer(Replying):
     """One request."""
 
     server: Google
 
-    def do_GET(self) -> None:
+    def respond(self) -> None:
         path = self.path.partition("?")[0]
         self.server.asked.append(path)
         found = self.server.there.get(path, 404)
-        body = found if isinstance(found, bytes) else b'{"error": {"message": "no"}}'
-        self.send_response(200 if isinstance(found, bytes) else found)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.reply(*((200, found) if isinstance(found, bytes) else (found, {"error": {"message": "no"}})))
 
 
 @pytest.fixture
 def google() -> Iterator[Google]:
-    server = Google()
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with serving(server := Google()):
+        yield server
 
 
 @pytest.fixture

@@ -5,10 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.launch.running import DEADLINE, PROJECT
+from tests.launch.servers import Replying, serving
 from vertex_launch.cloud.project_files import changed, renamed
 from vertex_launch.cloud.setup import SetupError, steps
 from vertex_launch.settings import Settings, SettingsError
@@ -280,39 +280,20 @@ class Google(ThreadingHTTPServer):
         return {"etag": "BwU=", "version": 1, **self.policies.get(resource, {})}
 
 
-class Answer(BaseHTTPRequestHandler):
+class Answer(Replying):
     """One request."""
 
     server: Google
 
-    def do_GET(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        body, url = json.loads(self.rfile.read(length) or b"null"), urlsplit(self.path)
-        status, content = self.server.answer(self.command, url.path, url.query, body)
-        answer = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def __getattr__(self, name: str) -> Any:
-        """Every other method, as do_POST, is answered like GET."""
-        if name in ("do_POST", "do_PUT", "do_PATCH"):
-            return self.do_GET
-        raise AttributeError(name)
-
-    def log_message(self, *_: object) -> None:
-        pass
+    def respond(self) -> None:
+        body, url = json.loads(self.body() or b"null"), urlsplit(self.path)
+        self.reply(*self.server.answer(self.command, url.path, url.query, body))
 
 
 @pytest.fixture
 def google() -> Iterator[Google]:
-    server = Google()
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with serving(server := Google()):
+        yield server
 
 
 @pytest.mark.proof

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -17,6 +17,7 @@ from google.auth.exceptions import DefaultCredentialsError
 from google.cloud.aiplatform_v1.types import HyperparameterTuningJob
 
 from tests.launch.running import PROJECT, eventually
+from tests.launch.servers import Replying, serving
 from vertex_launch.cli.submit import send as send_it
 from vertex_launch.cloud.refusals import CloudError, google_errors
 from vertex_launch.cloud.service import EndpointError, NoAnswerError, connect, require_local
@@ -78,42 +79,32 @@ class Vertex(ThreadingHTTPServer):
         self.endpoint = f"http://127.0.0.1:{self.server_port}"
 
 
-class Answer(BaseHTTPRequestHandler):
+class Answer(Replying):
     """One request to the server above."""
 
     server: Vertex
 
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.received.append((self.path.partition("?")[0], json.loads(body), self.headers))
+    def respond(self) -> None:
+        if self.command == "GET":
+            self.show()
+            return
+        self.server.received.append((self.path.partition("?")[0], json.loads(self.body()), self.headers))
         self.server.answering.wait()
-        self.answer(*self.server.reply)
+        self.reply(*self.server.reply)
 
-    def do_GET(self) -> None:
+    def show(self) -> None:
         if self.path.startswith("/storage/"):
-            self.answer(200, {})  # an empty bucket
+            self.reply(200, {})  # an empty bucket
             return
         self.server.asked += parse_qs(urlsplit(self.path).query).get("filter", [])
-        self.answer(*self.server.jobs)
-
-    def answer(self, status: int, reply: Mapping[str, object]) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(json.dumps(reply).encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.reply(*self.server.jobs)
 
 
 @pytest.fixture
 def vertex() -> Iterator[Vertex]:
-    server = Vertex()
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield server
-    server.answering.set()
-    server.shutdown()
-    server.server_close()
+    with serving(server := Vertex()):
+        yield server
+        server.answering.set()
 
 
 def test_a_job_is_sent_whole_and_its_name_comes_back(vertex: Vertex) -> None:
