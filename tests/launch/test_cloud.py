@@ -39,7 +39,7 @@ from vertex_launch.cloud.preflight import Preflight, look
 from vertex_launch.cloud.revision import labels
 from vertex_launch.cloud.service import Service as Cloud
 from vertex_launch.cloud.service import connect
-from vertex_launch.job_resource import state
+from vertex_launch.job_resource import ENDED, state
 from vertex_launch.printable import plain
 from vertex_launch.settings import Settings
 from vertex_launch.spec import load
@@ -72,7 +72,13 @@ def start(vertex: Service, *words: str, endpoint: str = "") -> "subprocess.Popen
     environ = environment(endpoint or vertex.endpoint)
     command = [sys.executable, "-m", "vertex_launch", *words]
     return subprocess.Popen(
-        command, cwd=vertex.folder, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        cwd=vertex.folder,
+        env=environ,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
 
 
@@ -105,6 +111,15 @@ def test_a_job_is_followed_through_its_states_and_lines_to_its_end(vertex: Servi
     assert {line.job for line in lines} == {name.rpartition("/")[2]}
     chief = [line for line in lines if line.replica == "workerpool0-0"]
     assert chief == sorted(chief, key=lambda line: line.time)
+
+
+def test_a_program_that_follows_reads_json_alone(vertex: Service) -> None:
+    code, out, err = said(vertex, "logs", vertex.create(custom_job(*FAILS, name="read")), "--follow", "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 1
+    assert lines[0]["message"] == "begin"
+    assert {line["replica"] for line in lines} == {"workerpool0-0"}
+    assert "read FAILED" in err
 
 
 def test_the_log_of_a_running_job_is_read_once_and_completely(vertex: Service, cloud: Cloud, tmp_path: Path) -> None:
@@ -430,8 +445,7 @@ def test_the_model_of_a_job_is_fetched_whole(vertex: Service) -> None:
     vertex.wait(vertex.create(body), "SUCCEEDED")
     code, out, err = said(vertex, "model", "exports")
     assert code == 0, err
-    assert out.startswith("from gs://b/exports/model/\n")
-    assert out.endswith("the model is in exports-model\n")
+    assert out.endswith("the model of gs://b/exports/model/ is in exports-model\n")
     there = vertex.folder / "exports-model"
     assert (there / "model.pt2").read_bytes() == b"weights"
     assert (there / "parts/one").stat().st_size == 100_000
@@ -541,13 +555,18 @@ def test_the_shell_completes_the_names_of_jobs(vertex: Service) -> None:
 
 
 class Front(ThreadingHTTPServer):
-    """Passes requests on to a service, unless `trouble` is a status to answer with; 0 cuts the connection."""
+    """Passes requests on to a service, unless `trouble` is a status to answer with; 0 cuts the connection.
+
+    A request that begins as `holds` gets no answer before the test ends.
+    """
 
     trouble: int | None = None
+    holds = "nothing"
 
     def __init__(self, behind: str) -> None:
         super().__init__(("127.0.0.1", 0), Passing)
         self.behind, self.endpoint, self.refused = behind, f"http://127.0.0.1:{self.server_port}", 0
+        self.held, self.ended = threading.Event(), threading.Event()
 
 
 class Passing(Replying):
@@ -557,6 +576,10 @@ class Passing(Replying):
 
     def respond(self) -> None:
         body = self.body()
+        if re.match(self.server.holds, f"{self.command} {self.path}"):
+            self.server.held.set()
+            self.server.ended.wait(DEADLINE)
+            return
         if (trouble := self.server.trouble) is not None:
             self.server.refused += 1
             if trouble:
@@ -577,6 +600,7 @@ class Passing(Replying):
 def front(vertex: Service) -> Iterator[Front]:
     with serving(server := Front(vertex.endpoint)):
         yield server
+        server.ended.set()
 
 
 def when(condition: Callable[[], bool], act: Callable[[], object]) -> threading.Thread:
@@ -602,6 +626,39 @@ def test_a_service_in_trouble_is_waited_for(vertex: Service, front: Front, tmp_p
     kinds = [type(one) for one in seen if not isinstance(one, Changed)]
     assert kinds == [Line, Lost, Back]  # once each, however often it was asked
     assert states(seen)[-1] == "SUCCEEDED"
+
+
+@pytest.mark.parametrize(
+    ("holds", "told", "sent"),
+    [
+        ("GET /storage/", "nothing was sent", False),
+        ("nothing", "nothing was sent", False),  # it waits for an answer to its question
+        ("POST /v1/.*/customJobs$", "the service has no such job", False),
+        ("GET /v1/.*/customJobs/", "the job goes on; come back to it with: ", True),
+        ("POST /v2/entries:list", "the job goes on; come back to it with: ", True),
+    ],
+    ids=["looking", "asking", "sending", "waiting", "following"],
+)
+def test_ctrl_c_at_any_moment_ends_submit_and_says_what_became_of_the_job(
+    vertex: Service, front: Front, tmp_path: Path, holds: str, told: str, sent: bool
+) -> None:
+    front.holds = holds
+    output = {"outputUriPrefix": f"gs://b/{tmp_path.name}"}
+    body = custom_job(*forever(tmp_path / "go"), baseOutputDirectory=output)
+    (vertex.folder / f"{tmp_path.name}.yaml").write_text(json.dumps(body["jobSpec"]))
+    asks = holds == "nothing"
+    words = ("submit", f"{tmp_path.name}.yaml", "--follow", *([] if asks else ["--yes"]))
+    sender = start(vertex, *words, endpoint=front.endpoint)
+    assert (printed := sender.stdout) is not None
+    assert "?" in iter(lambda: printed.read(1), "") if asks else eventually(front.held.is_set)
+    sender.send_signal(signal.SIGINT)
+    _, err = sender.communicate(timeout=DEADLINE)
+    assert (sender.returncode, told in err, "Traceback" in err) == (130, True, False), err
+    _, answer = vertex.call("GET", f"/v1/{PARENT}/customJobs?pageSize=100")
+    there = [state(job) for job in answer["customJobs"] if job["displayName"] == tmp_path.name]
+    (tmp_path / "go").touch()
+    assert len(there) == sent
+    assert not {*there} & ENDED
 
 
 def test_a_job_that_may_no_longer_be_seen_is_not_followed(vertex: Service, front: Front, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_submit_looks_for_credentials_before_it_asks(folder: Path) -> None:
     done = launch(folder, "submit", "job.yaml", "--project", "demo", CLOUDSDK_AI_REGION="us-central1")
     assert done.returncode == 1
     assert done.stderr.startswith("Google Cloud: File /nowhere.json was not found; ")
-    assert done.stderr.endswith("log in with: gcloud auth application-default login\n")
+    assert done.stderr.endswith("log in with: gcloud auth login --update-adc\n")
     assert "Send it?" not in done.stdout
     assert "Traceback" not in done.stderr
 

@@ -215,7 +215,10 @@ def test_a_file_that_cannot_be_changed_is_left_alone(tmp_path: Path) -> None:
 
 def test_who_is_not_logged_in_is_told_so(folder: Path) -> None:
     done = setup(folder, ACCOUNT="")
-    assert (done.returncode, done.stderr) == (1, "gcloud: nobody is logged in; log in with: gcloud auth login\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "gcloud: nobody is logged in; log in with: gcloud auth login --update-adc\n",
+    )
 
 
 def test_without_gcloud_it_says_where_to_get_it(folder: Path) -> None:

@@ -174,7 +174,7 @@ def test_a_refusal_is_one_sentence_with_a_cure(vertex: Vertex, code: int, messag
 
 
 def test_a_login_that_has_expired_is_told_with_the_command() -> None:
-    match = "401 Request had invalid credentials; log in with: gcloud auth application-default login"
+    match = "401 Request had invalid credentials; log in with: gcloud auth login --update-adc"
     with pytest.raises(CloudError, match=match), google_errors(SETTINGS):
         raise Unauthenticated("Request had invalid credentials.")
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from vertex_launch import settings
-from vertex_launch.cli.options import SettingsOptions
+from vertex_launch.cli.options import ProjectOptions
 from vertex_launch.cloud import jobs
 from vertex_launch.cloud.refusals import google_errors
 from vertex_launch.cloud.service import PAGE_SIZE, Service, connect, require_local
@@ -32,8 +32,8 @@ NamedJob = Annotated[str, typer.Argument(metavar="JOB", help=f"{MEANING}.", auto
 
 
 @dataclass(frozen=True, kw_only=True)
-class CloudOptions(SettingsOptions):
-    """What may stand in for vertex.toml; VERTEX_ENDPOINT may name a local Vertex in place of Google's."""
+class CloudOptions(ProjectOptions):
+    """Which project and region; VERTEX_ENDPOINT may name a local Vertex in place of Google's."""
 
     def where(self) -> tuple[Settings, str]:
         """The settings, with project and region, and the address of the local Vertex, "" for Google's."""

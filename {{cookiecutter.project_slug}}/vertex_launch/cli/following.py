@@ -1,9 +1,11 @@
 """A job that is followed, on the terminal: its states, what its replicas print, how far it is, and how it ended."""
 
+import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
@@ -29,14 +31,20 @@ STEP = re.compile(r"\bstep (\d{1,12})/(\d{1,12})\b")
 Wanted = Callable[[Line], bool]
 
 
-def follow_to_end(service: Service, ours: Settings, name: str, log: Log, wanted: Wanted = lambda line: True) -> int:
+def follow_to_end(
+    service: Service, ours: Settings, name: str, log: Log, wanted: Wanted = lambda line: True, as_json: bool = False
+) -> int:
     """Print what happens until the job has ended; returns the exit code that stands for its state.
 
     Ctrl-C leaves the job as it is, and says how to come back to it.
+
+    Args:
+        as_json: the log's lines are JSON on stdout, and all else that is told goes to stderr.
     """
     job: Resource = {"name": name}
+    told = errors if as_json else console
     try:
-        with google_errors(ours), signals_as_exceptions(), Screen() as screen:
+        with google_errors(ours), signals_as_exceptions(), Screen(told, as_json) as screen:
             for event in follow(service, name, log):
                 if isinstance(event, Changed):
                     before, job = state(job), event.job
@@ -55,7 +63,7 @@ def follow_to_end(service: Service, ours: Settings, name: str, log: Log, wanted:
         if state(job) not in ENDED:
             errors.print(detached(service, ours, name), markup=False)
             return UNSEEN
-    console.print(headline(job, service, ours), soft_wrap=True)
+    told.print(headline(job, service, ours), soft_wrap=True)
     with google_errors(ours):
         print_cause(service, job)
     return EXIT_CODES.get(state(job), 1)
@@ -64,26 +72,32 @@ def follow_to_end(service: Service, ours: Settings, name: str, log: Log, wanted:
 def show(line: Line, job: Resource, screen: "Screen", service: Service, ours: Settings, wanted: Wanted) -> None:
     """Print a line, and move the bar; a search has none."""
     if wanted(line):
-        screen.print(logged(line, job))
+        print_line(line, job, screen.as_json)
     if screen.has_bar and "studySpec" not in job and line.replica == CHIEF and (found := STEP.search(line.text)):
         done, total = map(int, found.groups())
         screen.steps(done, total, so_far(job, service, ours))
 
 
-def logged(line: Line, job: Resource) -> Text:
-    """`12:03:04 [workerpool0-0] step 50/600`; of a search with the trial."""
+def print_line(line: Line, job: Resource, as_json: bool) -> None:
+    """`12:03:04 [workerpool0-0] step 50/600`, of a search with the trial; or an object with all that is known."""
+    if as_json:
+        ours = {"time": line.time.isoformat(), "replica": line.replica, "job": line.job, "severity": line.severity}
+        print(json.dumps({"message": line.text, **line.fields, **ours}), flush=True)
+        return
     trial = trial_of(job, line.job)
     whose = f"trial {trial} " if trial else ""
-    return Text(f"{clock(line.time)} {whose}{line}", style="red" if line.severity in ERRORS else "")
+    shown = Text(f"{clock(line.time)} {whose}{line}", style="red" if line.severity in ERRORS else "")
+    console.print(shown, soft_wrap=True)
 
 
 class Screen:
     """Lines and, where there is a terminal, below them how many steps are done."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Console, as_json: bool) -> None:
+        self.as_json, self.has_bar = as_json, told.is_terminal and not as_json
         step, cost = TextColumn("step {task.completed:.0f}/{task.total:.0f}"), TextColumn("{task.fields[cost]}")
         columns = (BarColumn(), step, TimeRemainingColumn(), cost)
-        self._progress = Progress(*columns, console=console, disable=not self.has_bar, transient=True)
+        self._progress = Progress(*columns, console=told, disable=not self.has_bar, transient=True)
         self._task: TaskID | None = None
 
     def __enter__(self) -> "Screen":
@@ -95,10 +109,6 @@ class Screen:
 
     def print(self, text: Text) -> None:
         self._progress.console.print(text, soft_wrap=True)
-
-    @property
-    def has_bar(self) -> bool:
-        return console.is_terminal
 
     def steps(self, done: int, total: int, cost: str) -> None:
         """Move the bar to so many steps."""

@@ -1,6 +1,5 @@
 """The command `logs`: what the replicas of a job print."""
 
-import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -9,11 +8,11 @@ from typing import Annotated
 import typer
 
 from vertex_launch.cli.cloud_options import SentJobOptions
-from vertex_launch.cli.following import follow_to_end, logged
+from vertex_launch.cli.following import follow_to_end, print_line
 from vertex_launch.cli.options import OptionError, app_of
-from vertex_launch.cli.output import complain, console
+from vertex_launch.cli.output import complain
 from vertex_launch.cloud.follow import once
-from vertex_launch.cloud.logs import Line, Log
+from vertex_launch.cloud.logs import Log
 from vertex_launch.cloud.refusals import google_errors
 from vertex_launch.errors import did_you_mean
 from vertex_launch.job_resource import Resource, run_spec
@@ -34,19 +33,18 @@ class LogsOptions(SentJobOptions):
 
 def logs(click: typer.Context, wanted: LogsOptions) -> None:
     """Print what the replicas of a job printed, merged by time; --follow ends with the job, and with its exit code."""
-    if wanted.follow and wanted.json:
-        raise OptionError("--json prints what is there; leave out --follow, or leave out --json")
     found, since = pattern(wanted.grep).search, earliest(wanted.since, datetime.now(UTC))
     ours, service, job = wanted.sent()
     known_replica(wanted.replica, job)
     log = Log(service, since, wanted.replica)
     if wanted.follow:
-        raise typer.Exit(follow_to_end(service, ours, job["name"], log, lambda line: bool(found(line.text))))
+        code = follow_to_end(service, ours, job["name"], log, lambda line: bool(found(line.text)), wanted.json)
+        raise typer.Exit(code)
     printed = 0
     with google_errors(ours):
         for line in once(service, job, log):
             if found(line.text):
-                _print(line, wanted.json, job)
+                print_line(line, job, wanted.json)
                 printed += 1
     if not (printed or wanted.json):
         complain("no such line is in the log yet", style="yellow")
@@ -58,14 +56,6 @@ def known_replica(name: str, job: Resource) -> None:
     known = [f"workerpool{pool}-{index}" for pool, one in pools for index in range(int(one.get("replicaCount", 0)))]
     if name and known and name not in known:
         raise OptionError(f"--replica {name}: the job has no such replica; {did_you_mean(name, known[:MOST_SHOWN])}")
-
-
-def _print(line: Line, as_json: bool, job: Resource) -> None:
-    if as_json:
-        ours = {"time": line.time.isoformat(), "replica": line.replica, "job": line.job, "severity": line.severity}
-        print(json.dumps({"message": line.text, **line.fields, **ours}))
-    else:
-        console.print(logged(line, job))
 
 
 def pattern(text: str) -> re.Pattern[str]:

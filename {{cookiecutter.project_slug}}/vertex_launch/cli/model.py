@@ -25,10 +25,9 @@ def model(click: typer.Context, wanted: ModelOptions) -> None:
     ours, service, job = wanted.sent()
     target = wanted.to or Path(f"{Path(str(job.get('displayName'))).name or 'job'}-model")
     with google_errors(ours):
-        console.print(f"from {cloud.address(job)}", markup=False)
         for name, length in cloud.fetch(job, service, target):
             console.print(f"  {printable(name)}  {size(length)}", markup=False)
-    console.print(f"the model is in {target}", markup=False)
+    console.print(f"the model of {cloud.address(job)} is in {target}", markup=False)
 
 
 app = app_of(model)

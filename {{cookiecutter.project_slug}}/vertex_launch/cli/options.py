@@ -32,19 +32,33 @@ class OptionError(FaultError):
     """A command does not know an option."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SettingsOptions:
-    """What may stand in for vertex.toml, on every command that reads it."""
+Bucket = Annotated[str, _stand_in("Bucket for data and results, without gs://", "VERTEX_BUCKET")]
 
-    project: Annotated[str, _stand_in("ID of the Google Cloud project", "VERTEX_PROJECT")] = ""
-    region: Annotated[str, _stand_in("Region of the machines", "VERTEX_REGION")] = ""
-    bucket: Annotated[str, _stand_in("Bucket for data and results, without gs://", "VERTEX_BUCKET")] = ""
-    image: Annotated[str, _stand_in("Your container image", "VERTEX_IMAGE")] = ""
-    service_account: Annotated[str, _stand_in("Account that the job runs as", "VERTEX_SERVICE_ACCOUNT")] = ""
+
+@dataclass(frozen=True, kw_only=True)
+class StandIns:
+    """Fields that bear the name of a setting stand in for vertex.toml."""
 
     def settings(self) -> Settings:
         """What these options say, else vertex.toml, else the environment."""
-        return settings.load(SETTINGS, os.environ, {key: getattr(self, key) for key in settings.VARIABLES})
+        return settings.load(SETTINGS, os.environ, {key: getattr(self, key, "") for key in settings.VARIABLES})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectOptions(StandIns):
+    """Where jobs are."""
+
+    project: Annotated[str, _stand_in("ID of the Google Cloud project", "VERTEX_PROJECT")] = ""
+    region: Annotated[str, _stand_in("Region of the machines", "VERTEX_REGION")] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingsOptions(ProjectOptions):
+    """All of vertex.toml, on every command that reads a job file."""
+
+    bucket: Bucket = ""
+    image: Annotated[str, _stand_in("Your container image", "VERTEX_IMAGE")] = ""
+    service_account: Annotated[str, _stand_in("Account that the job runs as", "VERTEX_SERVICE_ACCOUNT")] = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from vertex_launch import settings
-from vertex_launch.cli.options import SettingsOptions, app_of
+from vertex_launch.cli.options import Bucket, StandIns, app_of
 from vertex_launch.cli.output import console
 from vertex_launch.local.run_job import shown
 from vertex_launch.package import DIST, build, place
@@ -15,8 +15,9 @@ from vertex_launch.state_dir import StateDir
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackageOptions(SettingsOptions):
+class PackageOptions(StandIns):
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder with pyproject.toml.")] = Path()
+    bucket: Bucket = ""
 
 
 def package(click: typer.Context, wanted: PackageOptions) -> None:

@@ -13,6 +13,7 @@ from vertex_launch.cli.options import SETTINGS, SettingsOptions, app_of
 from vertex_launch.cli.output import console
 from vertex_launch.cloud import project_files
 from vertex_launch.cloud import setup as cloud
+from vertex_launch.cloud.refusals import LOGIN
 from vertex_launch.cloud.setup import Step
 from vertex_launch.settings import Settings
 from vertex_launch.state_dir import StateDir, private
@@ -61,7 +62,7 @@ def every(new: Settings, budget: float) -> list[Step]:
     """The steps, for the person who is logged in."""
     who = cloud.ask("config", "get", "account")
     if not who:
-        raise cloud.SetupError("gcloud: nobody is logged in; log in with: gcloud auth login")
+        raise cloud.SetupError(f"gcloud: nobody is logged in; {LOGIN}")
     you = f"{'serviceAccount' if who.endswith('.gserviceaccount.com') else 'user'}:{who}"
     named = budget and cloud.ask("billing", "projects", "describe", new.project, "--format=value(billingAccountName)")
     if budget and not named:

@@ -11,7 +11,7 @@ from google.api_core.exceptions import ServerError
 from vertex_launch.check import Examined
 from vertex_launch.cli.cloud_options import CloudOptions
 from vertex_launch.cli.following import again, follow_to_end
-from vertex_launch.cli.options import JobFile, app_of
+from vertex_launch.cli.options import JobFile, SettingsOptions, app_of
 from vertex_launch.cli.output import approved, console, errors, report
 from vertex_launch.cloud import preflight, revision, spelled
 from vertex_launch.cloud import submit as cloud
@@ -26,7 +26,7 @@ from vertex_launch.spec import Job, TuningJob
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubmitOptions(CloudOptions):
+class SubmitOptions(CloudOptions, SettingsOptions):
     job: JobFile
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before sending.")] = False
     print: Annotated[

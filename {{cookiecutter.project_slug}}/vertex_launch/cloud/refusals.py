@@ -22,7 +22,7 @@ from vertex_launch.errors import FaultError
 from vertex_launch.plan import pools
 from vertex_launch.settings import Settings
 
-LOGIN = "log in with: gcloud auth application-default login"
+LOGIN = "log in with: gcloud auth login --update-adc"  # gcloud, and the programs that use its login
 # The beginning of a permission -> the role that has it and no more than its kind. Source: IAM, "Roles and permissions".
 ROLES = {
     "aiplatform.": "roles/aiplatform.user",
