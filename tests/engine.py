@@ -185,6 +185,7 @@ def repository(where: Path) -> None:
     subprocess.run((*gpg, "--armor", "--output", www / "doc/apt-key.gpg", "--export"), check=True, capture_output=True)
     signed = subprocess.run((*gpg, "--clearsign"), input=text.encode(), check=True, capture_output=True)
     (suite / "InRelease").write_bytes(signed.stdout)
+    subprocess.run(("gpgconf", "--homedir", home, "--kill", "gpg-agent"), check=True)  # which gpg has left running
 
 
 def sha256(data: bytes) -> str:
