@@ -137,7 +137,7 @@ def test_two_examples_differ_in_two_files_their_tests_and_what_is_told_of_them(t
     assert images.keys() == text.keys()
     assert {name for name, content in images.items() if text[name] != content} == {
         *("trainer/data.py", "trainer/model.py", "tests/test_data.py", "tests/test_model.py"),
-        *("requirements/trainer.txt", "requirements/package.txt", "README.md"),
+        *("requirements/trainer.txt", "requirements/lock.txt", "requirements/package.txt", "README.md"),
     }
 
 

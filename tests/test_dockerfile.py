@@ -26,6 +26,11 @@ def of(path: Path, name: str) -> list[str]:
     return [arguments for instruction, arguments in instructions(path) if instruction == name]
 
 
+def installs(path: Path) -> list[str]:
+    """The steps that install the framework, and what the trainer needs besides."""
+    return [arguments for arguments in of(path, "RUN") if "pip install" in arguments]
+
+
 def test_hadolint_finds_nothing(path: Path) -> None:
     command = [str(Path(sys.executable).with_name("hadolint")), str(path)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -54,15 +59,25 @@ def test_reduction_server_is_installed_and_fast_socket_is_not(path: Path) -> Non
 
 
 def test_the_build_stops_if_nccl_is_too_old_for_reduction_server(path: Path) -> None:
-    (pip,) = [arguments for arguments in of(path, "RUN") if "pip install" in arguments]
-    assert re.search(r'"[$]{REQUIREMENTS}" = cuda.txt .*; then +python -c ".*nccl = .*assert .*>= \(2, 7\)', pip)
+    framework, _ = installs(path)
+    assert re.search(r'"[$]{REQUIREMENTS}" = cuda.txt .*; then +python -c ".*nccl = .*assert .*>= \(2, 7\)', framework)
 
 
-def test_a_change_of_code_does_not_install_the_dependencies_again(path: Path) -> None:
+def test_a_change_of_code_or_of_a_library_does_not_install_the_framework_again(path: Path) -> None:
     names = [f"{name} {arguments}" for name, arguments in instructions(path)]
     (code,) = [i for i, line in enumerate(names) if line.startswith("COPY trainer")]
-    (pip,) = [i for i, line in enumerate(names) if "pip install" in line]
-    assert pip < code
+    framework, libraries = [i for i, line in enumerate(names) if "pip install" in line]
+    assert framework < libraries < code
+    assert not any(word in " ".join(names[: libraries - 1]) for word in ("trainer.txt", "/lock.txt"))
+
+
+def test_what_pip_installs_is_of_the_versions_in_a_lock_and_is_fetched_once(path: Path) -> None:
+    framework, libraries = installs(path)
+    assert "--constraint /opt/requirements/cuda.lock.txt " in framework
+    assert "--constraint /opt/requirements/lock.txt " in libraries
+    for one in (framework, libraries):
+        assert one.startswith("--mount=type=cache,target=/root/.cache/pip ")
+        assert "--no-cache-dir" not in one
 
 
 def test_root_runs_the_trainer_since_what_vertex_mounts_is_roots(path: Path) -> None:

@@ -148,6 +148,7 @@ class OfTheTemplate(Framework):
         assert shown.returncode == 0
         assert "3 replicas on this machine" in shown.stdout
         assert "not started: workerpool2-0 to workerpool2-9, reducers" in shown.stdout
+        assert "10 reducers are not used: this run is on CPUs, and reducers serve GPUs" in shown.stdout
 
     @pytest.mark.proof
     def test_every_other_job_file_trains_here_and_names_its_strategy(self, project: Path) -> None:

@@ -82,6 +82,12 @@ class Built:
 def built(docker: Engine, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Built from the unchanged Dockerfile; the seconds and the size are shown."""
     one = Built(docker, bake(tmp_path_factory.mktemp(request.param), framework=request.param).project)
+    for words in (
+        ("init", "--quiet"),
+        ("add", "."),
+        ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "all"),
+    ):
+        subprocess.run(("git", *words), cwd=one.project, check=True)
     began = time.monotonic()
     one.build()
     size = int(docker.docker("image", "inspect", "--format={{.Size}}", one.image)) // 10**6
@@ -105,7 +111,21 @@ def test_the_image_says_what_it_was_built_from(built: Built) -> None:
     labels = json.loads(built.docker.docker("image", "inspect", "--format={{json .Config.Labels}}", built.image))
     assert labels["cuda"] == ""
     assert labels["reduction-server"] == "google-reduction-server"
-    assert labels["org.opencontainers.image.revision"]
+    revision = labels["org.opencontainers.image.revision"]
+    assert re.fullmatch("[0-9a-f]{12}-dirty", revision)  # the test above has changed the code
+    assert built.docker.docker("image", "inspect", f"{built.image.removesuffix(':1-cpu')}:{revision}-cpu")
+
+
+def test_what_it_has_is_what_the_lock_names(built: Built) -> None:
+    freeze = ("run", "--rm", "--network=none", "--entrypoint=pip", built.image, "freeze", "--all", "--exclude=pip")
+    there = dict(line.split("==") for line in built.docker.docker(*freeze).lower().replace("_", "-").splitlines())
+    lines = (built.project / "requirements/lock.txt").read_text(encoding="utf-8").splitlines()
+    held = dict(line.split("==") for line in lines if "==" in line)
+    # The build for processors has another name in TensorFlow, and another end of its version in PyTorch.
+    other = {"tensorflow-cpu", "tensorflow"}
+    assert {
+        name: version for name, version in there.items() if version.partition("+")[0] != held.get(name)
+    }.keys() <= other
 
 
 def test_it_runs_as_its_user_and_names_its_flags(built: Built) -> None:

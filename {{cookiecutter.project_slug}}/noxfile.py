@@ -6,6 +6,7 @@ What follows a -- goes to the tool of the session: nox -s tests -- -k cluster
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -97,32 +98,58 @@ def image(session: nox.Session) -> None:
     for word in session.posargs:
         if not word.startswith("-") and word not in ("cpu", "push", "cloud"):
             session.error(f"{word} is none of cpu, push and cloud")
-    build = ["build", "--platform=linux/amd64", f"--label=org.opencontainers.image.revision={git_revision()}"]
-    name = ours["image"]
+    revision = git_revision()
+    build = ["build", "--platform=linux/amd64", f"--label=org.opencontainers.image.revision={revision}"]
+    names = [ours["image"]]
+    if revision:  # by which an image is found again after the tag of vertex.toml has moved on
+        names.append(f"{re.sub(':[^:/]*$', '', names[0])}:{revision}")
     if "cpu" in session.posargs:
-        name += "-cpu"
+        names = [f"{name}-cpu" for name in names]
         build += ["--build-arg=BASE_IMAGE=ubuntu:24.04", "--build-arg=REQUIREMENTS=cpu.txt", "--label=cuda="]
-    build += [f"--tag={name}", *(word for word in session.posargs if word.startswith("-"))]
+    build += [*(f"--tag={name}" for name in names), *(word for word in session.posargs if word.startswith("-"))]
     if "cloud" in session.posargs:
         steps = [{"name": "gcr.io/cloud-builders/docker", "args": [*build, "."], "env": ["DOCKER_BUILDKIT=1"]}]
         config = Path(session.create_tmp(), "cloudbuild.json")
-        config.write_text(json.dumps({"steps": steps, "images": [name], "timeout": "7200s"}))
+        config.write_text(json.dumps({"steps": steps, "images": names, "timeout": "7200s"}))
         project = f"--project={ours['project']}"
         session.run("gcloud", "builds", "submit", project, f"--config={config}", str(ROOT), external=True)
         return
     engine = shutil.which("docker") or shutil.which("podman") or session.error(NO_ENGINE)
     session.run(engine, *build, str(ROOT), external=True)
-    if "push" in session.posargs:
+    verdict = ("run", "--rm", "--network=none", "--entrypoint=cat", names[0], "/app/reduction-server.txt")
+    said = str(session.run(engine, *verdict, external=True, silent=True)).splitlines()[-1]
+    session.run(engine, *build, "--quiet", f"--label=reducers={said}", str(ROOT), external=True)  # `submit` reads it
+    for name in names if "push" in session.posargs else ():
         session.run(engine, "push", name, external=True)
+    session.log(said)
 
 
 def git_revision() -> str:
-    """What the image is built from, as its label; `submit` compares it with what is here then."""
+    """What the image is built from, as its label and tag; `submit` compares it with what is here then."""
     words = ("git", "describe", "--always", "--dirty", "--abbrev=12", "--match=")
     try:
-        return subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
+        return subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     except OSError:
-        return "unknown"
+        return ""
+
+
+@nox.session
+def lock(session: nox.Session) -> None:
+    """Write down all versions that the image installs; nox -s lock -- --upgrade takes the newest that fit."""
+    session.install("uv")
+    locked(session, "lock.txt", "cuda.txt", "trainer.txt")
+    # What of them belongs to the framework: its layer of the image is built again only where this changes.
+    locked(session, "cuda.lock.txt", "cuda.txt", "--constraint=requirements/lock.txt")
+
+
+def locked(session: nox.Session, name: str, *requirements: str) -> None:
+    """Resolve requirements for the image, whatever this machine is."""
+    # The oldest Python that the project runs on: what that takes Ubuntu's newer one takes, too.
+    python = ("--python-version=3.11", "--python-platform=x86_64-manylinux_2_28")
+    paths = [word if word.startswith("-") else f"requirements/{word}" for word in requirements]
+    how = ("--quiet", "--no-annotate", "--index-strategy=unsafe-best-match", "--custom-compile-command=nox -s lock")
+    words = (*python, *how, f"--output-file=requirements/{name}", *paths, *session.posargs)
+    session.run("uv", "pip", "compile", *words)
 
 
 @nox.session(venv_backend="none")

@@ -392,7 +392,7 @@ CASES = [
         "reducer-fabric",
         both(H100, 13),
         both(A100, 7),
-        ("workerPoolSpecs[2]", "a3-highgpu-8g have their own 800 Gbps network"),
+        ("workerPoolSpecs[2]", "a3-highgpu-8g have their own 800 Gbps network", "per hour for nothing"),
     ),
     Case(
         "reducer-bypassed",
@@ -404,7 +404,7 @@ CASES = [
         "reducer-bypassed",
         both({"machineType": "a2-megagpu-16g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 16}, 7),
         both(A100, 7),
-        ("with at most 8 GPUs, and an a2-megagpu-16g has 16", "such as a2-highgpu-8g"),
+        ("with at most 8 GPUs, and an a2-megagpu-16g has 16: $", "such as a2-highgpu-8g"),
     ),
     Case(
         "reducer-plugin",
@@ -562,6 +562,13 @@ CASES = [
         alone(CPU, **{"containerSpec.args": ["--size=tinyy"]}),
         alone(CPU, **{"containerSpec.args": ["--size=tiny", "--learning-rate=1e-3"]}),
         ('--size is "tinyy"', "did you mean tiny?"),
+    ),
+    Case(
+        "flag-compile",
+        alone(CPU, **{"containerSpec.args": ["--compile"]}),
+        alone(CPU, **{"containerSpec.args": ["--steps", "6"]}),
+        ("containerSpec.args[0]", "has no compiler", "write ARG COMPILE=1"),
+        project=replace(PROJECT, flags={**PROJECT.flags, "compile": False}, dockerfile="ARG COMPILE=\n"),
     ),
     Case(
         "flags-differ",

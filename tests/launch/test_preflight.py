@@ -115,6 +115,14 @@ def test_a_job_gets_the_image_that_its_tag_means_now(google: Google, service: Se
     assert not [path for path in google.asked if "restricted" in path]  # which only jobs may read
 
 
+def test_an_image_whose_nccl_cannot_use_the_reducers_is_told(google: Google, service: Service) -> None:
+    said = "NCCL finds no plug-in libnccl-net.so: reducers would be paid for and idle; install google-reduction-server"
+    google.push({"reducers": said})
+    assert told(look(job(), service, OURS)) == [f"warning: workerPoolSpecs[0].containerSpec.imageUri: {said}"]
+    google.push({"reducers": "NCCL can load the plug-in of the reducers, net v6, CollNet v6"})
+    assert told(look(job(), service, OURS)) == []
+
+
 def test_an_image_by_its_digest_stays_as_it_is(google: Google, service: Service) -> None:
     digest = google.push(None)
     google.there[f"/v2/p/training/trainer/manifests/{digest}"] = google.there["/v2/p/training/trainer/manifests/1"]
@@ -143,7 +151,7 @@ def test_an_image_of_other_code_is_told(google: Google, service: Service, built:
     assert f"was built from revision ffffffffffff, and this folder is at {REVISION}; build it and send" in warning
 
 
-@pytest.mark.parametrize("built", [REVISION, f"{REVISION}-dirty", "unknown", ""])
+@pytest.mark.parametrize("built", [REVISION, f"{REVISION}-dirty", ""])
 def test_an_image_of_this_code_or_of_unknown_code_is_not(google: Google, service: Service, built: str) -> None:
     google.push({"org.opencontainers.image.revision": built})
     assert told(look(job(), service, OURS, REVISION)) == []

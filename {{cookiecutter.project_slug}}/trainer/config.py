@@ -54,6 +54,8 @@ class LoopFlags:
     """Seconds to wait for the other replicas; by default 600 in the cloud, 60 in the local Vertex."""
     collective_timeout: float = 300
     """Seconds after which a silent peer fails the run."""
+    require_reducers: bool = False
+    """End with exit code 78 if the job has reducers that are not used; all-reduces then pass through them or fail."""
 
 
 @dataclass(frozen=True, kw_only=True)

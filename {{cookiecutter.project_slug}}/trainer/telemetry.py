@@ -123,7 +123,7 @@ def describe(values: Values) -> str:
 
 PER_SECOND = "_per_second"
 PER_DEVICE = f"train/samples{PER_SECOND}_per_device"
-UNSHOWN = (PER_DEVICE, "train/step_seconds", "train/learning_rate")
+UNSHOWN = (PER_DEVICE, "train/step_seconds", "train/learning_rate", "train/reducers_in_use")
 
 
 class Telemetry:

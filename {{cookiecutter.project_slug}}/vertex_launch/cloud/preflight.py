@@ -88,17 +88,24 @@ def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], lis
             findings.append(Finding(place, f"you cannot look at the image ({said})", cure, severity="warning"))
         else:
             found += [image] if image else []
-            findings += _outdated(image, place, revision) if image else []
+            findings += [*_outdated(image, place, revision), *_idle(image, place, job)] if image else []
     return found, findings
 
 
 def _outdated(image: Image, place: str, revision: str) -> list[Finding]:
     """An image of other code than what is here, if both are known."""
     built = image.revision.removesuffix("-dirty")
-    if not revision or built in ("", "unknown", revision):
+    if not revision or built in ("", revision):
         return []
     fault = f"the image was built from revision {built}, and this folder is at {revision}"
     return [Finding(place, fault, "build it and send it again, unless you mean that one", severity="warning")]
+
+
+def _idle(image: Image, place: str, job: Job) -> Iterator[Finding]:
+    """An image whose NCCL cannot use the reducers that the job has, as its build has said."""
+    if job.reducers and "idle" in image.reducers:
+        fault, _, cure = image.reducers.partition("; ")
+        yield Finding(place, fault, cure, severity="warning")
 
 
 def _shortages(job: Job | TuningJob, service: Service, settings: Settings) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ GOOGLES = ("vertex-ai/", "vertex-ai-restricted/")  # projects whose images only 
 INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
 ACCEPTED = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
-REVISION = "org.opencontainers.image.revision"
+REVISION, REDUCERS = "org.opencontainers.image.revision", "reducers"  # labels
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Image:
     name: str
     digest: str  # sha256:...
     revision: str = ""  # of the code it was built from, "" where it does not say
+    reducers: str = ""  # whether NCCL can use them there, in a sentence of its build
 
     @property
     def pinned(self) -> str:
@@ -56,22 +57,23 @@ def look_up(name: str, service: Service) -> Image | None:
     repository = f"https://{parts['host']}/v2/{parts['path']}"
     reference = parts["digest"] or parts["tag"] or "latest"
     answer = service.fetch(f"{repository}/manifests/{reference}", ACCEPTED)
-    revision = ""
+    labels: Resource = {}
     with contextlib.suppress(GoogleAPICallError, NoAnswerError):  # the image is there, whatever its labels say
-        revision = _revision(_read(answer), repository, service)
-    return Image(name, f"sha256:{hashlib.sha256(answer).hexdigest()}", revision)
+        labels = _labels(_read(answer), repository, service)
+    digest = f"sha256:{hashlib.sha256(answer).hexdigest()}"
+    return Image(name, digest, str(labels.get(REVISION, "")), str(labels.get(REDUCERS, "")))
 
 
-def _revision(manifest: Resource, repository: str, service: Service) -> str:
-    """As the label of the image says; of an index that of its image for amd64."""
+def _labels(manifest: Resource, repository: str, service: Service) -> Resource:
+    """Those of the image; of an index those of its image for amd64."""
     for one in manifest.get("manifests", ()):
         if one.get("platform", {}).get("architecture") == "amd64":
             inner = service.fetch(f"{repository}/manifests/{one['digest']}", ACCEPTED)
-            return _revision(_read(inner), repository, service)
+            return _labels(_read(inner), repository, service)
     if "config" not in manifest:
-        return ""
+        return {}
     config = _read(service.fetch(f"{repository}/blobs/{manifest['config']['digest']}"))
-    return str((config.get("config", {}).get("Labels") or {}).get(REVISION, ""))
+    return config.get("config", {}).get("Labels") or {}
 
 
 def _read(answer: bytes) -> Resource:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from vertex_launch import catalog
 from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.plan import allreduce_cost
+from vertex_launch.plan.formatting import usd
 from vertex_launch.plan.reducers import bypassed
 from vertex_launch.rules.containers import (
     IMAGE,
@@ -185,7 +186,7 @@ def off_the_fabric(job: Job, context: RuleContext) -> Findings:
     for pool in job.reducers:
         for machine in fabrics.values():
             fault = f"the GPUs of {machine.name} have their own {machine.fabric_gbps:g} Gbps network, past the reducers"
-            yield Finding(pool.at(), fault, "remove pool 2")
+            yield Finding(pool.at(), f"{fault}{_idle(pool, context)}", "remove pool 2")
 
 
 @rule("reducer-bypassed", "warning", "inferred", "nccl", "accelerator-optimized")
@@ -199,7 +200,8 @@ def used_by_nccl(job: Job, context: RuleContext) -> Findings:
     for reducers in job.reducers:  # `off_the_fabric` reports the machines with a fabric
         for name, pool in kinds.items():
             if reason := bypassed(name, pool.accelerator_count):
-                yield Finding(reducers.at(), reason, "remove pool 2, or choose machines such as a2-highgpu-8g")
+                fault = f"{reason}{_idle(reducers, context)}"
+                yield Finding(reducers.at(), fault, "remove pool 2, or choose machines such as a2-highgpu-8g")
 
 
 @rule("reducer-plugin", "warning", "documented", "distributed-training", "dockerfile")
@@ -218,6 +220,12 @@ def workers_have_plugin(job: Job, context: RuleContext) -> Findings:
         elif pool.index in trainers and is_ours(context, image) and not labelled:
             fault = "the Dockerfile here has no LABEL that names google-reduction-server"
             yield Finding(image_at(pool), fault, "install that package there and add the LABEL, or remove pool 2")
+
+
+def _idle(reducers: Pool, context: RuleContext) -> str:
+    """What they cost for nothing, where a price is known."""
+    price = context.catalog.price(reducers.machine_type)
+    return f": {usd(reducers.replica_count * price.usd)} per hour for nothing" if price else ""
 
 
 def _near(context: RuleContext) -> str:

@@ -14,13 +14,14 @@ from pathlib import Path
 
 from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.expansion import REFERENCE
-from vertex_launch.rules.containers import Flag, flags, image_of, prebuilt_name, untagged, words
+from vertex_launch.rules.containers import Flag, flags, image_of, is_ours, prebuilt_name, untagged, words
 from vertex_launch.rules.rule import Project, RuleContext, rule
 from vertex_launch.spec import CHIEF, EVALUATORS, Job, Pool
 
 MODULE = "trainer.task"
 NUMBERS = {"int": "a whole number", "float": "a number"}
 FLAGS, CONFIG = "trainer/config.py", "Config"  # the file and its class whose fields are flags
+NO_COMPILER = re.compile(r"^ARG COMPILE=\s*$", re.MULTILINE)
 MODEL = "trainer/model.py"  # whose function metrics() names what is reported besides the loss
 NAMES = re.compile(r"""(?<=["'])[^"'/\n]+(?=["'])|\b\w+(?==)""")  # in Python: "f1", f1=
 WITHOUT_FIELD = ("help", "describe")  # flags that are no fields of Config
@@ -107,6 +108,19 @@ def _fits(value: str, taken: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+@rule("flag-compile", "warning", "documented", "dockerfile")
+def compiler_there(job: Job, context: RuleContext) -> Findings:
+    """An image that is told to --compile has a compiler: its Dockerfile says ARG COMPILE=1.
+
+    Otherwise: Every replica ends at once: kernels are compiled on the machine that trains.
+    """
+    for pool in job.training_pools if NO_COMPILER.search(context.project.dockerfile) else ():
+        for flag in _flags(pool, context):
+            if flag.name == "compile" and is_ours(context, image_of(pool)):
+                fault = "by the Dockerfile here, the image has no compiler"
+                yield Finding(flag.place, fault, "write ARG COMPILE=1 there and build it again, or leave out --compile")
 
 
 @rule("flags-differ", "warning", "documented", "trainer")

@@ -107,5 +107,5 @@ def require_compiler(name: str) -> None:
     if missing:
         raise TrainerError(
             f"--compile needs a C++ compiler and Python's headers, and there is no {missing[0]}; "
-            "on Debian and Ubuntu: apt-get install g++ python3-dev"
+            "in the Dockerfile: ARG COMPILE=1; elsewhere on Debian and Ubuntu: apt-get install g++ python3-dev"
         )

@@ -29,7 +29,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.tensor import DTensor
 
-from trainer import driver
+from trainer import driver, reducers
 from trainer.cluster import Cluster
 from trainer.errors import PeerError, TrainerError
 from trainer.meshes import Mesh
@@ -56,6 +56,7 @@ class World:
     size: int
     device: torch.device
     mesh: DeviceMesh | None = None  # None for a process without a process group
+    reducers: int = 0  # that NCCL may come to use
 
     @property
     def is_chief(self) -> bool:
@@ -127,6 +128,14 @@ class World:
         if self.size > 1:
             dist.all_gather_object(values, value)
         return values
+
+    def settle_reducers(self, *, required: bool) -> dict[str, float]:
+        """What `reducers.settle` returns. Every process must call it."""
+
+        def add(number: int) -> int:
+            return int(self.sum(torch.tensor(float(number), device=self.device)))
+
+        return reducers.settle(self.reducers, os.environ, add, rank=self.rank, ranks=self.size, required=required)
 
     def wait(self) -> None:
         """Return when every process is here."""
@@ -231,7 +240,7 @@ class ProcessError(TrainerError):
 
 
 @contextlib.contextmanager
-def join(mesh: Mesh, timeout: float) -> Iterator[World]:
+def join(mesh: Mesh, timeout: float, reducer_count: int = 0) -> Iterator[World]:
     """Join the process group, once, in a process that `launch` started, and lay the processes out as in `mesh`.
 
     The wrapped model must be gone when the block ends. Its reducer would own the group's last reference and
@@ -248,6 +257,6 @@ def join(mesh: Mesh, timeout: float) -> Iterator[World]:
     if size != mesh.size:
         raise TrainerError(f"{size} processes have joined, not {mesh.size}; give all machines the same number of GPUs")
     names, sizes = zip(*mesh.sizes.items(), strict=True)
-    yield World(rank, size, device, init_device_mesh(device.type, sizes, mesh_dim_names=names))
+    yield World(rank, size, device, init_device_mesh(device.type, sizes, mesh_dim_names=names), reducer_count)
     gc.collect()
     dist.destroy_process_group()

@@ -2,14 +2,14 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import MutableMapping, Sequence
 
 from trainer import replica
 from trainer.errors import TrainerError
 from trainer.telemetry import say_lines
 
 
-def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
     """One replica's run, or what it would need; returns its exit code."""
     try:
         replica.run(argv, environ)

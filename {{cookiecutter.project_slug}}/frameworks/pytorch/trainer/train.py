@@ -19,9 +19,9 @@ from trainer.storage import Storage
 from trainer.telemetry import Telemetry
 
 
-def run(config: Config, mesh: Mesh, storage: Storage, shards: Path) -> None:
+def run(config: Config, mesh: Mesh, storage: Storage, shards: Path, reducer_count: int) -> None:
     """Join the others, train, export: what `processes.launch` starts in each process."""
-    with processes.join(mesh, config.collective_timeout) as world:
+    with processes.join(mesh, config.collective_timeout, reducer_count) as world:
         if world.is_chief:
             telemetry.say(f"training on {world}, {config.strategy}: {mesh}")
         with strategies.load(config.strategy).join(world, config.collective_timeout):
@@ -62,13 +62,15 @@ def train(
     """Train to the last step; returns the held-out loss and metrics."""
     sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if world.is_chief else ()
     with Telemetry(sinks, start=state.step, per_step=per_step(config), device_count=world.size) as reports:
-        totals: Totals = {}
+        totals, use, first = dict[str, Tensor](), dict[str, float](), state.step + 1
         share = {"rank": world.data_rank, "world_size": world.data_size}
         for batch in train_batches(dataset, config, start=state.step, **share):
             add(totals, train_step(config, state, batch, world))
+            if state.step == first:  # the gradients have been all-reduced
+                use = world.settle_reducers(required=config.require_reducers)
             if due(config.log_every, state.step, config):
                 rate = {"learning_rate": learning_rate(config, state.step - 1)}
-                reports.report(state.step, world.means(totals) | rate)
+                reports.report(state.step, world.means(totals) | rate | use)
                 totals = {}
             with reports.pause():
                 if due(config.checkpoint_every, state.step, config):

@@ -1,6 +1,7 @@
 """Cluster -> tf.distribute strategy. Each machine runs one process, which drives all its GPUs."""
 
 import contextlib
+import os
 import re
 import signal
 import threading
@@ -12,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer import driver, watchdog
+from trainer import driver, reducers, watchdog
 from trainer.cluster import Cluster
 from trainer.config import Config
 from trainer.errors import PeerError, TrainerError
@@ -35,6 +36,7 @@ class World:
     rank: int
     size: int
     layer_devices: Sequence[str] = ("",)  # that share one model on each machine; "": each device has its own
+    reducers: int = 0  # that NCCL may come to use
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """Where variables are made; with model parallelism they are not mirrored, and each has one device."""
@@ -83,6 +85,11 @@ class World:
         values = self.distribute([tf.constant(value if i == 0 else 0) for i, _ in enumerate(self.device_ranks)])
         return int(self.strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None))
 
+    def settle_reducers(self, *, required: bool) -> dict[str, float]:
+        """What `reducers.settle` returns. Every machine must call it."""
+        ranks = self.device_count
+        return reducers.settle(self.reducers, os.environ, self.sum, rank=self.rank, ranks=ranks, required=required)
+
     def wait(self) -> None:
         """Return when every machine is here."""
         self.sum(0)
@@ -113,8 +120,10 @@ def build(config: Config, cluster: Cluster) -> World:
 
     Raises:
         TrainerError: the image is made for GPUs, and none or not enough are usable.
+        IdleReducersError: reducers are required, and cannot be used.
     """
     gpus = usable_gpus(cluster)
+    count = reducers.prepare(cluster, os.environ, gpus=bool(gpus), required=config.require_reducers)
     devices = layer_devices(config.model_parallel, gpus, cluster)
     compute_in(config.precision, gpus)
     options = tf.distribute.experimental.CommunicationOptions(
@@ -126,7 +135,7 @@ def build(config: Config, cluster: Cluster) -> World:
     with watchdog.bounded(config.collective_timeout):  # TensorFlow waits without a limit
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver(cluster, replicas), options)
     take_back_sigterm()
-    return World(strategy, cluster.rank, len(cluster.nodes), devices)
+    return World(strategy, cluster.rank, len(cluster.nodes), devices, count)
 
 
 def take_back_sigterm() -> None:

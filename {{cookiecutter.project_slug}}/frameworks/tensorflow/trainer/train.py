@@ -65,12 +65,14 @@ def train(
     sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if replicas.is_chief else ()
     count = replicas.device_count
     with Telemetry(sinks, start=state.step, per_step=per_step(config), device_count=count) as reports:
-        totals = 0.0
+        totals, use, first = 0.0, dict[str, float](), state.step
         for steps in calls(config, dataset, state.step, replicas.ranks, replicas.size):
             totals += replicas.take(steps)
+            if state.step == first:  # the gradients have been all-reduced
+                use = replicas.settle_reducers()
             state.step = steps.end
             if due(config.log_every, state.step, config):
-                reports.report(state.step, means(totals, replicas.names) | {"learning_rate": steps.rates[-1]})
+                reports.report(state.step, means(totals, replicas.names) | {"learning_rate": steps.rates[-1]} | use)
                 totals = 0.0
             with reports.pause():
                 if due(config.checkpoint_every, state.step, config):
@@ -140,6 +142,10 @@ class Mirrored:
         """Take these steps; returns their totals over the global batches."""
         parts = self._world.distribute([tensors(part) for part in steps.parts])
         return self._take(parts, *counted(steps.rates, self._config))
+
+    def settle_reducers(self) -> dict[str, float]:
+        """What the reports tell of the reducers, if there are any. Every machine must call it."""
+        return self._world.settle_reducers(required=self._config.require_reducers)
 
     @tf.function  # type: ignore[untyped-decorator]
     def _take(self, parts: Batch, rates: tf.Tensor, count: tf.Tensor) -> Totals:

@@ -48,6 +48,8 @@ def servers(config: Config, cluster: Cluster) -> tuple[Node, ...]:
     """
     if config.model_parallel > 1:
         raise TrainerError(f"--model-parallel is {config.model_parallel}, must be 1 with --strategy parameter_server")
+    if config.require_reducers:
+        raise TrainerError("--require-reducers, and pool 2 holds parameter servers; leave the flag out")
     if not cluster.servers or len(cluster.nodes) < 2:
         raise TrainerError(
             "--strategy parameter_server needs workers in pool 1 and parameter servers in pool 2, all with this"

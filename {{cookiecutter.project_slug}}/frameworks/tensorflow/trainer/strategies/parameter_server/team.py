@@ -66,6 +66,10 @@ class Team:
         kind = self._devices[0].partition(":")[0]
         return f"{plural(self.size, 'worker')} of {plural(len(self._devices), kind)}"
 
+    def settle_reducers(self) -> dict[str, float]:
+        """Nothing: pool 2 holds parameter servers."""
+        return {}
+
     def take(self, steps: Steps) -> Totals:
         """Give out the parts of these steps; returns the totals of what has come back meanwhile.
 

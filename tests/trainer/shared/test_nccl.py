@@ -1,0 +1,200 @@
+"""Reducers that are paid for are used, or are said not to be: by the plug-in's symbols, and by what NCCL logs."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from trainer import nccl, reducers
+from trainer.cluster import Cluster, Node
+from trainer.errors import TrainerError
+from trainer.nccl import Seen, Verdict, Versions
+
+# What the libraries pass to dlsym, read from their wheels.
+ASKED = {"2.18.1": range(4, 7), "2.21.5": range(5, 9), "2.27.7": range(6, 11), "2.29.7": range(6, 12)}
+WHEELS = {"2.27.7": "nvidia-nccl-cu12", "2.29.7": "nvidia-nccl-cu13"}  # of TensorFlow's image and of PyTorch's
+HALVES = ("ncclNetPlugin", "ncclCollNetPlugin")
+HERE = "a-host:12:34 [0] NCCL INFO "
+BOTH = "NET/Plugin: Loaded net plugin FastSocket (v6)\nNET/Plugin: Loaded collnet plugin RS (v6)\n"
+CONNECTED = f"{HERE}CollNet 00/0 : 0 [send] via COLLNET/RS/0\n{HERE}CollNet 01/0 : 0 [receive] via COLLNET/RS/0\n"
+WAY = "AllReduce: {} Bytes -> Algo {} proto SIMPLE channel{{Lo..Hi}}={{0..1}}\n"
+
+
+def plugin(folder: Path, *names: str) -> Path:
+    """A plug-in that exports these names, and one more that it only asks for."""
+    lines = [f"const int {name} = 1;" for name in names]
+    (folder / "plugin.c").write_text(
+        "\n".join((*lines, "extern int ncclNetPlugin_v99; int *asks = &ncclNetPlugin_v99;"))
+    )
+    path = folder / nccl.PLUGIN
+    subprocess.run(("cc", "-shared", "-fPIC", "-nostdlib", "-o", path, folder / "plugin.c"), check=True)
+    return path
+
+
+def library(folder: Path, version: str) -> Path:
+    """A stand-in for NCCL: bytes, and among them the names that this version looks for."""
+    names = [f"{half}_v{number}" for half in HALVES for number in ASKED[version]]
+    path = folder / "libnccl.so.2"
+    path.write_bytes(os.urandom(4096) + "\0".join(names).encode() + b"\0" + os.urandom(4096))
+    return path
+
+
+def halves(*numbers: int) -> list[str]:
+    return [f"{half}_v{number}" for half in HALVES for number in numbers]
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+@pytest.mark.parametrize(
+    ("names", "version", "loads", "said"),
+    [
+        (halves(4), "2.18.1", True, "can load the plug-in of the reducers, net v4, CollNet v4"),
+        (halves(4), "2.29.7", False, "NCCL does not load libnccl-net.so: reducers would be paid for and idle; install"),
+        (halves(4, 5, 6), "2.29.7", True, "net v6, CollNet v6"),
+        (halves(4, 5, 6), "2.21.5", True, "net v5 to v6, CollNet v5 to v6"),
+        (["ncclNetPlugin_v6", "ncclCollNetPlugin_v4"], "2.29.7", False, "NCCL loads net v6 of libnccl-net.so, and not"),
+        (["ncclNetPlugin_v6", "ncclCollNetPlugin_v4"], "2.18.1", True, "net v6, CollNet v4"),
+        ([], "2.29.7", False, "NCCL does not load libnccl-net.so"),
+    ],
+)
+def test_the_symbols_tell_whether_nccl_loads_both_halves(
+    tmp_path: Path, names: list[str], version: str, loads: bool, said: str
+) -> None:
+    there, theirs = plugin(tmp_path, *names), library(tmp_path, version)
+    found = Verdict(there, theirs, nccl.exported(there), nccl.asked(theirs))
+    assert found.loads == loads
+    assert said in str(found)
+    assert ("idle" in str(found)) != loads  # what `submit` looks for in the label of an image
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_the_plugin_is_looked_for_where_nccl_would(tmp_path: Path) -> None:
+    there = plugin(tmp_path, "ncclNetPlugin_v6")
+    assert nccl.find_plugin({"LD_LIBRARY_PATH": f"/nowhere:{tmp_path}"}) == there
+    other = there.rename(tmp_path / "libnccl-net-other.so")
+    assert nccl.find_plugin({"LD_LIBRARY_PATH": str(tmp_path), "NCCL_NET_PLUGIN": "other"}) == other
+
+
+def test_a_file_that_is_no_library_offers_nothing(tmp_path: Path) -> None:
+    for index, data in enumerate((b"", b"text", b"\x7fELF\x02", b"\x7fELF\x02" + bytes(200), os.urandom(500))):
+        (path := tmp_path / str(index)).write_bytes(data)
+        assert nccl.exported(path) == Versions()
+
+
+def test_without_nccl_the_command_says_so_and_only_fails_if_it_must() -> None:
+    command = [sys.executable, "-m", "trainer.nccl"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (
+        0,
+        "there is no NCCL here, as in an image for CPUs: reducers serve GPUs",
+    )
+    assert subprocess.run([*command, "--required"], capture_output=True, timeout=300).returncode == 1
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("version", WHEELS)
+def test_the_libraries_that_we_ship_look_for_these_versions(tmp_path: Path, version: str) -> None:
+    pip = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(tmp_path))
+    subprocess.run((*pip, f"{WHEELS[version]}=={version}"), check=True, timeout=1200)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        theirs = Path(packed.extract(nccl.LIBRARY, tmp_path))
+    assert nccl.asked(theirs) == Versions(frozenset(ASKED[version]), frozenset(ASKED[version]))
+
+
+@pytest.mark.parametrize(
+    ("log", "used", "said"),
+    [
+        (
+            BOTH + CONNECTED + WAY.format(64 << 20, "COLLNET_CHAIN"),
+            True,
+            "4 reducers in use (COLLNET_CHAIN, connected to",
+        ),
+        (
+            BOTH + CONNECTED + WAY.format(8, "COLLNET_CHAIN") + WAY.format(64 << 20, "RING"),
+            False,
+            "4 reducers are paid for and not used: they are connected to 2 of 16 ranks, but NCCL prefers RING; see",
+        ),
+        (BOTH + CONNECTED, True, "4 reducers are connected to 2 of 16 ranks; this NCCL does not tell how much"),
+        (BOTH, False, "NCCL has loaded the plug-in and not connected to them; see that NCCL_COLLNET_ENABLE is 1"),
+        (BOTH.partition("\n")[0], False, "NCCL has loaded one half of the plug-in, and not that of the reducers; see"),
+        ("NET/Plugin: Could not find: libnccl-net.so. Using internal", False, "NCCL finds no plug-in; install"),
+        ("NET/Plugin : No plugin found (libnccl-net.so), using", False, "NCCL finds no plug-in; install"),
+        (
+            "NET/Plugin: Failed to find ncclCollNetPlugin_v6 symbol.",
+            False,
+            "has no half for the reducers that this NCCL",
+        ),
+        ("NET/FastSocket disabled", False, "the plug-in does not start"),
+        ("Failed to initialize NET plugin FastSocket", False, "the plug-in does not start"),
+        ("Failed to initialize NET plugin IB\n" + BOTH, False, "loaded the plug-in and not connected"),
+        (BOTH + "Cannot initialize CollNet, using point-to-point network instead", False, "cannot set up the reducers"),
+        (
+            "Communicator has 1 nodes which is less than CollNet node threshold 2, disabling",
+            False,
+            "two or more machines",
+        ),
+        ("CollNet currently only supports up to 8 GPUs per node, disabling CollNet", False, "at most 8 GPUs"),
+        ("NCCL version 2.29.7", False, "NCCL's log does not mention them; see python -m trainer.nccl in the image"),
+        ("", False, "NCCL has written no log; leave NCCL_DEBUG unset"),
+    ],
+)
+def test_the_log_tells_whether_they_are_used_or_why_not(log: str, used: bool, said: str) -> None:
+    use = nccl.use(nccl.read(log), 4, 16, 2 if CONNECTED in log else 0)
+    assert use.used == used
+    assert said in str(use)
+    assert use.sentence.startswith("4 reducers")
+
+
+def test_the_log_of_this_process_is_read_and_what_the_user_has_set_stays(tmp_path: Path) -> None:
+    environ: dict[str, str] = {}
+    nccl.watch(environ)
+    assert environ == {"NCCL_COLLNET_ENABLE": "1", **nccl.LOGS}
+    environ["NCCL_DEBUG_FILE"] = f"{tmp_path}/nccl.%h.%p"
+    written = f"{tmp_path}/nccl.{os.uname().nodename}.{os.getpid()}"
+    Path(written).write_text(BOTH + CONNECTED + WAY.format(1 << 20, "COLLNET_DIRECT"))
+    assert nccl.seen(environ) == Seen(True, 1, "COLLNET_DIRECT")
+    theirs = {"NCCL_DEBUG": "WARN", "NCCL_COLLNET_ENABLE": "0"}
+    nccl.watch(theirs, require=True)
+    assert theirs == {"NCCL_DEBUG": "WARN", "NCCL_COLLNET_ENABLE": "0", "NCCL_ALGO": nccl.GUARD}
+    assert nccl.seen(theirs) == Seen(logged=False)
+
+
+WITH = Cluster((Node("workerpool0-0", "a:1"), Node("workerpool1-0", "b:1")), servers=(Node("workerpool2-0", "c:1"),))
+
+
+def settled(environ: Mapping[str, str], *, required: bool) -> dict[str, float]:
+    """As rank 0 of 16, of which 2 are connected."""
+    return reducers.settle(1, environ, lambda number: number, rank=0, ranks=16, required=required)
+
+
+def test_required_reducers_that_are_idle_end_the_run_with_a_code_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reducers.IdleReducersError.exit_code == 78
+    with pytest.raises(reducers.IdleReducersError, match="1 reducers are not used: this run is on CPUs, and reducers"):
+        reducers.prepare(WITH, {}, gpus=False, required=True)
+    with pytest.raises(reducers.IdleReducersError, match="there is no NCCL here"):
+        reducers.prepare(WITH, {}, gpus=True, required=True)
+    with pytest.raises(TrainerError, match="the job has none"):
+        reducers.prepare(Cluster(), {}, gpus=True, required=True)
+    environ = {"NCCL_DEBUG_FILE": str(tmp_path / "log")}
+    (tmp_path / "log").write_text(BOTH)
+    with pytest.raises(reducers.IdleReducersError, match="1 reducers are paid for and not used: NCCL has loaded"):
+        settled(environ, required=True)
+    assert settled(environ, required=False) == {"reducers_in_use": 0.0}
+    assert '"severity": "WARNING"' in capsys.readouterr().out
+    (tmp_path / "log").write_text(BOTH + CONNECTED + WAY.format(1 << 20, "COLLNET_CHAIN"))
+    assert settled(environ, required=True) == {"reducers_in_use": 1.0}
+    assert '"reducers": "in use"' in capsys.readouterr().out
+
+
+def test_a_job_without_reducers_hears_nothing_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    environ: dict[str, str] = {}
+    assert reducers.prepare(Cluster(), environ, gpus=False, required=False) == 0
+    assert (environ, reducers.settle(0, {}, lambda n: n, rank=0, ranks=1, required=False)) == ({}, {})
+    assert capsys.readouterr().out == ""
