@@ -1,5 +1,7 @@
 import json
 import math
+import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +10,9 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from trainer.telemetry import JsonLines, Telemetry, TensorBoard, Values, describe, say, sinks, warn
+from tests.training import PROJECT
+from trainer.goodput import CHECKPOINTS, DATA, EXPORT, FIRST_STEP, START, TRAINING, Stopwatch
+from trainer.telemetry import JsonLines, Telemetry, TensorBoard, Values, describe, say, say_goodput, sinks, warn
 
 
 @dataclass
@@ -27,7 +31,7 @@ class Memory:
 
 @dataclass
 class Clock:
-    """What time.perf_counter shows: it stands still until a test moves it."""
+    """What time.monotonic shows: it stands still until a test moves it."""
 
     now: float = 100.0
 
@@ -38,7 +42,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(time, "perf_counter", clock)
+    monkeypatch.setattr(time, "monotonic", clock)
     return clock
 
 
@@ -113,11 +117,13 @@ def test_at_a_glance_one_sees_loss_accuracy_and_speed() -> None:
 
 def test_a_report_is_a_training_value_with_its_speed(clock: Clock) -> None:
     memory = Memory()
-    telemetry = Telemetry((memory,), start=10, per_step={"samples": 96, "tokens": 6144}, device_count=4)
+    telemetry = Telemetry(
+        (memory,), start=10, per_step={"samples": 96, "tokens": 6144}, device_count=4, watch=Stopwatch(clock.now)
+    )
     clock.now += 4
     telemetry.report(12, {"loss": 0.5})
     speed = {"step_seconds": 2.0, "samples_per_second": 48.0, "samples_per_second_per_device": 12.0}
-    speed |= {"tokens_per_second": 3072.0}
+    speed |= {"tokens_per_second": 3072.0, "data_seconds": 0.0}
     ((step, values),) = memory.reports
     assert (step, values) == (12, {"train/loss": 0.5} | {f"train/{name}": value for name, value in speed.items()})
     assert describe(values) == "loss 0.5000  48 samples/s  3072 tokens/s"
@@ -125,21 +131,45 @@ def test_a_report_is_a_training_value_with_its_speed(clock: Clock) -> None:
 
 def test_each_report_counts_from_the_one_before(clock: Clock) -> None:
     memory = Memory()
-    telemetry = Telemetry((memory,), start=0, per_step={"samples": 1}, device_count=1)
+    watch = Stopwatch(clock.now)
+    telemetry = Telemetry((memory,), start=0, per_step={"samples": 1}, device_count=1, watch=watch)
     for step, seconds in ((1, 5), (2, 3)):
         clock.now += seconds
         telemetry.report(step, {})
     assert [values["train/step_seconds"] for _, values in memory.reports] == [5, 3]
 
 
-def test_a_pause_stops_the_clock(clock: Clock) -> None:
-    memory = Memory()
-    telemetry = Telemetry((memory,), start=0, per_step={"samples": 1}, device_count=1)
-    clock.now += 1
-    with telemetry.pause():
-        clock.now += 100
-    telemetry.report(1, {})
-    assert memory.reports[0][1]["train/step_seconds"] == 1
+def test_what_is_no_step_is_not_counted_as_one_and_waiting_for_data_is_told(clock: Clock) -> None:
+    memory, watch = Memory(), Stopwatch(clock.now)
+    telemetry = Telemetry((memory,), start=0, per_step={"samples": 4}, device_count=1, watch=watch)
+    for part, seconds in ((DATA, 0.5), (FIRST_STEP, 1.0), (CHECKPOINTS, 100.0), (TRAINING, 0.5)):
+        clock.now += seconds
+        watch.lap(part)
+    telemetry.report(2, {})
+    values = memory.reports[0][1]
+    assert (values["train/step_seconds"], values["train/data_seconds"]) == (1.0, 0.25)
+    assert describe(values) == "4 samples/s  25% waiting for data"
+
+
+def test_all_parts_are_the_whole_time_and_what_trained_is_the_goodput(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch = Stopwatch(clock.now)
+    for part, seconds in ((START, 2.0), (DATA, 0.5), (TRAINING, 6.0), (EXPORT, 1.5)):
+        clock.now += seconds
+        watch.lap(part)
+    say_goodput(watch)
+    (told,) = lines(capsys.readouterr().out)
+    assert told["message"] == "goodput 60%: of 10.0 s 6.0 trained; start 2.0, data 0.5, export 1.5"
+    assert (told["goodput"], sum(told["seconds"].values())) == (0.6, 10.0)
+
+
+def test_a_run_begins_with_its_process() -> None:
+    before = time.monotonic()
+    shown = "import time; from trainer import goodput; print(goodput.process_start(), time.monotonic())"
+    done = subprocess.run([sys.executable, "-c", shown], cwd=PROJECT, capture_output=True, text=True, timeout=300)
+    began, then = map(float, done.stdout.split())
+    assert before - 0.1 <= began <= then  # ticks of the kernel are hundredths of a second
 
 
 def test_an_evaluation_has_names_of_its_own() -> None:

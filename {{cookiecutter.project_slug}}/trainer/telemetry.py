@@ -5,12 +5,11 @@ every other key can be searched for.
 Source: Cloud Logging documentation, "Structured logging", 2026.
 """
 
-import contextlib
 import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -22,6 +21,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from trainer import optional
 from trainer.errors import TrainerError
+from trainer.goodput import DATA, REPORTS, TRAINING, Stopwatch
 from trainer.storage import Trial
 from trainer.writable import writing
 
@@ -118,12 +118,18 @@ def describe(values: Values) -> str:
     speeds = {name: value for name, value in shown.items() if name.endswith(PER_SECOND)}
     parts = [f"{name.replace('/', ' ')} {value:.4f}" for name, value in shown.items() if name not in speeds]
     parts += [f"{value:.0f} {name.removesuffix(PER_SECOND)}/s" for name, value in speeds.items()]
+    waiting = values.get("train/data_seconds", 0.0) / values.get("train/step_seconds", math.inf)
+    parts += [f"{waiting:.0%} waiting for data"] if waiting >= NOTABLE else []
     return "  ".join(parts)
 
 
+NOTABLE = 0.05  # of a step
 PER_SECOND = "_per_second"
 PER_DEVICE = f"train/samples{PER_SECOND}_per_device"
-UNSHOWN = (PER_DEVICE, "train/step_seconds", "train/learning_rate", "train/reducers_in_use")
+UNSHOWN = (
+    *(PER_DEVICE, "train/step_seconds", "train/data_seconds", "train/learning_rate"),
+    *("train/reducers_in_use", "train/memory_bytes"),
+)
 
 
 class Telemetry:
@@ -133,21 +139,24 @@ class Telemetry:
         start: number of steps that were finished before this run, as after a resume.
         per_step: what a step takes: {"samples": 96, "tokens": 6144}.
         device_count: devices that share it.
+        watch: which the loop tells where its time goes.
     """
 
-    def __init__(self, sinks: tuple[Sink, ...], *, start: int, per_step: Mapping[str, int], device_count: int) -> None:
+    def __init__(
+        self,
+        sinks: tuple[Sink, ...],
+        *,
+        start: int,
+        per_step: Mapping[str, int],
+        device_count: int,
+        watch: Stopwatch | None = None,
+    ) -> None:
         self._sinks = sinks
         self._reported = start
         self._per_step = per_step
         self._device_count = device_count
-        self._since = time.perf_counter()
-
-    @contextlib.contextmanager
-    def pause(self) -> Iterator[None]:
-        """Stop the clock: what happens meanwhile is not training."""
-        begin = time.perf_counter()
-        yield
-        self._since += time.perf_counter() - begin
+        self._watch = watch or Stopwatch()
+        self._stepping, self._waiting = self._watch.stepping, self._watch.seconds[DATA]
 
     def report(self, step: int, values: Values) -> None:
         """Training values since the last report; `step` counts finished steps.
@@ -155,17 +164,20 @@ class Telemetry:
         Raises:
             TrainerError: the loss is no number any more. In all processes, which are told the same values.
         """
-        seconds = (time.perf_counter() - self._since) / (step - self._reported)
+        self._watch.lap(TRAINING)  # a GPU has worked until the values were there
+        steps, watch = step - self._reported, self._watch
+        seconds, waited = (watch.stepping - self._stepping) / steps, (watch.seconds[DATA] - self._waiting) / steps
         speed = {f"train/{name}{PER_SECOND}": count / seconds for name, count in self._per_step.items()}
         of_each = self._per_step["samples"] / seconds / self._device_count
-        speed |= {"train/step_seconds": seconds, PER_DEVICE: of_each}
+        speed |= {"train/step_seconds": seconds, "train/data_seconds": waited, PER_DEVICE: of_each}
         self._write(step, {f"train/{name}": value for name, value in values.items()} | speed)
         if math.isnan(values.get("loss", 0.0)):
             raise TrainerError(
                 f"the loss is no number any more, since a step after {self._reported}; lower --learning-rate or --clip,"
                 " or look for a sample or an operation that gives none"
             )
-        self._reported, self._since = step, time.perf_counter()
+        self._reported, self._stepping, self._waiting = step, watch.stepping, watch.seconds[DATA]
+        watch.lap(REPORTS)
 
     def evaluation(self, step: int, values: Values) -> None:
         self._write(step, {f"{HELDOUT}{name}": value for name, value in values.items()})
@@ -182,6 +194,11 @@ class Telemetry:
     ) -> None:
         for sink in self._sinks:
             sink.close()
+
+
+def say_goodput(watch: Stopwatch) -> None:
+    """Print where the time of the run went."""
+    say(str(watch), goodput=watch.goodput, seconds=dict(watch.seconds))
 
 
 def sinks(logs: Path, steps: int, start: int, trial: Trial | None = None) -> tuple[Sink, ...]:

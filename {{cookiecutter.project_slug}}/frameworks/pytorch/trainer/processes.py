@@ -129,6 +129,18 @@ class World:
             dist.all_gather_object(values, value)
         return values
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the device has nothing left to do; of a GPU the program learns it later than it happens."""
+        return self.device.type != "cuda" or torch.cuda.current_stream(self.device).query()
+
+    @property
+    def memory(self) -> dict[str, float]:
+        """The most that a GPU had in use."""
+        if self.device.type != "cuda":
+            return {}
+        return {"memory_bytes": float(torch.cuda.max_memory_allocated(self.device))}
+
     def settle_reducers(self, *, required: bool) -> dict[str, float]:
         """What `reducers.settle` returns. Every process must call it."""
 

@@ -8,6 +8,7 @@ from trainer import optional, reducers, resource_estimate, rollcall, shards, wri
 from trainer import storage as storages
 from trainer.cluster import Cluster
 from trainer.config import Config
+from trainer.goodput import ROLL_CALL, START, Stopwatch, process_start
 from trainer.shards import Dataset
 from trainer.storage import Storage
 
@@ -37,6 +38,7 @@ def places(cluster: Cluster) -> tuple[str, ...]:
 
 def take_part(config: Config, cluster: Cluster, storage: Storage, environ: MutableMapping[str, str]) -> None:
     """What this replica does for the run."""
+    watch = Stopwatch(process_start())
     patience = config.rollcall_timeout or (60 if storage.emulated else 600)
     writable.require(storage, places(cluster))
     with shards.at(config.data, storage) as folder:
@@ -49,7 +51,9 @@ def take_part(config: Config, cluster: Cluster, storage: Storage, environ: Mutab
 
             example = Dataset(folder, "heldout").batch([0], config)
             mesh = layout.mesh(config, len(cluster.nodes), example, environ.get("CXX", ""))
+            watch.lap(START)
             rollcall.call(cluster, patience)
+            watch.lap(ROLL_CALL)
             gpus, required = torch.cuda.is_available(), config.require_reducers
             count = reducers.prepare(cluster, environ, gpus=gpus, required=required)
-            processes.launch(cluster, mesh, patience, train.run, config, mesh, storage, folder, count)
+            processes.launch(cluster, mesh, patience, train.run, config, mesh, storage, folder, count, watch)

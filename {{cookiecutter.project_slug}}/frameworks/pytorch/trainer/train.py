@@ -10,6 +10,7 @@ from trainer import checkpoint, model, per_sample, processes, strategies, teleme
 from trainer.checkpoint import State
 from trainer.config import Config, learning_rate
 from trainer.data import Batch
+from trainer.goodput import CHECKPOINTS, DATA, EVALUATION, EXPORT, FIRST_STEP, START, TRAINING, Stopwatch
 from trainer.meshes import Mesh
 from trainer.parallel import Scheduled, clip_gradients, parallelize, sync_gradients
 from trainer.precision import autocast
@@ -19,25 +20,28 @@ from trainer.storage import Storage
 from trainer.telemetry import Telemetry
 
 
-def run(config: Config, mesh: Mesh, storage: Storage, shards: Path, reducer_count: int) -> None:
+def run(config: Config, mesh: Mesh, storage: Storage, shards: Path, reducer_count: int, watch: Stopwatch) -> None:
     """Join the others, train, export: what `processes.launch` starts in each process."""
     with processes.join(mesh, config.collective_timeout, reducer_count) as world:
         if world.is_chief:
             telemetry.say(f"training on {world}, {config.strategy}: {mesh}")
         with strategies.load(config.strategy).join(world, config.collective_timeout):
-            train_and_export(config, storage, shards, world)
+            train_and_export(config, storage, shards, world, watch)
 
 
-def train_and_export(config: Config, storage: Storage, shards: Path, world: World) -> None:
+def train_and_export(config: Config, storage: Storage, shards: Path, world: World, watch: Stopwatch) -> None:
     """From the first step, or the last whole checkpoint, to a proven model in `storage.model`."""
     dataset, heldout = Dataset(shards, "train"), Dataset(shards, "heldout")
     state = start(config, heldout.batch([0], config), world)
     checkpoint.restore(state, storage.checkpoints, world)
-    final = train(config, storage, state, dataset, heldout, world)
+    watch.lap(START)
+    final = train(config, storage, state, dataset, heldout, world, watch)
     if world.is_chief:
         from trainer import export  # which takes half a second, and only the chief exports
 
         export.finish(config, storage, heldout, final)
+        watch.lap(EXPORT)
+        telemetry.say_goodput(watch)
 
 
 def start(config: Config, example: Batch, world: World) -> State:
@@ -57,28 +61,38 @@ def new_optimizer(config: Config, net: nn.Module) -> optim.Optimizer:
 
 
 def train(
-    config: Config, storage: Storage, state: State, dataset: Dataset, heldout: Dataset, world: World
+    config: Config,
+    storage: Storage,
+    state: State,
+    dataset: Dataset,
+    heldout: Dataset,
+    world: World,
+    watch: Stopwatch,
 ) -> dict[str, float]:
     """Train to the last step; returns the held-out loss and metrics."""
     sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if world.is_chief else ()
-    with Telemetry(sinks, start=state.step, per_step=per_step(config), device_count=world.size) as reports:
+    with Telemetry(sinks, start=state.step, per_step=per_step(config), device_count=world.size, watch=watch) as reports:
         totals, use, first = dict[str, Tensor](), dict[str, float](), state.step + 1
         share = {"rank": world.data_rank, "world_size": world.data_size}
         for batch in train_batches(dataset, config, start=state.step, **share):
+            watch.lap(DATA if world.is_idle else TRAINING)  # a GPU that still works waits for nothing
             add(totals, train_step(config, state, batch, world))
             if state.step == first:  # the gradients have been all-reduced
                 use = world.settle_reducers(required=config.require_reducers)
+            watch.lap(FIRST_STEP if state.step == first else TRAINING)
             if due(config.log_every, state.step, config):
                 rate = {"learning_rate": learning_rate(config, state.step - 1)}
-                reports.report(state.step, world.means(totals) | rate | use)
+                reports.report(state.step, world.means(totals) | rate | use | world.memory)
                 totals = {}
-            with reports.pause():
-                if due(config.checkpoint_every, state.step, config):
-                    checkpoint.save(state, storage.checkpoints, config.keep, world)
-                if due(config.evaluate_every, state.step, config) and state.step < config.steps:
-                    reports.evaluation(state.step, evaluate(config, state.model, heldout, world))
+            if due(config.checkpoint_every, state.step, config):
+                checkpoint.save(state, storage.checkpoints, config.keep, world)
+                watch.lap(CHECKPOINTS)
+            if due(config.evaluate_every, state.step, config) and state.step < config.steps:
+                reports.evaluation(state.step, evaluate(config, state.model, heldout, world))
+                watch.lap(EVALUATION)
         final = evaluate(config, state.model, heldout, world)
         reports.evaluation(state.step, final)
+        watch.lap(EVALUATION)
     return final
 
 

@@ -8,6 +8,7 @@ from trainer import optional, resource_estimate, rollcall, shards, strategies, w
 from trainer import storage as storages
 from trainer.cluster import Cluster
 from trainer.config import Config
+from trainer.goodput import ROLL_CALL, START, Stopwatch, process_start
 from trainer.storage import Storage
 
 
@@ -40,6 +41,7 @@ def places(cluster: Cluster) -> tuple[str, ...]:
 
 def take_part(config: Config, cluster: Cluster, storage: Storage) -> None:
     """What this replica does for the run."""
+    watch = Stopwatch(process_start())
     writable.require(storage, places(cluster))
     if cluster.evaluates:
         with shards.at(config.data, storage) as folder:
@@ -47,5 +49,7 @@ def take_part(config: Config, cluster: Cluster, storage: Storage) -> None:
         return
     strategy = strategies.load(config.strategy)
     patience = config.rollcall_timeout or (60 if storage.emulated else 600)
+    watch.lap(START)
     rollcall.call(cluster, patience, strategy.servers(config, cluster))
-    strategy.take_part(config, cluster, storage)
+    watch.lap(ROLL_CALL)
+    strategy.take_part(config, cluster, storage, watch)

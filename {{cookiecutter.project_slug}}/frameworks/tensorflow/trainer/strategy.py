@@ -237,6 +237,13 @@ def set_up_gpus() -> list[tf.config.PhysicalDevice]:
     return gpus
 
 
+def memory() -> dict[str, float]:
+    """The most that a GPU of this machine had in use."""
+    gpus = tf.config.list_logical_devices("GPU")
+    peaks = [tf.config.experimental.get_memory_info(gpu.name.removeprefix("/device:"))["peak"] for gpu in gpus]
+    return {"memory_bytes": float(max(peaks))} if peaks else {}
+
+
 def has_bfloat16(gpu: tf.config.PhysicalDevice) -> bool:
     """True for GPUs that compute in bfloat16, from A100 and L4 on."""
     capability: tuple[int, int] = tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))

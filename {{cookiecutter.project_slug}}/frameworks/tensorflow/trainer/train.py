@@ -12,6 +12,7 @@ from trainer.checkpoint import State
 from trainer.cluster import Cluster
 from trainer.config import Config
 from trainer.data import Batch
+from trainer.goodput import CHECKPOINTS, DATA, EVALUATION, EXPORT, FIRST_STEP, START, TRAINING, Stopwatch
 from trainer.shards import Dataset, heldout_batches, micro_batches, per_step
 from trainer.storage import Storage
 from trainer.strategy import World
@@ -20,7 +21,7 @@ from trainer.telemetry import Telemetry
 SUM = tf.distribute.ReduceOp.SUM
 
 
-def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> None:
+def run(config: Config, cluster: Cluster, storage: Storage, shards: Path, watch: Stopwatch) -> None:
     """Join the others, train, export."""
     world = strategy.build(config, cluster)
     if world.is_chief:
@@ -29,9 +30,13 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path) -> Non
     example = heldout.batch([0], config)
     state = start(config, example, world)
     checkpoint.restore(state, storage.checkpoints, world)
-    final = train(config, storage, state, dataset, heldout, Mirrored(config, state, example, world))
+    mirrored = Mirrored(config, state, example, world)
+    watch.lap(START)
+    final = train(config, storage, state, dataset, heldout, mirrored, watch)
     if world.is_chief:
         export.finish(config, storage, state, heldout, final)
+        watch.lap(EXPORT)
+        telemetry.say_goodput(watch)
     # A chief that leaves first looks like a failure to the others.
     world.wait()
 
@@ -59,28 +64,39 @@ def new_optimizer(
 
 
 def train(
-    config: Config, storage: Storage, state: State, dataset: Dataset, heldout: Dataset, replicas: Replicas
+    config: Config,
+    storage: Storage,
+    state: State,
+    dataset: Dataset,
+    heldout: Dataset,
+    replicas: Replicas,
+    watch: Stopwatch,
 ) -> dict[str, float]:
     """Train to the last step; returns the held-out loss and metrics."""
     sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if replicas.is_chief else ()
     count = replicas.device_count
-    with Telemetry(sinks, start=state.step, per_step=per_step(config), device_count=count) as reports:
+    with Telemetry(sinks, start=state.step, per_step=per_step(config), device_count=count, watch=watch) as reports:
         totals, use, first = 0.0, dict[str, float](), state.step
         for steps in calls(config, dataset, state.step, replicas.ranks, replicas.size):
+            watch.lap(DATA)
             totals += replicas.take(steps)
             if state.step == first:  # the gradients have been all-reduced
                 use = replicas.settle_reducers()
+            watch.lap(FIRST_STEP if state.step == first else TRAINING)
             state.step = steps.end
             if due(config.log_every, state.step, config):
-                reports.report(state.step, means(totals, replicas.names) | {"learning_rate": steps.rates[-1]} | use)
+                rate = {"learning_rate": steps.rates[-1]}
+                reports.report(state.step, means(totals, replicas.names) | rate | use | strategy.memory())
                 totals = 0.0
-            with reports.pause():
-                if due(config.checkpoint_every, state.step, config):
-                    checkpoint.save(state, storage.checkpoints, config.keep, replicas.is_chief)
-                if due(config.evaluate_every, state.step, config) and state.step < config.steps:
-                    reports.evaluation(state.step, means(replicas.evaluate(heldout), replicas.names))
+            if due(config.checkpoint_every, state.step, config):
+                checkpoint.save(state, storage.checkpoints, config.keep, replicas.is_chief)
+                watch.lap(CHECKPOINTS)
+            if due(config.evaluate_every, state.step, config) and state.step < config.steps:
+                reports.evaluation(state.step, means(replicas.evaluate(heldout), replicas.names))
+                watch.lap(EVALUATION)
         final = means(replicas.evaluate(heldout), replicas.names)
         reports.evaluation(state.step, final)
+        watch.lap(EVALUATION)
     return final
 
 

@@ -7,6 +7,7 @@ from typing import cast
 from trainer import optional
 from trainer.cluster import Cluster, Node
 from trainer.config import Config
+from trainer.goodput import Stopwatch
 from trainer.storage import Storage
 
 
@@ -16,7 +17,7 @@ class Strategy:
 
     servers: Callable[[Config, Cluster], tuple[Node, ...]]
     """Who of pool 2 takes part; raises TrainerError where the flags and the pools do not fit each other."""
-    take_part: Callable[[Config, Cluster, Storage], None]
+    take_part: Callable[[Config, Cluster, Storage, Stopwatch], None]
     """What this replica does for the run, when all that take part are here."""
 
 

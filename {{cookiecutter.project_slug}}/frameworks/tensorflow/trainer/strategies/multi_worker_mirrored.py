@@ -4,6 +4,7 @@ from trainer import optional, shards, strategy, train
 from trainer.cluster import Cluster, Node
 from trainer.config import Config
 from trainer.errors import TrainerError
+from trainer.goodput import Stopwatch
 from trainer.storage import Storage
 from trainer.strategies import Strategy
 
@@ -22,9 +23,9 @@ def servers(config: Config, cluster: Cluster) -> tuple[Node, ...]:
     return ()
 
 
-def take_part(config: Config, cluster: Cluster, storage: Storage) -> None:
+def take_part(config: Config, cluster: Cluster, storage: Storage, watch: Stopwatch) -> None:
     with shards.at(config.data, storage) as folder, strategy.with_peers(cluster):
-        train.run(config, cluster, storage, folder)
+        train.run(config, cluster, storage, folder, watch)
 
 
 STRATEGY = Strategy(servers=servers, take_part=take_part)

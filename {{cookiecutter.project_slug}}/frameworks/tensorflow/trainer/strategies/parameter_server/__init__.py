@@ -28,6 +28,7 @@ from trainer import checkpoint, export, shards, strategy, telemetry, train
 from trainer.cluster import Cluster, Node
 from trainer.config import Config
 from trainer.errors import PeerError, TrainerError
+from trainer.goodput import EXPORT, START, Stopwatch
 from trainer.shards import Dataset
 from trainer.storage import Storage
 from trainer.strategies import Strategy
@@ -58,16 +59,16 @@ def servers(config: Config, cluster: Cluster) -> tuple[Node, ...]:
     return cluster.servers
 
 
-def take_part(config: Config, cluster: Cluster, storage: Storage) -> None:
+def take_part(config: Config, cluster: Cluster, storage: Storage, watch: Stopwatch) -> None:
     """The chief coordinates; all others serve it."""
     if cluster.name != cluster.chief.name:
         serve(config, cluster)
         return
     with shards.at(config.data, storage) as folder:
-        run(config, cluster, storage, folder)
+        run(config, cluster, storage, folder, watch)
 
 
-def run(config: Config, cluster: Cluster, storage: Storage, folder: Path) -> None:
+def run(config: Config, cluster: Cluster, storage: Storage, folder: Path, watch: Stopwatch) -> None:
     """The chief's part: share out the work, save, evaluate, export.
 
     Raises:
@@ -91,8 +92,11 @@ def run(config: Config, cluster: Cluster, storage: Storage, folder: Path) -> Non
                     config, state, Mirrored(config, state, example, alone), servers, len(cluster.nodes) - 1, heartbeats
                 )
             telemetry.say(f"training on {team}, {config.strategy}: {plural(len(cluster.servers), 'server')}")
-            final = train.train(config, storage, state, dataset, heldout, team)
+            watch.lap(START)
+            final = train.train(config, storage, state, dataset, heldout, team, watch)
         export.finish(config, storage, state, heldout, final)
+        watch.lap(EXPORT)
+        telemetry.say_goodput(watch)
 
 
 def serve(config: Config, cluster: Cluster) -> None:

@@ -1,0 +1,58 @@
+"""The parts of a run are all of its time."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.training import PROJECT
+
+
+@pytest.mark.proof
+def test_the_parts_of_a_run_add_up_to_its_time_within_a_twentieth(tmp_path: Path) -> None:
+    began = time.monotonic()
+    flags = (
+        "--steps",
+        "60",
+        "--warmup",
+        "10",
+        "--log-every",
+        "20",
+        "--evaluate-every",
+        "30",
+        "--checkpoint-every",
+        "30",
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "trainer.task", *flags],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), "AIP_MODEL_DIR": str(tmp_path / "model")},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as run:
+        assert run.stdout is not None
+        told = {}
+        for line in run.stdout:
+            told = json.loads(line)
+            if "goodput" in told:
+                break
+        wall = time.monotonic() - began
+    assert run.returncode == 0
+    seconds = told["seconds"]
+    assert {
+        "start",
+        "roll call",
+        "first step",
+        "data",
+        "training",
+        "checkpoints",
+        "evaluation",
+        "export",
+    } <= seconds.keys()
+    assert sum(seconds.values()) == pytest.approx(wall, rel=0.05)
+    assert told["goodput"] == pytest.approx(seconds["training"] / sum(seconds.values()))
+    print(told["message"])
