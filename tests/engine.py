@@ -32,7 +32,7 @@ STARTED, BUILT = 120.0, 3600.0  # seconds; guards against hanging
 
 def why_not() -> str:
     """Why there can be no engine here, "" if there can."""
-    missing = [name for name in ("apt-get", "unshare", "gpg", "openssl", "dpkg-deb") if not shutil.which(name)]
+    missing = [name for name in ("apt-get", "unshare", "gpg", "openssl", "dpkg-deb", "cc") if not shutil.which(name)]
     return "only root on Debian can make a docker engine of its own" if os.geteuid() or missing else ""
 
 
@@ -157,12 +157,23 @@ def certificates(where: Path) -> None:
         subprocess.run(("openssl", *line.split()), cwd=where, check=True, capture_output=True)
 
 
+def plugin(path: Path) -> None:
+    """What NCCL would load of the package, made of nothing but the names that it exports."""
+    names = [f"{half}_v{number}" for half in ("ncclNetPlugin", "ncclCollNetPlugin") for number in (4, 5, 6)]
+    path.parent.mkdir(parents=True)
+    source = path.with_suffix(".c")
+    source.write_text("\n".join(f"const int {name} = 1;" for name in names))
+    subprocess.run(("cc", "-shared", "-fPIC", "-nostdlib", "-o", path, source), check=True)
+    source.unlink()
+
+
 def repository(where: Path) -> None:
     """A signed repository with one package, and the key that signs it."""
     control = where / "package/DEBIAN/control"
     control.parent.mkdir(parents=True)
     about = f"Package: {PACKAGE}\nVersion: 1.0\nArchitecture: amd64\nMaintainer: nobody <n@example.com>\n"
     control.write_text(f"{about}Description: a stand-in\n")
+    plugin(where / "package/usr/local/lib/libnccl-net.so")
     www = where / "www/apt"
     index = www / f"dists/{SUITE}/main/binary-amd64"
     index.mkdir(parents=True)

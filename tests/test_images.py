@@ -1,6 +1,7 @@
 """The images of both frameworks, built for real without CUDA and run as Vertex AI runs them."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -58,10 +59,10 @@ class Built:
         spec = yaml.safe_load((self.project / "jobs/smoke.yaml").read_text(encoding="utf-8"))
         return str(spec["workerPoolSpecs"][0]["containerSpec"]["imageUri"])
 
-    def build(self) -> str:
-        """What `nox -s image -- cpu` says."""
+    def build(self, *kind: str) -> str:
+        """What `nox -s image` says."""
         google = f"--add-host={engine.GOOGLES}:{engine.ADDRESS}"
-        words = ("-m", "nox", "-s", "image", "--", "cpu", "--network=host", google, engine.NOWHERE)
+        words = ("-m", "nox", "-s", "image", "--", *kind, "--network=host", google, engine.NOWHERE)
         done = self.docker.run(sys.executable, *words, cwd=self.project)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
@@ -89,17 +90,34 @@ def built(docker: Engine, request: pytest.FixtureRequest, tmp_path_factory: pyte
     ):
         subprocess.run(("git", *words), cwd=one.project, check=True)
     began = time.monotonic()
-    one.build()
+    one.build("cpu")
     size = int(docker.docker("image", "inspect", "--format={{.Size}}", one.image)) // 10**6
     print(f"{request.param}: built in {time.monotonic() - began:.0f} s, {size} MB")
     return one
+
+
+@pytest.mark.skipif("CUDA_IMAGES" not in os.environ, reason="takes gigabytes: CUDA_IMAGES=1 nox -s image-test")
+@pytest.mark.parametrize(("framework", "base"), [("pytorch", "13.0.1"), ("tensorflow", "12.9.1")])
+def test_an_image_with_cuda_says_whether_its_nccl_can_use_reducers(
+    docker: Engine, tmp_path: Path, framework: str, base: str
+) -> None:
+    docker.docker("tag", "ubuntu:24.04", f"nvidia/cuda:{base}-base-ubuntu24.04")
+    one, began = Built(docker, bake(tmp_path, framework=framework).project), time.monotonic()
+    said = one.build("--build-arg=REDUCTION_SERVER=required")
+    name = one.image.removesuffix("-cpu")
+    size = int(docker.docker("image", "inspect", "--format={{.Size}}", name)) // 10**6
+    print(f"{framework} with CUDA: built in {time.monotonic() - began:.0f} s, {size} MB")
+    verdict = "NCCL can load the plug-in of the reducers, net v6, CollNet v6"
+    assert f"nox > {verdict}\n" in said
+    assert docker.docker("image", "inspect", '--format={{index .Config.Labels "reducers"}}', name) == verdict
+    docker.docker("rmi", name)
 
 
 def test_a_change_of_code_builds_nothing_but_the_code_anew(built: Built) -> None:
     with (built.project / "trainer/task.py").open("a", encoding="utf-8") as file:
         file.write("\n# changed\n")
     began = time.monotonic()
-    said = built.build()
+    said = built.build("cpu")
     print(f"rebuilt in {time.monotonic() - began:.1f} s")
     for step in ("apt-get install", "pip install"):
         numbers = set(re.findall(rf"^#(\d+) \[.*RUN .*{step}", said, re.MULTILINE))

@@ -171,8 +171,10 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, main: Callable[..., Non
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     elif torch.backends.cuda.is_built() and not torch.cuda.is_available():
         raise TrainerError(f"{cluster.name}: {driver.why_no_gpu(str(torch.version.cuda), driver.installed())}")
-    # The agent would log its own traceback for each failed process; we say who failed, the process why.
-    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
+    # The agent would log its own traceback for each failed process, and a line for SIGTERM; we say who failed or was
+    # stopped, the process why.
+    for name in ("multiprocessing.api", "agent.server.api"):
+        logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)
     try:
         elastic_launch(_launch_config(cluster, count, timeout), _process)(cluster.name, main, args)
     except ChildFailedError as error:
