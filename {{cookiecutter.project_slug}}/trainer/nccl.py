@@ -226,7 +226,8 @@ def watch(environ: MutableMapping[str, str], require: bool = False) -> None:
 
 def seen(environ: Mapping[str, str]) -> Seen:
     """What NCCL has written in this process since `watch`."""
-    name = environ.get("NCCL_DEBUG_FILE", "").replace("%h", socket.gethostname()).replace("%p", str(os.getpid()))
+    host = socket.gethostname().partition(".")[0]  # of a name with dots NCCL takes the first part
+    name = environ.get("NCCL_DEBUG_FILE", "").replace("%h", host).replace("%p", str(os.getpid()))
     with contextlib.suppress(OSError):
         return read(Path(name).read_text(encoding="utf-8", errors="replace"))
     return Seen(logged=False)

@@ -155,8 +155,8 @@ def test_the_log_of_this_process_is_read_and_what_the_user_has_set_stays(tmp_pat
     nccl.watch(environ)
     assert environ == {"NCCL_COLLNET_ENABLE": "1", **nccl.LOGS}
     environ["NCCL_DEBUG_FILE"] = f"{tmp_path}/nccl.%h.%p"
-    written = f"{tmp_path}/nccl.{os.uname().nodename}.{os.getpid()}"
-    Path(written).write_text(BOTH + CONNECTED + WAY.format(1 << 20, "COLLNET_DIRECT"))
+    host, _, _ = os.uname().nodename.partition(".")
+    (tmp_path / f"nccl.{host}.{os.getpid()}").write_text(BOTH + CONNECTED + WAY.format(1 << 20, "COLLNET_DIRECT"))
     assert nccl.seen(environ) == Seen(True, 1, "COLLNET_DIRECT")
     theirs = {"NCCL_DEBUG": "WARN", "NCCL_COLLNET_ENABLE": "0"}
     nccl.watch(theirs, require=True)
