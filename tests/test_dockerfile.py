@@ -58,9 +58,12 @@ def test_reduction_server_is_installed_and_fast_socket_is_not(path: Path) -> Non
     assert 'reduction-server="google-reduction-server"' in of(path, "LABEL")
 
 
-def test_the_build_stops_if_nccl_is_too_old_for_reduction_server(path: Path) -> None:
-    framework, _ = installs(path)
-    assert re.search(r'"[$]{REQUIREMENTS}" = cuda.txt .*; then +python -c ".*nccl = .*assert .*>= \(2, 7\)', framework)
+def test_the_build_ends_with_whether_nccl_can_use_reducers_and_fails_only_if_it_must(path: Path) -> None:
+    names = [name for name, _ in instructions(path)]
+    last = of(path, "RUN")[-1]
+    assert last.startswith("python -m trainer.nccl ${REDUCTION_SERVER:+")
+    assert {*names[len(names) - names[::-1].index("RUN") :]} == {"ENV", "ENTRYPOINT"}
+    assert "REDUCTION_SERVER=" in of(path, "ARG")
 
 
 def test_a_change_of_code_or_of_a_library_does_not_install_the_framework_again(path: Path) -> None:

@@ -43,11 +43,13 @@ def test_each_field_has_a_flag_of_its_name_with_dashes() -> None:
         data="gs://b/d", steps=2000, global_batch=192, micro_batches=2,
         precision="bfloat16", learning_rate=1e-4, warmup=7, weight_decay=0.1, clip=2.0, seed=3, log_every=5,
         evaluate_every=6, checkpoint_every=8, keep=9, rollcall_timeout=5.0, collective_timeout=20.0,
+        require_reducers=True,
     )  # fmt: skip
     names = {"data", *(field.name for field in fields(LoopFlags))}
     ours = [field for field in fields(Config) if field.name in names]
-    flags = [(f"--{field.name.replace('_', '-')}", str(getattr(others, field.name))) for field in ours]
-    assert parse([word for flag in flags for word in flag]) == others
+    values = {f"--{field.name.replace('_', '-')}": getattr(others, field.name) for field in ours}
+    words = [(flag,) if value is True else (flag, str(value)) for flag, value in values.items()]
+    assert parse([word for flag in words for word in flag]) == others
     assert [field.name for field in ours if getattr(others, field.name) == field.default] == []
 
 
