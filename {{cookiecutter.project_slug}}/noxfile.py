@@ -101,7 +101,7 @@ def image(session: nox.Session) -> None:
     revision = git_revision()
     build = ["build", "--platform=linux/amd64", f"--label=org.opencontainers.image.revision={revision}"]
     names = [ours["image"]]
-    if revision:  # by which an image is found again after the tag of vertex.toml has moved on
+    if revision and not revision.endswith("-dirty"):  # by which it is found again after vertex.toml's tag has moved on
         names.append(f"{re.sub(':[^:/]*$', '', names[0])}:{revision}")
     if "cpu" in session.posargs:
         names = [f"{name}-cpu" for name in names]
@@ -116,12 +116,20 @@ def image(session: nox.Session) -> None:
         return
     engine = shutil.which("docker") or shutil.which("podman") or session.error(NO_ENGINE)
     session.run(engine, *build, str(ROOT), external=True)
-    verdict = ("run", "--rm", "--network=none", "--entrypoint=cat", names[0], "/app/reduction-server.txt")
-    said = str(session.run(engine, *verdict, external=True, silent=True)).splitlines()[-1]
-    session.run(engine, *build, "--quiet", f"--label=reducers={said}", str(ROOT), external=True)  # `submit` reads it
+    verdict = reducers_verdict(session, engine, names[0])
+    if verdict:  # as a label, where `submit` reads it; this build takes all from the one above
+        again = [word for word in build if word not in ("--no-cache", "--pull")]
+        session.run(engine, *again, "--quiet", f"--label=reducers={verdict}", str(ROOT), external=True)
     for name in names if "push" in session.posargs else ():
         session.run(engine, "push", name, external=True)
-    session.log(said)
+    session.log(verdict)
+
+
+def reducers_verdict(session: nox.Session, engine: str, name: str) -> str:
+    """Whether NCCL can use reducers in an image, as its build has said; "" where that did not ask."""
+    words = ("run", "--rm", "--network=none", "--entrypoint=cat", name, "/app/reduction-server.txt")
+    said = session.run(engine, *words, external=True, silent=True, success_codes=[0, 1])
+    return str(said).strip().rpartition("\n")[2] if "NCCL" in str(said) else ""
 
 
 def git_revision() -> str:
@@ -150,6 +158,9 @@ def locked(session: nox.Session, name: str, *requirements: str) -> None:
     how = ("--quiet", "--no-annotate", "--index-strategy=unsafe-best-match", "--custom-compile-command=nox -s lock")
     words = (*python, *how, f"--output-file=requirements/{name}", *paths, *session.posargs)
     session.run("uv", "pip", "compile", *words)
+    path = ROOT / "requirements" / name
+    # Which build of a version it is (2.13.0+cu126) is left to cuda.txt and cpu.txt.
+    path.write_text(re.sub(r"\+\w+$", "", path.read_text(), flags=re.MULTILINE))
 
 
 @nox.session(venv_backend="none")

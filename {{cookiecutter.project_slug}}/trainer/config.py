@@ -55,7 +55,7 @@ class LoopFlags:
     collective_timeout: float = 300
     """Seconds after which a silent peer fails the run."""
     require_reducers: bool = False
-    """End with exit code 78 if the job has reducers that are not used; all-reduces then pass through them or fail."""
+    """End with exit code 78 if NCCL is seen not to use the job's reducers."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,12 @@
 """Reduction Server: whether NCCL can load its plug-in, and whether all-reduces pass through the reducers.
 
 NCCL says neither by itself: reducers that it does not use are paid for, and idle. `python -m trainer.nccl` compares
-plug-in and library, in an image or anywhere. This file needs nothing but Python; another trainer takes it along, and
-says in the process of rank 0
+plug-in and library, in an image or anywhere. This file needs nothing but Python; another trainer can take it along:
 
-    nccl.watch(os.environ)  # before NCCL starts
-    print(nccl.use(nccl.seen(os.environ), reducers=4))  # after the first step
+    nccl.watch(os.environ)  # in every process, before NCCL starts
+    print(nccl.use(nccl.seen(os.environ), reducers=4))  # in that of rank 0, after the first step
 
-Source of the names and log lines: github.com/NVIDIA/nccl, src/plugin and src/graph of 2.18 to 2.32.
+Source of the names and log lines: github.com/NVIDIA/nccl, src/plugin, src/transport and src/graph of 2.18 to 2.32.
 """
 
 import contextlib
@@ -23,7 +22,8 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
-PLUGIN, LIBRARY = "libnccl-net.so", "nvidia/nccl/lib/libnccl.so.2"  # what NCCL loads; its own place in the wheels
+PLUGIN, LIBRARY = "libnccl-net.so", "libnccl.so.2"  # what NCCL loads, and NCCL
+WHEEL = f"nvidia/nccl/lib/{LIBRARY}"  # where the wheels of the frameworks have it
 FOLDERS = ("/usr/local/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib")
 NAME = re.compile(rb"nccl(Coll)?NetPlugin_v(\d+)")
 DYNSYM = 11  # the type of a section with the names that a library exports. Source: ELF-64 Object File Format 1.5
@@ -76,7 +76,7 @@ class Verdict:
 
 def verdict(environ: Mapping[str, str]) -> Verdict:
     """What NCCL would find here."""
-    plugin, library = find_plugin(environ), find_library()
+    plugin, library = find_plugin(environ), find_library(environ)
     return Verdict(
         plugin,
         library,
@@ -87,23 +87,26 @@ def verdict(environ: Mapping[str, str]) -> Verdict:
 
 def find_plugin(environ: Mapping[str, str]) -> Path | None:
     """The file that NCCL would load. Source: NCCL documentation, NCCL_NET_PLUGIN."""
-    wanted = environ.get("NCCL_NET_PLUGIN", "")
-    names = [wanted, f"libnccl-net-{wanted}.so", PLUGIN] if wanted else [PLUGIN]
+    wanted = [one.strip() for one in environ.get("NCCL_NET_PLUGIN", "").split(",") if one.strip()]
+    names = [name for one in wanted if one != "none" for name in (one, f"libnccl-net-{one}.so")]
+    return _find(names if wanted else [PLUGIN], environ)
+
+
+def find_library(environ: Mapping[str, str]) -> Path | None:
+    """NCCL: that of a framework's wheel, else the one of this system."""
+    path = Path(sysconfig.get_path("purelib"), WHEEL)
+    return path if path.is_file() else _find([LIBRARY], environ)
+
+
+def _find(names: list[str], environ: Mapping[str, str]) -> Path | None:
+    """The first of these libraries, where the loader would look for it."""
     folders = [*filter(None, environ.get("LD_LIBRARY_PATH", "").split(":")), *FOLDERS]
-    for name in names:
-        places = [*(Path(folder, name) for folder in folders), *_known_to_the_loader(name)]
-        if found := [path for path in places if path.is_file()]:
-            return found[0]
-    return None
+    places = [place for name in names for place in (*(Path(folder, name) for folder in folders), *_known(name))]
+    return next((path for path in places if path.is_file()), None)
 
 
-def find_library() -> Path | None:
-    """NCCL, as the wheels of the frameworks bring it."""
-    path = Path(sysconfig.get_path("purelib"), LIBRARY)
-    return path if path.is_file() else None
-
-
-def _known_to_the_loader(name: str) -> list[Path]:
+def _known(name: str) -> list[Path]:
+    """What the loader's own list has under a name."""
     with contextlib.suppress(OSError):
         said = subprocess.run(("/sbin/ldconfig", "-p"), capture_output=True, text=True).stdout
         return [Path(line.rpartition(" => ")[2]) for line in said.splitlines() if line.split()[:1] == [name]]
@@ -113,7 +116,7 @@ def _known_to_the_loader(name: str) -> list[Path]:
 def exported(plugin: Path) -> Versions:
     """What a plug-in offers: the names in its table of symbols; none of a file that has no such table."""
     data = plugin.read_bytes()
-    with contextlib.suppress(struct.error, LookupError):
+    with contextlib.suppress(struct.error, LookupError, ValueError):  # no library, or one that was cut off
         return _versions(b"\0".join(_symbols(data)))
     return Versions()
 
@@ -159,124 +162,147 @@ def _range(versions: frozenset[int]) -> str:
 LOG = "/tmp/nccl.%h.%p"
 # Without ENV and TUNING it leaves out which way an all-reduce takes.
 LOGS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV,TUNING", "NCCL_DEBUG_FILE": LOG}
-GUARD = "allreduce:collnetdirect,collnetchain"  # an all-reduce that cannot take this way fails; from NCCL 2.24 on
 
+LARGE = 2**20  # bytes; less is no all-reduce of gradients for which there are reducers
 CONNECTED = re.compile(r"\[(\d+)\] NCCL INFO CollNet \d+/\d+ : .* via COLLNET/")
 WAY = re.compile(r"AllReduce: (\d+) Bytes -> Algo (\w+)")
 LOADED = re.compile(r"Loaded (net|coll)(?:net)? plugin")
 SYSTEM = "see that NCCL_COLLNET_ENABLE is 1, that the reducers run, and their log"
 CHECK = "see python -m trainer.nccl in the image"
+FAILED = "Cannot initialize CollNet"
+OTHERS = "(?!IB|Socket)"  # NCCL's own two, which it cannot always start, either: that is no fault
 # What NCCL says -> what it means, and what cures it; the first that it says counts.
 CAUSES = {
+    FAILED: ("NCCL cannot set up the reducers", SYSTEM),
     r"(?:No plugin found|Could not find:) \(?libnccl-net": (
         "NCCL finds no plug-in",
         "install google-reduction-server in the image",
     ),
+    r"NET/Plugin ?: \S*libnccl-net\S*: ": ("the plug-in cannot be opened", "install what it needs in the image"),
     r"CollNet currently only supports up to 8 GPUs": (
         "NCCL uses reducers on machines with at most 8 GPUs",
         "take such machines, or remove pool 2",
     ),
     r"less than CollNet node threshold": ("reducers serve two or more machines", "add workers, or remove pool 2"),
-    # Its own two it cannot always start, either: that is no fault.
-    r"FastSocket disabled|Failed to initialize NET plugin (?!IB|Socket)": (
+    rf"FastSocket disabled|Failed to initialize NET plugin {OTHERS}": (
         "the plug-in does not start",
         "leave NCCL_COLLNET_ENABLE at 1, and Fast Socket out of the image",
     ),
-    r"Failed to find ncclCollNetPlugin_v\d+ symbol": (
-        "the plug-in has no half for the reducers that this NCCL takes",
-        CHECK,
-    ),
-    r"Cannot initialize CollNet": ("NCCL cannot set up the reducers", SYSTEM),
 }
+HALF = ("NCCL has loaded one half of the plug-in, and not that of the reducers", CHECK)
+WHOLE = ("NCCL has loaded the plug-in and not connected to them", SYSTEM)
+TOO_OLD = ("the plug-in has no half for the reducers that this NCCL takes", CHECK)
+SILENT = ("NCCL's log does not mention them", CHECK)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the log of one process, or of several, tells of the reducers."""
+    """What the log of a process tells of the reducers."""
 
     logged: bool  # there is a log
-    connected: int = 0  # ranks of NCCL that are connected to them
+    connected: int = 0  # ranks of NCCL that prepare to speak with them: those that do so for their machines
+    failed: bool = False  # and cannot
     way: str = ""  # of the largest all-reduce, such as RING; "" from an NCCL before 2.24, and of all but rank 0
+    bytes: int = 0  # of that all-reduce
     cause: tuple[str, str] = ("", "")  # why not, and what cures it
 
 
 @dataclass(frozen=True)
 class Use:
-    """Whether reducers are used, as one sentence."""
+    """Whether reducers are used, None where that cannot be told, as one sentence."""
 
-    used: bool
+    used: bool | None
     sentence: str
 
     def __str__(self) -> str:
         return self.sentence
 
 
-def watch(environ: MutableMapping[str, str], require: bool = False) -> None:
-    """Have NCCL try reducers, and write a log that `seen` reads; what the user has set stays.
-
-    Args:
-        require: an all-reduce that does not pass through them fails.
-    """
+def watch(environ: MutableMapping[str, str]) -> None:
+    """Have NCCL try reducers, and write a log that `seen` reads; what the user has set stays."""
     environ.setdefault("NCCL_COLLNET_ENABLE", "1")
     if not LOGS.keys() & environ.keys():  # whoever has set one wants to read the log himself
         environ.update(LOGS)
-    if require:
-        environ.setdefault("NCCL_ALGO", GUARD)
 
 
 def seen(environ: Mapping[str, str]) -> Seen:
     """What NCCL has written in this process since `watch`."""
-    host = socket.gethostname().partition(".")[0]  # of a name with dots NCCL takes the first part
-    name = environ.get("NCCL_DEBUG_FILE", "").replace("%h", host).replace("%p", str(os.getpid()))
     with contextlib.suppress(OSError):
-        return read(Path(name).read_text(encoding="utf-8", errors="replace"))
+        return read(_log(environ).read_text(encoding="utf-8", errors="replace"))
     return Seen(logged=False)
+
+
+def end_log(environ: Mapping[str, str]) -> None:
+    """Let what NCCL goes on to write vanish: a line for each all-reduce would fill the disk in days."""
+    path = _log(environ)
+    if environ.get("NCCL_DEBUG_FILE") != LOG or not path.exists():
+        return
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one that lists this folder is gone again
+            if Path(os.readlink(link)) == path:
+                with open(os.devnull, "wb") as nothing:
+                    os.dup2(nothing.fileno(), int(link.name))
+
+
+def _log(environ: Mapping[str, str]) -> Path:
+    host = socket.gethostname().partition(".")[0]  # of a name with dots NCCL takes the first part
+    return Path(environ.get("NCCL_DEBUG_FILE", "").replace("%h", host).replace("%p", str(os.getpid())))
 
 
 def read(log: str) -> Seen:
     """What a log of NCCL tells."""
-    ways = {int(size): way for size, way in WAY.findall(log)}
-    connected = {*CONNECTED.findall(log)}
-    return Seen(bool(log), len(connected), ways[max(ways)] if ways else "", ("", "") if connected else _cause(log))
+    size, way = max(((int(size), way) for size, way in WAY.findall(log)), default=(0, ""))
+    return Seen(bool(log), len({*CONNECTED.findall(log)}), FAILED in log, way, size, _cause(log))
 
 
 def _cause(log: str) -> tuple[str, str]:
-    """Why nothing is connected, and what cures it."""
+    """Why nothing would be connected, and what cures it."""
     halves = {*LOADED.findall(log)}
     found = [cause for line, cause in CAUSES.items() if re.search(line, log)]
-    if halves == {"net"}:  # from NCCL 2.28 on that is all it says
-        found.append(("NCCL has loaded one half of the plug-in, and not that of the reducers", CHECK))
-    elif halves:
-        found.append(("NCCL has loaded the plug-in and not connected to them", SYSTEM))
-    return (*found, ("NCCL's log does not mention them", CHECK))[0]
+    if "coll" in halves:
+        found.append(WHOLE)
+    elif "Failed to find ncclCollNetPlugin_v" in log:  # for each version, before the one that it finds
+        found.append(TOO_OLD)
+    elif halves:  # from NCCL 2.28 on that is all it says
+        found.append(HALF)
+    return (*found, SILENT)[0]
 
 
-def use(chief: Seen, reducers: int, ranks: int = 0, connected: int = 0) -> Use:
+def use(chief: Seen, reducers: int, ranks: int = 0, connected: int | None = None) -> Use:
     """What became of the reducers.
 
     Args:
         chief: what the log of rank 0 tells.
         ranks: of all processes; 0 if the chief's alone are known.
-        connected: the ranks of all processes that are connected.
+        connected: the ranks of all processes that are connected; None if the chief's alone are known.
     """
-    connected = connected or chief.connected
-    of = f"{connected} of {ranks} ranks" if ranks else f"{connected} ranks"
-    idle = f"{reducers} reducers are paid for and not used"
-    if connected and chief.way.startswith("COLLNET"):
-        return Use(True, f"{reducers} reducers in use ({chief.way}, connected to {of})")
-    if connected and chief.way:
-        cure = f"see whether a step gets shorter with NCCL_ALGO={GUARD}, or remove pool 2"
-        return Use(False, f"{idle}: they are connected to {of}, but NCCL prefers {chief.way}; {cure}")
-    if connected:
-        return Use(True, f"{reducers} reducers are connected to {of}; this NCCL does not tell how much it uses them")
     if not chief.logged:
-        return Use(False, f"{idle}, as far as can be seen: NCCL has written no log; leave NCCL_DEBUG unset")
-    why, cure = chief.cause
-    return Use(False, f"{idle}: {why}; {cure}")
+        why = "NCCL has written no log where it is looked for; leave NCCL_DEBUG and what begins so unset"
+        return Use(None, f"whether {reducers} reducers are used cannot be told: {why}")
+    if connected is None:
+        connected = 0 if chief.failed else chief.connected
+    idle = f"{reducers} reducers are paid for and not used"
+    if not connected:
+        why, cure = chief.cause
+        return Use(False, f"{idle}: {why}; {cure}")
+    by = f"{connected} of {ranks} ranks connect, for their machines" if ranks else f"{connected} ranks connect"
+    if not chief.way:
+        return Use(True, f"{reducers} reducers are connected ({by}); this NCCL does not tell how much it uses them")
+    if chief.bytes < LARGE:
+        why = f"the largest all-reduce has {chief.bytes} bytes"
+        return Use(False, f"{idle}: {why}; they serve larger models, and strategies that all-reduce gradients")
+    if not chief.way.startswith("COLLNET"):
+        return Use(
+            False, f"{idle}: {by}, but NCCL prefers {chief.way}; remove pool 2, or take larger models or machines"
+        )
+    return Use(True, f"{reducers} reducers in use ({chief.way}; {by})")
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Print what plug-in and library have in common; with --required it is a fault if that is not enough."""
+    if unknown := {*argv} - {"--required"}:
+        print(f"python -m trainer.nccl takes --required, and not {', '.join(unknown)}", file=sys.stderr)
+        return 2
     found = verdict(environ)
     for what, path, versions in (("plug-in", found.plugin, found.exported), ("NCCL", found.library, found.asked)):
         print(f"{what:<8} {path or 'none'}: {versions}")

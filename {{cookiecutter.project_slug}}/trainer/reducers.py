@@ -15,29 +15,25 @@ class IdleReducersError(TrainerError):
 
 
 def prepare(cluster: Cluster, environ: MutableMapping[str, str], *, gpus: bool, required: bool) -> int:
-    """Before NCCL starts; returns how many reducers it may come to use, for `settle`.
+    """Before NCCL starts; returns how many reducers it may come to use, for `settle`, the same on every machine.
 
     Raises:
         TrainerError: reducers are required, and there are none.
-        IdleReducersError: they are required, and cannot be used.
+        IdleReducersError: they are required, and there is no GPU.
     """
     count = len(cluster.servers)
-    if not count:
-        if required:
-            raise TrainerError(
-                "--require-reducers, and the job has none; add them as its pool 2, or leave the flag out"
-            )
-        return 0
-    found = nccl.verdict(environ)
-    why = str(found) if gpus else "this run is on CPUs, and reducers serve GPUs"
-    if gpus and found.loads:
-        nccl.watch(environ, required)
-        return count
-    if required:
+    if required and not count:
+        raise TrainerError("--require-reducers, and the job has none; add pool 2, or leave the flag out")
+    why = "" if gpus else "this run is on CPUs, and reducers serve GPUs"
+    if count and required and why:
         raise IdleReducersError(f"{count} reducers are not used: {why}")
-    if cluster.rank == 0:
+    if count and gpus:
+        nccl.watch(environ)
+        found = nccl.verdict(environ)
+        why = "" if found.loads else str(found)  # the log will tell, and this says it before the first step
+    if count and why and cluster.rank == 0:
         say(f"{count} reducers are not used: {why}", "WARNING", reducers="idle")
-    return 0
+    return count if gpus else 0
 
 
 def settle(
@@ -55,10 +51,13 @@ def settle(
     if not count:
         return {}
     ours = nccl.seen(environ)
-    use = nccl.use(ours, count, ranks, add(ours.connected))
-    used = bool(add(use.used if rank == 0 else 0))  # only the log of rank 0 tells all
+    nccl.end_log(environ)
+    failed, connected = add(int(ours.failed)), add(ours.connected)
+    use = nccl.use(ours, count, ranks, 0 if failed else connected)
+    # Only the log of rank 0 tells all: 0 for idle, 1 for used, 2 for not known.
+    used = add((2 if use.used is None else int(use.used)) if rank == 0 else 0)
     if required and not used:
         raise IdleReducersError(use.sentence if rank == 0 else f"{count} reducers are not used; the chief says why")
     if rank == 0:
-        say(use.sentence, "INFO" if used else "WARNING", reducers="in use" if used else "idle")
-    return {"reducers_in_use": float(used)}
+        say(use.sentence, "INFO" if used == 1 else "WARNING", reducers=("idle", "in use", "not known")[used])
+    return {"reducers_in_use": float(used)} if used < 2 else {}

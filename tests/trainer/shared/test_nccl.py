@@ -75,14 +75,24 @@ def test_the_symbols_tell_whether_nccl_loads_both_halves(
 def test_the_plugin_is_looked_for_where_nccl_would(tmp_path: Path) -> None:
     there = plugin(tmp_path, "ncclNetPlugin_v6")
     assert nccl.find_plugin({"LD_LIBRARY_PATH": f"/nowhere:{tmp_path}"}) == there
+    assert nccl.find_plugin({"LD_LIBRARY_PATH": str(tmp_path), "NCCL_NET_PLUGIN": "none"}) is None
     other = there.rename(tmp_path / "libnccl-net-other.so")
-    assert nccl.find_plugin({"LD_LIBRARY_PATH": str(tmp_path), "NCCL_NET_PLUGIN": "other"}) == other
+    assert nccl.find_plugin({"LD_LIBRARY_PATH": str(tmp_path), "NCCL_NET_PLUGIN": "one,other"}) == other
 
 
 def test_a_file_that_is_no_library_offers_nothing(tmp_path: Path) -> None:
     for index, data in enumerate((b"", b"text", b"\x7fELF\x02", b"\x7fELF\x02" + bytes(200), os.urandom(500))):
         (path := tmp_path / str(index)).write_bytes(data)
         assert nccl.exported(path) == Versions()
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_a_library_that_was_cut_off_offers_nothing_or_a_part_and_no_traceback(tmp_path: Path) -> None:
+    there = plugin(tmp_path, *halves(4, 5, 6))
+    data = there.read_bytes()
+    for size in range(0, len(data), 97):
+        there.write_bytes(data[:size])
+        assert nccl.exported(there).net <= {4, 5, 6}
 
 
 def test_without_nccl_the_command_says_so_and_only_fails_if_it_must() -> None:
@@ -93,6 +103,8 @@ def test_without_nccl_the_command_says_so_and_only_fails_if_it_must() -> None:
         "there is no NCCL here, as in an image for CPUs: reducers serve GPUs",
     )
     assert subprocess.run([*command, "--required"], capture_output=True, timeout=300).returncode == 1
+    refused = subprocess.run([*command, "--1"], capture_output=True, text=True, timeout=300)
+    assert (refused.returncode, refused.stderr) == (2, "python -m trainer.nccl takes --required, and not --1\n")
 
 
 @pytest.mark.proof
@@ -102,8 +114,11 @@ def test_the_libraries_that_we_ship_look_for_these_versions(tmp_path: Path, vers
     subprocess.run((*pip, f"{WHEELS[version]}=={version}"), check=True, timeout=1200)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as packed:
-        theirs = Path(packed.extract(nccl.LIBRARY, tmp_path))
+        theirs = Path(packed.extract(nccl.WHEEL, tmp_path))
     assert nccl.asked(theirs) == Versions(frozenset(ASKED[version]), frozenset(ASKED[version]))
+
+
+MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symbol.\n" for version in (10, 9, 8, 7))
 
 
 @pytest.mark.parametrize(
@@ -112,42 +127,58 @@ def test_the_libraries_that_we_ship_look_for_these_versions(tmp_path: Path, vers
         (
             BOTH + CONNECTED + WAY.format(64 << 20, "COLLNET_CHAIN"),
             True,
-            "4 reducers in use (COLLNET_CHAIN, connected to",
+            "4 reducers in use (COLLNET_CHAIN; 2 of 16",
         ),
         (
             BOTH + CONNECTED + WAY.format(8, "COLLNET_CHAIN") + WAY.format(64 << 20, "RING"),
             False,
-            "4 reducers are paid for and not used: they are connected to 2 of 16 ranks, but NCCL prefers RING; see",
+            "used: 2 of 16 ranks connect, for their machines, but NCCL prefers RING; remove pool 2, or take larger",
         ),
-        (BOTH + CONNECTED, True, "4 reducers are connected to 2 of 16 ranks; this NCCL does not tell how much"),
-        (BOTH, False, "NCCL has loaded the plug-in and not connected to them; see that NCCL_COLLNET_ENABLE is 1"),
+        (
+            BOTH + CONNECTED + WAY.format(8, "TREE"),
+            False,
+            "the largest all-reduce has 8 bytes; they serve",
+        ),
+        (
+            BOTH + CONNECTED,
+            True,
+            "4 reducers are connected (2 of 16 ranks connect, for their machines);",
+        ),
+        (
+            BOTH + CONNECTED + nccl.FAILED,
+            False,
+            "4 reducers are paid for and not used: NCCL cannot set up the reducers",
+        ),
+        (MISSING + BOTH + nccl.FAILED, False, "NCCL cannot set up the reducers; see that NCCL_COLLNET_ENABLE is 1"),
+        (
+            MISSING + BOTH,
+            False,
+            "NCCL has loaded the plug-in and not connected to them; see that NCCL_COLLNET_ENABLE is 1",
+        ),
         (BOTH.partition("\n")[0], False, "NCCL has loaded one half of the plug-in, and not that of the reducers; see"),
+        (MISSING + BOTH.partition("\n")[0], False, "has no half for the reducers that this NCCL takes"),
         ("NET/Plugin: Could not find: libnccl-net.so. Using internal", False, "NCCL finds no plug-in; install"),
         ("NET/Plugin : No plugin found (libnccl-net.so), using", False, "NCCL finds no plug-in; install"),
         (
-            "NET/Plugin: Failed to find ncclCollNetPlugin_v6 symbol.",
+            "NET/Plugin: libnccl-net.so: libX.so.1: cannot open shared object file",
             False,
-            "has no half for the reducers that this NCCL",
+            "the plug-in cannot be opened",
         ),
         ("NET/FastSocket disabled", False, "the plug-in does not start"),
         ("Failed to initialize NET plugin FastSocket", False, "the plug-in does not start"),
         ("Failed to initialize NET plugin IB\n" + BOTH, False, "loaded the plug-in and not connected"),
-        (BOTH + "Cannot initialize CollNet, using point-to-point network instead", False, "cannot set up the reducers"),
-        (
-            "Communicator has 1 nodes which is less than CollNet node threshold 2, disabling",
-            False,
-            "two or more machines",
-        ),
+        ("Communicator has 1 nodes which is less than CollNet node threshold 2", False, "two or more machines"),
         ("CollNet currently only supports up to 8 GPUs per node, disabling CollNet", False, "at most 8 GPUs"),
         ("NCCL version 2.29.7", False, "NCCL's log does not mention them; see python -m trainer.nccl in the image"),
-        ("", False, "NCCL has written no log; leave NCCL_DEBUG unset"),
+        ("", None, "whether 4 reducers are used cannot be told: NCCL has written no log where it is looked for; leave"),
     ],
 )
-def test_the_log_tells_whether_they_are_used_or_why_not(log: str, used: bool, said: str) -> None:
-    use = nccl.use(nccl.read(log), 4, 16, 2 if CONNECTED in log else 0)
+def test_the_log_tells_whether_they_are_used_or_why_not(log: str, used: bool | None, said: str) -> None:
+    ours = nccl.read(log)
+    use = nccl.use(ours, 4, 16, 2 * (ours.connected and not ours.failed))
     assert use.used == used
     assert said in str(use)
-    assert use.sentence.startswith("4 reducers")
+    assert nccl.use(ours, 4).used == used  # in a trainer that knows its own log alone
 
 
 def test_the_log_of_this_process_is_read_and_what_the_user_has_set_stays(tmp_path: Path) -> None:
@@ -157,19 +188,47 @@ def test_the_log_of_this_process_is_read_and_what_the_user_has_set_stays(tmp_pat
     environ["NCCL_DEBUG_FILE"] = f"{tmp_path}/nccl.%h.%p"
     host, _, _ = os.uname().nodename.partition(".")
     (tmp_path / f"nccl.{host}.{os.getpid()}").write_text(BOTH + CONNECTED + WAY.format(1 << 20, "COLLNET_DIRECT"))
-    assert nccl.seen(environ) == Seen(True, 1, "COLLNET_DIRECT")
+    ours = nccl.seen(environ)
+    assert (ours.logged, ours.connected, ours.failed, ours.way, ours.bytes) == (
+        True,
+        1,
+        False,
+        "COLLNET_DIRECT",
+        1 << 20,
+    )
     theirs = {"NCCL_DEBUG": "WARN", "NCCL_COLLNET_ENABLE": "0"}
-    nccl.watch(theirs, require=True)
-    assert theirs == {"NCCL_DEBUG": "WARN", "NCCL_COLLNET_ENABLE": "0", "NCCL_ALGO": nccl.GUARD}
+    nccl.watch(theirs)
+    assert theirs == {"NCCL_DEBUG": "WARN", "NCCL_COLLNET_ENABLE": "0"}
     assert nccl.seen(theirs) == Seen(logged=False)
+
+
+def test_once_it_is_read_the_log_no_longer_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl, "LOG", f"{tmp_path}/nccl.%h.%p")
+    environ = {"NCCL_DEBUG_FILE": nccl.LOG}
+    path = tmp_path / f"nccl.{os.uname().nodename.partition('.')[0]}.{os.getpid()}"
+    with path.open("w", buffering=1) as nccls:
+        nccls.write("a line\n")
+        nccl.end_log(environ)
+        nccls.write("another\n")
+        assert path.read_text() == "a line\n"
+    theirs = tmp_path / "theirs"
+    with theirs.open("w", buffering=1) as file:
+        nccl.end_log({"NCCL_DEBUG_FILE": str(theirs)})
+        file.write("kept\n")
+    assert theirs.read_text() == "kept\n"
 
 
 WITH = Cluster((Node("workerpool0-0", "a:1"), Node("workerpool1-0", "b:1")), servers=(Node("workerpool2-0", "c:1"),))
 
 
 def settled(environ: Mapping[str, str], *, required: bool) -> dict[str, float]:
-    """As rank 0 of 16, of which 2 are connected."""
-    return reducers.settle(1, environ, lambda number: number, rank=0, ranks=16, required=required)
+    """As rank 0 of 16, of which one is connected."""
+
+    def add(number: int) -> int:
+        assert type(number) is int  # TensorFlow adds no truth values
+        return number
+
+    return reducers.settle(1, environ, add, rank=0, ranks=16, required=required)
 
 
 def test_required_reducers_that_are_idle_end_the_run_with_a_code_of_their_own(
@@ -178,8 +237,6 @@ def test_required_reducers_that_are_idle_end_the_run_with_a_code_of_their_own(
     assert reducers.IdleReducersError.exit_code == 78
     with pytest.raises(reducers.IdleReducersError, match="1 reducers are not used: this run is on CPUs, and reducers"):
         reducers.prepare(WITH, {}, gpus=False, required=True)
-    with pytest.raises(reducers.IdleReducersError, match="there is no NCCL here"):
-        reducers.prepare(WITH, {}, gpus=True, required=True)
     with pytest.raises(TrainerError, match="the job has none"):
         reducers.prepare(Cluster(), {}, gpus=True, required=True)
     environ = {"NCCL_DEBUG_FILE": str(tmp_path / "log")}
@@ -191,10 +248,21 @@ def test_required_reducers_that_are_idle_end_the_run_with_a_code_of_their_own(
     (tmp_path / "log").write_text(BOTH + CONNECTED + WAY.format(1 << 20, "COLLNET_CHAIN"))
     assert settled(environ, required=True) == {"reducers_in_use": 1.0}
     assert '"reducers": "in use"' in capsys.readouterr().out
+    assert settled({}, required=True) == {}  # what cannot be told is no fault
+    assert '"reducers": "not known"' in capsys.readouterr().out
+
+
+def test_all_machines_settle_what_became_of_them_and_the_chief_says_early_what_it_sees(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    environ: dict[str, str] = {}
+    assert reducers.prepare(WITH, environ, gpus=True, required=True) == 1  # whatever this machine's image has
+    assert environ["NCCL_COLLNET_ENABLE"] == "1"
+    assert "1 reducers are not used: there is no NCCL here" in capsys.readouterr().out
 
 
 def test_a_job_without_reducers_hears_nothing_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     environ: dict[str, str] = {}
-    assert reducers.prepare(Cluster(), environ, gpus=False, required=False) == 0
+    assert reducers.prepare(Cluster(), environ, gpus=True, required=False) == 0
     assert (environ, reducers.settle(0, {}, lambda n: n, rank=0, ranks=1, required=False)) == ({}, {})
     assert capsys.readouterr().out == ""

@@ -119,7 +119,7 @@ def compiler_there(job: Job, context: RuleContext) -> Findings:
     for pool in job.training_pools if NO_COMPILER.search(context.project.dockerfile) else ():
         for flag in _flags(pool, context):
             if flag.name == "compile" and is_ours(context, image_of(pool)):
-                fault = "by the Dockerfile here, the image has no compiler"
+                fault = "by the Dockerfile here the image has no compiler, unless --build-arg=COMPILE=1 built it"
                 yield Finding(flag.place, fault, "write ARG COMPILE=1 there and build it again, or leave out --compile")
 
 

@@ -142,7 +142,9 @@ class World:
         return {"memory_bytes": float(torch.cuda.max_memory_allocated(self.device))}
 
     def settle_reducers(self, *, required: bool) -> dict[str, float]:
-        """What `reducers.settle` returns. Every process must call it."""
+        """What `reducers.settle` returns, once the device has nothing left to do. Every process must call it."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
         def add(number: int) -> int:
             return int(self.sum(torch.tensor(float(number), device=self.device)))

@@ -36,6 +36,9 @@ class Replicas(Protocol):
 
     def settle_reducers(self) -> dict[str, float]: ...
 
+    @property
+    def memory(self) -> dict[str, float]: ...
+
     def evaluate(self, heldout: Dataset) -> Totals: ...
 
 

@@ -85,6 +85,13 @@ class World:
         values = self.distribute([tf.constant(value if i == 0 else 0) for i, _ in enumerate(self.device_ranks)])
         return int(self.strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None))
 
+    @property
+    def memory(self) -> dict[str, float]:
+        """The most that a GPU of this machine had in use."""
+        count = len(tf.config.list_physical_devices("GPU"))
+        peaks = [tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(count)]
+        return {"memory_bytes": float(max(peaks))} if peaks else {}
+
     def settle_reducers(self, *, required: bool) -> dict[str, float]:
         """What `reducers.settle` returns. Every machine must call it."""
         ranks = self.device_count
@@ -235,13 +242,6 @@ def set_up_gpus() -> list[tf.config.PhysicalDevice]:
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
     return gpus
-
-
-def memory() -> dict[str, float]:
-    """The most that a GPU of this machine had in use."""
-    gpus = tf.config.list_logical_devices("GPU")
-    peaks = [tf.config.experimental.get_memory_info(gpu.name.removeprefix("/device:"))["peak"] for gpu in gpus]
-    return {"memory_bytes": float(max(peaks))} if peaks else {}
 
 
 def has_bfloat16(gpu: tf.config.PhysicalDevice) -> bool:

@@ -77,8 +77,10 @@ def train(
     count = replicas.device_count
     with Telemetry(sinks, start=state.step, per_step=per_step(config), device_count=count, watch=watch) as reports:
         totals, use, first = 0.0, dict[str, float](), state.step
+        # A GPU may still work while the next parts are read, and TensorFlow does not tell.
+        waits = TRAINING if tf.config.list_physical_devices("GPU") else DATA
         for steps in calls(config, dataset, state.step, replicas.ranks, replicas.size):
-            watch.lap(DATA)
+            watch.lap(waits)
             totals += replicas.take(steps)
             if state.step == first:  # the gradients have been all-reduced
                 use = replicas.settle_reducers()
@@ -86,7 +88,7 @@ def train(
             state.step = steps.end
             if due(config.log_every, state.step, config):
                 rate = {"learning_rate": steps.rates[-1]}
-                reports.report(state.step, means(totals, replicas.names) | rate | use | strategy.memory())
+                reports.report(state.step, means(totals, replicas.names) | rate | use | replicas.memory)
                 totals = 0.0
             if due(config.checkpoint_every, state.step, config):
                 checkpoint.save(state, storage.checkpoints, config.keep, replicas.is_chief)
@@ -162,6 +164,10 @@ class Mirrored:
     def settle_reducers(self) -> dict[str, float]:
         """What the reports tell of the reducers, if there are any. Every machine must call it."""
         return self._world.settle_reducers(required=self._config.require_reducers)
+
+    @property
+    def memory(self) -> dict[str, float]:
+        return self._world.memory
 
     @tf.function  # type: ignore[untyped-decorator]
     def _take(self, parts: Batch, rates: tf.Tensor, count: tf.Tensor) -> Totals:

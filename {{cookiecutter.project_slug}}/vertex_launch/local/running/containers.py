@@ -3,7 +3,6 @@
 They share this machine's network, so that the addresses of CLUSTER_SPEC are those of processes; buckets are at /gcs.
 """
 
-import functools
 import os
 import shutil
 import subprocess
@@ -118,7 +117,6 @@ def _gpus(client: str, indices: str) -> list[str]:
     return [f'--gpus="device={indices}"']
 
 
-@functools.cache
 def _user(client: str) -> tuple[str, ...]:
     """Docker would leave files of root's in the folders of somebody else.
 

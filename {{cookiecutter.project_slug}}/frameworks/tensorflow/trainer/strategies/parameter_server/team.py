@@ -70,6 +70,11 @@ class Team:
         """Nothing: pool 2 holds parameter servers."""
         return {}
 
+    @property
+    def memory(self) -> dict[str, float]:
+        """Nothing: the GPUs are those of the workers."""
+        return {}
+
     def take(self, steps: Steps) -> Totals:
         """Give out the parts of these steps; returns the totals of what has come back meanwhile.
 
