@@ -33,13 +33,14 @@ class Replying(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def reply(self, status: int, content: Any) -> None:
-        """Answer with JSON; bytes are JSON already."""
+        """Answer with JSON; bytes are JSON already. Whoever asked may be gone."""
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(ConnectionError):
+            self.end_headers()
+            self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
         pass
