@@ -25,6 +25,9 @@ WRONG: list[tuple[str, Any, str]] = [
     ("keep", 0, "--keep is 0, must be at least 1: a run without a checkpoint cannot resume"),
     ("warmup", -1, "--warmup is -1, must be 0 or more"),
     ("weight_decay", math.nan, "--weight-decay is nan, must be 0 or more"),
+    ("profile", "20", "--profile is 20, must be two numbers of steps such as 20:25"),
+    ("profile", "25:20", "--profile is 25:20, must be two numbers of steps such as 20:25"),
+    ("profile", "598:601", "--profile is 598:601, must end by the last step, 600"),
     ("seed", -1, "--seed is -1, must be from 0 to 2**32 - 1"),
     ("seed", 2**32, "--seed is 4294967296, must be from 0 to 2**32 - 1"),
 ]
@@ -43,7 +46,7 @@ def test_each_field_has_a_flag_of_its_name_with_dashes() -> None:
         data="gs://b/d", steps=2000, global_batch=192, micro_batches=2,
         precision="bfloat16", learning_rate=1e-4, warmup=7, weight_decay=0.1, clip=2.0, seed=3, log_every=5,
         evaluate_every=6, checkpoint_every=8, keep=9, rollcall_timeout=5.0, collective_timeout=20.0,
-        require_reducers=True,
+        profile="3:5", require_reducers=True,
     )  # fmt: skip
     names = {"data", *(field.name for field in fields(LoopFlags))}
     ours = [field for field in fields(Config) if field.name in names]

@@ -12,7 +12,7 @@ from typing import Literal
 
 import tyro
 
-from trainer import data, flags, model, parallelism
+from trainer import data, flags, model, parallelism, profiled
 from trainer.errors import TrainerError
 from trainer.model import ModelFlags
 from trainer.parallelism import Parallelism
@@ -54,6 +54,8 @@ class LoopFlags:
     """Seconds to wait for the other replicas; by default 600 in the cloud, 60 in the local Vertex."""
     collective_timeout: float = 300
     """Seconds after which a silent peer fails the run."""
+    profile: str | None = None
+    """Steps of which the chief writes a trace below its logs, such as 20:25: of the five behind step 20."""
     require_reducers: bool = False
     """End with exit code 78 if NCCL is seen not to use the job's reducers."""
 
@@ -87,6 +89,7 @@ def problems(config: Config) -> Iterator[str]:
     yield from flags.at_least(0, config, "warmup", "weight_decay")
     if not 0 <= config.seed < 2**32:
         yield f"--seed is {config.seed}, must be from 0 to 2**32 - 1"
+    yield from profiled.problems(config.profile, config.steps)
     yield from parallelism.problems(config)
 
 

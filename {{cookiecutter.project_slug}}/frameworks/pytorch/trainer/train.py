@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
-from trainer import checkpoint, model, per_sample, processes, strategies, telemetry
+from trainer import checkpoint, model, per_sample, processes, profiling, strategies, telemetry
 from trainer.checkpoint import State
 from trainer.config import Config, learning_rate
 from trainer.data import Batch
-from trainer.goodput import CHECKPOINTS, DATA, EVALUATION, EXPORT, FIRST_STEP, START, TRAINING, Stopwatch
+from trainer.goodput import CHECKPOINTS, DATA, EVALUATION, EXPORT, FIRST_STEP, REPORTS, START, TRAINING, Stopwatch
 from trainer.meshes import Mesh
 from trainer.parallel import Scheduled, clip_gradients, parallelize, sync_gradients
 from trainer.precision import autocast
@@ -71,7 +71,10 @@ def train(
 ) -> dict[str, float]:
     """Train to the last step; returns the held-out loss and metrics."""
     sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if world.is_chief else ()
-    with Telemetry(sinks, start=state.step, per_step=per_step(config), device_count=world.size, watch=watch) as reports:
+    with (
+        Telemetry(sinks, start=state.step, per_step=per_step(config), device_count=world.size, watch=watch) as reports,
+        profiling.trace(config.profile if world.is_chief else None, storage.logs / "profile", state.step) as traced,
+    ):
         totals, use, first = dict[str, Tensor](), dict[str, float](), state.step + 1
         share = {"rank": world.data_rank, "world_size": world.data_size}
         for batch in train_batches(dataset, config, start=state.step, **share):
@@ -90,6 +93,8 @@ def train(
             if due(config.evaluate_every, state.step, config) and state.step < config.steps:
                 reports.evaluation(state.step, evaluate(config, state.model, heldout, world))
                 watch.lap(EVALUATION)
+            traced()
+            watch.lap(REPORTS)
         final = evaluate(config, state.model, heldout, world)
         reports.evaluation(state.step, final)
         watch.lap(EVALUATION)

@@ -6,13 +6,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer import checkpoint, export, model, per_sample, placement, strategy, telemetry
+from trainer import checkpoint, export, model, per_sample, placement, profiling, strategy, telemetry
 from trainer.calls import Replicas, Steps, Totals, calls, counted, tensors, turn, turns
 from trainer.checkpoint import State
 from trainer.cluster import Cluster
 from trainer.config import Config
 from trainer.data import Batch
-from trainer.goodput import CHECKPOINTS, DATA, EVALUATION, EXPORT, FIRST_STEP, START, TRAINING, Stopwatch
+from trainer.goodput import CHECKPOINTS, DATA, EVALUATION, EXPORT, FIRST_STEP, REPORTS, START, TRAINING, Stopwatch
 from trainer.shards import Dataset, heldout_batches, micro_batches, per_step
 from trainer.storage import Storage
 from trainer.strategy import World
@@ -75,7 +75,10 @@ def train(
     """Train to the last step; returns the held-out loss and metrics."""
     sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if replicas.is_chief else ()
     count = replicas.device_count
-    with Telemetry(sinks, start=state.step, per_step=per_step(config), device_count=count, watch=watch) as reports:
+    with (
+        Telemetry(sinks, start=state.step, per_step=per_step(config), device_count=count, watch=watch) as reports,
+        profiling.trace(config.profile if replicas.is_chief else None, storage.logs, state.step) as traced,
+    ):
         totals, use, first = 0.0, dict[str, float](), state.step
         # A GPU may still work while the next parts are read, and TensorFlow does not tell.
         waits = TRAINING if tf.config.list_physical_devices("GPU") else DATA
@@ -96,6 +99,8 @@ def train(
             if due(config.evaluate_every, state.step, config) and state.step < config.steps:
                 reports.evaluation(state.step, means(replicas.evaluate(heldout), replicas.names))
                 watch.lap(EVALUATION)
+            traced(state.step)
+            watch.lap(REPORTS)
         final = means(replicas.evaluate(heldout), replicas.names)
         reports.evaluation(state.step, final)
         watch.lap(EVALUATION)

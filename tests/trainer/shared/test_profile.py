@@ -1,0 +1,39 @@
+"""--profile writes a trace of the steps that it names, which its reader can open."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.training import PROJECT
+
+FLAGS = ("--warmup", "2", "--log-every", "4", "--checkpoint-every", "4", "--evaluate-every", "4")
+
+
+def run(folder: Path, *flags: str) -> str:
+    outputs = {name: str(folder / name) for name in ("AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR", "AIP_TENSORBOARD_LOG_DIR")}
+    command = [sys.executable, "-m", "trainer.task", *FLAGS, *flags]
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), **outputs}
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.proof
+def test_a_trace_holds_the_steps_that_were_asked_for_and_a_resumed_run_says_that_it_has_none(tmp_path: Path) -> None:
+    assert "a trace of steps 5 to 7 is in " in run(tmp_path, "--steps", "8", "--profile", "4:7")
+    logs = tmp_path / "AIP_TENSORBOARD_LOG_DIR"
+    if found := [*logs.glob("plugins/profile/*/*.xplane.pb")]:
+        assert b"MatMul" in found[0].read_bytes()
+    else:
+        (path,) = logs.glob("profile/steps-4-7.json.gz")
+        with gzip.open(path) as file:
+            events = json.load(file)["traceEvents"]
+        steps = {event["name"] for event in events if event.get("name", "").startswith("ProfilerStep#")}
+        assert steps == {"ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"}
+    said = run(tmp_path, "--steps", "12", "--profile", "4:7")
+    assert "--profile 4:7: the run resumes behind its first step, and is not traced" in said

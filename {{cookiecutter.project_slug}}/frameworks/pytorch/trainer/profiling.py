@@ -1,0 +1,44 @@
+"""A trace of some steps of the chief's process: what each kernel and each operation took."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from torch import profiler
+
+from trainer import profiled
+from trainer.telemetry import say
+from trainer.writable import writing
+
+
+@contextlib.contextmanager
+def trace(profile: str | None, folder: Path, start: int) -> Iterator[Callable[[], None]]:
+    """Call what the block is given after each step.
+
+    Args:
+        profile: as --profile says; None for no trace.
+        folder: where to.
+        start: steps that were taken before the block.
+    """
+    steps = profiled.steps(profile)
+    if steps and steps.start < start:
+        say(f"--profile {profile}: the run resumes behind its first step, and is not traced", "WARNING")
+        steps = range(0)
+    if not steps:
+        yield lambda: None
+        return
+    path = folder / f"steps-{steps.start}-{steps.stop}.json.gz"  # PyTorch packs what ends so
+
+    def write(traced: profiler.profile) -> None:
+        with writing(path):
+            folder.mkdir(parents=True, exist_ok=True)
+            traced.export_chrome_trace(str(path))
+        say(f"a trace of steps {steps.start + 1} to {steps.stop} is in {path}; open it at https://ui.perfetto.dev")
+
+    # The step before warms the profiler up: its own start would be the longest thing in the trace.
+    warmup = min(steps.start - start, 1)
+    plan = profiler.schedule(
+        skip_first=steps.start - start - warmup, wait=0, warmup=warmup, active=len(steps), repeat=1
+    )
+    with profiler.profile(schedule=plan, on_trace_ready=write, acc_events=True) as traced:
+        yield traced.step
