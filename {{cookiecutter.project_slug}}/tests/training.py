@@ -44,6 +44,11 @@ class Run:
         return [json.loads(line) for line in self.lines.get(replica, []) if line.startswith("{")]
 
     @property
+    def result(self) -> dict[str, Any]:
+        """The held-out loss and metrics of the model that was exported."""
+        return next(report for report in reversed(self.reports) if "loss" in report)
+
+    @property
     def losses(self) -> list[float]:
         return [loss for _, loss in self.losses_by_step]
 
