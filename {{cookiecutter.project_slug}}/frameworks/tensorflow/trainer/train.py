@@ -79,9 +79,7 @@ def train(
         Telemetry(sinks, start=state.step, per_step=per_step(config), device_count=count, watch=watch) as reports,
         profiling.trace(config.profile if replicas.is_chief else None, storage.logs, state.step) as traced,
     ):
-        totals, use, first = 0.0, dict[str, float](), state.step
-        # A GPU may still work while the next parts are read, and TensorFlow does not tell.
-        waits = TRAINING if tf.config.list_physical_devices("GPU") else DATA
+        totals, use, first, waits = 0.0, dict[str, float](), state.step, part_of_waiting()
         for steps in calls(config, dataset, state.step, replicas.ranks, replicas.size):
             watch.lap(waits)
             totals += replicas.take(steps)
@@ -105,6 +103,11 @@ def train(
         reports.evaluation(state.step, final)
         watch.lap(EVALUATION)
     return final
+
+
+def part_of_waiting() -> str:
+    """What the time until the next parts are read counts as: a GPU may work meanwhile, which TensorFlow does not tell."""
+    return TRAINING if tf.config.list_physical_devices("GPU") else DATA
 
 
 def due(every: int, step: int, config: Config) -> bool:
