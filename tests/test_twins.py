@@ -26,6 +26,7 @@ DIFFERENT = {
 
 # Names that one of two twins lacks: why.
 ALONE = {
+    "train.part_of_waiting": "PyTorch asks its World whether the device is idle, step by step",
     "train.train_and_export": "PyTorch's process group must outlive the model: it is a function of its own",
     "train.backward": "a pipeline replaces forward and backward pass",
     "train.seed": "TensorFlow's models draw no numbers by step; Keras seeds each layer once",

@@ -106,7 +106,7 @@ def train(
 
 
 def part_of_waiting() -> str:
-    """What the time until the next parts are read counts as: a GPU may work meanwhile, which TensorFlow does not tell."""
+    """What reading the next parts counts as: a GPU may work meanwhile, and TensorFlow does not tell."""
     return TRAINING if tf.config.list_physical_devices("GPU") else DATA
 
 
