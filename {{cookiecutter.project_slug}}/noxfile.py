@@ -145,18 +145,17 @@ def git_revision() -> str:
 def lock(session: nox.Session) -> None:
     """Write down all versions that the image installs; nox -s lock -- --upgrade takes the newest that fit."""
     session.install("uv")
-    locked(session, "lock.txt", "cuda.txt", "trainer.txt")
+    locked(session, "lock.txt", "requirements/cuda.txt", "requirements/trainer.txt")
     # What of them belongs to the framework: its layer of the image is built again only where this changes.
-    locked(session, "cuda.lock.txt", "cuda.txt", "--constraint=requirements/lock.txt")
+    locked(session, "cuda.lock.txt", "requirements/cuda.txt", "--constraint=requirements/lock.txt")
 
 
 def locked(session: nox.Session, name: str, *requirements: str) -> None:
     """Resolve requirements for the image, whatever this machine is."""
     # The oldest Python that the project runs on: what that takes Ubuntu's newer one takes, too.
     python = ("--python-version=3.11", "--python-platform=x86_64-manylinux_2_28")
-    paths = [word if word.startswith("-") else f"requirements/{word}" for word in requirements]
     how = ("--quiet", "--no-annotate", "--index-strategy=unsafe-best-match", "--custom-compile-command=nox -s lock")
-    words = (*python, *how, f"--output-file=requirements/{name}", *paths, *session.posargs)
+    words = (*python, *how, f"--output-file=requirements/{name}", *requirements, *session.posargs)
     session.run("uv", "pip", "compile", *words)
     path = ROOT / "requirements" / name
     # Which build of a version it is (2.13.0+cu126) is left to cuda.txt and cpu.txt.

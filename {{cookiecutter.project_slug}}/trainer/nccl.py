@@ -101,16 +101,19 @@ def find_library(environ: Mapping[str, str]) -> Path | None:
 def _find(names: list[str], environ: Mapping[str, str]) -> Path | None:
     """The first of these libraries, where the loader would look for it."""
     folders = [*filter(None, environ.get("LD_LIBRARY_PATH", "").split(":")), *FOLDERS]
-    places = [place for name in names for place in (*(Path(folder, name) for folder in folders), *_known(name))]
-    return next((path for path in places if path.is_file()), None)
+    for name in names:
+        # The loader's own list last: it takes a program to read.
+        for places in ((Path(folder, name) for folder in folders), _known(name)):
+            if found := next((path for path in places if path.is_file()), None):
+                return found
+    return None
 
 
-def _known(name: str) -> list[Path]:
-    """What the loader's own list has under a name."""
+def _known(name: str) -> Iterator[Path]:
+    """What the loader's own list has under a name; it is read when it is asked for."""
     with contextlib.suppress(OSError):
         said = subprocess.run(("/sbin/ldconfig", "-p"), capture_output=True, text=True).stdout
-        return [Path(line.rpartition(" => ")[2]) for line in said.splitlines() if line.split()[:1] == [name]]
-    return []
+        yield from (Path(line.rpartition(" => ")[2]) for line in said.splitlines() if line.split()[:1] == [name])
 
 
 def exported(plugin: Path) -> Versions:

@@ -29,8 +29,8 @@ def prepare(cluster: Cluster, environ: MutableMapping[str, str], *, gpus: bool, 
         raise IdleReducersError(f"{count} reducers are not used: {why}")
     if count and gpus:
         nccl.watch(environ)
-        found = nccl.verdict(environ)
-        why = "" if found.loads else str(found)  # the log will tell, and this says it before the first step
+        if cluster.rank == 0 and not (found := nccl.verdict(environ)).loads:
+            why = str(found)  # the log will tell, and this says it before the first step
     if count and why and cluster.rank == 0:
         say(f"{count} reducers are not used: {why}", "WARNING", reducers="idle")
     return count if gpus else 0

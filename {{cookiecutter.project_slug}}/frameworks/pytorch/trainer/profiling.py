@@ -20,10 +20,7 @@ def trace(profile: str | None, folder: Path, start: int) -> Iterator[Callable[[]
         folder: where to.
         start: steps that were taken before the block.
     """
-    steps = profiled.steps(profile)
-    if steps and steps.start < start:
-        say(f"--profile {profile}: the run resumes behind its first step, and is not traced", "WARNING")
-        steps = range(0)
+    steps = profiled.ahead(profile, start)
     if not steps:
         yield lambda: None
         return
