@@ -40,7 +40,9 @@ def test_predict_asks_the_exported_model_as_the_service_would(model: Path, tmp_p
     sample = tmp_path / "sample.json"
     sample.write_text(json.dumps({"instances": INPUTS.tolist()}))
     command = [sys.executable, "-m", "vertex_launch", "predict", str(model), str(sample), "--serve"]
-    process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    answer = tmp_path / "answer.json"  # which of a model of text is longer than what a pipe holds unread
+    with answer.open("w") as output:
+        process = subprocess.Popen(command, cwd=PROJECT, stdout=output, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
         with deadline(DEADLINE):
@@ -49,11 +51,11 @@ def test_predict_asks_the_exported_model_as_the_service_would(model: Path, tmp_p
             urllib.request.urlopen(said.split()[-1], b'{"instances": [[1, 2]]}', DEADLINE)
         assert json.load(refused.value)["error"].startswith("the instances are of shape (1, 2), must be (any, ")
         process.send_signal(signal.SIGINT)
-        answer, _ = process.communicate(timeout=DEADLINE)
+        process.communicate(timeout=DEADLINE)
     finally:
         process.kill()
     assert process.returncode == 0
-    assert np.allclose(json.loads(answer)["predictions"], export.load(model).answer(INPUTS), atol=1e-5)
+    assert np.allclose(json.loads(answer.read_text())["predictions"], export.load(model).answer(INPUTS), atol=1e-5)
 
 
 def test_a_model_in_a_bucket_is_copied_as_no_bucket_is_mounted_there(
