@@ -200,18 +200,10 @@ class OfText(Framework):
         self.run_pytest(project, "-m", "not proof", *OF_THE_FILES)
 
     @pytest.mark.proof
-    def test_it_trains_and_resumes_alike_however_it_is_spread(self, project: Path, laid_over: list[str]) -> None:
-        files = ("tests/test_strategy.py", "tests/test_estimate.py", "tests/test_example.py")
-        self.run_pytest(project, *recorded(f"{self.framework}-text"), *files)
-
-    @pytest.mark.proof
-    def test_it_resumes_and_counts_alike_in_any_number_of_processes(self, project: Path, laid_over: list[str]) -> None:
-        which = ("-k", "number_of_processes or resumes or bit_for_bit", "tests/test_runs.py")
-        self.run_pytest(project, *recorded(f"{self.framework}-text-runs"), *which)
-
-    @pytest.mark.proof
-    def test_the_generated_project_passes_its_own_tests(self, project: Path) -> None:
-        self.run_pytest(project)
+    def test_its_own_tests_and_the_template_s_proofs_of_the_trainer_pass(
+        self, project: Path, laid_over: list[str]
+    ) -> None:
+        self.run_pytest(project, *recorded(f"{self.framework}-text"))
 
     @pytest.mark.proof
     def test_its_types_are_right(self, project: Path, laid_over: list[str]) -> None:
