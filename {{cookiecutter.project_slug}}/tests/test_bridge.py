@@ -14,6 +14,8 @@ from trainer.cluster import Cluster, from_env
 from trainer.resource_estimate import ResourceEstimate
 from trainer.storage import from_env as storage_from_env
 from trainer.telemetry import TensorBoard
+from trainer.utilization import peak_flops
+from vertex_launch import catalog
 from vertex_launch.plan import measured_speed
 from vertex_launch.plan.workload import Workload
 from vertex_launch.replicas import Replica, replicas
@@ -106,3 +108,9 @@ def imported(path: Path) -> set[str]:
     plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     whole = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
     return {name.partition(".")[0] for name in plain | whole}
+
+
+def test_the_planner_and_the_trainer_measure_a_gpu_by_the_same_peak() -> None:
+    cards = catalog.standard().accelerators
+    peaks = {name: peak_flops(name.replace("_", " "), card.precision) for name, card in cards.items()}
+    assert peaks == {name: card.tflops * 1e12 for name, card in cards.items()}

@@ -12,7 +12,19 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 
 from tests.training import PROJECT
 from trainer.goodput import CHECKPOINTS, DATA, EXPORT, FIRST_STEP, START, TRAINING, Stopwatch
-from trainer.telemetry import JsonLines, Telemetry, TensorBoard, Values, describe, say, say_goodput, sinks, warn
+from trainer.telemetry import (
+    JsonLines,
+    Telemetry,
+    TensorBoard,
+    Values,
+    describe,
+    furthest,
+    say,
+    say_goodput,
+    sinks,
+    warn,
+)
+from trainer.utilization import peak_flops
 
 
 @dataclass
@@ -162,6 +174,34 @@ def test_all_parts_are_the_whole_time_and_what_trained_is_the_goodput(
     (told,) = lines(capsys.readouterr().out)
     assert told["message"] == "goodput 60%: of 10.0 s 6.0 trained; start 2.0, data 0.5, export 1.5"
     assert (told["goodput"], sum(told["seconds"].values())) == (0.6, 10.0)
+
+
+def test_steps_that_a_start_before_had_taken_and_lost_train_nothing(clock: Clock, tmp_path: Path) -> None:
+    before = TensorBoard(tmp_path)
+    before.write(4, {"train/loss": 1.0})
+    before.close()
+    watch = Stopwatch(clock.now)
+    after = Telemetry((), start=2, per_step={"samples": 1}, device_count=1, watch=watch, furthest=furthest(tmp_path))
+    for step in (4, 6):
+        clock.now += 3
+        after.report(step, {})
+    assert (watch.seconds["repeated"], watch.seconds["training"]) == (3.0, 3.0)
+
+
+def test_mfu_is_the_share_of_what_the_devices_are_built_for(clock: Clock) -> None:
+    memory = Memory()
+    peak = 4 * peak_flops("NVIDIA A100-SXM4-40GB", "bfloat16")
+    telemetry = Telemetry(
+        (memory,), start=0, per_step={"samples": 1}, device_count=4, watch=Stopwatch(clock.now), flops=312e12 / peak
+    )
+    clock.now += 1
+    telemetry.report(2, {})
+    assert memory.reports[0][1]["train/mfu"] == 0.5
+
+
+@pytest.mark.parametrize(("device", "precision"), [("CPU", "float32"), ("NVIDIA A100", "float32"), ("GT1000", "")])
+def test_of_a_device_whose_peak_is_not_known_there_is_no_mfu(device: str, precision: str) -> None:
+    assert peak_flops(device, precision) == 0.0
 
 
 def test_a_run_begins_with_its_process() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 START, ROLL_CALL, FIRST_STEP, DATA, TRAINING = "start", "roll call", "first step", "data", "training"
 REPORTS, CHECKPOINTS, EVALUATION, EXPORT = "reports", "checkpoints", "evaluation", "export"
+REPEATED = "repeated"  # steps that a start before this one had taken, and lost
 
 
 def process_start() -> float:
@@ -33,17 +34,19 @@ class Stopwatch:
 
     last: float = field(default_factory=time.monotonic)
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    repeats: bool = False  # whether the present steps were taken before
 
     def lap(self, part: str) -> None:
         """What has passed since the last lap was this part."""
         now = time.monotonic()
+        part = REPEATED if self.repeats and part == TRAINING else part
         self.seconds[part] += now - self.last
         self.last = now
 
     @property
     def stepping(self) -> float:
         """Seconds of all steps, with what they waited for."""
-        return self.seconds[FIRST_STEP] + self.seconds[TRAINING] + self.seconds[DATA]
+        return sum(self.seconds.get(part, 0.0) for part in (FIRST_STEP, REPEATED, TRAINING, DATA))
 
     @property
     def goodput(self) -> float:

@@ -21,7 +21,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from trainer import optional
 from trainer.errors import TrainerError
-from trainer.goodput import DATA, REPORTS, TRAINING, Stopwatch
+from trainer.goodput import DATA, EVALUATION, REPORTS, START, TRAINING, Stopwatch
 from trainer.storage import Trial
 from trainer.writable import writing
 
@@ -69,6 +69,7 @@ class TensorBoard:
         scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         with writing(self._folder):
             self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
+            self._writer.flush()  # a run that is cut off has told how far it came
 
     def close(self) -> None:
         with writing(self._folder):
@@ -133,13 +134,15 @@ UNSHOWN = (
 
 
 class Telemetry:
-    """Reports of one run. Only the chief's process has sinks; the others may call it all the same.
+    """Reports of one run, from the end of its start. Only the chief's process has sinks; the others may call it, too.
 
     Args:
         start: number of steps that were finished before this run, as after a resume.
         per_step: what a step takes: {"samples": 96, "tokens": 6144}.
         device_count: devices that share it.
         watch: which the loop tells where its time goes.
+        furthest: the last step that a start before this one has reported.
+        flops: operations of a step as a share of what the devices are built for in a second; 0 where unknown.
     """
 
     def __init__(
@@ -150,12 +153,16 @@ class Telemetry:
         per_step: Mapping[str, int],
         device_count: int,
         watch: Stopwatch | None = None,
+        furthest: int = 0,
+        flops: float = 0.0,
     ) -> None:
         self._sinks = sinks
         self._reported = start
         self._per_step = per_step
         self._device_count = device_count
         self._watch = watch or Stopwatch()
+        self._watch.repeats = start < furthest
+        self._furthest, self._flops = furthest, flops
         self._stepping, self._waiting = self._watch.stepping, self._watch.seconds[DATA]
 
     def report(self, step: int, values: Values) -> None:
@@ -170,6 +177,7 @@ class Telemetry:
         speed = {f"train/{name}{PER_SECOND}": count / seconds for name, count in self._per_step.items()}
         of_each = self._per_step["samples"] / seconds / self._device_count
         speed |= {"train/step_seconds": seconds, "train/data_seconds": waited, PER_DEVICE: of_each}
+        speed |= {"train/mfu": self._flops / seconds} if self._flops else {}
         self._write(step, {f"train/{name}": value for name, value in values.items()} | speed)
         if math.isnan(values.get("loss", 0.0)):
             raise TrainerError(
@@ -178,8 +186,11 @@ class Telemetry:
             )
         self._reported, self._stepping, self._waiting = step, watch.stepping, watch.seconds[DATA]
         watch.lap(REPORTS)
+        watch.repeats = step < self._furthest
 
     def evaluation(self, step: int, values: Values) -> None:
+        """What was held out, scored since the last lap."""
+        self._watch.lap(EVALUATION)
         self._write(step, {f"{HELDOUT}{name}": value for name, value in values.items()})
 
     def _write(self, step: int, values: Values) -> None:
@@ -187,6 +198,7 @@ class Telemetry:
             sink.write(step, values)
 
     def __enter__(self) -> "Telemetry":
+        self._watch.lap(START)
         return self
 
     def __exit__(
@@ -199,6 +211,16 @@ class Telemetry:
 def say_goodput(watch: Stopwatch) -> None:
     """Print where the time of the run went."""
     say(str(watch), goodput=watch.goodput, seconds=dict(watch.seconds))
+
+
+def furthest(logs: Path) -> int:
+    """The last step that the curves there tell of; 0 if there are none."""
+    files = [*logs.glob("events.out.tfevents.*")]
+    if not files:
+        return 0
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader  # which takes half a second
+
+    return max((event.step for file in files for event in EventFileLoader(str(file)).Load()), default=0)
 
 
 def sinks(logs: Path, steps: int, start: int, trial: Trial | None = None) -> tuple[Sink, ...]:

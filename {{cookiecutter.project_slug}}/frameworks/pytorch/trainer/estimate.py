@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
@@ -21,10 +21,7 @@ def describe(config: Config, example: Batch) -> ResourceEstimate:
     Raises:
         TrainerError: the flags and the data give no model.
     """
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        net = model.build(config, example)
-        sample = Batch(*(torch.from_numpy(array).to("meta") for array in example))
-        model.losses(net(sample.inputs), sample).sum().backward()
+    net, flops = forward_backward(config, example)
     optimizer = train.new_optimizer(config, net)
     optimizer.step()
     moments = [value for state in optimizer.state.values() for value in state.values()]
@@ -35,7 +32,7 @@ def describe(config: Config, example: Batch) -> ResourceEstimate:
         parameter_bytes=total_bytes(net.parameters()),
         gradient_bytes=total_bytes(p.grad for p in net.parameters() if p.grad is not None),
         optimizer_bytes=total_bytes(value for value in moments if value.ndim),  # counts of steps are none
-        flops_per_sample=counter.get_total_flops(),
+        flops_per_sample=flops,
         precision=str(precision).removeprefix("torch."),
         weight_copy_bytes=copies,
         activation_bytes_per_sample=activations,
@@ -43,6 +40,20 @@ def describe(config: Config, example: Batch) -> ResourceEstimate:
         global_batch=config.global_batch,
         micro_batches=config.micro_batches,
     )
+
+
+def flops_per_sample(config: Config, example: Batch) -> int:
+    """Floating point operations of matrix products and convolutions, forward and backward."""
+    return forward_backward(config, example)[1]
+
+
+def forward_backward(config: Config, example: Batch) -> tuple[nn.Module, int]:
+    """The model after both passes of a sample, on shapes alone, and their floating point operations."""
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        net = model.build(config, example)
+        sample = Batch(*(torch.from_numpy(array).to("meta") for array in example))
+        model.losses(net(sample.inputs), sample).sum().backward()
+    return net, counter.get_total_flops()
 
 
 def kept_bytes(config: Config, example: Batch, precision: torch.dtype) -> tuple[int, int]:

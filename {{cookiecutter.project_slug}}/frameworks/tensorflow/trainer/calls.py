@@ -31,6 +31,7 @@ class Replicas(Protocol):
     ranks: range  # of the parts of each global batch that this machine gives out
     size: int  # parts of a global batch
     device_count: int
+    device_name: str
 
     def take(self, steps: Steps) -> Totals: ...
 

@@ -32,6 +32,11 @@ def describe(config: Config, example: Batch) -> ResourceEstimate:
     return replace(description, activation_bytes_per_sample_float32=exact.activation_bytes_per_sample)
 
 
+def flops_per_sample(config: Config, example: Batch) -> int:
+    """Floating point operations of matrix products and convolutions, forward and backward."""
+    return _describe(config, example).flops_per_sample
+
+
 @contextlib.contextmanager
 def computing_in(policy: str) -> Iterator[None]:
     before = keras.config.dtype_policy()

@@ -57,11 +57,16 @@ class World:
 
     def __str__(self) -> str:
         """`16 x NVIDIA A100-SXM4-40GB (driver 580.65.06, CUDA 12.5.1, NCCL 2.27.7)`"""
-        count, gpus = self.device_count * len(self.layer_devices), tf.config.list_physical_devices("GPU")
-        if not gpus:
+        count = self.device_count * len(self.layer_devices)
+        if not tf.config.list_physical_devices("GPU"):
             return f"{count} x CPU"
-        versions = driver.versions(built_with_cuda(), nccl())
-        return f"{count} x {tf.config.experimental.get_device_details(gpus[0]).get('device_name', 'GPU')} ({versions})"
+        return f"{count} x {self.device_name} ({driver.versions(built_with_cuda(), nccl())})"
+
+    @property
+    def device_name(self) -> str:
+        """`NVIDIA A100-SXM4-40GB`"""
+        gpus = tf.config.list_physical_devices("GPU")
+        return str(tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")) if gpus else "CPU"
 
     @property
     def mesh(self) -> str:
