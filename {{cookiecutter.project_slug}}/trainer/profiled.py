@@ -1,9 +1,12 @@
-"""--profile FIRST:LAST: which steps are traced."""
+"""--profile FIRST:LAST: which steps are traced, and what their trace says in one sentence."""
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from trainer.telemetry import say
+
+Span = tuple[float, float]  # start and end of an operation, in seconds
 
 FORM = re.compile(r"(\d{1,9}):(\d{1,9})")
 
@@ -34,3 +37,25 @@ def problems(profile: str | None, count: int) -> Iterator[str]:
         yield f"--profile is {profile}, must be two numbers of steps such as 20:25"
     elif traced and traced.stop > count:
         yield f"--profile is {profile}, must end by the last step, {count}"
+
+
+def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: float, steps: int) -> str:
+    """Where the time of the traced steps went, of which communication beside a computation costs nothing.
+
+    `52.1 ms a step: computing 30.0, communicating 25.0, of which 8.0 alone; neither 14.1`
+    """
+    one, other = [*computing], [*communicating]
+    either, computed, communicated = covered([*one, *other]), covered(one), covered(other)
+    parts = (seconds, computed, communicated, either - computed, max(seconds - either, 0.0))
+    step, computes, communicates, alone, neither = (f"{1000 * part / steps:.1f}" for part in parts)
+    told = f"{step} ms a step: computing {computes}, communicating {communicates}, of which {alone} alone"
+    return f"{told}; neither {neither}"
+
+
+def covered(spans: Iterable[Span]) -> float:
+    """The time in which at least one of them lasts."""
+    total, end = 0.0, -math.inf
+    for first, last in sorted(spans):
+        total += max(last - max(first, end), 0.0)
+        end = max(end, last)
+    return total

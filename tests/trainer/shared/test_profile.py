@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.training import PROJECT
+from trainer.profiled import split
 
 FLAGS = ("--warmup", "2", "--log-every", "4", "--checkpoint-every", "4", "--evaluate-every", "4")
 
@@ -23,9 +25,20 @@ def run(folder: Path, *flags: str) -> str:
     return done.stdout
 
 
+def test_communication_beside_a_computation_is_told_apart_from_what_is_waited_for() -> None:
+    computing, communicating = [(0.0, 3.0), (1.0, 2.0), (2.5, 4.0)], [(3.0, 5.0), (8.0, 9.0)]
+    assert split(computing, communicating, seconds=10.0, steps=2) == (
+        "5000.0 ms a step: computing 2000.0, communicating 1500.0, of which 1000.0 alone; neither 2000.0"
+    )
+
+
 @pytest.mark.proof
 def test_a_trace_holds_the_steps_that_were_asked_for_and_a_resumed_run_says_that_it_has_none(tmp_path: Path) -> None:
-    assert "a trace of steps 5 to 7 is in " in run(tmp_path, "--steps", "8", "--profile", "4:7")
+    told = run(tmp_path, "--steps", "8", "--profile", "4:7")
+    assert "a trace of steps 5 to 7 is in " in told
+    (parts,) = re.findall(r"([0-9.]+) ms a step: computing ([0-9.]+), communicating ([0-9.]+), of which", told)
+    whole, computing, _ = map(float, parts)
+    assert whole > computing > 0.1 * whole
     logs = tmp_path / "AIP_TENSORBOARD_LOG_DIR"
     if found := [*logs.glob("plugins/profile/*/*.xplane.pb")]:
         assert b"MatMul" in found[0].read_bytes()

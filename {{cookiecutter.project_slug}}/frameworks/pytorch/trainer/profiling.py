@@ -1,14 +1,20 @@
 """A trace of some steps of the chief's process: what each kernel and each operation took."""
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from torch import profiler
+from torch.autograd.profiler_util import FunctionEvent
 
 from trainer import profiled
 from trainer.telemetry import say
 from trainer.writable import writing
+
+# What PyTorch calls what it traces.
+OPERATION = re.compile("aten::|gloo:")
+COMMUNICATES = re.compile("nccl|gloo:")
 
 
 @contextlib.contextmanager
@@ -31,6 +37,7 @@ def trace(profile: str | None, folder: Path, start: int) -> Iterator[Callable[[]
             folder.mkdir(parents=True, exist_ok=True)
             traced.export_chrome_trace(str(path))
         say(f"a trace of steps {steps.start + 1} to {steps.stop} is in {path}; open it at https://ui.perfetto.dev")
+        say(told(traced, len(steps)))
 
     # The step before warms the profiler up: its own start would be the longest thing in the trace.
     warmup = min(steps.start - start, 1)
@@ -39,3 +46,18 @@ def trace(profile: str | None, folder: Path, start: int) -> Iterator[Callable[[]
     )
     with profiler.profile(schedule=plan, on_trace_ready=write, acc_events=True) as traced:
         yield traced.step
+
+
+def told(traced: profiler.profile, count: int) -> str:
+    """What the device did in so many steps: a GPU by its kernels, a CPU by its operations."""
+    events = traced.events() or []
+    steps = [one for one in events if one.name.startswith("ProfilerStep") and one.device_type.name == "CPU"]
+    kernels = [one for one in events if one.device_type.name == "CUDA" and not one.is_user_annotation]
+    work = kernels or [one for one in events if OPERATION.match(one.name)]
+    communicating = [one for one in work if COMMUNICATES.match(one.name)]
+    computing = [one for one in work if not COMMUNICATES.match(one.name)]
+    return profiled.split(spans(computing), spans(communicating), sum(b - a for a, b in spans(steps)), count)
+
+
+def spans(events: list[FunctionEvent]) -> list[profiled.Span]:
+    return [(one.time_range.start / 1e6, one.time_range.end / 1e6) for one in events]
