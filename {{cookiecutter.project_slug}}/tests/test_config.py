@@ -23,6 +23,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("rollcall_timeout", math.inf, "--rollcall-timeout is inf, must be above 0"),
     ("rollcall_timeout", math.nan, "--rollcall-timeout is nan, must be above 0"),
     ("keep", 0, "--keep is 0, must be at least 1: a run without a checkpoint cannot resume"),
+    ("data_processes", -1, "--data-processes is -1, must be 0 or more"),
     ("warmup", -1, "--warmup is -1, must be 0 or more"),
     ("weight_decay", math.nan, "--weight-decay is nan, must be 0 or more"),
     ("profile", "20", "--profile is 20, must be two numbers of steps such as 20:25"),
@@ -46,7 +47,7 @@ def test_each_field_has_a_flag_of_its_name_with_dashes() -> None:
         data="gs://b/d", steps=2000, global_batch=192, micro_batches=2,
         precision="bfloat16", learning_rate=1e-4, warmup=7, weight_decay=0.1, clip=2.0, seed=3, log_every=5,
         evaluate_every=6, checkpoint_every=8, keep=9, rollcall_timeout=5.0, collective_timeout=20.0,
-        profile="3:5", require_reducers=True,
+        profile="3:5", require_reducers=True, data_processes=2,
     )  # fmt: skip
     names = {"data", *(field.name for field in fields(LoopFlags))}
     ours = [field for field in fields(Config) if field.name in names]

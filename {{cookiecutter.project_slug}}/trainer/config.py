@@ -50,6 +50,8 @@ class LoopFlags:
     """Steps between two checkpoints; there is one at the end."""
     keep: int = 2
     """Checkpoints to keep, newest first."""
+    data_processes: int = 0
+    """Processes that make batches ahead, for each GPU; with 0 threads do, of which Python runs one at a time."""
     rollcall_timeout: float | None = None
     """Seconds to wait for the other replicas; by default 600 in the cloud, 60 in the local Vertex."""
     collective_timeout: float = 300
@@ -86,7 +88,7 @@ def problems(config: Config) -> Iterator[str]:
     yield from flags.above_zero(config, "learning_rate", "clip", *TIMEOUTS)
     if config.keep < 1:
         yield f"--keep is {config.keep}, must be at least 1: a run without a checkpoint cannot resume"
-    yield from flags.at_least(0, config, "warmup", "weight_decay")
+    yield from flags.at_least(0, config, "warmup", "weight_decay", "data_processes")
     if not 0 <= config.seed < 2**32:
         yield f"--seed is {config.seed}, must be from 0 to 2**32 - 1"
     yield from profiled.problems(config.profile, config.steps)

@@ -22,6 +22,7 @@ import grain
 import numpy as np
 import tyro
 from array_record.python.array_record_module import ArrayRecordWriter
+from grain.multiprocessing import MultiprocessingOptions
 
 from trainer import data
 from trainer.config import Config
@@ -156,7 +157,7 @@ def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, wo
         draws = (np.random.default_rng((config.seed, place)) for place in places)
         return data.collate([data.augment(*pair, config) for pair in zip(samples, draws, strict=True)], config)
 
-    return _ahead(part, range(start, config.steps))
+    return _ahead(part, range(start, config.steps), config.data_processes)
 
 
 def heldout_batches(dataset: Dataset, config: Config, *, rank: int, world_size: int) -> Iterator[Masked]:
@@ -176,10 +177,13 @@ def heldout_batches(dataset: Dataset, config: Config, *, rank: int, world_size: 
     return _ahead(part, range(-(-len(dataset) // (size * world_size))))
 
 
-def _ahead(part: Callable[[int], Part], numbers: range) -> Iterator[Part]:
-    """`part` of each number in turn, made by other threads before it is asked for."""
+def _ahead(part: Callable[[int], Part], numbers: range, processes: int = 0) -> Iterator[Part]:
+    """`part` of each number in turn, made by other threads, or processes, before it is asked for."""
     batches = grain.MapDataset.range(numbers.start, numbers.stop).map(part)
-    return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=4, prefetch_buffer_size=8)))
+    made = batches.to_iter_dataset(grain.ReadOptions(num_threads=4, prefetch_buffer_size=8))
+    if processes:
+        made = made.mp_prefetch(MultiprocessingOptions(num_workers=processes, per_worker_buffer_size=2))
+    return iter(made)
 
 
 def micro_batches(batch: Batch, count: int) -> list[Batch]:
