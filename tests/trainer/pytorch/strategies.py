@@ -123,7 +123,9 @@ def go(config: Config, world: World, shards: Path, steps: int, checkpoints: Path
     state.optimizer.zero_grad()
     totals = [train.train_step(config, state, batch, world) for batch in batches]
     if checkpoints:
-        checkpoint.save(state, checkpoints, keep=2, world=world)
+        saver = checkpoint.Saver(checkpoints, 2, world, TIMEOUT)
+        saver.save(state)
+        saver.wait()
     most = torch.tensor(kept(state), dtype=torch.float64)
     dist.all_reduce(most, dist.ReduceOp.MAX)
     return {

@@ -1,6 +1,8 @@
 """Who is to blame for the end of a process: what it prints, and with which code its replica exits."""
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +23,15 @@ PLACE = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
 CLOSED = "Connection closed by peer [127.0.0.1]:23462"
 HINT = ". This is typically caused by a remote worker crashing. Check the logs of the remote worker"
 REMOTE = "NCCL error in: NCCLUtils.cpp:77, remote process exited or there was a network error\nncclRemoteError: A call"
+
+
+@pytest.mark.skipif(not shutil.which("ip"), reason="ip of iproute2 tells the way that Linux takes")
+def test_gloo_takes_the_interface_that_leads_to_the_chief() -> None:
+    shown = subprocess.run(["ip", "-o", "route", "get", "198.51.100.7"], capture_output=True, text=True, timeout=60)
+    way = re.search(r" dev (\S+)", shown.stdout)
+    assert processes.interface_to(Node("workerpool0-0", "198.51.100.7:2222")) == (way[1] if way else "")
+    assert processes.interface_to(Node("workerpool0-0", "no-such-host.invalid:2222")) == ""
+    assert processes.interface_to(Node("workerpool0-0", "localhost:2222")).startswith("lo")
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,9 @@ def test_a_checkpoint_does_not_depend_on_the_devices_of_the_layers(tmp_path: Pat
         folder = tmp_path / str(len(writer.layer_devices))
         written = train.start(CONFIG, batch(1), writer)
         written.step = 7
-        checkpoint.save(written, folder, 1, writer.is_chief)
+        saver = checkpoint.Saver(folder, 1, train.start(CONFIG, batch(1), reader))
+        saver.save(written)
+        saver.wait()
         read = train.start(replace(CONFIG, seed=1), batch(1), reader)
         checkpoint.restore(read, folder, reader)
         assert read.step == 7

@@ -1,12 +1,13 @@
-"""The state of a run, saved whole or not at all by all processes together."""
+"""The state of a run, saved whole or not at all by all processes together, while they train on."""
 
 import io
 import os
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from torch import nn, optim
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from trainer import commit_marker, writable
+from trainer.background import Background
 from trainer.errors import TrainerError
 from trainer.parallel import bare
 from trainer.processes import World
@@ -36,33 +39,78 @@ class State:
     step: int = 0
 
 
-def save(state: State, root: Path, keep: int, world: World) -> None:
-    """Write the checkpoint of this step and keep the newest `keep`. Every process must call it.
+class Saver:
+    """Checkpoints that another thread of each process writes: a step waits for a copy of the state, not for files.
+
+    The copy lies in the machine's memory, pinned where it comes from a GPU. Every process must make a saver, and call
+    its methods at the same steps.
+
+    Args:
+        keep: checkpoints that stay; older ones are removed.
+        timeout: seconds that a process waits for what the others have written.
+    """
+
+    def __init__(self, root: Path, keep: int, world: World, timeout: float) -> None:
+        self._root, self._keep, self._world = root, keep, world.apart(timeout)
+        on_gpu = world.device.type == "cuda"
+        self._stager = DefaultStager(
+            StagingOptions(
+                use_pinned_memory=on_gpu, use_non_blocking_copy=on_gpu, use_shared_memory=False, use_async_staging=False
+            )
+        )
+        self._background = Background()
+
+    def save(self, state: State) -> None:
+        """Begin the checkpoint of this step, once the one before is written.
+
+        Raises:
+            TrainerError: the one before cannot be written.
+        """
+        self.wait()
+        model, optimizer = get_state_dict(bare(state.model), state.optimizer, options=BY_NAME)
+        copy = self._stager.stage({"model": model, "optimizer": optimizer})
+        assert isinstance(copy, dict), "the stager was not told to go on by itself"
+        folder = commit_marker.numbered(self._root, state.step)
+        self._background.start(partial(write, copy, folder, self._keep, self._world))
+
+    def check(self) -> None:
+        """Raises TrainerError if what was begun has turned out not to be writable."""
+        self._background.check()
+
+    def wait(self) -> None:
+        """Return when all checkpoints are whole.
+
+        Raises:
+            TrainerError: one cannot be written.
+        """
+        self._background.wait()
+
+
+def write(copy: Mapping[str, Any], folder: Path, keep: int, world: World) -> None:
+    """Write a checkpoint, then its commit marker, and keep the newest `keep` beside it. Every process must call it.
 
     Raises:
         TrainerError: it cannot be written.
     """
-    with writable.writing(root):
+    with writable.writing(folder.parent):
         try:
-            _save(state, root, keep, world)
+            _write(copy, folder, keep, world)
         except CheckpointException as error:  # every process learns what happened in one of them
             cause, _ = next(iter(error.failures.values()))
             raise cause if isinstance(cause, OSError) else OSError(first_cause(error)) from None
 
 
-def _save(state: State, root: Path, keep: int, world: World) -> None:
-    folder = commit_marker.numbered(root, state.step)
+def _write(copy: Mapping[str, Any], folder: Path, keep: int, world: World) -> None:
     if world.is_chief:
         commit_marker.begin(folder)
     world.wait()
-    model, optimizer = get_state_dict(bare(state.model), state.optimizer, options=BY_NAME)
     writer, files = FileSystemWriter(folder), ChecksumFiles()
     writer.fs = files
-    state_dict_saver.save({"model": model, "optimizer": optimizer}, storage_writer=writer)
+    state_dict_saver.save({**copy}, storage_writer=writer, process_group=world.group)
     of_each = world.gather(files.checksums)
     if world.is_chief:
         commit_marker.commit(folder, {name: checksum for one in of_each for name, checksum in one.items()})
-        commit_marker.prune(root, keep)
+        commit_marker.prune(folder.parent, keep)
         say(f"saved {folder}")
 
 

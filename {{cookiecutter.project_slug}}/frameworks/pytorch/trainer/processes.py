@@ -16,8 +16,9 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.tensor import DTensor
 
 from trainer import driver, reducers
-from trainer.cluster import Cluster
+from trainer.cluster import Cluster, Node
 from trainer.errors import PeerError, TrainerError
 from trainer.meshes import Mesh
 from trainer.telemetry import say
@@ -57,6 +58,18 @@ class World:
     device: torch.device
     mesh: DeviceMesh | None = None  # None for a process without a process group
     reducers: int = 0  # that NCCL may come to use
+    group: dist.ProcessGroup | None = None  # in which the processes meet; None for the one of all threads but `apart`
+
+    def apart(self, timeout: float) -> "World":
+        """The same processes, for another thread: the collectives of two threads must not mix.
+
+        Every process must call it.
+
+        Args:
+            timeout: of a collective, in seconds.
+        """
+        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+        return replace(self, device=torch.device("cpu"), group=group)
 
     @property
     def is_chief(self) -> bool:
@@ -106,12 +119,16 @@ class World:
         if self.device.type != "cuda":
             return f"{self.size} x CPU"
         nccl = ".".join(map(str, torch.cuda.nccl.version()))
-        versions = driver.versions(str(torch.version.cuda), nccl)
-        return f"{self.size} x {torch.cuda.get_device_name(self.device)} ({versions})"
+        return f"{self.size} x {self.device_name} ({driver.versions(str(torch.version.cuda), nccl)})"
+
+    @property
+    def device_name(self) -> str:
+        """`NVIDIA A100-SXM4-40GB`"""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all processes, on each of them. Every process must call it."""
-        dist.all_reduce(values)
+        dist.all_reduce(values, group=self.group)
         return values
 
     def means(self, totals: Totals) -> dict[str, float]:
@@ -126,7 +143,7 @@ class World:
         """What each process has, on each of them, by rank. Every process must call it."""
         values = [value] * self.size
         if self.size > 1:
-            dist.all_gather_object(values, value)
+            dist.all_gather_object(values, value, group=self.group)
         return values
 
     @property
@@ -153,7 +170,7 @@ class World:
 
     def wait(self) -> None:
         """Return when every process is here."""
-        dist.barrier()
+        dist.barrier(self.group)
 
 
 def launch(cluster: Cluster, mesh: Mesh, timeout: float, main: Callable[..., None], *args: Any) -> None:
@@ -168,10 +185,9 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, main: Callable[..., Non
     # By default each process would have a thread for every core, also where many processes share the cores.
     neighbours = mesh.size if cluster.chief.is_local else count
     os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // neighbours, 1)))
-    if cluster.chief.is_local:
-        # The host name of a laptop often leads nowhere; gloo must not try it.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    elif torch.backends.cuda.is_built() and not torch.cuda.is_available():
+    # Gloo would ask for the address of the host's name, which need not lead anywhere.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_to(cluster.chief))
+    if torch.backends.cuda.is_built() and not torch.cuda.is_available() and not cluster.chief.is_local:
         raise TrainerError(f"{cluster.name}: {driver.why_no_gpu(str(torch.version.cuda), driver.installed())}")
     # The agent would log its own traceback for each failed process, and a line for SIGTERM; we say who failed or was
     # stopped, the process why.
@@ -186,6 +202,23 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, main: Callable[..., Non
         raise PeerError(f"{cluster.name} cannot meet the others at {cluster.chief.address}: {error}") from None
     except SignalException as error:
         raise ProcessError(f"{cluster.name} was stopped by {error.sigval.name}", -error.sigval) from None
+
+
+def interface_to(node: Node) -> str:
+    """The network interface by which this machine reaches another one; empty where the system does not tell.
+
+    Source: proc(5), /proc/net/route: hexadecimal numbers in the byte order of the network.
+    """
+    if node.is_local:
+        return "lo0" if sys.platform == "darwin" else "lo"
+    try:
+        address = int.from_bytes(socket.inet_aton(socket.gethostbyname(node.host)), sys.byteorder)
+        rows = [line.split() for line in Path("/proc/net/route").read_text(encoding="utf-8").splitlines()[1:]]
+    except OSError:
+        return ""
+    networks = [(int(row[7], 16), int(row[1], 16), row[0]) for row in rows]
+    leading = [(mask.bit_count(), name) for mask, network, name in networks if address & mask == network]
+    return max(leading, default=(0, ""))[1]
 
 
 def _launch_config(cluster: Cluster, count: int, timeout: float) -> LaunchConfig:

@@ -1,5 +1,6 @@
 """The run of one process, readable top to bottom. What happens in a step stands in `train_step` and `backward`."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +11,15 @@ from trainer import checkpoint, model, per_sample, processes, profiling, strateg
 from trainer.checkpoint import State
 from trainer.config import Config, learning_rate
 from trainer.data import Batch
-from trainer.goodput import CHECKPOINTS, DATA, EVALUATION, EXPORT, FIRST_STEP, REPORTS, START, TRAINING, Stopwatch
+from trainer.goodput import CHECKPOINTS, DATA, EXPORT, FIRST_STEP, REPORTS, TRAINING, Stopwatch
 from trainer.meshes import Mesh
 from trainer.parallel import Scheduled, clip_gradients, parallelize, sync_gradients
-from trainer.precision import autocast
+from trainer.precision import autocast, precision
 from trainer.processes import Totals, World, add
 from trainer.shards import Dataset, heldout_batches, micro_batches, per_step, train_batches
 from trainer.storage import Storage
 from trainer.telemetry import Telemetry
+from trainer.utilization import peak_flops
 
 
 def run(config: Config, mesh: Mesh, storage: Storage, shards: Path, reducer_count: int, watch: Stopwatch) -> None:
@@ -34,7 +36,6 @@ def train_and_export(config: Config, storage: Storage, shards: Path, world: Worl
     dataset, heldout = Dataset(shards, "train"), Dataset(shards, "heldout")
     state = start(config, heldout.batch([0], config), world)
     checkpoint.restore(state, storage.checkpoints, world)
-    watch.lap(START)
     final = train(config, storage, state, dataset, heldout, world, watch)
     if world.is_chief:
         from trainer import export  # which takes half a second, and only the chief exports
@@ -70,9 +71,9 @@ def train(
     watch: Stopwatch,
 ) -> dict[str, float]:
     """Train to the last step; returns the held-out loss and metrics."""
-    sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if world.is_chief else ()
+    checkpoints = checkpoint.Saver(storage.checkpoints, config.keep, world, config.collective_timeout)
     with (
-        Telemetry(sinks, start=state.step, per_step=per_step(config), device_count=world.size, watch=watch) as reports,
+        reporting(config, storage, state.step, heldout, world, watch) as reports,
         profiling.trace(config.profile if world.is_chief else None, storage.logs / "profile", state.step) as traced,
     ):
         totals, use, first = dict[str, Tensor](), dict[str, float](), state.step + 1
@@ -88,17 +89,36 @@ def train(
                 reports.report(state.step, world.means(totals) | rate | use | world.memory)
                 totals = {}
             if due(config.checkpoint_every, state.step, config):
-                checkpoint.save(state, storage.checkpoints, config.keep, world)
+                checkpoints.save(state)
                 watch.lap(CHECKPOINTS)
             if due(config.evaluate_every, state.step, config) and state.step < config.steps:
                 reports.evaluation(state.step, evaluate(config, state.model, heldout, world))
-                watch.lap(EVALUATION)
+            checkpoints.check()
             traced()
             watch.lap(REPORTS)
         final = evaluate(config, state.model, heldout, world)
         reports.evaluation(state.step, final)
-        watch.lap(EVALUATION)
+        checkpoints.wait()
+        watch.lap(CHECKPOINTS)
     return final
+
+
+def reporting(
+    config: Config, storage: Storage, start: int, heldout: Dataset, world: World, watch: Stopwatch
+) -> Telemetry:
+    """The reports of the steps after `start`; only the chief's are written."""
+    of_run = partial(Telemetry, start=start, per_step=per_step(config), device_count=world.size, watch=watch)
+    if not world.is_chief:
+        return of_run(())
+    flops, computes_in = 0.0, str(precision(config, world.device)).removeprefix("torch.")
+    if peak := peak_flops(world.device_name, computes_in):
+        from trainer import estimate  # which takes a second, and few devices have a known peak
+
+        sample = heldout.batch([0], config)
+        flops = estimate.flops_per_sample(config, sample) * config.global_batch / (world.size * peak)
+    furthest = telemetry.furthest(storage.logs)  # before there are curves of this start
+    sinks = telemetry.sinks(storage.logs, config.steps, start, storage.trial)
+    return of_run(sinks, furthest=furthest, flops=flops)
 
 
 def due(every: int, step: int, config: Config) -> bool:
@@ -143,7 +163,11 @@ def seed(config: Config, step: int, rank: int) -> int:
 
 
 def on_device(batch: Batch, world: World) -> Batch:
-    return Batch(*(torch.from_numpy(array).to(world.device) for array in batch))
+    tensors = (torch.from_numpy(array) for array in batch)
+    if world.device.type == "cpu":
+        return Batch(*tensors)
+    # From pinned memory a GPU copies by itself, while this program prepares what comes next.
+    return Batch(*(tensor.pin_memory().to(world.device, non_blocking=True) for tensor in tensors))
 
 
 @torch.no_grad()

@@ -1,12 +1,14 @@
-"""The state of a run, saved whole or not at all by the chief."""
+"""The state of a run, saved whole or not at all by the chief, while it trains on."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import keras
 import tensorflow as tf
 
 from trainer import commit_marker, writable
+from trainer.background import Background
 from trainer.errors import TrainerError
 from trainer.strategy import World
 from trainer.telemetry import say, warn
@@ -27,21 +29,64 @@ class State:
     def objects(self) -> tf.train.Checkpoint:
         return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer)
 
+    def variables(self) -> list[keras.Variable]:
+        return [*self.model.variables, *self.optimizer.variables]
 
-def save(state: State, root: Path, keep: int, is_chief: bool) -> None:
-    """Write the checkpoint of this step and keep the newest `keep`; only the chief writes.
+
+class Saver:
+    """Checkpoints that another thread writes: a step waits for a copy of the state, not for files.
+
+    TensorFlow's own (`experimental_enable_async_checkpoint`) fails at the second checkpoint of variables of Keras 3
+    (TensorFlow 2.21, Keras 3.15, November 2026).
+
+    Args:
+        keep: checkpoints that stay; older ones are removed.
+        copy: a second state on the CPU, which the saver overwrites; None in all replicas but the chief, which alone
+            writes.
+    """
+
+    def __init__(self, root: Path, keep: int, copy: State | None) -> None:
+        self._root, self._keep, self._copy = root, keep, copy
+        self._background = Background()
+
+    def save(self, state: State) -> None:
+        """Begin the checkpoint of this step, once the one before is written.
+
+        Raises:
+            TrainerError: the one before cannot be written.
+        """
+        if self._copy is None:
+            return
+        self.wait()
+        for ours, theirs in zip(self._copy.variables(), state.variables(), strict=True):
+            ours.assign(theirs)
+        folder = commit_marker.numbered(self._root, state.step)
+        self._background.start(partial(write, self._copy, folder, self._keep))
+
+    def check(self) -> None:
+        """Raises TrainerError if what was begun has turned out not to be writable."""
+        self._background.check()
+
+    def wait(self) -> None:
+        """Return when all checkpoints are whole.
+
+        Raises:
+            TrainerError: one cannot be written.
+        """
+        self._background.wait()
+
+
+def write(state: State, folder: Path, keep: int) -> None:
+    """Write a checkpoint, then its commit marker, and keep the newest `keep` beside it.
 
     Raises:
         TrainerError: it cannot be written.
     """
-    if not is_chief:
-        return
-    folder = commit_marker.numbered(root, state.step)
-    with writable.writing(root, *FILE_ERRORS):
+    with writable.writing(folder.parent, *FILE_ERRORS):
         commit_marker.begin(folder)
         state.objects().write(str(folder / PREFIX))
         commit_marker.commit(folder)
-        commit_marker.prune(root, keep)
+        commit_marker.prune(folder.parent, keep)
     say(f"saved {folder}")
 
 

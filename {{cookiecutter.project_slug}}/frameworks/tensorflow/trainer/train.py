@@ -1,5 +1,6 @@
 """The run of one machine, readable top to bottom. What happens in a step stands in `train_step`, and nowhere else."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from trainer.checkpoint import State
 from trainer.cluster import Cluster
 from trainer.config import Config
 from trainer.data import Batch
-from trainer.goodput import CHECKPOINTS, DATA, EVALUATION, EXPORT, FIRST_STEP, REPORTS, START, TRAINING, Stopwatch
+from trainer.goodput import CHECKPOINTS, DATA, EXPORT, FIRST_STEP, REPORTS, TRAINING, Stopwatch
 from trainer.shards import Dataset, heldout_batches, micro_batches, per_step
 from trainer.storage import Storage
 from trainer.strategy import World
 from trainer.telemetry import Telemetry
+from trainer.utilization import peak_flops
 
 SUM = tf.distribute.ReduceOp.SUM
 
@@ -31,7 +33,6 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path, watch:
     state = start(config, example, world)
     checkpoint.restore(state, storage.checkpoints, world)
     mirrored = Mirrored(config, state, example, world)
-    watch.lap(START)
     final = train(config, storage, state, dataset, heldout, mirrored, watch)
     if world.is_chief:
         export.finish(config, storage, state, heldout, final)
@@ -73,10 +74,9 @@ def train(
     watch: Stopwatch,
 ) -> dict[str, float]:
     """Train to the last step; returns the held-out loss and metrics."""
-    sinks = telemetry.sinks(storage.logs, config.steps, state.step, storage.trial) if replicas.is_chief else ()
-    count = replicas.device_count
+    checkpoints = saver(config, storage, heldout, replicas)
     with (
-        Telemetry(sinks, start=state.step, per_step=per_step(config), device_count=count, watch=watch) as reports,
+        reporting(config, storage, state.step, heldout, replicas, watch) as reports,
         profiling.trace(config.profile if replicas.is_chief else None, storage.logs, state.step) as traced,
     ):
         totals, use, first, waits = 0.0, dict[str, float](), state.step, part_of_waiting()
@@ -92,17 +92,46 @@ def train(
                 reports.report(state.step, means(totals, replicas.names) | rate | use | replicas.memory)
                 totals = 0.0
             if due(config.checkpoint_every, state.step, config):
-                checkpoint.save(state, storage.checkpoints, config.keep, replicas.is_chief)
+                checkpoints.save(state)
                 watch.lap(CHECKPOINTS)
             if due(config.evaluate_every, state.step, config) and state.step < config.steps:
                 reports.evaluation(state.step, means(replicas.evaluate(heldout), replicas.names))
-                watch.lap(EVALUATION)
+            checkpoints.check()
             traced(state.step)
             watch.lap(REPORTS)
         final = means(replicas.evaluate(heldout), replicas.names)
         reports.evaluation(state.step, final)
-        watch.lap(EVALUATION)
+        checkpoints.wait()
+        watch.lap(CHECKPOINTS)
     return final
+
+
+def saver(config: Config, storage: Storage, heldout: Dataset, replicas: Replicas) -> checkpoint.Saver:
+    """What writes the checkpoints; random numbers are left as `start` has left them."""
+    copy = None
+    if replicas.is_chief:
+        with tf.device("CPU:0"):
+            copy = start(config, heldout.batch([0], config), World(tf.distribute.get_strategy(), rank=0, size=1))
+    return checkpoint.Saver(storage.checkpoints, config.keep, copy)
+
+
+def reporting(
+    config: Config, storage: Storage, start: int, heldout: Dataset, replicas: Replicas, watch: Stopwatch
+) -> Telemetry:
+    """The reports of the steps after `start`; only the chief's are written."""
+    count = replicas.device_count
+    of_run = partial(Telemetry, start=start, per_step=per_step(config), device_count=count, watch=watch)
+    if not replicas.is_chief:
+        return of_run(())
+    flops, computes_in = 0.0, keras.config.dtype_policy().compute_dtype
+    if peak := peak_flops(replicas.device_name, computes_in):
+        from trainer import estimate  # few devices have a known peak
+
+        sample = heldout.batch([0], config)
+        flops = estimate.flops_per_sample(config, sample) * config.global_batch / (count * peak)
+    furthest = telemetry.furthest(storage.logs)  # before there are curves of this start
+    sinks = telemetry.sinks(storage.logs, config.steps, start, storage.trial)
+    return of_run(sinks, furthest=furthest, flops=flops)
 
 
 def part_of_waiting() -> str:
@@ -162,7 +191,8 @@ class Mirrored:
     def __init__(self, config: Config, state: State, example: Batch, world: World) -> None:
         self._config, self._state, self._world = config, state, world
         self.is_chief, self.names = world.is_chief, measured(state.model, example)
-        self.ranks, self.size, self.device_count = world.device_ranks, world.device_count, world.device_count
+        self.ranks, self.size, self.device_name = world.device_ranks, world.device_count, world.device_name
+        self.device_count = world.device_count * len(world.layer_devices)
 
     def take(self, steps: Steps) -> Totals:
         """Take these steps; returns their totals over the global batches."""

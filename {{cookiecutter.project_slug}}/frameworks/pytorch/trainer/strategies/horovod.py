@@ -11,9 +11,7 @@ import functools
 import importlib.util
 import math
 import os
-import socket
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +66,7 @@ def environment(agent: Mapping[str, str], port: int, timeout: float) -> dict[str
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": agent["MASTER_ADDR"],
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_GLOO_IFACE": agent.get("GLOO_SOCKET_IFNAME") or interface(agent["MASTER_ADDR"]),
+        "HOROVOD_GLOO_IFACE": agent["GLOO_SOCKET_IFNAME"],
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(math.ceil(timeout)),
         # Only a name for the processes that share a machine; local replicas share their host name, too.
         "HOROVOD_HOSTNAME": f"replica-{agent['GROUP_RANK']}",
@@ -79,20 +77,6 @@ def environment(agent: Mapping[str, str], port: int, timeout: float) -> dict[str
         "HOROVOD_CROSS_RANK": agent["GROUP_RANK"],
         "HOROVOD_CROSS_SIZE": agent["GROUP_WORLD_SIZE"],
     }
-
-
-def interface(host: str) -> str:
-    """The name of the network interface that leads to `host`: "eth0".
-
-    Left to itself gloo takes the interface of this machine's own name, which may be the loopback.
-    """
-    import psutil
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))  # sends nothing: only chooses the route
-        own = probe.getsockname()[0]
-    addresses: dict[str, list[Any]] = psutil.net_if_addrs()
-    return next(name for name in addresses if own in (address.address for address in addresses[name]))
 
 
 class HorovodParallel(Wrapped):

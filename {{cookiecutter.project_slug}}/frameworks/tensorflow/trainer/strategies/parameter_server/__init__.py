@@ -28,7 +28,7 @@ from trainer import checkpoint, export, shards, strategy, telemetry, train
 from trainer.cluster import Cluster, Node
 from trainer.config import Config
 from trainer.errors import PeerError, TrainerError
-from trainer.goodput import EXPORT, START, Stopwatch
+from trainer.goodput import EXPORT, Stopwatch
 from trainer.shards import Dataset
 from trainer.storage import Storage
 from trainer.strategies import Strategy
@@ -92,7 +92,6 @@ def run(config: Config, cluster: Cluster, storage: Storage, folder: Path, watch:
                     config, state, Mirrored(config, state, example, alone), servers, len(cluster.nodes) - 1, heartbeats
                 )
             telemetry.say(f"training on {team}, {config.strategy}: {plural(len(cluster.servers), 'server')}")
-            watch.lap(START)
             final = train.train(config, storage, state, dataset, heldout, team, watch)
         export.finish(config, storage, state, heldout, final)
         watch.lap(EXPORT)

@@ -29,7 +29,8 @@ class Team:
     """The workers, and the variables of model and optimizer on the parameter servers.
 
     The state that is saved is an ordinary one: the chief copies the variables into it. So a checkpoint does not tell
-    which strategy wrote it, and each resumes those of the other; the chief's memory must hold it once.
+    which strategy wrote it, and each resumes those of the other; the chief's memory must hold it twice, as a
+    checkpoint is written while the state changes again.
 
     Args:
         alone: the chief by itself, which evaluates at the end.
@@ -37,6 +38,7 @@ class Team:
     """
 
     is_chief = True
+    device_name = "of the workers"  # the chief sees no GPU of theirs
 
     def __init__(
         self,
