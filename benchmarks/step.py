@@ -1,11 +1,14 @@
-"""Step time and memory of the trainer against a rival, on the same model, data and two processes.
+"""Step time and memory of the trainer beside its rivals, on the same model and data, in two processes.
 
-    python benchmarks/step.py pytorch|tensorflow PROJECT
+    python benchmarks/step.py pytorch|tensorflow images|text PROJECT [--page docs/speed.md] [--rounds 3] [--sizes tiny]
 
-Whole jobs of the local Vertex, trainer and rival in turn, so that a noisy machine disturbs both alike. Printed
-are the medians over all reports but each job's first, their ratio, and the largest resident set of a process.
+Run by an environment of the framework that has the rivals, too. Whole jobs of the local Vertex, the trainer and each
+rival in turn, so that a noisy machine disturbs all alike. A time is the median over all reports of a job but the first;
+a ratio is the trainer's over the rival's of the same round, told as the median of the rounds, with the smallest and the
+largest.
 """
 
+import argparse
 import json
 import os
 import re
@@ -14,58 +17,121 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
-ROUNDS = 5
-STEPS = 400
-BATCH = 96
-RIVALS = {"pytorch": "bare_pytorch.py", "tensorflow": "fit_tensorflow.py"}
-NAMES = {"pytorch": "a bare DDP loop", "tensorflow": "tf_keras fit"}
 HERE = Path(__file__).resolve().parent
+OURS = ["-m", "trainer.task"]
 
 
-def main(framework: str, project: Path) -> None:
-    rival = ["python", str(HERE / RIVALS[framework]), str(STEPS), str(BATCH)]
-    flags = ["--steps", STEPS, "--global-batch", BATCH, "--evaluate-every", STEPS, "--checkpoint-every", STEPS]
-    ours = ["python", "-m", "trainer.task", *map(str, flags)]
-    seconds: dict[str, list[float]] = {"ours": [], "rival": []}
-    memory = {"ours": 0.0, "rival": 0.0}
-    for number in range(ROUNDS):
-        for name, command in (("ours", ours), ("rival", rival)):
-            found, peak = measure(command, project)
-            seconds[name] += found
-            memory[name] = max(memory[name], peak)
-            print(f"round {number + 1} {name:5} {1000 * statistics.median(found):7.2f} ms/step", flush=True)
-    medians = {name: statistics.median(found) for name, found in seconds.items()}
-    print(f"{framework}: trainer {1000 * medians['ours']:.2f} ms/step, {NAMES[framework]} ", end="")
-    print(f"{1000 * medians['rival']:.2f} ms/step, ratio {medians['ours'] / medians['rival']:.2f}; ", end="")
-    print(f"peak memory {memory['ours']:.0f} MiB against {memory['rival']:.0f} MiB a process")
+class Rival(NamedTuple):
+    name: str
+    file: str
+    examples: tuple[str, ...] = ("images", "text")
 
 
-def measure(command: list[str], project: Path) -> tuple[list[float], float]:
-    """Run one job of two replicas; the seconds a step that it reports, and its peak memory in MiB."""
+RIVALS = {
+    "pytorch": (
+        Rival("bare DDP", "ddp.py"),
+        Rival("Accelerate", "with_accelerate.py"),
+        Rival("Lightning", "with_lightning.py"),
+    ),
+    "tensorflow": (
+        Rival("bare loop", "custom_loop.py"),
+        Rival("tf_keras `fit`", "fit.py", ("images",)),
+    ),
+}
+
+
+class Load(NamedTuple):
+    """What one job does with a model of one size."""
+
+    steps: int
+    batch: int
+    every: int  # steps between two reports
+
+    def flags(self, size: str) -> list[str]:
+        never = self.steps  # but at the end
+        numbers = {"steps": self.steps, "global-batch": self.batch, "log-every": self.every, "warmup": 2}
+        numbers |= {"evaluate-every": never, "checkpoint-every": never}
+        return ["--size", size, *(word for name, number in numbers.items() for word in (f"--{name}", str(number)))]
+
+
+LOADS = {"tiny": Load(400, 96, 50), "small": Load(40, 16, 5), "base": Load(12, 16, 2)}
+
+
+class Job(NamedTuple):
+    """What a job has told: seconds of a step, and MiB of its largest process."""
+
+    seconds: float
+    memory: float
+
+
+def main(framework: str, example: str, project: Path, rounds: int, sizes: list[str]) -> str:
+    rows = []
+    for size in sizes:
+        commands = {"trainer": OURS} | {
+            rival.name: [str(HERE / "rivals" / rival.file)] for rival in RIVALS[framework] if example in rival.examples
+        }
+        jobs: dict[str, list[Job]] = {name: [] for name in commands}
+        for number in range(rounds):
+            for name, command in commands.items():
+                jobs[name].append(measure(["python", *command, *LOADS[size].flags(size)], project))
+                told = f"{1000 * jobs[name][-1].seconds:.1f} ms"
+                print(f"{example} {size}, round {number + 1}, {name}: {told}", flush=True)
+        rows.append(row(example, size, jobs, [rival.name for rival in RIVALS[framework]]))
+    return "".join(rows)
+
+
+def row(example: str, size: str, jobs: Mapping[str, list[Job]], rivals: list[str]) -> str:
+    """One line of the table."""
+    ours = jobs["trainer"]
+    cells = [f"{example}, {size}", f"{1000 * statistics.median(job.seconds for job in ours):.1f} ms"]
+    for name in rivals:
+        ratios = [mine.seconds / theirs.seconds for mine, theirs in zip(ours, jobs.get(name, ours), strict=True)]
+        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        cells.append(spread if name in jobs else "")
+    cells.append(", ".join(f"{max(job.memory for job in of_each):.0f}" for of_each in jobs.values()))
+    return f"| {' | '.join(cells)} |\n"
+
+
+def measure(command: list[str], project: Path) -> Job:
     with tempfile.TemporaryDirectory() as folder:
-        here = Path(folder)
-        (here / "vertex.toml").write_text((project / "vertex.toml").read_text())
-        (here / "job.yaml").write_text(yaml.safe_dump(job(command)))
-        environment = os.environ | {"PYTHONPATH": str(project)}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "vertex_launch", "run", "job.yaml", "--pass-env", "PYTHONPATH"],
-            cwd=here,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        peak = Peak(folder)
-        output, _ = process.communicate(timeout=600)
-        if process.returncode:
-            raise SystemExit(output)
-        (log,) = here.glob(".vertex/jobs/*/workerpool0-0.log")
-        reports = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-        return [report["train/step_seconds"] for report in reports if "train/step_seconds" in report][1:], peak.stop()
+        log, memory = run_job(command, project, Path(folder))
+        return Job(step_seconds(log), memory)
+
+
+def run_job(command: list[str], project: Path, folder: Path) -> tuple[str, float]:
+    """Run one job of two replicas there; what its chief printed, and the MiB of its largest process."""
+    (folder / "vertex.toml").write_text((project / "vertex.toml").read_text())
+    (folder / "job.yaml").write_text(yaml.safe_dump(job(command)))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vertex_launch", "run", "job.yaml", "--pass-env", "PYTHONPATH"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(project)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    peak = Peak(str(folder))
+    output, _ = process.communicate(timeout=1200)
+    memory = peak.stop()
+    if process.returncode:
+        raise SystemExit(output)
+    (log,) = folder.glob(".vertex/jobs/*/workerpool0-0.log")
+    return log.read_text(), memory
+
+
+def step_seconds(log: str) -> float:
+    """Of the trainer with what its reports cost, which a rival's seconds contain."""
+    told = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    steps = [report["train/step_seconds"] for report in told if "train/step_seconds" in report]
+    last = max((report["step"] for report in told if "step" in report), default=1)
+    reports = sum(report["seconds"]["reports"] for report in told if "goodput" in report)
+    return float(statistics.median(steps[1:]) + reports / last)
 
 
 def job(command: list[str]) -> dict[str, object]:
@@ -110,5 +176,23 @@ class Peak:
                     continue
 
 
+def write(page: Path, framework: str, example: str, rows: str) -> None:
+    """Put the rows into the page, where those of this framework and example stand."""
+    begin, end = f"<!-- begin {framework} {example} -->\n", f"<!-- end {framework} {example} -->\n"
+    before, rest = page.read_text(encoding="utf-8").split(begin)
+    page.write_text(before + begin + rows + end + rest.split(end)[1], encoding="utf-8")
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]).resolve())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("framework", choices=RIVALS)
+    parser.add_argument("example", choices=("images", "text"))
+    parser.add_argument("project", type=Path)
+    parser.add_argument("--page", type=Path, help="rewrite the rows of this page")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sizes", nargs="+", choices=LOADS, default=[*LOADS])
+    given = parser.parse_args()
+    rows = main(given.framework, given.example, given.project.resolve(), given.rounds, given.sizes)
+    print(rows)
+    if given.page:
+        write(given.page, given.framework, given.example, rows)

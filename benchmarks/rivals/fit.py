@@ -1,11 +1,11 @@
-"""The rival: tf_keras `fit` under MultiWorkerMirroredStrategy, on a model of the same shape and the same data.
+"""The rival: tf_keras `fit` under MultiWorkerMirroredStrategy, on a model of the same shape and the same images.
 
-Started as a replica's command with the number of steps and the global batch size; prints what the trainer prints.
+It imports nothing of the project but its images, as that would bring Keras 3 with it; so it has flags of its own.
 """
 
+import argparse
 import json
 import os
-import sys
 import time
 
 config = json.loads(os.environ["TF_CONFIG"])
@@ -18,8 +18,7 @@ import tf_keras as keras  # noqa: E402
 
 from trainer.data import digits  # noqa: E402
 
-EVERY = 50
-WIDTH, DEPTH, HEADS = 64, 4, 4
+SIZES = {"tiny": (64, 4, 4), "small": (384, 12, 6), "base": (768, 12, 12)}  # width, depth, heads
 
 
 class Position(keras.layers.Layer):
@@ -31,47 +30,58 @@ class Position(keras.layers.Layer):
 
 
 class Timer(keras.callbacks.Callback):
-    """Reports the time of `EVERY` steps, as the trainer does."""
+    """Reports the time of so many steps, as the trainer does."""
+
+    def __init__(self, every: int) -> None:
+        super().__init__()
+        self.every = every
 
     def on_train_begin(self, logs: object = None) -> None:
         self.steps, self.since = 0, time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
         self.steps += 1
-        if self.steps % EVERY == 0 and config["task"]["type"] == "chief":
-            print(json.dumps({"train/step_seconds": (time.perf_counter() - self.since) / EVERY}), flush=True)
+        if self.steps % self.every == 0 and config["task"]["type"] == "chief":
+            print(json.dumps({"train/step_seconds": (time.perf_counter() - self.since) / self.every}), flush=True)
             self.since = time.perf_counter()
 
 
-def build() -> keras.Model:
+def build(width: int, depth: int, heads: int) -> keras.Model:
     images = keras.Input((8, 8, 1))
     tiles = tf.keras.layers.Reshape((4, 2, 4, 2))(images)
     x = keras.layers.Reshape((16, 4))(keras.layers.Permute((1, 3, 2, 4))(tiles))
-    x = Position()(keras.layers.Dense(WIDTH)(x))
-    for _ in range(DEPTH):
+    x = Position()(keras.layers.Dense(width)(x))
+    for _ in range(depth):
         y = keras.layers.LayerNormalization(epsilon=1e-5)(x)
-        x = x + keras.layers.MultiHeadAttention(HEADS, WIDTH // HEADS)(y, y)
+        x = x + keras.layers.MultiHeadAttention(heads, width // heads)(y, y)
         y = keras.layers.LayerNormalization(epsilon=1e-5)(x)
-        x = x + keras.layers.Dense(WIDTH)(keras.layers.Dense(4 * WIDTH, activation="gelu")(y))
+        x = x + keras.layers.Dense(width)(keras.layers.Dense(4 * width, activation="gelu")(y))
     x = keras.layers.GlobalAveragePooling1D()(keras.layers.LayerNormalization(epsilon=1e-5)(x))
     return keras.Model(images, keras.layers.Dense(10)(x))
 
 
-def main(steps: int, batch_size: int) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("--steps", "--global-batch", "--log-every"):
+        parser.add_argument(name, type=int)
+    parser.add_argument("--size", choices=SIZES)
+    flags, _ = parser.parse_known_args()
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     samples = digits()["train"]
     images = tf.constant([sample.image for sample in samples], tf.float32) / 255
     labels = tf.constant([sample.label for sample in samples])
-    dataset = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(2000).repeat().batch(batch_size).prefetch(2)
+    dataset = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(2000).repeat()
+    dataset = dataset.batch(flags.global_batch).prefetch(2)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     with strategy.scope():
-        net = build()
+        net = build(*SIZES[flags.size])
         optimizer = keras.optimizers.AdamW(2e-3, weight_decay=0.05, global_clipnorm=1.0)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         net.compile(optimizer, loss, metrics=["accuracy"])
-    net.fit(dataset.with_options(options), epochs=1, steps_per_epoch=steps, verbose=0, callbacks=[Timer()])
+    timer = Timer(flags.log_every)
+    net.fit(dataset.with_options(options), epochs=1, steps_per_epoch=flags.steps, verbose=0, callbacks=[timer])
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main()

@@ -1,0 +1,99 @@
+"""Samples a second and core: the trainer's batches beside bare Grain and torch's DataLoader, over the same shards.
+
+    python benchmarks/data.py PROJECT [--seconds 5] [--rounds 3]
+
+Run by the project's own Python, on one core (Linux). All read the same images of 224 x 224 pixels in random order and
+make batches of 32 of them. The last line is what processes of their own gain the trainer on all cores.
+"""
+
+import argparse
+import importlib
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+BATCH, COUNT, SIDE = 32, 256, 224
+STEPS = 10**6  # more than are ever asked for
+
+
+def main(project: Path, seconds: float, rounds: int) -> None:
+    sys.path.insert(0, str(project))
+    cores = os.sched_getaffinity(0)
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder))
+        ways = {"trainer": trainer(0), "bare Grain": bare_grain, "DataLoader": data_loader}
+        os.sched_setaffinity(0, {min(cores)})
+        one_core = {name: [rate(way(Path(folder)), seconds) for _ in range(rounds)] for name, way in ways.items()}
+        for name, rates in one_core.items():
+            print(f"{name}: {told(rates)} images a second on one core")
+        os.sched_setaffinity(0, cores)
+        threads, processes = (
+            [rate(trainer(count)(Path(folder)), seconds) for _ in range(rounds)] for count in (0, len(cores))
+        )
+        print(f"trainer on {len(cores)} cores: {told(threads)} with threads, {told(processes)} with as many processes")
+
+
+def told(values: list[float]) -> str:
+    return f"{statistics.median(values):.0f} ({min(values):.0f} to {max(values):.0f})"
+
+
+def write(folder: Path) -> None:
+    numpy, data, shards = (importlib.import_module(name) for name in ("numpy", "trainer.data", "trainer.shards"))
+    draw = numpy.random.default_rng(0)
+    pixels = (draw.integers(0, 256, (SIDE, SIDE, 3), numpy.uint8) for _ in range(COUNT))
+    shards.write((data.Sample(image, index % 10) for index, image in enumerate(pixels)), folder, "train")
+
+
+def rate(batches: Iterator[Any], seconds: float) -> float:
+    """Samples a second, once the first batches are there."""
+    for _ in islice(batches, 10):
+        pass
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        next(batches)
+        count += BATCH
+    return count / (time.perf_counter() - began)
+
+
+def trainer(processes: int) -> Callable[[Path], Iterator[Any]]:
+    shards, config = importlib.import_module("trainer.shards"), importlib.import_module("trainer.config")
+    flags = config.Config(data="shards", global_batch=BATCH, steps=STEPS, data_processes=processes)
+    return lambda folder: shards.train_batches(shards.Dataset(folder, "train"), flags, start=0, rank=0, world_size=1)
+
+
+def collated(records: Any) -> tuple[Any, Any]:
+    """Pixels and labels of these records."""
+    numpy, data = importlib.import_module("numpy"), importlib.import_module("trainer.data")
+    samples = [data.decode(record) for record in records]
+    images = numpy.stack([sample.image for sample in samples]).astype(numpy.float32) / numpy.float32(255)
+    return images, numpy.array([sample.label for sample in samples])
+
+
+def bare_grain(folder: Path) -> Iterator[Any]:
+    grain = importlib.import_module("grain")
+    source = grain.sources.ArrayRecordDataSource(sorted(map(str, folder.glob("*.array_record"))))
+    records = grain.MapDataset.source(source).shuffle(seed=0).repeat()
+    return iter(records.batch(BATCH, batch_fn=collated).to_iter_dataset(grain.ReadOptions(4, 8)))
+
+
+def data_loader(folder: Path) -> Iterator[Any]:
+    grain, data = importlib.import_module("grain"), importlib.import_module("torch.utils.data")
+    source = grain.sources.ArrayRecordDataSource(sorted(map(str, folder.glob("*.array_record"))))
+    loader = data.DataLoader(source, BATCH, shuffle=True, collate_fn=collated, drop_last=True)
+    while True:
+        yield from loader
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("project", type=Path)
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    main(given.project.resolve(), given.seconds, given.rounds)

@@ -1,0 +1,57 @@
+"""The rival: a custom loop under MultiWorkerMirroredStrategy as TensorFlow's guide has it, on the project's own model.
+
+Source: tensorflow.org/tutorials/distribute/multi_worker_with_ctl, with Keras 3.
+"""
+
+import json
+import os
+import sys
+
+cluster = json.loads(os.environ["TF_CONFIG"])
+cluster["cluster"].pop("ps", None)
+os.environ |= {"TF_CONFIG": json.dumps(cluster), "TF_ENABLE_ONEDNN_OPTS": "0"}
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from work import Reports, work  # noqa: E402
+
+from trainer import model  # noqa: E402
+
+
+def main(argv: list[str]) -> None:
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with work(argv, rank=0, world_size=1) as (config, example, _, dataset):
+        samples = dataset.batch(range(len(dataset)), config)
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+        batches = tf.data.Dataset.from_tensor_slices(tuple(samples)).shuffle(len(dataset)).repeat()
+        batches = batches.batch(config.global_batch).prefetch(2).with_options(options)
+        with strategy.scope():
+            net = model.build(config, example)
+            optimizer = keras.optimizers.AdamW(
+                config.learning_rate, weight_decay=config.weight_decay, global_clipnorm=config.clip
+            )
+            optimizer.build(net.trainable_variables)
+
+        def one(arrays: tuple[tf.Tensor, ...]) -> tf.Tensor:
+            batch = type(example)(*arrays)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model.losses(net(batch.inputs, training=True), batch)) / config.global_batch
+            # Keras 3 adds the gradients of all replicas up.
+            optimizer.apply(tape.gradient(loss, net.trainable_variables), net.trainable_variables)
+            return loss
+
+        @tf.function
+        def step(arrays: tuple[tf.Tensor, ...]) -> tf.Tensor:
+            return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(one, args=(arrays,)), axis=None)
+
+        reports = Reports(config, is_chief=cluster["task"]["type"] == "chief")
+        batches = iter(strategy.experimental_distribute_dataset(batches))
+        for _ in range(config.steps):
+            loss = step(next(batches))
+            reports.step(float(loss) if reports.is_due else 0.0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,40 @@
+"""The rival: a DDP loop as one writes it by hand, on the project's own model and data."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from work import Reports, work
+
+from trainer import model
+from trainer.config import learning_rate
+
+
+def main(argv: list[str]) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    # One process a replica, so the node-level variables of Vertex happen to be right here.
+    dist.init_process_group("gloo")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    with work(argv, rank, world_size) as (config, example, batches, _):
+        torch.manual_seed(0)
+        net = DistributedDataParallel(model.build(config, example))
+        optimizer = torch.optim.AdamW(net.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+        reports = Reports(config, is_chief=rank == 0)
+        for step, arrays in enumerate(batches):
+            batch = type(arrays)(*map(torch.from_numpy, arrays))
+            optimizer.zero_grad()
+            loss = model.losses(net(batch.inputs), batch).mean()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), config.clip)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(config, step)
+            optimizer.step()
+            reports.step(loss.item() if reports.is_due else 0.0)
+    dist.barrier()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

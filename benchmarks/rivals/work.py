@@ -1,0 +1,51 @@
+"""The work that the trainer and its rivals do: the same model, samples, batches and schedule, by the same flags."""
+
+import contextlib
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer import shards
+from trainer.config import Config, parse
+
+
+class Work(NamedTuple):
+    config: Config
+    example: Any  # a batch of one sample
+    batches: Iterator[Any]  # of this process
+    dataset: shards.Dataset
+
+
+@contextlib.contextmanager
+def work(argv: Sequence[str], rank: int, world_size: int) -> Iterator[Work]:
+    config = parse(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        shards.write_example(config.data, Path(folder))
+        dataset = shards.Dataset(Path(folder), "train")
+        batches = shards.train_batches(dataset, config, start=0, rank=rank, world_size=world_size)
+        yield Work(config, dataset.batch([0], config), batches, dataset)
+
+
+class Reports:
+    """Prints the seconds of a step as the trainer does, each time so many steps are taken."""
+
+    def __init__(self, config: Config, *, is_chief: bool) -> None:
+        self._every, self._is_chief = config.log_every, is_chief
+        self._steps, self._since = 0, time.perf_counter()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the step that is about to be told is reported: the loss is read then, which waits for it."""
+        return (self._steps + 1) % self._every == 0
+
+    def step(self, loss: float) -> None:
+        """One more is taken; the loss counts where `is_due`."""
+        due = self.is_due
+        self._steps += 1
+        if due:
+            seconds, self._since = (time.perf_counter() - self._since) / self._every, time.perf_counter()
+            if self._is_chief:
+                print(json.dumps({"train/step_seconds": seconds, "train/loss": loss}), flush=True)
