@@ -25,8 +25,8 @@ from trainer.errors import TrainerError
 class ModelFlags(DataFlags):
     """The flags of Config for the model, besides those of the data."""
 
-    size: Literal["tiny", "small", "base", "large"] = "tiny"
-    """Model size: about 0.2, 21, 86 or 303 million parameters."""
+    size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
+    """Model size: about 0.2, 21, 86, 303 or 1,208 million parameters."""
     patch: int = 2
     """Side of a square patch, in pixels; must divide the image."""
 
@@ -48,6 +48,7 @@ SIZES = {
     "small": Size(384, 12, 6),
     "base": Size(768, 12, 12),
     "large": Size(1024, 24, 16),
+    "xl": Size(2048, 24, 16),
 }
 
 
