@@ -24,7 +24,6 @@ ROWS = {
     "forward": "DistributedDataParallel.forward",
     "backward": "autograd::engine::evaluate_function",
     "all-reduce": "gloo:all_reduce",
-    "clip": "aten::sum",
     "optimizer": "Optimizer.step",
 }
 COLORS = {
@@ -47,7 +46,7 @@ def main(project: Path, picture: Path) -> None:
 
 def draw(events: list[dict[str, Any]], picture: Path) -> None:
     (step,) = (event for event in events if event["name"] == STEP and event["cat"] == "user_annotation")
-    figure, axes = pyplot.subplots(figsize=(9, 2.6), dpi=150)
+    figure, axes = pyplot.subplots(figsize=(9, 2.2), dpi=150)
     for number, (row, beginning) in enumerate(ROWS.items()):
         bars = [*spans(events, beginning, step["ts"], step["ts"] + step["dur"])]
         axes.broken_barh(bars, (number - 0.38, 0.76), color=COLORS[row])
