@@ -3,6 +3,7 @@ import math
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,13 @@ def test_a_sentence_is_one_json_line_whatever_it_holds(text: str, capsys: pytest
     assert lines(capsys.readouterr().out) == [
         {"severity": severity, "message": text} for severity in ("INFO", "WARNING")
     ]
+
+
+def test_what_threads_say_at_the_same_time_are_lines_of_their_own(capfd: pytest.CaptureFixture[str]) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        for step in range(1000):
+            threads.submit(say, "saved", step=step)
+    assert sorted(line["step"] for line in lines(capfd.readouterr().out)) == list(range(1000))
 
 
 def test_at_a_glance_one_sees_loss_accuracy_and_speed() -> None:

@@ -31,11 +31,13 @@ HELDOUT = "heldout/"
 
 
 def say(message: str, severity: str = "INFO", /, **fields: Any) -> None:
-    """Print one sentence: plain on a terminal, a JSON line otherwise."""
+    """Print one sentence: plain on a terminal, a JSON line otherwise. Threads may call it at the same time."""
     if sys.stdout.isatty():
         rich.print({"WARNING": "[yellow]", "ERROR": "[red]"}.get(severity, "") + rich.markup.escape(message))
     else:
-        print(json.dumps({"severity": severity, "message": message, **fields}), flush=True)
+        # In one write, for another thread that says something at the same time: print writes the line's end by itself.
+        sys.stdout.write(json.dumps({"severity": severity, "message": message, **fields}) + "\n")
+        sys.stdout.flush()
 
 
 def say_lines(text: str, severity: str = "INFO") -> None:
