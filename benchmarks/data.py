@@ -9,8 +9,6 @@ make batches of 32 of them. The last line is what processes of their own gain th
 import argparse
 import importlib
 import os
-import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,36 +16,28 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-BATCH, COUNT, SIDE = 32, 256, 224
+from gpu import write_images
+from step import spread
+
+BATCH = 32
 STEPS = 10**6  # more than are ever asked for
 
 
 def main(project: Path, seconds: float, rounds: int) -> None:
-    sys.path.insert(0, str(project))
     cores = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder))
+        write_images(project, Path(folder))
         ways = {"trainer": trainer(0), "bare Grain": bare_grain, "DataLoader": data_loader}
         os.sched_setaffinity(0, {min(cores)})
         one_core = {name: [rate(way(Path(folder)), seconds) for _ in range(rounds)] for name, way in ways.items()}
         for name, rates in one_core.items():
-            print(f"{name}: {told(rates)} images a second on one core")
+            print(f"{name}: {spread(rates, '.0f')} images a second on one core")
         os.sched_setaffinity(0, cores)
         threads, processes = (
             [rate(trainer(count)(Path(folder)), seconds) for _ in range(rounds)] for count in (0, len(cores))
         )
-        print(f"trainer on {len(cores)} cores: {told(threads)} with threads, {told(processes)} with as many processes")
-
-
-def told(values: list[float]) -> str:
-    return f"{statistics.median(values):.0f} ({min(values):.0f} to {max(values):.0f})"
-
-
-def write(folder: Path) -> None:
-    numpy, data, shards = (importlib.import_module(name) for name in ("numpy", "trainer.data", "trainer.shards"))
-    draw = numpy.random.default_rng(0)
-    pixels = (draw.integers(0, 256, (SIDE, SIDE, 3), numpy.uint8) for _ in range(COUNT))
-    shards.write((data.Sample(image, index % 10) for index, image in enumerate(pixels)), folder, "train")
+        told, others = spread(threads, ".0f"), spread(processes, ".0f")
+        print(f"trainer on {len(cores)} cores: {told} with threads, {others} with as many processes")
 
 
 def rate(batches: Iterator[Any], seconds: float) -> float:
@@ -75,17 +65,20 @@ def collated(records: Any) -> tuple[Any, Any]:
     return images, numpy.array([sample.label for sample in samples])
 
 
+def records_of(folder: Path) -> Any:
+    sources = importlib.import_module("grain").sources
+    return sources.ArrayRecordDataSource(sorted(map(str, folder.glob("train-*.array_record"))))
+
+
 def bare_grain(folder: Path) -> Iterator[Any]:
     grain = importlib.import_module("grain")
-    source = grain.sources.ArrayRecordDataSource(sorted(map(str, folder.glob("*.array_record"))))
-    records = grain.MapDataset.source(source).shuffle(seed=0).repeat()
+    records = grain.MapDataset.source(records_of(folder)).shuffle(seed=0).repeat()
     return iter(records.batch(BATCH, batch_fn=collated).to_iter_dataset(grain.ReadOptions(4, 8)))
 
 
 def data_loader(folder: Path) -> Iterator[Any]:
-    grain, data = importlib.import_module("grain"), importlib.import_module("torch.utils.data")
-    source = grain.sources.ArrayRecordDataSource(sorted(map(str, folder.glob("*.array_record"))))
-    loader = data.DataLoader(source, BATCH, shuffle=True, collate_fn=collated, drop_last=True)
+    data = importlib.import_module("torch.utils.data")
+    loader = data.DataLoader(records_of(folder), BATCH, shuffle=True, collate_fn=collated, drop_last=True)
     while True:
         yield from loader
 

@@ -9,12 +9,11 @@ while another thread writes.
 
 import argparse
 import json
-import statistics
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from step import run_job
+from step import Load, run_job, spread
 
 EVERY = 20
 
@@ -36,20 +35,15 @@ def main(project: Path, steps: int, rounds: int) -> None:
     often, once = found[EVERY], found[steps]
     waits = [100 * run.waiting / steps / run.step for run in often]
     slower = [100 * (mine.whole(steps) / theirs.whole(steps) - 1) for mine, theirs in zip(often, once, strict=True)]
-    print(f"with a checkpoint every {EVERY} steps the loop waits for {told(waits)} % of a step")
-    print(f"and takes {told(slower)} % longer, as writing takes cores that compute here, and would be free beside GPUs")
-
-
-def told(values: list[float]) -> str:
-    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+    share, longer = spread(waits, ".1f"), spread(slower, ".1f")
+    print(f"with a checkpoint every {EVERY} steps the loop waits for {share} % of a step")
+    print(f"and takes {longer} % longer, as writing takes cores that compute here, and would be free beside GPUs")
 
 
 def measure(project: Path, steps: int, every: int) -> Run:
-    numbers = {"steps": steps, "global-batch": 4, "log-every": EVERY, "warmup": 2}
-    numbers |= {"evaluate-every": steps, "checkpoint-every": every, "keep": 1}
-    flags = (word for name, number in numbers.items() for word in (f"--{name}", str(number)))
+    flags = [*Load(steps, 4, EVERY).flags("base"), "--checkpoint-every", str(every), "--keep", "1"]
     with tempfile.TemporaryDirectory() as folder:
-        log, _ = run_job(["python", "-m", "trainer.task", "--size", "base", *flags], project, Path(folder))
+        log, _ = run_job(["python", "-m", "trainer.task", *flags], project, Path(folder))
     (seconds,) = (json.loads(line)["seconds"] for line in log.splitlines() if '"goodput"' in line)
     return Run((seconds["training"] + seconds["data"]) / (steps - 1), seconds["checkpoints"])
 

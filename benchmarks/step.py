@@ -91,11 +91,17 @@ def row(example: str, size: str, jobs: Mapping[str, list[Job]], rivals: list[str
     ours = jobs["trainer"]
     cells = [f"{example}, {size}", f"{1000 * statistics.median(job.seconds for job in ours):.1f} ms"]
     for name in rivals:
-        ratios = [mine.seconds / theirs.seconds for mine, theirs in zip(ours, jobs.get(name, ours), strict=True)]
-        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        cells.append(spread if name in jobs else "")
+        pairs = zip(ours, jobs[name], strict=True) if name in jobs else ()
+        ratios = [mine.seconds / theirs.seconds for mine, theirs in pairs]
+        cells.append(spread(ratios, ".2f") if ratios else "")
     cells.append(", ".join(f"{max(job.memory for job in of_each):.0f}" for of_each in jobs.values()))
     return f"| {' | '.join(cells)} |\n"
+
+
+def spread(values: list[float], form: str) -> str:
+    """The median of the rounds, with the smallest and the largest."""
+    middle, least, most = (f"{value:{form}}" for value in (statistics.median(values), min(values), max(values)))
+    return f"{middle} ({least} to {most})"
 
 
 def measure(command: list[str], project: Path) -> Job:

@@ -26,13 +26,7 @@ ROWS = {
     "all-reduce": "gloo:all_reduce",
     "optimizer": "Optimizer.step",
 }
-COLORS = {
-    "forward": "#4285f4",
-    "backward": "#1a56c4",
-    "all-reduce": "#ea8600",
-    "clip": "#9aa0a6",
-    "optimizer": "#34a853",
-}
+COLORS = dict(zip(ROWS, ("#4285f4", "#1a56c4", "#ea8600", "#34a853"), strict=True))
 
 
 def main(project: Path, picture: Path) -> None:

@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
         batches = iter(strategy.experimental_distribute_dataset(batches))
         for _ in range(config.steps):
             loss = step(next(batches))
-            reports.step(float(loss) if reports.is_due else 0.0)
+            reports.step(loss.numpy)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(config, step)
             optimizer.step()
-            reports.step(loss.item() if reports.is_due else 0.0)
+            reports.step(loss.item)
     dist.barrier()
     os._exit(0)
 

@@ -38,7 +38,7 @@ class Timer(lightning.Callback):
         self.reports = reports
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
-        self.reports.step(float(outputs["loss"]) if self.reports.is_due else 0.0)
+        self.reports.step(outputs["loss"].item)
 
 
 def main(argv: list[str]) -> None:

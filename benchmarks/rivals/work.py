@@ -4,7 +4,7 @@ import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,16 +36,11 @@ class Reports:
         self._every, self._is_chief = config.log_every, is_chief
         self._steps, self._since = 0, time.perf_counter()
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the step that is about to be told is reported: the loss is read then, which waits for it."""
-        return (self._steps + 1) % self._every == 0
-
-    def step(self, loss: float) -> None:
-        """One more is taken; the loss counts where `is_due`."""
-        due = self.is_due
+    def step(self, read_loss: Callable[[], Any]) -> None:
+        """One more is taken. The loss is read, which waits for it, only where a report is due."""
         self._steps += 1
-        if due:
+        if self._steps % self._every == 0:
+            loss = float(read_loss())
             seconds, self._since = (time.perf_counter() - self._since) / self._every, time.perf_counter()
             if self._is_chief:
                 print(json.dumps({"train/step_seconds": seconds, "train/loss": loss}), flush=True)

@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 
 class Background:
-    """Another thread, for one piece of work at a time."""
+    """Another thread, for one piece of work at a time; what that raises is raised to whoever looks."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1)

@@ -4,7 +4,7 @@ import io
 import os
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +39,7 @@ class State:
     step: int = 0
 
 
-class Saver:
+class Saver(Background):
     """Checkpoints that another thread of each process writes: a step waits for a copy of the state, not for files.
 
     The copy lies in the machine's memory, pinned where it comes from a GPU. Every process must make a saver, and call
@@ -51,6 +51,7 @@ class Saver:
     """
 
     def __init__(self, root: Path, keep: int, world: World, timeout: float) -> None:
+        super().__init__()
         self._root, self._keep, self._world = root, keep, world.apart(timeout)
         on_gpu = world.device.type == "cuda"
         self._stager = DefaultStager(
@@ -58,7 +59,6 @@ class Saver:
                 use_pinned_memory=on_gpu, use_non_blocking_copy=on_gpu, use_shared_memory=False, use_async_staging=False
             )
         )
-        self._background = Background()
 
     def save(self, state: State) -> None:
         """Begin the checkpoint of this step, once the one before is written.
@@ -71,22 +71,10 @@ class Saver:
         copy = self._stager.stage({"model": model, "optimizer": optimizer})
         assert isinstance(copy, dict), "the stager was not told to go on by itself"
         folder = commit_marker.numbered(self._root, state.step)
-        self._background.start(partial(write, copy, folder, self._keep, self._world))
-
-    def check(self) -> None:
-        """Raises TrainerError if what was begun has turned out not to be writable."""
-        self._background.check()
-
-    def wait(self) -> None:
-        """Return when all checkpoints are whole.
-
-        Raises:
-            TrainerError: one cannot be written.
-        """
-        self._background.wait()
+        self.start(partial(write, copy, folder, self._keep, self._world))
 
 
-def write(copy: Mapping[str, Any], folder: Path, keep: int, world: World) -> None:
+def write(copy: dict[str, Any], folder: Path, keep: int, world: World) -> None:
     """Write a checkpoint, then its commit marker, and keep the newest `keep` beside it. Every process must call it.
 
     Raises:
@@ -100,13 +88,13 @@ def write(copy: Mapping[str, Any], folder: Path, keep: int, world: World) -> Non
             raise cause if isinstance(cause, OSError) else OSError(first_cause(error)) from None
 
 
-def _write(copy: Mapping[str, Any], folder: Path, keep: int, world: World) -> None:
+def _write(copy: dict[str, Any], folder: Path, keep: int, world: World) -> None:
     if world.is_chief:
         commit_marker.begin(folder)
     world.wait()
     writer, files = FileSystemWriter(folder), ChecksumFiles()
     writer.fs = files
-    state_dict_saver.save({**copy}, storage_writer=writer, process_group=world.group)
+    state_dict_saver.save(copy, storage_writer=writer, process_group=world.group)
     of_each = world.gather(files.checksums)
     if world.is_chief:
         commit_marker.commit(folder, {name: checksum for one in of_each for name, checksum in one.items()})

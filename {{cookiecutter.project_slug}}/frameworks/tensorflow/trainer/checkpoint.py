@@ -33,7 +33,7 @@ class State:
         return [*self.model.variables, *self.optimizer.variables]
 
 
-class Saver:
+class Saver(Background):
     """Checkpoints that another thread writes: a step waits for a copy of the state, not for files.
 
     TensorFlow's own (`experimental_enable_async_checkpoint`) fails at the second checkpoint of variables of Keras 3
@@ -46,8 +46,8 @@ class Saver:
     """
 
     def __init__(self, root: Path, keep: int, copy: State | None) -> None:
+        super().__init__()
         self._root, self._keep, self._copy = root, keep, copy
-        self._background = Background()
 
     def save(self, state: State) -> None:
         """Begin the checkpoint of this step, once the one before is written.
@@ -61,19 +61,7 @@ class Saver:
         for ours, theirs in zip(self._copy.variables(), state.variables(), strict=True):
             ours.assign(theirs)
         folder = commit_marker.numbered(self._root, state.step)
-        self._background.start(partial(write, self._copy, folder, self._keep))
-
-    def check(self) -> None:
-        """Raises TrainerError if what was begun has turned out not to be writable."""
-        self._background.check()
-
-    def wait(self) -> None:
-        """Return when all checkpoints are whole.
-
-        Raises:
-            TrainerError: one cannot be written.
-        """
-        self._background.wait()
+        self.start(partial(write, self._copy, folder, self._keep))
 
 
 def write(state: State, folder: Path, keep: int) -> None:
