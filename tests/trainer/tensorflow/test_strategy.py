@@ -15,7 +15,7 @@ import tensorflow as tf
 from tests.samples import batch
 from tests.training import DEADLINE, PROJECT
 from trainer import checkpoint, cluster, model, placement, shards, strategy, train
-from trainer.calls import calls
+from trainer.calls import calls, until_due
 from trainer.config import Config
 from trainer.errors import PeerError, TrainerError
 from trainer.strategy import World
@@ -112,6 +112,14 @@ def test_several_steps_in_one_call_are_the_same_steps(folder: Path) -> None:
     means = losses(folder, ["CPU:0"], config)
     bounds = [0, 5, 8, 12]
     assert means == pytest.approx([np.mean(one[a:b]) for a, b in pairwise(bounds)], abs=1e-5)
+
+
+def test_a_call_ends_where_a_trace_begins_and_ends() -> None:
+    config = replace(CONFIG, steps=100, steps_per_call=10, log_every=50, profile="23:25")
+    ends, step = [], 0
+    while step < 40:
+        ends.append(step := step + until_due(config, step))
+    assert ends == [10, 20, 23, 25, 35, 45]
 
 
 @pytest.mark.parametrize(("precision", "policy"), [("auto", "float32"), ("bfloat16", "mixed_bfloat16")])

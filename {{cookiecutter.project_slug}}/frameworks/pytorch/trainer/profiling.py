@@ -1,10 +1,12 @@
 """A trace of some steps of the chief's process: what each kernel and each operation took."""
 
 import contextlib
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import torch
 from torch import profiler
 from torch.autograd.profiler_util import FunctionEvent
 
@@ -45,7 +47,14 @@ def trace(profile: str | None, folder: Path, start: int) -> Iterator[Callable[[]
         skip_first=steps.start - start - warmup, wait=0, warmup=warmup, active=len(steps), repeat=1
     )
     with profiler.profile(schedule=plan, on_trace_ready=write, acc_events=True) as traced:
-        yield traced.step
+        taken = itertools.count(start + 1)
+
+        def step() -> None:
+            if next(taken) == steps.start and torch.cuda.is_available():
+                torch.cuda.synchronize()  # what a GPU has still to do is not of the traced steps
+            traced.step()
+
+        yield step
 
 
 def told(traced: profiler.profile, count: int) -> str:
@@ -56,7 +65,9 @@ def told(traced: profiler.profile, count: int) -> str:
     work = kernels or [one for one in events if OPERATION.match(one.name)]
     communicating = [one for one in work if COMMUNICATES.match(one.name)]
     computing = [one for one in work if not COMMUNICATES.match(one.name)]
-    return profiled.split(spans(computing), spans(communicating), sum(b - a for a, b in spans(steps)), count)
+    # A GPU ends after the program that has told it what to do.
+    seconds = max(end for _, end in spans([*steps, *work])) - min(begin for begin, _ in spans(steps))
+    return profiled.split(spans(computing), spans(communicating), seconds, count)
 
 
 def spans(events: list[FunctionEvent]) -> list[profiled.Span]:

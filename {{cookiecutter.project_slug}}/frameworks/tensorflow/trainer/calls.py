@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from trainer import profiled
 from trainer.config import Config, learning_rate
 from trainer.data import Batch
 from trainer.shards import Dataset, train_batches
@@ -69,9 +70,11 @@ def _calls(config: Config, dataset: Dataset, start: int, ranks: range, world_siz
 
 
 def until_due(config: Config, step: int) -> int:
-    """Steps from this one on that one call may take: it never passes a report, an evaluation or a checkpoint."""
+    """Steps from this one on that one call may take: it passes no report, evaluation, checkpoint or end of a trace."""
     regular = (config.log_every, config.evaluate_every, config.checkpoint_every)
-    return min(config.steps_per_call, config.steps - step, *(every - step % every for every in regular))
+    traced = profiled.steps(config.profile)
+    ends = [end - step for end in (traced.start, traced.stop) if end > step]
+    return min(config.steps_per_call, config.steps - step, *(every - step % every for every in regular), *ends)
 
 
 def stack(batches: Sequence[Batch], count: int) -> Batch:

@@ -34,14 +34,16 @@ def trace(profile: str | None, folder: Path, start: int) -> Iterator[Callable[[i
     def after(step: int) -> None:
         nonlocal running, first, since
         if running and step >= steps.stop:
+            tf.test.experimental.sync_devices()
             running, seconds = False, time.monotonic() - since
             with writing(folder):
                 tf.profiler.experimental.stop()
             say(f"a trace of steps {first + 1} to {step} is in {folder}/plugins/profile; TensorBoard shows it")
             say(told(folder, seconds, step - first))
         elif not running and step in steps:
+            tf.profiler.experimental.start(str(folder))  # which may take a second
+            tf.test.experimental.sync_devices()
             running, first, since = True, step, time.monotonic()
-            tf.profiler.experimental.start(str(folder))
 
     after(start)
     try:
