@@ -180,7 +180,8 @@ def heldout_batches(dataset: Dataset, config: Config, *, rank: int, world_size: 
 def _ahead(part: Callable[[int], Part], numbers: range, processes: int = 0) -> Iterator[Part]:
     """`part` of each number in turn, made by other threads, or processes, before it is asked for."""
     batches = grain.MapDataset.range(numbers.start, numbers.stop).map(part)
-    made = batches.to_iter_dataset(grain.ReadOptions(num_threads=4, prefetch_buffer_size=8))
+    ahead = 2 if processes else 8  # in each of them, and all are in memory
+    made = batches.to_iter_dataset(grain.ReadOptions(num_threads=4, prefetch_buffer_size=ahead))
     if processes:
         made = made.mp_prefetch(MultiprocessingOptions(num_workers=processes, per_worker_buffer_size=2))
     return iter(made)
