@@ -17,6 +17,7 @@ DIFFERENT = {
     "train.new_optimizer": "an optimizer of Keras is built for variables, and placed or not by its class",
     "checkpoint.Saver.__init__": "TensorFlow copies variables, PyTorch has a stager; and its processes meet",
     "checkpoint.write": "TensorFlow's chief alone writes; in PyTorch each process does, and they meet",
+    "train.watched": "PyTorch asks its World since when the device is idle; TensorFlow does not tell",
     "train.reporting": "in TensorFlow those that take the steps may be workers of parameter servers",
     "profiling.told": "PyTorch's profiler hands over its events, TensorFlow's leaves a file",
     "profiling.spans": "so, too",
@@ -30,7 +31,6 @@ DIFFERENT = {
 
 # Names that one of two twins lacks: why.
 ALONE = {
-    "train.part_of_waiting": "PyTorch asks its World whether the device is idle, step by step",
     "train.train_and_export": "PyTorch's process group must outlive the model: it is a function of its own",
     "train.backward": "a pipeline replaces forward and backward pass",
     "train.seed": "TensorFlow's models draw no numbers by step; Keras seeds each layer once",
@@ -45,7 +45,9 @@ ALONE = {
     "checkpoint.ChecksumFiles": "PyTorch writes through a stream that can count; TensorFlow's files are read again",
     "checkpoint.ChecksumStream": "so, too",
     "checkpoint.newest": "each process of PyTorch reads its share of the checksums",
+    "checkpoint.share": "TensorFlow's chief writes all",
     "checkpoint.first_cause": "of PyTorch's errors in several processes",
+    "checkpoint.one_line": "so, too",
     "checkpoint.State.objects": "TensorFlow saves objects, PyTorch tensors by name",
     "checkpoint.State.variables": "so, too",
     "estimate.forward_backward": "of PyTorch's, two functions need the result",

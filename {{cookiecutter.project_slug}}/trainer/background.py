@@ -2,6 +2,12 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import TypeVar
+
+from trainer.errors import TrainerError
+
+Own = TypeVar("Own", bound="Background")
 
 
 class Background:
@@ -10,6 +16,24 @@ class Background:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._work: Future[None] | None = None
+
+    def __enter__(self: Own) -> Own:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let the work end, also after an error of the block: nobody would do it again.
+
+        Of two errors the user's counts: a disk that is full for one process is why the others have lost it.
+        """
+        try:
+            self.wait()
+        except TrainerError:
+            raise
+        except Exception:
+            if error is None:
+                raise
 
     def start(self, work: Callable[[], None]) -> None:
         """Begin the work; the one before must have been waited for."""

@@ -43,7 +43,7 @@ class LoopFlags:
     seed: int = 0
     """Decides the initial weights and the order of the data."""
     log_every: int = 50
-    """Steps between two reports."""
+    """Steps between two reports; there is one before each evaluation and checkpoint, too."""
     evaluate_every: int = 200
     """Steps between two evaluations on the held-out shards; there is one at the end."""
     checkpoint_every: int = 200

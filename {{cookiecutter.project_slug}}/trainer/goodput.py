@@ -36,12 +36,12 @@ class Stopwatch:
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     repeats: bool = False  # whether the present steps were taken before
 
-    def lap(self, part: str) -> None:
-        """What has passed since the last lap was this part."""
-        now = time.monotonic()
+    def lap(self, part: str, but: float = 0.0) -> None:
+        """What has passed since the last lap, all but the last so many seconds, was this part."""
+        end = max(time.monotonic() - but, self.last)
         part = REPEATED if self.repeats and part == TRAINING else part
-        self.seconds[part] += now - self.last
-        self.last = now
+        self.seconds[part] += end - self.last
+        self.last = end
 
     @property
     def stepping(self) -> float:

@@ -1,6 +1,8 @@
 """Work beside the training is done whole, or says what went wrong."""
 
 import threading
+import time
+from collections.abc import Callable
 
 import pytest
 
@@ -35,3 +37,40 @@ def test_what_goes_wrong_is_raised_once_by_who_looks() -> None:
     with pytest.raises(TrainerError, match="the disk is full"):
         background.wait()
     background.wait()
+
+
+LOST, FULL, NAN = ConnectionError("a peer is gone"), TrainerError("the disk is full"), TrainerError("no number")
+
+
+def test_after_an_error_of_the_block_the_work_is_done_all_the_same() -> None:
+    done = []
+
+    def work() -> None:
+        time.sleep(0.2)
+        done.append(True)
+
+    with pytest.raises(ConnectionError):
+        beside(work, LOST)
+    assert done
+
+
+@pytest.mark.parametrize(
+    ("of_the_work", "of_the_block", "told"),
+    [(FULL, LOST, FULL), (LOST, NAN, NAN), (LOST, LOST, LOST), (FULL, None, FULL), (LOST, None, LOST)],
+)
+def test_of_two_errors_the_one_that_can_be_cured_is_told(
+    of_the_work: Exception, of_the_block: Exception | None, told: Exception
+) -> None:
+    def fail() -> None:
+        raise of_the_work
+
+    with pytest.raises(type(told), match=str(told)):
+        beside(fail, of_the_block)
+
+
+def beside(work: Callable[[], None], error: Exception | None) -> None:
+    """A block that begins the work and ends, with an error or without."""
+    with Background() as background:
+        background.start(work)
+        if error:
+            raise error

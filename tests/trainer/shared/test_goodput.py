@@ -1,6 +1,7 @@
 """The parts of a run are all of its time."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -10,6 +11,20 @@ from pathlib import Path
 import pytest
 
 from tests.training import PROJECT
+from trainer.goodput import Stopwatch
+
+
+def test_a_lap_may_leave_its_last_seconds_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    watch = Stopwatch(last=90.0)
+    watch.lap("training", but=3.0)
+    watch.lap("data")
+    assert watch.seconds == {"training": 7.0, "data": 3.0}
+    now = 105.0
+    watch.lap("training", but=math.inf)
+    watch.lap("data")
+    assert watch.seconds == {"training": 7.0, "data": 8.0}
 
 
 @pytest.mark.proof

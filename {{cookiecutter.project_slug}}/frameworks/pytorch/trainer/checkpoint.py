@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -12,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn, optim
+from torch import Tensor, nn, optim
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.tensor import DTensor
 
 from trainer import commit_marker, writable
 from trainer.background import Background
@@ -28,6 +30,7 @@ from trainer.telemetry import say, warn
 
 # Keyed by parameter names, not by positions in the optimizer, so that another strategy can load them.
 BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
+NOT_WRITTEN = re.compile(r"\[enforce fail at inline_container")  # torch.save, of a disk that is full
 
 
 @dataclass
@@ -43,7 +46,7 @@ class Saver(Background):
     """Checkpoints that another thread of each process writes: a step waits for a copy of the state, not for files.
 
     The copy lies in the machine's memory, pinned where it comes from a GPU. Every process must make a saver, and call
-    its methods at the same steps.
+    its methods at the same steps. After an error of the loop, what is being written is still written to its end.
 
     Args:
         keep: checkpoints that stay; older ones are removed.
@@ -68,10 +71,24 @@ class Saver(Background):
         """
         self.wait()
         model, optimizer = get_state_dict(bare(state.model), state.optimizer, options=BY_NAME)
-        copy = self._stager.stage({"model": model, "optimizer": optimizer})
+        copy = self._stager.stage({"model": share(model, self._world), "optimizer": share(optimizer, self._world)})
         assert isinstance(copy, dict), "the stager was not told to go on by itself"
         folder = commit_marker.numbered(self._root, state.step)
         self.start(partial(write, copy, folder, self._keep, self._world))
+
+
+def share(part: dict[str, Any], world: World) -> dict[str, Any]:
+    """What this process writes: what it alone holds and, of what all hold alike, its share of the bytes."""
+    loads, ours = [0] * world.size, {}
+    for name, value in part.items():
+        least = loads.index(min(loads))
+        if isinstance(value, DTensor) or world.copies(value) < world.size:
+            least = world.rank
+        else:
+            loads[least] += value.nbytes if isinstance(value, Tensor) else 0
+        if least == world.rank:
+            ours[name] = value
+    return ours
 
 
 def write(copy: dict[str, Any], folder: Path, keep: int, world: World) -> None:
@@ -84,15 +101,17 @@ def write(copy: dict[str, Any], folder: Path, keep: int, world: World) -> None:
         try:
             _write(copy, folder, keep, world)
         except CheckpointException as error:  # every process learns what happened in one of them
-            cause, _ = next(iter(error.failures.values()))
-            raise cause if isinstance(cause, OSError) else OSError(first_cause(error)) from None
+            cause = first_cause(error)
+            is_full = isinstance(cause, RuntimeError) and NOT_WRITTEN.match(str(cause))
+            raise OSError(one_line(cause)) if is_full else cause from None
 
 
 def _write(copy: dict[str, Any], folder: Path, keep: int, world: World) -> None:
     if world.is_chief:
         commit_marker.begin(folder)
     world.wait()
-    writer, files = FileSystemWriter(folder), ChecksumFiles()
+    # What copies ahead from a GPU would take some of GPU 0's memory in this thread of each process, and all is here.
+    writer, files = FileSystemWriter(folder, per_thread_copy_ahead=0), ChecksumFiles()
     writer.fs = files
     state_dict_saver.save(copy, storage_writer=writer, process_group=world.group)
     of_each = world.gather(files.checksums)
@@ -136,9 +155,12 @@ def restore(state: State, root: Path, world: World) -> None:
     try:
         state_dict_loader.load({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
     except CheckpointException as error:
-        raise commit_marker.unfit(folder, first_cause(error)) from None
+        raise commit_marker.unfit(folder, one_line(first_cause(error))) from None
     net = bare(state.model)
+    decays = [group["weight_decay"] for group in state.optimizer.param_groups]
     set_state_dict(net, state.optimizer, model_state_dict=model, optim_state_dict=optimizer, options=BY_NAME)
+    for group, decay in zip(state.optimizer.param_groups, decays, strict=True):
+        group["weight_decay"] = decay  # as the flag says today
     state.step = commit_marker.number(folder)
     if world.is_chief:
         say(f"resumed at step {state.step} from {folder}")
@@ -177,11 +199,15 @@ def read_model(net: nn.Module, folder: Path) -> None:
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as it should be
             state_dict_loader.load({"model": weights}, checkpoint_id=folder, no_dist=True)
     except CheckpointException as error:
-        raise TrainerError(f"{folder} does not fit this model ({first_cause(error)})") from None
+        raise TrainerError(f"{folder} does not fit this model ({one_line(first_cause(error))})") from None
     net.load_state_dict(weights)
 
 
-def first_cause(error: CheckpointException) -> str:
-    """One line about the failure of one process."""
+def first_cause(error: CheckpointException) -> BaseException:
+    """The failure of one process."""
     cause, _ = next(iter(error.failures.values()))
+    return cause
+
+
+def one_line(cause: BaseException) -> str:
     return str(cause).partition("\n")[0]

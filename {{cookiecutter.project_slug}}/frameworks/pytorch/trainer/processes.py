@@ -6,19 +6,21 @@ run resumes from its last whole checkpoint.
 """
 
 import contextlib
+import fcntl
 import gc
 import logging
 import math
 import os
 import re
+import signal
 import socket
+import struct
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,6 +38,7 @@ from trainer.errors import PeerError, TrainerError
 from trainer.meshes import Mesh
 from trainer.telemetry import say
 
+SIOCGIFADDR = 0x8915
 NEIGHBOUR_SECONDS = 3.0  # the agent looks at its processes ten times a second
 # How gloo, as a plain RuntimeError, and NCCL say that a peer is gone or silent. What else either says may be a fault
 # of the program: sizes that differ between processes, or a GPU that two of them use.
@@ -58,7 +61,7 @@ class World:
     device: torch.device
     mesh: DeviceMesh | None = None  # None for a process without a process group
     reducers: int = 0  # that NCCL may come to use
-    group: dist.ProcessGroup | None = None  # in which the processes meet; None for the one of all threads but `apart`
+    group: dist.ProcessGroup | None = None  # of its collectives; None: the default, which only one thread may use
 
     def apart(self, timeout: float) -> "World":
         """The same processes, for another thread: the collectives of two threads must not mix.
@@ -146,10 +149,22 @@ class World:
             dist.all_gather_object(values, value, group=self.group)
         return values
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether the device has nothing left to do; of a GPU the program learns it later than it happens."""
-        return self.device.type != "cuda" or torch.cuda.current_stream(self.device).query()
+    def mark(self) -> Callable[[], float]:
+        """What it returns tells for how many seconds the device has been done with what it has to do until now."""
+        if self.device.type != "cuda":
+            return lambda: math.inf
+        done = torch.cuda.Event(enable_timing=True)
+        done.record()
+
+        def idle() -> float:
+            if not done.query():
+                return 0.0
+            now = torch.cuda.Event(enable_timing=True)
+            now.record()
+            now.synchronize()  # at once: nothing is before it
+            return float(done.elapsed_time(now)) / 1000
+
+        return idle
 
     @property
     def memory(self) -> dict[str, float]:
@@ -197,6 +212,9 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, main: Callable[..., Non
         elastic_launch(_launch_config(cluster, count, timeout), _process)(cluster.name, main, args)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
+        if failure.exitcode == -signal.SIGABRT and torch.cuda.is_available() and mesh.size > 1:
+            told = f"process {rank} of {cluster.name} was aborted, as NCCL does when a peer is gone"
+            raise PeerError(f"{told}; if none is, the lines above say why") from None
         raise ProcessError(f"process {rank} of {cluster.name} failed", failure.exitcode) from None
     except dist.DistError as error:
         raise PeerError(f"{cluster.name} cannot meet the others at {cluster.chief.address}: {error}") from None
@@ -205,20 +223,28 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, main: Callable[..., Non
 
 
 def interface_to(node: Node) -> str:
-    """The network interface by which this machine reaches another one; empty where the system does not tell.
-
-    Source: proc(5), /proc/net/route: hexadecimal numbers in the byte order of the network.
-    """
+    """The network interface by which this machine reaches another one; empty where the system does not tell."""
     if node.is_local:
         return "lo0" if sys.platform == "darwin" else "lo"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        try:
+            way.connect((node.host, 9))  # which sends nothing: the system only chooses the way
+        except OSError:
+            return ""
+        own = socket.inet_aton(way.getsockname()[0])
+        return next((name for _, name in socket.if_nameindex() if address_of(name, way) == own), "")
+
+
+def address_of(interface: str, any_socket: socket.socket) -> bytes:
+    """The IPv4 address of an interface; empty if it has none, or the system is not Linux.
+
+    Source: netdevice(7).
+    """
     try:
-        address = int.from_bytes(socket.inet_aton(socket.gethostbyname(node.host)), sys.byteorder)
-        rows = [line.split() for line in Path("/proc/net/route").read_text(encoding="utf-8").splitlines()[1:]]
+        asked = struct.pack("256s", interface.encode())
+        return fcntl.ioctl(any_socket, SIOCGIFADDR, asked)[20:24]
     except OSError:
-        return ""
-    networks = [(int(row[7], 16), int(row[1], 16), row[0]) for row in rows]
-    leading = [(mask.bit_count(), name) for mask, network, name in networks if address & mask == network]
-    return max(leading, default=(0, ""))[1]
+        return b""
 
 
 def _launch_config(cluster: Cluster, count: int, timeout: float) -> LaunchConfig:

@@ -1,5 +1,6 @@
 """The run of one process, readable top to bottom. What happens in a step stands in `train_step` and `backward`."""
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from trainer import checkpoint, model, per_sample, processes, profiling, strateg
 from trainer.checkpoint import State
 from trainer.config import Config, learning_rate
 from trainer.data import Batch
-from trainer.goodput import CHECKPOINTS, DATA, EXPORT, FIRST_STEP, REPORTS, TRAINING, Stopwatch
+from trainer.goodput import CHECKPOINTS, DATA, EVALUATION, EXPORT, FIRST_STEP, REPORTS, TRAINING, Stopwatch
 from trainer.meshes import Mesh
 from trainer.parallel import Scheduled, clip_gradients, parallelize, sync_gradients
 from trainer.precision import autocast, precision
@@ -62,45 +63,49 @@ def new_optimizer(config: Config, net: nn.Module) -> optim.Optimizer:
 
 
 def train(
-    config: Config,
-    storage: Storage,
-    state: State,
-    dataset: Dataset,
-    heldout: Dataset,
-    world: World,
-    watch: Stopwatch,
+    config: Config, storage: Storage, state: State, dataset: Dataset, heldout: Dataset, world: World, watch: Stopwatch
 ) -> dict[str, float]:
     """Train to the last step; returns the held-out loss and metrics."""
-    checkpoints = checkpoint.Saver(storage.checkpoints, config.keep, world, config.collective_timeout)
-    with (
-        reporting(config, storage, state.step, heldout, world, watch) as reports,
-        profiling.trace(config.profile if world.is_chief else None, storage.logs / "profile", state.step) as traced,
-    ):
-        totals, use, first = dict[str, Tensor](), dict[str, float](), state.step + 1
-        share = {"rank": world.data_rank, "world_size": world.data_size}
-        for batch in train_batches(dataset, config, start=state.step, **share):
-            watch.lap(DATA if world.is_idle else TRAINING)  # a GPU that still works waits for nothing
-            add(totals, train_step(config, state, batch, world))
-            if state.step == first:  # the gradients have been all-reduced
-                use = world.settle_reducers(required=config.require_reducers)
-            watch.lap(FIRST_STEP if state.step == first else TRAINING)
-            if due(config.log_every, state.step, config):
-                rate = {"learning_rate": learning_rate(config, state.step - 1)}
-                reports.report(state.step, world.means(totals) | rate | use | world.memory)
-                totals = {}
-            if due(config.checkpoint_every, state.step, config):
-                checkpoints.save(state)
-                watch.lap(CHECKPOINTS)
-            if due(config.evaluate_every, state.step, config) and state.step < config.steps:
-                reports.evaluation(state.step, evaluate(config, state.model, heldout, world))
-            checkpoints.check()
-            traced()
-            watch.lap(REPORTS)
-        final = evaluate(config, state.model, heldout, world)
-        reports.evaluation(state.step, final)
-        checkpoints.wait()
+    with reporting(config, storage, state.step, heldout, world, watch) as reports:
+        with (
+            checkpoint.Saver(storage.checkpoints, config.keep, world, config.collective_timeout) as checkpoints,
+            profiling.trace(config.profile if world.is_chief else None, storage.logs / "profile", state.step) as traced,
+        ):
+            totals, use, first = dict[str, Tensor](), dict[str, float](), state.step + 1
+            share = {"rank": world.data_rank, "world_size": world.data_size}
+            for batch in watched(train_batches(dataset, config, start=state.step, **share), world, watch):
+                add(totals, train_step(config, state, batch, world))
+                if state.step == first:  # the gradients have been all-reduced
+                    use = world.settle_reducers(required=config.require_reducers)
+                watch.lap(FIRST_STEP if state.step == first else TRAINING)
+                # A report comes first: a loss that is no number must not become a checkpoint.
+                if due(state.step, config, config.log_every, config.checkpoint_every, config.evaluate_every):
+                    rate = {"learning_rate": learning_rate(config, state.step - 1)}
+                    reports.report(state.step, world.means(totals) | rate | use | world.memory)
+                    totals = {}
+                if due(state.step, config, config.checkpoint_every):
+                    checkpoints.save(state)
+                    watch.lap(CHECKPOINTS)
+                if due(state.step, config, config.evaluate_every) and state.step < config.steps:
+                    reports.evaluation(state.step, evaluate(config, state.model, heldout, world))
+                checkpoints.check()
+                traced()
+                watch.lap(REPORTS)
+            final = evaluate(config, state.model, heldout, world)
+            watch.lap(EVALUATION)
         watch.lap(CHECKPOINTS)
+        reports.evaluation(state.step, final)
     return final
+
+
+def watched(batches: Iterator[Batch], world: World, watch: Stopwatch) -> Iterator[Batch]:
+    """The batches; the watch is told how long the device waited for each: a GPU that still works waits for nothing."""
+    idle = world.mark()
+    for batch in batches:
+        watch.lap(TRAINING, but=idle())
+        watch.lap(DATA)
+        yield batch
+        idle = world.mark()
 
 
 def reporting(
@@ -121,8 +126,9 @@ def reporting(
     return of_run(sinks, furthest=furthest, flops=flops)
 
 
-def due(every: int, step: int, config: Config) -> bool:
-    return step % every == 0 or step == config.steps
+def due(step: int, config: Config, *regular: int) -> bool:
+    """Whether this is the last step, or one of those that come every so many steps."""
+    return step == config.steps or any(step % every == 0 for every in regular)
 
 
 def train_step(config: Config, state: State, batch: Batch, world: World) -> Totals:

@@ -1,5 +1,6 @@
 """The run of one machine, readable top to bottom. What happens in a step stands in `train_step`, and nowhere else."""
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from trainer.checkpoint import State
 from trainer.cluster import Cluster
 from trainer.config import Config
 from trainer.data import Batch
-from trainer.goodput import CHECKPOINTS, DATA, EXPORT, FIRST_STEP, REPORTS, TRAINING, Stopwatch
+from trainer.goodput import CHECKPOINTS, DATA, EVALUATION, EXPORT, FIRST_STEP, REPORTS, TRAINING, Stopwatch
 from trainer.shards import Dataset, heldout_batches, micro_batches, per_step
 from trainer.storage import Storage
 from trainer.strategy import World
@@ -74,35 +75,35 @@ def train(
     watch: Stopwatch,
 ) -> dict[str, float]:
     """Train to the last step; returns the held-out loss and metrics."""
-    checkpoints = saver(config, storage, heldout, replicas)
-    with (
-        reporting(config, storage, state.step, heldout, replicas, watch) as reports,
-        profiling.trace(config.profile if replicas.is_chief else None, storage.logs, state.step) as traced,
-    ):
-        totals, use, first, waits = 0.0, dict[str, float](), state.step, part_of_waiting()
-        for steps in calls(config, dataset, state.step, replicas.ranks, replicas.size):
-            watch.lap(waits)
-            totals += replicas.take(steps)
-            if state.step == first:  # the gradients have been all-reduced
-                use = replicas.settle_reducers()
-            watch.lap(FIRST_STEP if state.step == first else TRAINING)
-            state.step = steps.end
-            if due(config.log_every, state.step, config):
-                rate = {"learning_rate": steps.rates[-1]}
-                reports.report(state.step, means(totals, replicas.names) | rate | use | replicas.memory)
-                totals = 0.0
-            if due(config.checkpoint_every, state.step, config):
-                checkpoints.save(state)
-                watch.lap(CHECKPOINTS)
-            if due(config.evaluate_every, state.step, config) and state.step < config.steps:
-                reports.evaluation(state.step, means(replicas.evaluate(heldout), replicas.names))
-            checkpoints.check()
-            traced(state.step)
-            watch.lap(REPORTS)
-        final = means(replicas.evaluate(heldout), replicas.names)
-        reports.evaluation(state.step, final)
-        checkpoints.wait()
+    with reporting(config, storage, state.step, heldout, replicas, watch) as reports:
+        with (
+            saver(config, storage, heldout, replicas) as checkpoints,
+            profiling.trace(config.profile if replicas.is_chief else None, storage.logs, state.step) as traced,
+        ):
+            totals, use, first = 0.0, dict[str, float](), state.step
+            for steps in watched(calls(config, dataset, state.step, replicas.ranks, replicas.size), watch):
+                totals += replicas.take(steps)
+                if state.step == first:  # the gradients have been all-reduced
+                    use = replicas.settle_reducers()
+                watch.lap(FIRST_STEP if state.step == first else TRAINING)
+                state.step = steps.end
+                # A report comes first: a loss that is no number must not become a checkpoint.
+                if due(state.step, config, config.log_every, config.checkpoint_every, config.evaluate_every):
+                    rate = {"learning_rate": steps.rates[-1]}
+                    reports.report(state.step, means(totals, replicas.names) | rate | use | replicas.memory)
+                    totals = 0.0
+                if due(state.step, config, config.checkpoint_every):
+                    checkpoints.save(state)
+                    watch.lap(CHECKPOINTS)
+                if due(state.step, config, config.evaluate_every) and state.step < config.steps:
+                    reports.evaluation(state.step, means(replicas.evaluate(heldout), replicas.names))
+                checkpoints.check()
+                traced(state.step)
+                watch.lap(REPORTS)
+            final = means(replicas.evaluate(heldout), replicas.names)
+            watch.lap(EVALUATION)
         watch.lap(CHECKPOINTS)
+        reports.evaluation(state.step, final)
     return final
 
 
@@ -134,13 +135,18 @@ def reporting(
     return of_run(sinks, furthest=furthest, flops=flops)
 
 
-def part_of_waiting() -> str:
-    """What reading the next parts counts as: a GPU may work meanwhile, and TensorFlow does not tell."""
-    return TRAINING if tf.config.list_physical_devices("GPU") else DATA
+def watched(all_steps: Iterator[Steps], watch: Stopwatch) -> Iterator[Steps]:
+    """The steps; the watch is told how long their parts were waited for."""
+    # A GPU may work meanwhile, and TensorFlow does not tell.
+    part = TRAINING if tf.config.list_physical_devices("GPU") else DATA
+    for steps in all_steps:
+        watch.lap(part)
+        yield steps
 
 
-def due(every: int, step: int, config: Config) -> bool:
-    return step % every == 0 or step == config.steps
+def due(step: int, config: Config, *regular: int) -> bool:
+    """Whether this is the last step, or one of those that come every so many steps."""
+    return step == config.steps or any(step % every == 0 for every in regular)
 
 
 def train_step(config: Config, state: State, batch: Batch) -> Totals:

@@ -86,9 +86,9 @@ class Team:
             given = (tensors(part), *counted(steps.rates, self._config))
             self._results.append(self._coordinator.schedule(self._take, args=given))
         config, end = self._config, steps.end
-        is_due = any(train.due(every, end, config) for every in (config.log_every, config.evaluate_every))
-        saves = train.due(config.checkpoint_every, end, config)
-        totals = self._finished(0 if is_due or saves else AHEAD * self.size)
+        saves = train.due(end, config, config.checkpoint_every)
+        is_due = saves or train.due(end, config, config.log_every, config.evaluate_every)
+        totals = self._finished(0 if is_due else AHEAD * self.size)
         if saves:
             with self._heartbeats.patience():
                 self._pull(end)
