@@ -224,6 +224,9 @@ def test_before_it_is_sent_a_job_is_told_what_its_folder_holds(vertex: Service, 
     assert (warning.severity, warning.line) == ("warning", 1)
     assert "an earlier run has exported its model there" in warning.fault
     assert found("no-such-bucket/looked") == Preflight("empty")
+    (vertex.state_dir / "gcs/b/run[1]/checkpoints/step-000000200").mkdir(parents=True)
+    (vertex.state_dir / "gcs/b/run[1]/checkpoints/step-000000200/committed.json").touch()
+    assert found("b/run[1]") == Preflight("resumes at step 200")
 
 
 @pytest.fixture

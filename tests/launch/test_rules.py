@@ -310,6 +310,21 @@ def test_a_flag_has_the_value_of_the_variable_that_it_names(tmp_path: Path) -> N
     assert steps("six") == [("flag-value", "workerPoolSpecs[0].containerSpec.args[0]")]
 
 
+def test_what_is_wrong_in_the_model_leaves_the_flags_known(tmp_path: Path) -> None:
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer/config.py").write_text("class Config:\n    steps: int = 1\n")
+    (tmp_path / "trainer/model.py").write_text("def metrics(:\n")
+    assert training.project(tmp_path, date(2026, 11, 1)).flags == {"steps": 1}
+
+
+def test_a_machine_of_ones_own_may_have_several_counts_of_gpus(tmp_path: Path) -> None:
+    g9: MachineRow = {"vcpus": 8, "memory_gb": 32, "gbps": 16, "gpus": {"NVIDIA_L4": [1, 2]}}
+    ours = replace(SETTINGS, machines={"g9-standard-8": g9})
+    wrong = {"machineType": "g9-standard-8", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 4}
+    cures = [one.cure for one in found(tmp_path, alone(wrong), ours) if one.code == "accelerator-fit"]
+    assert cures == ["write acceleratorType: NVIDIA_L4 and acceleratorCount: 1 or 2"]
+
+
 def test_an_image_without_a_command_runs_what_vertex_toml_says(tmp_path: Path) -> None:
     container = {"imageUri": SETTINGS.image, "args": ["--stepz", "1"]}
     commands = {SETTINGS.image: ["python", "-m", "trainer.task"]}

@@ -299,12 +299,15 @@ def test_a_curve_that_still_rises_towards_the_best_goes_on() -> None:
 
 def test_values_are_flags_that_any_trainer_reads() -> None:
     values: dict[str, Value] = {"learning_rate": 1e-05, "rate": 0.1, "width": 64.0, "layers": 3, "name": "a b=c"}
+    values |= {"net": "resnet-1.0", "version": "1.0"}  # which are no numbers
     assert arguments(values) == [
         "--learning_rate=1e-05",
         "--rate=0.1",
         "--width=64",
         "--layers=3",
         "--name=a b=c",
+        "--net=resnet-1.0",
+        "--version=1.0",
     ]
     assert arguments({}) == []
 

@@ -234,6 +234,16 @@ def test_an_image_of_another_registry_is_refused() -> None:
         [*steps(Settings("p", "us-central1", "b", "mine:1"), "user:ada", Path("policy"))]
 
 
+@pytest.mark.parametrize(
+    ("image", "project"), [("p/r/i:1", "p"), ("p/r/team/i:1", "p"), ("example.com/p/r/i:1", "example.com:p")]
+)
+def test_the_repository_is_the_one_of_the_image_however_deep_its_name_is(image: str, project: str) -> None:
+    settings = Settings("p", "us-central1", "b", f"us-central1-docker.pkg.dev/{image}")
+    (step,) = (one for one in steps(settings, "user:ada", Path("policy")) if one.title.startswith("repository"))
+    assert step.title.startswith("repository r ")
+    assert f"--project={project}" in step.looks
+
+
 def test_an_account_of_another_project_is_not_made() -> None:
     ours = Settings(
         "p", "us-central1", "b", "us-central1-docker.pkg.dev/p/r/i:1", "trainer@elsewhere.iam.gserviceaccount.com"

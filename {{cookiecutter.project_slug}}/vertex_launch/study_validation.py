@@ -74,7 +74,12 @@ def described(parameter: ParameterSpec) -> str:
     """A parameter's range or values, for people: `0.0001 to 0.03` or `16, 32, 64`."""
     if kind_of(parameter) in LARGEST:
         return "{:g} to {:g}".format(*_bounds(parameter))
-    return ", ".join(str(value).removesuffix(".0") for value in values_of(parameter))
+    return ", ".join(map(shown, values_of(parameter)))
+
+
+def shown(value: float | int | str) -> str:
+    """A value as a flag has it: the number 64.0 as 64, because a trainer may expect an integer."""
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def is_active(child: Conditional, value: Any) -> bool:

@@ -21,6 +21,7 @@ from vertex_launch.printable import printable
 from vertex_launch.spec import Job, Request
 
 PREFIXES = {"trainingPipelines": "PIPELINE_STATE_"}  # of states; those of all others begin with JOB_STATE_
+NEVER = "trainingPipelines", "EXPIRED"  # a state that those do not have
 NEAR = 100  # newest jobs among which a name may have been meant
 NAME = re.compile(rf"projects/[^/]+/locations/(?P<region>[^/]+)/({'|'.join(KINDS)})/[0-9]+")
 BRIEF = re.compile(rf"({'|'.join(KINDS)})/[0-9]+")
@@ -52,7 +53,8 @@ def newest(service: Service, most: int, wanted: str = "") -> list[Resource]:
 
 def recent(service: Service, most: int, wanted: str = "") -> list[Resource]:
     """The newest jobs, so many of each kind."""
-    found = [job for kind in KINDS for job in service.list(kind, _in_state(kind, wanted) if wanted else "", most)]
+    kinds = [kind for kind in KINDS if (kind, wanted) != NEVER]
+    found = [job for kind in kinds for job in service.list(kind, _in_state(kind, wanted) if wanted else "", most)]
     return sorted(found, key=lambda job: str(job.get("createTime")), reverse=True)
 
 

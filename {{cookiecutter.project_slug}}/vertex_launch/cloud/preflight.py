@@ -139,8 +139,10 @@ class Names:
         return self._any(f"{self.prefix}model/")
 
     def _steps(self) -> Sequence[str]:
-        glob = f"{self.prefix}checkpoints/step-*/committed.json"
-        return self.service.objects(self.bucket, prefix=f"{self.prefix}checkpoints/step-", matchGlob=glob)
+        # The folder's own name may have what means something in a glob.
+        return self.service.objects(
+            self.bucket, prefix=f"{self.prefix}checkpoints/step-", matchGlob="**/committed.json"
+        )
 
     def _any(self, prefix: str) -> bool:
         return bool(self.service.objects(self.bucket, prefix=prefix, maxResults="1"))

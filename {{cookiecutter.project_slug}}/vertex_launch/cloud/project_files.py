@@ -47,7 +47,8 @@ def _toml(path: Path, text: str, old: Settings, new: Settings) -> str:
             text, 0, table.start() if table else len(text)
         )
         text = f"{text[: there.start()]}{line}{text[there.end() :]}" if there else f"{line}\n{text}"
-    text = re.sub(rf'^"{re.escape(old.image)}"(?=\s*=)', json.dumps(new.image), text, flags=re.MULTILINE)  # [commands]
+    key = re.compile(rf'^"{re.escape(old.image)}"(?=\s*=)', re.MULTILINE)  # of [commands]
+    text = key.sub(lambda _: json.dumps(new.image), text)
     try:
         read = tomllib.loads(text)
     except tomllib.TOMLDecodeError:

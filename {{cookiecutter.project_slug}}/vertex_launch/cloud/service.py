@@ -129,7 +129,7 @@ class Service:
         answer = self._answer(method, address, **content)
         try:
             return dict(answer.json())
-        except OSError as error:  # requests' errors are OSErrors
+        except (OSError, TypeError, ValueError) as error:  # no JSON, which is an OSError of requests, or no object
             raise NoAnswerError(f"{_host(address)} does not answer ({reason(error)})") from None
 
     def _answer(self, method: str, address: str, **content: Any) -> Response:

@@ -28,7 +28,10 @@ ACCOUNT = "vertex-trainer"  # the account that jobs run as, unless vertex.toml n
 SECONDS = 300.0  # that a line may take; to switch services on takes a minute
 ABSENT = re.compile(r"not.?found|\b404\b|does not exist", re.IGNORECASE)
 PAUSES = (0.0, 10.0, 20.0, 40.0)  # s; what was just made is not known everywhere at once
-IMAGE = re.compile(r"(?P<host>(?P<location>[a-z0-9-]+)-docker\.pkg\.dev)/(?P<project>.+)/(?P<repository>[^/]+)/[^/]+")
+IMAGE = re.compile(
+    r"(?P<host>(?P<location>[a-z0-9-]+)-docker\.pkg\.dev)"
+    r"/(?P<project>([^/.]+(\.[^/.]+)+/)?[^/]+)/(?P<repository>[^/]+)/.+"  # a project may belong to a domain
+)
 CLEAN_UP = [
     {"name": "keep-some", "action": {"type": "Keep"}, "mostRecentVersions": {"keepCount": 30}},
     {"name": "delete-old", "action": {"type": "Delete"}, "condition": {"olderThan": "30d"}},
@@ -90,7 +93,7 @@ def _repository(image: str, policy: Path) -> Step:
     if not parts:
         cure = "write REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG"
         raise SetupError(f"image: {image} is not in Artifact Registry; {cure}")
-    repository, place = parts["repository"], (f"--location={parts['location']}", f"--project={parts['project']}")
+    repository, place = parts["repository"], (f"--location={parts['location']}", f"--project={parts['project'].replace('/', ':')}")
     here = ("artifacts", "repositories")
     return Step(
         f"repository {repository} for images, where old ones are deleted",

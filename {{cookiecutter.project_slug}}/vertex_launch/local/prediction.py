@@ -105,17 +105,14 @@ def request_of(path: Path, text: bytes) -> dict[str, Any]:
         PredictionError: it is neither.
     """
     try:
-        content = json.loads(text, parse_constant=_no_constant)
+        content = json.loads(text)
+        json.dumps(content, allow_nan=False)  # Python reads NaN, which no other program would
     except (ValueError, RecursionError) as error:
         raise PredictionError(f'{path}: is not JSON ({error}); write {{"instances": [...]}}') from None
     request = {"instances": content} if isinstance(content, list) else content
     if not isinstance(request, dict) or not isinstance(request.get("instances"), list) or not request["instances"]:
         raise PredictionError(f'{path}: names no instances; write {{"instances": [...]}}')
     return request
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
 
 
 def _session() -> requests.Session:

@@ -67,7 +67,8 @@ def _arguments(job: Job, commands: Commands) -> tuple[str, ...]:
     """How this Python starts the chief's trainer: -m, its module, its flags."""
     words = replicas(limit(job, 1), "", lambda *_: "localhost:0", commands=commands)[0].command if job.chief else ()
     start = words.index("-m") if "-m" in words else -1
-    if start < 0 or not Path(words[0]).name.startswith("python"):
+    is_module = start > 0 and not any(word.endswith(".py") for word in words[1:start])
+    if not is_module or not Path(words[0]).name.startswith("python"):
         fault = f'the chief runs "{" ".join(words)}", which is no Python module that can be asked'
         raise WorkloadError(f"{job.path}: workerPoolSpecs[0]: {fault}; {INSTEAD}")
     return words[start:]

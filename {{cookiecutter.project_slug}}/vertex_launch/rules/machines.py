@@ -109,8 +109,8 @@ def _cure(catalog: Catalog, machine: Machine) -> str:
     if not machine.gpus:
         return "remove acceleratorType and acceleratorCount, or choose a machine with GPUs"
     if machine.needs_gpus:
-        kind, (count,) = next(iter(machine.gpus.items()))
-        return f"write acceleratorType: {kind} and acceleratorCount: {count}"
+        kind, counts = next(iter(machine.gpus.items()))
+        return f"write acceleratorType: {kind} and acceleratorCount: {' or '.join(map(str, counts))}"
     current = sorted(machine.gpus.keys() - catalog.retired_accelerators.keys())
     choices = [f"{'/'.join(map(str, machine.gpus[kind]))} x {kind}" for kind in current]
     return f"use {' or '.join(choices)}"

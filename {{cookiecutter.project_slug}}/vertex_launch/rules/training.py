@@ -31,8 +31,10 @@ def project(folder: Path, today: date) -> Project:
     """What stands around a job file: the trainer's flags and the Dockerfile, as far as they can be read."""
     fields: Mapping[str, ast.AnnAssign] = {}
     metrics: tuple[str, ...] = ()
-    with contextlib.suppress(SyntaxError, ValueError, LookupError, RecursionError):
+    unreadable = (SyntaxError, ValueError, LookupError, RecursionError)
+    with contextlib.suppress(*unreadable):
         metrics = _metrics(folder)
+    with contextlib.suppress(*unreadable):
         fields = _fields(folder, FLAGS, CONFIG)
     sources = map(_text, sorted((folder / "trainer").rglob("*.py")))
     return Project(

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import jsons
-from vertex_launch.study_validation import is_active, kind_of, values_of
+from vertex_launch.study_validation import is_active, kind_of, shown, values_of
 
 ParameterSpec = StudySpec.ParameterSpec
 Scale = ParameterSpec.ScaleType
@@ -152,8 +152,8 @@ def decays_below(curve: Curve, ended: Sequence[Curve]) -> bool:
 
 
 def arguments(parameters: Mapping[str, Value]) -> list[str]:
-    """A trial's parameters as flags, `--ID=VALUE`; 64.0 becomes 64, because a trainer may expect an integer."""
-    return [f"--{id}={str(value).removesuffix('.0')}" for id, value in parameters.items()]
+    """A trial's parameters as flags, `--ID=VALUE`."""
+    return [f"--{id}={shown(value)}" for id, value in parameters.items()]
 
 
 def measurements(text: str, ids: Sequence[str]) -> list[Measurement]:

@@ -80,7 +80,9 @@ class Records:
         Raises:
             ApiError: among others UNIMPLEMENTED, for what is not supported.
         """
-        path, _, verb = address.partition(":")
+        collection, slash, last = address.rpartition("/")  # a project's name may have a colon, too
+        id, _, verb = last.partition(":")
+        path = f"{collection}{slash}{id}"
         parts = path.split("/")[4:]
         message = MESSAGES.get("/".join(parts[::2]))
         match method, len(parts) % 2 == 0, verb:
