@@ -12,6 +12,7 @@ import pytest
 
 from tests.launch.vertex import PARENT, Json, Service, service
 from vertex_launch import rules, spec
+from vertex_launch.errors import FaultError
 from vertex_launch.settings import Settings
 
 OURS = Settings(project="p", region="us-central1", bucket="b", image="image")
@@ -78,7 +79,7 @@ def random_spec(dice: random.Random) -> Json:
 def accepted_by_check(body: Json) -> bool:
     try:
         job = spec.Job(Path("job"), "job", spec.parse(json.dumps(body), "job"))
-    except spec.JobError:
+    except FaultError:
         return False
     return not any(finding.severity == "error" for finding in rules.findings(job, OURS))
 

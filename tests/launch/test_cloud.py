@@ -28,17 +28,16 @@ from tests.launch.running import DEADLINE, PROJECT, deadline, eventually, until
 from tests.launch.servers import Replying, ToLocal, serving
 from tests.launch.vertex import PARENT, Json, Service, custom_job, script, service, stop
 from vertex_launch.cli.logs import earliest, pattern
-from vertex_launch.cli.options import OptionError
 from vertex_launch.cloud import jobs, logs
-from vertex_launch.cloud.curves import Curves, CurvesError
+from vertex_launch.cloud.curves import Curves
 from vertex_launch.cloud.follow import Back, Changed, Event, Lost, Pace, follow
-from vertex_launch.cloud.jobs import NoJobError
 from vertex_launch.cloud.logs import Line, Log
-from vertex_launch.cloud.model import ModelError, address, fetch
+from vertex_launch.cloud.model import address, fetch
 from vertex_launch.cloud.preflight import Preflight, look
 from vertex_launch.cloud.revision import labels
 from vertex_launch.cloud.service import Service as Cloud
 from vertex_launch.cloud.service import connect
+from vertex_launch.errors import FaultError
 from vertex_launch.job_resource import ENDED, state
 from vertex_launch.printable import plain
 from vertex_launch.settings import Settings
@@ -339,14 +338,14 @@ def test_a_time_is_one_of_a_clock_or_some_time_ago() -> None:
     assert earliest("90s", now) == now - timedelta(seconds=90)
     assert earliest("2d", now) == now - timedelta(days=2)
     assert earliest("2026-11-23T11:00:00+00:00", now) == now - timedelta(hours=1)
-    with pytest.raises(OptionError, match="--since 1000000000d: is no time"):
+    with pytest.raises(FaultError, match="--since 1000000000d: is no time"):
         earliest("1000000000d", now)
-    with pytest.raises(OptionError, match="--since lunch: is no time; write 10m, 2h, 1d, or 2026-11-23T12:30"):
+    with pytest.raises(FaultError, match="--since lunch: is no time; write 10m, 2h, 1d, or 2026-11-23T12:30"):
         earliest("lunch", now)
 
 
 def test_a_pattern_that_cannot_be_read_is_refused_with_a_cure() -> None:
-    with pytest.raises(OptionError, match=r"--grep \[: unterminated character set at position 0; write"):
+    with pytest.raises(FaultError, match=r"--grep \[: unterminated character set at position 0; write"):
         pattern("[")
 
 
@@ -358,15 +357,15 @@ def test_jobs_are_listed_with_their_states_and_found_by_number_name_or_file(vert
     assert jobs.find(cloud, "twice")["name"] == jobs.find(cloud, "jobs/twice.yaml")["name"] == new
     brief, number = old.partition("us-central1/")[2], old.rpartition("/")[2]
     assert jobs.find(cloud, number)["name"] == jobs.find(cloud, brief)["name"] == jobs.find(cloud, old)["name"] == old
-    with pytest.raises(NoJobError, match='there is no job "" among the newest'):
+    with pytest.raises(FaultError, match='there is no job "" among the newest'):
         jobs.find(cloud, "")
-    with pytest.raises(NoJobError, match="did you mean twice"):
+    with pytest.raises(FaultError, match="did you mean twice"):
         jobs.find(cloud, "twcie")
-    with pytest.raises(NoJobError, match="there is no job 17; those that are there: "):
+    with pytest.raises(FaultError, match="there is no job 17; those that are there: "):
         jobs.find(cloud, "17")
-    with pytest.raises(NoJobError, match="is in europe-west4, not in us-central1; add --region europe-west4"):
+    with pytest.raises(FaultError, match="is in europe-west4, not in us-central1; add --region europe-west4"):
         jobs.find(cloud, "projects/1/locations/europe-west4/customJobs/17")
-    with pytest.raises(NoJobError, match="is no name of a job; write such as projects/p/locations/us-central1/customJ"):
+    with pytest.raises(FaultError, match="is no name of a job; write such as projects/p/locations/us-central1/customJ"):
         jobs.find(cloud, f"{PARENT}/models/17")
     assert [job["name"] for job in jobs.newest(cloud, 2)] == [new, old]
     assert {state(job) for job in jobs.newest(cloud, 100, "SUCCEEDED")} == {"SUCCEEDED"}
@@ -460,10 +459,10 @@ def test_where_there_is_no_model_its_job_and_folder_are_named(vertex: Service, c
     name = vertex.create(custom_job("true", baseOutputDirectory={"outputUriPrefix": "gs://b/nothing"}))
     job = vertex.wait(name, "SUCCEEDED")
     id = name.rpartition("/")[2]
-    with pytest.raises(ModelError, match=f"gs://b/nothing/model/: there is no model; job {id} is SUCCEEDED"):
+    with pytest.raises(FaultError, match=f"gs://b/nothing/model/: there is no model; job {id} is SUCCEEDED"):
         [*fetch(job, cloud, tmp_path / "new")]
     assert not (tmp_path / "new").exists()
-    with pytest.raises(ModelError, match=r"names no output folder, so it keeps no model; set baseOutputDirectory\."):
+    with pytest.raises(FaultError, match=r"names no output folder, so it keeps no model; set baseOutputDirectory\."):
         [*fetch(job | {"jobSpec": {}}, cloud, tmp_path / "new")]
 
 
@@ -476,7 +475,7 @@ def test_the_model_of_a_search_is_that_of_its_best_trial() -> None:
     spec = {"baseOutputDirectory": {"outputUriPrefix": "gs://b/search/"}}
     search = {"name": "search", "studySpec": study, "trialJobSpec": spec}
     assert address(search | {"trials": [trial("1", 0.9), trial("2", 0.4)]}) == "gs://b/search/2/model/"
-    with pytest.raises(ModelError, match="no trial has reported its metric yet"):
+    with pytest.raises(FaultError, match="no trial has reported its metric yet"):
         address(search)
 
 
@@ -512,7 +511,7 @@ def test_the_curves_of_a_job_are_copied_as_they_grow(vertex: Service, cloud: Clo
     assert copy.read_bytes() == original.read_bytes()
     assert original.read_bytes().startswith(before)
     assert len(before) < original.stat().st_size
-    with pytest.raises(CurvesError, match="names no output folder, so it keeps no curves"):
+    with pytest.raises(FaultError, match="names no output folder, so it keeps no curves"):
         Curves({**cloud.get(name), "jobSpec": {}}, cloud, tmp_path).update()
 
 

@@ -45,7 +45,7 @@ def start(folder: Path) -> Vertex:
 
 
 def message(body: Json, kind: Any = CustomJob) -> Any:
-    return spec.read(strict_yaml.from_json(json.dumps(body), spec.JobError), kind)
+    return spec.read(strict_yaml.from_json(json.dumps(body)), kind)
 
 
 def create(vertex: Vertex, body: Json) -> str:

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.launch.running import DEADLINE, PROJECT, deadline, eventually, processes, until
+from vertex_launch.errors import FaultError
 from vertex_launch.local.running import engine
 from vertex_launch.local.running.host import first_ephemeral_port, free_addresses
 from vertex_launch.local.running.lines import LAST_LINES, LONGEST_LINE
 from vertex_launch.local.running.namespaces import Isolation, isolation
 from vertex_launch.local.running.outcome import Outcome
 from vertex_launch.local.running.prepare import PreparedJob
-from vertex_launch.local.running.process import READ_SECONDS, StartError
+from vertex_launch.local.running.process import READ_SECONDS
 from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.replicas import Replica
 
@@ -152,7 +153,7 @@ def test_a_command_that_cannot_be_started_is_127_and_named(tmp_path: Path, comma
 def test_a_command_that_no_system_takes_is_one_sentence(
     tmp_path: Path, arguments: tuple[str, ...], env: dict[str, str]
 ) -> None:
-    with pytest.raises(StartError, match=r"workerpool0-0: this system cannot start it: .*; write long values"):
+    with pytest.raises(FaultError, match=r"workerpool0-0: this system cannot start it: .*; write long values"):
         run(tmp_path, Replica(0, 0, ("true", *arguments), env))
 
 

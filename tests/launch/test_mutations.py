@@ -17,11 +17,11 @@ from tests.launch.casebook import CATALOG, GOOD, PROJECT, REDUCER_IMAGE, REDUCER
 from tests.launch.test_agreement import mutated
 from tests.launch.test_plan import WORKLOAD
 from vertex_launch import catalog, rules
+from vertex_launch.errors import FaultError
 from vertex_launch.plan import planner
-from vertex_launch.plan.planner import PlanError
 from vertex_launch.plan.report import report
 from vertex_launch.rules import RULES
-from vertex_launch.spec import Job, JobError, TuningJob, read
+from vertex_launch.spec import Job, TuningJob, read
 from vertex_launch.strict_yaml import from_json
 
 COUNT = 1000
@@ -42,8 +42,8 @@ M = TypeVar("M")
 
 def accepted(document: Any) -> bool:
     try:
-        spec = read(from_json(json.dumps(document), JobError), CustomJobSpec)
-    except JobError:
+        spec = read(from_json(json.dumps(document)), CustomJobSpec)
+    except FaultError:
         return False
     found = rules.findings(Job(Path("run.yaml"), "run", spec), SETTINGS, PROJECT)
     assert all(finding.fault and finding.cure for finding in found)
@@ -373,7 +373,7 @@ def odd_study(dice: random.Random) -> Document:
 
 def examined(document: Document, kind: type[M]) -> M:
     """The message that a document holds; it must be one."""
-    return read(from_json(json.dumps(document), JobError), kind)
+    return read(from_json(json.dumps(document)), kind)
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.proof) for seed in range(1, 4))])
@@ -386,7 +386,7 @@ def test_whatever_parses_brings_neither_the_rules_nor_the_planner_down(seed: int
         for subject in (job, search):
             assert all(one.fault and one.cure for one in rules.findings(subject, SETTINGS, PROJECT)), subject
             workload = replace(WORKLOAD, global_batch=dice.choice((1, 96, 10**18)), micro_batches=dice.choice((1, 7)))
-            with contextlib.suppress(PlanError):
+            with contextlib.suppress(FaultError):
                 console.print(report(planner.plan(subject, SETTINGS, workload)))
                 planned += 1
     assert planned > ODD_COUNT / 20  # the planner has seen some, too

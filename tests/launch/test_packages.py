@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from vertex_launch.addresses import object_path
+from vertex_launch.errors import FaultError
 from vertex_launch.local.running import packages
-from vertex_launch.local.running.packages import PackageError
 from vertex_launch.replicas import Replica, replicas
 from vertex_launch.spec import Job, parse
 
@@ -184,7 +184,7 @@ def test_a_package_with_a_build_system_of_its_own_gets_it(buckets: Path, env: di
 
 
 def test_all_missing_packages_are_named_at_once(buckets: Path, env: dict[str, str]) -> None:
-    with pytest.raises(PackageError) as caught:
+    with pytest.raises(FaultError) as caught:
         prepared(job(pool(), pool(address="gs://b/../../outside.tar.gz")), env, buckets)
     assert str(caught.value).splitlines() == [
         f"job.yaml: workerPoolSpecs[0].pythonPackageSpec.packageUris[0]: {ADDRESS} is not in the local buckets; upload"
@@ -206,7 +206,7 @@ def test_a_package_that_pip_refuses_is_one_sentence_with_pips_reason(
     buckets: Path, env: dict[str, str], setup: str, reason: str
 ) -> None:
     source_package(buckets / "b/p-1.zip", setup__py=setup)
-    with pytest.raises(PackageError) as caught:
+    with pytest.raises(FaultError) as caught:
         prepared(job(pool(address="gs://b/p-1.zip")), env, buckets)
     (sentence,) = str(caught.value).splitlines()
     assert sentence.startswith("job.yaml: workerPoolSpecs[0].pythonPackageSpec: pip cannot install p-1.zip: ")

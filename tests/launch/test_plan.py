@@ -21,12 +21,12 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tests.launch.casebook import P0, P2, edited, write
 from tests.launch.running import PROJECT
 from vertex_launch import catalog
+from vertex_launch.errors import FaultError
 from vertex_launch.plan import measured_speed, memory, planner, pools, reducers, report, scaling
 from vertex_launch.plan.allreduce_cost import Machines
-from vertex_launch.plan.apply import ApplyError, apply
-from vertex_launch.plan.measured_speed import RunError
+from vertex_launch.plan.apply import apply
 from vertex_launch.plan.memory import RESERVED
-from vertex_launch.plan.planner import Compute, Plan, PlanError
+from vertex_launch.plan.planner import Compute, Plan
 from vertex_launch.plan.reducers import OVERLAP, break_even_compute, step_seconds
 from vertex_launch.plan.workload import Workload
 from vertex_launch.settings import Settings
@@ -397,7 +397,7 @@ def test_the_knee_is_the_last_point_that_keeps_its_efficiency() -> None:
 
 
 def test_machines_of_an_unknown_network_cannot_be_planned() -> None:
-    with pytest.raises(PlanError, match=r"workerPoolSpecs\[0\]: the network of 1 x .* add \[machines.c9-standard-8\]"):
+    with pytest.raises(FaultError, match=r"workerPoolSpecs\[0\]: the network of 1 x .* add \[machines.c9-standard-8\]"):
         planned(job("c9-standard-8", "ACCELERATOR_TYPE_UNSPECIFIED", 0, 2))
 
 
@@ -443,7 +443,7 @@ def test_what_cannot_be_applied_leaves_the_file_alone(tmp_path: Path, text: str,
     path.write_text(text)
     one = load(path)
     assert isinstance(one, Job)
-    with pytest.raises(ApplyError, match=words):
+    with pytest.raises(FaultError, match=words):
         apply(one, SIZING)
     assert path.read_text() == text
     assert [found.name for found in tmp_path.iterdir()] == ["job.yaml"]
@@ -586,7 +586,7 @@ def test_the_speed_of_a_run_says_how_long_computing_takes(tmp_path: Path) -> Non
         curves.add_event(Event(step=step, summary=Summary(value=[value])))
     curves.close()
     assert measured_speed.samples_per_second_per_gpu(tmp_path) == 400
-    with pytest.raises(RunError, match="holds no curve train/samples_per_second_per_device"):
+    with pytest.raises(FaultError, match="holds no curve train/samples_per_second_per_device"):
         measured_speed.samples_per_second_per_gpu(tmp_path / "nothing")
 
 
@@ -594,7 +594,7 @@ def test_a_run_of_this_machine_without_gpus_measures_none(tmp_path: Path) -> Non
     buckets = tmp_path / ".vertex/gcs"
     run = buckets / "demo/run"
     with pytest.raises(
-        RunError, match="is a run of this machine, which has no GPU; copy the output of a run in the cloud"
+        FaultError, match="is a run of this machine, which has no GPU; copy the output of a run in the cloud"
     ):
         measured_speed.require_gpus(run, buckets, gpus=())
     measured_speed.require_gpus(run, buckets, gpus=("0",))

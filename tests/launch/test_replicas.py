@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from vertex_launch.replicas import CommandError, Replica, limit, replicas, require_commands, with_arguments
+from vertex_launch.errors import FaultError
+from vertex_launch.replicas import Replica, limit, replicas, require_commands, with_arguments
 from vertex_launch.spec import Job, parse
 
 TRAINER = {
@@ -228,7 +229,7 @@ def test_a_job_whose_commands_are_known_can_run_without_its_images() -> None:
 
 def test_every_pool_whose_command_only_its_image_knows_is_named_at_once() -> None:
     only_arguments = CHIEF | {"containerSpec": {"imageUri": "image:1", "args": ["--steps", "5"]}}
-    with pytest.raises(CommandError) as caught:
+    with pytest.raises(FaultError) as caught:
         require_commands(job(package(), only_arguments, REDUCERS, CHIEF | {"containerSpec": {"imageUri": "other"}}), {})
     assert [str(finding).split(": ")[:2] for finding in caught.value.findings] == [
         ["jobs/run.yaml", "workerPoolSpecs[1].containerSpec"],

@@ -36,7 +36,7 @@ from tests.launch.casebook import (
     write,
 )
 from vertex_launch import catalog, check, rules, strict_yaml
-from vertex_launch.errors import FaultError, Finding, first
+from vertex_launch.errors import Finding, first
 from vertex_launch.local.api.errors import invalid
 from vertex_launch.rules import RULES, Project, explain, training
 from vertex_launch.rules.rule import RuleContext
@@ -458,11 +458,11 @@ scheduling:
     ],
 )
 def test_a_place_has_a_line(place: str, line: int) -> None:
-    assert strict_yaml.line(strict_yaml.from_yaml(LINES, "", FaultError), place) == line
+    assert strict_yaml.line(strict_yaml.from_yaml(LINES, ""), place) == line
 
 
 def test_a_request_has_no_lines() -> None:
-    document = strict_yaml.from_json('{"workerPoolSpecs": [{}]}', FaultError)
+    document = strict_yaml.from_json('{"workerPoolSpecs": [{}]}')
     assert strict_yaml.line(document, "workerPoolSpecs[0]") == 0
 
 

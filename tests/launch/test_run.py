@@ -18,8 +18,9 @@ from rich.console import Console
 
 from tests.launch.running import PROJECT, SETTINGS, eventually, job, processes
 from vertex_launch import spec
+from vertex_launch.errors import FaultError
 from vertex_launch.local import run_job
-from vertex_launch.state_dir import OutputError, StateDir, output_folder
+from vertex_launch.state_dir import StateDir, output_folder
 from vertex_launch.trials_table import table
 
 MACHINE = {"machineType": "n1-standard-4"}
@@ -220,7 +221,7 @@ def test_fresh_never_empties_a_whole_bucket_which_may_be_the_output_folder_all_t
 ) -> None:
     left = neighbours(project)
     job, state_dir = custom_job(project / write(project, pool(HELLO), output=output)), StateDir(project / ".vertex")
-    with pytest.raises(OutputError, match="outputUriPrefix: is a whole bucket, which --fresh never empties"):
+    with pytest.raises(FaultError, match="outputUriPrefix: is a whole bucket, which --fresh never empties"):
         run_job.empty_output(job, state_dir)
     assert all(path.exists() for path in left)
     assert output_folder(job, state_dir) == project / ".vertex/gcs/b"
@@ -234,7 +235,7 @@ def test_an_output_folder_that_leaves_its_bucket_is_refused(project: Path, folde
         StateDir(project / ".vertex"),
     )
     for use in (output_folder, run_job.empty_output):
-        with pytest.raises(OutputError, match=rf'Prefix: "gs://{folder}" (is|begins with|has) .*; (write|name)'):
+        with pytest.raises(FaultError, match=rf'Prefix: "gs://{folder}" (is|begins with|has) .*; (write|name)'):
             use(job, state_dir)
     assert all(path.exists() for path in left)
 

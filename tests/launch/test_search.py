@@ -65,7 +65,7 @@ LAYERS: list[dict[str, Value]] = [{"layers": 1}, {"layers": 2, "width": 16.0}, {
 
 
 def study(text: str, **changes: Any) -> StudySpec:
-    read = spec.read(strict_yaml.from_yaml(text, "study", spec.JobError), StudySpec)
+    read = spec.read(strict_yaml.from_yaml(text, "study"), StudySpec)
     for field, value in changes.items():
         setattr(read, field, value)
     return read

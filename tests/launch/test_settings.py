@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from vertex_launch.settings import Settings, SettingsError, load, passing, require
+from vertex_launch.errors import FaultError
+from vertex_launch.settings import Settings, load, passing, require
 
 GOOD = """
 project = "demo"
@@ -111,7 +112,7 @@ def test_variables_have_a_value_or_the_shells(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["RANK", "AIP_X", "CLOUD_ML_X", "TOKEN=secret", "1ST", ""])
 def test_not_every_variable_can_be_passed(name: str) -> None:
-    with pytest.raises(SettingsError, match=r"^--pass-env: "):
+    with pytest.raises(FaultError, match=r"^--pass-env: "):
         passing(Settings("p", "r", "b", "i"), ["GOOD", name])
 
 
@@ -145,7 +146,7 @@ def test_without_an_account_it_is_the_service_agent(tmp_path: Path, line: str) -
 def test_a_malformed_file_is_refused_in_one_sentence(tmp_path: Path, text: str, words: list[str]) -> None:
     path = tmp_path / "vertex.toml"
     path.write_text(text)
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(FaultError) as caught:
         load(path)
     (sentence,) = str(caught.value).splitlines()
     assert sentence.startswith(f"{path}: ")
@@ -155,7 +156,7 @@ def test_a_malformed_file_is_refused_in_one_sentence(tmp_path: Path, text: str, 
 def test_all_faults_come_at_once(tmp_path: Path) -> None:
     path = tmp_path / "vertex.toml"
     path.write_text("projct = 1\nregion = 2\n")
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(FaultError) as caught:
         load(path)
     assert len(caught.value.findings) == 5  # an unknown key, a wrong type, three missing keys
 
@@ -195,7 +196,7 @@ def test_our_variable_goes_before_googles(tmp_path: Path) -> None:
 def test_a_flag_or_a_variable_is_held_to_the_same_and_named(
     environ: dict[str, str], flags: dict[str, str], sentence: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(SettingsError, match=f"^{sentence}$"):
+    with pytest.raises(FaultError, match=f"^{sentence}$"):
         load(tmp_path / "vertex.toml", environ, flags)
 
 
@@ -206,7 +207,7 @@ def test_a_variable_may_complete_a_file(tmp_path: Path) -> None:
 
 
 def test_what_a_command_needs_and_nobody_gave_is_asked_for_in_a_sentence_each() -> None:
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(FaultError) as caught:
         require(Settings(bucket="b"), "project", "region", "bucket")
     assert str(caught.value).splitlines() == [
         'the project is not known; add --project, set VERTEX_PROJECT, or write project = "..." in vertex.toml',
@@ -217,5 +218,5 @@ def test_what_a_command_needs_and_nobody_gave_is_asked_for_in_a_sentence_each() 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "vertex.toml"
     path.write_bytes(GOOD.encode("utf-16"))
-    with pytest.raises(SettingsError, match="byte 0 is not UTF-8 text; save the file as UTF-8"):
+    with pytest.raises(FaultError, match="byte 0 is not UTF-8 text; save the file as UTF-8"):
         load(path)

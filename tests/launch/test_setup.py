@@ -17,8 +17,9 @@ import pytest
 from tests.launch.running import DEADLINE, PROJECT
 from tests.launch.servers import Replying, serving
 from vertex_launch.cloud.project_files import changed, renamed
-from vertex_launch.cloud.setup import SetupError, steps
-from vertex_launch.settings import Settings, SettingsError
+from vertex_launch.cloud.setup import steps
+from vertex_launch.errors import FaultError
+from vertex_launch.settings import Settings
 
 SECONDS = 1200  # gcloud takes one or two for each of some thirty lines; others may need the machine, too
 OLD = """# Where the jobs run.
@@ -209,7 +210,7 @@ region = "us-central1"
 def test_a_file_that_cannot_be_changed_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "vertex.toml").write_text('project = """p"""\n')
     old = Settings("p", "us-central1", "b", "i")
-    with pytest.raises(SettingsError, match=r'vertex.toml: cannot be changed as it is written; write project = "q"'):
+    with pytest.raises(FaultError, match=r'vertex.toml: cannot be changed as it is written; write project = "q"'):
         [*changed(tmp_path / "vertex.toml", tmp_path, old, replace(old, project="q"))]
 
 
@@ -230,7 +231,7 @@ def test_without_gcloud_it_says_where_to_get_it(folder: Path) -> None:
 
 
 def test_an_image_of_another_registry_is_refused() -> None:
-    with pytest.raises(SetupError, match=r"image: mine:1 is not in Artifact Registry; write REGION-docker\.pkg\.dev/"):
+    with pytest.raises(FaultError, match=r"image: mine:1 is not in Artifact Registry; write REGION-docker\.pkg\.dev/"):
         [*steps(Settings("p", "us-central1", "b", "mine:1"), "user:ada", Path("policy"))]
 
 

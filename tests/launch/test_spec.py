@@ -18,8 +18,8 @@ from google.cloud.aiplatform_v1.types import (
 )
 
 from vertex_launch import strict_yaml
-from vertex_launch.errors import Finding
-from vertex_launch.spec import Job, JobError, TuningJob, as_json, load, parse, read
+from vertex_launch.errors import FaultError, Finding
+from vertex_launch.spec import Job, TuningJob, as_json, load, parse, read
 
 GOOD = """\
 workerPoolSpecs:
@@ -200,13 +200,13 @@ def write(tmp_path: Path, text: str, name: str = "job.yaml") -> Path:
 def faults_of(text: str) -> tuple[str, ...]:
     try:
         parse(text, "job.yaml")
-    except JobError as error:
+    except FaultError as error:
         return tuple(str(error).splitlines())
     return ()
 
 
-def refusal(path: Path) -> JobError:
-    with pytest.raises(JobError) as caught:
+def refusal(path: Path) -> FaultError:
+    with pytest.raises(FaultError) as caught:
         load(path)
     return caught.value
 
@@ -355,11 +355,11 @@ def test_the_places_of_a_tuning_jobs_faults_begin_at_its_top(tmp_path: Path) -> 
 
 def from_json(text: str, kind: type = HyperparameterTuningJob) -> dict[str, object]:
     """What a JSON body says, after a round through the message."""
-    return as_json(read(strict_yaml.from_json(text, JobError), kind))
+    return as_json(read(strict_yaml.from_json(text), kind))
 
 
 def body_faults(text: str, kind: type = HyperparameterTuningJob) -> list[tuple[str, str]]:
-    with pytest.raises(JobError) as caught:
+    with pytest.raises(FaultError) as caught:
         from_json(text, kind)
     assert str(caught.value).splitlines() == [str(finding) for finding in caught.value.findings]
     return [(finding.place, finding.sentence) for finding in caught.value.findings]
@@ -484,8 +484,8 @@ def test_a_body_gives_the_faults_of_all_its_fields_at_once() -> None:
 
 
 def test_yaml_and_json_are_read_alike() -> None:
-    message = read(strict_yaml.from_yaml(TUNING, "", JobError), HyperparameterTuningJob)
-    again = strict_yaml.from_json(json.dumps(as_json(message)), JobError)
+    message = read(strict_yaml.from_yaml(TUNING, ""), HyperparameterTuningJob)
+    again = strict_yaml.from_json(json.dumps(as_json(message)))
     assert read(again, HyperparameterTuningJob) == message
 
 
@@ -500,7 +500,7 @@ def test_what_is_nested_too_deeply_is_refused_wherever_the_limit_lies(depth: int
 def nesting_faults(text: str, kind: type) -> tuple[Finding, ...]:
     try:
         from_json(text, kind)
-    except JobError as error:
+    except FaultError as error:
         return error.findings
     return ()
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.launch.running import DEADLINE, PROJECT, deadline
+from vertex_launch.errors import FaultError
 from vertex_launch.local.api.errors import ApiError
-from vertex_launch.local.api.store import Store, StoreError, endpoint_of
+from vertex_launch.local.api.store import Store, endpoint_of
 
 PARENT = "projects/p/locations/us-central1"
 NAME = f"{PARENT}/customJobs/1"
@@ -104,14 +105,14 @@ def second_store(folder: Path) -> str:
     script = "import pathlib, sys; from vertex_launch.local.api.store import Store; Store(pathlib.Path(sys.argv[1]))"
     command = [sys.executable, "-c", script, str(folder)]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=60)
-    assert "StoreError" in done.stderr
+    assert "FaultError" in done.stderr
     return done.stderr
 
 
 def test_a_second_service_is_refused_and_told_where_the_first_is(store: Store, tmp_path: Path) -> None:
     sentence = f"the local Vertex at http://127.0.0.1:8911 (process {os.getpid()}) works here; stop it"
     assert sentence in second_store(tmp_path)
-    with pytest.raises(StoreError, match="the local Vertex at"):
+    with pytest.raises(FaultError, match="the local Vertex at"):
         Store(tmp_path)
     assert endpoint_of(tmp_path) == "http://127.0.0.1:8911"
 

@@ -20,8 +20,9 @@ from tests.launch.running import PROJECT, eventually
 from tests.launch.servers import Replying, serving
 from vertex_launch.cli.submit import send as send_it
 from vertex_launch.cloud.refusals import CloudError, google_errors
-from vertex_launch.cloud.service import EndpointError, NoAnswerError, connect, require_local
+from vertex_launch.cloud.service import NoAnswerError, connect, require_local
 from vertex_launch.cloud.submit import request, submit, summary
+from vertex_launch.errors import FaultError
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, parse
 
@@ -312,7 +313,7 @@ def test_an_endpoint_of_this_machine_is_local(endpoint: str) -> None:
     ],
 )
 def test_any_other_endpoint_is_refused(endpoint: str) -> None:
-    with pytest.raises(EndpointError, match="is not an http"):
+    with pytest.raises(FaultError, match="is not an http"):
         require_local(endpoint)
 
 

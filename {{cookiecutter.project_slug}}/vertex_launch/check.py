@@ -7,10 +7,10 @@ from pathlib import Path
 
 from vertex_launch import rules, spec
 from vertex_launch.catalog import Catalog
-from vertex_launch.errors import Finding
+from vertex_launch.errors import FaultError, Finding
 from vertex_launch.rules import Project, region_and_output
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, JobError, TuningJob
+from vertex_launch.spec import Job, TuningJob
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def examine(path: Path, settings: Settings, project: Project) -> Examined:
     """Read a job file and hold it against the rules."""
     try:
         job = spec.load(path)
-    except JobError as error:
+    except FaultError as error:
         return Examined(path, None, tuple(rules.form_findings(error)))
     return Examined(path, job, tuple(rules.findings(job, settings, project)))
 

@@ -84,8 +84,8 @@ def first(findings: Iterable[Finding]) -> Findings:
         yield replace(others[0], fault=f"... and {least}{len(others):,} more", cure="mend those above first")
 
 
-def read_text(path: Path, error: type[FaultError]) -> str:
-    """The text of a small UTF-8 file; whatever prevents that is raised as `error`."""
+def read_text(path: Path) -> str:
+    """The text of a small UTF-8 file; whatever prevents that is raised as a FaultError."""
     try:
         with path.open("rb") as file:
             data = file.read(FILE_LIMIT + 1)
@@ -100,7 +100,7 @@ def read_text(path: Path, error: type[FaultError]) -> str:
         told = (f"cannot be read ({fault.strerror})", "check its permissions")
     except UnicodeDecodeError as fault:
         told = (f"byte {fault.start} is not UTF-8 text", "save the file as UTF-8")
-    raise error(Finding("", *told), file=path)
+    raise FaultError(Finding("", *told), file=path)
 
 
 def _letters(word: str) -> str:

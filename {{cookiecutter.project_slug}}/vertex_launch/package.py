@@ -19,10 +19,6 @@ BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_s
 LEFT = (DIST, "build", "*.egg-info", "__pycache__")
 
 
-class PackError(FaultError):
-    """The package cannot be made."""
-
-
 @dataclass(frozen=True)
 class Package:
     """A source package: the file, and where jobs find it."""
@@ -38,7 +34,7 @@ def build(folder: Path, dist: Path) -> Package:
     """Pack a folder into a file in `dist`; nothing is written into the folder itself.
 
     Raises:
-        PackError: the folder has no pyproject.toml that describes a package, or setuptools refuses it.
+        FaultError: the folder has no pyproject.toml that describes a package, or setuptools refuses it.
     """
     description = folder / "pyproject.toml"
     name = _name(description)
@@ -49,7 +45,7 @@ def build(folder: Path, dist: Path) -> Package:
         done = subprocess.run(command, cwd=stand_in, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise PackError(f"{description}: setuptools cannot pack this folder: {reason}")
+        raise FaultError(f"{description}: setuptools cannot pack this folder: {reason}")
     return Package(dist / done.stdout.splitlines()[-1], f"{name}/packages")
 
 
@@ -70,6 +66,6 @@ def _link(path: Path, place: Path) -> None:
 
 def _name(path: Path) -> str:
     try:
-        return str(tomllib.loads(read_text(path, PackError))["project"]["name"])
+        return str(tomllib.loads(read_text(path))["project"]["name"])
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise PackError(f"{path}: describes no package ({error}); it needs a table [project] with a name") from None
+        raise FaultError(f"{path}: describes no package ({error}); it needs a table [project] with a name") from None

@@ -30,10 +30,6 @@ Commands = Mapping[str, Sequence[str]]  # image -> its entry point, for pools wi
 Additions = Callable[[str], Mapping[str, str]]  # name of a replica -> more variables that the service sets
 
 
-class CommandError(FaultError):
-    """Only the image knows what a pool runs; one line for each such pool."""
-
-
 @dataclass(frozen=True)
 class Replica:
     """One machine of the job; an empty command stands for the image's unknown entry point."""
@@ -54,7 +50,7 @@ class Replica:
 
 
 def require_commands(job: Job, commands: Commands) -> None:
-    """Raises CommandError if it is unknown what a pool runs; reducers need no command."""
+    """Raises FaultError if it is unknown what a pool runs; reducers need no command."""
     faults = []
     for pool in job.pools:
         if not (command(pool, commands) or pool.reduces):
@@ -63,7 +59,7 @@ def require_commands(job: Job, commands: Commands) -> None:
             fault = f"names no command, and this machine has no images to look one up; {cure}"
             faults.append(f"{job.origin}: {pool.at('containerSpec')}: {fault}")
     if faults:
-        raise CommandError(*faults)
+        raise FaultError(*faults)
 
 
 def replicas(

@@ -33,10 +33,6 @@ CONTRACT = re.compile(
 VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
-class SettingsError(FaultError):
-    """The settings cannot be used; one line for each fault."""
-
-
 def _variable(name: str) -> str:
     if not VARIABLE.fullmatch(name):
         raise ValueError(f'"{name}" cannot be the name of a variable; use letters, digits and _, and no digit at first')
@@ -126,7 +122,7 @@ def load(path: Path, environ: Mapping[str, str] | None = None, flags: Mapping[st
     """What the flags say, else the file, else the environment; without a file, much may be unknown.
 
     Raises:
-        SettingsError: the file is broken, incomplete, or has a key or a type of its own.
+        FaultError: the file is broken, incomplete, or has a key or a type of its own.
     """
     table = _table(path) if path.exists() else {}
     told, origins = _told(flags or {}, environ or {}, table)
@@ -136,15 +132,15 @@ def load(path: Path, environ: Mapping[str, str] | None = None, flags: Mapping[st
     faults += [("", f'the key {key} is missing; add a line {key} = "..."') for key in missing]
     if faults:
         places = {key: f"{path}: {key}" for key in table} | origins | {"": str(path)}
-        raise SettingsError(*(f"{places[key]}: {fault}" for key, fault in faults))
+        raise FaultError(*(f"{places[key]}: {fault}" for key, fault in faults))
     return Settings(**settings, origins=origins)
 
 
 def require(settings: Settings, *keys: str) -> None:
-    """Raise a SettingsError that says how to give the values that are not known, if any is not."""
+    """Raise a FaultError that says how to give the values that are not known, if any is not."""
     if unknown := [key for key in keys if not getattr(settings, key)]:
         cure = 'add --{0}, set VERTEX_{1}, or write {0} = "..." in ' + OWN
-        raise SettingsError(*(f"the {key} is not known; {cure.format(key, key.upper())}" for key in unknown))
+        raise FaultError(*(f"the {key} is not known; {cure.format(key, key.upper())}" for key in unknown))
 
 
 def for_local(settings: Settings) -> Settings:
@@ -157,19 +153,19 @@ def passing(settings: Settings, names: Sequence[str]) -> Settings:
     """The settings, with more variables of the shell that reach replicas on this machine.
 
     Raises:
-        SettingsError: one of them cannot be passed.
+        FaultError: one of them cannot be passed.
     """
     passed = dict.fromkeys(names, True)
     if faults := [f"--pass-env: {fault}" for _, fault in _faults({"env": passed})]:
-        raise SettingsError(*faults)
+        raise FaultError(*faults)
     return replace(settings, env={**settings.env, **passed})
 
 
 def _table(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(read_text(path, SettingsError))
+        return tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f'{path}: is not TOML: {error}; write lines such as bucket = "name"') from None
+        raise FaultError(f'{path}: is not TOML: {error}; write lines such as bucket = "name"') from None
 
 
 def _told(

@@ -39,10 +39,6 @@ OTHER_RESOURCES = {
 M = TypeVar("M")
 
 
-class JobError(FaultError):
-    """The document is not a job."""
-
-
 @dataclass(frozen=True)
 class Pool:
     """One pool that holds machines: its position, its part of the spec, and what is often asked of it."""
@@ -174,9 +170,9 @@ def load(path: Path) -> Job | TuningJob:
     """Read one job file.
 
     Raises:
-        JobError: it cannot be read or is neither a CustomJobSpec nor a HyperparameterTuningJob.
+        FaultError: it cannot be read or is neither a CustomJobSpec nor a HyperparameterTuningJob.
     """
-    document = strict_yaml.from_yaml(read_text(path, JobError), str(path), JobError)
+    document = strict_yaml.from_yaml(read_text(path), str(path))
     if isinstance(document, dict) and TUNING_KEYS & document.keys():
         tuning_job = read(document, HyperparameterTuningJob, str(path))
         return TuningJob(path, tuning_job.display_name or path.stem, tuning_job, document)
@@ -184,15 +180,15 @@ def load(path: Path) -> Job | TuningJob:
 
 
 def parse(text: str, file: str) -> CustomJobSpec:
-    """A CustomJobSpec from YAML or JSON text; `file` begins every line of the JobError that it may raise."""
-    return _custom_job_spec(strict_yaml.from_yaml(text, file, JobError), file)
+    """A CustomJobSpec from YAML or JSON text; `file` begins every line of the FaultError that it may raise."""
+    return _custom_job_spec(strict_yaml.from_yaml(text, file), file)
 
 
 def read(document: Any, kind: type[M], file: str = "") -> M:
     """The API's message of this kind that a document holds.
 
     Raises:
-        JobError: with all its differences from the message, `file` before each of them.
+        FaultError: with all its differences from the message, `file` before each of them.
     """
     message = kind()
     pb = cast(Any, kind).pb(message)
@@ -203,7 +199,7 @@ def read(document: Any, kind: type[M], file: str = "") -> M:
     except (json_format.ParseError, ValueError) as error:  # such as half a character
         findings = [Finding("", str(error).rstrip("."), "correct this value")]
     if findings:
-        raise JobError(*(located(finding, document) for finding in findings), file=file)
+        raise FaultError(*(located(finding, document) for finding in findings), file=file)
     return message
 
 
@@ -220,5 +216,5 @@ def as_json(message: Any) -> dict[str, Any]:
 def _custom_job_spec(document: Any, file: str) -> CustomJobSpec:
     for key, told in OTHER_RESOURCES.items():
         if isinstance(document, dict) and key in document:
-            raise JobError(Finding("", *told), file=file)
+            raise FaultError(Finding("", *told), file=file)
     return read(document, CustomJobSpec, file)

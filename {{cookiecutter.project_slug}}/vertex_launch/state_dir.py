@@ -15,10 +15,6 @@ from vertex_launch.spec import Job
 OUTPUT = "baseOutputDirectory.outputUriPrefix"
 
 
-class OutputError(FaultError):
-    """The job's output folder cannot be used on this machine."""
-
-
 @dataclass(frozen=True)
 class StateDir:
     """The folder that holds the local Vertex's state."""
@@ -66,7 +62,7 @@ def output_folder(job: Job, state_dir: StateDir) -> Path | None:
     prefix = job.spec.base_output_directory.output_uri_prefix
     if prefix and (found := folder_fault(prefix)):
         fault, cure = found
-        raise OutputError(Finding(OUTPUT, f"{json.dumps(prefix)} {fault}", cure), file=str(job.origin))
+        raise FaultError(Finding(OUTPUT, f"{json.dumps(prefix)} {fault}", cure), file=str(job.origin))
     return state_dir.buckets / prefix.removeprefix("gs://") if prefix else None
 
 

@@ -62,25 +62,25 @@ class Mapping(dict[str, Any]):
         self.repeated = {key: where for key, where in lines.items() if len(where) > 1}
 
 
-def from_yaml(text: str, file: str, error: type[FaultError]) -> Any:
+def from_yaml(text: str, file: str) -> Any:
     """The value of a YAML text.
 
     Raises:
-        error: it is broken, empty, more than one document or too large; or it has an alias that cannot be meant.
+        FaultError: it is broken, empty, more than one document or too large; or it has an alias that cannot be meant.
     """
-    with _raising(error, file):
+    with _raising(file):
         value = jsons.shallow(lambda: yaml.load(text, _Loader))
         if value is None:
             raise _fault(None, "is empty", "start from one of the files in jobs/")
         return value
 
 
-def from_json(text: str, error: type[FaultError]) -> Any:
-    """The value of a JSON text, several times faster and without lines; what is wrong is raised as `error`.
+def from_json(text: str) -> Any:
+    """The value of a JSON text, several times faster and without lines; what is wrong is raised as a FaultError.
 
     Source: RFC 8259, which knows neither NaN nor Infinity.
     """
-    with _raising(error, ""):
+    with _raising(""):
         if _values(text) > JSON_LIMIT and _values(TEXT.sub("", text)) > JSON_LIMIT:
             raise _fault(None, f"holds more than {JSON_LIMIT:,} values", "no job needs as many")
         number = partial(Scalar, kind="a number")
@@ -92,8 +92,8 @@ def from_json(text: str, error: type[FaultError]) -> Any:
 
 
 @contextmanager
-def _raising(error: type[FaultError], file: str) -> Iterator[None]:
-    """Whatever the parsers raise becomes an `error`."""
+def _raising(file: str) -> Iterator[None]:
+    """Whatever the parsers raise becomes a FaultError."""
     try:
         yield
         return
@@ -111,7 +111,7 @@ def _raising(error: type[FaultError], file: str) -> Iterator[None]:
         finding = Finding("", f"{half!a} is half a character, a lone surrogate", "send whole ones")
     except FaultError as fault:
         (finding,) = fault.findings
-    raise error(finding, file=file)
+    raise FaultError(finding, file=file)
 
 
 def kind(value: Any) -> str:

@@ -15,7 +15,8 @@ import yaml
 from tests.training import DEADLINE, PROJECT
 from vertex_launch import package
 from vertex_launch.addresses import object_path
-from vertex_launch.package import Package, PackError
+from vertex_launch.errors import FaultError
+from vertex_launch.package import Package
 from vertex_launch.state_dir import StateDir
 
 DESCRIBED: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
@@ -111,6 +112,6 @@ def test_a_description_that_is_none_is_one_sentence(tmp_path: Path, text: str, w
     (tmp_path / "pyproject.toml").write_text(text)
     for name in ("trainer", "requirements"):
         (tmp_path / name).symlink_to(PROJECT / name)
-    with pytest.raises(PackError, match=words) as caught:
+    with pytest.raises(FaultError, match=words) as caught:
         package.build(tmp_path, tmp_path / "dist")
     assert len(str(caught.value).splitlines()) == 1

@@ -14,9 +14,8 @@ from vertex_launch.catalog import Catalog
 from vertex_launch.check import examine_all
 from vertex_launch.cli.options import SettingsOptions, app_of
 from vertex_launch.cli.output import complain, console, report, warn_of_age
-from vertex_launch.errors import Finding
+from vertex_launch.errors import FaultError, Finding
 from vertex_launch.rules import RULES, explain, training
-from vertex_launch.spec import JobError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ def check(click: typer.Context, wanted: CheckOptions) -> None:
         console.print("\n\n".join(told) or explain.overview(), markup=False)
         return
     if not wanted.jobs:
-        raise JobError(f"no job file is named; write {program.NAME} check JOB.yaml")
+        raise FaultError(f"no job file is named; write {program.NAME} check JOB.yaml")
     ours = wanted.settings()
     known = ours.catalog
     warn_of_age(known)

@@ -18,10 +18,6 @@ from vertex_launch.errors import FaultError
 from vertex_launch.plan.formatting import duration, usd
 
 
-class PriceError(FaultError):
-    """The price of a machine is not known."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class CostOptions(SentJobOptions):
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False
@@ -32,7 +28,7 @@ def cost(click: typer.Context, wanted: CostOptions) -> None:
     ours, service, job = wanted.sent()
     found = jobs.cost(job, ours.catalog, datetime.now(UTC))
     if found is None:
-        raise PriceError(f"{job['name']}: a price is not known; add yours under [prices] in vertex.toml")
+        raise FaultError(f"{job['name']}: a price is not known; add yours under [prices] in vertex.toml")
     if wanted.json:
         print(json.dumps({"job": job["name"], "usd": found.usd, "hours": found.hours, "per_hour": found.per_hour.usd}))
     else:

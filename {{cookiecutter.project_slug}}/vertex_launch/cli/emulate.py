@@ -13,7 +13,7 @@ from urllib.parse import quote
 import typer
 
 from vertex_launch import program, settings
-from vertex_launch.cli.options import LocalOptions, OptionError, command_of
+from vertex_launch.cli.options import LocalOptions, command_of
 from vertex_launch.cli.output import console
 from vertex_launch.errors import FaultError
 from vertex_launch.local.context import Options
@@ -36,10 +36,6 @@ def _seconds(meaning: str) -> Any:
     return _as_the_cloud(min=0, metavar="S", help=f"Seconds. {meaning}")
 
 
-class ControlError(FaultError):
-    """The service could not do what it was asked."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class EmulateOptions(LocalOptions):
     """What the user wants of the service."""
@@ -58,7 +54,7 @@ def emulate(click: typer.Context, wanted: EmulateOptions) -> None:
         return
     for name in ("provision_seconds", "grace_seconds"):
         if not math.isfinite(getattr(wanted, name)):
-            raise OptionError(f"--{name.replace('_', '-')} is {getattr(wanted, name)}; give a finite number of seconds")
+            raise FaultError(f"--{name.replace('_', '-')} is {getattr(wanted, name)}; give a finite number of seconds")
     from vertex_launch.local import server  # only here: `check` and `run` need no web server
 
     options = Options(
@@ -103,14 +99,14 @@ def disturb(state_dir: Path, action: str, job: str, replica: str, seconds: float
     """Ask the service that works in this folder.
 
     Raises:
-        StoreError: there is none.
-        ControlError: it refused.
+        FaultError: there is none.
+        FaultError: it refused.
     """
-    from vertex_launch.local.api.store import StoreError, endpoint_of  # only here, as the server above
+    from vertex_launch.local.api.store import endpoint_of
 
     endpoint = endpoint_of(state_dir)
     if not endpoint:
-        raise StoreError(f"{state_dir}: no local Vertex works here; start one with {program.NAME} emulate")
+        raise FaultError(f"{state_dir}: no local Vertex works here; start one with {program.NAME} emulate")
     body = json.dumps({"replica": replica, "seconds": seconds}).encode()
     url = f"{endpoint}/control/{quote(job.rpartition('/')[2], safe='')}/{action}"
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
@@ -118,6 +114,6 @@ def disturb(state_dir: Path, action: str, job: str, replica: str, seconds: float
         with DIRECTLY.open(request, timeout=REQUEST_SECONDS):
             console.print(f"{action}: {replica} of {job}", markup=False)
     except urllib.error.HTTPError as error:
-        raise ControlError(json.loads(error.read())["error"]["message"]) from None
+        raise FaultError(json.loads(error.read())["error"]["message"]) from None
     except urllib.error.URLError as error:
-        raise ControlError(f"{endpoint}: {error.reason}; is the service still there?") from None
+        raise FaultError(f"{endpoint}: {error.reason}; is the service still there?") from None

@@ -9,12 +9,12 @@ import typer
 
 from vertex_launch.cli.cloud_options import SentJobOptions
 from vertex_launch.cli.following import follow_to_end, print_line
-from vertex_launch.cli.options import OptionError, app_of
+from vertex_launch.cli.options import app_of
 from vertex_launch.cli.output import complain
 from vertex_launch.cloud.follow import once
 from vertex_launch.cloud.logs import Log
 from vertex_launch.cloud.refusals import google_errors
-from vertex_launch.errors import did_you_mean
+from vertex_launch.errors import FaultError, did_you_mean
 from vertex_launch.job_resource import Resource, run_spec
 
 AGO = re.compile("([0-9]+)([smhd])")
@@ -51,29 +51,29 @@ def logs(click: typer.Context, wanted: LogsOptions) -> None:
 
 
 def known_replica(name: str, job: Resource) -> None:
-    """Raises OptionError for the name of a replica that the job lacks."""
+    """Raises FaultError for the name of a replica that the job lacks."""
     pools = enumerate(run_spec(job).get("workerPoolSpecs", ()))
     known = [f"workerpool{pool}-{index}" for pool, one in pools for index in range(int(one.get("replicaCount", 0)))]
     if name and known and name not in known:
-        raise OptionError(f"--replica {name}: the job has no such replica; {did_you_mean(name, known[:MOST_SHOWN])}")
+        raise FaultError(f"--replica {name}: the job has no such replica; {did_you_mean(name, known[:MOST_SHOWN])}")
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """What --grep looks for; raises OptionError."""
+    """What --grep looks for; raises FaultError."""
     try:
         return re.compile(text)
     except re.error as error:
-        raise OptionError(f"--grep {text}: {error}; write \\ before a character that is meant as it is") from None
+        raise FaultError(f"--grep {text}: {error}; write \\ before a character that is meant as it is") from None
 
 
 def earliest(text: str, now: datetime) -> datetime | None:
-    """The moment that --since means, None without one; raises OptionError."""
+    """The moment that --since means, None without one; raises FaultError."""
     try:
         if found := AGO.fullmatch(text):
             return now - timedelta(**{UNITS[found[2]]: int(found[1])})
         return datetime.fromisoformat(text).astimezone() if text else None
     except (ValueError, OverflowError):
-        raise OptionError(f"--since {text}: is no time; write 10m, 2h, 1d, or 2026-11-23T12:30") from None
+        raise FaultError(f"--since {text}: is no time; write 10m, 2h, 1d, or 2026-11-23T12:30") from None
 
 
 app = app_of(logs)

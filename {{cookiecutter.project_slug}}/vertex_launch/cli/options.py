@@ -28,10 +28,6 @@ def _stand_in(meaning: str, variable: str) -> Any:
     return typer.Option(help=f"{meaning}; or set {variable}.", rich_help_panel=f"In place of {SETTINGS}")
 
 
-class OptionError(FaultError):
-    """A command does not know an option."""
-
-
 Bucket = Annotated[str, _stand_in("Bucket for data and results, without gs://", "VERTEX_BUCKET")]
 
 
@@ -122,7 +118,7 @@ class TrainerCommand(TyperCommand):
                 meant = "flags of the trainer stand"
                 if guess := nearest(word, known):
                     meant = f"did you mean {guess}? If it is the trainer's, it stands"
-                raise OptionError(f"{self.name} has no option {word}; {meant} behind a lone --, as in -- {word}")
+                raise FaultError(f"{self.name} has no option {word}; {meant} behind a lone --, as in -- {word}")
         return super().parse_args(ctx, own)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

@@ -25,10 +25,6 @@ from vertex_launch.state_dir import StateDir
 PICTURES = (".png", ".svg")
 
 
-class UsageError(FaultError):
-    """The flags do not go together."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(SettingsOptions):
     """What the user knows and wants; None stands for what was not given."""
@@ -74,17 +70,17 @@ def plan(click: typer.Context, wanted: PlanOptions) -> None:
 
 
 def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
-    """Raises UsageError where options do not go together."""
+    """Raises FaultError where options do not go together."""
     for name, value in (("--step-seconds", wanted.step_seconds), ("--gradient-bytes", wanted.gradient_bytes)):
         if value is not None and not 0 < value < math.inf:
-            raise UsageError(f"{name} is {value:g}; give a finite number above 0")
+            raise FaultError(f"{name} is {value:g}; give a finite number above 0")
     for fault, present in _contradictions(wanted, flags).items():
         if present:
-            raise UsageError(fault)
+            raise FaultError(fault)
     if wanted.chart and wanted.chart.suffix.lower() not in PICTURES:
-        raise UsageError(f"{wanted.chart}: is no picture; end its name in {' or '.join(PICTURES)}")
+        raise FaultError(f"{wanted.chart}: is no picture; end its name in {' or '.join(PICTURES)}")
     if wanted.chart and not wanted.chart.parent.is_dir():
-        raise UsageError(f"{wanted.chart}: there is no folder {wanted.chart.parent}; make it first")
+        raise FaultError(f"{wanted.chart}: there is no folder {wanted.chart.parent}; make it first")
 
 
 def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, object]:
@@ -124,7 +120,7 @@ def _measured(job: Job | TuningJob, ours: Settings, wanted: PlanOptions, said: W
 
 def _draw(plan: Plan, path: Path) -> None:
     if not plan.curves:
-        raise UsageError(f"{path}: cannot be drawn without {_missing(plan)}")
+        raise FaultError(f"{path}: cannot be drawn without {_missing(plan)}")
     from vertex_launch.plan import chart  # only here: matplotlib takes a second to import
 
     chart.save(plan, path)
@@ -144,7 +140,7 @@ def _missing(plan: Plan) -> str:
 def _apply(job: Job | TuningJob, plan: Plan) -> None:
     if plan.advised.verdict.pays is False:
         cure = "remove pool 2" if plan.present else "the file needs no pool 2"
-        raise UsageError(f"{job.path}: --apply wrote nothing, since reducers do not pay here; {cure}")
+        raise FaultError(f"{job.path}: --apply wrote nothing, since reducers do not pay here; {cure}")
     sizing = plan.advised.sizing
     if plan.present and plan.present.sizing == sizing:
         console.print(f"{job.path}: has {sizing.count} x {sizing.machine_type} already", markup=False)

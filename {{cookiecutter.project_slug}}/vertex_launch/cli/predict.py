@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from vertex_launch.cli.options import OptionError, app_of
+from vertex_launch.cli.options import app_of
 from vertex_launch.cli.output import complain, errors
+from vertex_launch.errors import FaultError
 from vertex_launch.local import prediction
 from vertex_launch.local.running.signals import signals_as_exceptions
 
@@ -31,9 +32,9 @@ class PredictOptions:
 def predict(click: typer.Context, wanted: PredictOptions) -> None:
     """Start an exported model's serving container here, ask it for predictions, and stop it."""
     if not (wanted.sample or wanted.serve):
-        raise OptionError("nothing is asked; name a file with instances, or add --serve")
+        raise FaultError("nothing is asked; name a file with instances, or add --serve")
     if not wanted.model.is_dir():
-        raise OptionError(f"{wanted.model}: there is no such folder; the command `model` fetches one")
+        raise FaultError(f"{wanted.model}: there is no such folder; the command `model` fetches one")
     request = prediction.request_of(wanted.sample, sample_of(wanted.sample)) if wanted.sample else None
     command = program_of(wanted.command)
     ready = False
@@ -47,7 +48,7 @@ def predict(click: typer.Context, wanted: PredictOptions) -> None:
                 print(f'{{"predictions": [\n  {each}\n]}}')
             if wanted.serve:
                 errors.print(f"ask it with: curl -d @SAMPLE.json {endpoint.predict}\nCtrl-C stops it", markup=False)
-                raise prediction.PredictionError(f"the container ended with exit code {endpoint.process.wait()}")
+                raise FaultError(f"the container ended with exit code {endpoint.process.wait()}")
     except KeyboardInterrupt:
         errors.print("stopped")
         raise typer.Exit(0 if wanted.serve and ready else 130) from None
@@ -58,14 +59,14 @@ def program_of(command: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(command)) or prediction.COMMAND
     except ValueError as error:
-        raise OptionError(f"--command: {error}; close the quotes") from None
+        raise FaultError(f"--command: {error}; close the quotes") from None
 
 
 def sample_of(path: Path) -> bytes:
     try:
         return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     except OSError as error:
-        raise OptionError(f"{path}: cannot be read ({error.strerror}); name a file with instances") from None
+        raise FaultError(f"{path}: cannot be read ({error.strerror}); name a file with instances") from None
 
 
 app = app_of(predict)

@@ -14,8 +14,9 @@ from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import rules, settings, study_validation
 from vertex_launch.cli import resume
-from vertex_launch.cli.options import JobFile, LocalOptions, OptionError, TrainerCommand, app_of
+from vertex_launch.cli.options import JobFile, LocalOptions, TrainerCommand, app_of
 from vertex_launch.cli.output import approved, complain, console, errors
+from vertex_launch.errors import FaultError
 from vertex_launch.local import run_job
 from vertex_launch.local.context import Context, Options
 from vertex_launch.local.running import containers
@@ -23,7 +24,7 @@ from vertex_launch.local.running.prepare import size
 from vertex_launch.replicas import limit, with_arguments
 from vertex_launch.rules import training
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, JobError, TuningJob, trial
+from vertex_launch.spec import Job, TuningJob, trial
 from vertex_launch.state_dir import output_folder
 
 
@@ -53,7 +54,7 @@ def run(click: typer.Context, wanted: RunOptions) -> None:
             complain(f"behind --: {flag} is what the search tries; each trial has its own value", style="yellow")
         raise typer.Exit(0 if search(loaded, job, context, wanted.fresh) else 1)
     if wanted.retry_user_errors and not wanted.restarts:
-        raise OptionError("--retry-user-errors is for --restarts, without which nothing starts again; add that")
+        raise FaultError("--retry-user-errors is for --restarts, without which nothing starts again; add that")
     if not wanted.fresh:
         run_job.say_what_is_there(job, context.state_dir, console)
     try:
@@ -66,12 +67,12 @@ def run(click: typer.Context, wanted: RunOptions) -> None:
 
 
 def refuse_unknown_flags(file: Job, job: Job, ours: Settings) -> None:
-    """Raises OptionError for flags behind -- that the trainer would refuse, before anything is deleted for them."""
+    """Raises FaultError for flags behind -- that the trainer would refuse, before anything is deleted for them."""
     project = training.project(Path(), date.today())
     before, after = (rules.findings(one, ours, project) for one in (file, job))
     known = {one.sentence for one in before}
     if told := {one.sentence for one in after if one.code in training.FLAG_RULES} - known:
-        raise OptionError(*(f"behind --: {sentence}" for sentence in sorted(told)))
+        raise FaultError(*(f"behind --: {sentence}" for sentence in sorted(told)))
 
 
 def tried(flags: Sequence[str], study: StudySpec) -> list[str]:
@@ -89,12 +90,12 @@ def _field(flag: str) -> str:
 def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
     """Run a search, each trial as this job; returns whether it succeeded.
 
-    Raises a JobError where an earlier search is in its output folder: trials of the same numbers would resume from it.
+    Raises FaultError where an earlier search is in its output folder: trials of the same numbers would resume from it.
     """
     from vertex_launch.local import local_search  # only here: it brings the whole service along
 
     if not fresh and (folder := output_folder(job, context.state_dir)) and folder.exists() and any(folder.iterdir()):
-        raise JobError(f"{tuning.path}: an earlier search is in {run_job.shown(folder)}; add --fresh to forget it")
+        raise FaultError(f"{tuning.path}: an earlier search is in {run_job.shown(folder)}; add --fresh to forget it")
     options = replace(context.options, restarts=True, capacity=max(context.options.capacity, size(job)))
     as_in_the_service = replace(context, options=options, settings=settings.for_local(context.settings))
     message = HyperparameterTuningJob(tuning.spec)

@@ -15,6 +15,7 @@ from vertex_launch.cloud import project_files
 from vertex_launch.cloud import setup as cloud
 from vertex_launch.cloud.refusals import LOGIN
 from vertex_launch.cloud.setup import Step
+from vertex_launch.errors import FaultError
 from vertex_launch.settings import Settings
 from vertex_launch.state_dir import StateDir, private
 
@@ -62,12 +63,12 @@ def every(new: Settings, budget: float) -> list[Step]:
     """The steps, for the person who is logged in."""
     who = cloud.ask("config", "get", "account")
     if not who:
-        raise cloud.SetupError(f"gcloud: nobody is logged in; {LOGIN}")
+        raise FaultError(f"gcloud: nobody is logged in; {LOGIN}")
     you = f"{'serviceAccount' if who.endswith('.gserviceaccount.com') else 'user'}:{who}"
     named = budget and cloud.ask("billing", "projects", "describe", new.project, "--format=value(billingAccountName)")
     if budget and not named:
         cure = "leave --budget out this time: the service that knows is switched on first"
-        raise cloud.SetupError(f"--budget: which account pays for {new.project} cannot be seen; {cure}")
+        raise FaultError(f"--budget: which account pays for {new.project} cannot be seen; {cure}")
     return [*cloud.steps(new, you, POLICY, budget, str(named or "").rpartition("/")[2])]
 
 

@@ -12,11 +12,12 @@ from google.api_core.exceptions import GoogleAPIError
 from google.auth.exceptions import GoogleAuthError
 
 from vertex_launch.cli.cloud_options import SentJobOptions
-from vertex_launch.cli.options import OptionError, app_of
+from vertex_launch.cli.options import app_of
 from vertex_launch.cli.output import console
 from vertex_launch.cloud.curves import Curves
 from vertex_launch.cloud.refusals import google_errors
 from vertex_launch.cloud.service import NoAnswerError
+from vertex_launch.errors import FaultError
 from vertex_launch.job_resource import id_of
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.state_dir import StateDir
@@ -33,7 +34,7 @@ class TensorboardOptions(SentJobOptions):
 def tensorboard(click: typer.Context, wanted: TensorboardOptions) -> None:
     """Show the curves of a job, or of all trials of a search, in the browser, as they grow; until Ctrl-C."""
     if not importlib.util.find_spec("tensorboard"):
-        raise OptionError("TensorBoard is not installed; pip install tensorboard")
+        raise FaultError("TensorBoard is not installed; pip install tensorboard")
     ours, service, job = wanted.sent()
     curves = Curves(job, service, StateDir().curves(id_of(job["name"])))
     with google_errors(ours):

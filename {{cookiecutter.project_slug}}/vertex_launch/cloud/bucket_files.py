@@ -12,12 +12,8 @@ from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError
 
 
-class BucketFileError(FaultError):
-    """An object cannot be a file of this machine."""
-
-
 def blobs(address: str, service: Service) -> Iterator[tuple[PurePosixPath, Any]]:
-    """The objects of a folder, with their names below it; raises BucketFileError for one that cannot be a file."""
+    """The objects of a folder, with their names below it; raises FaultError for one that cannot be a file."""
     bucket, _, prefix = f"{address.rstrip('/')}/".removeprefix("gs://").partition("/")
     options = ClientOptions(api_endpoint=service.endpoint) if service.endpoint else None  # type: ignore[no-untyped-call, unused-ignore]
     client = Client(project=bucket, credentials=service.session.credentials, client_options=options)
@@ -26,7 +22,7 @@ def blobs(address: str, service: Service) -> Iterator[tuple[PurePosixPath, Any]]
         if name.endswith("/") or not name:
             continue
         if name_fault(name):
-            raise BucketFileError(f"gs://{bucket}/{blob.name}: cannot be a file here; copy the others by hand")
+            raise FaultError(f"gs://{bucket}/{blob.name}: cannot be a file here; copy the others by hand")
         yield PurePosixPath(name), blob
 
 

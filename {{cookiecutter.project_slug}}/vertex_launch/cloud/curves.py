@@ -12,10 +12,6 @@ from vertex_launch.rules.region_and_output import OUTPUT
 EVENTS = ".tfevents."  # in the name of each file of curves
 
 
-class CurvesError(FaultError):
-    """There are no curves."""
-
-
 @dataclass(frozen=True)
 class Curves:
     """The curves of a job, or of all trials of a search, and the folder that they are copied to."""
@@ -28,11 +24,11 @@ class Curves:
         """Append what is new to each file; returns how many files there are. Such files only grow.
 
         Raises:
-            CurvesError: the job keeps none.
+            FaultError: the job keeps none.
         """
         output = output_folder(self.job)
         if not output:
-            raise CurvesError(f"{self.job['name']}: names no output folder, so it keeps no curves; set {OUTPUT}")
+            raise FaultError(f"{self.job['name']}: names no output folder, so it keeps no curves; set {OUTPUT}")
         where = output if "studySpec" in self.job else f"{output}/logs"
         found = [(name, blob) for name, blob in bucket_files.blobs(where, self.service) if EVENTS in name.name]
         for name, blob in found:
@@ -44,9 +40,9 @@ class Curves:
         return len(found)
 
     def require(self) -> None:
-        """Raises CurvesError where there are none yet."""
+        """Raises FaultError where there are none yet."""
         if not self.update():
             id = id_of(self.job["name"])
-            raise CurvesError(
+            raise FaultError(
                 f"job {id} is {state(self.job)} and has no curves yet; a trainer writes them to AIP_TENSORBOARD_LOG_DIR"
             )

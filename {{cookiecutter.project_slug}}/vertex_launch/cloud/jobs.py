@@ -28,10 +28,6 @@ BRIEF = re.compile(rf"({'|'.join(KINDS)})/[0-9]+")
 JOB_FILES = (".json", ".yaml", ".yml")
 
 
-class NoJobError(FaultError):
-    """There is no such job."""
-
-
 @dataclass(frozen=True)
 class Cost:
     """What a job has cost, by list prices and the time since its machines started."""
@@ -66,12 +62,12 @@ def find(service: Service, word: str | None = None) -> Resource:
             None means the newest of all.
 
     Raises:
-        NoJobError: there is none.
+        FaultError: there is none.
     """
     if word is None:
         if found := newest(service, 1):
             return found[0]
-        raise NoJobError(f"{service.parent}: there is no job yet; send one with: {program.NAME} submit JOB.yaml")
+        raise FaultError(f"{service.parent}: there is no job yet; send one with: {program.NAME} submit JOB.yaml")
     if "/locations/" in word:
         return _of_name(service, word)
     if BRIEF.fullmatch(word):
@@ -85,7 +81,7 @@ def find(service: Service, word: str | None = None) -> Resource:
 
 
 def running(service: Service, word: str) -> Resource:
-    """The same among the jobs that have not ended; raises NoJobError, also where several have the name."""
+    """The same among the jobs that have not ended; raises FaultError, also where several have the name."""
     if word.isdecimal() or BRIEF.fullmatch(word) or "/locations/" in word:
         return find(service, word)
     there = recent(service, NEAR)
@@ -95,7 +91,7 @@ def running(service: Service, word: str) -> Resource:
         raise _no_such(service, word, there)
     if len(alive) > 1:
         those = ", ".join(f"{id_of(job['name'])} of {job.get('createTime', '')[:16]}" for job in alive)
-        raise NoJobError(f"{len(alive)} jobs of the name {printable(word)} run; name one by its number: {those}")
+        raise FaultError(f"{len(alive)} jobs of the name {printable(word)} run; name one by its number: {those}")
     return (alive or found)[0]
 
 
@@ -110,20 +106,20 @@ def _not_made(there: Sequence[Resource]) -> list[Resource]:
     return [job for job in there if id_of(job["name"]) not in made]
 
 
-def _no_such(service: Service, word: str, there: Sequence[Resource]) -> NoJobError:
+def _no_such(service: Service, word: str, there: Sequence[Resource]) -> FaultError:
     meant = nearest(word, [str(job.get("displayName")) for job in there])
     guess = f"did you mean {printable(meant)}? " if meant else ""
     fault = f'is no job "{printable(word)}" among the newest {NEAR}'
-    return NoJobError(f"{service.parent}: there {fault}; {guess}those that are there: {program.NAME} jobs")
+    return FaultError(f"{service.parent}: there {fault}; {guess}those that are there: {program.NAME} jobs")
 
 
 def _of_name(service: Service, name: str) -> Resource:
     """The job of a resource name, in which Google writes the project's number in place of its ID."""
     found = NAME.fullmatch(name)
     if found is None:
-        raise NoJobError(f"{printable(name)}: is no name of a job; write such as {service.parent}/customJobs/17")
+        raise FaultError(f"{printable(name)}: is no name of a job; write such as {service.parent}/customJobs/17")
     if found["region"] != service.region:
-        raise NoJobError(f"{name}: is in {found['region']}, not in {service.region}; add --region {found['region']}")
+        raise FaultError(f"{name}: is in {found['region']}, not in {service.region}; add --region {found['region']}")
     return service.get(name)
 
 
@@ -162,7 +158,7 @@ def _numbered(service: Service, id: str) -> Resource:
     for collection in KINDS:
         with contextlib.suppress(NotFound):
             return service.get(f"{service.parent}/{collection}/{id}")
-    raise NoJobError(f"{service.parent}: there is no job {id}; those that are there: {program.NAME} jobs")
+    raise FaultError(f"{service.parent}: there is no job {id}; those that are there: {program.NAME} jobs")
 
 
 def _in_state(collection: str, wanted: str) -> str:

@@ -11,23 +11,19 @@ from vertex_launch.job_resource import Resource, id_of, output_folder, state, tr
 from vertex_launch.rules.region_and_output import OUTPUT
 
 
-class ModelError(FaultError):
-    """There is no model, or no place for it."""
-
-
 def address(job: Resource) -> str:
-    """Where the model of a job lies, or that of the best trial of a search; raises ModelError.
+    """Where the model of a job lies, or that of the best trial of a search; raises FaultError.
 
     Source: Vertex AI documentation, "Environment variables for special Cloud Storage directories", AIP_MODEL_DIR.
     """
     output = output_folder(job)
     if not output:
-        raise ModelError(f"{job['name']}: names no output folder, so it keeps no model; set {OUTPUT}")
+        raise FaultError(f"{job['name']}: names no output folder, so it keeps no model; set {OUTPUT}")
     if "studySpec" not in job:
         return f"{output}/model/"
     best = next((trial["id"] for trial in trials(job) if trial["best"]), "")
     if not best:
-        raise ModelError(f"{job['name']}: no trial has reported its metric yet, so there is no best one")
+        raise FaultError(f"{job['name']}: no trial has reported its metric yet, so there is no best one")
     return f"{output}/{best}/model/"
 
 
@@ -37,17 +33,17 @@ def fetch(job: Resource, service: Service, target: Path) -> Iterator[tuple[str, 
     The folder appears when all of it is whole: each file is held against the checksum that the bucket keeps.
 
     Raises:
-        ModelError: there is no model, or the folder exists.
+        FaultError: there is no model, or the folder exists.
         OSError: it cannot be written.
     """
     if target.exists():
-        raise ModelError(f"{target}: exists already; remove it, or name another folder with --to")
+        raise FaultError(f"{target}: exists already; remove it, or name another folder with --to")
     if not target.absolute().parent.is_dir():
-        raise ModelError(f"{target}: there is no folder {target.absolute().parent}; make it, or name another with --to")
+        raise FaultError(f"{target}: there is no folder {target.absolute().parent}; make it, or name another with --to")
     where = address(job)
     found = [*bucket_files.blobs(where, service)]
     if not found:
-        raise ModelError(f"{where}: there is no model; job {id_of(job['name'])} is {state(job)}, see status")
+        raise FaultError(f"{where}: there is no model; job {id_of(job['name'])} is {state(job)}, see status")
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)  # of one that was cut off
     for name, blob in found:

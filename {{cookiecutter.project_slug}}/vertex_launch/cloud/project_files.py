@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from vertex_launch.errors import read_text
-from vertex_launch.settings import REQUIRED, Settings, SettingsError
+from vertex_launch.errors import FaultError, read_text
+from vertex_launch.settings import REQUIRED, Settings
 
 KEYS = (*REQUIRED, "service_account")
 
@@ -28,12 +28,12 @@ def changed(path: Path, jobs: Path, old: Settings, new: Settings) -> Iterator[tu
     """Each file whose text is another with the new settings, and that text; comments and order stay.
 
     Raises:
-        SettingsError: vertex.toml is written in a way that cannot be changed.
+        FaultError: vertex.toml is written in a way that cannot be changed.
     """
-    text = read_text(path, SettingsError) if path.exists() else ""
+    text = read_text(path) if path.exists() else ""
     texts = {path: (text, _toml(path, text, old, new))}
     for job in sorted(jobs.glob("*.yaml")):
-        text = read_text(job, SettingsError)
+        text = read_text(job)
         texts[job] = text, _job(text, old, new)
     return ((path, after) for path, (before, after) in texts.items() if before != after)
 
@@ -47,15 +47,15 @@ def _toml(path: Path, text: str, old: Settings, new: Settings) -> str:
             text, 0, table.start() if table else len(text)
         )
         text = f"{text[: there.start()]}{line}{text[there.end() :]}" if there else f"{line}\n{text}"
-    key = re.compile(rf'^"{re.escape(old.image)}"(?=\s*=)', re.MULTILINE)  # of [commands]
-    text = key.sub(lambda _: json.dumps(new.image), text)
+    of_commands = re.compile(rf'^"{re.escape(old.image)}"(?=\s*=)', re.MULTILINE)
+    text = of_commands.sub(lambda _: json.dumps(new.image), text)
     try:
         read = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         read = {}
     if {key: read.get(key) for key in KEYS} != wanted:
         lines = ", ".join(f"{key} = {json.dumps(value)}" for key, value in wanted.items())
-        raise SettingsError(f"{path}: cannot be changed as it is written; write {lines}")
+        raise FaultError(f"{path}: cannot be changed as it is written; write {lines}")
     return text
 
 

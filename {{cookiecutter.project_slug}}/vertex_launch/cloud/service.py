@@ -26,10 +26,6 @@ class NoAnswerError(Exception):
     """Nobody answered, or not with what the service answers."""
 
 
-class EndpointError(FaultError):
-    """VERTEX_ENDPOINT is not the address of a local Vertex."""
-
-
 @dataclass(frozen=True)
 class Service:
     """One region of one project.
@@ -182,7 +178,7 @@ def connect(settings: Settings, endpoint: str = "") -> Service:
 
 
 def require_local(endpoint: str) -> None:
-    """Raises EndpointError unless VERTEX_ENDPOINT is an http or https address of this machine."""
+    """Raises FaultError unless VERTEX_ENDPOINT is an http or https address of this machine."""
     try:
         url = urlsplit(endpoint)
         at_home = url.hostname == "localhost" or ipaddress.ip_address(url.hostname or "").is_loopback
@@ -191,4 +187,4 @@ def require_local(endpoint: str) -> None:
         local = False
     if not local:
         cure = "write such as http://127.0.0.1:8911, as emulate prints it, or unset it for Google Cloud"
-        raise EndpointError(f'VERTEX_ENDPOINT: "{endpoint}" is not an http(s) address of this machine; {cure}')
+        raise FaultError(f'VERTEX_ENDPOINT: "{endpoint}" is not an http(s) address of this machine; {cure}')

@@ -40,10 +40,6 @@ CLEAN_UP = [
 Line = tuple[str, ...]
 
 
-class SetupError(FaultError):
-    """A step cannot be looked at or taken."""
-
-
 @dataclass(frozen=True)
 class Step:
     """One thing that must be there."""
@@ -64,7 +60,7 @@ def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing
         billing: the account that pays, for a budget; "" where it cannot be seen.
 
     Raises:
-        SetupError: the image is not in Artifact Registry.
+        FaultError: the image is not in Artifact Registry.
     """
     project, bucket = f"--project={settings.project}", f"gs://{settings.bucket}"
     apis = (*APIS, *(BUDGET_APIS if budget else ()))
@@ -92,8 +88,9 @@ def _repository(image: str, policy: Path) -> Step:
     parts = IMAGE.fullmatch(image)
     if not parts:
         cure = "write REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG"
-        raise SetupError(f"image: {image} is not in Artifact Registry; {cure}")
-    repository, place = parts["repository"], (f"--location={parts['location']}", f"--project={parts['project'].replace('/', ':')}")
+        raise FaultError(f"image: {image} is not in Artifact Registry; {cure}")
+    repository, project = parts["repository"], parts["project"].replace("/", ":")
+    place = (f"--location={parts['location']}", f"--project={project}")
     here = ("artifacts", "repositories")
     return Step(
         f"repository {repository} for images, where old ones are deleted",
@@ -158,17 +155,17 @@ def _budget(settings: Settings, usd: float, billing: str) -> Step:
 
 
 def is_done(step: Step) -> bool:
-    """Raises SetupError where gcloud cannot look."""
+    """Raises FaultError where gcloud cannot look."""
     code, answer, said = _gcloud(*step.looks, "--format=json")
     if code == 0:
         return bool(step.done(json.loads(answer or "null")))
     if _is_absent(said):
         return False
-    raise SetupError(f"{step.title}: cannot be looked at: {said}; the line was: {shown(step.looks)}")
+    raise FaultError(f"{step.title}: cannot be looked at: {said}; the line was: {shown(step.looks)}")
 
 
 def take(line: Line) -> None:
-    """Raises SetupError where gcloud refuses."""
+    """Raises FaultError where gcloud refuses."""
     code, said = 1, ""
     for seconds in PAUSES:
         time.sleep(seconds)
@@ -176,7 +173,7 @@ def take(line: Line) -> None:
         if not (code and _is_absent(said)):
             break
     if code:
-        raise SetupError(f"{said}; the line was: {shown(line)}")
+        raise FaultError(f"{said}; the line was: {shown(line)}")
 
 
 def _is_absent(said: str) -> bool:
@@ -199,12 +196,12 @@ def _gcloud(*line: str) -> tuple[int, str, str]:
     program = shutil.which("gcloud")
     if not program:
         cure = "install it: https://cloud.google.com/sdk/docs/install; --dry-run prints what it would be asked"
-        raise SetupError(f"gcloud is not here; {cure}")
+        raise FaultError(f"gcloud is not here; {cure}")
     try:
         done = subprocess.run(
             (program, *line), capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
-        raise SetupError(f"no answer within {SECONDS:g} s; the line was: {shown(line)}") from None
+        raise FaultError(f"no answer within {SECONDS:g} s; the line was: {shown(line)}") from None
     said = " ".join(done.stderr.split()).rpartition("ERROR: ")[2]
     return done.returncode, done.stdout, said or f"gcloud ended with exit code {done.returncode}"

@@ -29,16 +29,12 @@ job = aiplatform_v1.{kind}.from_json(json.dumps(JOB))
 print(client.create_{field}(parent={parent!r}, {field}=job).name)"""
 
 
-class SpellingError(FaultError):
-    """A client cannot send this job."""
-
-
 def gcloud(request: Request, file: Path, parent: str, endpoint: str) -> str:
-    """The command that sends the same; raises SpellingError where gcloud cannot."""
+    """The command that sends the same; raises FaultError where gcloud cannot."""
     _, project, _, region = parent.split("/")
     job = request.resource
     if {} in run_spec(job)["workerPoolSpecs"]:
-        raise SpellingError(f"{file}: gcloud refuses the empty pool, which the service takes; write --print curl")
+        raise FaultError(f"{file}: gcloud refuses the empty pool, which the service takes; write --print curl")
     words = ["gcloud", "ai", GCLOUD[request.collection], "create", f"--project={project}", f"--region={region}"]
     words += [f"--display-name={job['displayName']}", f"--config={file}"]
     words += [f"--labels={','.join(f'{key}={value}' for key, value in job['labels'].items())}"]

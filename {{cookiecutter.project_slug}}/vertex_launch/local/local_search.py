@@ -16,10 +16,6 @@ from vertex_launch.local.views.terminal import reporting
 from vertex_launch.trials_table import table
 
 
-class SearchError(FaultError):
-    """The search cannot run."""
-
-
 def run(
     message: HyperparameterTuningJob, context: Context, console: Console, begin: Callable[[], None] = lambda: None
 ) -> bool:
@@ -29,8 +25,8 @@ def run(
         begin: called once nothing stands in the search's way any more, before its first trial.
 
     Raises:
-        StoreError: a service holds this folder; send the search to it.
-        SearchError: the service would refuse it.
+        FaultError: a service holds this folder; send the search to it.
+        FaultError: the service would refuse it.
     """
     parent = f"projects/{context.settings.project}/locations/{context.settings.region}"
     vertex = Vertex(context)
@@ -41,7 +37,7 @@ def run(
             ended = vertex.store.wait(created["name"], lambda one: one["state"] in ENDED)
             jobs = {one["id"]: state(vertex.store.get(one["customJob"])) for one in ended.get("trials", ())}
     except ApiError as error:
-        raise SearchError(error.message) from None
+        raise FaultError(error.message) from None
     finally:
         vertex.close()
     console.print(table(ended, jobs))

@@ -31,10 +31,6 @@ POLL_SECONDS = 0.1
 LONGEST = 1_500_000  # bytes of a request to a public endpoint; Source: Vertex AI, "Quotas and limits"
 
 
-class PredictionError(FaultError):
-    """The container does not start, or does not answer as Vertex AI wants it."""
-
-
 @dataclass(frozen=True)
 class Endpoint:
     """A serving container that is ready."""
@@ -47,21 +43,21 @@ class Endpoint:
         return f"{self.address}{ROUTE}:predict"
 
     def ask(self, request: Mapping[str, Any]) -> list[Any]:
-        """The predictions, one for each instance; raises PredictionError for any other answer."""
+        """The predictions, one for each instance; raises FaultError for any other answer."""
         try:
             answer = _session().post(self.predict, json=request, timeout=ANSWER_SECONDS)
             content = answer.json()
         except requests.JSONDecodeError:
-            raise PredictionError(f"{self.predict}: answers {answer.status_code} without JSON") from None
+            raise FaultError(f"{self.predict}: answers {answer.status_code} without JSON") from None
         except requests.RequestException as error:
-            raise PredictionError(f"{self.predict}: does not answer ({type(error).__name__}); see its lines") from None
+            raise FaultError(f"{self.predict}: does not answer ({type(error).__name__}); see its lines") from None
         if answer.status_code != 200:
             said = content.get("error", content) if isinstance(content, dict) else content
-            raise PredictionError(f"{self.predict}: {answer.status_code}: {said}")
+            raise FaultError(f"{self.predict}: {answer.status_code}: {said}")
         predictions = content.get("predictions") if isinstance(content, dict) else None
         if not isinstance(predictions, list) or len(predictions) != len(request["instances"]):
             wanted = f'{{"predictions": [...]}} of {len(request["instances"])}, one for an instance'
-            raise PredictionError(f"{self.predict}: answers no {wanted}")
+            raise FaultError(f"{self.predict}: answers no {wanted}")
         return predictions
 
 
@@ -73,7 +69,7 @@ def serving(model: Path, environ: Mapping[str, str], command: Sequence[str] = CO
         environ: of the shell.
 
     Raises:
-        PredictionError: it ends, or does not become healthy in time.
+        FaultError: it ends, or does not become healthy in time.
     """
     state_dir = StateDir()
     (address,) = host.free_addresses(1)
@@ -88,7 +84,7 @@ def serving(model: Path, environ: Mapping[str, str], command: Sequence[str] = CO
             command, env=variables, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
         )
     except OSError as error:
-        raise PredictionError(f"{command[0]}: cannot be started ({error.strerror})") from None
+        raise FaultError(f"{command[0]}: cannot be started ({error.strerror})") from None
     try:
         endpoint = Endpoint(f"http://{address}", process)
         _wait(endpoint)
@@ -102,16 +98,16 @@ def request_of(path: Path, text: bytes) -> dict[str, Any]:
     """The request in a file: {"instances": [...]}, or the list of instances alone.
 
     Raises:
-        PredictionError: it is neither.
+        FaultError: it is neither.
     """
     try:
         content = json.loads(text)
         json.dumps(content, allow_nan=False)  # Python reads NaN, which no other program would
     except (ValueError, RecursionError) as error:
-        raise PredictionError(f'{path}: is not JSON ({error}); write {{"instances": [...]}}') from None
+        raise FaultError(f'{path}: is not JSON ({error}); write {{"instances": [...]}}') from None
     request = {"instances": content} if isinstance(content, list) else content
     if not isinstance(request, dict) or not isinstance(request.get("instances"), list) or not request["instances"]:
-        raise PredictionError(f'{path}: names no instances; write {{"instances": [...]}}')
+        raise FaultError(f'{path}: names no instances; write {{"instances": [...]}}')
     return request
 
 
@@ -127,12 +123,12 @@ def _wait(endpoint: Endpoint) -> None:
     session = _session()
     while time.monotonic() < deadline:
         if (code := endpoint.process.poll()) is not None:
-            raise PredictionError(f"the container ended with exit code {code} before it was healthy; see its lines")
+            raise FaultError(f"the container ended with exit code {code} before it was healthy; see its lines")
         with contextlib.suppress(requests.RequestException):
             if session.get(f"{endpoint.address}{ROUTE}", timeout=POLL_SECONDS * 10).status_code == 200:
                 return
         time.sleep(POLL_SECONDS)
-    raise PredictionError(f"GET {ROUTE} did not answer with 200 within {READY_SECONDS:g} s; is that its health route?")
+    raise FaultError(f"GET {ROUTE} did not answer with 200 within {READY_SECONDS:g} s; is that its health route?")
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from vertex_launch.errors import FaultError
 from vertex_launch.local.context import Context
 from vertex_launch.local.job_record import recorded
 from vertex_launch.local.running import engine
@@ -18,7 +19,7 @@ from vertex_launch.local.running.prepare import prepare, size
 from vertex_launch.local.running.process import Show
 from vertex_launch.replicas import Replica
 from vertex_launch.spec import Job
-from vertex_launch.state_dir import OUTPUT, OutputError, StateDir, output_folder
+from vertex_launch.state_dir import OUTPUT, StateDir, output_folder
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 SEVERITY_STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
@@ -28,7 +29,7 @@ def empty_output(job: Job, state_dir: StateDir) -> None:
     """Delete what earlier runs of this job left in its output folder."""
     folder = output_folder(job, state_dir)
     if folder and folder.parent == state_dir.buckets:
-        raise OutputError(f"{job.origin}: {OUTPUT}: is a whole bucket, which --fresh never empties; add a folder to it")
+        raise FaultError(f"{job.origin}: {OUTPUT}: is a whole bucket, which --fresh never empties; add a folder to it")
     if folder and folder.exists():
         shutil.rmtree(folder)
 

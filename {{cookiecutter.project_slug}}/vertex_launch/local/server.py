@@ -6,7 +6,7 @@ import socket
 import uvicorn
 from rich.console import Console
 
-from vertex_launch.local.api.store import StoreError
+from vertex_launch.errors import FaultError
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.background import repeating
 from vertex_launch.local.running.namespaces import isolation
@@ -23,7 +23,7 @@ def serve(context: Context, port: int, console: Console) -> None:
     """Serve until Ctrl-C or SIGTERM; then stop every job.
 
     Raises:
-        StoreError: the state folder or the port cannot be used.
+        FaultError: the state folder or the port cannot be used.
     """
     listener = _listener(port)
     endpoint = f"http://{ADDRESS}:{listener.getsockname()[1]}"
@@ -81,4 +81,4 @@ def _listener(port: int) -> socket.socket:
         return socket.create_server((ADDRESS, port))
     except OSError as error:
         fault = os.strerror(error.errno or 0)
-        raise StoreError(f"port {port}: cannot be used ({fault}); choose another with --port") from None
+        raise FaultError(f"port {port}: cannot be used ({fault}); choose another with --port") from None

@@ -10,7 +10,7 @@ from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import ASGIApp
 
 from vertex_launch import spec, strict_yaml
-from vertex_launch.errors import Finding
+from vertex_launch.errors import FaultError, Finding
 from vertex_launch.job_resource import camel
 from vertex_launch.local.api import create_validation, filters, http
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
@@ -40,7 +40,7 @@ class Vertex:
     """Everything behind the API, in the state that the folder holds; without an endpoint, for no client.
 
     Raises:
-        StoreError: the state folder cannot be used.
+        FaultError: the state folder cannot be used.
     """
 
     def __init__(self, context: Context, endpoint: str = "") -> None:
@@ -219,6 +219,6 @@ def _masked(resources: Sequence[Mapping[str, Any]], mask: str, known: Container[
 def _message(body: str, kind: Any) -> Any:
     """The body as one of the API's messages; raises ApiError with all its faults."""
     try:
-        return spec.read(strict_yaml.from_json(body, spec.JobError), kind)
-    except spec.JobError as error:
+        return spec.read(strict_yaml.from_json(body), kind)
+    except FaultError as error:
         raise invalid(error.findings) from None

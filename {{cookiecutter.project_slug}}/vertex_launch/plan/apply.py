@@ -10,28 +10,24 @@ from vertex_launch.spec import REDUCERS, Job
 POOL = f"workerPoolSpecs[{REDUCERS}]"
 
 
-class ApplyError(FaultError):
-    """The file has no place for the values."""
-
-
 def apply(job: Job, sizing: Sizing) -> None:
     """Set count and machine type of the job's reducers.
 
     Raises:
-        ApplyError: there are no reducers in the file, or these values are not theirs alone; nothing is written.
+        FaultError: there are no reducers in the file, or these values are not theirs alone; nothing is written.
     """
     if not job.reducers:
-        raise ApplyError(
+        raise FaultError(
             f"{job.path}: {POOL}: there is no pool of reducers; add one of {sizing}, as in jobs/reduction-server.yaml"
         )
-    before = read_text(job.path, ApplyError)
+    before = read_text(job.path)
     text = _edited(before, job, {"replicaCount": str(sizing.count), "machineSpec.machineType": sizing.machine_type})
     wanted = CustomJobSpec(job.spec)
     pool = wanted.worker_pool_specs[REDUCERS]
     pool.replica_count, pool.machine_spec.machine_type = sizing.count, sizing.machine_type
     if spec.parse(text, str(job.path)) != wanted:
         fault = "shares a value with another pool, through an anchor"
-        raise ApplyError(f"{job.path}: {POOL}: {fault}; write it out, and apply again")
+        raise FaultError(f"{job.path}: {POOL}: {fault}; write it out, and apply again")
     new = job.path.with_name(f".{job.path.name}.new")
     new.write_text(text, encoding="utf-8", newline="")  # with the line ends that the text has
     new.replace(job.path)
@@ -39,12 +35,12 @@ def apply(job: Job, sizing: Sizing) -> None:
 
 def _edited(text: str, job: Job, values: dict[str, str]) -> str:
     """The text with other values of the reducers; the parser's marks say where the present ones stand."""
-    document, places = strict_yaml.from_yaml(text, str(job.path), ApplyError), []
+    document, places = strict_yaml.from_yaml(text, str(job.path)), []
     for key, value in values.items():
         scalar = strict_yaml.at(document, f"{POOL}.{key}")
         if not isinstance(scalar, strict_yaml.Scalar):
             fault = "is not in the file; write it, with any value, and apply again"
-            raise ApplyError(f"{job.path}: {POOL}.{key}: {fault}")
+            raise FaultError(f"{job.path}: {POOL}.{key}: {fault}")
         places.append((scalar.span.start, scalar.span.stop, value))
     for start, end, value in sorted(places, reverse=True):  # from the end: marks stay true
         text = text[:start] + value + text[end:]

@@ -11,24 +11,20 @@ RATE = "train/samples_per_second_per_device"
 OUTPUT = Path("output")  # of a trainer without a launcher
 
 
-class RunError(FaultError):
-    """The folder holds no run, or a run without its speed."""
-
-
 def require_gpus(folder: Path, buckets: Path, gpus: Sequence[str]) -> None:
-    """Raise RunError for a run on CPUs of this machine, which only its folder tells: one of ours, or in `buckets`."""
+    """Raise FaultError for a run on CPUs of this machine, which only its folder tells: one of ours, or in `buckets`."""
     here = folder.resolve()
     if not gpus and (here.is_relative_to(buckets.resolve()) or here.is_relative_to(OUTPUT.resolve())):
         cure = "copy the output of a run in the cloud from its bucket to another folder, or use --step-seconds"
-        raise RunError(f"{folder}: is a run of this machine, which has no GPU; {cure}")
+        raise FaultError(f"{folder}: is a run of this machine, which has no GPU; {cure}")
 
 
 def samples_per_second_per_gpu(folder: Path) -> float:
-    """The median over a run of the samples per second and GPU; raises RunError if its folder has no such curve."""
+    """The median over a run of the samples per second and GPU; raises FaultError if its folder has no such curve."""
     rates = [rate for path in sorted(folder.glob("**/events.out.tfevents.*")) for rate in _rates(path)]
     if not rates:
         cure = "name the output folder of a run, copied from its bucket"
-        raise RunError(f"{folder}: holds no curve {RATE}; {cure}")
+        raise FaultError(f"{folder}: holds no curve {RATE}; {cure}")
     return statistics.median(rates)
 
 

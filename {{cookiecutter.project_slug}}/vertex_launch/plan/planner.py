@@ -22,10 +22,6 @@ MFU = 0.4  # model FLOPs utilization: the share of a GPU's peak that training re
 SHORT = 0.005  # seconds; hundreds of kernels take about that long to start
 
 
-class PlanError(FaultError):
-    """A job lacks what every plan needs."""
-
-
 @dataclass(frozen=True)
 class Compute:
     """Seconds of one step without any network, and how they are known."""
@@ -122,12 +118,12 @@ def plan(
         compute: as measured; otherwise it is estimated, with this `mfu`.
 
     Raises:
-        PlanError: no machine trains, or one of an unknown kind, or there is no trial.
+        FaultError: no machine trains, or one of an unknown kind, or there is no trial.
     """
     job, trials = trial(subject), pools.trials(subject)
     rows = pools.rows(job, settings.catalog)
     for fault in _faults(rows, trials):
-        raise PlanError(f"{job.path}: {fault}")
+        raise FaultError(f"{job.path}: {fault}")
     size = gradient_bytes if gradient_bytes is not None else float(workload.gradient_bytes if workload else 0)
     compute = compute or _estimated(workload, rows, settings.catalog, mfu)
     known_compute = compute.seconds if compute and compute.counts else None

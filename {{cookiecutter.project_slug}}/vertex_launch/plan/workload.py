@@ -25,10 +25,6 @@ FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)  # of a tracebac
 INSTEAD = "plan with --gradient-bytes in place of it"
 
 
-class WorkloadError(FaultError):
-    """The trainer does not describe its needs."""
-
-
 @dataclass(frozen=True)
 class Workload:
     """Counts, and bytes on one GPU that holds the whole model; field names as in trainer/resource_estimate.py."""
@@ -50,7 +46,7 @@ def of(job: Job, commands: Commands, environ: Mapping[str, str], state_dir: Stat
     """The workload of a job: ask its trainer, or reuse a kept answer.
 
     Raises:
-        WorkloadError: the job starts something else, or the trainer cannot tell.
+        FaultError: the job starts something else, or the trainer cannot tell.
     """
     arguments = _arguments(job, commands)
     kept = state_dir.folder / "described" / f"{_key(arguments)}.json"
@@ -70,7 +66,7 @@ def _arguments(job: Job, commands: Commands) -> tuple[str, ...]:
     is_module = start > 0 and not any(word.endswith(".py") for word in words[1:start])
     if not is_module or not Path(words[0]).name.startswith("python"):
         fault = f'the chief runs "{" ".join(words)}", which is no Python module that can be asked'
-        raise WorkloadError(f"{job.path}: workerPoolSpecs[0]: {fault}; {INSTEAD}")
+        raise FaultError(f"{job.path}: workerPoolSpecs[0]: {fault}; {INSTEAD}")
     return words[start:]
 
 
@@ -79,10 +75,10 @@ def _ask(job: Job, arguments: Sequence[str], environ: Mapping[str, str]) -> str:
     try:
         answer = subprocess.run(asked, capture_output=True, text=True, env=environ, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired:
-        raise WorkloadError(f"{job.path}: the trainer said nothing in {PATIENCE} s; {INSTEAD}") from None
+        raise FaultError(f"{job.path}: the trainer said nothing in {PATIENCE} s; {INSTEAD}") from None
     if answer.returncode:
         said = _complaint(answer.stderr) or _last_line(answer.stdout) or _last_line(answer.stderr)
-        raise WorkloadError(f"{job.path}: the trainer cannot be described: {said}; mend that, or {INSTEAD}")
+        raise FaultError(f"{job.path}: the trainer cannot be described: {said}; mend that, or {INSTEAD}")
     return _last_line(answer.stdout)
 
 
@@ -91,7 +87,7 @@ def _read(job: Job, text: str) -> Workload:
         said = json.loads(text)
         return Workload(**{field.name: said[field.name] for field in fields(Workload)})
     except (ValueError, TypeError, KeyError):
-        raise WorkloadError(f"{job.path}: the trainer does not answer {DESCRIBE} with its sizes; {INSTEAD}") from None
+        raise FaultError(f"{job.path}: the trainer does not answer {DESCRIBE} with its sizes; {INSTEAD}") from None
 
 
 def _complaint(text: str) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 
-from vertex_launch.errors import Finding, Findings, first
+from vertex_launch.errors import FaultError, Finding, Findings, first
 from vertex_launch.rules import containers, machines, pools, reducers, region_and_output, scheduling, training, tuning
 from vertex_launch.rules.rule import Project, Rule, RuleContext, rule
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, JobError, TuningJob, located
+from vertex_launch.spec import Job, TuningJob, located
 
 __all__ = ["JOB_RULES", "RULES", "TUNING_RULES", "Project", "Rule", "findings", "form_findings"]
 
@@ -41,7 +41,7 @@ def findings(job: Job | TuningJob, settings: Settings, project: Project = NOWHER
     return sorted(lined, key=lambda one: (one.line, "" if one.line else _numbered(one.place), one.code))
 
 
-def form_findings(error: JobError) -> list[Finding]:
+def form_findings(error: FaultError) -> list[Finding]:
     """The same for a file that is no job."""
     return [replace(finding, code=form.code) for finding in error.findings]
 

@@ -32,16 +32,12 @@ otherwise  {rule.consequence}
 source     {source}"""
 
 
-class CodeError(FaultError):
-    """No rule has that code."""
-
-
 def explain(code: str, catalog: Catalog) -> str:
-    """A rule's whole story; raises CodeError if there is no such rule."""
+    """A rule's whole story; raises FaultError if there is no such rule."""
     if code not in RULES:
         guess = nearest(code, RULES)
         cure = f"did you mean {guess}?" if guess else "check --explain without a code lists all"
-        raise CodeError(f'no rule is called "{code}"; {cure}')
+        raise FaultError(f'no rule is called "{code}"; {cure}')
     return STORY.format(rule=RULES[code], source=sources(RULES[code], catalog))
 
 

@@ -28,15 +28,11 @@ PART = r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}"
 NAME = re.compile(f"projects/{PART}/locations/{PART}(/{PART}/{PART})+")
 
 
-class StoreError(FaultError):
-    """The state folder cannot be used."""
-
-
 class Store:
     """All resources; thread-safe. One service at a time may hold a folder.
 
     Raises:
-        StoreError: another process holds the folder, or the folder cannot be written.
+        FaultError: another process holds the folder, or the folder cannot be written.
     """
 
     def __init__(self, folder: Path, endpoint: str = "") -> None:
@@ -172,13 +168,13 @@ def _locked(folder: Path, endpoint: str) -> IO[str]:
         folder.mkdir(parents=True, exist_ok=True)
         opened = private_file(folder / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     except OSError as error:
-        raise StoreError(f"{folder}: cannot be written ({error.strerror}); choose another with --state-dir") from None
+        raise FaultError(f"{folder}: cannot be written ({error.strerror}); choose another with --state-dir") from None
     file = os.fdopen(opened, "a+", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise StoreError(_in_use(folder)) from None
+        raise FaultError(_in_use(folder)) from None
     file.truncate(0)
     file.write(f"{os.getpid()} {endpoint}")
     file.flush()

@@ -16,7 +16,7 @@ from google.cloud.aiplatform_v1.types.training_pipeline import TrainingPipeline
 
 from vertex_launch import strict_yaml
 from vertex_launch.addresses import folder_fault
-from vertex_launch.errors import Finding, Findings
+from vertex_launch.errors import FaultError, Finding, Findings
 from vertex_launch.job_resource import tidy
 from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
@@ -28,7 +28,7 @@ from vertex_launch.local.registry import datasets
 from vertex_launch.local.registry.models import Models
 from vertex_launch.local.rpc_status import STATUSES
 from vertex_launch.local.running.prepare import Extras
-from vertex_launch.spec import Job, JobError, Request, as_json, read
+from vertex_launch.spec import Job, Request, as_json, read
 
 COLLECTION = "trainingPipelines"
 CUSTOM_TASK = "/custom_task_1.0.0.yaml"
@@ -157,8 +157,8 @@ class Pipelines(BackgroundTasks[_Pipeline]):
 def job_spec(inputs: Any) -> CustomJobSpec:
     """The inputs of a custom task as a CustomJobSpec; raises ApiError INVALID_ARGUMENT with all faults."""
     try:
-        return read(strict_yaml.from_json(json.dumps(tidy(inputs)), JobError), CustomJobSpec)
-    except JobError as error:
+        return read(strict_yaml.from_json(json.dumps(tidy(inputs))), CustomJobSpec)
+    except FaultError as error:
         raise invalid(finding.below(INPUTS) for finding in error.findings) from None
 
 

@@ -28,10 +28,6 @@ PLATFORM = "--platform=linux/amd64"  # that of Vertex AI's machines, also on oth
 SHARED = ("--network=host", "--ipc=host", "--security-opt=label=disable")
 
 
-class ContainerError(FaultError):
-    """A job cannot run in containers here."""
-
-
 @dataclass(frozen=True)
 class Containers(Isolation):
     """Runs a client's command, and removes its container whatever becomes of the client."""
@@ -44,10 +40,10 @@ class Containers(Isolation):
 
 
 def client() -> str:
-    """The one that is there; raises ContainerError where none is."""
+    """The one that is there; raises FaultError where none is."""
     found = next(filter(None, map(shutil.which, CLIENTS)), "")
     if not found:
-        raise ContainerError("--containers: there is no docker and no podman here; leave it out to run processes")
+        raise FaultError("--containers: there is no docker and no podman here; leave it out to run processes")
     return found
 
 
@@ -55,11 +51,11 @@ def require_images(job: Job, client: str) -> None:
     """Fetch the images that are not here.
 
     Raises:
-        ContainerError: one of them cannot be had, or a pool has no image of its own.
+        FaultError: one of them cannot be had, or a pool has no image of its own.
     """
     for pool in job.pools:
         if pool.task == "pythonPackageSpec":
-            raise ContainerError(f"{job.origin}: {pool.at()}: has a pythonPackageSpec; leave out --containers")
+            raise FaultError(f"{job.origin}: {pool.at()}: has a pythonPackageSpec; leave out --containers")
     images = {pool.spec.container_spec.image_uri for pool in job.pools if not pool.reduces}
     for image in sorted(images):
         if _client(client, "image", "inspect", image).returncode:
@@ -67,9 +63,9 @@ def require_images(job: Job, client: str) -> None:
             if pulled.returncode:
                 said = " ".join(pulled.stderr.split()).removeprefix("Error response from daemon: ")
                 if "daemon running" in said:
-                    raise ContainerError(f"--containers: {said} start it, or leave --containers out")
+                    raise FaultError(f"--containers: {said} start it, or leave --containers out")
                 cure = "build it first, or mend the name"
-                raise ContainerError(f"{job.origin}: image {image} is not here and cannot be fetched ({said}); {cure}")
+                raise FaultError(f"{job.origin}: image {image} is not here and cannot be fetched ({said}); {cure}")
 
 
 def entry_points(job: Job) -> dict[str, tuple[str, ...]]:

@@ -42,10 +42,6 @@ ISOLATED, NOT_ISOLATED = {"PIP_NO_BUILD_ISOLATION": "1"}, {"PIP_NO_BUILD_ISOLATI
 Variables = Mapping[str, str]
 
 
-class PackageError(FaultError):
-    """A package of the job cannot be fetched or installed."""
-
-
 @dataclass(frozen=True)
 class Environment:
     """A virtual environment, in which the packages of `beneath` and of the launcher can be imported, too."""
@@ -105,7 +101,7 @@ def install(
 ) -> None:
     """Install packages and their missing dependencies; the file `log` gets everything that pip says.
 
-    Raises PackageError, which begins with the `place` in the job, with pip's last error, or because pip was stopped.
+    Raises FaultError, which begins with the `place` in the job, with pip's last error, or because pip was stopped.
     """
     variables = environment.variables(env)
     command = ("python", "-m", "pip", "install", "--no-input", "--progress-bar=off", *map(str, files))
@@ -121,7 +117,7 @@ def install(
         reason = (PIP_ERROR.findall(said) or said.splitlines() or ["it said nothing"])[-1].rstrip(".")
         names = ", ".join(file.name for file in files)
         cure = f"mend the package, all that pip said is in {log}"
-        raise PackageError(f"{place}: pip cannot install {names}: {reason}; {cure}")
+        raise FaultError(f"{place}: pip cannot install {names}: {reason}; {cure}")
 
 
 def prepared(
@@ -140,7 +136,7 @@ def prepared(
         stopping: is set when nobody wants the job any more.
 
     Raises:
-        PackageError: a package is not in its bucket, or pip refuses it.
+        FaultError: a package is not in its bucket, or pip refuses it.
     """
     folder = folder.absolute()
     of_pip = {name: value for name, value in environ.items() if name in PIPS_OWN or name.startswith("PIP_")}
@@ -183,7 +179,7 @@ def _fetched(job: Job, buckets: Path) -> dict[int, tuple[Path, ...]]:
                 place = pool.at("pythonPackageSpec", f"packageUris[{i}]")
                 faults.append(f"{job.origin}: {place}: {address} is not in the local buckets; upload it first")
     if faults:
-        raise PackageError(*faults)
+        raise FaultError(*faults)
     return fetched
 
 
@@ -198,10 +194,10 @@ def _run(
     ) as pip:  # at the end of this block its standard input is closed, and init_shim.py kills everything
         while pip.poll() is None:
             if stopping.wait(POLL_SECONDS):
-                raise PackageError(f"{place}: pip was stopped; nobody waits for the job any more")
+                raise FaultError(f"{place}: pip was stopped; nobody waits for the job any more")
             if time.monotonic() > deadline:
                 fault = f"pip has not ended after {PIP_SECONDS:g} s; is the package index reachable?"
-                raise PackageError(f"{place}: {fault}")
+                raise FaultError(f"{place}: {fault}")
         return pip.returncode
 
 

@@ -50,10 +50,10 @@ def prepare(
     Reducers get an address, and nothing else. `stopping` is set when nobody wants the job any more.
 
     Raises:
-        CommandError: only the image knows what a pool runs.
-        ContainerError: it is to run in containers, and an image cannot be had.
-        OutputError: the job's output folder is not in a bucket.
-        PackageError: a package is not in its bucket, or pip refuses it.
+        FaultError: only the image knows what a pool runs.
+        FaultError: it is to run in containers, and an image cannot be had.
+        FaultError: the job's output folder is not in a bucket.
+        FaultError: a package is not in its bucket, or pip refuses it.
     """
     started = _placed(job, job_id, context, extras or Extras())
     logs, buckets = context.state_dir.logs(job_id), context.state_dir.buckets

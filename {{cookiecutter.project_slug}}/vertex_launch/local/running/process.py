@@ -32,10 +32,6 @@ Show = Callable[[Replica, str, str], None]  # a line, and the severity of plain 
 Report = Callable[["Process", Ended], None]  # how a process ended
 
 
-class StartError(FaultError):
-    """The system refuses a replica's command or environment."""
-
-
 def open_log(logs: Path, replica: Replica) -> io.RawIOBase:
     """The replica's log file, open at its end."""
     return io.FileIO(logs / f"{replica.name}.log", "ab", opener=private_file)
@@ -50,7 +46,7 @@ def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show, severity: s
 
 
 class Process:
-    """A started replica; `report` is called once, from another thread. Raises StartError if the system refuses it."""
+    """A started replica; `report` is called once, from another thread. Raises FaultError if the system refuses it."""
 
     def __init__(self, replica: Replica, logs: Path, show: Show, isolation: Isolation, report: Report) -> None:
         self._replica = replica
@@ -72,7 +68,7 @@ class Process:
             log.close()
             reason = error.strerror if isinstance(error, OSError) else error
             cure = "write long values to a file in a bucket; there may be no NUL, and no = in a variable's name"
-            raise StartError(f"{replica.name}: this system cannot start it: {reason}; {cure}") from None
+            raise FaultError(f"{replica.name}: this system cannot start it: {reason}; {cure}") from None
         streams = (self._process.stdin, self._process.stdout, self._process.stderr)
         self._orders, *output = (cast(IO[bytes], stream) for stream in streams)
         self._reader = threading.Thread(target=self._read, args=(log, *output), daemon=True)
