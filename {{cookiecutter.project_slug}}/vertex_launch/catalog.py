@@ -99,15 +99,6 @@ class N1Network:
 
 
 @dataclass(frozen=True)
-class Quotas:
-    """The parts of a quota metric's name."""
-
-    service: str
-    prefix: str
-    preemptible: str
-
-
-@dataclass(frozen=True)
 class Catalog:
     """Everything that is known of the service, on one date; the fields are the keys of the two files."""
 
@@ -125,7 +116,7 @@ class Catalog:
     prebuilt_registries: tuple[str, ...]
     prebuilt_images: Mapping[str, date]  # without registry and tag -> the day on which it may go
     limits: Limits
-    quotas: Quotas
+    quotas: Mapping[str, Any]  # the parts of a quota metric's name
 
     def machine(self, name: str) -> Machine | None:
         """The machine type of that name, or None if it is not known to be offered for training."""
@@ -168,20 +159,14 @@ class Catalog:
         return Price(known.price.usd + count * gpu.price.usd, certainty, known.price.source)
 
     def reduction_server_image(self, region: str) -> str:
-        """The reduction server's image nearest to a region.
-
-        Raises:
-            ValueError: the region is on no known continent.
-        """
-        continent = self.nearest_continent.get(region.partition("-")[0])
-        if continent is None:
-            raise ValueError(f'region "{region}": is on no known continent; use one such as us-central1')
-        return self.reduction_server_images[continent]
+        """The reduction server's image nearest to a region, or "" for one on no known continent."""
+        continent = self.nearest_continent.get(region.partition("-")[0], "")
+        return self.reduction_server_images.get(continent, "")
 
     def quota_metric(self, quota: str, preemptible: bool) -> str:
         """The whole name of a quota metric from its last word, such as n2_cpus."""
-        infix = self.quotas.preemptible if preemptible else ""
-        return f"{self.quotas.service}/{self.quotas.prefix}{infix}{quota}"
+        infix = self.quotas["preemptible"] if preemptible else ""
+        return f"{self.quotas['service']}/{self.quotas['prefix']}{infix}{quota}"
 
 
 def least_certain(*certainties: Certainty) -> Certainty:

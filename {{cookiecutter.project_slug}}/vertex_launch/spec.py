@@ -98,20 +98,10 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Request:
-    """Where a job comes from that a client of the local Vertex sent."""
-
-    name: str  # the job's display name
-
-    def __str__(self) -> str:
-        return f"request {self.name}"
-
-
-@dataclass(frozen=True)
 class Job:
     """One job, read from a file or from a request."""
 
-    origin: Path | Request  # begins every message about the job
+    origin: Path | str  # begins every message about the job: its file, or `request NAME`
     name: str  # the file's name without its ending, or the request's; becomes the job's display name
     spec: CustomJobSpec
     document: Any = field(default=None, compare=False, repr=False)  # the file, which knows its lines

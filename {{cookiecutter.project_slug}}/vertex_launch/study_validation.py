@@ -14,6 +14,7 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch.errors import Finding, Findings
+from vertex_launch.job_resource import camel
 
 ParameterSpec = StudySpec.ParameterSpec
 Conditional = ParameterSpec.ConditionalParameterSpec
@@ -54,7 +55,7 @@ class _Node:
 
     @property
     def values_place(self) -> str:
-        return f"{self.place}.{_key(self.kind)}"
+        return f"{self.place}.{camel(self.kind)}"
 
 
 def kind_of(parameter: ParameterSpec) -> str:
@@ -145,11 +146,11 @@ def local_findings(job: HyperparameterTuningJob) -> Findings:
             yield Finding(f"studySpec.metrics[{index}].safetyConfig", ignored, "remove it to run the search here")
     for field, cure in NOT_HERE.items():
         if field in study:
-            yield Finding(f"studySpec.{_key(field)}", ignored, cure)
+            yield Finding(f"studySpec.{camel(field)}", ignored, cure)
     for field in STOPPING:
         if field in study and len(study.metrics) > 1:
             fault = "compares trials by one metric, and there are more"
-            yield Finding(f"studySpec.{_key(field)}", fault, "keep one metric")
+            yield Finding(f"studySpec.{camel(field)}", fault, "keep one metric")
     for node in _nodes(study):
         if node.kind in LARGEST and max(map(abs, _bounds(node.spec))) > LARGEST[node.kind]:
             fault = f"goes beyond {LARGEST[node.kind]:g}, where numbers lose digits"
@@ -160,12 +161,6 @@ def _bounds(parameter: ParameterSpec) -> tuple[Any, Any]:
     """The least and the greatest value of a double or an integer."""
     values = getattr(parameter, kind_of(parameter))
     return values.min_value, values.max_value
-
-
-def _key(field: str) -> str:
-    """A field's name in JSON."""
-    first, *others = field.split("_")
-    return first + "".join(other.title() for other in others)
 
 
 def _nodes(study: StudySpec) -> Iterator[_Node]:
@@ -202,7 +197,7 @@ def _of_name(name: str, place: str) -> Findings:
 def _of_values(node: _Node, algorithm: StudySpec.Algorithm) -> Findings:
     yield from _of_name(node.spec.parameter_id, f"{node.place}.parameterId")
     if not node.kind:
-        yield Finding(node.place, "has no values to choose from", f"add one of {', '.join(map(_key, KINDS))}")
+        yield Finding(node.place, "has no values to choose from", f"add one of {', '.join(map(camel, KINDS))}")
     elif node.kind in LARGEST:
         yield from _of_range(node)
     else:
@@ -242,15 +237,15 @@ def _of_conditions(node: _Node) -> Findings:
     for index, child in enumerate(node.spec.conditional_parameter_specs):
         place = f"{node.place}.conditionalParameterSpecs[{index}]"
         if not field:
-            fault = f"depends on single values, and its parent has {_key(node.kind) or 'nothing'}"
+            fault = f"depends on single values, and its parent has {camel(node.kind) or 'nothing'}"
             yield Finding(place, fault, "use a discreteValueSpec there")
         elif not _condition(child) or field not in child:
-            yield Finding(place, f"does not say for which values of {name}", f"write {_key(field)}")
+            yield Finding(place, f"does not say for which values of {name}", f"write {camel(field)}")
         else:
             for value in _condition(child):
                 if not _is_one_of(value, values_of(node.spec)):
-                    cure = f"use one that its {_key(node.kind)} has"
-                    yield Finding(f"{place}.{_key(field)}.values", f'"{value}" is no value of {name}', cure)
+                    cure = f"use one that its {camel(node.kind)} has"
+                    yield Finding(f"{place}.{camel(field)}.values", f'"{value}" is no value of {name}', cure)
 
 
 def _of_ids(nodes: Sequence[_Node]) -> Findings:

@@ -7,7 +7,6 @@ import typer
 
 from vertex_launch.cli.cloud_options import CloudOptions, NamedJob
 from vertex_launch.cli.following import again, headline
-from vertex_launch.cli.options import app_of
 from vertex_launch.cli.output import console
 from vertex_launch.cloud import jobs
 from vertex_launch.cloud.refusals import google_errors
@@ -35,6 +34,3 @@ def cancel(click: typer.Context, wanted: CancelOptions) -> None:
         service.cancel(job["name"])
     follow = again(ours, "logs", id_of(job["name"]), "--follow")
     console.print(f"asked to stop; see it end with: {follow}", markup=False)
-
-
-app = app_of(cancel)

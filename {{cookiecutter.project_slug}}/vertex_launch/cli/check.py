@@ -12,7 +12,7 @@ from rich.text import Text
 from vertex_launch import catalog, program
 from vertex_launch.catalog import Catalog
 from vertex_launch.check import examine_all
-from vertex_launch.cli.options import SettingsOptions, app_of
+from vertex_launch.cli.options import SettingsOptions
 from vertex_launch.cli.output import complain, console, report, warn_of_age
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.rules import RULES, explain, training
@@ -59,6 +59,3 @@ def _entry(path: Path, finding: Finding, known: Catalog) -> dict[str, Any]:
     rule = RULES[finding.code]
     said = {"certainty": rule.certainty, "consequence": rule.consequence, "source": explain.sources(rule, known)}
     return {**asdict(finding), "file": str(path), "line": finding.line or None, **said}
-
-
-app = app_of(check)

@@ -10,7 +10,6 @@ from rich.table import Table
 
 from vertex_launch.cli.cloud_options import SentJobOptions
 from vertex_launch.cli.following import headline
-from vertex_launch.cli.options import app_of
 from vertex_launch.cli.output import console, print_table
 from vertex_launch.cloud import jobs
 from vertex_launch.cloud.jobs import Cost
@@ -47,6 +46,3 @@ def table(cost: Cost) -> Table:
     if len(cost.rows) > 1:
         shown.add_row("in all", usd(cost.per_hour.usd), time, usd(cost.usd))
     return shown
-
-
-app = app_of(cost)

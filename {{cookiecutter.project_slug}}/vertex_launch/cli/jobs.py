@@ -10,7 +10,6 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from vertex_launch.cli.cloud_options import CloudOptions
-from vertex_launch.cli.options import app_of
 from vertex_launch.cli.output import console, print_table
 from vertex_launch.cloud import jobs as cloud
 from vertex_launch.cloud.refusals import google_errors
@@ -60,6 +59,3 @@ def table(found: list[Resource], ours: Settings) -> Table:
             usd(cost.usd) if cost else "?",
         )
     return shown
-
-
-app = app_of(jobs)

@@ -9,7 +9,6 @@ import typer
 
 from vertex_launch.cli.cloud_options import SentJobOptions
 from vertex_launch.cli.following import follow_to_end, print_line
-from vertex_launch.cli.options import app_of
 from vertex_launch.cli.output import complain
 from vertex_launch.cloud.follow import once
 from vertex_launch.cloud.logs import Log
@@ -74,6 +73,3 @@ def earliest(text: str, now: datetime) -> datetime | None:
         return datetime.fromisoformat(text).astimezone() if text else None
     except (ValueError, OverflowError):
         raise FaultError(f"--since {text}: is no time; write 10m, 2h, 1d, or 2026-11-23T12:30") from None
-
-
-app = app_of(logs)

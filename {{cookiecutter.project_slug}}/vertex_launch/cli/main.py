@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from vertex_launch import program
+from vertex_launch.cli.options import app_of
 from vertex_launch.cli.output import complain
 from vertex_launch.errors import FaultError
 
@@ -28,7 +29,8 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.commands:
             module = importlib.import_module(f"vertex_launch.cli.{cmd_name}")
-            self.commands[cmd_name] = typer.main.get_command(module.app)
+            app = getattr(module, "app", None) or app_of(getattr(module, cmd_name))
+            self.commands[cmd_name] = typer.main.get_command(app)
         return super().get_command(ctx, cmd_name)
 
 

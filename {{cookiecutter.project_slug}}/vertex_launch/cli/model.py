@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from vertex_launch.cli.cloud_options import SentJobOptions
-from vertex_launch.cli.options import app_of
 from vertex_launch.cli.output import console
 from vertex_launch.cloud import model as cloud
 from vertex_launch.cloud.refusals import google_errors
@@ -28,6 +27,3 @@ def model(click: typer.Context, wanted: ModelOptions) -> None:
         for name, length in cloud.fetch(job, service, target):
             console.print(f"  {printable(name)}  {size(length)}", markup=False)
     console.print(f"the model of {cloud.address(job)} is in {target}", markup=False)
-
-
-app = app_of(model)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from vertex_launch import settings
-from vertex_launch.cli.options import Bucket, StandIns, app_of
+from vertex_launch.cli.options import Bucket, StandIns
 from vertex_launch.cli.output import console
 from vertex_launch.local.run_job import shown
 from vertex_launch.package import DIST, build, place
@@ -28,6 +28,3 @@ def package(click: typer.Context, wanted: PackageOptions) -> None:
     copy = place(made, ours.bucket, StateDir().buckets)
     console.print(f"{shown(made.file)}, and for the local Vertex {shown(copy)}", markup=False)
     console.print(f"send it: gcloud storage cp {shown(made.file)} {made.address(ours.bucket)}", markup=False)
-
-
-app = app_of(package)

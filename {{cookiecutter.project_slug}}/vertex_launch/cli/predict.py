@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from vertex_launch.cli.options import app_of
 from vertex_launch.cli.output import complain, errors
 from vertex_launch.errors import FaultError
 from vertex_launch.local import prediction
@@ -67,6 +66,3 @@ def sample_of(path: Path) -> bytes:
         return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     except OSError as error:
         raise FaultError(f"{path}: cannot be read ({error.strerror}); name a file with instances") from None
-
-
-app = app_of(predict)

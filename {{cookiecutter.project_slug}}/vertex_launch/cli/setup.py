@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from vertex_launch import settings
-from vertex_launch.cli.options import SETTINGS, SettingsOptions, app_of
+from vertex_launch.cli.options import SETTINGS, SettingsOptions
 from vertex_launch.cli.output import console
 from vertex_launch.cloud import project_files
 from vertex_launch.cloud import setup as cloud
@@ -91,6 +91,3 @@ def write(old: Settings, new: Settings) -> None:
     for path, text in project_files.changed(SETTINGS, JOBS, old, new):
         path.write_text(text, encoding="utf-8")
         console.print(f"written  {path}", markup=False)
-
-
-app = app_of(setup)

@@ -10,7 +10,6 @@ import typer
 
 from vertex_launch.cli.cloud_options import SentJobOptions
 from vertex_launch.cli.following import EXIT_CODES, again, headline, print_cause
-from vertex_launch.cli.options import app_of
 from vertex_launch.cli.output import console, print_table
 from vertex_launch.cloud import jobs
 from vertex_launch.cloud.refusals import google_errors
@@ -61,6 +60,3 @@ def details(job: Resource, service: Service, ours: Settings) -> Iterator[tuple[s
         yield "cost", f"about {usd(cost.usd)}, at {rate} ({cost.per_hour.certainty}: {cost.per_hour.source})"
     yield "log", again(ours, "logs", id)
     yield "page", service.page(job["name"])
-
-
-app = app_of(status)

@@ -11,7 +11,7 @@ from google.api_core.exceptions import ServerError
 from vertex_launch.check import Examined
 from vertex_launch.cli.cloud_options import CloudOptions
 from vertex_launch.cli.following import again, follow_to_end
-from vertex_launch.cli.options import JobFile, SettingsOptions, app_of
+from vertex_launch.cli.options import JobFile, SettingsOptions
 from vertex_launch.cli.output import approved, console, errors, report
 from vertex_launch.cloud import preflight, revision, spelled
 from vertex_launch.cloud import submit as cloud
@@ -99,6 +99,3 @@ def send(request: cloud.Request, service: Service) -> str:
     except (ServerError, NoAnswerError):
         errors.print(cloud.whereabouts(request, service), markup=False)
         raise
-
-
-app = app_of(submit)

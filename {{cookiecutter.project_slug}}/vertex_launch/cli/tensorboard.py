@@ -12,7 +12,6 @@ from google.api_core.exceptions import GoogleAPIError
 from google.auth.exceptions import GoogleAuthError
 
 from vertex_launch.cli.cloud_options import SentJobOptions
-from vertex_launch.cli.options import app_of
 from vertex_launch.cli.output import console
 from vertex_launch.cloud.curves import Curves
 from vertex_launch.cloud.refusals import google_errors
@@ -53,6 +52,3 @@ def tensorboard(click: typer.Context, wanted: TensorboardOptions) -> None:
                 shown.terminate()
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
-
-
-app = app_of(tensorboard)

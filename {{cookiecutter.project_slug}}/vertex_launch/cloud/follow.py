@@ -4,7 +4,7 @@ import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
-from google.api_core.exceptions import GoogleAPICallError, ServerError, TooManyRequests
+from google.api_core.exceptions import ServerError, TooManyRequests
 
 from vertex_launch.cloud.logs import Line, Log
 from vertex_launch.cloud.refusals import said_by
@@ -69,7 +69,7 @@ def follow(service: Service, name: str, log: Log, pace: Pace | None = None) -> I
             printed = yield from _counted(log.new(job))
         except PASSING as error:
             if not failed:
-                yield Lost(said(error))
+                yield Lost(said_by(error))
             failed += 1
         else:
             if failed:
@@ -93,10 +93,6 @@ def once(service: Service, job: Resource, log: Log) -> Iterator[Line]:
 
 def pace_of(service: Service) -> Pace:
     return LOCAL if service.endpoint else GOOGLES
-
-
-def said(error: Exception) -> str:
-    return said_by(error) if isinstance(error, GoogleAPICallError) else str(error)
 
 
 def _counted(lines: Iterator[Line]) -> Generator[Line, None, int]:

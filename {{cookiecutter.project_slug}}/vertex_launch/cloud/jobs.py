@@ -18,7 +18,7 @@ from vertex_launch.errors import FaultError, nearest
 from vertex_launch.job_resource import ENDED, KINDS, Resource, custom_jobs, id_of, moment, run_spec, state
 from vertex_launch.plan import pools
 from vertex_launch.printable import printable
-from vertex_launch.spec import Job, Request
+from vertex_launch.spec import Job
 
 PREFIXES = {"trainingPipelines": "PIPELINE_STATE_"}  # of states; those of all others begin with JOB_STATE_
 NEVER = "trainingPipelines", "EXPIRED"  # a state that those do not have
@@ -129,7 +129,7 @@ def cost(job: Resource, catalog: Catalog, now: datetime) -> Cost | None:
     with contextlib.suppress(json_format.ParseError):  # of a pipeline that is not a custom job's
         # A field that is newer than this package costs nothing.
         json_format.ParseDict(dict(run_spec(job)), CustomJobSpec.pb(spec), ignore_unknown_fields=True)
-    rows = pools.rows(Job(Request(""), "", spec), catalog)
+    rows = pools.rows(Job("", "", spec), catalog)
     price = pools.price(rows)
     until = moment(job, "endTime") or now
     hours = sum(_hours(run, until) for run in (job["trials"] if job.get("trials") else [job]))

@@ -83,9 +83,9 @@ def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], lis
         except NotFound:
             findings.append(Finding(place, f"there is no image {name}", "build it and send it, or mend the name"))
         except (GoogleAPICallError, NoAnswerError) as error:
-            said = said_by(error) if isinstance(error, GoogleAPICallError) else str(error)
+            fault = f"you cannot look at the image ({said_by(error)})"
             cure = "see that it is there; looking takes roles/artifactregistry.reader"
-            findings.append(Finding(place, f"you cannot look at the image ({said})", cure, severity="warning"))
+            findings.append(Finding(place, fault, cure, severity="warning"))
         else:
             found += [image] if image else []
             findings += [*_outdated(image, place, revision), *_idle(image, place, job)] if image else []

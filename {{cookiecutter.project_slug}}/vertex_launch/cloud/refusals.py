@@ -68,8 +68,10 @@ def google_errors(settings: Settings) -> Iterator[None]:
         raise CloudError(f"{error}; {here if '://127.' in str(error) else 'check the network'}") from None
 
 
-def said_by(error: GoogleAPICallError) -> str:
+def said_by(error: Exception) -> str:
     """`403 Permission ... denied on resource ...`: the code and the service's words, without the request's address."""
+    if not isinstance(error, GoogleAPICallError):
+        return str(error)
     words = re.sub(r"^(GET|POST|PATCH|DELETE) \S+: ", "", str(error.message)).strip().rstrip(".")
     return f"{error.code} {words.partition(chr(10))[0]}"
 

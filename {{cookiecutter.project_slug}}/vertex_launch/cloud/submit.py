@@ -21,9 +21,8 @@ from vertex_launch.job_resource import Resource
 from vertex_launch.plan import pools
 from vertex_launch.plan.formatting import duration, usd
 from vertex_launch.settings import Settings
-from vertex_launch.spec import CHIEF, EVALUATORS, REDUCERS, WORKERS, Job, Pool, TuningJob, as_json, trial
+from vertex_launch.spec import Job, Pool, TuningJob, as_json, trial
 
-ROLES = {CHIEF: "chief", WORKERS: "workers", REDUCERS: "servers", EVALUATORS: "evaluators"}
 GCLOUD = {"customJobs": "custom-jobs", "hyperparameterTuningJobs": "hp-tuning-jobs"}  # its groups of commands
 NOTHING = Preflight()
 SUBMISSION = "submission"  # the label by which the job of a request is found when its answer was lost
@@ -178,7 +177,6 @@ def _search_lines(job: HyperparameterTuningJob) -> tuple[str, ...]:
 
 
 def _pool_line(pool: Pool) -> str:
-    role = "reducers" if pool.reduces else ROLES.get(pool.index, "")
     accelerators = f" + {pool.accelerator_count} {pool.accelerator}" if pool.accelerator else ""
     machines = f"{pool.replica_count:>3} x {pool.machine_type}{accelerators}"
     package, container = pool.spec.python_package_spec, pool.spec.container_spec
@@ -186,5 +184,6 @@ def _pool_line(pool: Pool) -> str:
     installed = [f"pip install {shlex.join(package.package_uris)}"] if package.package_uris else []
     module = ["python", "-m", package.python_module] if package.python_module else []
     command = shlex.join([*container.command, *module, *pool.args])
-    lines = [f"  pool {pool.index}   {role:<10} {machines}, {image}", *installed, *([command] if command else [])]
+    what = f"  pool {pool.index}   {pools.role(pool):<10} {machines}, {image}"
+    lines = [what, *installed, *([command] if command else [])]
     return f"\n{'':14}".join(lines)

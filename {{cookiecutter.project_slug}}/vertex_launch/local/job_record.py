@@ -37,12 +37,12 @@ class JobRecord:
             "name": name,
             "createTime": now(),
         }
-        self.enter(Phase.PENDING)
+        self.enter("PENDING")
 
     def enter(self, phase: Phase) -> None:
         """Write that the job is in this phase."""
-        first = phase is Phase.RUNNING and "startTime" not in self._resource
-        self._update(state=f"JOB_STATE_{phase.name}", **({"startTime": now()} if first else {}))
+        first = phase == "RUNNING" and "startTime" not in self._resource
+        self._update(state=f"JOB_STATE_{phase}", **({"startTime": now()} if first else {}))
 
     def end(self, outcome: Outcome) -> None:
         """Write how the job ended."""

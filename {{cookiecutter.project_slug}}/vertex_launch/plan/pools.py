@@ -132,9 +132,13 @@ def quota_page(settings: Settings) -> str:
     return f"https://console.cloud.google.com/iam-admin/quotas?project={settings.project or 'PROJECT'}"
 
 
+def role(pool: Pool) -> str:
+    """What its machines are: `workers`, `reducers`."""
+    return "reducers" if pool.reduces else ROLES[min(pool.index, len(ROLES) - 1)]
+
+
 def _row(pool: Pool, catalog: Catalog) -> Row:
     kind = pool.machine_type, pool.accelerator, pool.accelerator_count
-    role = "reducers" if pool.reduces else ROLES[min(pool.index, len(ROLES) - 1)]
     machine = catalog.machine(pool.machine_type)
     speeds = catalog.network_gbps(*kind), machine.fabric_gbps if machine else None
-    return Row(pool.index, role, pool.replica_count, *kind, *speeds, catalog.price(*kind))
+    return Row(pool.index, role(pool), pool.replica_count, *kind, *speeds, catalog.price(*kind))

@@ -70,7 +70,7 @@ def image_near(job: Job, context: RuleContext) -> Findings:
     """
     registries = {image.partition("/")[0] for image in context.catalog.reduction_server_images.values()}
     for pool in job.reducers:
-        host, near = image_of(pool).partition("/")[0], _near(context)
+        host, near = image_of(pool).partition("/")[0], context.catalog.reduction_server_image(context.settings.region)
         if near and host in registries and not near.startswith(host):
             fault = f"{host} is far from {context.settings.region}"
             yield Finding(pool.at("containerSpec.imageUri"), fault, f"use {near}")
@@ -226,10 +226,3 @@ def _idle(reducers: Pool, context: RuleContext) -> str:
     """What they cost for nothing, where a price is known."""
     price = context.catalog.price(reducers.machine_type)
     return f": {usd(reducers.replica_count * price.usd)} per hour for nothing" if price else ""
-
-
-def _near(context: RuleContext) -> str:
-    try:
-        return context.catalog.reduction_server_image(context.settings.region)
-    except ValueError:  # `region_named` reports it
-        return ""

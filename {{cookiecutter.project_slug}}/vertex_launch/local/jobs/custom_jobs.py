@@ -27,7 +27,7 @@ from vertex_launch.local.running.journal import Journal
 from vertex_launch.local.running.outcome import Outcome
 from vertex_launch.local.running.prepare import Extras, prepare, size
 from vertex_launch.local.running.replica_state import Status
-from vertex_launch.spec import Job, Request, as_json
+from vertex_launch.spec import Job, as_json
 
 COLLECTION = "customJobs"
 PREFIX = "JOB_STATE_"
@@ -70,7 +70,7 @@ class Jobs(BackgroundTasks[_Ticket]):
             ApiError: INVALID_ARGUMENT with all faults, or RESOURCE_EXHAUSTED for a job that can never run here.
         """
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
-        job = Job(Request(message.display_name), message.display_name, CustomJobSpec(message.job_spec))
+        job = Job(f"request {message.display_name}", message.display_name, CustomJobSpec(message.job_spec))
         refuse([*name_findings(message.display_name), *self.findings(parent, job, "jobSpec")])
         return self._begin(_Ticket(name, job, extras or Extras(), size(job)), as_json(message) | {"state": QUEUED})
 
@@ -206,7 +206,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         execution = Execution(
             prepare(ticket.job, ticket.id, self._context, ticket.extras, ticket.stopping),
             lambda replica, line, severity: lines.write(replica.name, line, severity),
-            lambda phase: self._enter(ticket, phase.name),
+            lambda phase: self._enter(ticket, phase),
             lambda event: self.events.append((ticket.id, ticket.job.name, event)),
         )
         with self._lock:

@@ -28,7 +28,7 @@ from vertex_launch.local.registry import datasets
 from vertex_launch.local.registry.models import Models
 from vertex_launch.local.rpc_status import STATUSES
 from vertex_launch.local.running.prepare import Extras
-from vertex_launch.spec import Job, Request, as_json, read
+from vertex_launch.spec import Job, as_json, read
 
 COLLECTION = "trainingPipelines"
 CUSTOM_TASK = "/custom_task_1.0.0.yaml"
@@ -92,7 +92,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
     def _check(self, pipeline: _Pipeline) -> None:
         """Raises ApiError for a job, dataset or model with which the pipeline cannot succeed."""
         resource, name = pipeline.resource, pipeline.message.display_name
-        job = Job(Request(name), name, pipeline.spec)
+        job = Job(f"request {name}", name, pipeline.spec)
         findings = self._jobs.findings(pipeline.parent, job, INPUTS)
         if "modelToUpload" in resource and not pipeline.output:
             fault = "is missing, so there is no folder from which to upload a model"

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import jsons
-from vertex_launch.study_validation import is_active, kind_of, shown, values_of
+from vertex_launch.study_validation import LOGARITHMIC, is_active, kind_of, shown, values_of
 
 ParameterSpec = StudySpec.ParameterSpec
 Scale = ParameterSpec.ScaleType
@@ -231,7 +231,7 @@ def _draw(trial: Any, name: str, parameter: ParameterSpec) -> Value:
         return values[int(trial.suggest_int(name, 0, len(values) - 1))]
     bounds = getattr(parameter, kind)
     suggest = trial.suggest_float if kind == "double_value_spec" else trial.suggest_int
-    logarithmic = parameter.scale_type in (Scale.UNIT_LOG_SCALE, Scale.UNIT_REVERSE_LOG_SCALE)
+    logarithmic = parameter.scale_type in LOGARITHMIC
     value = suggest(name, bounds.min_value, bounds.max_value, log=logarithmic)
     if parameter.scale_type == Scale.UNIT_REVERSE_LOG_SCALE:  # the mirror of log
         value = bounds.max_value - (value - bounds.min_value)

@@ -20,7 +20,7 @@ from vertex_launch.local.jobs.search import Measurement, Search, Suggestion
 from vertex_launch.local.resource_file import now
 from vertex_launch.local.running.prepare import Extras
 from vertex_launch.replicas import with_arguments
-from vertex_launch.spec import Job, Request, as_json
+from vertex_launch.spec import Job, as_json
 from vertex_launch.state_dir import StateDir
 
 COLLECTION = "hyperparameterTuningJobs"
@@ -170,5 +170,5 @@ class Tunings(BackgroundTasks[_Study]):
 
 def _trial_job(message: HyperparameterTuningJob, parameters: Mapping[str, Any]) -> Job:
     """The custom job of one trial: the parameters follow the flags of the chief and the workers."""
-    job = Job(Request(message.display_name), message.display_name, message.trial_job_spec)
+    job = Job(f"request {message.display_name}", message.display_name, message.trial_job_spec)
     return with_arguments(job, search.arguments(parameters))

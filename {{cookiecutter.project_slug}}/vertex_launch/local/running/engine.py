@@ -93,7 +93,7 @@ class Execution:
         arrival = time.monotonic() + self._policy.provision
         for index, state in enumerate(self._states.values()):
             state.due, state.restarts = arrival + index * self._policy.stagger, 0
-        self._phase(Phase.PENDING)
+        self._phase("PENDING")
         while attempt.ending is None:
             self._wait()
             self._run_due(time.monotonic())
@@ -128,7 +128,7 @@ class Execution:
                 self._deadline = min(self._deadline, now + self._policy.timeout)
         if not attempt.running and attempt.settled == math.inf and all(state.due == math.inf for state in states):
             attempt.running = True
-            self._phase(Phase.RUNNING)
+            self._phase("RUNNING")
         if now >= self._deadline:
             self._end(Ending.TIMED_OUT)
         elif now >= attempt.settled or (attempt.restart_at == math.inf and all(state.ended for state in states)):

@@ -5,15 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import takewhile
+from typing import Literal
 
 from vertex_launch.local.running.ended import Ended, likely_cause_first
 
-
-class Phase(Enum):
-    """What a job that has not ended does."""
-
-    PENDING = "waits for machines"
-    RUNNING = "all replicas have started"
+Phase = Literal["PENDING", "RUNNING"]  # it waits for machines; all of its replicas have started
 
 
 class Ending(Enum):
