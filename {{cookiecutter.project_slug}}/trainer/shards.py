@@ -11,6 +11,8 @@ What a sample is stands in trainer/data.py. Write its example data set, and with
 """
 
 import contextlib
+import errno
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -182,9 +184,23 @@ def _ahead(part: Callable[[int], Part], numbers: range, processes: int = 0) -> I
     batches = grain.MapDataset.range(numbers.start, numbers.stop).map(part)
     ahead = 2 if processes else 8  # in each of them, and all are in memory
     made = batches.to_iter_dataset(grain.ReadOptions(num_threads=4, prefetch_buffer_size=ahead))
-    if processes:
-        made = made.mp_prefetch(MultiprocessingOptions(num_workers=processes, per_worker_buffer_size=2))
-    return iter(made)
+    if not processes:
+        return iter(made)
+    return _of_processes(made.mp_prefetch(MultiprocessingOptions(num_workers=processes, per_worker_buffer_size=2)))
+
+
+def _of_processes(batches: Iterable[Part]) -> Iterator[Part]:
+    """Batches that come through shared memory; a process that finds it full is ended by SIGBUS, and can say nothing."""
+    try:
+        yield from batches
+    except (OSError, RuntimeError) as error:
+        is_full = getattr(error, "errno", 0) == errno.ENOSPC or f"exit code -{signal.SIGBUS:d}." in str(error)
+        if not is_full:
+            raise
+        cure = (
+            "lower --data-processes, or let threads make them (0), or give the container more (docker --shm-size)"
+        )
+        raise TrainerError(f"/dev/shm has no room for the batches of --data-processes; {cure}") from None
 
 
 def micro_batches(batch: Batch, count: int) -> list[Batch]:

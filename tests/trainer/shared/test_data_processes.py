@@ -1,6 +1,8 @@
 """Batches that other processes make are those of threads, and nobody outlives the run."""
 
+import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.samples import EXAMPLE
-from tests.training import eventually, processes, signal_trainer, train
+from tests.training import DEADLINE, PROJECT, eventually, processes, signal_trainer, train
 from trainer import shards
 from trainer.config import Config
 
@@ -52,3 +54,19 @@ def test_a_replica_that_is_killed_leaves_no_process_for_its_data(tmp_path: Path)
     broken = train(tmp_path, 2, "--steps", "2000", *OTHERS, watch=kill_the_worker_after_the_first_steps)
     assert (broken.code, killed) == (1, [True]), broken.output
     assert eventually(lambda: not processes("CLUSTER_SPEC", str(tmp_path)))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
+def test_shared_memory_that_is_too_small_for_the_batches_is_one_sentence(tmp_path: Path) -> None:
+    small = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"', "sh")
+    if subprocess.run([*small, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this machine lets nobody mount a disk")
+    command = [sys.executable, "-m", "trainer.task", *STEPS, "--warmup", "1", *OTHERS, "--global-batch", "2000"]
+    environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*small, *command], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=DEADLINE
+    )
+    assert done.returncode == 1, done.stderr
+    assert "/dev/shm has no room for the batches of --data-processes; " in done.stdout
+    assert "lower --data-processes, or let threads make them (0), or give the container more" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
