@@ -231,7 +231,7 @@ def test_every_pool_whose_command_only_its_image_knows_is_named_at_once() -> Non
     only_arguments = CHIEF | {"containerSpec": {"imageUri": "image:1", "args": ["--steps", "5"]}}
     with pytest.raises(FaultError) as caught:
         require_commands(job(package(), only_arguments, REDUCERS, CHIEF | {"containerSpec": {"imageUri": "other"}}), {})
-    assert [str(finding).split(": ")[:2] for finding in caught.value.findings] == [
+    assert [line.split(": ")[:2] for line in str(caught.value).splitlines()] == [
         ["jobs/run.yaml", "workerPoolSpecs[1].containerSpec"],
         ["jobs/run.yaml", "workerPoolSpecs[3].containerSpec"],
     ]

@@ -197,9 +197,7 @@ def _of_processes(batches: Iterable[Part]) -> Iterator[Part]:
         is_full = getattr(error, "errno", 0) == errno.ENOSPC or f"exit code -{signal.SIGBUS:d}." in str(error)
         if not is_full:
             raise
-        cure = (
-            "lower --data-processes, or let threads make them (0), or give the container more (docker --shm-size)"
-        )
+        cure = "lower --data-processes, or let threads make them (0), or give the container more (docker --shm-size)"
         raise TrainerError(f"/dev/shm has no room for the batches of --data-processes; {cure}") from None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec, WorkerPoolSpec
 
-from vertex_launch.errors import FaultError
+from vertex_launch.errors import FaultError, Finding
 from vertex_launch.expansion import expand, expanded
 from vertex_launch.spec import CHIEF, EVALUATORS, WORKERS, Job, Pool, as_json
 
@@ -56,10 +56,10 @@ def require_commands(job: Job, commands: Commands) -> None:
         if not (command(pool, commands) or pool.reduces):
             line = f'"{pool.spec.container_spec.image_uri}" = ["PROGRAM", "ARGUMENT"]'
             cure = f"add one, or say under [commands] in vertex.toml what the image runs: {line}"
-            fault = f"names no command, and this machine has no images to look one up; {cure}"
-            faults.append(f"{job.origin}: {pool.at('containerSpec')}: {fault}")
+            fault = "names no command, and this machine has no images to look one up"
+            faults.append(Finding(pool.at("containerSpec"), fault, cure))
     if faults:
-        raise FaultError(*faults)
+        raise FaultError(*faults, file=job.origin)
 
 
 def replicas(

@@ -68,49 +68,41 @@ def find(service: Service, word: str | None = None) -> Resource:
         if found := newest(service, 1):
             return found[0]
         raise FaultError(f"{service.parent}: there is no job yet; send one with: {program.NAME} submit JOB.yaml")
-    if "/locations/" in word:
-        return _of_name(service, word)
-    if BRIEF.fullmatch(word):
-        return service.get(f"{service.parent}/{word}")
-    if word.isdecimal():
-        return _numbered(service, word)
-    there = recent(service, NEAR)
-    if found := _named(there, word):
-        return found[0]
-    raise _no_such(service, word, there)
+    return _meant(service, word)[0]
 
 
 def running(service: Service, word: str) -> Resource:
     """The same among the jobs that have not ended; raises FaultError, also where several have the name."""
-    if word.isdecimal() or BRIEF.fullmatch(word) or "/locations/" in word:
-        return find(service, word)
-    there = recent(service, NEAR)
-    found = _named(there, word)
+    found = _meant(service, word)
     alive = [job for job in found if state(job) not in ENDED]
-    if not found:
-        raise _no_such(service, word, there)
     if len(alive) > 1:
         those = ", ".join(f"{id_of(job['name'])} of {job.get('createTime', '')[:16]}" for job in alive)
         raise FaultError(f"{len(alive)} jobs of the name {printable(word)} run; name one by its number: {those}")
     return (alive or found)[0]
 
 
-def _named(there: Sequence[Resource], word: str) -> list[Resource]:
+def _meant(service: Service, word: str) -> list[Resource]:
+    """The jobs that a word means, the newest first: one by its number or resource name, several by their name."""
+    if "/locations/" in word:
+        return [_of_name(service, word)]
+    if BRIEF.fullmatch(word):
+        return [service.get(f"{service.parent}/{word}")]
+    if word.isdecimal():
+        return [_numbered(service, word)]
+    there = recent(service, NEAR)
     name = Path(word).stem if word.endswith(JOB_FILES) else word
-    return [job for job in there if job.get("displayName") == name]
+    if found := [job for job in there if job.get("displayName") == name]:
+        return found
+    meant = nearest(word, [str(job.get("displayName")) for job in there])
+    guess = f"did you mean {printable(meant)}? " if meant else ""
+    fault = f'is no job "{printable(word)}" among the newest {NEAR}'
+    raise FaultError(f"{service.parent}: there {fault}; {guess}those that are there: {program.NAME} jobs")
 
 
 def _not_made(there: Sequence[Resource]) -> list[Resource]:
     """Without the custom jobs of searches and pipelines that are there, too."""
     made = {id_of(one) for job in there for one in custom_jobs(job) if one != job["name"]}
     return [job for job in there if id_of(job["name"]) not in made]
-
-
-def _no_such(service: Service, word: str, there: Sequence[Resource]) -> FaultError:
-    meant = nearest(word, [str(job.get("displayName")) for job in there])
-    guess = f"did you mean {printable(meant)}? " if meant else ""
-    fault = f'is no job "{printable(word)}" among the newest {NEAR}'
-    return FaultError(f"{service.parent}: there {fault}; {guess}those that are there: {program.NAME} jobs")
 
 
 def _of_name(service: Service, name: str) -> Resource:

@@ -3,7 +3,7 @@
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 
 from vertex_launch import spec, strict_yaml
-from vertex_launch.errors import FaultError, read_text
+from vertex_launch.errors import FaultError, Finding, read_text
 from vertex_launch.plan.reducers import Sizing
 from vertex_launch.spec import REDUCERS, Job
 
@@ -17,9 +17,8 @@ def apply(job: Job, sizing: Sizing) -> None:
         FaultError: there are no reducers in the file, or these values are not theirs alone; nothing is written.
     """
     if not job.reducers:
-        raise FaultError(
-            f"{job.path}: {POOL}: there is no pool of reducers; add one of {sizing}, as in jobs/reduction-server.yaml"
-        )
+        cure = f"add one of {sizing}, as in jobs/reduction-server.yaml"
+        raise FaultError(Finding(POOL, "there is no pool of reducers", cure), file=job.path)
     before = read_text(job.path)
     text = _edited(before, job, {"replicaCount": str(sizing.count), "machineSpec.machineType": sizing.machine_type})
     wanted = CustomJobSpec(job.spec)
@@ -27,7 +26,7 @@ def apply(job: Job, sizing: Sizing) -> None:
     pool.replica_count, pool.machine_spec.machine_type = sizing.count, sizing.machine_type
     if spec.parse(text, str(job.path)) != wanted:
         fault = "shares a value with another pool, through an anchor"
-        raise FaultError(f"{job.path}: {POOL}: {fault}; write it out, and apply again")
+        raise FaultError(Finding(POOL, fault, "write it out, and apply again"), file=job.path)
     new = job.path.with_name(f".{job.path.name}.new")
     new.write_text(text, encoding="utf-8", newline="")  # with the line ends that the text has
     new.replace(job.path)
@@ -39,8 +38,8 @@ def _edited(text: str, job: Job, values: dict[str, str]) -> str:
     for key, value in values.items():
         scalar = strict_yaml.at(document, f"{POOL}.{key}")
         if not isinstance(scalar, strict_yaml.Scalar):
-            fault = "is not in the file; write it, with any value, and apply again"
-            raise FaultError(f"{job.path}: {POOL}.{key}: {fault}")
+            cure = "write it, with any value, and apply again"
+            raise FaultError(Finding(f"{POOL}.{key}", "is not in the file", cure), file=job.path)
         places.append((scalar.span.start, scalar.span.stop, value))
     for start, end, value in sorted(places, reverse=True):  # from the end: marks stay true
         text = text[:start] + value + text[end:]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vertex_launch.errors import FaultError
+from vertex_launch.errors import FaultError, Finding
 from vertex_launch.local.context import Context
 from vertex_launch.local.running.namespaces import PYTHON, Isolation
 from vertex_launch.replicas import Replica
@@ -55,7 +55,7 @@ def require_images(job: Job, client: str) -> None:
     """
     for pool in job.pools:
         if pool.task == "pythonPackageSpec":
-            raise FaultError(f"{job.origin}: {pool.at()}: has a pythonPackageSpec; leave out --containers")
+            raise FaultError(Finding(pool.at(), "has a pythonPackageSpec", "leave out --containers"), file=job.origin)
     images = {pool.spec.container_spec.image_uri for pool in job.pools if not pool.reduces}
     for image in sorted(images):
         if _client(client, "image", "inspect", image).returncode:

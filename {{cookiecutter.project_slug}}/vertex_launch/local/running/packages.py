@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from vertex_launch.addresses import object_path
-from vertex_launch.errors import FaultError
+from vertex_launch.errors import FaultError, Finding
 from vertex_launch.local.running.namespaces import Isolation
 from vertex_launch.replicas import Replica
 from vertex_launch.spec import Job, Pool
@@ -177,9 +177,9 @@ def _fetched(job: Job, buckets: Path) -> dict[int, tuple[Path, ...]]:
                 fetched[pool.index] += (file,)
             else:
                 place = pool.at("pythonPackageSpec", f"packageUris[{i}]")
-                faults.append(f"{job.origin}: {place}: {address} is not in the local buckets; upload it first")
+                faults.append(Finding(place, f"{address} is not in the local buckets", "upload it first"))
     if faults:
-        raise FaultError(*faults)
+        raise FaultError(*faults, file=job.origin)
     return fetched
 
 
