@@ -22,6 +22,7 @@ from tests.launch.casebook import P0, P2, edited, write
 from tests.launch.running import PROJECT
 from vertex_launch import catalog
 from vertex_launch.errors import FaultError
+from vertex_launch.local.running import containers
 from vertex_launch.plan import measured_speed, memory, planner, pools, reducers, report, scaling
 from vertex_launch.plan.allreduce_cost import Machines
 from vertex_launch.plan.apply import apply
@@ -70,9 +71,11 @@ def job(
     return Job(Path("jobs/run.yaml"), "run", parse(yaml.safe_dump(document), "run.yaml"))
 
 
-def planned(one: Job | TuningJob, step_seconds: float | None = 0.2, gradient_bytes: float = BERT_LARGE) -> Plan:
+def planned(
+    one: Job | TuningJob, step_seconds: float | None = 0.2, gradient_bytes: float = BERT_LARGE, image_says: str = ""
+) -> Plan:
     compute = None if step_seconds is None else Compute(step_seconds, "measured")
-    return planner.plan(one, SETTINGS, None, gradient_bytes=gradient_bytes, compute=compute)
+    return planner.plan(one, SETTINGS, None, gradient_bytes=gradient_bytes, compute=compute, image_says=image_says)
 
 
 # How many machines of which kind, and how many reducers the documentation or a sample gives them.
@@ -111,6 +114,31 @@ def test_a_ring_of_two_gpus_gains_nothing() -> None:
     verdict = planned(job("g2-standard-4", L4, 1, 2)).advised.verdict
     assert verdict.pays is False
     assert "in a ring of two GPUs each machine already sends the gradients only once, 1.36 GB" in verdict.text
+
+
+def test_reducers_that_the_image_cannot_use_do_not_pay() -> None:
+    says = "NCCL does not load libnccl-net.so: reducers would be paid for and idle; install a newer package"
+    verdict = planned(job("a2-highgpu-8g", A100, 8, 8), image_says=says).advised.verdict
+    assert (verdict.pays, verdict.text) == (False, f"No: by the image that is here, {says}.")
+    says = "NCCL can load the plug-in of the reducers, net v4 to v6, CollNet v6"
+    assert planned(job("a2-highgpu-8g", A100, 8, 8), image_says=says).advised.verdict.pays
+
+
+DOCKER = """#!/bin/sh
+[ "$*" = 'image inspect --format={{index .Config.Labels "reducers"}} image:1' ] || exit 1
+echo "NCCL finds no plug-in: reducers would be paid for and idle; install it"
+"""
+
+
+def test_what_the_image_s_build_has_said_is_read_from_its_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert containers.label("image:1", "reducers") == ""  # there is no client
+    (tmp_path / "docker").write_text(DOCKER)
+    (tmp_path / "docker").chmod(0o755)
+    assert containers.label("image:1", "reducers").endswith("reducers would be paid for and idle; install it")
+    assert containers.label("image:2", "reducers") == ""
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ import typer
 from vertex_launch.cli.options import SettingsOptions, TrainerCommand, app_of
 from vertex_launch.cli.output import approved, console, warn_of_age
 from vertex_launch.errors import FaultError
-from vertex_launch.local.running import host
+from vertex_launch.local.running import containers, host
 from vertex_launch.plan import apply, measured_speed, planner, pools, report, workload
 from vertex_launch.plan.planner import MFU, Compute, Plan
 from vertex_launch.plan.workload import Workload
 from vertex_launch.replicas import with_arguments
+from vertex_launch.rules.containers import OF_REDUCERS, image_of
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, trial
 from vertex_launch.state_dir import StateDir
@@ -104,8 +105,20 @@ def _plan(job: Job | TuningJob, ours: Settings, wanted: PlanOptions, flags: Sequ
     said = None
     if wanted.gradient_bytes is None:
         said = workload.of(with_arguments(trial(job), flags), ours.commands, os.environ, StateDir())
-    compute = _measured(job, ours, wanted, said)
-    return planner.plan(job, ours, said, gradient_bytes=wanted.gradient_bytes, compute=compute, mfu=wanted.mfu)
+    return planner.plan(
+        job,
+        ours,
+        said,
+        gradient_bytes=wanted.gradient_bytes,
+        compute=_measured(job, ours, wanted, said),
+        mfu=wanted.mfu,
+        image_says=_of_reducers(trial(job)),
+    )
+
+
+def _of_reducers(job: Job) -> str:
+    """What the build of the job's image has found, where that image is on this machine."""
+    return containers.label(image_of(job.chief), OF_REDUCERS) if job.reducers and job.chief else ""
 
 
 def _measured(job: Job | TuningJob, ours: Settings, wanted: PlanOptions, said: Workload | None) -> Compute | None:

@@ -13,14 +13,14 @@ from google.api_core.exceptions import GoogleAPICallError
 
 from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.job_resource import Resource
-from vertex_launch.rules.containers import untagged
+from vertex_launch.rules.containers import OF_REDUCERS, untagged
 
 ADDRESS = re.compile(r"(?P<host>[a-z0-9-]+-docker\.pkg\.dev)/(?P<path>[^:@]+)(?::(?P<tag>[^@]+))?(?:@(?P<digest>.+))?")
 GOOGLES = ("vertex-ai/", "vertex-ai-restricted/")  # projects whose images only jobs read
 INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
 ACCEPTED = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
-REVISION, REDUCERS = "org.opencontainers.image.revision", "reducers"  # labels
+REVISION = "org.opencontainers.image.revision"  # a label
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def look_up(name: str, service: Service) -> Image | None:
     with contextlib.suppress(GoogleAPICallError, NoAnswerError):  # the image is there, whatever its labels say
         labels = _labels(_read(answer), repository, service)
     digest = f"sha256:{hashlib.sha256(answer).hexdigest()}"
-    return Image(name, digest, str(labels.get(REVISION, "")), str(labels.get(REDUCERS, "")))
+    return Image(name, digest, str(labels.get(REVISION, "")), str(labels.get(OF_REDUCERS, "")))
 
 
 def _labels(manifest: Resource, repository: str, service: Service) -> Resource:

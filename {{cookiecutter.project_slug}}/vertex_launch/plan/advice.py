@@ -26,6 +26,7 @@ class Training:
     rows: tuple[Row, ...]  # of all pools
     gradient_bytes: float
     compute: float | None  # seconds of a step without any network
+    image_says: str = ""  # whether NCCL can use reducers there, as its build has found; "" if that is not known
 
     @property
     def pools(self) -> tuple[Row, ...]:
@@ -86,6 +87,8 @@ def _reasons_of_machines(training: Training, all_reduce: AllReduceOptions) -> It
     for row in training.pools:
         if reason := reducers.bypassed(row.machine_type, row.gpus):
             yield f"{reason}, so they would be billed and idle"
+    if "idle" in training.image_says:
+        yield f"by the image that is here, {training.image_says}"
     if machines.members <= 2:
         once = f"the gradients only once, {size(training.gradient_bytes)}"
         yield f"in a ring of two GPUs each machine already sends {once}, and cannot send less to reducers"

@@ -109,6 +109,7 @@ def plan(
     gradient_bytes: float | None = None,
     compute: Compute | None = None,
     mfu: float = MFU,
+    image_says: str = "",
 ) -> Plan:
     """The plan of one job, or of a search by what one of its trials runs.
 
@@ -116,6 +117,7 @@ def plan(
         workload: what the trainer says of itself.
         gradient_bytes: in place of what the trainer says.
         compute: as measured; otherwise it is estimated, with this `mfu`.
+        image_says: of reducers, as its build has found.
 
     Raises:
         FaultError: no machine trains, or one of an unknown kind, or there is no trial.
@@ -127,7 +129,7 @@ def plan(
     size = gradient_bytes if gradient_bytes is not None else float(workload.gradient_bytes if workload else 0)
     compute = compute or _estimated(workload, rows, settings.catalog, mfu)
     known_compute = compute.seconds if compute and compute.counts else None
-    return _plan(Training(job, trials, rows, size, known_compute), settings, workload, compute)
+    return _plan(Training(job, trials, rows, size, known_compute, image_says), settings, workload, compute)
 
 
 def measured(job: Job, settings: Settings, workload: Workload, rate: float, how: str) -> Compute:

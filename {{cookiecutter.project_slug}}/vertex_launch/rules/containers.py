@@ -12,6 +12,7 @@ from vertex_launch.spec import Job, Pool
 
 RESTRICTED = "/vertex-ai-restricted/"  # where the reduction server is
 NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+OF_REDUCERS = "reducers"  # the label of an image that says whether NCCL can use them there
 CPU = "-cpu"  # behind the image of the settings: the same without CUDA
 CUDA = re.compile(r'^LABEL\s(?:.*\\\n)*.*\bcuda="?([0-9]+)([0-9.]*)', re.MULTILINE)
 IMAGE = {"containerSpec": "containerSpec.imageUri", "pythonPackageSpec": "pythonPackageSpec.executorImageUri"}

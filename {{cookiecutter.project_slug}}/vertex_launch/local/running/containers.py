@@ -3,6 +3,7 @@
 They share this machine's network, so that the addresses of CLUSTER_SPEC are those of processes; buckets are at /gcs.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from vertex_launch.replicas import Replica
 from vertex_launch.spec import Job
 
 CLIENTS = ("docker", "podman")
+ANSWER_SECONDS = 10.0  # for a question on which little depends
 SHIM = Path(__file__).with_name("container_shim.py")
 ENTRY_POINT = "the image's own entry point"  # in place of a command
 # Variables of the client itself, whose values for the replica go another way.
@@ -45,6 +47,16 @@ def client() -> str:
     if not found:
         raise FaultError("--containers: there is no docker and no podman here; leave it out to run processes")
     return found
+
+
+def label(image: str, name: str) -> str:
+    """What an image on this machine is labelled with; "" where it is not, or there is no client that answers soon."""
+    client = next(filter(None, map(shutil.which, CLIENTS)), "")
+    words = ("image", "inspect", f'--format={{{{index .Config.Labels "{name}"}}}}', image)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        said = _client(client, *words, seconds=ANSWER_SECONDS) if client else None
+        return said.stdout.strip() if said and not said.returncode else ""
+    return ""
 
 
 def require_images(job: Job, client: str) -> None:
@@ -125,5 +137,5 @@ def _user(client: str) -> tuple[str, ...]:
     return f"--user={os.getuid()}:{os.getgid()}", "--env=HOME=/tmp"
 
 
-def _client(client: str, *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run((client, *words), capture_output=True, text=True, stdin=subprocess.DEVNULL)
+def _client(client: str, *words: str, seconds: float | None = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run((client, *words), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=seconds)
