@@ -1,6 +1,5 @@
 """Batches that other processes make are those of threads, and nobody outlives the run."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.samples import EXAMPLE
+from tests.test_writable import FULL_DISK, as_root
 from tests.training import DEADLINE, PROJECT, eventually, processes, signal_trainer, train
 from trainer import shards
 from trainer.config import Config
@@ -56,9 +56,9 @@ def test_a_replica_that_is_killed_leaves_no_process_for_its_data(tmp_path: Path)
     assert eventually(lambda: not processes("CLUSTER_SPEC", str(tmp_path)))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
+@as_root
 def test_shared_memory_that_is_too_small_for_the_batches_is_one_sentence(tmp_path: Path) -> None:
-    small = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"', "sh")
+    small = (*FULL_DISK, "/dev/shm")
     if subprocess.run([*small, "true"], capture_output=True).returncode != 0:
         pytest.skip("this machine lets nobody mount a disk")
     command = [sys.executable, "-m", "trainer.task", *STEPS, "--warmup", "1", *OTHERS, "--global-batch", "2000"]

@@ -43,7 +43,7 @@ class Containers(Isolation):
 
 def client() -> str:
     """The one that is there; raises FaultError where none is."""
-    found = next(filter(None, map(shutil.which, CLIENTS)), "")
+    found = _client_here()
     if not found:
         raise FaultError("--containers: there is no docker and no podman here; leave it out to run processes")
     return found
@@ -51,7 +51,7 @@ def client() -> str:
 
 def label(image: str, name: str) -> str:
     """What an image on this machine is labelled with; "" where it is not, or there is no client that answers soon."""
-    client = next(filter(None, map(shutil.which, CLIENTS)), "")
+    client = _client_here()
     words = ("image", "inspect", f'--format={{{{index .Config.Labels "{name}"}}}}', image)
     with contextlib.suppress(subprocess.TimeoutExpired):
         said = _client(client, *words, seconds=ANSWER_SECONDS) if client else None
@@ -135,6 +135,11 @@ def _user(client: str) -> tuple[str, ...]:
     if os.getuid() == 0 or told.returncode or "rootless" in told.stdout:
         return ()
     return f"--user={os.getuid()}:{os.getgid()}", "--env=HOME=/tmp"
+
+
+def _client_here() -> str:
+    """The first that is there, "" where none is."""
+    return next(filter(None, map(shutil.which, CLIENTS)), "")
 
 
 def _client(client: str, *words: str, seconds: float | None = None) -> "subprocess.CompletedProcess[str]":
