@@ -1,5 +1,6 @@
 """A model in, the same model over all processes of the run out; and what the loop asks of it there."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -83,27 +84,29 @@ def clip_gradients(net: nn.Module, limit: float, world: World) -> Tensor:
     Returns the norm that they had; its squares are summed in float64, so that the cut of the model does not change it.
     """
     found = {p: p.grad for p in net.parameters() if p.grad is not None}
-    gradients = list(found.values())
-    mine = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
-    squares = sums_of_squares(mine)
+    mine = [g.to_local() if isinstance(g, DTensor) else g for g in found.values()]
     holders = net.holders if isinstance(net, Scheduled) else {}
-    copies = [world.copies(gradient) * holders.get(p, 1) for p, gradient in found.items()]
-    if all(count == world.size for count in copies):  # each process holds them all: nobody need be asked
-        square = torch.stack(squares).sum()
+    by_copies = defaultdict[int, list[Tensor]](list)
+    for (parameter, gradient), part in zip(found.items(), mine, strict=True):
+        by_copies[world.copies(gradient) * holders.get(parameter, 1)].append(part)
+    if [*by_copies] == [world.size]:  # each process holds them all: nobody need be asked
+        square = sum_of_squares(mine)
     else:
         # Each process counts what it holds, divided by the number of processes that hold the same.
-        square = world.sum(torch.stack(torch._foreach_div(squares, copies)).sum())
+        parts = [sum_of_squares(held) / copies for copies, held in by_copies.items()]
+        square = world.sum(torch.stack(parts).sum())
     norm = square.sqrt()
     torch._foreach_mul_(mine, (limit / norm).clamp(max=1).float())
     return norm
 
 
-def sums_of_squares(gradients: list[Tensor]) -> list[Tensor]:
-    """Of each gradient, in float64."""
+def sum_of_squares(gradients: list[Tensor]) -> Tensor:
+    """Of all their numbers, in float64."""
     if all(gradient.device.type == "cpu" for gradient in gradients):
-        # In float64 throughout it would take four times as long, in float32 it would round otherwise where FSDP has cut
-        # a gradient: between its rows. So a row is summed in float32, and the rows in float64.
-        squares = (gradient * gradient for gradient in gradients)
-        return [(square.sum(-1) if square.ndim > 1 else square).sum(dtype=torch.float64) for square in squares]
-    norms = torch._foreach_norm(gradients, dtype=torch.float64)
-    return list(torch._foreach_mul(norms, norms))
+        # In float64 throughout it would take far longer, in float32 it would round otherwise where FSDP has cut a
+        # gradient: between its rows. So the norm of a row is taken in float32, and the sum over the rows in float64.
+        rows = [torch.linalg.vector_norm(g, dim=-1) if g.ndim > 1 else g for g in gradients]
+        norms = torch.cat([row.flatten() for row in rows]).double()
+    else:
+        norms = torch.stack(torch._foreach_norm(gradients, dtype=torch.float64))
+    return norms.square().sum()

@@ -7,7 +7,6 @@ Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2
 and one matrix that embeds bytes and reads them out (Press and Wolf, 2017). No dropout.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -143,9 +142,6 @@ def losses(output: tf.Tensor, batch: Batch) -> tf.Tensor:
 
 
 def metrics(output: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
-    """What is reported besides the loss: the same in bits, and the share of bytes that are guessed, each (n,)."""
+    """What is reported besides the loss: the share of bytes that are guessed, (n,)."""
     right = tf.argmax(output, axis=2) == batch.targets
-    return {
-        "bits_per_byte": losses(output, batch) / math.log(2),
-        "accuracy": tf.reduce_mean(tf.cast(right, tf.float32), axis=1),
-    }
+    return {"accuracy": tf.reduce_mean(tf.cast(right, tf.float32), axis=1)}
