@@ -28,7 +28,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("weight_decay", math.nan, "--weight-decay is nan, must be 0 or more"),
     ("profile", "20", "--profile is 20, must be two numbers of steps such as 20:25"),
     ("profile", "25:20", "--profile is 25:20, must be two numbers of steps such as 20:25"),
-    ("profile", "598:601", "--profile is 598:601, must end by the last step, 600"),
+    ("profile", "598:601", f"--profile is 598:601, must end by the last step, {Config().steps}"),
     ("seed", -1, "--seed is -1, must be from 0 to 2**32 - 1"),
     ("seed", 2**32, "--seed is 4294967296, must be from 0 to 2**32 - 1"),
 ]

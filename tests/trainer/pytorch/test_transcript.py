@@ -11,8 +11,9 @@ import pytest
 
 from tests.launch.vertex import Service, service
 from tests.training import DEADLINE, PROJECT
+from trainer.data import EXAMPLES
 
-pytestmark = pytest.mark.proof
+pytestmark = [pytest.mark.proof, pytest.mark.skipif("digits" not in EXAMPLES, reason="the page has a run of images")]
 
 PAGE = next(folder for folder in map(Path, sys.path) if (folder / "docs/cloud.md").exists()) / "docs/cloud.md"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
