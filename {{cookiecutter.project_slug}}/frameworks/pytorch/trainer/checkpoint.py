@@ -30,6 +30,7 @@ from trainer.telemetry import say, warn
 
 # Keyed by parameter names, not by positions in the optimizer, so that another strategy can load them.
 BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
+OF_TODAY = (".weight_decay", ".fused")  # what flags and machine say, whatever the checkpoint has
 NOT_WRITTEN = re.compile(r"\[enforce fail at inline_container")  # torch.save, of a disk that is full
 
 
@@ -151,16 +152,15 @@ def restore(state: State, root: Path, world: World) -> None:
     folder = newest(root, world)
     if folder is None:
         return
-    model, optimizer = get_state_dict(bare(state.model), state.optimizer, options=BY_NAME)
+    net = bare(state.model)
+    model, optimizer = get_state_dict(net, state.optimizer, options=BY_NAME)
+    of_today = {name: value for name, value in optimizer.items() if name.endswith(OF_TODAY)}
     try:
         state_dict_loader.load({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
     except CheckpointException as error:
         raise commit_marker.unfit(folder, one_line(first_cause(error))) from None
-    net = bare(state.model)
-    decays = [group["weight_decay"] for group in state.optimizer.param_groups]
+    optimizer |= of_today
     set_state_dict(net, state.optimizer, model_state_dict=model, optim_state_dict=optimizer, options=BY_NAME)
-    for group, decay in zip(state.optimizer.param_groups, decays, strict=True):
-        group["weight_decay"] = decay  # as the flag says today
     state.step = commit_marker.number(folder)
     if world.is_chief:
         say(f"resumed at step {state.step} from {folder}")

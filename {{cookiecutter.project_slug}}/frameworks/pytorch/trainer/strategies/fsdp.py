@@ -28,10 +28,10 @@ def shard(config: Config, net: Any, world: World) -> nn.Module:
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
     policy = MixedPrecisionPolicy(param_dtype=precision(config, world.device), reduce_dtype=torch.float32)
     mesh = world.along(*(name for name in world.dimensions if name != "tensor"))
-    wrap = partial(fully_shard, mesh=mesh, mp_policy=policy, reshard_after_forward=config.reshard)
+    wrap = partial(fully_shard, mesh=mesh, mp_policy=policy)
     for block in net.blocks:
-        wrap(block)
-    wrap(net)
+        wrap(block, reshard_after_forward=config.reshard)
+    wrap(net, reshard_after_forward=False)  # embedding and head, which the backward pass wants again at once
     return cast(nn.Module, net)
 
 
