@@ -1,5 +1,9 @@
 """What --describe says is what a real step on the CPU has."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -28,27 +32,39 @@ def test_parameters_gradients_and_moments_are_those_of_a_real_step() -> None:
     assert DESCRIPTION.optimizer_bytes == sum(moment.nbytes for moment in moments)
 
 
-@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32])
-def test_activations_are_what_a_real_forward_pass_and_its_loss_keep(precision: torch.dtype) -> None:
-    net = model.build(CONFIG, batch(1))
+def kept(forward: Callable[[int], object], precision: torch.dtype = torch.float32) -> float:
+    """Bytes for each sample that a forward pass on so many of them keeps."""
 
-    def kept(samples: int) -> int:
+    def whole(samples: int) -> int:
         storages = set()
 
         def keep(tensor: torch.Tensor) -> torch.Tensor:
             storages.add(tensor.untyped_storage())
             return tensor
 
-        enabled = precision != torch.float32
-        some = real(samples)
-        with saved_tensors_hooks(keep, lambda one: one):
-            with torch.autocast("cpu", precision, enabled=enabled):
-                output = net(some.inputs)
-            model.losses(output, some).sum()
+        low = torch.autocast("cpu", precision, enabled=precision != torch.float32)
+        with saved_tensors_hooks(keep, lambda one: one), low:
+            forward(samples)
         return sum(storage.nbytes() for storage in storages)
 
+    return (whole(50) - whole(10)) / 40
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32])
+def test_activations_are_what_a_real_forward_pass_and_its_loss_keep(precision: torch.dtype) -> None:
+    net = model.build(CONFIG, batch(1))
     name = "activation_bytes_per_sample" + ("" if precision == torch.bfloat16 else "_float32")
-    assert getattr(DESCRIPTION, name) == pytest.approx((kept(50) - kept(10)) / 40, rel=0.01)
+    real_ones = kept(lambda count: model.losses(net((some := real(count)).inputs), some), precision)
+    assert getattr(DESCRIPTION, name) == pytest.approx(real_ones, rel=0.01)
+
+
+def test_of_the_blocks_that_are_computed_again_one_is_kept_at_a_time() -> None:
+    net: Any = model.build(CONFIG, batch(1))
+    before = net.embed(real(1).inputs).detach()
+    of_one = kept(lambda count: net.blocks[0](before.expand(count, *before.shape[1:]).clone())) - before.nbytes
+    again = estimate.describe(replace(CONFIG, recompute=True), batch(1))
+    saved = DESCRIPTION.activation_bytes_per_sample_float32 - again.activation_bytes_per_sample_float32
+    assert saved == pytest.approx((len(net.blocks) - 1) * of_one, rel=0.01)
 
 
 def test_a_description_leaves_real_tensors_real() -> None:

@@ -1,6 +1,7 @@
 """What a run will need, measured on tensors without storage: no GPU, no weights, a second or two."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,21 +67,47 @@ def kept_bytes(config: Config, example: Batch, precision: torch.dtype) -> tuple[
 
 
 def _kept_bytes(config: Config, example: Batch, precision: torch.dtype, samples: int) -> int:
-    kept = set()  # storages, as many tensors may be views of one
-
-    def keep(tensor: Tensor) -> Tensor:
-        kept.add(tensor.untyped_storage())
-        return tensor
-
     several = [torch.from_numpy(array).repeat(samples, *[1] * (array.ndim - 1)) for array in example]
+    kept = Kept()
     with FakeTensorMode() as mode:
-        net = model.build(config, example)
+        net: Any = model.build(config, example)
+        for block in net.blocks if config.recompute else ():
+            block.register_forward_pre_hook(kept.enter)
+            block.register_forward_hook(kept.leave)
         batch = Batch(*map(mode.from_tensor, several))
-        with saved_tensors_hooks(keep, lambda tensor: tensor):
+        with saved_tensors_hooks(kept.keep, lambda tensor: tensor):
             with torch.autocast("cpu", precision, enabled=precision != torch.float32):
                 output = net(batch.inputs)
             model.losses(output, batch).sum()
-    return sum(storage.nbytes() for storage in kept - {p.untyped_storage() for p in net.parameters()})
+    return kept.total(net.parameters())
+
+
+class Kept:
+    """What the forward pass keeps, as storages, since many tensors may be views of one."""
+
+    def __init__(self) -> None:
+        self._all: set[torch.UntypedStorage] = set()
+        self._of_each: list[set[torch.UntypedStorage]] = []  # of the blocks that are computed again
+        self._now = self._all
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        self._now.add(tensor.untyped_storage())
+        return tensor
+
+    def enter(self, block: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        """What begins is computed again, from its inputs."""
+        self._now.update(tensor.untyped_storage() for tensor in inputs)
+        self._of_each.append(set())
+        self._now = self._of_each[-1]
+
+    def leave(self, *of_block: Any) -> None:
+        self._now = self._all
+
+    def total(self, parameters: Iterable[Tensor]) -> int:
+        """Bytes besides the parameters; of the blocks that are computed again, one is there at a time."""
+        all_through = self._all - (stored := {p.untyped_storage() for p in parameters})
+        of_each = (sum(one.nbytes() for one in block - all_through - stored) for block in self._of_each)
+        return sum(one.nbytes() for one in all_through) + max(of_each, default=0)
 
 
 def total_bytes(tensors: Iterable[Tensor]) -> int:
