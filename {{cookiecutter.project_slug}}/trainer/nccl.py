@@ -63,7 +63,7 @@ class Verdict:
         """One sentence, with a cure where there is need of one."""
         common = self.exported & self.asked
         if not self.library:
-            return "there is no NCCL here, as in an image for CPUs: reducers serve GPUs"
+            return f"there is no NCCL here, as in an image for CPUs: {IDLE}; use one with CUDA, or remove pool 2"
         if not self.plugin:
             return f"NCCL finds no plug-in {PLUGIN}: {IDLE}; install google-reduction-server"
         if self.loads:
@@ -174,6 +174,8 @@ SYSTEM = "see that NCCL_COLLNET_ENABLE is 1, that the reducers run, and their lo
 CHECK = "see python -m trainer.nccl in the image"
 FAILED = "Cannot initialize CollNet"
 OTHERS = "(?!IB|Socket)"  # NCCL's own two, which it cannot always start, either: that is no fault
+MOST_GPUS = 8  # of a machine; NCCL passes reducers by where there are more, and 2.27 and later do not say so
+CROWDED = (f"NCCL uses reducers on machines with at most {MOST_GPUS} GPUs", "take such machines, or remove pool 2")
 # What NCCL says -> what it means, and what cures it; the first that it says counts.
 CAUSES = {
     FAILED: ("NCCL cannot set up the reducers", SYSTEM),
@@ -182,10 +184,7 @@ CAUSES = {
         "install google-reduction-server in the image",
     ),
     r"NET/Plugin ?: \S*libnccl-net\S*: ": ("the plug-in cannot be opened", "install what it needs in the image"),
-    r"CollNet currently only supports up to 8 GPUs": (
-        "NCCL uses reducers on machines with at most 8 GPUs",
-        "take such machines, or remove pool 2",
-    ),
+    r"CollNet currently only supports up to 8 GPUs": CROWDED,
     r"less than CollNet node threshold": ("reducers serve two or more machines", "add workers, or remove pool 2"),
     rf"FastSocket disabled|Failed to initialize NET plugin {OTHERS}": (
         "the plug-in does not start",
@@ -195,6 +194,8 @@ CAUSES = {
 HALF = ("NCCL has loaded one half of the plug-in, and not that of the reducers", CHECK)
 WHOLE = ("NCCL has loaded the plug-in and not connected to them", SYSTEM)
 TOO_OLD = ("the plug-in has no half for the reducers that this NCCL takes", CHECK)
+UNKNOWN = re.compile(r"External network plugin \S+ is unsupported|Failed to find ncclNetPlugin_v")
+FOREIGN = ("NCCL takes no version of the plug-in", CHECK)
 SILENT = ("NCCL's log does not mention them", CHECK)
 
 
@@ -268,16 +269,19 @@ def _cause(log: str) -> tuple[str, str]:
         found.append(TOO_OLD)
     elif halves:  # from NCCL 2.28 on that is all it says
         found.append(HALF)
+    elif UNKNOWN.search(log):
+        found.append(FOREIGN)
     return (*found, SILENT)[0]
 
 
-def use(chief: Seen, reducers: int, ranks: int = 0, connected: int | None = None) -> Use:
+def use(chief: Seen, reducers: int, ranks: int = 0, connected: int | None = None, gpus: int = 0) -> Use:
     """What became of the reducers.
 
     Args:
         chief: what the log of rank 0 tells.
         ranks: of all processes; 0 if the chief's alone are known.
         connected: the ranks of all processes that are connected; None if the chief's alone are known.
+        gpus: of a machine; 0 if that is not known.
     """
     if not chief.logged:
         why = "NCCL has written no log where it is looked for; leave NCCL_DEBUG and what begins so unset"
@@ -286,7 +290,7 @@ def use(chief: Seen, reducers: int, ranks: int = 0, connected: int | None = None
         connected = 0 if chief.failed else chief.connected
     idle = f"{reducers} reducers are paid for and not used"
     if not connected:
-        why, cure = chief.cause
+        why, cure = CROWDED if gpus > MOST_GPUS else chief.cause
         return Use(False, f"{idle}: {why}; {cure}")
     by = f"{connected} of {ranks} ranks connect, for their machines" if ranks else f"{connected} ranks connect"
     if not chief.way:

@@ -37,13 +37,21 @@ def prepare(cluster: Cluster, environ: MutableMapping[str, str], *, gpus: bool, 
 
 
 def settle(
-    count: int, environ: Mapping[str, str], add: Callable[[int], int], *, rank: int, ranks: int, required: bool
+    count: int,
+    environ: Mapping[str, str],
+    add: Callable[[int], int],
+    *,
+    rank: int,
+    ranks: int,
+    gpus: int,
+    required: bool,
 ) -> dict[str, float]:
     """After the first all-reduce of the gradients; returns what the reports tell of the reducers, if there are any.
 
     Args:
         count: as `prepare` returned it.
         add: the sum of a number over all processes. Every process must call this function.
+        gpus: of this machine.
 
     Raises:
         IdleReducersError: in all processes.
@@ -53,7 +61,7 @@ def settle(
     ours = nccl.seen(environ)
     nccl.end_log(environ)
     failed, connected = add(int(ours.failed)), add(ours.connected)
-    use = nccl.use(ours, count, ranks, 0 if failed else connected)
+    use = nccl.use(ours, count, ranks, 0 if failed else connected, gpus)
     # Only the log of rank 0 tells all: 0 for idle, 1 for used, 2 for not known.
     used = add((2 if use.used is None else int(use.used)) if rank == 0 else 0)
     if required and not used:

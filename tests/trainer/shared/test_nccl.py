@@ -100,7 +100,7 @@ def test_without_nccl_the_command_says_so_and_only_fails_if_it_must() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (
         0,
-        "there is no NCCL here, as in an image for CPUs: reducers serve GPUs",
+        f"there is no NCCL here, as in an image for CPUs: {nccl.IDLE}; use one with CUDA, or remove pool 2",
     )
     assert subprocess.run([*command, "--required"], capture_output=True, timeout=300).returncode == 1
     refused = subprocess.run([*command, "--1"], capture_output=True, text=True, timeout=300)
@@ -169,6 +169,8 @@ MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symb
         ("Failed to initialize NET plugin IB\n" + BOTH, False, "loaded the plug-in and not connected"),
         ("Communicator has 1 nodes which is less than CollNet node threshold 2", False, "two or more machines"),
         ("CollNet currently only supports up to 8 GPUs per node, disabling CollNet", False, "at most 8 GPUs"),
+        ("NET/Plugin: External network plugin libnccl-net.so is unsupported", False, "takes no version of the plug-in"),
+        (MISSING.replace("Coll", ""), False, "NCCL takes no version of the plug-in; see python -m trainer.nccl"),
         ("NCCL version 2.29.7", False, "NCCL's log does not mention them; see python -m trainer.nccl in the image"),
         ("", None, "whether 4 reducers are used cannot be told: NCCL has written no log where it is looked for; leave"),
     ],
@@ -178,6 +180,7 @@ def test_the_log_tells_whether_they_are_used_or_why_not(log: str, used: bool | N
     use = nccl.use(ours, 4, 16, 2 * (ours.connected and not ours.failed))
     assert use.used == used
     assert said in str(use)
+    assert use.used or "at most 8 GPUs" in str(nccl.use(ours, 4, 16, 0, gpus=16)) or not ours.logged
     assert nccl.use(ours, 4).used == used  # in a trainer that knows its own log alone
 
 
@@ -228,7 +231,7 @@ def settled(environ: Mapping[str, str], *, required: bool) -> dict[str, float]:
         assert type(number) is int  # TensorFlow adds no truth values
         return number
 
-    return reducers.settle(1, environ, add, rank=0, ranks=16, required=required)
+    return reducers.settle(1, environ, add, rank=0, ranks=16, gpus=8, required=required)
 
 
 def test_required_reducers_that_are_idle_end_the_run_with_a_code_of_their_own(
@@ -264,5 +267,5 @@ def test_all_machines_settle_what_became_of_them_and_the_chief_says_early_what_i
 def test_a_job_without_reducers_hears_nothing_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     environ: dict[str, str] = {}
     assert reducers.prepare(Cluster(), environ, gpus=True, required=False) == 0
-    assert (environ, reducers.settle(0, {}, lambda n: n, rank=0, ranks=1, required=False)) == ({}, {})
+    assert (environ, reducers.settle(0, {}, lambda n: n, rank=0, ranks=1, gpus=0, required=False)) == ({}, {})
     assert capsys.readouterr().out == ""

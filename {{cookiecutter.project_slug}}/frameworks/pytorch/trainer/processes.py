@@ -181,7 +181,8 @@ class World:
         def add(number: int) -> int:
             return int(self.sum(torch.tensor(float(number), device=self.device)))
 
-        return reducers.settle(self.reducers, os.environ, add, rank=self.rank, ranks=self.size, required=required)
+        here = {"rank": self.rank, "ranks": self.size, "gpus": torch.cuda.device_count()}
+        return reducers.settle(self.reducers, os.environ, add, **here, required=required)
 
     def wait(self) -> None:
         """Return when every process is here."""

@@ -99,8 +99,9 @@ class World:
 
     def settle_reducers(self, *, required: bool) -> dict[str, float]:
         """What `reducers.settle` returns. Every machine must call it."""
-        ranks = self.device_count
-        return reducers.settle(self.reducers, os.environ, self.sum, rank=self.rank, ranks=ranks, required=required)
+        gpus = len(tf.config.list_physical_devices("GPU"))
+        here = {"rank": self.rank, "ranks": self.device_count, "gpus": gpus}
+        return reducers.settle(self.reducers, os.environ, self.sum, **here, required=required)
 
     def wait(self) -> None:
         """Return when every machine is here."""
