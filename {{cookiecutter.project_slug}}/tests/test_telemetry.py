@@ -143,7 +143,7 @@ def test_a_report_is_a_training_value_with_its_speed(clock: Clock) -> None:
     clock.now += 4
     telemetry.report(12, {"loss": 0.5})
     speed = {"step_seconds": 2.0, "samples_per_second": 48.0, "samples_per_second_per_device": 12.0}
-    speed |= {"tokens_per_second": 3072.0, "data_seconds": 0.0}
+    speed |= {"tokens_per_second": 3072.0}
     ((step, values),) = memory.reports
     assert (step, values) == (12, {"train/loss": 0.5} | {f"train/{name}": value for name, value in speed.items()})
     assert describe(values) == "loss 0.5000  48 samples/s  3072 tokens/s"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 START, ROLL_CALL, FIRST_STEP, DATA, TRAINING = "start", "roll call", "first step", "data", "training"
 REPORTS, CHECKPOINTS, EVALUATION, EXPORT = "reports", "checkpoints", "evaluation", "export"
+LAST_CHECKPOINT = "last checkpoint"  # nothing trains any more while it is written
 REPEATED = "repeated"  # steps that a start before this one had taken, and lost
 
 

@@ -165,7 +165,7 @@ class Telemetry:
         self._watch = watch or Stopwatch()
         self._watch.repeats = start < furthest
         self._furthest, self._flops = furthest, flops
-        self._stepping, self._waiting = self._watch.stepping, self._watch.seconds[DATA]
+        self._stepping, self._waiting = self._watch.stepping, self._watch.seconds.get(DATA, 0.0)
 
     def report(self, step: int, values: Values) -> None:
         """Training values since the last report; `step` counts finished steps.
@@ -175,10 +175,12 @@ class Telemetry:
         """
         self._watch.lap(TRAINING)  # a GPU has worked until the values were there
         steps, watch = step - self._reported, self._watch
-        seconds, waited = (watch.stepping - self._stepping) / steps, (watch.seconds[DATA] - self._waiting) / steps
+        seconds = (watch.stepping - self._stepping) / steps
         speed = {f"train/{name}{PER_SECOND}": count / seconds for name, count in self._per_step.items()}
         of_each = self._per_step["samples"] / seconds / self._device_count
-        speed |= {"train/step_seconds": seconds, "train/data_seconds": waited, PER_DEVICE: of_each}
+        speed |= {"train/step_seconds": seconds, PER_DEVICE: of_each}
+        if DATA in watch.seconds:  # else nobody knows how long the device has waited
+            speed["train/data_seconds"] = (watch.seconds[DATA] - self._waiting) / steps
         speed |= {"train/mfu": self._flops / seconds} if self._flops else {}
         self._write(step, {f"train/{name}": value for name, value in values.items()} | speed)
         if math.isnan(values.get("loss", 0.0)):
@@ -186,7 +188,7 @@ class Telemetry:
                 f"the loss is no number any more, since a step after {self._reported}; lower --learning-rate or --clip,"
                 " or look for a sample or an operation that gives none"
             )
-        self._reported, self._stepping, self._waiting = step, watch.stepping, watch.seconds[DATA]
+        self._reported, self._stepping, self._waiting = step, watch.stepping, watch.seconds.get(DATA, 0.0)
         watch.lap(REPORTS)
         watch.repeats = step < self._furthest
 

@@ -14,7 +14,17 @@ from trainer.checkpoint import State
 from trainer.cluster import Cluster
 from trainer.config import Config
 from trainer.data import Batch
-from trainer.goodput import CHECKPOINTS, DATA, EVALUATION, EXPORT, FIRST_STEP, REPORTS, TRAINING, Stopwatch
+from trainer.goodput import (
+    CHECKPOINTS,
+    DATA,
+    EVALUATION,
+    EXPORT,
+    FIRST_STEP,
+    LAST_CHECKPOINT,
+    REPORTS,
+    TRAINING,
+    Stopwatch,
+)
 from trainer.shards import Dataset, heldout_batches, micro_batches, per_step
 from trainer.storage import Storage
 from trainer.strategy import World
@@ -102,7 +112,7 @@ def train(
                 watch.lap(REPORTS)
             final = means(replicas.evaluate(heldout), replicas.names)
             watch.lap(EVALUATION)
-        watch.lap(CHECKPOINTS)
+        watch.lap(LAST_CHECKPOINT)
         reports.evaluation(state.step, final)
     return final
 
