@@ -23,6 +23,7 @@ REQUIREMENTS = [ROOT / "requirements" / name for name in ("cpu.txt", "trainer.tx
 # Without vertex_launch where that is a dependency and no folder.
 CODE = [name for name in ("trainer", "vertex_launch", "tests", "noxfile.py") if (ROOT / name).exists()]
 
+NO_IMAGE = 'vertex.toml has no line image = "...", and VERTEX_IMAGE is not set'
 NO_ENGINE = "there is no docker and no podman here; nox -s image -- cloud has Google build it"
 
 
@@ -100,7 +101,7 @@ def image(session: nox.Session) -> None:
             session.error(f"{word} is none of cpu, push and cloud")
     revision = git_revision()
     build = ["build", "--platform=linux/amd64", f"--label=org.opencontainers.image.revision={revision}"]
-    names = [ours["image"]]
+    names = [ours.get("image") or os.environ.get("VERTEX_IMAGE") or session.error(NO_IMAGE)]
     if revision and not revision.endswith("-dirty"):  # by which it is found again after vertex.toml's tag has moved on
         names.append(f"{re.sub(':[^:/]*$', '', names[0])}:{revision}")
     if "cpu" in session.posargs:
@@ -111,8 +112,9 @@ def image(session: nox.Session) -> None:
         steps = [{"name": "gcr.io/cloud-builders/docker", "args": [*build, "."], "env": ["DOCKER_BUILDKIT=1"]}]
         config = Path(session.create_tmp(), "cloudbuild.json")
         config.write_text(json.dumps({"steps": steps, "images": names, "timeout": "7200s"}))
-        project = f"--project={ours['project']}"
-        session.run("gcloud", "builds", "submit", project, f"--config={config}", str(ROOT), external=True)
+        known = ours.get("project") or os.environ.get("VERTEX_PROJECT")  # else that of gcloud's own configuration
+        project = [f"--project={known}"] if known else []
+        session.run("gcloud", "builds", "submit", *project, f"--config={config}", str(ROOT), external=True)
         return
     engine = shutil.which("docker") or shutil.which("podman") or session.error(NO_ENGINE)
     session.run(engine, *build, str(ROOT), external=True)
