@@ -83,6 +83,10 @@ def test_every_file_parses(project: Path) -> None:
         PARSERS.get(Path(name).suffix, str)(text)
 
 
+def test_its_owner_has_at_most_1800_lines_of_tests(project: Path) -> None:
+    assert sum(len(path.read_text().splitlines()) for path in (project / "tests").rglob("*.py")) <= 1800
+
+
 def test_no_template_mark_is_left(project: Path) -> None:
     assert not matches(re.compile("cookiecutter", re.IGNORECASE), project)
     # Braces in a Python file are its own: it is copied byte for byte.
