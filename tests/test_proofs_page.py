@@ -29,10 +29,10 @@ def record(folder: Path, name: str, tests: str) -> None:
 
 
 def test_the_page_says_what_held_how_often_and_what_was_left_out(tmp_path: Path) -> None:
-    record(tmp_path, "one", TESTS)
-    record(tmp_path, "two", TESTS)
+    for name in ("template", "two"):
+        record(tmp_path, name, TESTS)
     lines = proofs_page.page(tmp_path, tmp_path).splitlines()
-    assert [line for line in lines if line.startswith("## ")] == ["## one: test_one", "## two: test_two"]
+    assert [line for line in lines if line.startswith("## ")] == ["## template: test_template", "## two: test_two"]
     assert sum(line.startswith("| counts are counted | 3 | 0.") for line in lines) == 2
     assert sum(line.startswith("| a cluster trains (skipped: needs a cluster) | 0 | ") for line in lines) == 2
     assert "All 6 cases together took" in " ".join(lines)
