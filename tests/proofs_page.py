@@ -15,8 +15,8 @@ PAGE = """\
 # Proofs
 
 `nox -s proofs` wrote this page on {day}, on {machine}, with {versions}.
-Every line is a test; *times* counts the cases in which it held. All {cases} cases together took {seconds:,.0f} seconds, shared by
-two processes; the template's own lines have those of the trainers in them.
+Every line is a test; *times* counts the cases in which it held. All {cases} cases together took {seconds:,.0f} seconds,
+shared by two processes; the template's own lines have those of the trainers in them.
 """
 OUTER = "template.xml"  # whose cases run all others
 LIBRARIES = {"torch": "PyTorch", "tensorflow_cpu": "TensorFlow", "google_cloud_aiplatform": "google-cloud-aiplatform"}
