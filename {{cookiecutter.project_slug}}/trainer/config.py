@@ -31,7 +31,7 @@ class LoopFlags:
     micro_batches: int = 1
     """Micro-batches per step and process; raise it when a batch does not fit in memory."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the forward pass; auto: bfloat16 on GPUs that have it. Weights and gradients stay float32."""
+    """What the forward pass computes in; auto is bfloat16 on GPUs that have it. Weights and gradients stay float32."""
     learning_rate: float = 2e-3
     """Peak of the schedule: linear warm-up, then cosine decay to zero."""
     warmup: int = 50

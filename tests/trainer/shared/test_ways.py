@@ -101,7 +101,7 @@ def states_until_the_end(vertex: Service, name: str) -> list[str]:
     return states
 
 
-def test_the_sdk_trains_to_the_numbers_of_launch_run(vertex: Service, unbroken: Figures) -> None:
+def test_the_sdk_trains_to_the_numbers_of_run(vertex: Service, unbroken: Figures) -> None:
     anonymous = AnonymousCredentials()
     client = JobServiceClient(transport="rest", client_options={"api_endpoint": vertex.endpoint}, credentials=anonymous)
     job = CustomJob.from_json(json.dumps({"displayName": "by-sdk", "jobSpec": spec("by-sdk")}))
@@ -112,7 +112,7 @@ def test_the_sdk_trains_to_the_numbers_of_launch_run(vertex: Service, unbroken: 
 
 
 @gcloud.NEEDED
-def test_gcloud_trains_to_the_numbers_of_launch_run(vertex: Service, unbroken: Figures, tmp_path: Path) -> None:
+def test_gcloud_trains_to_the_numbers_of_run(vertex: Service, unbroken: Figures, tmp_path: Path) -> None:
     config = gcloud.config(tmp_path, spec("by-gcloud"))
     created = gcloud.answer(vertex, "custom-jobs", "create", "--display-name=by-gcloud", config)
     vertex.wait(created["name"], "SUCCEEDED", seconds=DEADLINE)
