@@ -48,9 +48,9 @@ def test_predict_asks_the_exported_model_as_the_service_would(model: Path, tmp_p
         with deadline(DEADLINE):
             said = next(line for line in process.stderr if line.startswith("ask it with: "))
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(said.split()[-1], b'{"instances": [[[[[]]]]]}', DEADLINE)
+            urllib.request.urlopen(said.split()[-1], b'{"instances": [[[[[1]]]]]}', DEADLINE)
         assert json.load(refused.value)["error"].startswith(
-            "the instances are of shape (1, 1, 1, 1, 0), must be (any, "
+            "the instances are of shape (1, 1, 1, 1, 1), must be (any, "
         )
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=DEADLINE)
