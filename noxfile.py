@@ -134,11 +134,13 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(name="bench-gpu")
 def bench_gpu(session: nox.Session) -> None:
-    """Measure the GPUs of this machine: MFU, speed, memory, for docs/gpu.md; -- --size tiny does without one."""
+    """Measure the GPUs of this machine: MFU, speed, memory; writes docs/gpu.md; -- --size tiny does without one."""
     session.install(*TOOLS)
     projects = [bake(session, "pytorch", ROOT / ".nox/bench-gpu" / example, example) for example in EXAMPLES]
     tiny = "tiny" in session.posargs
-    session.install("-r", str(projects[0] / "requirements" / ("cpu.txt" if tiny else "cuda.txt")))
+    # The laptop's are for the planner, whose forecast stands beside what is measured.
+    names = ("cpu.txt" if tiny else "cuda.txt", "trainer.txt", "laptop.txt")
+    session.install(*(word for name in names for word in ("-r", str(projects[0] / "requirements" / name))))
     page = () if tiny else ("--page", "docs/gpu.md")
     session.run("python", "benchmarks/gpu.py", *map(str, projects), *page, *session.posargs)
 
