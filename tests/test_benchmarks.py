@@ -1,5 +1,6 @@
 """What can only be measured on GPUs runs without one, in small."""
 
+import json
 import os
 import sys
 import time
@@ -13,6 +14,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 import gpu
 import program
+import stall
 from program import Line
 
 NEVER_ENDS = """
@@ -111,6 +113,15 @@ def test_the_memory_of_a_gpu_is_forecast_as_plan_does() -> None:
 
 def test_an_old_gpu_computes_in_float32() -> None:
     assert gpu.forecast_bytes(NEEDS, on("1 x Tesla T4"), []) == 16e9 + 32 * 2e8 + 1.5e9
+
+
+def test_a_save_costs_the_wait_for_it_and_slower_steps_behind_it() -> None:
+    told = [{"message": "a report", "train/step_seconds": seconds} for seconds in (9.0, 1.1, 1.1)]
+    goodput = {"goodput": 0.5, "seconds": {"checkpoints": 3.0, "last checkpoint": 50.0}}
+    run = stall.found("\n".join(["started", *map(json.dumps, [*told, goodput])]), saves=3)
+    assert run == stall.Run(step=1.1, wait=1.0)
+    told_row = stall.row("PyTorch", "base", [run], [stall.Run(step=1.0, wait=0.0)])
+    assert told_row == "| PyTorch, base | 1000.0 ms | 1000 ms | 5.0 (5.0 to 5.0) % | 15.0 (15.0 to 15.0) % |\n"
 
 
 @pytest.mark.proof
