@@ -137,9 +137,10 @@ def bench_gpu(session: nox.Session) -> None:
     session.install(*TOOLS)
     projects = [bake(session, "pytorch", ROOT / ".nox/bench-gpu" / example, example) for example in EXAMPLES]
     tiny = "tiny" in session.posargs
-    # The laptop's are for the planner, whose forecast stands beside what is measured.
-    names = ("cpu.txt" if tiny else "cuda.txt", "trainer.txt", "laptop.txt")
-    session.install(*(word for name in names for word in ("-r", str(projects[0] / "requirements" / name))))
+    # One by one, as the project's own noxfile does: the first may name an index that the others need not ask. The last
+    # one is the planner's, whose forecast stands beside what is measured.
+    for name in ("cpu.txt" if tiny else "cuda.txt", "trainer.txt", "laptop.txt"):
+        session.install("--retries=1", "-r", str(projects[0] / "requirements" / name))
     page = () if tiny else ("--page", "docs/gpu.md")
     session.run("python", "benchmarks/gpu.py", *map(str, projects), *page, *session.posargs)
 
