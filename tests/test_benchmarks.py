@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,12 +65,21 @@ def has_ended(process: int) -> bool:
     return False
 
 
-def test_a_run_that_takes_too_long_says_how_far_it_came(tmp_path: Path) -> None:
+def test_lines_are_not_waited_for_beyond_the_time_of_a_run(tmp_path: Path) -> None:
     with (
-        pytest.raises(gpu.RunError, match="came to step 2"),
-        program.started([sys.executable, "-c", NEVER_ENDS], tmp_path, os.environ, 2, grace=0.2) as lines,
+        program.started(["sleep", "600"], tmp_path, os.environ, seconds=0.1, grace=10) as lines,
+        pytest.raises(TimeoutError),
     ):
-        gpu.follow(lines, steps=3)
+        next(lines)
+
+
+def test_a_run_that_takes_too_long_says_how_far_it_came() -> None:
+    def lines() -> Iterator[Line]:
+        yield Line(0.0, json.dumps({"step": 2, "train/step_seconds": 0.5}))
+        raise TimeoutError
+
+    with pytest.raises(gpu.RunError, match="came to step 2"):
+        gpu.follow(lines(), steps=3)
 
 
 @pytest.mark.parametrize(
