@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from importlib import metadata
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -111,22 +111,29 @@ def main(projects: dict[str, Path], page: Path | None, size: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         shards = Path(folder) / "shards"
         write_images(projects["images"], shards)
-        for load in loads(size, shards):
-            for name, flags in WAYS.items():
-                if size == "tiny" and "--compile" in flags:
-                    continue  # a CPU would compile for a minute to show that it can
-                print(f"{load.example} {load.size}, {name}", file=sys.stderr, flush=True)
-                try:
-                    needs = describe(projects[load.example], load, flags)
-                    run = train(projects[load.example], load, flags, Path(folder))
-                    device, cells = run.device, measured(load, run, forecast_bytes(needs, run, flags))
-                except RunError as error:  # a model may not fit
-                    cells = failed(error)
-                row = f"| {load.example}, {load.size} | {name} | {' | '.join(cells)} |\n"
-                rows += row
-                print(row, end="", flush=True)
-                write(page, device, rows)
+        for load, (name, flags) in product(loads(size, shards), ways(size).items()):
+            print(f"{load.example} {load.size}, {name}", file=sys.stderr, flush=True)
+            found, cells = measure(projects[load.example], load, flags, Path(folder))
+            row = f"| {load.example}, {load.size} | {name} | {' | '.join(cells)} |\n"
+            device, rows = found or device, rows + row
+            print(row, end="", flush=True)
+            write(page, device, rows)
     print(device)
+
+
+def ways(size: str) -> dict[str, list[str]]:
+    """The flags of each way; a CPU would compile for a minute to show that it can."""
+    return {name: flags for name, flags in WAYS.items() if size != "tiny" or "--compile" not in flags}
+
+
+def measure(project: Path, load: Load, flags: list[str], aside: Path) -> tuple[str, list[str]]:
+    """The device, where a run has told it, and the cells of its row."""
+    try:
+        needs = describe(project, load, flags)
+        run = train(project, load, flags, aside)
+    except RunError as error:  # a model may not fit
+        return "", failed(error)
+    return run.device, measured(load, run, forecast_bytes(needs, run, flags))
 
 
 def write(page: Path | None, device: str, rows: str) -> None:
