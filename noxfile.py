@@ -111,6 +111,7 @@ def bench(session: nox.Session) -> None:
     """Measure what the README states: step time and memory against hand-written and built-in loops."""
     session.install(*TOOLS)
     session.run("python", "benchmarks/bake.py")
+    page, strategies = (("--page", f"docs/{name}.md") for name in ("speed", "strategies"))
     for framework in session.posargs or FRAMEWORKS:
         project, text = (bake(session, framework, ROOT / ".nox/bench" / framework / one, one) for one in EXAMPLES)
         session.run("nox", "--noxfile", str(project / "noxfile.py"), "--session", "check")
@@ -120,13 +121,11 @@ def bench(session: nox.Session) -> None:
         session.run(python, "benchmarks/checksum.py", str(project), external=True)
         session.run(python, "benchmarks/start.py", framework, str(project), external=True)
         for example, baked in zip(EXAMPLES, (project, text), strict=True):
-            page = ("--page", "docs/speed.md")
             session.run(python, "benchmarks/step.py", framework, example, str(baked), *page, external=True)
+        session.run(python, "benchmarks/stall.py", framework, str(project), *page, external=True)
         if framework == "pytorch":
-            session.run(python, "benchmarks/stall.py", str(project), external=True)
             session.run(python, "benchmarks/data.py", str(project), external=True)
-            page = ("--page", "docs/strategies.md")
-            session.run(python, "benchmarks/strategies.py", str(project), *page, external=True)
+            session.run(python, "benchmarks/strategies.py", str(project), *strategies, external=True)
         else:
             session.run(python, "benchmarks/steps_per_call.py", str(project), external=True)
     session.run(python, "benchmarks/service.py", str(project), external=True)
@@ -134,11 +133,14 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(name="bench-gpu")
 def bench_gpu(session: nox.Session) -> None:
-    """Measure the GPUs of this machine: MFU, speed, memory, for docs/gpu.md; -- --size tiny does without one."""
+    """Measure the GPUs of this machine: MFU, speed, memory; writes docs/gpu.md; -- --size tiny does without one."""
     session.install(*TOOLS)
     projects = [bake(session, "pytorch", ROOT / ".nox/bench-gpu" / example, example) for example in EXAMPLES]
     tiny = "tiny" in session.posargs
-    session.install("-r", str(projects[0] / "requirements" / ("cpu.txt" if tiny else "cuda.txt")))
+    # One by one, as the project's own noxfile does: the first may name an index that the others need not ask. The last
+    # one is the planner's, whose forecast stands beside what is measured.
+    for name in ("cpu.txt" if tiny else "cuda.txt", "trainer.txt", "laptop.txt"):
+        session.install("--retries=1", "-r", str(projects[0] / "requirements" / name))
     page = () if tiny else ("--page", "docs/gpu.md")
     session.run("python", "benchmarks/gpu.py", *map(str, projects), *page, *session.posargs)
 

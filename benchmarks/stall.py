@@ -1,57 +1,83 @@
-"""What checkpoints cost a training: `base` in two processes, with one every 20 steps and with one at the end.
+"""What checkpoints cost a training: a model in two processes, with one every 20 steps and with one at the end.
 
-    python benchmarks/stall.py PROJECT [--steps 60] [--rounds 3]
+    python benchmarks/stall.py pytorch|tensorflow PROJECT [--page docs/speed.md] [--size base] [--steps 60] [--rounds 3]
 
 Run by the project's own Python. Both ways in turn, so that a noisy machine disturbs both alike. A save is told twice:
 the seconds for which the loop waits, from the line with the run's goodput, and all that it costs, as steps are slower
-while another thread writes.
+while another thread writes. The wait behind the last step, until all is written, is neither: no step waits for it.
 """
 
 import argparse
 import json
+import statistics
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from step import Load, run_job, spread
+from step import RIVALS, Load, run_job, spread, write
 
-EVERY = 20
+NAMES = {"pytorch": "PyTorch", "tensorflow": "TensorFlow"}
+EVERY = 20  # steps between two reports, too
+BATCH = 4
 
 
 class Run(NamedTuple):
-    step: float  # seconds, without those that the loop waits for a save
-    waiting: float  # seconds for saves, in all
-
-    def whole(self, steps: int) -> float:
-        return self.step + self.waiting / steps
+    step: float  # seconds, with no wait for a save
+    wait: float  # seconds for each save
 
 
-def main(project: Path, steps: int, rounds: int) -> None:
-    found: dict[int, list[Run]] = {EVERY: [], steps: []}
+def main(framework: str, project: Path, size: str, steps: int, rounds: int) -> str:
+    """The row of this framework."""
+    often, once = list[Run](), list[Run]()
     for number in range(rounds):
-        for every, runs in found.items():
-            runs.append(measure(project, steps, every))
+        for every, runs in ((EVERY, often), (steps, once)):
+            runs.append(measure(project, size, steps, every))
             print(f"round {number + 1}, a checkpoint every {every} steps: {runs[-1]}", flush=True)
-    often, once = found[EVERY], found[steps]
-    waits = [100 * run.waiting / steps / run.step for run in often]
-    slower = [100 * (mine.whole(steps) / theirs.whole(steps) - 1) for mine, theirs in zip(often, once, strict=True)]
-    share, longer = spread(waits, ".1f"), spread(slower, ".1f")
-    print(f"with a checkpoint every {EVERY} steps the loop waits for {share} % of a step")
-    print(f"and takes {longer} % longer, as writing takes cores that compute here, and would be free beside GPUs")
+    return row(NAMES[framework], size, often, once)
 
 
-def measure(project: Path, steps: int, every: int) -> Run:
-    flags = [*Load(steps, 4, EVERY).flags("base"), "--checkpoint-every", str(every), "--keep", "1"]
+def row(name: str, size: str, often: list[Run], once: list[Run]) -> str:
+    """One line of the table."""
+    pairs = [*zip(often, once, strict=True)]
+    waits = [100 * mine.wait / EVERY / theirs.step for mine, theirs in pairs]
+    longer = [100 * ((mine.step + mine.wait / EVERY) / theirs.step - 1) for mine, theirs in pairs]
+    cells = [
+        f"{name}, {size}",
+        f"{1000 * statistics.median(run.step for run in once):.1f} ms",
+        f"{1000 * statistics.median(run.wait for run in often):.0f} ms",
+        f"{spread(waits, '.1f')} %",
+        f"{spread(longer, '.1f')} %",
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def measure(project: Path, size: str, steps: int, every: int) -> Run:
+    flags = [*Load(steps, BATCH, EVERY).flags(size), "--checkpoint-every", str(every), "--keep", "1"]
     with tempfile.TemporaryDirectory() as folder:
         log, _ = run_job(["python", "-m", "trainer.task", *flags], project, Path(folder))
-    (seconds,) = (json.loads(line)["seconds"] for line in log.splitlines() if '"goodput"' in line)
-    return Run((seconds["training"] + seconds["data"]) / (steps - 1), seconds["checkpoints"])
+    return found(log, saves=-(-steps // every))
+
+
+def found(log: str, saves: int) -> Run:
+    """What the chief has told. The first report has no save before it, and the first step in it."""
+    told = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    steps = [report["train/step_seconds"] for report in told if "train/step_seconds" in report]
+    (seconds,) = (line["seconds"] for line in told if "goodput" in line)
+    return Run(statistics.mean(steps[1:]), seconds["checkpoints"] / saves)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("framework", choices=RIVALS)
     parser.add_argument("project", type=Path)
+    parser.add_argument("--page", type=Path, help="rewrite the row of this page")
+    parser.add_argument("--size", default="base")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    main(given.project.resolve(), given.steps, given.rounds)
+    if given.steps % EVERY or given.steps == EVERY:
+        parser.error(f"--steps is {given.steps}, must be a multiple of {EVERY}, from {2 * EVERY} on")
+    told = main(given.framework, given.project.resolve(), given.size, given.steps, given.rounds)
+    print(told)
+    if given.page:
+        write(given.page, given.framework, "stall", told)

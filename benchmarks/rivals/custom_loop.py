@@ -17,16 +17,14 @@ import tensorflow as tf  # noqa: E402
 from work import Reports, work  # noqa: E402
 
 from trainer import model  # noqa: E402
+from trainer.config import learning_rate  # noqa: E402
 
 
 def main(argv: list[str]) -> None:
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    with work(argv, rank=0, world_size=1) as (config, example, _, dataset):
-        samples = dataset.batch(range(len(dataset)), config)
-        options = tf.data.Options()
-        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-        batches = tf.data.Dataset.from_tensor_slices(tuple(samples)).shuffle(len(dataset)).repeat()
-        batches = batches.batch(config.global_batch).prefetch(2).with_options(options)
+    task = cluster["task"]
+    rank = 0 if task["type"] == "chief" else 1 + task["index"]
+    with work(argv, rank, strategy.num_replicas_in_sync) as (config, example, batches):
         with strategy.scope():
             net = model.build(config, example)
             optimizer = keras.optimizers.AdamW(
@@ -46,10 +44,10 @@ def main(argv: list[str]) -> None:
         def step(arrays: tuple[tf.Tensor, ...]) -> tf.Tensor:
             return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(one, args=(arrays,)), axis=None)
 
-        reports = Reports(config, is_chief=cluster["task"]["type"] == "chief")
-        batches = iter(strategy.experimental_distribute_dataset(batches))
-        for _ in range(config.steps):
-            loss = step(next(batches))
+        reports = Reports(config, is_chief=rank == 0)
+        for number, arrays in enumerate(batches):
+            optimizer.learning_rate.assign(learning_rate(config, number))
+            loss = step(tuple(map(tf.constant, arrays)))  # this process has one device, whose part it is
             reports.step(loss.numpy)
 
 

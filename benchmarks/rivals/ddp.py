@@ -17,7 +17,7 @@ def main(argv: list[str]) -> None:
     # One process a replica, so the node-level variables of Vertex happen to be right here.
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    with work(argv, rank, world_size) as (config, example, batches, _):
+    with work(argv, rank, world_size) as (config, example, batches):
         torch.manual_seed(0)
         net = DistributedDataParallel(model.build(config, example))
         optimizer = torch.optim.AdamW(net.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)

@@ -62,7 +62,7 @@ def build(width: int, depth: int, heads: int) -> keras.Model:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name in ("--steps", "--global-batch", "--log-every"):
+    for name in ("--steps", "--global-batch", "--log-every", "--warmup"):
         parser.add_argument(name, type=int)
     parser.add_argument("--size", choices=SIZES)
     flags, _ = parser.parse_known_args()
@@ -74,9 +74,11 @@ def main() -> None:
     dataset = dataset.batch(flags.global_batch).prefetch(2)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    decay = {"decay_steps": flags.steps - flags.warmup, "warmup_target": 2e-3, "warmup_steps": flags.warmup}
     with strategy.scope():
         net = build(*SIZES[flags.size])
-        optimizer = keras.optimizers.AdamW(2e-3, weight_decay=0.05, global_clipnorm=1.0)
+        schedule = keras.optimizers.schedules.CosineDecay(0.0, **decay)
+        optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.05, global_clipnorm=1.0)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         net.compile(optimizer, loss, metrics=["accuracy"])
     timer = Timer(flags.log_every)

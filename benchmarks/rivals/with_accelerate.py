@@ -17,7 +17,7 @@ def main(argv: list[str]) -> None:
 
     accelerator = Accelerator(cpu=True)
     rank, world_size = accelerator.process_index, accelerator.num_processes
-    with work(argv, rank, world_size) as (config, example, batches, _):
+    with work(argv, rank, world_size) as (config, example, batches):
         torch.manual_seed(0)
         net = model.build(config, example)
         optimizer = torch.optim.AdamW(net.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)

@@ -46,7 +46,7 @@ def main(argv: list[str]) -> None:
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "LOCAL_RANK": "0", "NODE_RANK": str(rank)}
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
-    with work(argv, rank, world_size) as (config, example, batches, _):
+    with work(argv, rank, world_size) as (config, example, batches):
         torch.manual_seed(0)
         trainer = lightning.Trainer(
             accelerator="cpu",

@@ -16,7 +16,6 @@ class Work(NamedTuple):
     config: Config
     example: Any  # a batch of one sample
     batches: Iterator[Any]  # of this process
-    dataset: shards.Dataset
 
 
 @contextlib.contextmanager
@@ -26,7 +25,7 @@ def work(argv: Sequence[str], rank: int, world_size: int) -> Iterator[Work]:
         shards.write_example(config.data, Path(folder))
         dataset = shards.Dataset(Path(folder), "train")
         batches = shards.train_batches(dataset, config, start=0, rank=rank, world_size=world_size)
-        yield Work(config, dataset.batch([0], config), batches, dataset)
+        yield Work(config, dataset.batch([0], config), batches)
 
 
 class Reports:
