@@ -377,24 +377,40 @@ def test_jobs_are_listed_with_their_states_and_found_by_number_name_or_file(vert
     assert [job["name"] for job in json.loads(out)] == [new]
 
 
+def search(name: str, trials: int, *command: str) -> Json:
+    """A tuning job, whose trials run at once."""
+    study = {
+        "metrics": [{"metricId": "loss", "goal": "MINIMIZE"}],
+        "parameters": [{"parameterId": "rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}],
+    }
+    counts = {"maxTrialCount": trials, "parallelTrialCount": trials}
+    return {"displayName": name, "studySpec": study, "trialJobSpec": custom_job(*command)["jobSpec"], **counts}
+
+
+def test_trials_are_no_jobs_and_hide_none(
+    vertex: Service, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vertex_launch.cloud.service.PAGE_SIZE", 2)
+    before, waits = (vertex.create(custom_job(*forever(tmp_path / name))) for name in ("first", "go"))
+    (tmp_path / "first").touch()
+    vertex.wait(before)
+    one_ends = f"import os\nif os.environ['CLOUD_ML_TRIAL_ID'] != '1':\n exec({until(tmp_path / 'go')!r})"
+    name = vertex.create(search("hides", 4, *script(one_ends)), "hyperparameterTuningJobs")
+    assert eventually(lambda: [state(job) for job in cloud.list("customJobs", most=4)].count("SUCCEEDED") == 1)
+    assert [job["name"] for job in jobs.newest(cloud, 3)] == [name, waits, before]
+    assert jobs.newest(cloud, 1, "SUCCEEDED")[0]["name"] == before
+    assert {job["name"] for job in jobs.unfinished(cloud)} == {name, waits}
+    assert jobs.find(cloud, "hides")["name"] == name
+    (tmp_path / "go").touch()
+    vertex.wait(name)
+
+
 def test_a_search_is_followed_as_one_job(vertex: Service, cloud: Cloud) -> None:
     measured = {"timestamp": 1, "trial": "1", "loss": "1.0", "global_step": "1"}
     tells = f"""import os, sys
 print(sys.argv[1])
 open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "w").write({json.dumps(measured) + chr(10)!r})"""
-    study = {
-        "metrics": [{"metricId": "loss", "goal": "MINIMIZE"}],
-        "parameters": [{"parameterId": "rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}],
-    }
-    spec = custom_job(*script(tells))["jobSpec"]
-    body = {
-        "displayName": "search",
-        "studySpec": study,
-        "maxTrialCount": 2,
-        "parallelTrialCount": 2,
-        "trialJobSpec": spec,
-    }
-    name = vertex.create(body, "hyperparameterTuningJobs")
+    name = vertex.create(search("search", 2, *script(tells)), "hyperparameterTuningJobs")
     with deadline():
         events = [*follow(cloud, name, Log(cloud), PACE)]
     assert states(events)[-1] == "SUCCEEDED"
