@@ -38,7 +38,8 @@ from vertex_launch.cloud.revision import labels
 from vertex_launch.cloud.service import Service as Cloud
 from vertex_launch.cloud.service import connect
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import ENDED, state
+from vertex_launch.job_resource import ENDED, id_of, moment, state
+from vertex_launch.plan.formatting import clock
 from vertex_launch.printable import plain
 from vertex_launch.settings import Settings
 from vertex_launch.spec import load
@@ -375,6 +376,20 @@ def test_jobs_are_listed_with_their_states_and_found_by_number_name_or_file(vert
     ]
     _, out, _ = said(vertex, "jobs", "--limit", "1", "--json")
     assert [job["name"] for job in json.loads(out)] == [new]
+
+
+def test_times_are_those_of_this_machine_and_have_a_date_unless_they_are_of_today(
+    vertex: Service, cloud: Cloud, tmp_path: Path
+) -> None:
+    now = datetime.now(UTC)
+    assert clock(now) == f"{now.astimezone():%H:%M:%S}"
+    assert clock(now - timedelta(days=3)) == f"{(now - timedelta(days=3)).astimezone():%Y-%m-%d %H:%M:%S}"
+    assert clock(None) == ""
+    old, new = (cloud.get(vertex.create(custom_job(*forever(tmp_path / "go"), name="namesake"))) for _ in range(2))
+    those = ", ".join(f"{id_of(job['name'])} of {clock(moment(job, 'createTime'))}" for job in (new, old))
+    with pytest.raises(FaultError, match=f"2 jobs of the name namesake run; name one by its number: {those}"):
+        jobs.running(cloud, "namesake")
+    (tmp_path / "go").touch()
 
 
 def search(name: str, trials: int, *command: str) -> Json:

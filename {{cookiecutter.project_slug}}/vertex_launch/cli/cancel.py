@@ -10,7 +10,8 @@ from vertex_launch.cli.following import again, headline
 from vertex_launch.cli.output import console
 from vertex_launch.cloud import jobs
 from vertex_launch.cloud.refusals import google_errors
-from vertex_launch.job_resource import ENDED, id_of, state
+from vertex_launch.job_resource import ENDED, id_of, moment, state
+from vertex_launch.plan.formatting import clock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ def cancel(click: typer.Context, wanted: CancelOptions) -> None:
     with google_errors(ours):
         job = jobs.running(service, wanted.job)
         console.print(headline(job, service, ours), soft_wrap=True)
-        console.print(f"{job['name']}, created {job.get('createTime', '')[:16]}", markup=False)
+        console.print(f"{job['name']}, created {clock(moment(job, 'createTime'))}", markup=False)
         if state(job) in ENDED:
             console.print("it has ended already; nothing was done")
             return

@@ -19,7 +19,7 @@ from vertex_launch.cloud.service import Service
 from vertex_launch.job_resource import ENDED, Resource, fault, id_of, moment, state, style, trial_of
 from vertex_launch.local.running.lines import ERRORS
 from vertex_launch.local.running.signals import signals_as_exceptions
-from vertex_launch.plan.formatting import duration, usd
+from vertex_launch.plan.formatting import clock, duration, usd
 from vertex_launch.printable import printable
 from vertex_launch.settings import Settings
 
@@ -161,11 +161,6 @@ def again(ours: Settings, *words: str) -> str:
     """Another command of this program for the same project and region."""
     flags = [word for key in ("project", "region") if ours.origin(key).startswith("--") for word in _flag(ours, key)]
     return " ".join((program.NAME, *words, *flags))
-
-
-def clock(time: datetime) -> str:
-    """In this machine's time zone."""
-    return f"{time.astimezone():%H:%M:%S}"
 
 
 def service_line(event: Lost | Back) -> Text:

@@ -20,6 +20,7 @@ from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError, nearest
 from vertex_launch.job_resource import ENDED, KINDS, Resource, collection_of, custom_jobs, id_of, moment, run_spec, state
 from vertex_launch.plan import pools
+from vertex_launch.plan.formatting import clock
 from vertex_launch.printable import printable
 from vertex_launch.spec import Job
 
@@ -87,7 +88,7 @@ def running(service: Service, word: str) -> Resource:
     found = _meant(service, word)
     alive = [job for job in found if state(job) not in ENDED]
     if len(alive) > 1:
-        those = ", ".join(f"{id_of(job['name'])} of {job.get('createTime', '')[:16]}" for job in alive)
+        those = ", ".join(f"{id_of(job['name'])} of {clock(moment(job, 'createTime'))}" for job in alive)
         raise FaultError(f"{len(alive)} jobs of the name {printable(word)} run; name one by its number: {those}")
     return (alive or found)[0]
 
