@@ -296,22 +296,48 @@ def test_two_jobs_never_write_one_folder(vertex: Service, tmp_path: Path) -> Non
     assert said(vertex, "submit", "shared.yaml", "--yes")[0] == 0
 
 
-def test_on_a_terminal_submit_follows_by_itself_and_shows_the_steps(vertex: Service) -> None:
-    (vertex.folder / "seen.yaml").write_text(json.dumps(custom_job(*STEPS)["jobSpec"]))
+@contextlib.contextmanager
+def terminal(vertex: Service, *words: str) -> Iterator[Callable[..., str]]:
+    """A command on a terminal; yields what reads to its end or a pattern, and returns all that was."""
     ours, its = pty.openpty()
-    environ = environment(vertex.endpoint) | {"TERM": "xterm"}
-    words = [sys.executable, "-m", "vertex_launch", "submit", "seen.yaml", "--yes"]
-    process = subprocess.Popen(words, cwd=vertex.folder, env=environ, stdin=its, stdout=its, stderr=its)
-    os.close(its)
+    environ = environment(vertex.endpoint) | {"TERM": "xterm", "COLUMNS": "120"}
+    command = [sys.executable, "-m", "vertex_launch", *words]
     screen = b""
-    with deadline(), contextlib.suppress(OSError):  # which reading raises at the end, on Linux
-        while read := os.read(ours, 4096):
-            screen += read
-    os.close(ours)
-    assert process.wait(DEADLINE) == 0
-    text = plain(screen.decode())
-    assert re.search("\u2501+ step 30/30 ", text)
+
+    def read(pattern: str = "(?!)") -> str:
+        nonlocal screen
+        with contextlib.suppress(OSError):  # which reading raises at the end, on Linux
+            while not re.search(pattern, plain(screen.decode(errors="ignore"))) and (more := os.read(ours, 4096)):
+                screen += more
+        return plain(screen.decode(errors="ignore"))
+
+    with subprocess.Popen(command, cwd=vertex.folder, env=environ, stdin=its, stdout=its, stderr=its) as process:
+        os.close(its)
+        with deadline():
+            yield read
+            read()
+        os.close(ours)
+        assert process.wait(DEADLINE) == 0, plain(screen.decode())
+
+
+def test_on_a_terminal_submit_follows_by_itself_and_shows_steps_and_metric(vertex: Service) -> None:
+    (vertex.folder / "seen.yaml").write_text(json.dumps(custom_job(*STEPS)["jobSpec"]))
+    with terminal(vertex, "submit", "seen.yaml", "--yes") as read:
+        text = read()
+    assert re.search("\u2501+ step 30/30 .* loss 0.3 about ", text)
+    assert "step 0/" not in text
     assert "seen SUCCEEDED" in text
+
+
+def test_on_a_terminal_a_job_without_a_step_is_seen_to_wait_and_run(vertex: Service, tmp_path: Path) -> None:
+    blocks = vertex.create(custom_job(*forever(tmp_path / "go"), workers=15))
+    vertex.wait(blocks, "RUNNING")
+    name = vertex.create(custom_job(*forever(tmp_path / "end"), workers=1))
+    with terminal(vertex, "logs", name, "--follow") as read:
+        assert re.search(r"(QUEUED|PENDING), waited \d+ s", read(r"(QUEUED|PENDING), waited \d+ s"))
+        (tmp_path / "go").touch()
+        assert re.search(r"RUNNING, waited \d+ s, runs for \d+ s", read(r"RUNNING, waited \d+ s, runs for \d+ s"))
+        (tmp_path / "end").touch()
 
 
 def test_the_log_is_asked_for_by_replica_pattern_and_time(vertex: Service) -> None:
