@@ -353,7 +353,7 @@ def test_the_log_is_asked_for_by_replica_pattern_and_time(vertex: Service) -> No
         name.rpartition("/")[2],
     )
     nothing = said(vertex, "logs", "asked", "--grep", "no such line")
-    assert nothing == (0, "", "no such line is in the log yet\n")
+    assert nothing == (0, "", "no such line is in the log\n")
     code, _, err = said(vertex, "logs", "asked", "--replica", "workerpool1-7")
     assert code == 1
     assert err.startswith("--replica workerpool1-7: the job has no such replica; did you mean workerpool1-0?")
@@ -595,9 +595,7 @@ def test_a_job_without_curves_is_said_to_have_none(vertex: Service) -> None:
     vertex.wait(vertex.create(custom_job("true", name="flat", baseOutputDirectory={"outputUriPrefix": "gs://b/flat"})))
     code, _, err = said(vertex, "tensorboard", "flat")
     assert code == 1
-    assert re.match(
-        r"job \d+ is SUCCEEDED and has no curves yet; a trainer writes them to AIP_TENSORBOARD_LOG_DIR\n", err
-    )
+    assert re.match(r"job \d+ is SUCCEEDED and has no curves; a trainer writes them to AIP_TENSORBOARD_LOG_DIR\n", err)
 
 
 def test_the_shell_completes_the_names_of_jobs(vertex: Service) -> None:
