@@ -611,6 +611,14 @@ def test_the_shell_completes_the_names_of_jobs(vertex: Service) -> None:
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
+def test_where_the_local_vertex_has_no_job_its_address_is_told(tmp_path: Path) -> None:
+    with service(tmp_path) as empty:
+        here = f"{PARENT} of the local Vertex at {empty.endpoint}"
+        assert said(empty, "jobs") == (0, f"{here} has no job\n", "")
+        assert said(empty, "status")[2].startswith(f"{here}: there is no job yet; send one with: ")
+        assert said(empty, "status", "nosuch")[2].startswith(f'{here}: there is no job "nosuch" among the newest')
+
+
 class Front(ThreadingHTTPServer):
     """Passes requests on to a service, unless `trouble` is a status to answer with; 0 cuts the connection.
 

@@ -18,7 +18,17 @@ from vertex_launch import program
 from vertex_launch.catalog import Catalog, Price
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError, nearest
-from vertex_launch.job_resource import ENDED, KINDS, Resource, collection_of, custom_jobs, id_of, moment, run_spec, state
+from vertex_launch.job_resource import (
+    ENDED,
+    KINDS,
+    Resource,
+    collection_of,
+    custom_jobs,
+    id_of,
+    moment,
+    run_spec,
+    state,
+)
 from vertex_launch.plan import pools
 from vertex_launch.plan.formatting import clock
 from vertex_launch.printable import printable
@@ -79,7 +89,7 @@ def find(service: Service, word: str | None = None) -> Resource:
     if word is None:
         if found := newest(service, 1):
             return found[0]
-        raise FaultError(f"{service.parent}: there is no job yet; send one with: {program.NAME} submit JOB.yaml")
+        raise FaultError(f"{service.place}: there is no job yet; send one with: {program.NAME} submit JOB.yaml")
     return _meant(service, word)[0]
 
 
@@ -108,7 +118,7 @@ def _meant(service: Service, word: str) -> list[Resource]:
     meant = nearest(word, [str(job.get("displayName")) for job in there])
     guess = f"did you mean {printable(meant)}? " if meant else ""
     fault = f'is no job "{printable(word)}" among the newest {NEAR}'
-    raise FaultError(f"{service.parent}: there {fault}; {guess}those that are there: {program.NAME} jobs")
+    raise FaultError(f"{service.place}: there {fault}; {guess}those that are there: {program.NAME} jobs")
 
 
 def _created(job: Resource) -> str:
@@ -165,7 +175,7 @@ def _numbered(service: Service, id: str) -> Resource:
     for collection in KINDS:
         with contextlib.suppress(NotFound):
             return service.get(f"{service.parent}/{collection}/{id}")
-    raise FaultError(f"{service.parent}: there is no job {id}; those that are there: {program.NAME} jobs")
+    raise FaultError(f"{service.place}: there is no job {id}; those that are there: {program.NAME} jobs")
 
 
 def _in(collection: str, *states: str) -> str:
