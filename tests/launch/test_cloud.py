@@ -622,10 +622,11 @@ def test_where_the_local_vertex_has_no_job_its_address_is_told(tmp_path: Path) -
 class Front(ThreadingHTTPServer):
     """Passes requests on to a service, unless `trouble` is a status to answer with; 0 cuts the connection.
 
-    A request that begins as `holds` gets no answer before the test ends.
+    Only those are in trouble that begin as `troubled`. One that begins as `holds` gets no answer before the test ends.
     """
 
     trouble: int | None = None
+    troubled = ""
     holds = "nothing"
 
     def __init__(self, behind: str) -> None:
@@ -641,11 +642,12 @@ class Passing(Replying):
 
     def respond(self) -> None:
         body = self.body()
-        if re.match(self.server.holds, f"{self.command} {self.path}"):
+        asked = f"{self.command} {self.path}"
+        if re.match(self.server.holds, asked):
             self.server.held.set()
             self.server.ended.wait(DEADLINE)
             return
-        if (trouble := self.server.trouble) is not None:
+        if (trouble := self.server.trouble) is not None and re.match(self.server.troubled, asked):
             self.server.refused += 1
             if trouble:
                 self.reply(trouble, {"error": {"code": trouble, "message": "not now"}})
@@ -693,11 +695,50 @@ def test_a_service_in_trouble_is_waited_for(vertex: Service, front: Front, tmp_p
     assert states(seen)[-1] == "SUCCEEDED"
 
 
+def test_a_log_that_is_not_answered_is_said_to_be_asked_for_again(vertex: Service, front: Front) -> None:
+    name = vertex.create(custom_job(*STEPS))
+    vertex.wait(name)
+    front.troubled = "POST /v2/entries:list"
+    front.trouble = 503
+    reader = start(vertex, "logs", name, endpoint=front.endpoint)
+    assert reader.stderr is not None
+    told = reader.stderr.readline()
+    front.trouble = None
+    out, err = reader.communicate(timeout=DEADLINE)
+    assert (told[9:], err) == ("503 not now; it is asked again\n", "")
+    assert (reader.returncode, out.count("step ")) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("holds", "told"),
+    [
+        ("GET /v1/.*/customJobs/", "nothing was stopped\n"),
+        ("nothing", "nothing was stopped; --yes stops without a question\n"),
+        ("POST /v1/.*:cancel", "whether it was stopped is not known; see: python -m vertex_launch status "),
+    ],
+    ids=["looking", "asking", "stopping"],
+)
+def test_ctrl_c_at_any_moment_ends_cancel_and_says_what_became_of_the_job(
+    vertex: Service, front: Front, tmp_path: Path, holds: str, told: str
+) -> None:
+    front.holds = holds
+    name = vertex.create(custom_job(*forever(tmp_path / "go")))
+    asks = holds == "nothing"
+    stopper = start(vertex, "cancel", id_of(name), *([] if asks else ["--yes"]), endpoint=front.endpoint)
+    assert (printed := stopper.stdout) is not None
+    assert "?" in iter(lambda: printed.read(1), "") if asks else eventually(front.held.is_set)
+    stopper.send_signal(signal.SIGINT)
+    _, err = stopper.communicate(timeout=DEADLINE)
+    assert (stopper.returncode, told in err, "Traceback" in err) == (130, True, False), err
+    assert state(vertex.get(name)) not in ENDED
+    (tmp_path / "go").touch()
+
+
 @pytest.mark.parametrize(
     ("holds", "told", "sent"),
     [
-        ("GET /storage/", "nothing was sent", False),
-        ("nothing", "nothing was sent", False),  # it waits for an answer to its question
+        ("GET /storage/", "nothing was sent\n", False),
+        ("nothing", "nothing was sent; --yes sends without a question\n", False),  # it waits for an answer
         ("POST /v1/.*/customJobs$", "the service has no such job", False),
         ("GET /v1/.*/customJobs/", "the job goes on; come back to it with: ", True),
         ("POST /v2/entries:list", "the job goes on; come back to it with: ", True),
