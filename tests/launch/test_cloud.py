@@ -38,7 +38,8 @@ from vertex_launch.cloud.revision import labels
 from vertex_launch.cloud.service import Service as Cloud
 from vertex_launch.cloud.service import connect
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import ENDED, state
+from vertex_launch.job_resource import ENDED, id_of, moment, state
+from vertex_launch.plan.formatting import clock
 from vertex_launch.printable import plain
 from vertex_launch.settings import Settings
 from vertex_launch.spec import load
@@ -295,22 +296,48 @@ def test_two_jobs_never_write_one_folder(vertex: Service, tmp_path: Path) -> Non
     assert said(vertex, "submit", "shared.yaml", "--yes")[0] == 0
 
 
-def test_on_a_terminal_submit_follows_by_itself_and_shows_the_steps(vertex: Service) -> None:
-    (vertex.folder / "seen.yaml").write_text(json.dumps(custom_job(*STEPS)["jobSpec"]))
+@contextlib.contextmanager
+def terminal(vertex: Service, *words: str) -> Iterator[Callable[..., str]]:
+    """A command on a terminal; yields what reads to its end or a pattern, and returns all that was."""
     ours, its = pty.openpty()
-    environ = environment(vertex.endpoint) | {"TERM": "xterm"}
-    words = [sys.executable, "-m", "vertex_launch", "submit", "seen.yaml", "--yes"]
-    process = subprocess.Popen(words, cwd=vertex.folder, env=environ, stdin=its, stdout=its, stderr=its)
-    os.close(its)
+    environ = environment(vertex.endpoint) | {"TERM": "xterm", "COLUMNS": "120"}
+    command = [sys.executable, "-m", "vertex_launch", *words]
     screen = b""
-    with deadline(), contextlib.suppress(OSError):  # which reading raises at the end, on Linux
-        while read := os.read(ours, 4096):
-            screen += read
-    os.close(ours)
-    assert process.wait(DEADLINE) == 0
-    text = plain(screen.decode())
-    assert re.search("\u2501+ step 30/30 ", text)
+
+    def read(pattern: str = "(?!)") -> str:
+        nonlocal screen
+        with contextlib.suppress(OSError):  # which reading raises at the end, on Linux
+            while not re.search(pattern, plain(screen.decode(errors="ignore"))) and (more := os.read(ours, 4096)):
+                screen += more
+        return plain(screen.decode(errors="ignore"))
+
+    with subprocess.Popen(command, cwd=vertex.folder, env=environ, stdin=its, stdout=its, stderr=its) as process:
+        os.close(its)
+        with deadline():
+            yield read
+            read()
+        os.close(ours)
+        assert process.wait(DEADLINE) == 0, plain(screen.decode())
+
+
+def test_on_a_terminal_submit_follows_by_itself_and_shows_steps_and_metric(vertex: Service) -> None:
+    (vertex.folder / "seen.yaml").write_text(json.dumps(custom_job(*STEPS)["jobSpec"]))
+    with terminal(vertex, "submit", "seen.yaml", "--yes") as read:
+        text = read()
+    assert re.search("\u2501+ step 30/30 .* loss 0.3 about ", text)
+    assert "step 0/" not in text
     assert "seen SUCCEEDED" in text
+
+
+def test_on_a_terminal_a_job_without_a_step_is_seen_to_wait_and_run(vertex: Service, tmp_path: Path) -> None:
+    blocks = vertex.create(custom_job(*forever(tmp_path / "go"), workers=15))
+    vertex.wait(blocks, "RUNNING")
+    name = vertex.create(custom_job(*forever(tmp_path / "end"), workers=1))
+    with terminal(vertex, "logs", name, "--follow") as read:
+        assert re.search(r"(QUEUED|PENDING), waited \d+ s", read(r"(QUEUED|PENDING), waited \d+ s"))
+        (tmp_path / "go").touch()
+        assert re.search(r"RUNNING, waited \d+ s, runs for \d+ s", read(r"RUNNING, waited \d+ s, runs for \d+ s"))
+        (tmp_path / "end").touch()
 
 
 def test_the_log_is_asked_for_by_replica_pattern_and_time(vertex: Service) -> None:
@@ -326,7 +353,7 @@ def test_the_log_is_asked_for_by_replica_pattern_and_time(vertex: Service) -> No
         name.rpartition("/")[2],
     )
     nothing = said(vertex, "logs", "asked", "--grep", "no such line")
-    assert nothing == (0, "", "no such line is in the log yet\n")
+    assert nothing == (0, "", "no such line is in the log\n")
     code, _, err = said(vertex, "logs", "asked", "--replica", "workerpool1-7")
     assert code == 1
     assert err.startswith("--replica workerpool1-7: the job has no such replica; did you mean workerpool1-0?")
@@ -377,24 +404,54 @@ def test_jobs_are_listed_with_their_states_and_found_by_number_name_or_file(vert
     assert [job["name"] for job in json.loads(out)] == [new]
 
 
+def test_times_are_those_of_this_machine_and_have_a_date_unless_they_are_of_today(
+    vertex: Service, cloud: Cloud, tmp_path: Path
+) -> None:
+    now = datetime.now(UTC)
+    assert clock(now) == f"{now.astimezone():%H:%M:%S}"
+    assert clock(now - timedelta(days=3)) == f"{(now - timedelta(days=3)).astimezone():%Y-%m-%d %H:%M:%S}"
+    assert clock(None) == ""
+    old, new = (cloud.get(vertex.create(custom_job(*forever(tmp_path / "go"), name="namesake"))) for _ in range(2))
+    those = ", ".join(f"{id_of(job['name'])} of {clock(moment(job, 'createTime'))}" for job in (new, old))
+    with pytest.raises(FaultError, match=f"2 jobs of the name namesake run; name one by its number: {those}"):
+        jobs.running(cloud, "namesake")
+    (tmp_path / "go").touch()
+
+
+def search(name: str, trials: int, *command: str) -> Json:
+    """A tuning job, whose trials run at once."""
+    study = {
+        "metrics": [{"metricId": "loss", "goal": "MINIMIZE"}],
+        "parameters": [{"parameterId": "rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}],
+    }
+    counts = {"maxTrialCount": trials, "parallelTrialCount": trials}
+    return {"displayName": name, "studySpec": study, "trialJobSpec": custom_job(*command)["jobSpec"], **counts}
+
+
+def test_trials_are_no_jobs_and_hide_none(
+    vertex: Service, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vertex_launch.cloud.service.PAGE_SIZE", 2)
+    before, waits = (vertex.create(custom_job(*forever(tmp_path / name))) for name in ("first", "go"))
+    (tmp_path / "first").touch()
+    vertex.wait(before)
+    one_ends = f"import os\nif os.environ['CLOUD_ML_TRIAL_ID'] != '1':\n exec({until(tmp_path / 'go')!r})"
+    name = vertex.create(search("hides", 4, *script(one_ends)), "hyperparameterTuningJobs")
+    assert eventually(lambda: [state(job) for job in cloud.list("customJobs", most=4)].count("SUCCEEDED") == 1)
+    assert [job["name"] for job in jobs.newest(cloud, 3)] == [name, waits, before]
+    assert jobs.newest(cloud, 1, "SUCCEEDED")[0]["name"] == before
+    assert {job["name"] for job in jobs.unfinished(cloud)} == {name, waits}
+    assert jobs.find(cloud, "hides")["name"] == name
+    (tmp_path / "go").touch()
+    vertex.wait(name)
+
+
 def test_a_search_is_followed_as_one_job(vertex: Service, cloud: Cloud) -> None:
     measured = {"timestamp": 1, "trial": "1", "loss": "1.0", "global_step": "1"}
     tells = f"""import os, sys
 print(sys.argv[1])
 open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "w").write({json.dumps(measured) + chr(10)!r})"""
-    study = {
-        "metrics": [{"metricId": "loss", "goal": "MINIMIZE"}],
-        "parameters": [{"parameterId": "rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}],
-    }
-    spec = custom_job(*script(tells))["jobSpec"]
-    body = {
-        "displayName": "search",
-        "studySpec": study,
-        "maxTrialCount": 2,
-        "parallelTrialCount": 2,
-        "trialJobSpec": spec,
-    }
-    name = vertex.create(body, "hyperparameterTuningJobs")
+    name = vertex.create(search("search", 2, *script(tells)), "hyperparameterTuningJobs")
     with deadline():
         events = [*follow(cloud, name, Log(cloud), PACE)]
     assert states(events)[-1] == "SUCCEEDED"
@@ -538,9 +595,7 @@ def test_a_job_without_curves_is_said_to_have_none(vertex: Service) -> None:
     vertex.wait(vertex.create(custom_job("true", name="flat", baseOutputDirectory={"outputUriPrefix": "gs://b/flat"})))
     code, _, err = said(vertex, "tensorboard", "flat")
     assert code == 1
-    assert re.match(
-        r"job \d+ is SUCCEEDED and has no curves yet; a trainer writes them to AIP_TENSORBOARD_LOG_DIR\n", err
-    )
+    assert re.match(r"job \d+ is SUCCEEDED and has no curves; a trainer writes them to AIP_TENSORBOARD_LOG_DIR\n", err)
 
 
 def test_the_shell_completes_the_names_of_jobs(vertex: Service) -> None:
@@ -556,13 +611,22 @@ def test_the_shell_completes_the_names_of_jobs(vertex: Service) -> None:
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
+def test_where_the_local_vertex_has_no_job_its_address_is_told(tmp_path: Path) -> None:
+    with service(tmp_path) as empty:
+        here = f"{PARENT} of the local Vertex at {empty.endpoint}"
+        assert said(empty, "jobs") == (0, f"{here} has no job\n", "")
+        assert said(empty, "status")[2].startswith(f"{here}: there is no job yet; send one with: ")
+        assert said(empty, "status", "nosuch")[2].startswith(f'{here}: there is no job "nosuch" among the newest')
+
+
 class Front(ThreadingHTTPServer):
     """Passes requests on to a service, unless `trouble` is a status to answer with; 0 cuts the connection.
 
-    A request that begins as `holds` gets no answer before the test ends.
+    Only those are in trouble that begin as `troubled`. One that begins as `holds` gets no answer before the test ends.
     """
 
     trouble: int | None = None
+    troubled = ""
     holds = "nothing"
 
     def __init__(self, behind: str) -> None:
@@ -578,11 +642,12 @@ class Passing(Replying):
 
     def respond(self) -> None:
         body = self.body()
-        if re.match(self.server.holds, f"{self.command} {self.path}"):
+        asked = f"{self.command} {self.path}"
+        if re.match(self.server.holds, asked):
             self.server.held.set()
             self.server.ended.wait(DEADLINE)
             return
-        if (trouble := self.server.trouble) is not None:
+        if (trouble := self.server.trouble) is not None and re.match(self.server.troubled, asked):
             self.server.refused += 1
             if trouble:
                 self.reply(trouble, {"error": {"code": trouble, "message": "not now"}})
@@ -630,11 +695,50 @@ def test_a_service_in_trouble_is_waited_for(vertex: Service, front: Front, tmp_p
     assert states(seen)[-1] == "SUCCEEDED"
 
 
+def test_a_log_that_is_not_answered_is_said_to_be_asked_for_again(vertex: Service, front: Front) -> None:
+    name = vertex.create(custom_job(*STEPS))
+    vertex.wait(name)
+    front.troubled = "POST /v2/entries:list"
+    front.trouble = 503
+    reader = start(vertex, "logs", name, endpoint=front.endpoint)
+    assert reader.stderr is not None
+    told = reader.stderr.readline()
+    front.trouble = None
+    out, err = reader.communicate(timeout=DEADLINE)
+    assert (told[9:], err) == ("503 not now; it is asked again\n", "")
+    assert (reader.returncode, out.count("step ")) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("holds", "told"),
+    [
+        ("GET /v1/.*/customJobs/", "nothing was stopped\n"),
+        ("nothing", "nothing was stopped; --yes stops without a question\n"),
+        ("POST /v1/.*:cancel", "whether it was stopped is not known; see: python -m vertex_launch status "),
+    ],
+    ids=["looking", "asking", "stopping"],
+)
+def test_ctrl_c_at_any_moment_ends_cancel_and_says_what_became_of_the_job(
+    vertex: Service, front: Front, tmp_path: Path, holds: str, told: str
+) -> None:
+    front.holds = holds
+    name = vertex.create(custom_job(*forever(tmp_path / "go")))
+    asks = holds == "nothing"
+    stopper = start(vertex, "cancel", id_of(name), *([] if asks else ["--yes"]), endpoint=front.endpoint)
+    assert (printed := stopper.stdout) is not None
+    assert "?" in iter(lambda: printed.read(1), "") if asks else eventually(front.held.is_set)
+    stopper.send_signal(signal.SIGINT)
+    _, err = stopper.communicate(timeout=DEADLINE)
+    assert (stopper.returncode, told in err, "Traceback" in err) == (130, True, False), err
+    assert state(vertex.get(name)) not in ENDED
+    (tmp_path / "go").touch()
+
+
 @pytest.mark.parametrize(
     ("holds", "told", "sent"),
     [
-        ("GET /storage/", "nothing was sent", False),
-        ("nothing", "nothing was sent", False),  # it waits for an answer to its question
+        ("GET /storage/", "nothing was sent\n", False),
+        ("nothing", "nothing was sent; --yes sends without a question\n", False),  # it waits for an answer
         ("POST /v1/.*/customJobs$", "the service has no such job", False),
         ("GET /v1/.*/customJobs/", "the job goes on; come back to it with: ", True),
         ("POST /v2/entries:list", "the job goes on; come back to it with: ", True),

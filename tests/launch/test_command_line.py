@@ -53,6 +53,12 @@ def test_no_command_but_the_service_imports_its_resources(project: Path, words: 
     assert said.stdout.splitlines()[-1] == "imported []"
 
 
+def test_an_option_of_another_value_is_told_which_there_are(project: Path) -> None:
+    said = launch(project, "jobs", "--state", "foo")
+    assert said.returncode == 2
+    assert "Invalid value for '--state': 'foo' is not one of 'queued', " in said.stderr
+
+
 # The modules that most commands have of their own; catalog and settings need most of what else takes long.
 HEAVY = {"vertex_launch.plan.planner", "vertex_launch.local.run_job", "vertex_launch.json_schema", "urllib.request"}
 

@@ -2,10 +2,11 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from types import MappingProxyType
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
@@ -19,14 +20,16 @@ from vertex_launch.cloud.service import Service
 from vertex_launch.job_resource import ENDED, Resource, fault, id_of, moment, state, style, trial_of
 from vertex_launch.local.running.lines import ERRORS
 from vertex_launch.local.running.signals import signals_as_exceptions
-from vertex_launch.plan.formatting import duration, usd
+from vertex_launch.plan.formatting import clock, duration, usd
 from vertex_launch.printable import printable
 from vertex_launch.settings import Settings
 
 EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 1, "PARTIALLY_SUCCEEDED": 1, "CANCELLED": 3, "EXPIRED": 4}
 UNSEEN, DETACHED = 5, 130  # the job goes on, but can no longer be seen, or is no longer looked at
 CHIEF = "workerpool0-0"
-STEP = re.compile(r"\bstep (\d{1,12})/(\d{1,12})\b")
+# As the trainer prints it: `step 50/600  loss 0.1234  accuracy 0.9722`; the first metric stands beside the bar.
+METRIC = r"[a-z]\w*(?: \w+){0,5} -?(?:[\d.]+|nan|inf)"
+STEP = re.compile(rf"\bstep (\d{{1,12}})/(\d{{1,12}})\b(?:  ({METRIC})(?=  |$))?", re.IGNORECASE)
 
 Wanted = Callable[[Line], bool]
 
@@ -48,6 +51,7 @@ def follow_to_end(
             for event in follow(service, name, log):
                 if isinstance(event, Changed):
                     before, job = state(job), event.job
+                    screen.follow(job)
                     if state(job) not in (before, *ENDED):  # the end is told last
                         screen.print(headline(job, service, ours))
                 elif isinstance(event, Line):
@@ -74,8 +78,7 @@ def show(line: Line, job: Resource, screen: "Screen", service: Service, ours: Se
     if wanted(line):
         print_line(line, job, screen.as_json)
     if screen.has_bar and "studySpec" not in job and line.replica == CHIEF and (found := STEP.search(line.text)):
-        done, total = map(int, found.groups())
-        screen.steps(done, total, so_far(job, service, ours))
+        screen.steps(int(found[1]), int(found[2]), found[3], so_far(job, service, ours))
 
 
 def print_line(line: Line, job: Resource, as_json: bool) -> None:
@@ -90,15 +93,28 @@ def print_line(line: Line, job: Resource, as_json: bool) -> None:
     console.print(shown, soft_wrap=True)
 
 
+class Bar(Progress):
+    """How many steps of a job are done; before the first one, how long it has waited and run."""
+
+    job: Resource = MappingProxyType({})
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        if self.tasks or not state(self.job):
+            return super().get_renderables()
+        return [Text.assemble((state(self.job), style(self.job)), *(f", {part}" for part in times(self.job)))]
+
+
 class Screen:
-    """Lines and, where there is a terminal, below them how many steps are done."""
+    """Lines and, where there is a terminal, below them how far the job is."""
 
     def __init__(self, told: Console, as_json: bool) -> None:
         self.as_json, self.has_bar = as_json, told.is_terminal and not as_json
-        step, cost = TextColumn("step {task.completed:.0f}/{task.total:.0f}"), TextColumn("{task.fields[cost]}")
-        columns = (BarColumn(), step, TimeRemainingColumn(), cost)
-        self._progress = Progress(*columns, console=told, disable=not self.has_bar, transient=True)
+        step = TextColumn("step {task.completed:.0f}/{task.total:.0f}")
+        more = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("metric", "cost"))
+        columns = (BarColumn(), step, TimeRemainingColumn(), *more)
+        self._progress = Bar(*columns, console=told, disable=not self.has_bar, transient=True)
         self._task: TaskID | None = None
+        self._metric = ""
 
     def __enter__(self) -> "Screen":
         self._progress.start()
@@ -110,23 +126,35 @@ class Screen:
     def print(self, text: Text) -> None:
         self._progress.console.print(text, soft_wrap=True)
 
-    def steps(self, done: int, total: int, cost: str) -> None:
-        """Move the bar to so many steps."""
+    def follow(self, job: Resource) -> None:
+        """Before its first step, the bar tells of this job."""
+        self._progress.job = job
+
+    def steps(self, done: int, total: int, metric: str | None, cost: str) -> None:
+        """Move the bar to so many steps; without a metric the last one stays."""
+        self._metric = metric or self._metric
         if self._task is None:
-            self._task = self._progress.add_task("", cost="")
-        self._progress.update(self._task, completed=done, total=total, cost=cost)
+            self._task = self._progress.add_task("", total=total, completed=done, metric=self._metric, cost=cost)
+        self._progress.update(self._task, total=total, completed=done, metric=self._metric, cost=cost)
 
 
 def headline(job: Resource, service: Service, ours: Settings) -> Text:
     """`12:03:04 run RUNNING: waited 2 min 3 s`; once it runs also how long, and what that costs."""
-    now = datetime.now(UTC)
-    waited, ran = jobs.waited(job, now), jobs.ran(job, now)
-    parts = [f"waited {duration(waited)}"] if waited >= 1 else []
-    if ran >= 1:
-        parts += [f"{'ran' if state(job) in ENDED else 'runs for'} {duration(ran)}", so_far(job, service, ours)]
-    at = moment(job, "endTime") or now
+    parts = times(job)
+    if jobs.ran(job, datetime.now(UTC)) >= 1:
+        parts.append(so_far(job, service, ours))
+    at = moment(job, "endTime") or datetime.now(UTC)
     name, shown = printable(str(job.get("displayName", ""))), (state(job), style(job))
     return Text.assemble(f"{clock(at)} {name} ", shown, f": {', '.join(filter(None, parts))}" if parts else "")
+
+
+def times(job: Resource) -> list[str]:
+    """`waited 2 min 3 s` and, once it runs, `runs for 12 s`."""
+    now = datetime.now(UTC)
+    waited, ran = jobs.waited(job, now), jobs.ran(job, now)
+    runs = "ran" if state(job) in ENDED else "runs for"
+    told = ((f"waited {duration(waited)}", waited), (f"{runs} {duration(ran)}", ran))
+    return [part for part, seconds in told if seconds >= 1]
 
 
 def so_far(job: Resource, service: Service, ours: Settings) -> str:
@@ -163,16 +191,11 @@ def again(ours: Settings, *words: str) -> str:
     return " ".join((program.NAME, *words, *flags))
 
 
-def clock(time: datetime) -> str:
-    """In this machine's time zone."""
-    return f"{time.astimezone():%H:%M:%S}"
-
-
 def service_line(event: Lost | Back) -> Text:
     now = clock(datetime.now(UTC))
     if isinstance(event, Back):
         return Text(f"{now} the service answers again", style="yellow")
-    return Text(f"{now} {printable(event.said)}; it is asked again until it does", style="yellow")
+    return Text(f"{now} {printable(event.said)}; it is asked again", style="yellow")
 
 
 def _flag(ours: Settings, key: str) -> tuple[str, str]:

@@ -38,7 +38,7 @@ def jobs(click: typer.Context, wanted: JobsOptions) -> None:
     elif found:
         print_table(table(found, ours))
     else:
-        console.print(f"{service.parent} has no {f'{wanted.state} ' if wanted.state else ''}job")
+        console.print(f"{service.place} has no {f'{wanted.state} ' if wanted.state else ''}job", markup=False)
 
 
 def table(found: list[Resource], ours: Settings) -> Table:

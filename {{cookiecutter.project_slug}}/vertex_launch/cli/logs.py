@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from vertex_launch.cli.cloud_options import SentJobOptions
-from vertex_launch.cli.following import follow_to_end, print_line
-from vertex_launch.cli.output import complain
-from vertex_launch.cloud.follow import once
+from vertex_launch.cli.following import follow_to_end, print_line, service_line
+from vertex_launch.cli.output import complain, errors
+from vertex_launch.cloud.follow import Lost, once
 from vertex_launch.cloud.logs import Log
 from vertex_launch.cloud.refusals import google_errors
 from vertex_launch.errors import FaultError, did_you_mean
-from vertex_launch.job_resource import Resource, run_spec
+from vertex_launch.job_resource import ENDED, Resource, run_spec, state
 
 AGO = re.compile("([0-9]+)([smhd])")
 MOST_SHOWN = 20  # replicas
@@ -41,12 +41,14 @@ def logs(click: typer.Context, wanted: LogsOptions) -> None:
         raise typer.Exit(code)
     printed = 0
     with google_errors(ours):
-        for line in once(service, job, log):
-            if found(line.text):
-                print_line(line, job, wanted.json)
+        for event in once(service, job, log):
+            if isinstance(event, Lost):
+                errors.print(service_line(event))
+            elif found(event.text):
+                print_line(event, job, wanted.json)
                 printed += 1
     if not (printed or wanted.json):
-        complain("no such line is in the log yet", style="yellow")
+        complain(f"no such line is in the log{'' if state(job) in ENDED else ' yet'}", style="yellow")
 
 
 def known_replica(name: str, job: Resource) -> None:

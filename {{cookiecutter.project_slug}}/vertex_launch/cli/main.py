@@ -26,6 +26,13 @@ COMMANDS: dict[str, Any] = dict.fromkeys(
 class Commands(TyperGroup):
     """Imports the module of a command only when that is called or listed: together they take half a second."""
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:  # pydantic's words, which Typer asks
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.commands:
             module = importlib.import_module(f"vertex_launch.cli.{cmd_name}")

@@ -1,5 +1,7 @@
 """What the commands print, and where: answers on stdout, findings and faults on stderr."""
 
+import contextlib
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
@@ -49,6 +51,16 @@ def warn_of_age(known: Catalog) -> None:
     """Warn if the facts behind the rules are old."""
     if old := checks.notice(known, date.today()):
         complain(old, style="yellow")
+
+
+@contextlib.contextmanager
+def interrupted(said: str) -> Iterator[None]:
+    """Ctrl-C, at a question too, ends the program with this sentence."""
+    try:
+        yield
+    except (KeyboardInterrupt, typer.Abort):
+        errors.print(f"\n{said}", markup=False)
+        raise typer.Exit(130) from None
 
 
 def complain(text: str, style: str = "red") -> None:

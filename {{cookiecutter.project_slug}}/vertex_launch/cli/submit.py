@@ -10,9 +10,9 @@ from google.api_core.exceptions import ServerError
 
 from vertex_launch.check import Examined
 from vertex_launch.cli.cloud_options import CloudOptions
-from vertex_launch.cli.following import again, follow_to_end
+from vertex_launch.cli.following import again, detached, follow_to_end
 from vertex_launch.cli.options import JobFile, SettingsOptions
-from vertex_launch.cli.output import approved, console, errors, report
+from vertex_launch.cli.output import approved, console, errors, interrupted, report
 from vertex_launch.cloud import preflight, revision, spelled
 from vertex_launch.cloud import submit as cloud
 from vertex_launch.cloud.logs import Log
@@ -51,19 +51,16 @@ def submit(click: typer.Context, wanted: SubmitOptions) -> None:
     if service.endpoint:
         console.print(f"to the local Vertex at {service.endpoint}, not to Google Cloud", markup=False)
     code = revision.labels(Path())
-    try:
+    with interrupted("nothing was sent" if wanted.yes else "nothing was sent; --yes sends without a question"):
         with google_errors(ours):
             found = preflight.look(loaded, service, ours, code.get("git-revision", ""))
         request = cloud.request(loaded, ours, code, found.images)
         examined = shown(loaded, request, found, ours)
         agreed = examined.passes(strict=False) and (wanted.yes or typer.confirm("Send it?"))
-    except (KeyboardInterrupt, typer.Abort):
-        errors.print("\nnothing was sent; --yes sends without a question")
-        raise typer.Exit(130) from None
     if not agreed:
         raise typer.Exit(1)
     with google_errors(ours), signals_as_exceptions():
-        name = send(request, service)
+        name = send(request, service, ours)
     console.print(f"sent: {name}\n{service.page(name)}", markup=False)
     if follows(wanted.follow):
         raise typer.Exit(follow_to_end(service, ours, name, Log(service)))
@@ -88,14 +85,18 @@ def follows(asked: bool | None) -> bool:
     return sys.stdout.isatty() if asked is None else asked
 
 
-def send(request: cloud.Request, service: Service) -> str:
+def send(request: cloud.Request, service: Service, ours: Settings) -> str:
     """The name of the job; where no answer came, what became of the request is printed."""
+
+    def came_of_it() -> str:
+        return cloud.whereabouts(request, service, lambda name: detached(service, ours, name))
+
     try:
         return cloud.submit(request, service, lambda said: errors.print(said, markup=False))
     except KeyboardInterrupt:
         errors.print("interrupted before the answer came; looking for the job")
-        errors.print(cloud.whereabouts(request, service), markup=False)
+        errors.print(came_of_it(), markup=False)
         raise typer.Exit(130) from None
     except (ServerError, NoAnswerError):
-        errors.print(cloud.whereabouts(request, service), markup=False)
+        errors.print(came_of_it(), markup=False)
         raise

@@ -6,7 +6,7 @@ from pathlib import Path
 from vertex_launch.cloud import bucket_files
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import Resource, id_of, output_folder, state
+from vertex_launch.job_resource import ENDED, Resource, id_of, output_folder, state
 from vertex_launch.rules.region_and_output import OUTPUT
 
 EVENTS = ".tfevents."  # in the name of each file of curves
@@ -43,6 +43,5 @@ class Curves:
         """Raises FaultError where there are none yet."""
         if not self.update():
             id = id_of(self.job["name"])
-            raise FaultError(
-                f"job {id} is {state(self.job)} and has no curves yet; a trainer writes them to AIP_TENSORBOARD_LOG_DIR"
-            )
+            stands = f"is {state(self.job)} and has no curves{'' if state(self.job) in ENDED else ' yet'}"
+            raise FaultError(f"job {id} {stands}; a trainer writes them to AIP_TENSORBOARD_LOG_DIR")

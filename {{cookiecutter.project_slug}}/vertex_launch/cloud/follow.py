@@ -79,15 +79,17 @@ def follow(service: Service, name: str, log: Log, pace: Pace | None = None) -> I
             time.sleep(min(pace.between * 2 ** min(failed, 10), LONGEST_PAUSE))
 
 
-def once(service: Service, job: Resource, log: Log) -> Iterator[Line]:
+def once(service: Service, job: Resource, log: Log) -> Iterator[Line | Lost]:
     """What is in the log of a job now; goes on where an answer did not come, a few times."""
     for tried in range(1, TRIES + 1):
         try:
             yield from log.new(job)
             return
-        except PASSING:
+        except PASSING as error:
             if tried == TRIES:
                 raise
+            if tried == 1:
+                yield Lost(said_by(error))
         time.sleep(min(pace_of(service).between * 2**tried, LONGEST_PAUSE))
 
 

@@ -1,10 +1,13 @@
 """Jobs that were sent: which one is meant, and what it has cost."""
 
 import contextlib
+import heapq
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 
 from google.api_core.exceptions import NotFound
@@ -15,14 +18,27 @@ from vertex_launch import program
 from vertex_launch.catalog import Catalog, Price
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError, nearest
-from vertex_launch.job_resource import ENDED, KINDS, Resource, custom_jobs, id_of, moment, run_spec, state
+from vertex_launch.job_resource import (
+    ENDED,
+    KINDS,
+    Resource,
+    collection_of,
+    custom_jobs,
+    id_of,
+    moment,
+    run_spec,
+    state,
+)
 from vertex_launch.plan import pools
+from vertex_launch.plan.formatting import clock
 from vertex_launch.printable import printable
 from vertex_launch.spec import Job
 
 PREFIXES = {"trainingPipelines": "PIPELINE_STATE_"}  # of states; those of all others begin with JOB_STATE_
 NEVER = "trainingPipelines", "EXPIRED"  # a state that those do not have
-NEAR = 100  # newest jobs among which a name may have been meant
+NEAR = 100  # newest jobs among which a name may have been meant, or which may have made the newest custom jobs
+MAKERS = tuple(kind for kind in KINDS if kind != "customJobs")  # their custom jobs are no jobs of their own
+UNFINISHED = ("QUEUED", "PENDING", "RUNNING", "CANCELLING")
 NAME = re.compile(rf"projects/[^/]+/locations/(?P<region>[^/]+)/({'|'.join(KINDS)})/[0-9]+")
 BRIEF = re.compile(rf"({'|'.join(KINDS)})/[0-9]+")
 JOB_FILES = (".json", ".yaml", ".yml")
@@ -44,14 +60,20 @@ def newest(service: Service, most: int, wanted: str = "") -> list[Resource]:
     Args:
         wanted: the only state, such as RUNNING; "" for all.
     """
-    return _not_made(recent(service, most, wanted))[:most]
+    makers = [job for kind in MAKERS for job in service.list(kind, most=max(most, NEAR))]
+    states, kinds = [wanted] * bool(wanted), [kind for kind in MAKERS if (kind, wanted) != NEVER]
+    shown = [job for kind in kinds for job in service.list(kind, _in(kind, *states), most)] if wanted else makers
+    made = _made([*makers, *shown])
+    customs = service.list("customJobs", _in("customJobs", *states), sys.maxsize)
+    merged = heapq.merge(sorted(shown, key=_created, reverse=True), customs, key=_created, reverse=True)
+    return [*islice((job for job in merged if id_of(job["name"]) not in made), most)]
 
 
-def recent(service: Service, most: int, wanted: str = "") -> list[Resource]:
-    """The newest jobs, so many of each kind."""
-    kinds = [kind for kind in KINDS if (kind, wanted) != NEVER]
-    found = [job for kind in kinds for job in service.list(kind, _in_state(kind, wanted) if wanted else "", most)]
-    return sorted(found, key=lambda job: str(job.get("createTime")), reverse=True)
+def unfinished(service: Service) -> list[Resource]:
+    """All jobs that have not ended, without those that a search or a pipeline made."""
+    found = [job for kind in KINDS for job in service.list(kind, _in(kind, *UNFINISHED), sys.maxsize)]
+    made = _made(job for job in found if collection_of(job["name"]) in MAKERS)
+    return [job for job in found if id_of(job["name"]) not in made]
 
 
 def find(service: Service, word: str | None = None) -> Resource:
@@ -67,7 +89,7 @@ def find(service: Service, word: str | None = None) -> Resource:
     if word is None:
         if found := newest(service, 1):
             return found[0]
-        raise FaultError(f"{service.parent}: there is no job yet; send one with: {program.NAME} submit JOB.yaml")
+        raise FaultError(f"{service.place}: there is no job yet; send one with: {program.NAME} submit JOB.yaml")
     return _meant(service, word)[0]
 
 
@@ -76,7 +98,7 @@ def running(service: Service, word: str) -> Resource:
     found = _meant(service, word)
     alive = [job for job in found if state(job) not in ENDED]
     if len(alive) > 1:
-        those = ", ".join(f"{id_of(job['name'])} of {job.get('createTime', '')[:16]}" for job in alive)
+        those = ", ".join(f"{id_of(job['name'])} of {clock(moment(job, 'createTime'))}" for job in alive)
         raise FaultError(f"{len(alive)} jobs of the name {printable(word)} run; name one by its number: {those}")
     return (alive or found)[0]
 
@@ -89,20 +111,23 @@ def _meant(service: Service, word: str) -> list[Resource]:
         return [service.get(f"{service.parent}/{word}")]
     if word.isdecimal():
         return [_numbered(service, word)]
-    there = recent(service, NEAR)
+    there = newest(service, NEAR)
     name = Path(word).stem if word.endswith(JOB_FILES) else word
     if found := [job for job in there if job.get("displayName") == name]:
         return found
     meant = nearest(word, [str(job.get("displayName")) for job in there])
     guess = f"did you mean {printable(meant)}? " if meant else ""
     fault = f'is no job "{printable(word)}" among the newest {NEAR}'
-    raise FaultError(f"{service.parent}: there {fault}; {guess}those that are there: {program.NAME} jobs")
+    raise FaultError(f"{service.place}: there {fault}; {guess}those that are there: {program.NAME} jobs")
 
 
-def _not_made(there: Sequence[Resource]) -> list[Resource]:
-    """Without the custom jobs of searches and pipelines that are there, too."""
-    made = {id_of(one) for job in there for one in custom_jobs(job) if one != job["name"]}
-    return [job for job in there if id_of(job["name"]) not in made]
+def _created(job: Resource) -> str:
+    return str(job.get("createTime"))
+
+
+def _made(makers: Iterable[Resource]) -> set[str]:
+    """The numbers of the custom jobs of searches and pipelines."""
+    return {id_of(one) for job in makers for one in custom_jobs(job)}
 
 
 def _of_name(service: Service, name: str) -> Resource:
@@ -150,8 +175,9 @@ def _numbered(service: Service, id: str) -> Resource:
     for collection in KINDS:
         with contextlib.suppress(NotFound):
             return service.get(f"{service.parent}/{collection}/{id}")
-    raise FaultError(f"{service.parent}: there is no job {id}; those that are there: {program.NAME} jobs")
+    raise FaultError(f"{service.place}: there is no job {id}; those that are there: {program.NAME} jobs")
 
 
-def _in_state(collection: str, wanted: str) -> str:
-    return f'state="{PREFIXES.get(collection, "JOB_STATE_")}{wanted}"'
+def _in(collection: str, *states: str) -> str:
+    """The filter for the jobs in one of these states."""
+    return " OR ".join(f'state="{PREFIXES.get(collection, "JOB_STATE_")}{one}"' for one in states)

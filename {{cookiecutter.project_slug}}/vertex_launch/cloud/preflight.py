@@ -14,7 +14,7 @@ from vertex_launch.cloud.refusals import said_by
 from vertex_launch.cloud.registry import Image
 from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.errors import Finding
-from vertex_launch.job_resource import ENDED, Resource, id_of, output_folder, state
+from vertex_launch.job_resource import Resource, id_of, output_folder, state
 from vertex_launch.plan import pools
 from vertex_launch.printable import printable
 from vertex_launch.rules import containers
@@ -22,7 +22,6 @@ from vertex_launch.rules.region_and_output import OUTPUT, output
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, trial
 
-LOOKED_AT = 100  # newest jobs, of which one may write to the same folder
 EMPTY = "empty"
 STEP = re.compile(r"/step-(\d+)/committed\.json$")
 
@@ -181,13 +180,13 @@ def _elsewhere(bucket: str, service: Service) -> Iterator[Finding]:
 def _taken(address: str, service: Service) -> Iterator[Finding]:
     """Two jobs in one folder would write each other's checkpoints."""
     try:
-        there = jobs.newest(service, LOOKED_AT)
+        there = jobs.unfinished(service)
     except Forbidden as error:
         fault = f"whether another job writes there cannot be seen ({said_by(error)})"
         yield Finding(OUTPUT, fault, "see to it that none does", severity="warning")
         return
     for job in there:
-        if output_folder(job) == address and state(job) not in ENDED:
+        if output_folder(job) == address:
             id, name = id_of(job["name"]), printable(str(job.get("displayName")))
             cure = f"wait for its end, stop it with {program.NAME} cancel {id}, or name another folder"
             yield Finding(OUTPUT, f"job {id} ({name}) is {state(job)} and writes there", cure)

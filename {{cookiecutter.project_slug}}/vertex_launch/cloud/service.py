@@ -103,6 +103,11 @@ class Service:
     def region(self) -> str:
         return self.parent.rpartition("/")[2]
 
+    @property
+    def place(self) -> str:
+        """The project and region, as a person is told; of the local Vertex with its address."""
+        return f"{self.parent} of the local Vertex at {self.endpoint}" if self.endpoint else self.parent
+
     def page(self, name: str) -> str:
         """Where a person looks at a job: the local Vertex's page, or the Cloud console.
 

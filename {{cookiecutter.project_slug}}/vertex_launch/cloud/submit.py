@@ -104,15 +104,19 @@ def submit(request: Request, service: Service, say: Callable[[str], None] = lamb
     return made or str(service.create(request.collection, request.resource)["name"])
 
 
-def whereabouts(request: Request, service: Service) -> str:
-    """What became of a request whose answer nobody saw, as a sentence: the service may have its job."""
+def whereabouts(request: Request, service: Service, more: Callable[[str], str]) -> str:
+    """What became of a request whose answer nobody saw, as a sentence: the service may have its job.
+
+    Args:
+        more: what is said behind the name of the job that it has.
+    """
     look = f"look for it with: {f'{program.NAME} jobs' if service.endpoint else _list_command(request, service)}"
     brief = replace(service, seconds=LOOKUP_SECONDS)
     try:
         for waited in range(LOOKUPS):
             time.sleep(float(waited > 0))  # the request may still be on its way
             if name := _name(request, brief):
-                return f"the job was created: {name}\n{service.page(name)}"
+                return f"the job was created: {name}{more(name)}"
     except GoogleAPICallError as error:
         return f"whether the job was created is not known ({said_by(error)}); {look}"
     except (GoogleAuthError, NoAnswerError, KeyboardInterrupt):

@@ -1,6 +1,7 @@
-"""Quantities as people read them: three digits and a unit."""
+"""Quantities and times as people read them: three digits and a unit, and the clock of this machine."""
 
 import math
+from datetime import datetime
 
 
 def seconds(value: float) -> str:
@@ -20,6 +21,14 @@ def usd(value: float) -> str:
     """12.3456 -> "$12.35", 0.00123 -> "$0.0012"."""
     decimals = 1 - math.floor(math.log10(value)) if 0 < value < 0.1 else 2
     return f"${value:,.{decimals}f}"
+
+
+def clock(time: datetime | None) -> str:
+    """In this machine's time zone: "08:29:50", of another day than today "2026-11-23 08:29:50"; "" of None."""
+    if time is None:
+        return ""
+    here, today = time.astimezone(), datetime.now().astimezone().date()
+    return f"{here:%H:%M:%S}" if here.date() == today else f"{here:%Y-%m-%d %H:%M:%S}"
 
 
 def duration(value: float) -> str:
