@@ -41,7 +41,8 @@ def setup(click: typer.Context, wanted: SetupOptions) -> None:
         show(new, wanted.budget)
         return
     missing = [step for step in every(new, wanted.budget) if not is_there(step)]
-    if missing and not (wanted.yes or typer.confirm(f"Take the {len(missing)} missing steps?")):
+    count = f"{len(missing)} missing {'step' if len(missing) == 1 else 'steps'}"
+    if missing and not (wanted.yes or typer.confirm(f"Take the {count}?")):
         raise typer.Exit(1)
     private(POLICY.parent)
     POLICY.write_text(json.dumps(cloud.CLEAN_UP))
