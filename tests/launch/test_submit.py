@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from google.api_core.exceptions import Forbidden, NotFound, ServiceUnavailable, Unauthenticated
+from google.api_core.exceptions import Forbidden, NotFound, ServiceUnavailable, TooManyRequests, Unauthenticated
 from google.auth.exceptions import DefaultCredentialsError
 from google.cloud.aiplatform_v1.types import HyperparameterTuningJob
 
@@ -155,7 +155,7 @@ REFUSALS: list[tuple[int, str, str]] = [
     (
         403,
         'Permission "artifactregistry.repositories.downloadArtifacts" denied on resource',
-        "ask an owner of the project for the role roles/artifactregistry.reader: gcloud projects add-iam-policy-binding",
+        "ask an owner of the project for the role roles/artifactregistry.reader: gcloud projects add-iam-",
     ),
     (
         403,
@@ -211,6 +211,15 @@ def test_where_a_flag_or_a_variable_named_it_the_cure_says_so() -> None:
         raise NotFound("no")
     with pytest.raises(CloudError, match="look at the project in VERTEX_PROJECT;"), google_errors(ours):
         raise Forbidden("Permission denied on resource project my-project.")
+
+
+def test_a_quota_that_is_used_up_comes_with_the_line_that_asks_for_more() -> None:
+    metric = "compute.googleapis.com/a2_cpus"
+    with pytest.raises(CloudError) as told, google_errors(SETTINGS):
+        raise TooManyRequests(f"The following quotas are exceeded: {metric}")
+    assert "ask for more: gcloud beta quotas preferences create --service=compute.googleapis.com" in str(told.value)
+    assert f"--filter=metric={metric} " in str(told.value)
+    assert str(told.value).endswith(" --preferred-value=COUNT --dimensions=region=europe-west4")
 
 
 def test_the_right_to_a_bucket_is_that_to_the_one_that_was_asked() -> None:

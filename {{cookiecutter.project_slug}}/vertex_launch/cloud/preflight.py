@@ -116,7 +116,8 @@ def _shortages(job: Job | TuningJob, service: Service, settings: Settings) -> It
         for quota, limit in quotas.limits(needed, service):
             if limit < quota.amount:
                 fault = f"it needs {quota.amount} of {quota.metric} in {service.region}, and the quota is {limit}"
-                cure = f"ask for more at {pools.quota_page(settings)}, or take another region or a smaller job"
+                more = pools.more_command(quota.metric, settings, quota.amount)
+                cure = f"take another region or a smaller job, or ask for more: {more}"
                 yield Finding("workerPoolSpecs", fault, cure, severity="warning")
 
 

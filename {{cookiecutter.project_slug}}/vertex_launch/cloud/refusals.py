@@ -146,4 +146,4 @@ def _quota(text: str, settings: Settings) -> str:
     if not metric:
         return "it is asked too often: try again in a minute"
     see = f"see what there is of {metric[0]} with: {pools.quota_command(settings)}"
-    return f"{see}; ask for more at {pools.quota_page(settings)}, or take another region or a smaller job"
+    return f"{see}; take another region or a smaller job, or ask for more: {pools.more_command(metric[0], settings)}"
