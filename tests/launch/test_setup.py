@@ -254,6 +254,16 @@ def test_an_account_of_another_project_is_not_made() -> None:
     assert "you let jobs run as it: roles/iam.serviceAccountUser" in titles
 
 
+def test_the_account_of_a_domains_project_has_the_form_that_iam_gives_it() -> None:
+    old = Settings("p", "us-central1", "b", "us-central1-docker.pkg.dev/p/r/i:1", "t@p.iam.gserviceaccount.com")
+    new = renamed(old, replace(old, project="example.com:q"))
+    assert new.service_account == "t@q.example.com.iam.gserviceaccount.com"
+    lines = [line for step in steps(replace(new, service_account=""), "user:ada", Path("p")) for line in step.acts]
+    (made,) = (line for line in lines if line[:3] == ("iam", "service-accounts", "create"))
+    assert (made[3], made[-1]) == ("vertex-trainer", "--project=example.com:q")
+    assert renamed(new, old).service_account == old.service_account
+
+
 class Google(ThreadingHTTPServer):
     """The services that gcloud asks, as far as the steps go: what was made is there."""
 

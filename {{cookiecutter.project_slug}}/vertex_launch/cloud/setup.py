@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vertex_launch.cloud.project_files import account_domain
 from vertex_launch.cloud.refusals import DISABLED
 from vertex_launch.errors import FaultError
 from vertex_launch.settings import Settings
@@ -104,14 +105,14 @@ def _repository(image: str, policy: Path) -> Step:
 
 def account(settings: Settings) -> str:
     """The account that jobs run as."""
-    return settings.service_account or f"{ACCOUNT}@{settings.project}.iam.gserviceaccount.com"
+    return settings.service_account or f"{ACCOUNT}@{account_domain(settings.project)}"
 
 
 def _account(settings: Settings, you: str) -> Iterator[Step]:
     """The account and its rights: to write to the bucket and to the log, and yours to let jobs run as it."""
     who, project, bucket = account(settings), f"--project={settings.project}", f"gs://{settings.bucket}"
     name, _, domain = who.partition("@")
-    if domain == f"{settings.project}.iam.gserviceaccount.com":
+    if domain == account_domain(settings.project):
         title = ("--display-name=Runs training jobs",)
         yield Step(
             f"account {who}",
