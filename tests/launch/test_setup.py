@@ -66,7 +66,8 @@ elif "describe" in words:
     made = line.replace(" describe ", " create ").split(" --")[0].split("@")[0]
     if not there(made):
         sys.exit("ERROR: (gcloud.describe) NOT_FOUND: it does not exist")
-    print(json.dumps(dict(name=made)))
+    kept = there(line.replace(" describe ", " set-cleanup-policies ").split(" --")[0])
+    print(json.dumps(json.loads(os.environ.get("BUCKET", "{}")) | dict(name=made, cleanupPolicies=kept or None)))
 elif "list" in words:
     made = [one for one in lines if one.startswith("billing budgets create")]
     names = [one.partition("--display-name=")[2].partition(" --")[0] for one in made]
@@ -117,9 +118,9 @@ def test_dry_run_prints_the_lines_and_asks_nobody(folder: Path) -> None:
 def test_it_asks_once_takes_what_is_missing_and_then_finds_all_there(folder: Path) -> None:
     first = setup(folder, "--budget", "50", given="y\n")
     assert first.returncode == 0, first.stderr
-    assert first.stdout.count("missing  ") == 11
-    assert first.stdout.count("Take the 11 missing steps?") == 1
-    assert len(told(folder)) == 12  # two for the repository
+    assert first.stdout.count("missing  ") == 12
+    assert first.stdout.count("Take the 12 missing steps?") == 1
+    assert len(told(folder)) == 12
     assert "written  vertex.toml" in first.stdout
     assert (
         'service_account = "vertex-trainer@my-project.iam.gserviceaccount.com"' in (folder / "vertex.toml").read_text()
@@ -128,7 +129,8 @@ def test_it_asks_once_takes_what_is_missing_and_then_finds_all_there(folder: Pat
     before = told(folder)
     again = setup(folder)
     assert again.returncode == 0, again.stderr
-    assert (again.stdout.count("done     "), again.stdout.count("missing")) == (10, 0)
+    assert (again.stdout.count("done     "), again.stdout.count("missing")) == (11, 0)
+    assert "differs" not in again.stdout
     assert "written" not in again.stdout
     assert told(folder) == before
 
@@ -159,7 +161,33 @@ def test_a_line_that_is_refused_ends_it_and_the_next_time_goes_on_there(folder: 
     assert "740412345678: ask somebody else; the line was: gcloud iam service-accounts create" in done.stderr
     assert (folder / "vertex.toml").read_text() == OLD
     again = setup(folder, "--yes")
-    assert (again.returncode, again.stdout.count("done     ")) == (0, 3)
+    assert (again.returncode, again.stdout.count("done     ")) == (0, 4)
+
+
+def test_a_clean_up_that_was_refused_is_missing_the_next_time_and_is_one_step(folder: Path) -> None:
+    assert setup(folder, "--yes").returncode == 0
+    lines = told(folder)
+    (folder / "told").write_text("\n".join(line for line in lines if "set-cleanup-policies" not in line))
+    again = setup(folder, given="y\n")
+    assert again.returncode == 0, again.stderr
+    assert "Take the 1 missing step?" in again.stdout
+    assert sorted(told(folder)) == sorted(lines)
+
+
+def test_a_bucket_that_is_not_as_setup_makes_one_stays_so_and_is_told(folder: Path) -> None:
+    assert setup(folder, "--yes").returncode == 0
+    before = told(folder)
+    found = {"location": "EUROPE-WEST4", "location_type": "region", "public_access_prevention": "inherited"}
+    done = setup(folder, BUCKET=json.dumps(found))
+    assert [line for line in done.stdout.splitlines() if line.startswith("differs")] == [
+        "differs  it is in europe-west4, and the machines are in us-central1: slower, and billed as egress;"
+        " name a bucket in us-central1 with --bucket",
+        "differs  it can be made public; prevent that:"
+        " gcloud storage buckets update gs://my-project-training --public-access-prevention",
+    ]
+    assert told(folder) == before
+    near = {"location": "US", "location_type": "multi-region", "public_access_prevention": "enforced"}
+    assert "differs" not in setup(folder, BUCKET=json.dumps(near)).stdout
 
 
 def test_a_budget_comes_last_and_another_one_is_another_step(folder: Path) -> None:
@@ -240,9 +268,8 @@ def test_an_image_of_another_registry_is_refused() -> None:
 )
 def test_the_repository_is_the_one_of_the_image_however_deep_its_name_is(image: str, project: str) -> None:
     settings = Settings("p", "us-central1", "b", f"us-central1-docker.pkg.dev/{image}")
-    (step,) = (one for one in steps(settings, "user:ada", Path("policy")) if one.title.startswith("repository"))
-    assert step.title.startswith("repository r ")
-    assert f"--project={project}" in step.looks
+    both = [one for one in steps(settings, "user:ada", Path("policy")) if one.title.startswith("repository r ")]
+    assert [f"--project={project}" in one.looks for one in both] == [True, True]
 
 
 def test_an_account_of_another_project_is_not_made() -> None:
@@ -289,7 +316,8 @@ class Google(ThreadingHTTPServer):
             id = query.partition("repositoryId=")[2].partition("&")[0] or body.get("accountId") or body["name"]
             email = {"email": f"{id}@my-project.iam.gserviceaccount.com"} if "accountId" in body else {}
             there = f"{path}/{email.get('email', id)}"
-            self.made[there] = {"name": there.partition("/v1/")[2] or id, **email}
+            kind = {"locationType": "region"} if "location" in body else {}
+            self.made[there] = {**body, "name": there.partition("/v1/")[2] or id, **email, **kind}
             made = {"name": "projects/my-project/locations/us-central1/operations/1", "done": True}
             return 200, made if "repositoryId" in query else self.made[there]
         if method == "PATCH" and path in self.made:
@@ -337,10 +365,16 @@ def test_gcloud_itself_takes_every_line(folder: Path, google: Google) -> None:
     }
     first = setup(folder, "--yes", seconds=SECONDS, **environ)
     assert first.returncode == 0, first.stdout + first.stderr
-    assert first.stdout.count("missing  ") == 10
+    assert first.stdout.count("missing  ") == 11
     again = setup(folder, seconds=SECONDS, **environ)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert (again.stdout.count("done     "), again.stdout.count("missing")) == (10, 0)
+    assert (again.stdout.count("done     "), again.stdout.count("missing")) == (11, 0)
+    assert "differs" not in again.stdout
+    (bucket,) = (one for path, one in google.made.items() if "/b/" in path)
+    bucket |= {"location": "EUROPE-WEST4", "iamConfiguration": {"publicAccessPrevention": "inherited"}}
+    other = setup(folder, seconds=SECONDS, **environ)
+    assert "differs  it is in europe-west4, and the machines are in us-central1" in other.stdout
+    assert other.stdout.count("differs  ") == 2
     members = [one["members"] for policy in google.policies.values() for one in policy["bindings"]]
     trainer = "serviceAccount:vertex-trainer@my-project.iam.gserviceaccount.com"
     assert sorted(members) == [[trainer]] * 2 + [["user:ada@example.com"]] * 4

@@ -74,8 +74,10 @@ def every(new: Settings, budget: float) -> list[Step]:
 
 
 def is_there(step: Step) -> bool:
-    done = cloud.is_done(step)
+    done, differences = cloud.look(step)
     console.print(f"{'done   ' if done else 'missing'}  {step.title}", markup=False)
+    for difference in differences:
+        console.print(f"differs  {difference}", markup=False)
     return done
 
 

@@ -14,10 +14,7 @@ KEYS = (*REQUIRED, "service_account")
 
 
 def account_domain(project: str) -> str:
-    """What stands behind the @ of a project's own accounts; for example.com:p, p.example.com comes first.
-
-    Source: IAM, "Service account types", user-managed service accounts of domain-scoped projects.
-    """
+    """What stands behind the @ of a project's own accounts; that of example.com:p begins with p.example.com."""
     organization, _, id = project.rpartition(":")
     return f"{id}{organization and f'.{organization}'}.iam.gserviceaccount.com"
 

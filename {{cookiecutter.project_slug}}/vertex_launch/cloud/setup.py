@@ -49,6 +49,7 @@ class Step:
     looks: Line  # what is asked, of gcloud; its answer is JSON
     acts: tuple[Line, ...]  # what makes it
     done: Callable[[Any], bool] = bool  # whether the answer says that it is there
+    differs: Callable[[Any], Iterator[str]] = lambda _: iter(())  # what of it is not as the lines would make it
 
 
 def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing: str = "") -> Iterator[Step]:
@@ -78,14 +79,26 @@ def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing
         f"bucket {bucket}",
         ("storage", "buckets", "describe", bucket),
         (("storage", "buckets", "create", bucket, *place, *private),),
+        differs=lambda found: _bucket_differs(found, settings),
     )
-    yield _repository(settings.image, policy)
+    yield from _repository(settings.image, policy)
     yield from _account(settings, you)
     if budget:
         yield _budget(settings, budget, billing)
 
 
-def _repository(image: str, policy: Path) -> Step:
+def _bucket_differs(found: Any, settings: Settings) -> Iterator[str]:
+    """A bucket that is there stays as it is: somebody may want it so."""
+    location, bucket = str(found.get("location", "")).lower(), f"gs://{settings.bucket}"
+    if found.get("location_type") == "region" and location != settings.region:
+        place = f"it is in {location}, and the machines are in {settings.region}: slower, and billed as egress"
+        yield f"{place}; name a bucket in {settings.region} with --bucket"
+    if found.get("public_access_prevention", "enforced") != "enforced":
+        cure = shown(("storage", "buckets", "update", bucket, "--public-access-prevention"))
+        yield f"it can be made public; prevent that: {cure}"
+
+
+def _repository(image: str, policy: Path) -> Iterator[Step]:
     parts = IMAGE.fullmatch(image)
     if not parts:
         cure = "write REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG"
@@ -93,13 +106,17 @@ def _repository(image: str, policy: Path) -> Step:
     repository, project = parts["repository"], parts["project"].replace("/", ":")
     place = (f"--location={parts['location']}", f"--project={project}")
     here = ("artifacts", "repositories")
-    return Step(
-        f"repository {repository} for images, where old ones are deleted",
-        (*here, "describe", repository, *place),
-        (
-            (*here, "create", repository, "--repository-format=docker", *place),
-            (*here, "set-cleanup-policies", repository, f"--policy={policy}", "--no-dry-run", *place),
-        ),
+    looks = (*here, "describe", repository, *place)
+    yield Step(
+        f"repository {repository} for images",
+        looks,
+        ((*here, "create", repository, "--repository-format=docker", *place),),
+    )
+    yield Step(
+        f"repository {repository} deletes old images",
+        looks,
+        ((*here, "set-cleanup-policies", repository, f"--policy={policy}", "--no-dry-run", *place),),
+        lambda found: bool(found.get("cleanupPolicies")),
     )
 
 
@@ -155,13 +172,18 @@ def _budget(settings: Settings, usd: float, billing: str) -> Step:
     )
 
 
-def is_done(step: Step) -> bool:
-    """Raises FaultError where gcloud cannot look."""
+def look(step: Step) -> tuple[bool, tuple[str, ...]]:
+    """Whether it is there, and what of it is not as the step would make it.
+
+    Raises:
+        FaultError: gcloud cannot look.
+    """
     code, answer, said = _gcloud(*step.looks, "--format=json")
     if code == 0:
-        return bool(step.done(json.loads(answer or "null")))
+        found = json.loads(answer or "null")
+        return bool(step.done(found)), tuple(step.differs(found))
     if _is_absent(said):
-        return False
+        return False, ()
     raise FaultError(f"{step.title}: cannot be looked at: {said}; the line was: {shown(step.looks)}")
 
 
