@@ -38,6 +38,7 @@ workerPoolSpecs:
   containerSpec: {imageUri: us-central1-docker.pkg.dev/my-project/training/trainer:1-cpu} # ours
 baseOutputDirectory: {outputUriPrefix: gs://my-project-training/run}
 """
+METRIC = "aiplatform.googleapis.com/custom_model_training_cpus"
 # A step is there once the line that makes it was told.
 GCLOUD = """#!{python}
 import json, os, pathlib, sys
@@ -51,6 +52,8 @@ if line == "config get account":
     print(os.environ.get("ACCOUNT", ""))
 elif line.startswith("billing projects describe"):
     print("billingAccounts/0-1-2")
+elif line.startswith("beta quotas info list"):
+    print(os.environ.get("QUOTAS") or sys.exit("ERROR: (gcloud) PERMISSION_DENIED"))
 elif line.startswith("services list"):
     on = next((one.split()[2:-1] for one in lines if one.startswith("services enable") and one.endswith(flags[0])), [])
     print(json.dumps([dict(config=dict(name=name)) for name in on]))
@@ -200,6 +203,24 @@ def test_a_budget_comes_last_and_another_one_is_another_step(folder: Path) -> No
     assert any("--budget-amount=1234567.00USD" in line for line in told(folder))
 
 
+def quota_info(limit: str) -> dict[str, Any]:
+    """What Cloud Quotas says of the vCPUs."""
+    here = {"details": {"value": limit}, "applicableLocations": ["us-central1"]}
+    return {"metric": METRIC, "quotaId": "CPUs", "dimensionsInfos": [here]}
+
+
+def test_at_last_each_quota_stands_beside_the_job_that_needs_most_of_it(folder: Path) -> None:
+    (folder / "jobs/more.yaml").write_text(JOB.replace("n1-standard-4", "n1-standard-16"))
+    (folder / "jobs/broken.yaml").write_text("no job")
+    unseen = setup(folder, "--yes")
+    assert unseen.returncode == 0, unseen.stderr
+    assert unseen.stdout.splitlines()[-1] == "written  vertex.toml"
+    enough, short = (setup(folder, QUOTAS=json.dumps([quota_info(limit)])).stdout.splitlines() for limit in ("16", "4"))
+    assert enough[-1] == f"enough   {METRIC} in us-central1 is 16, and jobs/more.yaml needs 16"
+    assert short[-1].startswith(f"short    {METRIC} in us-central1 is 4, and jobs/more.yaml needs 16; ask for more: ")
+    assert short[-1].endswith("--preferred-value=16 --dimensions=region=us-central1")
+
+
 def test_a_second_project_gets_an_account_of_its_own(folder: Path) -> None:
     assert setup(folder, "--yes").returncode == 0
     assert setup(folder, "--yes", "--project", "p2").returncode == 0
@@ -303,8 +324,9 @@ class Google(ThreadingHTTPServer):
     def answer(self, method: str, path: str, query: str, body: Any) -> tuple[int, Any]:
         """Status and JSON."""
         path = path.replace("/projects/-/", "/projects/my-project/")
-        if path.endswith("/services"):
-            return 200, {"services": [{"config": {"name": name}, "state": "ENABLED"} for name in self.on]}
+        if path.endswith(("/services", "/quotaInfos")):
+            services = [{"config": {"name": name}, "state": "ENABLED"} for name in self.on]
+            return 200, {"services": services, "quotaInfos": [quota_info("8")]}
         if path.endswith(":batchEnable"):
             self.on += body["serviceIds"]
             return 200, {"name": "operations/1", "done": True, "response": {}}
@@ -353,7 +375,7 @@ def google() -> Iterator[Google]:
 def test_gcloud_itself_takes_every_line(folder: Path, google: Google) -> None:
     shutil.rmtree(folder / "bin")
     address = f"http://127.0.0.1:{google.server_port}/"
-    services = ("SERVICEUSAGE", "STORAGE", "ARTIFACTREGISTRY", "IAM", "CLOUDRESOURCEMANAGER")
+    services = ("SERVICEUSAGE", "STORAGE", "ARTIFACTREGISTRY", "IAM", "CLOUDRESOURCEMANAGER", "CLOUDQUOTAS")
     environ = {
         **{f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": address for name in services},
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{address}storage/v1/",
@@ -370,6 +392,7 @@ def test_gcloud_itself_takes_every_line(folder: Path, google: Google) -> None:
     assert again.returncode == 0, again.stdout + again.stderr
     assert (again.stdout.count("done     "), again.stdout.count("missing")) == (11, 0)
     assert "differs" not in again.stdout
+    assert again.stdout.splitlines()[-1] == f"enough   {METRIC} in us-central1 is 8, and jobs/run.yaml needs 4"
     (bucket,) = (one for path, one in google.made.items() if "/b/" in path)
     bucket |= {"location": "EUROPE-WEST4", "iamConfiguration": {"publicAccessPrevention": "inherited"}}
     other = setup(folder, seconds=SECONDS, **environ)

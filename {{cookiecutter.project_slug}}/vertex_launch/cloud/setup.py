@@ -18,6 +18,7 @@ from typing import Any
 from vertex_launch.cloud.project_files import account_domain
 from vertex_launch.cloud.refusals import DISABLED
 from vertex_launch.errors import FaultError
+from vertex_launch.job_resource import Resource
 from vertex_launch.settings import Settings
 
 APIS = (
@@ -27,6 +28,7 @@ APIS = (
 BUDGET_APIS = ("billingbudgets", "cloudbilling")
 ACCOUNT = "vertex-trainer"  # the account that jobs run as, unless vertex.toml names another
 SECONDS = 300.0  # that a line may take; to switch services on takes a minute
+JSON = "--format=json"
 ABSENT = re.compile(r"not.?found|\b404\b|does not exist", re.IGNORECASE)
 PAUSES = (0.0, 10.0, 20.0, 40.0)  # s; what was just made is not known everywhere at once
 IMAGE = re.compile(
@@ -178,13 +180,19 @@ def look(step: Step) -> tuple[bool, tuple[str, ...]]:
     Raises:
         FaultError: gcloud cannot look.
     """
-    code, answer, said = _gcloud(*step.looks, "--format=json")
+    code, answer, said = _gcloud(*step.looks, JSON)
     if code == 0:
         found = json.loads(answer or "null")
         return bool(step.done(found)), tuple(step.differs(found))
     if _is_absent(said):
         return False, ()
     raise FaultError(f"{step.title}: cannot be looked at: {said}; the line was: {shown(step.looks)}")
+
+
+def quota_infos(project: str) -> list[Resource]:
+    """What the project may use of Vertex AI, each quota with its regions; nothing where that may not be seen."""
+    said = ask("beta", "quotas", "info", "list", "--service=aiplatform.googleapis.com", f"--project={project}", JSON)
+    return list(json.loads(said or "[]"))
 
 
 def take(line: Line) -> None:
