@@ -279,6 +279,13 @@ CASES = [
         settings=replace(SETTINGS, region="us-central"),
     ),
     Case(
+        "region-words",
+        alone(CPU),
+        alone(CPU),
+        ("region: ", '"us-centrl1", from vertex.toml, is no region', "did you mean us-central1?"),
+        settings=replace(SETTINGS, region="us-centrl1"),
+    ),
+    Case(
         "region-accelerator",
         alone(A100),
         alone(A100),

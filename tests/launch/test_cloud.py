@@ -388,8 +388,9 @@ def test_jobs_are_listed_with_their_states_and_found_by_number_name_or_file(vert
         jobs.find(cloud, "")
     with pytest.raises(FaultError, match="did you mean twice"):
         jobs.find(cloud, "twcie")
-    with pytest.raises(FaultError, match="there is no job 17; those that are there: "):
-        jobs.find(cloud, "17")
+    for gone in ("17", "customJobs/17", f"{PARENT}/customJobs/17"):
+        with pytest.raises(FaultError, match=f"there is no job {gone}; those that are there: python -m vertex"):
+            jobs.find(cloud, gone)
     with pytest.raises(FaultError, match="is in europe-west4, not in us-central1; add --region europe-west4"):
         jobs.find(cloud, "projects/1/locations/europe-west4/customJobs/17")
     with pytest.raises(FaultError, match="is no name of a job; write such as projects/p/locations/us-central1/customJ"):

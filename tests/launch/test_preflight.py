@@ -182,8 +182,11 @@ def test_a_quota_below_the_need_is_told(google: Google, service: Service) -> Non
     (warning,) = told(look(job(), service, OURS))
     assert warning == (
         "warning: workerPoolSpecs: it needs 8 of aiplatform.googleapis.com/custom_model_training_nvidia_v100_gpus in"
-        " us-central1, and the quota is 4; ask for more at https://console.cloud.google.com/iam-admin/quotas?project=p,"
-        " or take another region or a smaller job"
+        " us-central1, and the quota is 4; take another region or a smaller job, or ask for more: gcloud beta quotas"
+        " preferences create --service=aiplatform.googleapis.com --project=p --quota-id="
+        '"$(gcloud beta quotas info list --service=aiplatform.googleapis.com --project=p'
+        " --filter=metric=aiplatform.googleapis.com/custom_model_training_nvidia_v100_gpus --format='value(quotaId)')\""
+        " --preferred-value=8 --dimensions=region=us-central1"
     )
     google.put(QUOTAS, infos("8"))
     assert told(look(job(), service, OURS)) == []

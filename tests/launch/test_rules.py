@@ -114,8 +114,9 @@ def test_what_is_no_region_is_one_finding_whatever_it_would_offer(tmp_path: Path
     assert names(found(tmp_path, {}, replace(SETTINGS, region="us-west1-a"))) == [("region-name", "region")]
 
 
-def test_machines_without_accelerators_run_in_regions_the_catalog_does_not_know(tmp_path: Path) -> None:
-    assert found(tmp_path, alone(CPU), replace(SETTINGS, region="europe-west9")) == []
+@pytest.mark.parametrize("region", ["europe-west9", "europe-southwest1", "africa-south1", "northamerica-south1"])
+def test_machines_without_accelerators_run_in_regions_the_catalog_does_not_know(tmp_path: Path, region: str) -> None:
+    assert found(tmp_path, alone(CPU), replace(SETTINGS, region=region)) == []
 
 
 def test_reducers_from_the_registry_of_the_region_are_right(tmp_path: Path) -> None:

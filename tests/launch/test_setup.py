@@ -38,6 +38,7 @@ workerPoolSpecs:
   containerSpec: {imageUri: us-central1-docker.pkg.dev/my-project/training/trainer:1-cpu} # ours
 baseOutputDirectory: {outputUriPrefix: gs://my-project-training/run}
 """
+METRIC = "aiplatform.googleapis.com/custom_model_training_cpus"
 # A step is there once the line that makes it was told.
 GCLOUD = """#!{python}
 import json, os, pathlib, sys
@@ -51,6 +52,8 @@ if line == "config get account":
     print(os.environ.get("ACCOUNT", ""))
 elif line.startswith("billing projects describe"):
     print("billingAccounts/0-1-2")
+elif line.startswith("beta quotas info list"):
+    print(os.environ.get("QUOTAS") or sys.exit("ERROR: (gcloud) PERMISSION_DENIED"))
 elif line.startswith("services list"):
     on = next((one.split()[2:-1] for one in lines if one.startswith("services enable") and one.endswith(flags[0])), [])
     print(json.dumps([dict(config=dict(name=name)) for name in on]))
@@ -66,7 +69,8 @@ elif "describe" in words:
     made = line.replace(" describe ", " create ").split(" --")[0].split("@")[0]
     if not there(made):
         sys.exit("ERROR: (gcloud.describe) NOT_FOUND: it does not exist")
-    print(json.dumps(dict(name=made)))
+    kept = there(line.replace(" describe ", " set-cleanup-policies ").split(" --")[0])
+    print(json.dumps(json.loads(os.environ.get("BUCKET", "{}")) | dict(name=made, cleanupPolicies=kept or None)))
 elif "list" in words:
     made = [one for one in lines if one.startswith("billing budgets create")]
     names = [one.partition("--display-name=")[2].partition(" --")[0] for one in made]
@@ -117,9 +121,9 @@ def test_dry_run_prints_the_lines_and_asks_nobody(folder: Path) -> None:
 def test_it_asks_once_takes_what_is_missing_and_then_finds_all_there(folder: Path) -> None:
     first = setup(folder, "--budget", "50", given="y\n")
     assert first.returncode == 0, first.stderr
-    assert first.stdout.count("missing  ") == 11
-    assert first.stdout.count("Take the 11 missing steps?") == 1
-    assert len(told(folder)) == 12  # two for the repository
+    assert first.stdout.count("missing  ") == 12
+    assert first.stdout.count("Take the 12 missing steps?") == 1
+    assert len(told(folder)) == 12
     assert "written  vertex.toml" in first.stdout
     assert (
         'service_account = "vertex-trainer@my-project.iam.gserviceaccount.com"' in (folder / "vertex.toml").read_text()
@@ -128,7 +132,8 @@ def test_it_asks_once_takes_what_is_missing_and_then_finds_all_there(folder: Pat
     before = told(folder)
     again = setup(folder)
     assert again.returncode == 0, again.stderr
-    assert (again.stdout.count("done     "), again.stdout.count("missing")) == (10, 0)
+    assert (again.stdout.count("done     "), again.stdout.count("missing")) == (11, 0)
+    assert "differs" not in again.stdout
     assert "written" not in again.stdout
     assert told(folder) == before
 
@@ -159,7 +164,33 @@ def test_a_line_that_is_refused_ends_it_and_the_next_time_goes_on_there(folder: 
     assert "740412345678: ask somebody else; the line was: gcloud iam service-accounts create" in done.stderr
     assert (folder / "vertex.toml").read_text() == OLD
     again = setup(folder, "--yes")
-    assert (again.returncode, again.stdout.count("done     ")) == (0, 3)
+    assert (again.returncode, again.stdout.count("done     ")) == (0, 4)
+
+
+def test_a_clean_up_that_was_refused_is_missing_the_next_time_and_is_one_step(folder: Path) -> None:
+    assert setup(folder, "--yes").returncode == 0
+    lines = told(folder)
+    (folder / "told").write_text("\n".join(line for line in lines if "set-cleanup-policies" not in line))
+    again = setup(folder, given="y\n")
+    assert again.returncode == 0, again.stderr
+    assert "Take the 1 missing step?" in again.stdout
+    assert sorted(told(folder)) == sorted(lines)
+
+
+def test_a_bucket_that_is_not_as_setup_makes_one_stays_so_and_is_told(folder: Path) -> None:
+    assert setup(folder, "--yes").returncode == 0
+    before = told(folder)
+    found = {"location": "EUROPE-WEST4", "location_type": "region", "public_access_prevention": "inherited"}
+    done = setup(folder, BUCKET=json.dumps(found))
+    assert [line for line in done.stdout.splitlines() if line.startswith("differs")] == [
+        "differs  it is in europe-west4, and the machines are in us-central1: slower, and billed as egress;"
+        " name a bucket in us-central1 with --bucket",
+        "differs  it can be made public; prevent that:"
+        " gcloud storage buckets update gs://my-project-training --public-access-prevention",
+    ]
+    assert told(folder) == before
+    near = {"location": "US", "location_type": "multi-region", "public_access_prevention": "enforced"}
+    assert "differs" not in setup(folder, BUCKET=json.dumps(near)).stdout
 
 
 def test_a_budget_comes_last_and_another_one_is_another_step(folder: Path) -> None:
@@ -170,6 +201,24 @@ def test_a_budget_comes_last_and_another_one_is_another_step(folder: Path) -> No
     more = setup(folder, "--yes", "--budget", "1234567")
     assert "missing  a mail at half and at all of 1234567.00 USD a month" in more.stdout
     assert any("--budget-amount=1234567.00USD" in line for line in told(folder))
+
+
+def quota_info(limit: str) -> dict[str, Any]:
+    """What Cloud Quotas says of the vCPUs."""
+    here = {"details": {"value": limit}, "applicableLocations": ["us-central1"]}
+    return {"metric": METRIC, "quotaId": "CPUs", "dimensionsInfos": [here]}
+
+
+def test_at_last_each_quota_stands_beside_the_job_that_needs_most_of_it(folder: Path) -> None:
+    (folder / "jobs/more.yaml").write_text(JOB.replace("n1-standard-4", "n1-standard-16"))
+    (folder / "jobs/broken.yaml").write_text("no job")
+    unseen = setup(folder, "--yes")
+    assert unseen.returncode == 0, unseen.stderr
+    assert unseen.stdout.splitlines()[-1] == "written  vertex.toml"
+    enough, short = (setup(folder, QUOTAS=json.dumps([quota_info(limit)])).stdout.splitlines() for limit in ("16", "4"))
+    assert enough[-1] == f"enough   {METRIC} in us-central1 is 16, and jobs/more.yaml needs 16"
+    assert short[-1].startswith(f"short    {METRIC} in us-central1 is 4, and jobs/more.yaml needs 16; ask for more: ")
+    assert short[-1].endswith("--preferred-value=16 --dimensions=region=us-central1")
 
 
 def test_a_second_project_gets_an_account_of_its_own(folder: Path) -> None:
@@ -240,9 +289,8 @@ def test_an_image_of_another_registry_is_refused() -> None:
 )
 def test_the_repository_is_the_one_of_the_image_however_deep_its_name_is(image: str, project: str) -> None:
     settings = Settings("p", "us-central1", "b", f"us-central1-docker.pkg.dev/{image}")
-    (step,) = (one for one in steps(settings, "user:ada", Path("policy")) if one.title.startswith("repository"))
-    assert step.title.startswith("repository r ")
-    assert f"--project={project}" in step.looks
+    both = [one for one in steps(settings, "user:ada", Path("policy")) if one.title.startswith("repository r ")]
+    assert [f"--project={project}" in one.looks for one in both] == [True, True]
 
 
 def test_an_account_of_another_project_is_not_made() -> None:
@@ -252,6 +300,16 @@ def test_an_account_of_another_project_is_not_made() -> None:
     titles = [step.title for step in steps(ours, "user:ada", Path("policy"))]
     assert not [title for title in titles if title.startswith("account ")]
     assert "you let jobs run as it: roles/iam.serviceAccountUser" in titles
+
+
+def test_the_account_of_a_domains_project_has_the_form_that_iam_gives_it() -> None:
+    old = Settings("p", "us-central1", "b", "us-central1-docker.pkg.dev/p/r/i:1", "t@p.iam.gserviceaccount.com")
+    new = renamed(old, replace(old, project="example.com:q"))
+    assert new.service_account == "t@q.example.com.iam.gserviceaccount.com"
+    lines = [line for step in steps(replace(new, service_account=""), "user:ada", Path("p")) for line in step.acts]
+    (made,) = (line for line in lines if line[:3] == ("iam", "service-accounts", "create"))
+    assert (made[3], made[-1]) == ("vertex-trainer", "--project=example.com:q")
+    assert renamed(new, old).service_account == old.service_account
 
 
 class Google(ThreadingHTTPServer):
@@ -266,8 +324,9 @@ class Google(ThreadingHTTPServer):
     def answer(self, method: str, path: str, query: str, body: Any) -> tuple[int, Any]:
         """Status and JSON."""
         path = path.replace("/projects/-/", "/projects/my-project/")
-        if path.endswith("/services"):
-            return 200, {"services": [{"config": {"name": name}, "state": "ENABLED"} for name in self.on]}
+        if path.endswith(("/services", "/quotaInfos")):
+            services = [{"config": {"name": name}, "state": "ENABLED"} for name in self.on]
+            return 200, {"services": services, "quotaInfos": [quota_info("8")]}
         if path.endswith(":batchEnable"):
             self.on += body["serviceIds"]
             return 200, {"name": "operations/1", "done": True, "response": {}}
@@ -279,7 +338,8 @@ class Google(ThreadingHTTPServer):
             id = query.partition("repositoryId=")[2].partition("&")[0] or body.get("accountId") or body["name"]
             email = {"email": f"{id}@my-project.iam.gserviceaccount.com"} if "accountId" in body else {}
             there = f"{path}/{email.get('email', id)}"
-            self.made[there] = {"name": there.partition("/v1/")[2] or id, **email}
+            kind = {"locationType": "region"} if "location" in body else {}
+            self.made[there] = {**body, "name": there.partition("/v1/")[2] or id, **email, **kind}
             made = {"name": "projects/my-project/locations/us-central1/operations/1", "done": True}
             return 200, made if "repositoryId" in query else self.made[there]
         if method == "PATCH" and path in self.made:
@@ -315,7 +375,7 @@ def google() -> Iterator[Google]:
 def test_gcloud_itself_takes_every_line(folder: Path, google: Google) -> None:
     shutil.rmtree(folder / "bin")
     address = f"http://127.0.0.1:{google.server_port}/"
-    services = ("SERVICEUSAGE", "STORAGE", "ARTIFACTREGISTRY", "IAM", "CLOUDRESOURCEMANAGER")
+    services = ("SERVICEUSAGE", "STORAGE", "ARTIFACTREGISTRY", "IAM", "CLOUDRESOURCEMANAGER", "CLOUDQUOTAS")
     environ = {
         **{f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": address for name in services},
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{address}storage/v1/",
@@ -327,10 +387,17 @@ def test_gcloud_itself_takes_every_line(folder: Path, google: Google) -> None:
     }
     first = setup(folder, "--yes", seconds=SECONDS, **environ)
     assert first.returncode == 0, first.stdout + first.stderr
-    assert first.stdout.count("missing  ") == 10
+    assert first.stdout.count("missing  ") == 11
     again = setup(folder, seconds=SECONDS, **environ)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert (again.stdout.count("done     "), again.stdout.count("missing")) == (10, 0)
+    assert (again.stdout.count("done     "), again.stdout.count("missing")) == (11, 0)
+    assert "differs" not in again.stdout
+    assert again.stdout.splitlines()[-1] == f"enough   {METRIC} in us-central1 is 8, and jobs/run.yaml needs 4"
+    (bucket,) = (one for path, one in google.made.items() if "/b/" in path)
+    bucket |= {"location": "EUROPE-WEST4", "iamConfiguration": {"publicAccessPrevention": "inherited"}}
+    other = setup(folder, seconds=SECONDS, **environ)
+    assert "differs  it is in europe-west4, and the machines are in us-central1" in other.stdout
+    assert other.stdout.count("differs  ") == 2
     members = [one["members"] for policy in google.policies.values() for one in policy["bindings"]]
     trainer = "serviceAccount:vertex-trainer@my-project.iam.gserviceaccount.com"
     assert sorted(members) == [[trainer]] * 2 + [["user:ada@example.com"]] * 4

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from google.api_core.exceptions import Forbidden, ServiceUnavailable, Unauthenticated
+from google.api_core.exceptions import Forbidden, NotFound, ServiceUnavailable, TooManyRequests, Unauthenticated
 from google.auth.exceptions import DefaultCredentialsError
 from google.cloud.aiplatform_v1.types import HyperparameterTuningJob
 
@@ -152,7 +152,37 @@ REFUSALS: list[tuple[int, str, str]] = [
         "ask an owner of the project for the role roles/logging.viewer: gcloud projects add-iam-policy-binding demo"
         " --member=user:YOU --role=roles/logging.viewer",
     ),
-    (404, "The location is not found", "look at project and region in vertex.toml, and at the names in the job file"),
+    (
+        403,
+        'Permission "artifactregistry.repositories.downloadArtifacts" denied on resource',
+        "ask an owner of the project for the role roles/artifactregistry.reader: gcloud projects add-iam-",
+    ),
+    (
+        403,
+        "Permission denied on resource project my-project.",
+        "look at the project in vertex.toml; yours are: gcloud projects list",
+    ),
+    (
+        403,
+        "This API method requires billing to be enabled. Please enable billing on project #demo",
+        "let an account pay for it: gcloud billing projects link demo --billing-account=ACCOUNT",
+    ),
+    (
+        403,
+        "The billing account for the owning project is disabled in state absent",
+        "let an account pay for it: gcloud billing projects link demo --billing-account=ACCOUNT",
+    ),
+    (
+        403,
+        "ada@example.com does not have storage.objects.list access to the Google Cloud Storage bucket.",
+        "ask an owner of the project for the role roles/storage.objectViewer:"
+        " gcloud storage buckets add-iam-policy-binding gs://demo-data --member=user:YOU --role=roles/storage.objectV",
+    ),
+    (
+        404,
+        "The location is not found",
+        "look at the project in vertex.toml, the region in vertex.toml, and the names in the job file",
+    ),
     (400, "job_spec.scheduling.timeout is too long", "mend what it names; `check` does not know this rule"),
     (
         429,
@@ -174,7 +204,33 @@ def test_a_refusal_is_one_sentence_with_a_cure(vertex: Vertex, code: int, messag
     assert len(vertex.received) == 1
 
 
-def test_a_login_that_has_expired_is_told_with_the_command() -> None:
+def test_where_a_flag_or_a_variable_named_it_the_cure_says_so() -> None:
+    ours = replace(SETTINGS, origins={"project": "VERTEX_PROJECT", "region": "--region"})
+    match = "look at the project in VERTEX_PROJECT, the region in --region, and the names in the job file"
+    with pytest.raises(CloudError, match=match), google_errors(ours):
+        raise NotFound("no")
+    with pytest.raises(CloudError, match="look at the project in VERTEX_PROJECT;"), google_errors(ours):
+        raise Forbidden("Permission denied on resource project my-project.")
+
+
+def test_a_quota_that_is_used_up_comes_with_the_line_that_asks_for_more() -> None:
+    metric = "compute.googleapis.com/a2_cpus"
+    with pytest.raises(CloudError) as told, google_errors(SETTINGS):
+        raise TooManyRequests(f"The following quotas are exceeded: {metric}")
+    assert "ask for more: gcloud beta quotas preferences create --service=compute.googleapis.com" in str(told.value)
+    assert f"--filter=metric={metric} " in str(told.value)
+    assert str(told.value).endswith(" --preferred-value=COUNT --dimensions=region=europe-west4")
+
+
+def test_the_right_to_a_bucket_is_that_to_the_one_that_was_asked() -> None:
+    asked = "GET https://storage.googleapis.com/storage/v1/b/other-data/o?prefix=run: "
+    line = "gs://other-data --member=user:YOU --role=roles/storage.objectAdmin"
+    with pytest.raises(CloudError, match=line), google_errors(SETTINGS):
+        raise Forbidden(f"{asked}Permission 'storage.objects.create' denied on resource (or it may not exist).")
+
+
+def test_a_login_that_has_expired_is_told_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     match = "401 Request had invalid credentials; log in with: gcloud auth login --update-adc"
     with pytest.raises(CloudError, match=match), google_errors(SETTINGS):
         raise Unauthenticated("Request had invalid credentials.")
@@ -216,6 +272,16 @@ def test_where_no_service_is_at_the_endpoint_there_is_no_answer(vertex: Vertex) 
     vertex.server_close()
     with pytest.raises(NoAnswerError, match="refused"):
         submit(request(JOB, SETTINGS), connect(SETTINGS, vertex.endpoint))
+
+
+@pytest.mark.parametrize(
+    ("region", "cure"), [("us-centrl1", ", and whether us-centrl1 is a region"), ("us-central1", "")]
+)
+def test_where_no_host_has_the_regions_name_the_region_is_doubted(region: str, cure: str) -> None:
+    fault = f"https://{region}-aiplatform.googleapis.com does not answer (Name or service not known)"
+    with pytest.raises(CloudError) as told, google_errors(replace(SETTINGS, region=region)):
+        raise NoAnswerError(fault)
+    assert str(told.value) == f"{fault}; check the network{cure}"
 
 
 def test_the_request_names_the_job_and_holds_its_spec() -> None:
@@ -386,6 +452,9 @@ def test_a_job_in_the_cloud_has_a_page_in_the_console() -> None:
 def test_without_a_login_there_is_no_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "missing.json"))
     with pytest.raises(DefaultCredentialsError):
+        connect(SETTINGS)
+    match = r"missing.json was not found; mend the key file that GOOGLE_APPLICATION_CREDENTIALS names, or unset it and"
+    with pytest.raises(CloudError, match=match), google_errors(SETTINGS):
         connect(SETTINGS)
 
 

@@ -8,14 +8,17 @@ from typing import Annotated
 
 import typer
 
-from vertex_launch import settings
+from vertex_launch import settings, spec
 from vertex_launch.cli.options import SETTINGS, SettingsOptions
 from vertex_launch.cli.output import console
 from vertex_launch.cloud import project_files
+from vertex_launch.cloud import quota as quotas
 from vertex_launch.cloud import setup as cloud
 from vertex_launch.cloud.refusals import LOGIN
 from vertex_launch.cloud.setup import Step
 from vertex_launch.errors import FaultError
+from vertex_launch.plan import pools
+from vertex_launch.plan.pools import Quota
 from vertex_launch.settings import Settings
 from vertex_launch.state_dir import StateDir, private
 
@@ -41,7 +44,8 @@ def setup(click: typer.Context, wanted: SetupOptions) -> None:
         show(new, wanted.budget)
         return
     missing = [step for step in every(new, wanted.budget) if not is_there(step)]
-    if missing and not (wanted.yes or typer.confirm(f"Take the {len(missing)} missing steps?")):
+    count = f"{len(missing)} missing {'step' if len(missing) == 1 else 'steps'}"
+    if missing and not (wanted.yes or typer.confirm(f"Take the {count}?")):
         raise typer.Exit(1)
     private(POLICY.parent)
     POLICY.write_text(json.dumps(cloud.CLEAN_UP))
@@ -49,6 +53,7 @@ def setup(click: typer.Context, wanted: SetupOptions) -> None:
     take([step for step in missing if step not in budgets])
     write(old, replace(new, service_account=cloud.account(new)))
     take(budgets)  # last: it needs rights that few have, and jobs run without it
+    show_quotas(new)
 
 
 def show(new: Settings, budget: float) -> None:
@@ -73,8 +78,10 @@ def every(new: Settings, budget: float) -> list[Step]:
 
 
 def is_there(step: Step) -> bool:
-    done = cloud.is_done(step)
+    done, differences = cloud.look(step)
     console.print(f"{'done   ' if done else 'missing'}  {step.title}", markup=False)
+    for difference in differences:
+        console.print(f"differs  {difference}", markup=False)
     return done
 
 
@@ -84,6 +91,27 @@ def take(steps: list[Step]) -> None:
         for line in step.acts:
             console.print(cloud.shown(line), markup=False)
             cloud.take(line)
+
+
+def show_quotas(new: Settings) -> None:
+    """Hold what the project has of each quota against the job that needs most of it, where that may be seen."""
+    all_needs = ((quota, path) for path in JOBS.glob("*.yaml") for quota in needed(path, new))
+    needs = sorted(all_needs, key=lambda need: (need[0].amount, need[1]))
+    jobs = {quota.metric: path for quota, path in needs}  # the last of a metric needs most of it
+    infos = cloud.quota_infos(new.project) if needs else []
+    for quota, limit in quotas.limits((quota for quota, _ in needs), infos, new.region):
+        has = f"{quota.metric} in {new.region} is {limit}, and {jobs[quota.metric]} needs {quota.amount}"
+        more = f"; ask for more: {pools.more_command(quota.metric, new, quota.amount)}"
+        short = limit < quota.amount
+        console.print(f"{'short  ' if short else 'enough '}  {has}{more if short else ''}", markup=False)
+
+
+def needed(path: Path, new: Settings) -> tuple[Quota, ...]:
+    """The quotas of a job file; none of one that cannot be read, of which `check` tells more."""
+    try:
+        return quotas.needed(spec.load(path), new)
+    except FaultError:
+        return ()
 
 
 def write(old: Settings, new: Settings) -> None:

@@ -108,9 +108,9 @@ def _meant(service: Service, word: str) -> list[Resource]:
     if "/locations/" in word:
         return [_of_name(service, word)]
     if BRIEF.fullmatch(word):
-        return [service.get(f"{service.parent}/{word}")]
+        return [_first(service, word, f"{service.parent}/{word}")]
     if word.isdecimal():
-        return [_numbered(service, word)]
+        return [_first(service, word, *(f"{service.parent}/{kind}/{word}" for kind in KINDS))]
     there = newest(service, NEAR)
     name = Path(word).stem if word.endswith(JOB_FILES) else word
     if found := [job for job in there if job.get("displayName") == name]:
@@ -137,7 +137,7 @@ def _of_name(service: Service, name: str) -> Resource:
         raise FaultError(f"{printable(name)}: is no name of a job; write such as {service.parent}/customJobs/17")
     if found["region"] != service.region:
         raise FaultError(f"{name}: is in {found['region']}, not in {service.region}; add --region {found['region']}")
-    return service.get(name)
+    return _first(service, name, name)
 
 
 def cost(job: Resource, catalog: Catalog, now: datetime) -> Cost | None:
@@ -171,11 +171,12 @@ def _hours(run: Resource, now: datetime) -> float:
     return max(0.0, ((moment(run, "endTime") or now) - started).total_seconds() / 3600) if started else 0.0
 
 
-def _numbered(service: Service, id: str) -> Resource:
-    for collection in KINDS:
+def _first(service: Service, word: str, *names: str) -> Resource:
+    """The first resource of these names that is there; raises FaultError where none is."""
+    for name in names:
         with contextlib.suppress(NotFound):
-            return service.get(f"{service.parent}/{collection}/{id}")
-    raise FaultError(f"{service.place}: there is no job {id}; those that are there: {program.NAME} jobs")
+            return service.get(name)
+    raise FaultError(f"{service.place}: there is no job {word}; those that are there: {program.NAME} jobs")
 
 
 def _in(collection: str, *states: str) -> str:

@@ -109,13 +109,12 @@ def _idle(image: Image, place: str, job: Job) -> Iterator[Finding]:
 
 def _shortages(job: Job | TuningJob, service: Service, settings: Settings) -> Iterator[Finding]:
     """Quotas that are smaller than what the job needs, where they may be looked at."""
-    trials = pools.trials(job)
-    needed = pools.quotas(trial(job), settings, trials.at_once if trials else 1)
     with contextlib.suppress(GoogleAPICallError, NoAnswerError):  # the service itself will say
-        for quota, limit in quotas.limits(needed, service):
+        for quota, limit in quotas.limits(quotas.needed(job, settings), service.quotas(), service.region):
             if limit < quota.amount:
                 fault = f"it needs {quota.amount} of {quota.metric} in {service.region}, and the quota is {limit}"
-                cure = f"ask for more at {pools.quota_page(settings)}, or take another region or a smaller job"
+                more = pools.more_command(quota.metric, settings, quota.amount)
+                cure = f"take another region or a smaller job, or ask for more: {more}"
                 yield Finding("workerPoolSpecs", fault, cure, severity="warning")
 
 

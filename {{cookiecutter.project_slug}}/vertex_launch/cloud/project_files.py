@@ -13,14 +13,20 @@ from vertex_launch.settings import REQUIRED, Settings
 KEYS = (*REQUIRED, "service_account")
 
 
+def account_domain(project: str) -> str:
+    """What stands behind the @ of a project's own accounts; that of example.com:p begins with p.example.com."""
+    organization, _, id = project.rpartition(":")
+    return f"{id}{organization and f'.{organization}'}.iam.gserviceaccount.com"
+
+
 def renamed(old: Settings, new: Settings) -> Settings:
     """The new settings, with an image and an account of the new project where they are still the old one's."""
     before, after = (f"{one.region}-docker.pkg.dev/{one.project.replace(':', '/')}/" for one in (old, new))
     image, account = new.image, new.service_account
     if old.project and image.startswith(before):
         image = f"{after}{image.removeprefix(before)}"
-    if old.project and account.endswith(home := f"@{old.project}.iam.gserviceaccount.com"):
-        account = f"{account.removesuffix(home)}@{new.project}.iam.gserviceaccount.com"
+    if old.project and account.endswith(home := f"@{account_domain(old.project)}"):
+        account = f"{account.removesuffix(home)}@{account_domain(new.project)}"
     return replace(new, image=image, service_account=account)
 
 

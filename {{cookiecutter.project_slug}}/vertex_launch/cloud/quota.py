@@ -2,21 +2,26 @@
 
 from collections.abc import Iterable, Iterator
 
-from vertex_launch.cloud.service import Service
 from vertex_launch.job_resource import Resource
+from vertex_launch.plan import pools
 from vertex_launch.plan.pools import Quota
+from vertex_launch.settings import Settings
+from vertex_launch.spec import Job, TuningJob, trial
 
 
-def limits(needed: Iterable[Quota], service: Service) -> Iterator[tuple[Quota, int]]:
-    """Each quota that has a limit in this region, and the limit.
+def needed(job: Job | TuningJob, settings: Settings) -> tuple[Quota, ...]:
+    """The quotas with a known name that a job uses up, or all trials that a search runs at once."""
+    trials = pools.trials(job)
+    wanted = pools.quotas(trial(job), settings, trials.at_once if trials else 1)
+    return tuple(quota for quota in wanted if quota.metric)
 
-    Raises:
-        google.api_core.exceptions.Forbidden: you may not look at them, or the API is not switched on.
-    """
-    wanted = {quota.metric: quota for quota in needed if quota.metric}
-    for info in service.quotas() if wanted else ():
+
+def limits(wanted_quotas: Iterable[Quota], infos: Iterable[Resource], region: str) -> Iterator[tuple[Quota, int]]:
+    """Each quota that has a limit in this region, and the limit, as the API's quotaInfos tell them."""
+    wanted = {quota.metric: quota for quota in wanted_quotas}
+    for info in infos if wanted else ():
         if quota := wanted.pop(info.get("metric", ""), None):
-            values = [_value(one) for one in info.get("dimensionsInfos", ()) if _holds(one, service.region)]
+            values = [_value(one) for one in info.get("dimensionsInfos", ()) if _holds(one, region)]
             yield from ((quota, value) for value in values[:1] if value >= 0)  # below 0: without a limit
         if not wanted:
             return

@@ -1,6 +1,7 @@
 """What Google Cloud refuses, in one sentence each: what it said, and what cures it."""
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ from google.api_core.exceptions import (
     TooManyRequests,
     Unauthorized,
 )
+from google.auth.environment_vars import CREDENTIALS
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError
 
 from vertex_launch import program
@@ -29,16 +31,19 @@ ROLES = {
     "artifactregistry.": "roles/artifactregistry.reader",
     "iam.serviceAccounts.": "roles/iam.serviceAccountUser",
     "logging.": "roles/logging.viewer",
+    "storage.objects.get": "roles/storage.objectViewer",
+    "storage.objects.list": "roles/storage.objectViewer",
     "storage.": "roles/storage.objectAdmin",
 }
-PERMISSION = re.compile(r"[Pp]ermission '?([a-zA-Z.]+\.[a-zA-Z.]+)'?")
+PERMISSION = re.compile(r"""(?:[Pp]ermission|does not have) ['"]?([a-zA-Z.]+\.[a-zA-Z.]+)""")
+NO_PROJECT = re.compile(r"[Pp]ermission denied on resource project")
+BILLING = re.compile(r"requires billing|[Bb]illing (account|must)")
+BUCKET = re.compile(r"/b/([^/?]+)")  # of the address that was asked
 ACT_AS = re.compile(r"act as service[ _]account:? '?([^\s']+@[^\s']+?)[.']?(?:\s|$)")
 API = re.compile(r"\b(\w+)\.googleapis\.com")
-DISABLED = re.compile(r"has not been used in project|SERVICE_DISABLED|is disabled")
+DISABLED = re.compile(r"has not been used in project|SERVICE_DISABLED|^(?!.*[Bb]illing).*is disabled", re.DOTALL)
 STATUS = "https://status.cloud.google.com"
 CURES: dict[type[GoogleAPICallError], str] = {
-    Unauthorized: LOGIN,
-    NotFound: "look at project and region in vertex.toml, and at the names in the job file",
     BadRequest: "mend what it names; `check` does not know this rule",
     ServerError: f"the service failed, not the job: try again in some minutes, or look at {STATUS}",
 }
@@ -56,16 +61,15 @@ def google_errors(settings: Settings) -> Iterator[None]:
         yield
     except (DefaultCredentialsError, RefreshError) as error:
         said = str(error).partition("\n")[0].rstrip(".")
-        raise CloudError(f"Google Cloud: {said}; {LOGIN}") from None
+        raise CloudError(f"Google Cloud: {said}; {_login()}") from None
     except GoogleAPICallError as error:
         raise CloudError(f"Google Cloud: {said_by(error)}; {cure(error, settings)}") from None
     except GoogleAuthError as error:
-        raise CloudError(f"Google Cloud: {error}; {LOGIN}") from None
+        raise CloudError(f"Google Cloud: {error}; {_login()}") from None
     except GoogleAPIError as error:  # such as a RetryError, which has no status
         raise CloudError(f"Google Cloud: {error}; {CURES[ServerError]}") from None
     except NoAnswerError as error:
-        here = f"start the local Vertex, {program.NAME} emulate, or unset VERTEX_ENDPOINT for Google Cloud"
-        raise CloudError(f"{error}; {here if '://127.' in str(error) else 'check the network'}") from None
+        raise CloudError(f"{error}; {_reach(str(error), settings)}") from None
 
 
 def said_by(error: Exception) -> str:
@@ -80,14 +84,38 @@ def cure(error: GoogleAPICallError, settings: Settings) -> str:
     """What to do about it."""
     text = str(error.message)
     if isinstance(error, Forbidden):
-        return _right(text, settings.project or "PROJECT")
+        return _right(text, settings)
     if isinstance(error, TooManyRequests):
         return _quota(text, settings)
+    if isinstance(error, Unauthorized):
+        return _login()
+    if isinstance(error, NotFound):
+        where = (f"the {key} in {settings.origin(key)}" for key in ("project", "region"))
+        return f"look at {', '.join(where)}, and the names in the job file"
     return next((cure for kind, cure in CURES.items() if isinstance(error, kind)), f"look at {STATUS}")
 
 
-def _right(text: str, project: str) -> str:
+def _login() -> str:
+    """How to log in; a key file that a variable names goes before the login of gcloud."""
+    if os.environ.get(CREDENTIALS):
+        return f"mend the key file that {CREDENTIALS} names, or unset it and {LOGIN}"
+    return LOGIN
+
+
+def _reach(text: str, settings: Settings) -> str:
+    """What to look at where nobody answers."""
+    if "://127." in text:
+        return f"start the local Vertex, {program.NAME} emulate, or unset VERTEX_ENDPOINT for Google Cloud"
+    region = settings.region
+    unknown = region and f"://{region}-" in text and region not in settings.catalog.regions
+    return f"check the network{f', and whether {region} is a region' if unknown else ''}"
+
+
+def _right(text: str, settings: Settings) -> str:
     """Who must be given which right, as the line that gives it."""
+    project = settings.project or "PROJECT"
+    if BILLING.search(text):
+        return f"let an account pay for it: gcloud billing projects link {project} --billing-account=ACCOUNT"
     if DISABLED.search(text):
         logs = "logging" if "Logging API" in text else "aiplatform"
         api = named[1] if (named := API.search(text)) else logs
@@ -95,11 +123,21 @@ def _right(text: str, project: str) -> str:
     if account := ACT_AS.search(text):
         who = f"gcloud iam service-accounts add-iam-policy-binding {account[1]}"
         return f"let yourself use that account: {who} --member=user:YOU --role={ROLES['iam.serviceAccounts.']}"
+    if NO_PROJECT.search(text):
+        return f"look at the project in {settings.origin('project')}; yours are: gcloud projects list"
     permission = PERMISSION.search(text)
     asked = permission[1] if permission else "logging." if "log view" in text else "aiplatform."
     role = next((role for begin, role in ROLES.items() if asked.startswith(begin)), ROLES["aiplatform."])
-    give = f"gcloud projects add-iam-policy-binding {project} --member=user:YOU --role={role}"
-    return f"ask an owner of the project for the role {role}: {give}"
+    return f"ask an owner of the project for the role {role}: {_grant(role, text, settings)}"
+
+
+def _grant(role: str, text: str, settings: Settings) -> str:
+    """The line that gives a role: of Cloud Storage on the one bucket, of others on the project."""
+    on = f"projects add-iam-policy-binding {settings.project or 'PROJECT'}"
+    if role.startswith("roles/storage."):
+        named = BUCKET.search(text)
+        on = f"storage buckets add-iam-policy-binding gs://{named[1] if named else settings.bucket or 'BUCKET'}"
+    return f"gcloud {on} --member=user:YOU --role={role}"
 
 
 def _quota(text: str, settings: Settings) -> str:
@@ -108,4 +146,4 @@ def _quota(text: str, settings: Settings) -> str:
     if not metric:
         return "it is asked too often: try again in a minute"
     see = f"see what there is of {metric[0]} with: {pools.quota_command(settings)}"
-    return f"{see}; ask for more at {pools.quota_page(settings)}, or take another region or a smaller job"
+    return f"{see}; take another region or a smaller job, or ask for more: {pools.more_command(metric[0], settings)}"

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vertex_launch.cloud.project_files import account_domain
 from vertex_launch.cloud.refusals import DISABLED
 from vertex_launch.errors import FaultError
+from vertex_launch.job_resource import Resource
 from vertex_launch.settings import Settings
 
 APIS = (
@@ -26,6 +28,7 @@ APIS = (
 BUDGET_APIS = ("billingbudgets", "cloudbilling")
 ACCOUNT = "vertex-trainer"  # the account that jobs run as, unless vertex.toml names another
 SECONDS = 300.0  # that a line may take; to switch services on takes a minute
+JSON = "--format=json"
 ABSENT = re.compile(r"not.?found|\b404\b|does not exist", re.IGNORECASE)
 PAUSES = (0.0, 10.0, 20.0, 40.0)  # s; what was just made is not known everywhere at once
 IMAGE = re.compile(
@@ -48,6 +51,7 @@ class Step:
     looks: Line  # what is asked, of gcloud; its answer is JSON
     acts: tuple[Line, ...]  # what makes it
     done: Callable[[Any], bool] = bool  # whether the answer says that it is there
+    differs: Callable[[Any], Iterator[str]] = lambda _: iter(())  # what of it is not as the lines would make it
 
 
 def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing: str = "") -> Iterator[Step]:
@@ -77,14 +81,26 @@ def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing
         f"bucket {bucket}",
         ("storage", "buckets", "describe", bucket),
         (("storage", "buckets", "create", bucket, *place, *private),),
+        differs=lambda found: _bucket_differs(found, settings),
     )
-    yield _repository(settings.image, policy)
+    yield from _repository(settings.image, policy)
     yield from _account(settings, you)
     if budget:
         yield _budget(settings, budget, billing)
 
 
-def _repository(image: str, policy: Path) -> Step:
+def _bucket_differs(found: Any, settings: Settings) -> Iterator[str]:
+    """A bucket that is there stays as it is: somebody may want it so."""
+    location, bucket = str(found.get("location", "")).lower(), f"gs://{settings.bucket}"
+    if found.get("location_type") == "region" and location != settings.region:
+        place = f"it is in {location}, and the machines are in {settings.region}: slower, and billed as egress"
+        yield f"{place}; name a bucket in {settings.region} with --bucket"
+    if found.get("public_access_prevention", "enforced") != "enforced":
+        cure = shown(("storage", "buckets", "update", bucket, "--public-access-prevention"))
+        yield f"it can be made public; prevent that: {cure}"
+
+
+def _repository(image: str, policy: Path) -> Iterator[Step]:
     parts = IMAGE.fullmatch(image)
     if not parts:
         cure = "write REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG"
@@ -92,26 +108,30 @@ def _repository(image: str, policy: Path) -> Step:
     repository, project = parts["repository"], parts["project"].replace("/", ":")
     place = (f"--location={parts['location']}", f"--project={project}")
     here = ("artifacts", "repositories")
-    return Step(
-        f"repository {repository} for images, where old ones are deleted",
-        (*here, "describe", repository, *place),
-        (
-            (*here, "create", repository, "--repository-format=docker", *place),
-            (*here, "set-cleanup-policies", repository, f"--policy={policy}", "--no-dry-run", *place),
-        ),
+    looks = (*here, "describe", repository, *place)
+    yield Step(
+        f"repository {repository} for images",
+        looks,
+        ((*here, "create", repository, "--repository-format=docker", *place),),
+    )
+    yield Step(
+        f"repository {repository} deletes old images",
+        looks,
+        ((*here, "set-cleanup-policies", repository, f"--policy={policy}", "--no-dry-run", *place),),
+        lambda found: bool(found.get("cleanupPolicies")),
     )
 
 
 def account(settings: Settings) -> str:
     """The account that jobs run as."""
-    return settings.service_account or f"{ACCOUNT}@{settings.project}.iam.gserviceaccount.com"
+    return settings.service_account or f"{ACCOUNT}@{account_domain(settings.project)}"
 
 
 def _account(settings: Settings, you: str) -> Iterator[Step]:
     """The account and its rights: to write to the bucket and to the log, and yours to let jobs run as it."""
     who, project, bucket = account(settings), f"--project={settings.project}", f"gs://{settings.bucket}"
     name, _, domain = who.partition("@")
-    if domain == f"{settings.project}.iam.gserviceaccount.com":
+    if domain == account_domain(settings.project):
         title = ("--display-name=Runs training jobs",)
         yield Step(
             f"account {who}",
@@ -154,14 +174,25 @@ def _budget(settings: Settings, usd: float, billing: str) -> Step:
     )
 
 
-def is_done(step: Step) -> bool:
-    """Raises FaultError where gcloud cannot look."""
-    code, answer, said = _gcloud(*step.looks, "--format=json")
+def look(step: Step) -> tuple[bool, tuple[str, ...]]:
+    """Whether it is there, and what of it is not as the step would make it.
+
+    Raises:
+        FaultError: gcloud cannot look.
+    """
+    code, answer, said = _gcloud(*step.looks, JSON)
     if code == 0:
-        return bool(step.done(json.loads(answer or "null")))
+        found = json.loads(answer or "null")
+        return bool(step.done(found)), tuple(step.differs(found))
     if _is_absent(said):
-        return False
+        return False, ()
     raise FaultError(f"{step.title}: cannot be looked at: {said}; the line was: {shown(step.looks)}")
+
+
+def quota_infos(project: str) -> list[Resource]:
+    """What the project may use of Vertex AI, each quota with its regions; nothing where that may not be seen."""
+    said = ask("beta", "quotas", "info", "list", "--service=aiplatform.googleapis.com", f"--project={project}", JSON)
+    return list(json.loads(said or "[]"))
 
 
 def take(line: Line) -> None:

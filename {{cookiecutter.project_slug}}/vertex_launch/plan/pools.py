@@ -127,9 +127,12 @@ def quota_command(settings: Settings) -> str:
     return f"gcloud alpha services quota list --service=aiplatform.googleapis.com {which}"
 
 
-def quota_page(settings: Settings) -> str:
-    """Where a person asks for more."""
-    return f"https://console.cloud.google.com/iam-admin/quotas?project={settings.project or 'PROJECT'}"
+def more_command(metric: str, settings: Settings, amount: int | str = "COUNT") -> str:
+    """The gcloud line that asks for so much of a metric in the region; it looks up the ID of the metric's quota."""
+    of = f"--service={metric.partition('/')[0]} --project={settings.project or 'PROJECT'}"
+    id = f"$(gcloud beta quotas info list {of} --filter=metric={metric} --format='value(quotaId)')"
+    wanted = f"--preferred-value={amount} --dimensions=region={settings.region or 'REGION'}"
+    return f'gcloud beta quotas preferences create {of} --quota-id="{id}" {wanted}'
 
 
 def role(pool: Pool) -> str:

@@ -11,6 +11,9 @@ from vertex_launch.spec import Job
 
 REGION = "region"  # the one place that is not in the job file
 REGION_NAME = re.compile("[a-z]+-[a-z]+[0-9]+")
+WORDS = re.compile(
+    "(africa|asia|australia|europe|me|northamerica|southamerica|us)-(central|(north|south)?(east|west)?)[0-9]+"
+)
 OUTPUT = "baseOutputDirectory.outputUriPrefix"
 TENSORBOARD = re.compile("projects/[^/]+/locations/([^/]+)/tensorboards/[^/]+")
 
@@ -38,6 +41,18 @@ def region_named(job: Job, context: RuleContext) -> Findings:
     region = context.settings.region
     if region and not REGION_NAME.fullmatch(region):
         fault = f'"{region}", from {context.settings.origin(REGION)}, is no region of Google Cloud'
+        yield Finding(REGION, fault, did_you_mean(region, context.catalog.regions))
+
+
+@rule("region-words", "warning", "inferred", "locations")
+def region_spelled(job: Job, context: RuleContext) -> Findings:
+    """The region's name is made of a continent and a direction, as those of all regions are.
+
+    Otherwise: If it is misspelt, there is no such service to send the job to.
+    """
+    region = context.settings.region
+    if REGION_NAME.fullmatch(region) and not WORDS.fullmatch(region):
+        fault = f'"{region}", from {context.settings.origin(REGION)}, is no region that is known here'
         yield Finding(REGION, fault, did_you_mean(region, context.catalog.regions))
 
 
