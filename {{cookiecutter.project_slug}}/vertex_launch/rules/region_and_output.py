@@ -74,7 +74,7 @@ def output_in_a_bucket(job: Job, context: RuleContext) -> Findings:
 
 @rule("output-shared", "warning", "documented", "api-types", "trainer")
 def output_of_its_own(job: Job, context: RuleContext) -> Findings:
-    """No two jobs, of those that are checked together, have one output folder.
+    """No two jobs that are checked together have the same output folder.
 
     Otherwise: One job resumes from the checkpoints of the other, or both write over each other's.
     """

@@ -74,7 +74,7 @@ def flex_start_machines(job: Job, context: RuleContext) -> Findings:
 
 @rule("flex-start-accelerator", "warning", "inferred", "flex-start")
 def flex_start_accelerators(job: Job, context: RuleContext) -> Findings:
-    """A FLEX_START job trains on GPUs for which the page offers it, in any of their variants.
+    """A FLEX_START job trains on GPUs that the documentation lists for it, in any of their variants.
 
     Otherwise: Vertex AI refuses the job, or never finds a machine for it.
     """
