@@ -124,9 +124,15 @@ def test_what_cannot_be_asked_is_one_sentence(folder: Path, words: Sequence[str]
     assert fault in err
 
 
-def test_a_program_that_is_not_there_is_told(folder: Path) -> None:
-    words = ("exported", "sample.json", "--command", "no-such-program")
-    command = [sys.executable, "-m", "vertex_launch", "predict", *words]
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--command", "no-such-program"], "no-such-program: cannot be started (No such file or directory)\n"),
+        ([], "there is no trainer/serving.py here to serve the model; name a server with --command\n"),
+    ],
+)
+def test_a_program_that_is_not_there_is_told(folder: Path, words: Sequence[str], said: str) -> None:
+    command = [sys.executable, "-m", "vertex_launch", "predict", "exported", "sample.json", *words]
     environ = os.environ | {"PYTHONPATH": str(PROJECT)}
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=DEADLINE)
-    assert (done.returncode, done.stderr) == (1, "no-such-program: cannot be started (No such file or directory)\n")
+    assert (done.returncode, done.stderr) == (1, said)

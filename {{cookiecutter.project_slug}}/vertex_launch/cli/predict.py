@@ -15,6 +15,8 @@ from vertex_launch.errors import FaultError
 from vertex_launch.local import prediction
 from vertex_launch.local.running.signals import signals_as_exceptions
 
+SERVER = Path("trainer/serving.py")  # of the project; runs by default
+
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
@@ -56,9 +58,12 @@ def predict(click: typer.Context, wanted: PredictOptions) -> None:
 def program_of(command: str) -> tuple[str, ...]:
     """The words of --command, by default the project's own server."""
     try:
-        return tuple(shlex.split(command)) or prediction.COMMAND
+        words = tuple(shlex.split(command))
     except ValueError as error:
         raise FaultError(f"--command: {error}; close the quotes") from None
+    if not (words or SERVER.exists()):
+        raise FaultError(f"there is no {SERVER} here to serve the model; name a server with --command")
+    return words or prediction.COMMAND
 
 
 def sample_of(path: Path) -> bytes:
