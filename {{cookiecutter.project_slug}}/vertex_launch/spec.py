@@ -21,6 +21,8 @@ from vertex_launch.errors import FaultError, Finding, first, read_text
 
 # Pools by position. Pool 2 is the parameter servers' too: one role only.
 CHIEF, WORKERS, REDUCERS, EVALUATORS = range(4)
+CHIEF_REPLICA = "workerpool0-0"  # as the service names it
+OUTPUT = "baseOutputDirectory.outputUriPrefix"
 REDUCER_IMAGE = "/reductionserver"
 
 TASKS = {"container_spec": "containerSpec", "python_package_spec": "pythonPackageSpec", None: ""}

@@ -1,17 +1,17 @@
 """Where a job runs, where it writes, and as whom."""
 
-import json
 import re
+from dataclasses import replace
 
 from vertex_launch.addresses import folder_fault
 from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.rules.machines import known
 from vertex_launch.rules.rule import RuleContext, rule
+from vertex_launch.spec import OUTPUT as OUTPUT
 from vertex_launch.spec import Job
 
 REGION = "region"  # the one place that is not in the job file
 REGION_NAME = re.compile("[a-z]+-[a-z]+[0-9]+")
-OUTPUT = "baseOutputDirectory.outputUriPrefix"
 TENSORBOARD = re.compile("projects/[^/]+/locations/([^/]+)/tensorboards/[^/]+")
 
 
@@ -68,8 +68,8 @@ def output_named(job: Job, context: RuleContext) -> Findings:
 @rule("output-folder", "error", "documented", "api-types", "vertex_launch/addresses.py")
 def output_in_a_bucket(job: Job, context: RuleContext) -> Findings:
     """The output folder is an address in Cloud Storage, gs://BUCKET/FOLDER, and stays one where buckets are mounted."""
-    if _prefix(job) and (found := folder_fault(_prefix(job))):
-        yield Finding(OUTPUT, f"{json.dumps(_prefix(job))} {found[0]}", f"set it to {folder(job, context)}")
+    if _prefix(job) and (found := folder_fault(_prefix(job), OUTPUT)):
+        yield replace(found, cure=f"set it to {folder(job, context)}")
 
 
 @rule("output-shared", "warning", "documented", "api-types", "trainer")
@@ -91,7 +91,7 @@ def bucket_ours(job: Job, context: RuleContext) -> Findings:
     Otherwise: The job writes to a bucket that may be somebody else's, or in another region.
     """
     prefix, bucket, origin = _prefix(job), context.settings.bucket, context.settings.origin("bucket")
-    if prefix and bucket and not folder_fault(prefix) and not f"{prefix}/".startswith(f"gs://{bucket}/"):
+    if prefix and bucket and not folder_fault(prefix, OUTPUT) and not f"{prefix}/".startswith(f"gs://{bucket}/"):
         fault = f'"{prefix}" is not in the bucket that {origin} names'
         yield Finding(OUTPUT, fault, f"begin with gs://{bucket}/ here, or change the bucket in {origin}")
 

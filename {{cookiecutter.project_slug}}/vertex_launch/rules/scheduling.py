@@ -7,10 +7,10 @@ from datetime import timedelta
 from google.cloud.aiplatform_v1.types.reservation_affinity import ReservationAffinity
 
 from vertex_launch.errors import Finding, Findings
-from vertex_launch.rules.region_and_output import OUTPUT, folder
+from vertex_launch.rules.region_and_output import folder
 from vertex_launch.rules.rule import RuleContext, rule
 from vertex_launch.rules.training import flag_of, runs_trainer
-from vertex_launch.spec import Job
+from vertex_launch.spec import OUTPUT, Job
 
 ROLLCALL = "rollcall_timeout"  # the flag of the template's trainer
 CLOUD_ROLLCALL = "600"  # seconds in the cloud, where the flag is None
