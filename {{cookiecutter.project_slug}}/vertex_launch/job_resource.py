@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-Resource = Mapping[str, Any]
+Resource = Mapping[str, Any]  # JSON as it goes over the wire
 
 KINDS = {
     "customJobs": "custom job",

@@ -22,10 +22,10 @@ from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import duration, usd
 from vertex_launch.printable import printable
 from vertex_launch.settings import Settings
+from vertex_launch.spec import CHIEF_REPLICA
 
 EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 1, "PARTIALLY_SUCCEEDED": 1, "CANCELLED": 3, "EXPIRED": 4}
 UNSEEN, DETACHED = 5, 130  # the job goes on, but can no longer be seen, or is no longer looked at
-CHIEF = "workerpool0-0"
 STEP = re.compile(r"\bstep (\d{1,12})/(\d{1,12})\b")
 
 Wanted = Callable[[Line], bool]
@@ -73,7 +73,8 @@ def show(line: Line, job: Resource, screen: "Screen", service: Service, ours: Se
     """Print a line, and move the bar; a search has none."""
     if wanted(line):
         print_line(line, job, screen.as_json)
-    if screen.has_bar and "studySpec" not in job and line.replica == CHIEF and (found := STEP.search(line.text)):
+    moves = screen.has_bar and "studySpec" not in job and line.replica == CHIEF_REPLICA
+    if moves and (found := STEP.search(line.text)):
         done, total = map(int, found.groups())
         screen.steps(done, total, so_far(job, service, ours))
 
