@@ -84,6 +84,15 @@ def test_run_runs_the_job(folder: Path) -> None:
     assert "Job succeeded" in done.stdout
 
 
+def test_a_variable_names_the_folder_of_the_local_state_for_all_commands(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text('[project]\nname = "mine"\nversion = "2"\n')
+    for words in (["package", "--bucket", "mine"], ["run", "job.yaml"]):
+        done = launch(folder, *words, VERTEX_STATE_DIR="state")
+        assert done.returncode == 0, done.stderr
+    assert {path.name for path in (folder / "state/gcs").iterdir()} == {"mine", "anybody"}
+    assert not (folder / ".vertex").exists()
+
+
 @pytest.fixture
 def endpoint(folder: Path) -> Iterator[str]:
     """A local Vertex in that folder."""

@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 
 def start(folder: Path, words: Sequence[str], behaves: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "vertex_launch", "predict", *words, "--command", f"python container.py {behaves}"]
-    environ = os.environ | {"PYTHONPATH": str(PROJECT), "SECRET": "s"}
+    environ = os.environ | {"PYTHONPATH": str(PROJECT), "SECRET": "s", "VERTEX_STATE_DIR": "state"}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=folder, env=environ, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
@@ -71,6 +71,7 @@ def test_a_container_is_asked_and_stopped(folder: Path) -> None:
     code, out, err = predict(folder)
     assert (code, json.loads(out)) == (0, {"predictions": [2, 4]})
     assert err == "a line of the container\n"
+    assert ((folder / "state").exists(), (folder / ".vertex").exists()) == (True, False)
     assert not processes("container.py", str(folder))
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from vertex_launch.cli.options import state_dir
 from vertex_launch.cli.output import complain, errors
 from vertex_launch.errors import FaultError
 from vertex_launch.local import prediction
@@ -40,7 +41,7 @@ def predict(click: typer.Context, wanted: PredictOptions) -> None:
     command = program_of(wanted.command)
     ready = False
     try:
-        with signals_as_exceptions(), prediction.serving(wanted.model, os.environ, command) as endpoint:
+        with signals_as_exceptions(), prediction.serving(wanted.model, os.environ, state_dir(), command) as endpoint:
             ready = True
             if request:
                 if (length := len(json.dumps(request))) > prediction.LONGEST:
