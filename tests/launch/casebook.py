@@ -277,7 +277,7 @@ CASES = [
         {f"{P0}.diskSpec": {"bootDiskType": "pd-ssd"}},
         ('"pd_ssd"', "did you mean pd-ssd?"),
     ),
-    # places
+    # region and output
     Case(
         "region-name",
         alone(CPU),
