@@ -95,7 +95,7 @@ class N1Network:
     documented: Mapping[str, tuple[int, ...]]  # the caps that are
 
     def cap(self, machine: Machine | None, accelerator: str, count: int) -> float | None:
-        """Of an N1 with GPUs for which it is known."""
+        """The cap of an N1 with GPUs, in Gbit/s; None for other machines, and where it is unknown."""
         return self.cap_gbps.get(accelerator, {}).get(count) if machine and machine.family == "n1" else None
 
 

@@ -165,7 +165,7 @@ def again(ours: Settings, *words: str) -> str:
 
 
 def clock(time: datetime) -> str:
-    """In this machine's time zone."""
+    """The time of day in this machine's time zone."""
     return f"{time.astimezone():%H:%M:%S}"
 
 
