@@ -37,7 +37,9 @@ BROWSER = "selenium==4.51.0"  # drives the Chromium that is installed, if one is
 CURVES = "tensorboard==2.21.0"  # of which plan reads the speed of a run
 UPDATE = "cruft==2.16.0"  # merges a later state of the template into a project
 BUILD = "hatchling==1.33.0"  # makes the wheel of vertex_launch
-ALSO = (BROWSER, NUMPY, SCHEMA, CURVES, UPDATE, BUILD)  # what single tests need
+GCSFS = "gcsfs==2026.10.1"  # reads and writes the local buckets, as a trainer would
+METRICS = "cloudml-hypertune==0.1.0.dev6"  # writes a trial's metrics; of 2019 and the last, but Google's pages name it
+ALSO = (BROWSER, NUMPY, SCHEMA, CURVES, UPDATE, BUILD, GCSFS, METRICS)  # what single tests need
 LAUNCHER = PROJECT / "requirements/laptop.txt"
 RIVALS = {  # of the benchmarks
     "pytorch": ("accelerate==1.15.0", "lightning==2.6.6"),

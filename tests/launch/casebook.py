@@ -20,7 +20,14 @@ SETTINGS = Settings("demo", "us-central1", "demo-data", "us-central1-docker.pkg.
 # A day on which all of Google's training images were there.
 PROJECT = Project(
     date(2024, 1, 1),
-    {"steps": 600, "learning_rate": 0.002, "global_batch": None, "data": "digits", "size": "tiny"},
+    {
+        "steps": 600,
+        "learning_rate": 0.002,
+        "global_batch": None,
+        "data": "digits",
+        "size": "tiny",
+        "rollcall_timeout": None,
+    },
     {"steps": ("int",), "learning_rate": ("float",), "size": ("tiny", "small")},
     'LABEL reduction-server="google-reduction-server"\nLABEL cuda="12.6"\n',
     metrics=("accuracy", "loss"),
@@ -270,7 +277,7 @@ CASES = [
         {f"{P0}.diskSpec": {"bootDiskType": "pd-ssd"}},
         ('"pd_ssd"', "did you mean pd-ssd?"),
     ),
-    # places
+    # region and output
     Case(
         "region-name",
         alone(CPU),
@@ -434,6 +441,12 @@ CASES = [
         {"scheduling.timeout": "599s"},
         {"scheduling.timeout": "600s"},
         ("scheduling.timeout", "599 s", "write 600s or more"),
+    ),
+    Case(
+        "timeout-short",
+        alone(A100, **{"containerSpec.args": ["--rollcall-timeout", "1800"]}) | {"scheduling.timeout": "900s"},
+        alone(A100, **{"containerSpec.args": ["--rollcall-timeout=60"]}) | {"scheduling.timeout": "300s"},
+        ("scheduling.timeout", "900 s", "write 1800s or more"),
     ),
     Case(
         "flex-start-timeout",

@@ -146,5 +146,5 @@ def test_nothing_to_check_is_said(folder: Path) -> None:
 def test_facts_of_half_a_year_ago_get_a_notice(days: int, said: bool) -> None:
     known = catalog.standard()
     text = notice(known, known.compiled + timedelta(days=days))
-    assert (f"the facts are of {known.compiled}" in text) == said
+    assert text.startswith(f"{catalog.FACTS}: the facts are of {known.compiled}; ") == said
     assert bool(text) == said

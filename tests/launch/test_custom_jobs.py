@@ -18,6 +18,7 @@ from tests.launch.running import DEADLINE, eventually, processes
 from tests.launch.test_packages import source_package
 from tests.launch.vertex import PARENT, SETTINGS, Json, custom_job, script
 from vertex_launch import settings, spec, strict_yaml
+from vertex_launch.job_resource import Resource
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.context import Context, Options
 from vertex_launch.local.jobs.custom_jobs import ENDED
@@ -52,7 +53,7 @@ def create(vertex: Vertex, body: Json) -> str:
     return str(vertex.jobs.create(PARENT, message(body))["name"])
 
 
-def ended(vertex: Vertex, name: str, seconds: float = 30) -> Json:
+def ended(vertex: Vertex, name: str, seconds: float = 30) -> Resource:
     resource = vertex.store.wait(name, lambda one: one["state"] in ENDED, seconds)
     assert resource["state"] in ENDED, resource
     return resource

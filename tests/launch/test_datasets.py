@@ -10,8 +10,9 @@ import pytest
 from google.cloud.aiplatform import schema
 from google.cloud.aiplatform_v1.types import Dataset, ImportDataRequest
 
+from vertex_launch.job_resource import Resource
 from vertex_launch.local.api.errors import ApiError
-from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.local.api.store import Store
 from vertex_launch.local.registry import datasets
 from vertex_launch.local.registry.datasets import Datasets
 

@@ -1,5 +1,6 @@
 """The launcher beside one job file and nothing else: no vertex.toml, no trainer, no template."""
 
+import ast
 import os
 import re
 import signal
@@ -27,6 +28,8 @@ JOB = {
     "scheduling": {"timeout": "60s", "restartJobOnWorkerRestart": True},
     "baseOutputDirectory": {"outputUriPrefix": "gs://anybody/run"},
 }
+
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @pytest.fixture
@@ -71,6 +74,7 @@ def test_plan_needs_no_project_and_no_region(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("job.yaml\n")
     assert "--consumer=projects/PROJECT " in done.stdout
+    assert str(PACKAGE / "machines.yaml") in done.stdout.replace("\n", "")
 
 
 def test_run_runs_the_job(folder: Path) -> None:
@@ -78,6 +82,15 @@ def test_run_runs_the_job(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "trained" in done.stdout
     assert "Job succeeded" in done.stdout
+
+
+def test_a_variable_names_the_folder_of_the_local_state_for_all_commands(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text('[project]\nname = "mine"\nversion = "2"\n')
+    for words in (["package", "--bucket", "mine"], ["run", "job.yaml"]):
+        done = launch(folder, *words, VERTEX_STATE_DIR="state")
+        assert done.returncode == 0, done.stderr
+    assert {path.name for path in (folder / "state/gcs").iterdir()} == {"mine", "anybody"}
+    assert not (folder / ".vertex").exists()
 
 
 @pytest.fixture
@@ -153,3 +166,12 @@ def test_no_text_of_the_package_speaks_of_a_session_of_the_template() -> None:
     for path in sorted(PACKAGE.rglob("*")):
         if path.suffix in {".py", ".yaml", ".html"}:
             assert not re.search(r"\bnox\b", path.read_text(encoding="utf-8")), path
+
+
+def test_no_message_names_a_file_that_only_a_project_has() -> None:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docs = {ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, DOCUMENTED)}
+        texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        messages = [text for text in texts if isinstance(text, str) and " " in text and text not in docs]
+        assert not [text for text in messages if re.search(r"\b(jobs|requirements|vertex_launch)/", text)], path

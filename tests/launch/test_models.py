@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from vertex_launch.job_resource import Resource
 from vertex_launch.local.api.errors import ApiError
-from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.local.api.store import Store
 from vertex_launch.local.registry.models import Models
 
 PARENT = "projects/p/locations/us-central1"

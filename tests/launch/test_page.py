@@ -20,8 +20,9 @@ from rich.console import Console
 
 from tests.launch.running import DEADLINE, eventually
 from tests.launch.vertex import custom_job, script, service
+from vertex_launch.job_resource import Resource
 from vertex_launch.local.api.http import Router
-from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.running.journal import Journal

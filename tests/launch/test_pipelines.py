@@ -14,8 +14,9 @@ from google.cloud.aiplatform_v1.types import CustomJobSpec, Dataset, TrainingPip
 from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
 
 from tests.launch.running import deadline
+from vertex_launch.job_resource import Resource
 from vertex_launch.local.api.errors import ApiError
-from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.jobs.pipelines import ENDED, Pipelines, job_spec

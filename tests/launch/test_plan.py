@@ -454,7 +454,10 @@ def test_two_values_change_and_every_other_byte_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("workerPoolSpecs: [{replicaCount: 1}]", "there is no pool of reducers; add one of 25 x n1-highcpu-16"),
+        (
+            "workerPoolSpecs: [{replicaCount: 1}]",
+            "there is no pool of reducers; write machineSpec: {machineType: n1-highcpu-16}, replicaCount: 25, and a",
+        ),
         (
             FILE.replace("replicaCount: 3 # too few", "diskSpec: {}"),
             r"\[2\].replicaCount: is not in the file; write it",

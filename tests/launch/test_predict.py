@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 
 def start(folder: Path, words: Sequence[str], behaves: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "vertex_launch", "predict", *words, "--command", f"python container.py {behaves}"]
-    environ = os.environ | {"PYTHONPATH": str(PROJECT), "SECRET": "s"}
+    environ = os.environ | {"PYTHONPATH": str(PROJECT), "SECRET": "s", "VERTEX_STATE_DIR": "state"}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=folder, env=environ, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
@@ -71,6 +71,7 @@ def test_a_container_is_asked_and_stopped(folder: Path) -> None:
     code, out, err = predict(folder)
     assert (code, json.loads(out)) == (0, {"predictions": [2, 4]})
     assert err == "a line of the container\n"
+    assert ((folder / "state").exists(), (folder / ".vertex").exists()) == (True, False)
     assert not processes("container.py", str(folder))
 
 
@@ -124,9 +125,15 @@ def test_what_cannot_be_asked_is_one_sentence(folder: Path, words: Sequence[str]
     assert fault in err
 
 
-def test_a_program_that_is_not_there_is_told(folder: Path) -> None:
-    words = ("exported", "sample.json", "--command", "no-such-program")
-    command = [sys.executable, "-m", "vertex_launch", "predict", *words]
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--command", "no-such-program"], "no-such-program: cannot be started (No such file or directory)\n"),
+        ([], "there is no trainer/serving.py here to serve the model; name a server with --command\n"),
+    ],
+)
+def test_a_program_that_is_not_there_is_told(folder: Path, words: Sequence[str], said: str) -> None:
+    command = [sys.executable, "-m", "vertex_launch", "predict", "exported", "sample.json", *words]
     environ = os.environ | {"PYTHONPATH": str(PROJECT)}
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=DEADLINE)
-    assert (done.returncode, done.stderr) == (1, "no-such-program: cannot be started (No such file or directory)\n")
+    assert (done.returncode, done.stderr) == (1, said)

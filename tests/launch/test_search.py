@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import math
 import os
@@ -353,7 +352,6 @@ def test_a_line_that_is_cut_off_or_none_of_the_librarys_is_left_out(broken: str)
     assert measurements(line(10, loss="0.5") + broken, ["loss"]) == [Measurement(10, 1.5, {"loss": 0.5})]
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("hypertune"), reason="cloudml-hypertune is not installed")
 def test_what_the_library_writes_is_read(tmp_path: Path) -> None:
     report = "report_hyperparameter_tuning_metric"
     code = f"import hypertune; h = hypertune.HyperTune(); [h.{report}('loss', 1 / n, n) for n in range(1, 200)]"

@@ -70,7 +70,7 @@ ALIAS_BOMB = "\n".join(
 # What is wrong, the file, and words that its one sentence must hold.
 MALFORMED = [
     # not a document
-    ("empty", "", ["is empty"]),
+    ("empty", "", ["is empty; write the workerPoolSpecs"]),
     ("only comments", "# to do\n", ["is empty"]),
     ("text", "hello", ["must be a mapping, not text", "workerPoolSpecs"]),
     ("list of pools", "- replicaCount: 1", ["must be a mapping, not a list", "workerPoolSpecs"]),

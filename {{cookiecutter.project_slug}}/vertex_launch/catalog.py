@@ -16,6 +16,7 @@ CERTAINTIES: tuple[Certainty, ...] = ("documented", "inferred", "uncertain")  # 
 
 FRESH_DAYS = 180  # facts that are older deserve a look at their sources
 OWN = "vertex.toml"
+FACTS = Path(__file__).with_name("machines.yaml")
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class N1Network:
     documented: Mapping[str, tuple[int, ...]]  # the caps that are
 
     def cap(self, machine: Machine | None, accelerator: str, count: int) -> float | None:
-        """Of an N1 with GPUs for which it is known."""
+        """The cap of an N1 with GPUs, in Gbit/s; None for other machines, and where it is unknown."""
         return self.cap_gbps.get(accelerator, {}).get(count) if machine and machine.family == "n1" else None
 
 
@@ -185,7 +186,7 @@ def reducers_needed(worker_count: int, worker_gbps: float, reducer_gbps: float) 
 @cache
 def standard() -> Catalog:
     """The catalog that comes with this package."""
-    facts = {**_read("machines.yaml"), **_read("prebuilt.yaml")}
+    facts = {**_read(FACTS), **_read(FACTS.with_name("prebuilt.yaml"))}
     billed = partial(_billed, facts["prices"])
     gpus = {name: {"name": name, "price": billed([row]), **row} for name, row in facts["accelerators"].items()}
     machines = {}
@@ -232,8 +233,7 @@ def _billed(prices: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Pr
     )
 
 
-def _read(name: str) -> dict[str, Any]:
-    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+def _read(path: Path) -> dict[str, Any]:
     # Written in C where PyYAML was built with it: four times faster.
-    facts: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    facts: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return facts

@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 
 from vertex_launch import rules, spec
-from vertex_launch.catalog import Catalog
+from vertex_launch.catalog import FACTS, Catalog
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.rules import Project, region_and_output
 from vertex_launch.settings import Settings
@@ -51,5 +51,5 @@ def notice(catalog: Catalog, today: date) -> str:
     """A sentence if the facts behind the rules are old, else nothing."""
     if not catalog.is_old(today):
         return ""
-    cure = "look at their sources, or update the project from its template"
-    return f"vertex_launch/machines.yaml: the facts are of {catalog.compiled}; {cure}"
+    cure = "look at their sources, or update vertex_launch"
+    return f"{FACTS}: the facts are of {catalog.compiled}; {cure}"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-Resource = Mapping[str, Any]
+Resource = Mapping[str, Any]  # JSON as it goes over the wire
 
 KINDS = {
     "customJobs": "custom job",
@@ -17,17 +17,17 @@ STYLES = {"RUNNING": "bold blue", "SUCCEEDED": "green", "FAILED": "bold red", "E
 
 
 def id_of(name: str) -> str:
-    """17 of projects/P/locations/R/customJobs/17."""
+    """The id in a name: 17 of projects/P/locations/R/customJobs/17."""
     return name.rpartition("/")[2]
 
 
 def collection_of(name: str) -> str:
-    """customJobs of projects/P/locations/R/customJobs/17."""
+    """The collection in a name: customJobs of projects/P/locations/R/customJobs/17."""
     return name.split("/")[-2]
 
 
 def state(resource: Resource) -> str:
-    """RUNNING of JOB_STATE_RUNNING and of PIPELINE_STATE_RUNNING."""
+    """Its state: RUNNING for JOB_STATE_RUNNING and PIPELINE_STATE_RUNNING."""
     return str(resource.get("state", "")).partition("_STATE_")[2]
 
 

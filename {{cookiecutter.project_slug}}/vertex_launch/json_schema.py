@@ -12,7 +12,7 @@ from functools import reduce
 from typing import Any
 
 from google.cloud.aiplatform_v1 import types
-from google.protobuf.descriptor import Descriptor, FieldDescriptor  # type: ignore[import-untyped, unused-ignore]
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from vertex_launch.proto_validation import ANY, DURATION, FORMS, FREE, TIMESTAMP, WELL_KNOWN, is_map, item, type_name
 from vertex_launch.spec import TUNING_KEYS

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor  # type: ignore[import-untyped, unused-ignore]
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.strict_yaml import Mapping, kind

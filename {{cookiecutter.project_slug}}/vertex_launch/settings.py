@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from vertex_launch import catalog
 from vertex_launch.catalog import OWN, Catalog
-from vertex_launch.errors import FaultError, did_you_mean, read_text
+from vertex_launch.errors import FaultError, Finding, Findings, did_you_mean, read_text
 
 # The keys that a flag or a variable may give in place of the file; Google's own variables come last.
 VARIABLES: Mapping[str, tuple[str, ...]] = {
@@ -35,15 +35,16 @@ VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 def _variable(name: str) -> str:
     if not VARIABLE.fullmatch(name):
-        raise ValueError(f'"{name}" cannot be the name of a variable; use letters, digits and _, and no digit at first')
+        fault = f'"{name}" cannot be the name of a variable'
+        raise FaultError(Finding("", fault, "use letters, digits and _, and no digit at first"))
     if CONTRACT.fullmatch(name):
-        raise ValueError(f"{name} is for the service alone to set; remove it")
+        raise FaultError(Finding("", f"{name} is for the service alone to set", "remove it"))
     return name
 
 
 def _bucket(name: str) -> str:
     if name.startswith("gs://"):
-        raise ValueError("has gs:// before its name; write the name alone")
+        raise FaultError(Finding("", "has gs:// before its name", "write the name alone"))
     return name
 
 
@@ -56,11 +57,14 @@ def _priced(name: str) -> str:
     """A machine type or a GPU that has a price of its own."""
     machines, accelerators = catalog.standard().machines, catalog.standard().accelerators
     if name not in {**machines, **accelerators}:
-        raise ValueError(f'"{name}" is no machine type or GPU; {did_you_mean(name, [*machines, *accelerators])}')
+        cure = did_you_mean(name, [*machines, *accelerators])
+        raise FaultError(Finding("", f'"{name}" is no machine type or GPU', cure))
     with_it = [machine for machine in machines.values() if name in machine.gpus]
     if name in accelerators and all(machine.needs_gpus for machine in with_it):
         example = f", such as {with_it[0].name}" if with_it else ""
-        raise ValueError(f'"{name}" is not billed alone; price the machine types that come with it{example}')
+        raise FaultError(
+            Finding("", f'"{name}" is not billed alone', f"price the machine types that come with it{example}")
+        )
     return name
 
 
@@ -127,12 +131,12 @@ def load(path: Path, environ: Mapping[str, str] | None = None, flags: Mapping[st
     table = _table(path) if path.exists() else {}
     told, origins = _told(flags or {}, environ or {}, table)
     settings = {**table, **told}
-    faults = [*_faults(settings)]
+    found = [*_findings(settings)]
     missing = [key for key in REQUIRED if key not in settings] if path.exists() else []
-    faults += [("", f'the key {key} is missing; add a line {key} = "..."') for key in missing]
-    if faults:
+    found += [Finding("", f"the key {key} is missing", f'add a line {key} = "..."') for key in missing]
+    if found:
         places = {key: f"{path}: {key}" for key in table} | origins | {"": str(path)}
-        raise FaultError(*(f"{places[key]}: {fault}" for key, fault in faults))
+        raise FaultError(*(replace(one, place=places[one.place]) for one in found))
     return Settings(**settings, origins=origins)
 
 
@@ -140,7 +144,7 @@ def require(settings: Settings, *keys: str) -> None:
     """Raise a FaultError that says how to give the values that are not known, if any is not."""
     if unknown := [key for key in keys if not getattr(settings, key)]:
         cure = 'add --{0}, set VERTEX_{1}, or write {0} = "..." in ' + OWN
-        raise FaultError(*(f"the {key} is not known; {cure.format(key, key.upper())}" for key in unknown))
+        raise FaultError(*(Finding("", f"the {key} is not known", cure.format(key, key.upper())) for key in unknown))
 
 
 def for_local(settings: Settings) -> Settings:
@@ -156,8 +160,8 @@ def passing(settings: Settings, names: Sequence[str]) -> Settings:
         FaultError: one of them cannot be passed.
     """
     passed = dict.fromkeys(names, True)
-    if faults := [f"--pass-env: {fault}" for _, fault in _faults({"env": passed})]:
-        raise FaultError(*faults)
+    if found := [replace(one, place="--pass-env") for one in _findings({"env": passed})]:
+        raise FaultError(*found)
     return replace(settings, env={**settings.env, **passed})
 
 
@@ -181,49 +185,50 @@ def _told(
     return told, origins
 
 
-def _faults(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each fault with its key, "" for the file as a whole."""
+def _findings(table: Mapping[str, Any]) -> Findings:
+    """What is wrong; the place is a key, "" for the file as a whole."""
     try:
         TypeAdapter(VertexToml).validate_python(table)
     except ValidationError as error:
-        yield from dict.fromkeys(_fault(one, table) for one in error.errors(include_url=False))
+        yield from dict.fromkeys(_finding(one, table) for one in error.errors(include_url=False))
     machines = table.get("machines")
     for name, row in machines.items() if isinstance(machines, dict) else ():
         known = name in catalog.standard().machines or not isinstance(row, dict)
         if not (known or {"vcpus", "memory_gb", "gbps"} <= row.keys()):
-            yield "machines", f'"{name}" is a new type; write its vcpus, memory_gb and gbps'
+            yield Finding("machines", f'"{name}" is a new type', "write its vcpus, memory_gb and gbps")
 
 
-def _fault(error: ErrorDetails, table: Mapping[str, Any]) -> tuple[str, str]:
-    """One of pydantic's findings, as the key and a sentence of fault and cure."""
+def _finding(error: ErrorDetails, table: Mapping[str, Any]) -> Finding:
+    """What pydantic found, with a cure."""
     key, *names = map(str, error["loc"])
     if error["type"] == "unexpected_keyword_argument":
-        return "", f'unknown key "{key}"; {_known(key, table[key])}'
+        return Finding("", f'unknown key "{key}"', _known(key, table[key]))
+    if names and isinstance(table[key][names[0]], dict) and key != "machines":  # what TOML makes of dots without quotes
+        meaning, line, _ = TABLES[key]
+        return Finding(key, f"the {meaning.lower()} {names[0]}... is not in quotes", f"write {line.format(meaning)}")
+    if error["type"] == "value_error":
+        own: FaultError = error["ctx"]["error"]
+        return replace(own.findings[0], place=key)
     if names:
-        return key, _entry_fault(error, key, names, table[key][names[0]])
+        return _in_table(error, key, *names[:2])
     if key in TABLES:
         meaning, line, _ = TABLES[key]
-        return key, f"must be a table, not {_kind(table[key])}; write [{key}] and below it {line.format(meaning)}"
-    if error["type"] == "value_error":
-        return key, str(error["ctx"]["error"])
+        cure = f"write [{key}] and below it {line.format(meaning)}"
+        return Finding(key, f"must be a table, not {_kind(table[key])}", cure)
     wrong = "is empty" if error["type"] == "string_too_short" else f"must be text, not {_kind(table[key])}"
-    return key, f'{wrong}; write {key} = "..."'
+    return Finding(key, wrong, f'write {key} = "..."')
 
 
-def _entry_fault(error: ErrorDetails, key: str, names: Sequence[str], value: object) -> str:
-    """The same of a line in one of the tables: its name, and for a machine what is in the line."""
-    name, inner, (meaning, line, wanted) = names[0], "".join(names[1:2]), TABLES[key]
-    if isinstance(value, dict) and key != "machines":  # what TOML makes of dots without quotes
-        return f"the {meaning.lower()} {name}... is not in quotes; write {line.format(meaning)}"
-    if error["type"] == "value_error":
-        return str(error["ctx"]["error"])
+def _in_table(error: ErrorDetails, key: str, name: str, inner: str = "") -> Finding:
+    """The same of a line in one of the tables; `inner` is a machine's key."""
+    _, line, wanted = TABLES[key]
     if not (key == "machines" and inner):
-        return f'"{name}": must be {wanted}; write {line.format(name)}'
+        return Finding(key, f'"{name}": must be {wanted}', f"write {line.format(name)}")
     if error["type"] == "extra_forbidden":
-        return f'"{name}": unknown key {inner}; {did_you_mean(inner, MachineRow.__annotations__)}'
+        return Finding(key, f'"{name}": unknown key {inner}', did_you_mean(inner, MachineRow.__annotations__))
     if inner == "gpus":
-        return f'"{name}": gpus must have lists of counts; write gpus = {{NVIDIA_L4 = [1, 2]}}'
-    return f'"{name}": {inner} must be a number above 0; write {inner} = 4'
+        return Finding(key, f'"{name}": gpus must have lists of counts', "write gpus = {NVIDIA_L4 = [1, 2]}")
+    return Finding(key, f'"{name}": {inner} must be a number above 0', f"write {inner} = 4")
 
 
 # The tables: what their keys are, a line, and what stands in it.

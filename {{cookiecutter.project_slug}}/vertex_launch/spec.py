@@ -14,13 +14,15 @@ from google.cloud.aiplatform_v1.types.accelerator_type import AcceleratorType
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec, Scheduling, WorkerPoolSpec
 from google.cloud.aiplatform_v1.types.env_var import EnvVar
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
-from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
+from google.protobuf import json_format
 
 from vertex_launch import proto_validation, strict_yaml
 from vertex_launch.errors import FaultError, Finding, first, read_text
 
 # Pools by position. Pool 2 is the parameter servers' too: one role only.
 CHIEF, WORKERS, REDUCERS, EVALUATORS = range(4)
+CHIEF_REPLICA = "workerpool0-0"  # as the service names it
+OUTPUT = "baseOutputDirectory.outputUriPrefix"
 REDUCER_IMAGE = "/reductionserver"
 
 TASKS = {"container_spec": "containerSpec", "python_package_spec": "pythonPackageSpec", None: ""}

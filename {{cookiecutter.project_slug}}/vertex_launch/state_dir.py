@@ -3,16 +3,13 @@
 Buckets have the modes that the user's umask says, as data is shared; all other state is the user's alone.
 """
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from vertex_launch.addresses import folder_fault
-from vertex_launch.errors import FaultError, Finding
-from vertex_launch.spec import Job
-
-OUTPUT = "baseOutputDirectory.outputUriPrefix"
+from vertex_launch.errors import FaultError
+from vertex_launch.spec import CHIEF_REPLICA, OUTPUT, Job
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ class StateDir:
         """All lines of all replicas of a job, with their times."""
         return self.logs(job_id) / "log.jsonl"
 
-    def metrics(self, job_id: str, replica: str = "workerpool0-0") -> Path:
+    def metrics(self, job_id: str, replica: str = CHIEF_REPLICA) -> Path:
         """Where a replica of a tuning trial reports its metrics; only the chief's count."""
         return self.logs(job_id) / f"{replica}.metrics"
 
@@ -60,9 +57,8 @@ class StateDir:
 def output_folder(job: Job, state_dir: StateDir) -> Path | None:
     """The folder that stands for the job's output, never one outside its bucket; none if the job names none."""
     prefix = job.spec.base_output_directory.output_uri_prefix
-    if prefix and (found := folder_fault(prefix)):
-        fault, cure = found
-        raise FaultError(Finding(OUTPUT, f"{json.dumps(prefix)} {fault}", cure), file=str(job.origin))
+    if prefix and (found := folder_fault(prefix, OUTPUT)):
+        raise FaultError(found, file=str(job.origin))
     return state_dir.buckets / prefix.removeprefix("gs://") if prefix else None
 
 

@@ -71,7 +71,7 @@ def from_yaml(text: str, file: str) -> Any:
     with _raising(file):
         value = jsons.shallow(lambda: yaml.load(text, _Loader))
         if value is None:
-            raise _fault(None, "is empty", "start from one of the files in jobs/")
+            raise _fault(None, "is empty", "write the workerPoolSpecs of a job")
         return value
 
 

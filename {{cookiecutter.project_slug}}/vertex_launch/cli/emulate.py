@@ -16,6 +16,7 @@ from vertex_launch import program, settings
 from vertex_launch.cli.options import LocalOptions, command_of
 from vertex_launch.cli.output import console
 from vertex_launch.errors import FaultError
+from vertex_launch.job_resource import id_of
 from vertex_launch.local.context import Options
 
 REQUEST_SECONDS = 30
@@ -108,7 +109,7 @@ def disturb(state_dir: Path, action: str, job: str, replica: str, seconds: float
     if not endpoint:
         raise FaultError(f"{state_dir}: no local Vertex works here; start one with {program.NAME} emulate")
     body = json.dumps({"replica": replica, "seconds": seconds}).encode()
-    url = f"{endpoint}/control/{quote(job.rpartition('/')[2], safe='')}/{action}"
+    url = f"{endpoint}/control/{quote(id_of(job), safe='')}/{action}"
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
     try:
         with DIRECTLY.open(request, timeout=REQUEST_SECONDS):

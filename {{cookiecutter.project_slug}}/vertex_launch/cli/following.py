@@ -23,10 +23,10 @@ from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import clock, duration, usd
 from vertex_launch.printable import printable
 from vertex_launch.settings import Settings
+from vertex_launch.spec import CHIEF_REPLICA
 
 EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 1, "PARTIALLY_SUCCEEDED": 1, "CANCELLED": 3, "EXPIRED": 4}
 UNSEEN, DETACHED = 5, 130  # the job goes on, but can no longer be seen, or is no longer looked at
-CHIEF = "workerpool0-0"
 # As the trainer prints it: `step 50/600  loss 0.1234  accuracy 0.9722`; the first metric stands beside the bar.
 METRIC = r"[a-z]\w*(?: \w+){0,5} -?(?:[\d.]+|nan|inf)"
 STEP = re.compile(rf"\bstep (\d{{1,12}})/(\d{{1,12}})\b(?:  ({METRIC})(?=  |$))?", re.IGNORECASE)
@@ -77,7 +77,7 @@ def show(line: Line, job: Resource, screen: "Screen", service: Service, ours: Se
     """Print a line, and move the bar; a search has none."""
     if wanted(line):
         print_line(line, job, screen.as_json)
-    if screen.has_bar and "studySpec" not in job and line.replica == CHIEF and (found := STEP.search(line.text)):
+    if screen.has_bar and "studySpec" not in job and line.replica == CHIEF_REPLICA and (found := STEP.search(line.text)):
         screen.steps(int(found[1]), int(found[2]), found[3], so_far(job, service, ours))
 
 

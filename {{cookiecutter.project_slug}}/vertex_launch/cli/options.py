@@ -21,6 +21,8 @@ from vertex_launch.state_dir import StateDir
 
 SETTINGS = Path("vertex.toml")
 
+STATE_DIR = "VERTEX_STATE_DIR"
+
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="A job file.")]
 
 
@@ -29,6 +31,11 @@ def _stand_in(meaning: str, variable: str) -> Any:
 
 
 Bucket = Annotated[str, _stand_in("Bucket for data and results, without gs://", "VERTEX_BUCKET")]
+
+
+def state_dir() -> StateDir:
+    """The state of the local Vertex, for commands without --state-dir."""
+    return StateDir(Path(os.environ.get(STATE_DIR) or StateDir.folder))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +68,15 @@ class SettingsOptions(ProjectOptions):
 class LocalOptions(SettingsOptions):
     """What `run` and `emulate` have in common."""
 
-    state_dir: Annotated[Path, typer.Option(metavar="PATH", help="Folder of the local Vertex's state.")] = (
-        StateDir.folder
-    )
+    state_dir: Annotated[
+        Path,
+        typer.Option(
+            metavar="PATH",
+            envvar=STATE_DIR,
+            show_envvar=False,
+            help=f"Folder of the local Vertex's state; or set {STATE_DIR}.",
+        ),
+    ] = StateDir.folder
     pass_env: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A variable of this shell that replicas get, too; can be repeated."),

@@ -7,11 +7,10 @@ from typing import Annotated
 import typer
 
 from vertex_launch import settings
-from vertex_launch.cli.options import Bucket, StandIns
+from vertex_launch.cli.options import Bucket, StandIns, state_dir
 from vertex_launch.cli.output import console
 from vertex_launch.local.run_job import shown
 from vertex_launch.package import DIST, build, place
-from vertex_launch.state_dir import StateDir
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +24,6 @@ def package(click: typer.Context, wanted: PackageOptions) -> None:
     ours = wanted.settings()
     settings.require(ours, "bucket")
     made = build(wanted.folder, Path(DIST))
-    copy = place(made, ours.bucket, StateDir().buckets)
+    copy = place(made, ours.bucket, state_dir().buckets)
     console.print(f"{shown(made.file)}, and for the local Vertex {shown(copy)}", markup=False)
     console.print(f"send it: gcloud storage cp {shown(made.file)} {made.address(ours.bucket)}", markup=False)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from vertex_launch.cli.options import SettingsOptions, TrainerCommand, app_of
+from vertex_launch.cli.options import SettingsOptions, TrainerCommand, app_of, state_dir
 from vertex_launch.cli.output import approved, console, warn_of_age
 from vertex_launch.errors import FaultError
 from vertex_launch.local.running import containers, host
@@ -21,7 +21,6 @@ from vertex_launch.replicas import with_arguments
 from vertex_launch.rules.containers import OF_REDUCERS, image_of
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, trial
-from vertex_launch.state_dir import StateDir
 
 PICTURES = (".png", ".svg")
 
@@ -104,7 +103,7 @@ def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, obje
 def _plan(job: Job | TuningJob, ours: Settings, wanted: PlanOptions, flags: Sequence[str]) -> Plan:
     said = None
     if wanted.gradient_bytes is None:
-        said = workload.of(with_arguments(trial(job), flags), ours.commands, os.environ, StateDir())
+        said = workload.of(with_arguments(trial(job), flags), ours.commands, os.environ, state_dir())
     return planner.plan(
         job,
         ours,
@@ -125,7 +124,7 @@ def _measured(job: Job | TuningJob, ours: Settings, wanted: PlanOptions, said: W
     if wanted.step_seconds is not None:
         return Compute(wanted.step_seconds, "measured, by --step-seconds")
     if wanted.run and said:
-        measured_speed.require_gpus(wanted.run, StateDir().buckets, host.visible_gpus(os.environ))
+        measured_speed.require_gpus(wanted.run, state_dir().buckets, host.visible_gpus(os.environ))
         rate = measured_speed.samples_per_second_per_gpu(wanted.run)
         return planner.measured(trial(job), ours, said, rate, f"measured: {rate:.3g} samples/s per GPU in {wanted.run}")
     return None

@@ -10,10 +10,13 @@ from typing import Annotated
 
 import typer
 
+from vertex_launch.cli.options import state_dir
 from vertex_launch.cli.output import complain, errors
 from vertex_launch.errors import FaultError
 from vertex_launch.local import prediction
 from vertex_launch.local.running.signals import signals_as_exceptions
+
+SERVER = Path("trainer/serving.py")  # of the project; runs by default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,7 @@ def predict(click: typer.Context, wanted: PredictOptions) -> None:
     command = program_of(wanted.command)
     ready = False
     try:
-        with signals_as_exceptions(), prediction.serving(wanted.model, os.environ, command) as endpoint:
+        with signals_as_exceptions(), prediction.serving(wanted.model, os.environ, state_dir(), command) as endpoint:
             ready = True
             if request:
                 if (length := len(json.dumps(request))) > prediction.LONGEST:
@@ -56,9 +59,12 @@ def predict(click: typer.Context, wanted: PredictOptions) -> None:
 def program_of(command: str) -> tuple[str, ...]:
     """The words of --command, by default the project's own server."""
     try:
-        return tuple(shlex.split(command)) or prediction.COMMAND
+        words = tuple(shlex.split(command))
     except ValueError as error:
         raise FaultError(f"--command: {error}; close the quotes") from None
+    if not (words or SERVER.exists()):
+        raise FaultError(f"there is no {SERVER} here to serve the model; name a server with --command")
+    return words or prediction.COMMAND
 
 
 def sample_of(path: Path) -> bytes:

@@ -12,6 +12,7 @@ from google.api_core.exceptions import GoogleAPIError
 from google.auth.exceptions import GoogleAuthError
 
 from vertex_launch.cli.cloud_options import SentJobOptions
+from vertex_launch.cli.options import state_dir
 from vertex_launch.cli.output import console
 from vertex_launch.cloud.curves import Curves
 from vertex_launch.cloud.refusals import google_errors
@@ -19,7 +20,6 @@ from vertex_launch.cloud.service import NoAnswerError
 from vertex_launch.errors import FaultError
 from vertex_launch.job_resource import id_of
 from vertex_launch.local.running.signals import signals_as_exceptions
-from vertex_launch.state_dir import StateDir
 
 SECONDS = 10.0  # between two looks into the bucket
 PASSING = (GoogleAPIError, GoogleAuthError, NoAnswerError, OSError)
@@ -35,7 +35,7 @@ def tensorboard(click: typer.Context, wanted: TensorboardOptions) -> None:
     if not importlib.util.find_spec("tensorboard"):
         raise FaultError("TensorBoard is not installed; pip install tensorboard")
     ours, service, job = wanted.sent()
-    curves = Curves(job, service, StateDir().curves(id_of(job["name"])))
+    curves = Curves(job, service, state_dir().curves(id_of(job["name"])))
     with google_errors(ours):
         curves.require()
     console.print(f"curves of {job.get('displayName')} in {curves.folder}, Ctrl-C ends it", markup=False)

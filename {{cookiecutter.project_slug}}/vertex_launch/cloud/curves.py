@@ -7,7 +7,7 @@ from vertex_launch.cloud import bucket_files
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError
 from vertex_launch.job_resource import ENDED, Resource, id_of, output_folder, state
-from vertex_launch.rules.region_and_output import OUTPUT
+from vertex_launch.spec import OUTPUT
 
 EVENTS = ".tfevents."  # in the name of each file of curves
 

@@ -98,7 +98,7 @@ def _lines(service: Service, wanted: str, order: str) -> Iterator[Line]:
 
 
 def _filter(job: Resource, replicas: Sequence[str], since: datetime | None, *more: str) -> str:
-    """In the language of Cloud Logging, as gcloud writes it."""
+    """The filter of a job's lines in the language of Cloud Logging, as gcloud writes it."""
     ids = dict.fromkeys((id_of(job["name"]), *map(id_of, custom_jobs(job)[-MOST_JOBS:])))
     terms = ['resource.type="ml_job"', _one_of("job_id", ids)]
     terms += [_one_of("task_name", replicas)] * bool(replicas)

@@ -8,7 +8,7 @@ from vertex_launch.cloud import bucket_files
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError
 from vertex_launch.job_resource import Resource, id_of, output_folder, state, trials
-from vertex_launch.rules.region_and_output import OUTPUT
+from vertex_launch.spec import OUTPUT
 
 
 def address(job: Resource) -> str:

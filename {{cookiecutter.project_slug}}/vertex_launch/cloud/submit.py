@@ -160,7 +160,7 @@ def _image_line(image: Image) -> str:
 
 
 def _price(job: Job | TuningJob, hours: float, settings: Settings) -> str:
-    """Per hour with all that run at once, and in all if each runs as long as it may."""
+    """The price per hour of all trials that run at once, and the most that the job can cost."""
     price, trials = pools.price(pools.rows(trial(job), settings.catalog)), pools.trials(job) or pools.Trials(1, 1)
     if price is None:
         return "not known here; add yours under [prices] in vertex.toml"

@@ -62,7 +62,9 @@ class Endpoint:
 
 
 @contextlib.contextmanager
-def serving(model: Path, environ: Mapping[str, str], command: Sequence[str] = COMMAND) -> Iterator[Endpoint]:
+def serving(
+    model: Path, environ: Mapping[str, str], state_dir: StateDir, command: Sequence[str] = COMMAND
+) -> Iterator[Endpoint]:
     """A container of the model, which is stopped at the end of the block; it gets little of the shell, as in the cloud.
 
     Args:
@@ -71,7 +73,6 @@ def serving(model: Path, environ: Mapping[str, str], command: Sequence[str] = CO
     Raises:
         FaultError: it ends, or does not become healthy in time.
     """
-    state_dir = StateDir()
     (address,) = host.free_addresses(1)
     variables = host.image_environment(environ, state_dir, "prediction") | {
         "AIP_HTTP_PORT": address.rpartition(":")[2],

@@ -18,8 +18,8 @@ from vertex_launch.local.running.outcome import Outcome
 from vertex_launch.local.running.prepare import prepare, size
 from vertex_launch.local.running.process import Show
 from vertex_launch.replicas import Replica
-from vertex_launch.spec import Job
-from vertex_launch.state_dir import OUTPUT, StateDir, output_folder
+from vertex_launch.spec import OUTPUT, Job
+from vertex_launch.state_dir import StateDir, output_folder
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 SEVERITY_STYLES = {"WARNING": "yellow", "ERROR": "bold red"}

@@ -11,12 +11,12 @@ from starlette.types import ASGIApp
 
 from vertex_launch import spec, strict_yaml
 from vertex_launch.errors import FaultError, Finding
-from vertex_launch.job_resource import camel
+from vertex_launch.job_resource import Resource, camel, id_of
 from vertex_launch.local.api import create_validation, filters, http
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.http import Call, Route
 from vertex_launch.local.api.origin_check import origin_checked
-from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs import logs
 from vertex_launch.local.jobs.custom_jobs import Action, Jobs
@@ -175,7 +175,7 @@ class VertexApi:
             raise invalid([Finding("replica", "is not text", "write a name such as workerpool0-0")])
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_DISTURBANCE:
             raise invalid([Finding("seconds", f"is not a number from 0 to {LONGEST_DISTURBANCE}", "write one")])
-        jobs = {job["name"].rpartition("/")[2]: job for job in self._vertex.store.all("customJobs")}
+        jobs = {id_of(job["name"]): job for job in self._vertex.store.all("customJobs")}
         if id not in jobs:
             running = ", ".join(key for key, job in jobs.items() if job["state"] == "JOB_STATE_RUNNING")
             cure = f"those that run are {running}" if running else "no job runs now"

@@ -39,12 +39,12 @@ class Training:
 
     @property
     def fabric_gbps(self) -> float | None:
-        """Of the GPUs' own network, where all machines have one."""
+        """The bandwidth of the GPUs' own network, where all machines have one."""
         return min(row.fabric_gbps or 0 for row in self.pools) or None
 
     @property
     def usd(self) -> float | None:
-        """Per hour, without the reducers."""
+        """USD per hour of the machines, without the reducers."""
         price = pools.price(self.pools)
         return price.usd if price else None
 

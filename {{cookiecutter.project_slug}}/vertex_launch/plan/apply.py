@@ -17,7 +17,8 @@ def apply(job: Job, sizing: Sizing) -> None:
         FaultError: there are no reducers in the file, or these values are not theirs alone; nothing is written.
     """
     if not job.reducers:
-        cure = f"add one of {sizing}, as in jobs/reduction-server.yaml"
+        machine = f"machineSpec: {{machineType: {sizing.machine_type}}}, replicaCount: {sizing.count}"
+        cure = f"write {machine}, and a containerSpec with the reduction server's imageUri"
         raise FaultError(Finding(POOL, "there is no pool of reducers", cure), file=job.path)
     before = read_text(job.path)
     text = _edited(before, job, {"replicaCount": str(sizing.count), "machineSpec.machineType": sizing.machine_type})

@@ -33,7 +33,7 @@ class Memory:
 
 
 def memory(workload: Workload, gpus: int, card: Accelerator) -> Memory:
-    """Of one GPU, if each of `gpus` holds the whole model and its share of the global batch."""
+    """The bytes that one GPU needs if each of `gpus` holds the whole model and its share of the global batch."""
     copies = workload.weight_copy_bytes if card.precision == workload.precision else 0
     samples = math.ceil(workload.global_batch / gpus / workload.micro_batches)  # of one micro-batch
     return Memory(
@@ -63,7 +63,7 @@ def remedy(workload: Workload, gpus: int, card: Accelerator) -> str:
 
 
 def _activation_bytes(workload: Workload, card: Accelerator) -> float:
-    """Of one sample."""
+    """The bytes of one sample's activations in the card's precision."""
     if card.precision == workload.precision:
         return workload.activation_bytes_per_sample
     return workload.activation_bytes_per_sample_float32

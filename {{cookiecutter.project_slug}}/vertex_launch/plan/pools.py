@@ -34,7 +34,7 @@ class Row:
 
     @property
     def usd(self) -> float | None:
-        """Of the pool, per hour."""
+        """USD per hour of the pool."""
         return self.count * self.price.usd if self.price else None
 
 
@@ -91,7 +91,7 @@ def trials(job: Job | TuningJob) -> Trials | None:
 
 
 def price(some_rows: Sequence[Row], at_once: int = 1) -> Price | None:
-    """Of all machines of so many trials together, per hour; None if the price of one of them is unknown."""
+    """The price per hour of these machines, for so many trials at once; None if one of them has no known price."""
     prices = [row.price for row in some_rows if row.price]
     if len(prices) < len(some_rows) or not prices:
         return None

@@ -54,7 +54,7 @@ class Sizing:
 
     @property
     def usd(self) -> float | None:
-        """Of all of them, per hour."""
+        """USD per hour of all reducers."""
         return self.count * self.price.usd if self.price else None
 
 

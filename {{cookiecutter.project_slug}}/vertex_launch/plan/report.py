@@ -9,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from vertex_launch.catalog import FACTS
 from vertex_launch.plan.formatting import seconds, size, usd
 from vertex_launch.plan.memory import RESERVED
 from vertex_launch.plan.planner import Option, Plan
@@ -32,7 +33,7 @@ def report(plan: Plan) -> RenderableType:
     if plan.machines.count > 1:
         parts += [Text(), _all_reduce_table(plan), Text(), *_lines(_all_reduce(plan))]
     uncertain = f" Uncertain among them: {', '.join(plan.uncertain)}." if plan.uncertain else ""
-    facts = f"\nAll facts are of {plan.compiled}, with their sources in vertex_launch/machines.yaml.{uncertain}"
+    facts = f"\nAll facts are of {plan.compiled}, with their sources in {FACTS}.{uncertain}"
     return Group(*parts, *_section("Reduction servers", _verdicts(plan)), Text(facts))
 
 

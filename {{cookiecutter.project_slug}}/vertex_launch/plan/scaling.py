@@ -65,7 +65,7 @@ def curves(load: Load, machines: Machines, rates: Rates, fabric_gbps: float | No
 
 
 def point(machines: int, samples: float, compute: float, communication: float, usd: float) -> Point:
-    """From the samples of one step, the seconds of its compute and its all-reduce, and USD per hour."""
+    """The speed and cost of a step, from its samples, seconds of compute and all-reduce, and USD per hour."""
     seconds = step_seconds(compute, communication)
     rate = samples / seconds
     return Point(machines, rate, compute / seconds, usd / 3600 / rate * 1e6)

@@ -54,7 +54,7 @@ def _of_tuning(job: TuningJob, context: RuleContext) -> Findings:
 
 
 def _of_job(job: Job, context: RuleContext) -> Findings:
-    """Of pools that are too many, `at_most_four` counts all; the other rules look at the first of them."""
+    """Where pools are too many, `at_most_four` counts all; the other rules look only at the first ones."""
     yield from _found([pools.at_most_four], job, context)
     if len(job.spec.worker_pool_specs) > context.catalog.limits.pools:
         job = replace(job, spec=CustomJobSpec(job.spec))

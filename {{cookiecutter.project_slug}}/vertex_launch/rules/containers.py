@@ -91,7 +91,7 @@ def image_ours(job: Job, context: RuleContext) -> Findings:
 
 @rule("image-tag", "warning", "inferred", "training-service")
 def image_fixed(job: Job, context: RuleContext) -> Findings:
-    """A custom image has a tag of its own, or best a digest: `latest`, also where it is not written, moves.
+    """A custom image has a tag of its own, or better a digest; `latest`, written or implied, moves.
 
     Otherwise: A replica that restarts after the next push runs other code than its peers.
     """
@@ -104,8 +104,7 @@ def image_fixed(job: Job, context: RuleContext) -> Findings:
 
 @rule("image-cuda", "warning", "documented", "cuda-13", "dockerfile")
 def image_has_code(job: Job, context: RuleContext) -> Findings:
-    """Our image has code for the GPUs of its pools: its Dockerfile's LABEL cuda is none of the versions that dropped
-    them.
+    """Our image has code for the GPUs of its pools: its Dockerfile's LABEL cuda names no version that dropped them.
 
     Otherwise: Every replica ends at its first step: no kernel image is available for execution on the device.
     """
@@ -121,7 +120,7 @@ def image_has_code(job: Job, context: RuleContext) -> Findings:
 
 @rule("image-without-cuda", "warning", "documented", "settings")
 def image_uses_gpus(job: Job, context: RuleContext) -> Findings:
-    """On machines with GPUs runs the image with CUDA.
+    """Pools with GPUs run the image with CUDA.
 
     Otherwise: The job trains on the processors, and its GPUs are paid for and idle.
     """
@@ -148,7 +147,7 @@ def prebuilt_listed(job: Job, context: RuleContext) -> Findings:
 
 @rule("prebuilt-ended", "warning", "documented", "prebuilt-containers")
 def prebuilt_available(job: Job, context: RuleContext) -> Findings:
-    """One of Google's training images has not reached the end of its availability.
+    """A training image of Google's has not reached the end of its availability.
 
     Otherwise: Google may remove the image on any day, and from then on no replica starts.
     """
@@ -161,7 +160,7 @@ def prebuilt_available(job: Job, context: RuleContext) -> Findings:
 
 @rule("prebuilt-tag", "warning", "documented", "prebuilt-containers")
 def prebuilt_latest(job: Job, context: RuleContext) -> Findings:
-    """Of Google's training images only the tag `latest` is supported.
+    """Google supports only the tag `latest` of its training images.
 
     Otherwise: The replicas run an image that is no longer maintained, or do not start.
     """

@@ -23,7 +23,7 @@ This page is generated, by `python -m vertex_launch.rules`. The facts are of {co
 {rows}
 """
 
-STORY = """\
+EXPLANATION = """\
 {rule.code}: {rule.text}
 
 severity   {rule.severity}
@@ -33,12 +33,12 @@ source     {source}"""
 
 
 def explain(code: str, catalog: Catalog) -> str:
-    """A rule's whole story; raises FaultError if there is no such rule."""
+    """One rule in full; raises FaultError if there is no such rule."""
     if code not in RULES:
         guess = nearest(code, RULES)
         cure = f"did you mean {guess}?" if guess else "check --explain without a code lists all"
         raise FaultError(f'no rule is called "{code}"; {cure}')
-    return STORY.format(rule=RULES[code], source=sources(RULES[code], catalog))
+    return EXPLANATION.format(rule=RULES[code], source=sources(RULES[code], catalog))
 
 
 def overview() -> str:

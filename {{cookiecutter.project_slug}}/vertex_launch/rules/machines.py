@@ -105,7 +105,7 @@ def _misfit(catalog: Catalog, pool: Pool, machine: Machine) -> str:
 
 
 def _cure(catalog: Catalog, machine: Machine) -> str:
-    """For accelerators that do not fit: what to write for this machine."""
+    """The cure for accelerators that do not fit: what to write for this machine."""
     if not machine.gpus:
         return "remove acceleratorType and acceleratorCount, or choose a machine with GPUs"
     if machine.needs_gpus:

@@ -43,7 +43,7 @@ def no_gap(job: Job, context: RuleContext) -> Findings:
 
 @rule("pool-trailing", "warning", "inferred", "api-types", "gcloud")
 def no_empty_end(job: Job, context: RuleContext) -> Findings:
-    """An empty pool keeps a position free for pools behind it; the last pool is not empty.
+    """The last pool is not empty; an empty pool only keeps a position free for pools behind it.
 
     Otherwise: gcloud refuses the job.
     """

@@ -130,7 +130,7 @@ def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
 
 @rule("reducer-machines", "warning", "inferred", "distributed-training")
 def workers_are_several(job: Job, context: RuleContext) -> Findings:
-    """Reducers serve two or more machines; the GPUs of one all-reduce among themselves.
+    """Reducers serve two or more machines; the GPUs of a single machine all-reduce among themselves.
 
     Otherwise: Vertex AI runs the job; the reducers are billed and get nothing to do.
     """
@@ -155,8 +155,8 @@ def worth_it(job: Job, context: RuleContext) -> Findings:
 
 @rule("reducer-count", "warning", "inferred", "distributed-training", "vertex_launch/plan/allreduce_cost.py")
 def enough(job: Job, context: RuleContext) -> Findings:
-    """Reducers have at least the bandwidth at which they beat a ring of the GPUs; for all of their gain they need
-    as much as pools 0 and 1 together.
+    """Reducers have at least the bandwidth at which they beat a ring of the GPUs; their full gain needs as much
+    as pools 0 and 1 have together.
 
     Otherwise: The job runs, and more slowly than without reducers.
     """
@@ -178,7 +178,7 @@ def enough(job: Job, context: RuleContext) -> Findings:
 
 @rule("reducer-fabric", "warning", "inferred", "configure-compute", "accelerator-optimized")
 def off_the_fabric(job: Job, context: RuleContext) -> Findings:
-    """GPUs with a network of their own, from the A3 machines with 8 of them on, do without reducers.
+    """Machines whose GPUs have a network of their own need no reducers: A3 with 8 GPUs, and newer ones.
 
     Otherwise: NCCL loads one network plug-in: the GPUs lose their own network, or the reducers are idle.
     """
@@ -206,8 +206,8 @@ def used_by_nccl(job: Job, context: RuleContext) -> Findings:
 
 @rule("reducer-plugin", "warning", "documented", "distributed-training", "dockerfile")
 def workers_have_plugin(job: Job, context: RuleContext) -> Findings:
-    """The image of the workers has the plug-in google-reduction-server: ours, if its Dockerfile's LABEL says so,
-    and Google's for GPUs; of other images nothing is known here.
+    """The workers' image has the plug-in google-reduction-server: our image has it if its Dockerfile's LABEL says so,
+    and so have Google's images for GPUs; other images are not checked.
 
     Otherwise: NCCL does not find the reducers: they are billed and get nothing to do.
     """

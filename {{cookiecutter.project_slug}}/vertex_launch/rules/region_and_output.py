@@ -1,12 +1,13 @@
 """Where a job runs, where it writes, and as whom."""
 
-import json
 import re
+from dataclasses import replace
 
 from vertex_launch.addresses import folder_fault
 from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.rules.machines import known
 from vertex_launch.rules.rule import RuleContext, rule
+from vertex_launch.spec import OUTPUT as OUTPUT
 from vertex_launch.spec import Job
 
 REGION = "region"  # the one place that is not in the job file
@@ -14,7 +15,6 @@ REGION_NAME = re.compile("[a-z]+-[a-z]+[0-9]+")
 WORDS = re.compile(
     "(africa|asia|australia|europe|me|northamerica|southamerica|us)-(central|(north|south)?(east|west)?)[0-9]+"
 )
-OUTPUT = "baseOutputDirectory.outputUriPrefix"
 TENSORBOARD = re.compile("projects/[^/]+/locations/([^/]+)/tensorboards/[^/]+")
 
 
@@ -83,13 +83,13 @@ def output_named(job: Job, context: RuleContext) -> Findings:
 @rule("output-folder", "error", "documented", "api-types", "vertex_launch/addresses.py")
 def output_in_a_bucket(job: Job, context: RuleContext) -> Findings:
     """The output folder is an address in Cloud Storage, gs://BUCKET/FOLDER, and stays one where buckets are mounted."""
-    if _prefix(job) and (found := folder_fault(_prefix(job))):
-        yield Finding(OUTPUT, f"{json.dumps(_prefix(job))} {found[0]}", f"set it to {folder(job, context)}")
+    if _prefix(job) and (found := folder_fault(_prefix(job), OUTPUT)):
+        yield replace(found, cure=f"set it to {folder(job, context)}")
 
 
 @rule("output-shared", "warning", "documented", "api-types", "trainer")
 def output_of_its_own(job: Job, context: RuleContext) -> Findings:
-    """No two jobs, of those that are checked together, have one output folder.
+    """No two jobs that are checked together have the same output folder.
 
     Otherwise: One job resumes from the checkpoints of the other, or both write over each other's.
     """
@@ -106,7 +106,7 @@ def bucket_ours(job: Job, context: RuleContext) -> Findings:
     Otherwise: The job writes to a bucket that may be somebody else's, or in another region.
     """
     prefix, bucket, origin = _prefix(job), context.settings.bucket, context.settings.origin("bucket")
-    if prefix and bucket and not folder_fault(prefix) and not f"{prefix}/".startswith(f"gs://{bucket}/"):
+    if prefix and bucket and not folder_fault(prefix, OUTPUT) and not f"{prefix}/".startswith(f"gs://{bucket}/"):
         fault = f'"{prefix}" is not in the bucket that {origin} names'
         yield Finding(OUTPUT, fault, f"begin with gs://{bucket}/ here, or change the bucket in {origin}")
 

@@ -1,16 +1,19 @@
 """When a job gets its machines, how long it keeps them, and what happens when it loses one."""
 
+import math
+import re
 from datetime import timedelta
 
 from google.cloud.aiplatform_v1.types.reservation_affinity import ReservationAffinity
 
 from vertex_launch.errors import Finding, Findings
-from vertex_launch.rules.region_and_output import OUTPUT, folder
+from vertex_launch.rules.region_and_output import folder
 from vertex_launch.rules.rule import RuleContext, rule
-from vertex_launch.rules.training import runs_trainer
-from vertex_launch.spec import Job
+from vertex_launch.rules.training import flag_of, runs_trainer
+from vertex_launch.spec import OUTPUT, Job
 
-SHORTEST = timedelta(seconds=600)  # the --rollcall-timeout of the template's trainer in the cloud
+ROLLCALL = "rollcall_timeout"  # the flag of the template's trainer
+CLOUD_ROLLCALL = "600"  # seconds in the cloud, where the flag is None
 
 
 @rule("timeout-missing", "warning", "documented", "api-types")
@@ -37,15 +40,18 @@ def timeout_above_zero(job: Job, context: RuleContext) -> Findings:
 
 @rule("timeout-short", "warning", "inferred", "api-types", "trainer")
 def timeout_long_enough(job: Job, context: RuleContext) -> Findings:
-    """A timeout leaves the replicas of the project's trainer the ten minutes for which they wait for each other.
+    """A timeout is no shorter than --rollcall-timeout, for which replicas of the project's trainer wait for each other.
 
     Otherwise: Vertex AI stops the job while its replicas still fetch their image, or wait for each other.
     """
     timeout = job.spec.scheduling.timeout if "timeout" in job.spec.scheduling else None
-    waits = job.chief is not None and runs_trainer(job.chief, context)
-    if waits and timeout and timeout < SHORTEST:  # `timeout_above_zero` reports none at all
+    if not (timeout and job.chief and ROLLCALL in context.project.flags and runs_trainer(job.chief, context)):
+        return  # `timeout_above_zero` reports a timeout of zero
+    _, value = flag_of(job.chief, ROLLCALL, context)
+    seconds = CLOUD_ROLLCALL if value == "None" else value
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]*)?", seconds) and timeout.total_seconds() < float(seconds):
         fault = f"{timeout.total_seconds():g} s may be over before all replicas are there"
-        yield Finding("scheduling.timeout", fault, f"write {SHORTEST.total_seconds():g}s or more")
+        yield Finding("scheduling.timeout", fault, f"write {math.ceil(float(seconds))}s or more")
 
 
 @rule("flex-start-timeout", "error", "documented", "flex-start")
@@ -68,7 +74,7 @@ def flex_start_machines(job: Job, context: RuleContext) -> Findings:
 
 @rule("flex-start-accelerator", "warning", "inferred", "flex-start")
 def flex_start_accelerators(job: Job, context: RuleContext) -> Findings:
-    """A FLEX_START job trains on GPUs for which the page offers it, in any of their variants.
+    """A FLEX_START job trains on GPUs that the documentation lists for it, in any of their variants.
 
     Otherwise: Vertex AI refuses the job, or never finds a machine for it.
     """

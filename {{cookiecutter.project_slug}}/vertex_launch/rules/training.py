@@ -193,11 +193,17 @@ def _batch(job: Job, context: RuleContext) -> tuple[str, int, int]:
     counted = bool(sharing) and all(pool.replica_count > 0 for pool in sharing)
     if job.chief is None or not (counted and runs_trainer(job.chief, context)):
         return "", 0, world
-    place, value = job.chief.at(job.chief.task, "args"), context.project.flags.get("global_batch")
-    for flag in _flags(job.chief, context):
-        if flag.name == "global_batch":
+    place, value = flag_of(job.chief, "global_batch", context)
+    return place, int(value) if re.fullmatch("[0-9]{1,18}", value) else 0, world
+
+
+def flag_of(pool: Pool, name: str, context: RuleContext) -> tuple[str, str]:
+    """Where a pool's args give the trainer a flag, else where they could; and its value, else its plain default."""
+    place, value = pool.at(pool.task, "args"), str(context.project.flags.get(name))
+    for flag in _flags(pool, context):
+        if flag.name == name:
             place, value = flag.place, flag.value
-    return place, int(str(value)) if re.fullmatch("[0-9]{1,18}", str(value)) else 0, world
+    return place, value
 
 
 def _default(place: str) -> str:

@@ -75,7 +75,7 @@ def trials_learn(job: TuningJob, context: RuleContext) -> Findings:
 
 @rule("trial-replicas", "warning", "inferred", "hyperparameter-tuning")
 def chief_reports(job: TuningJob, context: RuleContext) -> Findings:
-    """In a trial of several replicas the chief alone reports, as our trainer does; another program must, too.
+    """Only the chief of a trial with several replicas reports metrics; our trainer does so, other programs must, too.
 
     Otherwise: The trial's measurement is the chief's; what other replicas report is lost, or mistaken for it.
     """

@@ -3,7 +3,7 @@
 Source: google-cloud-aiplatform 2.7.0, the documentation of the fields in types/.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from vertex_launch.errors import Finding, Findings
@@ -50,14 +50,15 @@ def label_findings(labels: Mapping[str, str]) -> Findings:
     for key, value in labels.items():
         if key.startswith(RESERVED):
             continue
-        for fault, cure in _text_faults(key) if key else [("is empty", "name it")]:
-            yield Finding("labels", f'the key "{key}" {fault}', cure)
-        for fault, cure in _text_faults(value):
-            yield Finding(f"labels.{key}", f'"{value}" {fault}', cure)
+        if not key:
+            yield Finding("labels", 'the key "" is empty', "name it")
+        yield from _text_findings("labels", f'the key "{key}"', key)
+        yield from _text_findings(f"labels.{key}", f'"{value}"', value)
 
 
-def _text_faults(text: str) -> Iterator[tuple[str, str]]:
+def _text_findings(place: str, subject: str, text: str) -> Findings:
     if len(text) > LONGEST_LABEL:
-        yield f"has {len(text)} characters", f"shorten it to {LONGEST_LABEL}"
+        yield Finding(place, f"{subject} has {len(text)} characters", f"shorten it to {LONGEST_LABEL}")
     elif text != text.lower() or not all(character.isalnum() or character in "_-" for character in text):
-        yield "may have only lower-case letters, digits, _ and -", "write it as my_label"
+        fault = f"{subject} may have only lower-case letters, digits, _ and -"
+        yield Finding(place, fault, "write it as my_label")

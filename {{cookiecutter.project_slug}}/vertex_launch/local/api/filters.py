@@ -15,10 +15,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from vertex_launch.errors import Finding
-from vertex_launch.job_resource import camel
+from vertex_launch.job_resource import Resource, camel
 from vertex_launch.local.api.errors import ApiError, invalid
 
-Resource = Mapping[str, Any]
 Predicate = Callable[[Resource], bool]
 
 PAGE_SIZE = 100
@@ -69,7 +68,7 @@ def predicate(expression: str, known: Container[str]) -> Predicate:
         ApiError: INVALID_ARGUMENT, if it cannot be read.
     """
     if len(expression) > LONGEST_FILTER:
-        raise _fault("filter", f"has {len(expression)} characters; shorten it to {LONGEST_FILTER}")
+        raise _fault("filter", f"has {len(expression)} characters", f"shorten it to {LONGEST_FILTER}")
     return _Parser(expression, known).parse() if expression.strip() else lambda resource: True
 
 
@@ -85,8 +84,8 @@ class _Parser:
     def parse(self) -> Predicate:
         parsed = self._sequence()
         if self._tokens:
-            fault = f'"{self._expression}" does not end at "{self._tokens[0]}"; remove it or what is wrong before'
-            raise _fault("filter", fault)
+            fault = f'"{self._expression}" does not end at "{self._tokens[0]}"'
+            raise _fault("filter", fault, "remove it or what is wrong before")
         return parsed
 
     def _sequence(self) -> Predicate:
@@ -105,7 +104,7 @@ class _Parser:
     def _term(self) -> Predicate:
         self._depth += 1
         if self._depth > DEPTH:
-            raise _fault("filter", f"is nested deeper than {DEPTH} levels; simplify it")
+            raise _fault("filter", f"is nested deeper than {DEPTH} levels", "simplify it")
         try:
             if self._take("NOT"):
                 negated = self._term()
@@ -114,7 +113,7 @@ class _Parser:
                 return self._comparison()
             inner = self._sequence()
             if not self._take(")"):
-                raise _fault("filter", f'"{self._expression}" lacks a ")"; add it')
+                raise _fault("filter", f'"{self._expression}" lacks a ")"', "add it")
             return inner
         finally:
             self._depth -= 1
@@ -123,7 +122,7 @@ class _Parser:
         field = _known(self._text("a field"), self._known, "filter")
         symbol = self._take(":", *COMPARISONS)
         if not symbol:
-            raise _fault("filter", f'after "{field}" must come a comparison; write {field}="value"')
+            raise _fault("filter", f'after "{field}" must come a comparison', f'write {field}="value"')
         value = self._text("a value")
         if symbol == ":":
             return lambda resource: _has(_value(resource, field), value)
@@ -138,7 +137,7 @@ class _Parser:
     def _text(self, wanted: str) -> str:
         """The next token, which is a word or a quoted text, without its quotes."""
         if not self._tokens or self._tokens[0] in ("(", ")", ":", *COMPARISONS):
-            raise _fault("filter", f'"{self._expression}" lacks {wanted}; write a filter such as display_name="name"')
+            raise _fault("filter", f'"{self._expression}" lacks {wanted}', 'write a filter such as display_name="name"')
         token = self._tokens.popleft()
         return re.sub(r"\\(.)", r"\1", token[1:-1]) if token[0] in "\"'" else token
 
@@ -148,7 +147,7 @@ def _tokens(expression: str) -> Iterator[str]:
     while position < len(text):
         match = TOKEN.match(text, position)
         if match is None:
-            raise _fault("filter", f"cannot be read from character {position + 1}; quote what stands there")
+            raise _fault("filter", f"cannot be read from character {position + 1}", "quote what stands there")
         position = match.end()
         yield match["symbol"] or match["text"]
 
@@ -201,10 +200,10 @@ def _moment(text: str) -> datetime | None:
 def _ordered(resources: list[Resource], order: str, known: Container[str]) -> list[Resource]:
     clauses = [clause.split() for clause in order.split(",", MOST_ORDERS) if clause.strip()]
     if len(clauses) > MOST_ORDERS:
-        raise _fault("orderBy", f"has more than {MOST_ORDERS} fields; leave some out")
+        raise _fault("orderBy", f"has more than {MOST_ORDERS} fields", "leave some out")
     for clause in reversed(clauses):
         if clause[1:] not in ([], ["asc"], ["desc"]):
-            raise _fault("orderBy", f'"{" ".join(clause)}" is not an order; write it as create_time desc')
+            raise _fault("orderBy", f'"{" ".join(clause)}" is not an order', "write it as create_time desc")
         key = functools.partial(_key, field=_known(clause[0], known, "orderBy"))
         resources = sorted(resources, key=key, reverse=clause[1:] == ["desc"])
     return resources
@@ -214,7 +213,7 @@ def _known(field: str, known: Container[str], parameter: str) -> str:
     """The field in camelCase; raises ApiError if the resource has no such field."""
     first, dot, rest = field.partition(".")
     if camel(first) not in known:
-        raise _fault(parameter, f'"{field}" is not a field of this resource; write a field such as display_name')
+        raise _fault(parameter, f'"{field}" is not a field of this resource', "write a field such as display_name")
     return f"{camel(first)}{dot}{rest}"
 
 
@@ -228,7 +227,7 @@ def _key(resource: Resource, field: str) -> tuple[int, float, str]:
 
 def _size(text: str) -> int:
     if not re.fullmatch("[0-9]{0,9}", text):
-        raise _fault("pageSize", f'"{text}" is not a count; write a number from 1 to {LARGEST_PAGE}')
+        raise _fault("pageSize", f'"{text}" is not a count', f"write a number from 1 to {LARGEST_PAGE}")
     return min(int(text or 0) or PAGE_SIZE, LARGEST_PAGE)
 
 
@@ -238,12 +237,12 @@ def _after(resources: Sequence[Resource], token: str) -> int:
         last = base64.urlsafe_b64decode(token).decode()
         return [*map(_identity, resources)].index(last) + 1 if token else 0
     except ValueError:  # no base64, no UTF-8, or not in the list
-        raise _fault("pageToken", "belongs to no page of this list any more; begin again without it") from None
+        raise _fault("pageToken", "belongs to no page of this list any more", "begin again without it") from None
 
 
 def _identity(resource: Resource) -> str:
     return str(resource.get("name") or resource.get("insertId"))
 
 
-def _fault(field: str, fault: str) -> ApiError:
-    return invalid([Finding(field, fault)])
+def _fault(field: str, fault: str, cure: str) -> ApiError:
+    return invalid([Finding(field, fault, cure)])

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from vertex_launch.errors import FaultError
+from vertex_launch.job_resource import Resource
 from vertex_launch.local import resource_file
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.resource_file import now
 from vertex_launch.state_dir import private_file
-
-Resource = dict[str, Any]  # JSON as it goes over the wire; never changed in place
 
 LOCK = "service.lock"  # holds the process id and the endpoint of whoever works in the folder
 # Each part of a name becomes a folder or a file, so it has no character with a meaning for a file system.
@@ -136,7 +135,7 @@ class Store:
         return self._folder / f"{name}.json"
 
     def _load(self) -> dict[str, Resource]:
-        resources = {}
+        resources: dict[str, Resource] = {}
         for file in sorted((self._folder / "projects").rglob("*.json")):
             name = file.relative_to(self._folder).as_posix().removesuffix(".json")
             if resource := resource_file.read(file, name):

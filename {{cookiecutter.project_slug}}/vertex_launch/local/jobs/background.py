@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from vertex_launch.job_resource import Resource, id_of
 from vertex_launch.local.api.errors import ApiError, our_fault
-from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.local.api.store import Store
 from vertex_launch.local.resource_file import now
 from vertex_launch.local.rpc_status import rpc_status
 
@@ -51,7 +52,7 @@ class BackgroundTask:
 
     @property
     def id(self) -> str:
-        return self.name.rpartition("/")[2]
+        return id_of(self.name)
 
     def raise_if_stopping(self) -> None:
         """Raises ApiError CANCELLED."""

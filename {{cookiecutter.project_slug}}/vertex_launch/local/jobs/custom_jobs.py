@@ -15,9 +15,10 @@ from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
 
 from vertex_launch import rules
 from vertex_launch.errors import FaultError, Finding
+from vertex_launch.job_resource import Resource, id_of
 from vertex_launch.local.api.create_validation import name_findings
 from vertex_launch.local.api.errors import ApiError, refuse
-from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks
 from vertex_launch.local.rpc_status import rpc_status
@@ -162,7 +163,7 @@ class Jobs(BackgroundTasks[_Ticket]):
     def _lose(self, resource: Resource) -> None:
         """End a job whose process is gone; what `run` still runs goes on."""
         name = resource["name"]
-        goes_on = journal.is_open(self._context.state_dir.journal(name.rpartition("/")[2]))
+        goes_on = journal.is_open(self._context.state_dir.journal(id_of(name)))
         self._store.reread(name)  # after the look at the journal: what has ended is written before that is closed
         if not goes_on and self._store.get(name).get("state") not in ENDED:
             super()._lose(resource)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from vertex_launch import jsons
+from vertex_launch.job_resource import Resource
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.errors import ApiError
-from vertex_launch.local.api.store import Resource
 from vertex_launch.local.running.lines import payload
 from vertex_launch.state_dir import StateDir
 

@@ -17,10 +17,10 @@ from google.cloud.aiplatform_v1.types.training_pipeline import TrainingPipeline
 from vertex_launch import strict_yaml
 from vertex_launch.addresses import folder_fault
 from vertex_launch.errors import FaultError, Finding, Findings
-from vertex_launch.job_resource import tidy
+from vertex_launch.job_resource import Resource, tidy
 from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
-from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs import custom_jobs
 from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks
 from vertex_launch.local.jobs.custom_jobs import Jobs
@@ -145,7 +145,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         more = {**pipeline.model_ids, "trainingPipeline": pipeline.name}
         uploaded = self._models.upload(pipeline.parent, model, folder, **more)
         named = {"name": uploaded["name"], "versionId": uploaded["versionId"]}
-        self._store.update(pipeline.name, modelToUpload=model | named)
+        self._store.update(pipeline.name, modelToUpload={**model, **named})
 
     def _stop(self, pipeline: _Pipeline) -> None:
         super()._stop(pipeline)
@@ -171,9 +171,8 @@ def _findings(resource: Resource) -> Findings:
     if "inputDataConfig" in resource and not resource["inputDataConfig"].get("datasetId"):
         yield Finding("inputDataConfig.datasetId", "is missing", "write the id of a dataset")
     sets = resource.get("inputDataConfig", {}).get("gcsDestination", {}).get("outputUriPrefix", "")
-    if sets and (found := folder_fault(sets)):
-        fault, cure = found
-        yield Finding("inputDataConfig.gcsDestination.outputUriPrefix", f"{json.dumps(sets)} {fault}", cure)
+    if sets and (found := folder_fault(sets, "inputDataConfig.gcsDestination.outputUriPrefix")):
+        yield found
     model = resource.get("modelToUpload")
     if model is not None and not model.get("containerSpec", {}).get("imageUri"):
         cure = "name the image that serves the model"

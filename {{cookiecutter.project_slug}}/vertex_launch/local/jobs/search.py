@@ -1,4 +1,4 @@
-"""From a study to trials: what to try next, which measurement counts, and when to stop a trial early.
+"""Turns a study into trials: what to try next, which measurement counts, and when to stop a trial early.
 
 Vertex AI searches with Google Vizier, the local Vertex with optuna, which is imported when the first study begins.
 study_validation.py has checked the study before.

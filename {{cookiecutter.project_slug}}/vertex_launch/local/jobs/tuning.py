@@ -10,9 +10,10 @@ from google.cloud.aiplatform_v1.types.custom_job import CustomJob
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 
 from vertex_launch import study_validation
+from vertex_launch.job_resource import Resource, id_of
 from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings
 from vertex_launch.local.api.errors import ApiError, refuse
-from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs import search
 from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks
 from vertex_launch.local.jobs.custom_jobs import ENDED, FAILED, PENDING, PREFIX, SUCCEEDED, Jobs
@@ -157,14 +158,14 @@ class Tunings(BackgroundTasks[_Study]):
 
     def _measurements(self, study: _Study, trial: _Trial) -> list[Measurement]:
         try:
-            text = self._state_dir.metrics(trial.job.rpartition("/")[2]).read_text(encoding="utf-8", errors="replace")
+            text = self._state_dir.metrics(id_of(trial.job)).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return []
         return search.measurements(text, study.metrics)
 
     def _show(self, study: _Study, trial: _Trial, **fields: Any) -> None:
         """Set fields of a trial in the tuning job's resource."""
-        trial.shown = trial.shown | fields  # resources are never changed in place
+        trial.shown = {**trial.shown, **fields}  # resources are never changed in place
         self._store.update(study.name, trials=[trial.shown for trial in study.trials])
 
 

@@ -17,10 +17,11 @@ from google.cloud.aiplatform_v1.types.dataset_service import ImportDataRequest
 
 from vertex_launch.addresses import object_path
 from vertex_launch.errors import Finding, Findings
+from vertex_launch.job_resource import Resource, id_of
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.create_validation import name_findings
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
-from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.local.api.store import Store
 from vertex_launch.local.registry import dataset_files, splits
 from vertex_launch.local.registry.dataset_files import ML_USE, DatasetContent
 from vertex_launch.local.registry.splits import SETS, Assignment
@@ -71,7 +72,7 @@ class Datasets:
         metadata = dict(_object(dataset.get("metadata")))
         # Vertex AI copies the items; the local Vertex reads the files again for each export.
         metadata["importConfigs"] = [*metadata.get("importConfigs", ()), *as_json(message).get("importConfigs", ())]
-        grown = dataset | {"metadata": metadata}
+        grown = {**dataset, "metadata": metadata}
         count = len(read(grown, self._buckets).rows)
         self._store.update(name, metadata=metadata, dataItemCount=str(count))
 
@@ -95,7 +96,7 @@ def export(dataset: Resource, config: Mapping[str, Any], buckets: Path, destinat
     prefix = config.get("gcsDestination", {}).get("outputUriPrefix") or destination
     kind = _kind(dataset)
     title = dataset_files.title(config.get("annotationSchemaUri", "")) or {"tabular": "tables"}.get(kind, kind)
-    id = dataset["name"].rpartition("/")[2]
+    id = id_of(dataset["name"])
     address = f"{prefix.rstrip('/')}/dataset-{id}-{title}-{now()[:-4]}Z"  # the documentation has milliseconds
     folder = object_path(address, buckets)
     if folder is None:
@@ -200,4 +201,4 @@ def _write(content: DatasetContent, assignment: Assignment, folder: Path) -> Non
 
 
 def _labelled(item: Resource, use: str) -> Resource:
-    return item | {"dataItemResourceLabels": {**item.get("dataItemResourceLabels", {}), ML_USE: use}}
+    return {**item, "dataItemResourceLabels": {**item.get("dataItemResourceLabels", {}), ML_USE: use}}

@@ -24,10 +24,10 @@ from google.cloud.aiplatform_v1.types.tensorboard_experiment import TensorboardE
 from google.cloud.aiplatform_v1.types.tensorboard_run import TensorboardRun
 from google.cloud.aiplatform_v1.types.tensorboard_time_series import TensorboardTimeSeries
 
-from vertex_launch.job_resource import camel
+from vertex_launch.job_resource import Resource, camel
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.errors import ApiError
-from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.local.api.store import Store
 from vertex_launch.spec import as_json
 
 ROOTS = ("metadataStores", "tensorboards")  # create answers with an operation for these alone, delete for all
@@ -114,7 +114,7 @@ class Records:
         fields = {key: value for key, value in given.items() if key not in OUTPUT_ONLY}
         created = self._store.create(f"{path}/{id}", fields | {"etag": etag})
         type = {"@type": f"type.googleapis.com/{message.pb().DESCRIPTOR.full_name}"}
-        return created | (type if collection in ROOTS else {})
+        return {**created, **(type if collection in ROOTS else {})}
 
     def _list(self, path: str, message: Any, asked: Mapping[str, str]) -> Resource:
         """One page; the parent need not exist, as the TensorBoard of a job may exist only in Google Cloud."""

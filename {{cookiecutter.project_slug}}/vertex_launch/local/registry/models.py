@@ -13,9 +13,10 @@ from typing import Any
 from google.cloud.aiplatform_v1.types.model import Model
 
 from vertex_launch.addresses import object_path
+from vertex_launch.job_resource import Resource
 from vertex_launch.local.api.create_validation import label_findings, name_findings
 from vertex_launch.local.api.errors import ApiError, refuse
-from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.local.api.store import Store
 
 COLLECTION = "models"
 DEFAULT = "default"  # the alias of the version that a model's plain name refers to
@@ -91,7 +92,7 @@ class Models:
     def list_versions(self, name: str) -> Sequence[Resource]:
         """All versions of a model, newest first; only here do their names end in @VERSION. Raises ApiError."""
         model = self.get(name)["name"]
-        return [self._shown(one) | {"name": one["name"]} for one in self._versions(model)]
+        return [{**self._shown(one), "name": one["name"]} for one in self._versions(model)]
 
     def delete(self, name: str) -> None:
         """Delete a model with all its versions; raises ApiError NOT_FOUND."""

@@ -1,1 +1,1 @@
-"""From a job to processes of this machine."""
+"""Turns a job into processes of this machine."""

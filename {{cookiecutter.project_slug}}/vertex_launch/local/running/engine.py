@@ -18,9 +18,8 @@ from vertex_launch.local.running.prepare import PreparedJob
 from vertex_launch.local.running.process import Process, Show, open_log, tell
 from vertex_launch.local.running.replica_state import ReplicaState, Status
 from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.spec import CHIEF_REPLICA
 from vertex_launch.state_dir import private
-
-PRIMARY = "workerpool0-0"
 
 # Seconds from the first failure to the verdict: others follow, and one of those may be the cause.
 SETTLE_SECONDS = 1.5
@@ -155,7 +154,7 @@ class Execution:
             self._preempted(ended)
         elif ended.code:
             self._failed(state, ended)
-        elif ended.replica.name == PRIMARY:
+        elif ended.replica.name == CHIEF_REPLICA:
             if not attempt.failures:
                 attempt.succeeded = True
                 self._settle(self._policy.grace)

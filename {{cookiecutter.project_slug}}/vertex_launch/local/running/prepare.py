@@ -1,4 +1,4 @@
-"""From a job to replicas that can start on this machine: the one way, for the command line and for the service.
+"""Turns a job into replicas that can start on this machine; the command line and the service both use it.
 
 A variable of a replica comes from the service, else from the job, else from [env] and --pass-env, else from this
 machine.

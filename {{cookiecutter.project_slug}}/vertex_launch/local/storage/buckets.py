@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from vertex_launch.addresses import BUCKET, name_fault
+from vertex_launch.errors import Finding
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, bad_request, check, checksums, object_of
 
@@ -175,9 +176,9 @@ class Buckets:
         path = self.folder(bucket) / name
         found = name_fault(name)
         if not found and os.path.realpath(path) != str(path):
-            found = "leads over a symbolic link", "put the files themselves into the bucket"
+            found = Finding("", "leads over a symbolic link", "put the files themselves into the bucket")
         if found:
-            raise bad_request(f'The object name "{name}" {"; ".join(found)}.')
+            raise bad_request(f'The object name "{name}" {found.sentence}.')
         return path
 
     def _place(self, part: Path, path: Path, name: str) -> None:

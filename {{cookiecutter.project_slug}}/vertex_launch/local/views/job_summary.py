@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from heapq import nlargest
 from typing import Any
 
-from vertex_launch.job_resource import KINDS, backing, custom_jobs, fault, id_of, machines, state, trials
-from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.job_resource import KINDS, Resource, backing, custom_jobs, fault, id_of, machines, state, trials
+from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs.custom_jobs import Jobs
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from starlette.responses import HTMLResponse, Response
 
 from vertex_launch import jsons
+from vertex_launch.job_resource import id_of
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import Call, Route
 from vertex_launch.local.api.store import Store
@@ -22,6 +23,7 @@ from vertex_launch.local.jobs.custom_jobs import COLLECTION, Jobs
 from vertex_launch.local.running import lines as printed
 from vertex_launch.local.views import job_summary
 from vertex_launch.printable import plain
+from vertex_launch.spec import CHIEF_REPLICA
 from vertex_launch.state_dir import StateDir
 
 PAGE = Path(__file__).with_name("page.html")
@@ -29,7 +31,6 @@ LISTED = 1000  # jobs
 CHUNK = 2**22  # bytes of a log that one answer covers
 LINES = 2000  # in one answer, as many as the page shows
 LONGEST_LINE = 10_000  # characters
-CHIEF = "workerpool0-0"  # the replica whose metrics count
 
 HEADERS = {
     "Cache-Control": "no-cache",
@@ -57,7 +58,7 @@ def routes(store: Store, jobs: Jobs, state_dir: StateDir) -> list[Route]:
 
     def one_log(call: Call, id: str) -> Response:
         start = call.query.get("from", "0")
-        if id not in {job["name"].rpartition("/")[2] for job in store.all(COLLECTION)}:
+        if id not in {id_of(job["name"]) for job in store.all(COLLECTION)}:
             raise ApiError("NOT_FOUND", f"there is no custom job {id}")
         if not re.fullmatch("[0-9]{1,15}", start):
             raise ApiError("INVALID_ARGUMENT", f'from: "{start}" is not a position; take the last answer\'s next')
@@ -100,7 +101,7 @@ def part(path: Path, start: int) -> dict[str, Any]:
             continue
         payload = printed.payload(entry["line"])
         lines.append(_line(entry, payload))
-        if entry["replica"] == CHIEF:
+        if entry["replica"] == CHIEF_REPLICA:  # whose metrics count
             _collect(payload, points)
     return {
         "path": str(path),

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from rich.console import Console
 from rich.text import Text
 
-from vertex_launch.job_resource import fault, state, style
-from vertex_launch.local.api.store import Resource, Store
+from vertex_launch.job_resource import Resource, fault, state, style
+from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs.background import repeating
 from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.views.job_summary import everything, newest
