@@ -100,7 +100,7 @@ class Kept:
         self._of_each.append(set())
         self._now = self._of_each[-1]
 
-    def leave(self, *of_block: Any) -> None:
+    def leave(self, *_: Any) -> None:
         self._now = self._all
 
     def total(self, parameters: Iterable[Tensor]) -> int:
