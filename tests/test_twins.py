@@ -52,6 +52,8 @@ ALONE = {
     "checkpoint.State.variables": "so, too",
     "estimate.forward_backward": "of PyTorch's, two functions need the result",
     "estimate._kept_bytes": "PyTorch runs one and two samples",
+    "estimate.Kept": "TensorFlow reads in its graph what the backward pass uses",
+    "train.copy_stream": "TensorFlow copies batches by itself",
     "estimate.computing_in": "Keras' precision is global",
     "estimate._describe": "TensorFlow builds the graph once for each precision",
     "estimate.memory": "of TensorFlow's graph",

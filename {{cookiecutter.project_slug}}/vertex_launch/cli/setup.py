@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from vertex_launch import settings, spec
-from vertex_launch.cli.options import SETTINGS, SettingsOptions
+from vertex_launch.cli.options import SETTINGS, SettingsOptions, state_dir
 from vertex_launch.cli.output import console
 from vertex_launch.cloud import project_files
 from vertex_launch.cloud import quota as quotas
@@ -20,9 +20,9 @@ from vertex_launch.errors import FaultError
 from vertex_launch.plan import pools
 from vertex_launch.plan.pools import Quota
 from vertex_launch.settings import Settings
-from vertex_launch.state_dir import StateDir, private
+from vertex_launch.state_dir import private
 
-POLICY = StateDir().clean_up
+POLICY = state_dir().clean_up
 JOBS = Path("jobs")
 
 
@@ -31,7 +31,10 @@ class SetupOptions(SettingsOptions):
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; print the gcloud lines.")] = False
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
     budget: Annotated[
-        float, typer.Option(min=0, metavar="USD", help="A month's, of which half and all are told by mail.")
+        float,
+        typer.Option(
+            min=0, metavar="USD", help="A month's budget; Google writes a mail when half and when all of it is spent."
+        ),
     ] = 0
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from google.api_core.exceptions import NotFound
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
-from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
+from google.protobuf import json_format
 
 from vertex_launch import program
 from vertex_launch.catalog import Catalog, Price

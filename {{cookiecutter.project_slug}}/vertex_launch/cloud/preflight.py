@@ -18,9 +18,9 @@ from vertex_launch.job_resource import Resource, id_of, output_folder, state
 from vertex_launch.plan import pools
 from vertex_launch.printable import printable
 from vertex_launch.rules import containers
-from vertex_launch.rules.region_and_output import OUTPUT, output
+from vertex_launch.rules.region_and_output import output
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, TuningJob, trial
+from vertex_launch.spec import OUTPUT, Job, TuningJob, trial
 
 EMPTY = "empty"
 STEP = re.compile(r"/step-(\d+)/committed\.json$")

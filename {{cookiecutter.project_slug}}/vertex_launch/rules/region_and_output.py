@@ -7,8 +7,7 @@ from vertex_launch.addresses import folder_fault
 from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.rules.machines import known
 from vertex_launch.rules.rule import RuleContext, rule
-from vertex_launch.spec import OUTPUT as OUTPUT
-from vertex_launch.spec import Job
+from vertex_launch.spec import OUTPUT, Job
 
 REGION = "region"  # the one place that is not in the job file
 REGION_NAME = re.compile("[a-z]+-[a-z]+[0-9]+")
