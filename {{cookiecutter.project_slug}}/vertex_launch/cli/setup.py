@@ -32,9 +32,7 @@ class SetupOptions(SettingsOptions):
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
     budget: Annotated[
         float,
-        typer.Option(
-            min=0, metavar="USD", help="A month's budget; Google writes a mail when half and when all of it is spent."
-        ),
+        typer.Option(min=0, metavar="USD", help="A month's budget, with a mail at half and at all of it."),
     ] = 0
 
 
