@@ -18,18 +18,20 @@ PAGE = """\
 Every line is a test; *times* counts the cases in which it held. All {cases} cases together took {seconds:,.0f} seconds,
 shared by two processes; the template's own lines have those of the trainers in them.
 """
+FIGURES = "figures"  # the property of a case that has measured something
 OUTER = "template.xml"  # whose cases run all others
 LIBRARIES = {"torch": "PyTorch", "tensorflow_cpu": "TensorFlow", "google_cloud_aiplatform": "google-cloud-aiplatform"}
 
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """One case of a test: where it stands, its name, how long it took and, if it was left out, why."""
+    """One case of a test: where it stands, its name, how long it took, why it was left out, what it has measured."""
 
     module: str
     test: str
     seconds: float
     skipped: str = ""
+    figures: str = ""
 
 
 def cases(record: Path) -> Iterator[Case]:
@@ -45,7 +47,8 @@ def cases(record: Path) -> Iterator[Case]:
         skipped = element.find("skipped")
         reason = "" if skipped is None else skipped.get("message", "skipped")
         module = f"{record.stem}: {element.attrib['classname']}"
-        yield Case(module, name.partition("[")[0], float(element.attrib["time"]), reason)
+        figures = ", ".join(one.attrib["value"] for one in element.iter("property") if one.get("name") == FIGURES)
+        yield Case(module, name.partition("[")[0], float(element.attrib["time"]), reason, figures)
 
 
 def rows(found: Iterable[Case]) -> Iterator[str]:
@@ -57,7 +60,8 @@ def rows(found: Iterable[Case]) -> Iterator[str]:
         for test, of_test in groupby(in_module, lambda case: case.test):
             each = list(of_test)
             skipped = sorted({case.skipped for case in each if case.skipped})
-            what = test.removeprefix("test_").replace("_", " ") + "".join(f" (skipped: {why})" for why in skipped)
+            told = [f"skipped: {why}" for why in skipped] + [case.figures for case in each if case.figures]
+            what = test.removeprefix("test_").replace("_", " ") + "".join(f" ({one})" for one in told)
             held = sum(not case.skipped for case in each)
             yield f"| {what} | {held} | {sum(case.seconds for case in each):.1f} |\n"
 

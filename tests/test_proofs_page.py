@@ -14,6 +14,8 @@ import pytest
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_counts_are_counted(count): pass
 
+def test_an_image_is_built(record_property): record_property("figures", "built in 40 s")
+
 @pytest.mark.skip(reason="needs a cluster")
 def test_a_cluster_trains(): pass
 """
@@ -35,7 +37,8 @@ def test_the_page_says_what_held_how_often_and_what_was_left_out(tmp_path: Path)
     assert [line for line in lines if line.startswith("## ")] == ["## template: test_template", "## two: test_two"]
     assert sum(line.startswith("| counts are counted | 3 | 0.") for line in lines) == 2
     assert sum(line.startswith("| a cluster trains (skipped: needs a cluster) | 0 | ") for line in lines) == 2
-    assert "All 6 cases together took" in " ".join(lines)
+    assert sum(line.startswith("| an image is built (built in 40 s) | 1 | ") for line in lines) == 2
+    assert "All 8 cases together took" in " ".join(lines)
     assert " cores with " in lines[2]
 
 
