@@ -69,8 +69,9 @@ def new_optimizer(config: Config, net: nn.Module) -> optim.Optimizer:
         {"params": [p for p in net.parameters() if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in net.parameters() if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    # In one kernel: parameters that FSDP has cut would otherwise be taken one by one. Shapes alone have no kernels.
-    fused = not any(p.is_meta for p in net.parameters())
+    # In one kernel: parameters that FSDP has cut would otherwise be taken one by one. That of a CPU rounds the last
+    # numbers of a parameter otherwise, so a model would depend on where it is cut.
+    fused = all(p.is_cuda for p in net.parameters())
     return optim.AdamW(groups, lr=config.learning_rate, fused=fused)
 
 
