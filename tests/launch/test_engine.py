@@ -193,8 +193,8 @@ def test_a_replica_has_nothing_to_read_on_standard_input(tmp_path: Path) -> None
 @pytest.mark.parametrize("isolated", ISOLATIONS)
 def test_a_replica_is_asked_to_end_before_it_is_made_to(tmp_path: Path, isolated: Isolation) -> None:
     polite = (
-        "import signal, sys, time\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('saved')))\n"
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'saved\\n') and exit())\n"
         "print('ready')\n"
         "while True: time.sleep(1)"
     )

@@ -7,6 +7,7 @@ Source: Cloud Logging documentation, "Structured logging", 2026.
 
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -36,8 +37,17 @@ def say(message: str, severity: str = "INFO", /, **fields: Any) -> None:
         rich.print({"WARNING": "[yellow]", "ERROR": "[red]"}.get(severity, "") + rich.markup.escape(message))
     else:
         # In one write, for another thread that says something at the same time: print writes the line's end by itself.
-        sys.stdout.write(json.dumps({"severity": severity, "message": message, **fields}) + "\n")
+        sys.stdout.write(_json_line(message, severity, **fields))
         sys.stdout.flush()
+
+
+def say_last(message: str, severity: str = "INFO") -> None:
+    """Print one sentence in the handler of a signal that ends this process.
+
+    Past sys.stdout: the signal may have come within a write, and Python lets no other one into the same buffer.
+    """
+    line = f"{message}\n" if sys.stdout.isatty() else _json_line(message, severity)
+    os.write(sys.stdout.fileno(), line.encode())
 
 
 def say_lines(text: str, severity: str = "INFO") -> None:
@@ -232,3 +242,7 @@ def sinks(logs: Path, steps: int, start: int, trial: Trial | None = None) -> tup
     show = Bar(steps, start) if sys.stdout.isatty() else JsonLines(steps)
     of_trial = (optional.load("tuning", "a trial of a search").MetricFile(trial),) if trial else ()
     return TensorBoard(logs), show, *of_trial
+
+
+def _json_line(message: str, severity: str, **fields: Any) -> str:
+    return json.dumps({"severity": severity, "message": message, **fields}) + "\n"

@@ -19,7 +19,7 @@ from trainer import commit_marker
 from trainer.config import Config
 from trainer.evaluator.scoring import scorer
 from trainer.storage import Storage
-from trainer.telemetry import JsonLines, Telemetry, TensorBoard, say, warn
+from trainer.telemetry import JsonLines, Telemetry, TensorBoard, say, say_last, warn
 
 NAME = "evaluator"  # of its run in TensorBoard
 RESULTS = "evaluations.json"  # beside the checkpoints: what an evaluator that restarts need not do again
@@ -138,7 +138,7 @@ def _stopped_by_sigterm() -> Iterator[None]:
     """
 
     def stop(*_: object) -> None:
-        say("the evaluator was stopped by SIGTERM")
+        say_last("the evaluator was stopped by SIGTERM")
         raise SystemExit(128 + signal.SIGTERM)
 
     before = signal.signal(signal.SIGTERM, stop)

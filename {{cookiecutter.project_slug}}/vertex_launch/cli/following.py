@@ -77,12 +77,8 @@ def show(line: Line, job: Resource, screen: "Screen", service: Service, ours: Se
     """Print a line, and move the bar; a search has none."""
     if wanted(line):
         print_line(line, job, screen.as_json)
-    if (
-        screen.has_bar
-        and "studySpec" not in job
-        and line.replica == CHIEF_REPLICA
-        and (found := STEP.search(line.text))
-    ):
+    moves = screen.has_bar and "studySpec" not in job and line.replica == CHIEF_REPLICA
+    if moves and (found := STEP.search(line.text)):
         screen.steps(int(found[1]), int(found[2]), found[3], so_far(job, service, ours))
 
 

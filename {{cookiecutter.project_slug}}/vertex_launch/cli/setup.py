@@ -22,7 +22,6 @@ from vertex_launch.plan.pools import Quota
 from vertex_launch.settings import Settings
 from vertex_launch.state_dir import private
 
-POLICY = state_dir().clean_up
 JOBS = Path("jobs")
 
 
@@ -48,8 +47,9 @@ def setup(click: typer.Context, wanted: SetupOptions) -> None:
     count = f"{len(missing)} missing {'step' if len(missing) == 1 else 'steps'}"
     if missing and not (wanted.yes or typer.confirm(f"Take the {count}?")):
         raise typer.Exit(1)
-    private(POLICY.parent)
-    POLICY.write_text(json.dumps(cloud.CLEAN_UP))
+    policy = state_dir().clean_up
+    private(policy.parent)
+    policy.write_text(json.dumps(cloud.CLEAN_UP))
     budgets = [step for step in missing if step.looks[0] == "billing"]
     take([step for step in missing if step not in budgets])
     write(old, replace(new, service_account=cloud.account(new)))
@@ -59,9 +59,10 @@ def setup(click: typer.Context, wanted: SetupOptions) -> None:
 
 def show(new: Settings, budget: float) -> None:
     """Print the lines that would be run."""
-    policy = f"mkdir -p {POLICY.parent} && echo {shlex.quote(json.dumps(cloud.CLEAN_UP))} > {POLICY}"
-    console.print("# USER and BILLING_ACCOUNT stand for yours", policy, sep="\n", markup=False)
-    for step in cloud.steps(new, "user:USER", POLICY, budget, "BILLING_ACCOUNT"):
+    policy = state_dir().clean_up
+    written = f"mkdir -p {policy.parent} && echo {shlex.quote(json.dumps(cloud.CLEAN_UP))} > {policy}"
+    console.print("# USER and BILLING_ACCOUNT stand for yours", written, sep="\n", markup=False)
+    for step in cloud.steps(new, "user:USER", policy, budget, "BILLING_ACCOUNT"):
         console.print(f"# {step.title}", *map(cloud.shown, step.acts), sep="\n", markup=False)
 
 
@@ -75,7 +76,7 @@ def every(new: Settings, budget: float) -> list[Step]:
     if budget and not named:
         cure = "leave --budget out this time: the service that knows is switched on first"
         raise FaultError(f"--budget: which account pays for {new.project} cannot be seen; {cure}")
-    return [*cloud.steps(new, you, POLICY, budget, str(named or "").rpartition("/")[2])]
+    return [*cloud.steps(new, you, state_dir().clean_up, budget, str(named or "").rpartition("/")[2])]
 
 
 def is_there(step: Step) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import MutableMapping, Sequence
 from typing import NoReturn
 
 from trainer.errors import TrainerError
-from trainer.telemetry import say, say_lines
+from trainer.telemetry import say_last, say_lines
 
 
 def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
@@ -30,7 +30,7 @@ def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
 
 def stop(*_: object) -> None:
     """End at once: a machine that is taken away has no time, and TensorFlow would wait for its peers."""
-    say("stopped by SIGTERM", "ERROR")
+    say_last("stopped by SIGTERM", "ERROR")
     os._exit(128 + signal.SIGTERM)
 
 
