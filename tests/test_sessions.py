@@ -56,11 +56,11 @@ workerPoolSpecs:
     assert running.returncode != 0
 
 
-def recorded(folder: Path, name: str) -> Path:
+def recorded(folder: Path, name: str, then: str = "") -> Path:
     """A program of that name, first on the PATH: it appends its words to a file, which is returned."""
     (folder / "bin").mkdir(exist_ok=True)
     program, words = folder / "bin" / name, folder / f"{name}.txt"
-    program.write_text(f'#!/bin/sh\necho "$@" >> {words}\n')
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {words}\n{then}\n')
     program.chmod(0o755)
     return words
 
@@ -84,7 +84,15 @@ def test_google_builds_the_image_where_there_is_no_engine(tmp_path: Path) -> Non
     assert said.startswith("builds submit --project=my-project --config=")
     config = json.loads((project / said.split("--config=")[1].split()[0]).read_text())
     assert [name.rpartition("/")[2] for name in config["images"]] == ["distributed-training:1-cpu"]
-    assert "--build-arg=REQUIREMENTS=cpu.txt" in config["steps"][0]["args"]
+    built, labelled = (step["args"] for step in config["steps"])
+    assert "--build-arg=REQUIREMENTS=cpu.txt" in built
+    docker = recorded(tmp_path, "docker", 'test "$1" = build || printf -- "--label=a=b c\\n--label=d=e\\n"')
+    subprocess.run(
+        ["bash", "-c", labelled[1].replace("$$", "$")], env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}, check=True
+    )
+    run, _, build = docker.read_text().partition("\nbuild ")
+    assert run.startswith("run --rm --network=none --entrypoint=sh ")
+    assert build.endswith(" --quiet . --label=a=b c --label=d=e\n")
 
 
 def test_podman_builds_and_pushes_where_docker_is_not(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ What follows a -- goes to the tool of the session: nox -s tests -- -k cluster
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,15 @@ CODE = [name for name in ("trainer", "vertex_launch", "tests", "noxfile.py") if 
 
 NO_IMAGE = 'vertex.toml has no line image = "...", and VERTEX_IMAGE is not set'
 NO_ENGINE = "there is no docker and no podman here; nox -s image -- cloud has Google build it"
+DOCKER = "gcr.io/cloud-builders/docker"
+# Prints in an image what is known of it only once it is built: its plug-in, its NCCL, whether that can use reducers.
+LABELS = "; ".join(
+    (
+        r"dpkg-query --show --showformat='--label=reduction-server=${Package} ${Version}\n' google-reduction-server",
+        "pip freeze | sed -n 's/^nvidia-nccl-cu[0-9]*==/--label=nccl=/p'",
+        "sed -n '$s/^/--label=reducers=/p' /app/reduction-server.txt",
+    )
+)
 
 
 def python(session: nox.Session, *arguments: str) -> None:
@@ -109,29 +119,42 @@ def image(session: nox.Session) -> None:
         build += ["--build-arg=BASE_IMAGE=ubuntu:24.04", "--build-arg=REQUIREMENTS=cpu.txt", "--label=cuda="]
     build += [*(f"--tag={name}" for name in names), *(word for word in session.posargs if word.startswith("-"))]
     if "cloud" in session.posargs:
-        steps = [{"name": "gcr.io/cloud-builders/docker", "args": [*build, "."], "env": ["DOCKER_BUILDKIT=1"]}]
         config = Path(session.create_tmp(), "cloudbuild.json")
-        config.write_text(json.dumps({"steps": steps, "images": names, "timeout": "7200s"}))
+        config.write_text(json.dumps({"steps": cloud_steps(build, names[0]), "images": names, "timeout": "7200s"}))
         known = ours.get("project") or os.environ.get("VERTEX_PROJECT")  # else that of gcloud's own configuration
         project = [f"--project={known}"] if known else []
         session.run("gcloud", "builds", "submit", *project, f"--config={config}", str(ROOT), external=True)
         return
     engine = shutil.which("docker") or shutil.which("podman") or session.error(NO_ENGINE)
     session.run(engine, *build, str(ROOT), external=True)
-    verdict = reducers_verdict(session, engine, names[0])
-    if verdict:  # as a label, where `submit` reads it; this build takes all from the one above
-        again = [word for word in build if word not in ("--no-cache", "--pull")]
-        session.run(engine, *again, "--quiet", f"--label=reducers={verdict}", str(ROOT), external=True)
+    said = str(session.run(engine, *looking(names[0]), external=True, silent=True, success_codes=[0, 1, 2]))
+    labels = [line for line in said.splitlines() if line.startswith("--label=")]
+    if labels:
+        session.run(engine, *again(build), *labels, str(ROOT), external=True)
     for name in names if "push" in session.posargs else ():
         session.run(engine, "push", name, external=True)
-    session.log(verdict)
+    session.log("".join(line.partition("=reducers=")[2] for line in labels))
 
 
-def reducers_verdict(session: nox.Session, engine: str, name: str) -> str:
-    """Whether NCCL can use reducers in an image, as its build has said; "" where that did not ask."""
-    words = ("run", "--rm", "--network=none", "--entrypoint=cat", name, "/app/reduction-server.txt")
-    said = session.run(engine, *words, external=True, silent=True, success_codes=[0, 1])
-    return str(said).strip().rpartition("\n")[2] if "NCCL" in str(said) else ""
+def looking(name: str) -> list[str]:
+    """The words for an engine that print what an image has, as labels."""
+    return ["run", "--rm", "--network=none", "--entrypoint=sh", name, "-c", LABELS]
+
+
+def again(build: list[str]) -> list[str]:
+    """The words of the same build for more labels, which `submit` reads; it takes all from the one before."""
+    return [*(word for word in build if word not in ("--no-cache", "--pull")), "--quiet"]
+
+
+def cloud_steps(build: list[str], name: str) -> list[dict[str, object]]:
+    """What Google runs: the build, and its labels. Source: Cloud Build, "Build configuration file schema"."""
+    look, build_again = (shlex.join(["docker", *words]) for words in (looking(name), again(build)))
+    script = f"{look} | xargs --delimiter='\\n' {build_again} ."
+    steps: list[dict[str, object]] = [
+        {"args": [*build, "."]},
+        {"entrypoint": "bash", "args": ["-c", script.replace("$", "$$")]},  # one $ would begin a name of Google's
+    ]
+    return [{"name": DOCKER, "env": ["DOCKER_BUILDKIT=1"], **step} for step in steps]
 
 
 def git_revision() -> str:
