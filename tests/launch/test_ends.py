@@ -17,7 +17,7 @@ from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.replicas import Replica
 
 TOGETHER = Policy(replica_restarts=5, job_retries=3, grace=0.2, together=True)
-LATER = SETTLE_SECONDS / 3  # after the first failure, and well before the others are stopped
+LATER = SETTLE_SECONDS / 5  # after the first failure, and well before the others are stopped
 RESET = "RuntimeError: Connection reset by peer"
 
 

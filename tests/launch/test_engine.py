@@ -58,7 +58,9 @@ def test_a_worker_that_is_ready_first_does_not_end_the_job(tmp_path: Path) -> No
 
 
 def test_what_others_do_after_the_success_is_no_failure(tmp_path: Path) -> None:
-    assert run(tmp_path, replica(""), replica("import time; time.sleep(0.5); exit(3)", 0)).succeeded
+    done = tmp_path / "done"
+    chief = replica(f"import os; open({str(done)!r}, 'w').close(); os._exit(0)")
+    assert run(tmp_path, chief, replica(f"{until(done)}\ntime.sleep(0.5); exit(3)", 0), grace=30).succeeded
 
 
 def test_a_failing_worker_ends_the_job_and_is_the_first_failure(tmp_path: Path) -> None:
@@ -71,7 +73,7 @@ def test_a_failing_worker_ends_the_job_and_is_the_first_failure(tmp_path: Path) 
 def test_a_signal_is_a_likelier_cause_than_the_peers_that_fell_over_before_it_was_seen(
     tmp_path: Path, isolated: Isolation
 ) -> None:
-    killed = f"import time; print('up', flush=True); time.sleep(0.6); {CRASH}"
+    killed = f"import ctypes, time; print('up', flush=True); time.sleep(0.3); {CRASH}"
     up = until(tmp_path / "workerpool1-1.log", "up")
     peers = replica(f"{up}\nexit(1)"), replica(f"{up}\nexit(255)", 0)
     outcome = run(tmp_path, *peers, replica(killed, 1), isolated=isolated)
@@ -298,15 +300,21 @@ def test_sigterm_means_nothing_to_a_process_1_that_does_not_handle_it(tmp_path: 
 
 @pytest.mark.parametrize("isolated", ISOLATIONS)
 def test_sigterm_reaches_the_command_and_not_what_it_started(tmp_path: Path, isolated: Isolation) -> None:
-    child = "import signal, time; signal.signal(15, lambda *_: print('child', flush=True)); time.sleep(600)"
+    child = (
+        "import os, signal, time\n"
+        "signal.signal(15, lambda *_: os.write(1, b'child\\n'))\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)"
+    )
     parent = (
         "import signal, subprocess, sys, time\n"
         "signal.signal(15, lambda *_: sys.exit(print('parent', flush=True)))\n"
         f"subprocess.Popen([sys.executable, '-c', {child!r}])\n"
         "while True: time.sleep(1)"
     )
-    run(tmp_path, replica("import time; time.sleep(1)"), replica(parent, 0), grace=1, isolated=isolated)
-    assert (tmp_path / "workerpool1-0.log").read_text() == "parent\n"
+    chief = replica(until(tmp_path / "workerpool1-0.log", "ready"))
+    run(tmp_path, chief, replica(parent, 0), grace=1, isolated=isolated)
+    assert (tmp_path / "workerpool1-0.log").read_text() == "ready\nparent\n"
 
 
 @pytest.mark.parametrize("isolated", ISOLATIONS)

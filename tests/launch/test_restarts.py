@@ -335,7 +335,7 @@ def test_a_cancelled_job_ends(tmp_path: Path) -> None:
 def test_a_delayed_replica_comes_so_much_later(tmp_path: Path) -> None:
     with deadline():
         chief = replica(until(tmp_path / "n"))
-        running = Running(tmp_path, chief, counted(tmp_path / "n", "", 0), policy=Policy(stagger=0.5))
+        running = Running(tmp_path, chief, counted(tmp_path / "n", "", 0), policy=Policy(stagger=2))
         running.execution.delay("workerpool1-0", 3)
         assert eventually(lambda: running.phases == ["PENDING"])
         assert running.status("workerpool1-0").state == "waiting"
@@ -368,7 +368,7 @@ def test_a_frozen_replica_stands_still_and_goes_on(tmp_path: Path, isolated: Iso
         assert eventually(lambda: len(running.lines) > 2)
         running.execution.freeze("workerpool0-0", 4)
         assert eventually(lambda: running.status("workerpool0-0").state == "frozen")
-        assert eventually(lambda: max(gaps(running.lines)) > 3.9)  # what it prints before may come late
+        assert eventually(lambda: max(gaps(running.lines)) > 3)  # it may be late itself where the machine is busy
         running.execution.cancel()
         running.end()
 
