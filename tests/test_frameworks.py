@@ -11,6 +11,7 @@ from typing import ClassVar
 import pytest
 
 from tests.conftest import ROOT, bake, give_environment, recorded, run
+from tests.launch.running import while_fresh
 
 # The project's own settings do not know the mark `proof`.
 UNKNOWN = ("-W", "ignore::pytest.PytestUnknownMarkWarning")
@@ -112,7 +113,7 @@ class OfTheTemplate(Framework):
                 baked, sys.executable, "-m", "vertex_launch", "check", "--json", *(f"jobs/{name}" for name in jobs)
             )
             assert done.returncode == 0, done.stdout
-            found = [(Path(one["file"]).name, one["code"]) for one in json.loads(done.stdout)]
+            found = [(Path(one["file"]).name, one["code"]) for one in json.loads(while_fresh(done.stdout))]
             assert found == [*(WARNED | passed_by).items()]
 
     def test_the_types_of_its_trainer_are_right(self, project: Path) -> None:

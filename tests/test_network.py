@@ -1,5 +1,6 @@
 """The planner's formulas on emulated networks: one small cell measured here, and the page that holds all of them."""
 
+import contextlib
 import importlib
 import os
 import subprocess
@@ -38,10 +39,13 @@ def apart(measured: str, predicted: str) -> float:
     return 100 * (float(measured) / float(predicted) - 1)
 
 
-def processes() -> set[str]:
+def processes() -> set[bytes]:
     """The commands of all processes here that measure."""
-    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    return {command.decode() for command in commands if str(ROOT / "benchmarks/network") in command.decode()}
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found.add(path.read_bytes())
+    return {command for command in found if str(ROOT / "benchmarks/network").encode() in command}
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The page of the proofs says what pytest recorded, and nothing of what failed."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def test_the_page_says_what_held_how_often_and_what_was_left_out(tmp_path: Path)
         record(tmp_path, name, TESTS)
     lines = proofs_page.page(tmp_path, tmp_path).splitlines()
     assert [line for line in lines if line.startswith("## ")] == ["## template: test_template", "## two: test_two"]
-    assert sum(line.startswith("| counts are counted | 3 | 0.") for line in lines) == 2
+    assert sum(re.match(r"\| counts are counted \| 3 \| [0-9.]+ \|", line) is not None for line in lines) == 2
     assert sum(line.startswith("| a cluster trains (skipped: needs a cluster) | 0 | ") for line in lines) == 2
     assert sum(line.startswith("| an image is built (built in 40 s) | 1 | ") for line in lines) == 2
     assert "All 8 cases together took" in " ".join(lines)

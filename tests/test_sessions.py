@@ -13,7 +13,7 @@ from tests.launch.running import DEADLINE, deadline
 # Takes longer to end than nox would wait by itself.
 SLOW_TO_END = """
 import os, signal, time
-signal.signal(signal.SIGTERM, lambda *_: (time.sleep(2), os.write(1, b"ends in its own time\\n"), exit(0)))
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), os.write(1, b"ends in its own time\\n"), exit(0)))
 print("it trains", flush=True)
 time.sleep(600)
 """

@@ -57,6 +57,25 @@ def until(path: Path, word: str = "") -> str:
 while not (p := pathlib.Path({str(path)!r})).exists() or {word!r} not in p.read_text(): time.sleep(0.05)"""
 
 
+def ends_together(folder: Path, replicas: int) -> str:
+    """Lines of Python: the chief goes on once so many replicas are here, the others wait until they are ended.
+
+    Else a worker that starts late is ended with the job before it has said a word, and of one that leaves long before
+    the chief the log tells that.
+    """
+    return f"""
+import os, pathlib, time
+folder = pathlib.Path({str(folder)!r})
+(folder / os.environ["RANK"]).touch()
+while os.environ["RANK"] != "0" or len([*folder.glob("[0-9]")]) < {replicas}: time.sleep(0.05)
+"""
+
+
+def while_fresh(text: str) -> str:
+    """What was said, without the notice that the facts about the service are old."""
+    return "".join(line for line in text.splitlines(True) if "the facts are of" not in line)
+
+
 @contextlib.contextmanager
 def deadline(seconds: float = DEADLINE) -> Iterator[None]:
     """A test that hangs fails."""

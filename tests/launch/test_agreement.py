@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.launch.running import DEADLINE
 from tests.launch.vertex import PARENT, Json, Service, service
 from vertex_launch import rules, spec
 from vertex_launch.errors import FaultError
@@ -190,7 +191,7 @@ def test_no_route_fails_or_hangs_at_what_is_no_request(vertex: Service) -> None:
     for path in ROUTES:
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE") * 2:
             body, headers = dice.choice(BODIES), {"Content-Type": "application/json"} | dice.choice(HEADERS)
-            connection = http.client.HTTPConnection(vertex.endpoint.removeprefix("http://"), timeout=60)
+            connection = http.client.HTTPConnection(vertex.endpoint.removeprefix("http://"), timeout=DEADLINE)
             with contextlib.closing(connection):
                 connection.request(method, path, body, headers)
                 status = connection.getresponse().status
@@ -241,7 +242,7 @@ CONTENT = b"Content-Type: text/plain\r\n\r\nx"
     ],
 )
 def test_what_no_client_sends_to_storage_is_no_error_of_the_service(vertex: Service, path: str, body: bytes) -> None:
-    connection = http.client.HTTPConnection(vertex.endpoint.removeprefix("http://"), timeout=60)
+    connection = http.client.HTTPConnection(vertex.endpoint.removeprefix("http://"), timeout=DEADLINE)
     with contextlib.closing(connection):
         connection.request("POST", path, body, {"Content-Type": "multipart/mixed; boundary=x"})
         answer = connection.getresponse()

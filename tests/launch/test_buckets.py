@@ -62,7 +62,7 @@ def serving(root: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(DEADLINE)
         assert not thread.is_alive()
 
 
@@ -344,7 +344,7 @@ def test_of_many_that_create_one_object_one_succeeds(bucket: storage.Bucket) -> 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(DEADLINE)
     assert outcomes == [bucket.blob("lock").download_as_text()]
 
 
@@ -566,7 +566,7 @@ def test_a_download_is_one_object_while_others_take_its_place(bucket: storage.Bu
             assert len({*bucket.blob("x").download_as_bytes()}) == 1
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(DEADLINE)
 
 
 def test_a_list_bears_files_that_come_and_go(bucket: storage.Bucket, root: Path) -> None:
@@ -588,7 +588,7 @@ def test_a_list_bears_files_that_come_and_go(bucket: storage.Bucket, root: Path)
             assert {"a", "z"} <= {*names(bucket)} <= {"a", "folder/", "folder/m", "z"}
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(DEADLINE)
 
 
 def test_an_object_that_is_deleted_before_it_is_read_has_no_checksums(root: Path) -> None:
@@ -665,7 +665,7 @@ class GCloud:
 
     def __call__(self, *arguments: str) -> str:
         ended = subprocess.run(
-            ["gcloud", "storage", *arguments], env=self._environment, capture_output=True, text=True, timeout=60
+            ["gcloud", "storage", *arguments], env=self._environment, capture_output=True, text=True, timeout=600
         )
         assert ended.returncode == 0, ended.stderr
         return ended.stdout

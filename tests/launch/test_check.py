@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.casebook import CPU, GOOD, P0, SETTINGS, alone, edited, write
-from tests.launch.running import PROJECT
+from tests.launch.running import PROJECT, while_fresh
 from vertex_launch import catalog
 from vertex_launch.check import notice
 from vertex_launch.rules import RULES
@@ -32,7 +32,7 @@ def check(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """What a user sees who is in that folder while the facts are fresh."""
     command = [sys.executable, "-m", "vertex_launch", "check", *arguments]
     done = subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(PROJECT)}, capture_output=True, text=True)
-    done.stderr = "".join(line for line in done.stderr.splitlines(True) if "the facts are of" not in line)
+    done.stderr = while_fresh(done.stderr)
     return done
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from google.cloud.aiplatform_v1.types import CustomJob, HyperparameterTuningJob
 
-from tests.launch.running import DEADLINE, eventually, processes
+from tests.launch.running import DEADLINE, eventually, processes, until
 from tests.launch.test_packages import source_package
 from tests.launch.vertex import PARENT, SETTINGS, Json, custom_job, script
 from vertex_launch import settings, spec, strict_yaml
@@ -53,8 +53,8 @@ def create(vertex: Vertex, body: Json) -> str:
     return str(vertex.jobs.create(PARENT, message(body))["name"])
 
 
-def ended(vertex: Vertex, name: str, seconds: float = 30) -> Resource:
-    resource = vertex.store.wait(name, lambda one: one["state"] in ENDED, seconds)
+def ended(vertex: Vertex, name: str) -> Resource:
+    resource = vertex.store.wait(name, lambda one: one["state"] in ENDED, DEADLINE)
     assert resource["state"] in ENDED, resource
     return resource
 
@@ -85,7 +85,7 @@ def test_whoever_cancels_a_job_at_its_end_cannot_undo_the_end(vertex: Vertex) ->
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(30)
+                thread.join(DEADLINE)
             states = {ended(vertex, name)["state"] for name in names}
             assert states <= {"JOB_STATE_SUCCEEDED", "JOB_STATE_CANCELLED"}
     finally:
@@ -124,11 +124,12 @@ def test_a_job_whose_folder_cannot_be_made_fails_and_gives_its_place_free(vertex
 
 
 def test_a_job_ends_although_its_end_cannot_be_written(vertex: Vertex, tmp_path: Path) -> None:
-    name = create(vertex, custom_job(*script("import time; time.sleep(1)")))
+    name = create(vertex, custom_job(*script(until(tmp_path / "go"))))
     vertex.store.wait(name, lambda one: one["state"] == "JOB_STATE_RUNNING", DEADLINE)
     folder = tmp_path / ".vertex" / PARENT / "customJobs"
     folder.rename(tmp_path / "away")
     folder.write_text("no folder")
+    (tmp_path / "go").touch()
     assert ended(vertex, name)["state"] == "JOB_STATE_SUCCEEDED"
     folder.unlink()
 
@@ -145,7 +146,7 @@ def test_what_installs_for_ever_can_be_cancelled(vertex: Vertex) -> None:
     name = create(vertex, body)
     assert eventually(lambda: processes(mark) != [])
     vertex.jobs.cancel(name)
-    assert ended(vertex, name, 10)["state"] == "JOB_STATE_CANCELLED"
+    assert ended(vertex, name)["state"] == "JOB_STATE_CANCELLED"
     assert processes(mark) == []
 
 

@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.launch.running import JOBS, PROJECT
+from tests.launch.running import DEADLINE, JOBS, PROJECT
 from vertex_launch import json_schema
 
 FILE = PROJECT / "jobs/schema.json"
@@ -42,7 +42,7 @@ MISTAKES = [
 
 def test_the_file_is_what_the_messages_say_now() -> None:
     command = [sys.executable, "-m", "vertex_launch", "schema"]
-    printed = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=60, check=True).stdout
+    printed = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE, check=True).stdout
     assert printed == FILE.read_text(encoding="utf-8"), "run python -m vertex_launch schema > jobs/schema.json"
 
 

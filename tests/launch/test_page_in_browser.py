@@ -93,7 +93,7 @@ def test_a_browser_sees_a_job_run_and_end(tmp_path: Path, browser: webdriver.Chr
         assert "train" in page.text("#charts figcaption")
         before = page.points(), len(page.texts("#log div"))
         page.until(lambda: page.points() > before[0] and len(page.texts("#log div")) > before[1])
-        assert {*page.texts("#log b")} == {*REPLICAS}
+        page.until(lambda: {*page.texts("#log b")} == {*REPLICAS})
         assert not page.spills(1600)
         assert not page.spills(360)
 

@@ -19,7 +19,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from tests.launch.casebook import P0, P2, edited, write
-from tests.launch.running import PROJECT
+from tests.launch.running import PROJECT, while_fresh
 from vertex_launch import catalog
 from vertex_launch.errors import FaultError
 from vertex_launch.local.running import containers
@@ -721,5 +721,5 @@ def test_what_cannot_be_planned_is_refused_in_one_sentence(
 ) -> None:
     shown = launch(*arguments, folder=folder)
     assert shown.returncode == 1
-    (line,) = shown.stderr.splitlines()
+    (line,) = while_fresh(shown.stderr).splitlines()
     assert words in line

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from tests.launch.running import PROJECT, SETTINGS, eventually, job, processes
+from tests.launch.running import PROJECT, SETTINGS, ends_together, eventually, job, processes
 from vertex_launch import spec
 from vertex_launch.errors import FaultError
 from vertex_launch.local import run_job
@@ -130,8 +130,11 @@ def test_brackets_in_a_file_are_shown_as_they_are(project: Path) -> None:
     assert [key for key in keys if f'unknown key "{key}"' not in said] == []
 
 
-def test_run_shows_each_line_behind_the_name_of_its_replica_and_json_as_its_message(project: Path) -> None:
-    write(project, pool(HELLO + "import time; time.sleep(0.5)"), pool(HELLO, count=2))
+def test_run_shows_each_line_behind_the_name_of_its_replica_and_json_as_its_message(
+    project: Path, tmp_path: Path
+) -> None:
+    says = HELLO + ends_together(tmp_path, 3)
+    write(project, pool(says), pool(says, count=2))
     run = launch(project, "run", "job.yaml")
     assert (run.returncode, run.stderr) == (0, "")
     assert lines(run.stdout, "[") == [
@@ -152,16 +155,17 @@ def test_reducers_are_named_as_not_started_and_still_listed_in_the_cluster(proje
     assert lines(run.stdout, "[workerpool") == ["[workerpool0-0] 2 reducers"]
 
 
-def test_max_replicas_limits_those_that_train(project: Path) -> None:
-    wait = HELLO + "import time; time.sleep(0.5 * (spec['task']['type'] == 'workerpool0'))"
-    run = launch(project, "run", write(project, pool(wait), pool(wait, count=3)), "--max-replicas", "2")
+def test_max_replicas_limits_those_that_train(project: Path, tmp_path: Path) -> None:
+    says = HELLO + ends_together(tmp_path, 2)
+    run = launch(project, "run", write(project, pool(says), pool(says, count=3)), "--max-replicas", "2")
     assert run.returncode == 0
     assert "job: 2 of 4 replicas on this machine" in run.stdout
     assert len(lines(run.stdout, "[workerpool")) == 2
 
 
-def test_what_follows_two_dashes_goes_to_every_trainer(project: Path) -> None:
-    job = write(project, pool(HELLO + "import time; time.sleep(0.5)", args=["--a"]), pool(HELLO))
+def test_what_follows_two_dashes_goes_to_every_trainer(project: Path, tmp_path: Path) -> None:
+    says = HELLO + ends_together(tmp_path, 2)
+    job = write(project, pool(says, args=["--a"]), pool(says))
     run = launch(project, "run", job, "--", "--steps", "5", "two words")
     assert lines(run.stdout, "[workerpool") == [
         "[workerpool0-0] hello from workerpool0 ['--a', '--steps', '5', 'two words']",

@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.launch.running import eventually
+from tests.launch.running import DEADLINE, eventually
 from tests.launch.test_run import command, environment, launch, pool, write
 from tests.launch.vertex import PARENT, Json, Service, service
 
@@ -18,7 +18,7 @@ FOREVER = "import time; print('started', flush=True); time.sleep(600)"
 
 def listed(vertex: Service) -> list[Json]:
     """The jobs on the page."""
-    with urllib.request.urlopen(f"{vertex.endpoint}/page/jobs", timeout=60) as answer:
+    with urllib.request.urlopen(f"{vertex.endpoint}/page/jobs", timeout=DEADLINE) as answer:
         jobs: list[Json] = json.loads(answer.read())["jobs"]
     return jobs
 
@@ -35,11 +35,11 @@ def running(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     launcher = subprocess.Popen(words, cwd=folder, env=environment(), stdout=silent, stderr=silent)
     logs = (folder / ".vertex/jobs").glob
     try:
-        assert eventually(lambda: any("started" in path.read_text() for path in logs("*/workerpool0-0.log")), 60)
+        assert eventually(lambda: any("started" in path.read_text() for path in logs("*/workerpool0-0.log")))
         yield launcher
     finally:
         launcher.kill()
-        launcher.wait(60)
+        launcher.wait(DEADLINE)
 
 
 def test_a_service_shows_the_runs_before_it_with_log_and_end(tmp_path: Path) -> None:
@@ -61,21 +61,21 @@ def test_a_service_shows_the_runs_before_it_with_log_and_end(tmp_path: Path) -> 
 
 def test_a_service_shows_a_run_beside_it_and_leaves_its_end_to_the_run(tmp_path: Path) -> None:
     with service(tmp_path, settings=PASSED) as vertex, running(tmp_path) as launcher:
-        assert eventually(lambda: states(vertex) == ["RUNNING"], 60)
+        assert eventually(lambda: states(vertex) == ["RUNNING"])
         (job,) = listed(vertex)
         name = f"{PARENT}/customJobs/{job['id']}"
-        assert vertex.log(name) == ["workerpool0-0: started"]
+        assert eventually(lambda: vertex.log(name) == ["workerpool0-0: started"])
         status, answer = vertex.call("POST", f"/v1/{name}:cancel", {})
         assert (status, answer["error"]["message"]) == (400, f"{name} was started by the command `run`; end it there")
         launcher.send_signal(signal.SIGINT)
-        assert launcher.wait(60) == 130
-        assert eventually(lambda: states(vertex) == ["CANCELLED"], 60)
+        assert launcher.wait(DEADLINE) == 130
+        assert eventually(lambda: states(vertex) == ["CANCELLED"])
 
 
 def test_a_run_that_is_killed_has_failed_and_one_that_goes_on_survives_the_service(tmp_path: Path) -> None:
     with service(tmp_path, settings=PASSED) as vertex, running(tmp_path):
-        assert eventually(lambda: states(vertex) == ["RUNNING"], 60)
+        assert eventually(lambda: states(vertex) == ["RUNNING"])
     with running(tmp_path) as launcher, service(tmp_path, settings=PASSED) as vertex:
-        assert eventually(lambda: states(vertex) == ["RUNNING", "FAILED"], 60)
+        assert eventually(lambda: states(vertex) == ["RUNNING", "FAILED"])
         launcher.kill()
-        assert eventually(lambda: states(vertex) == ["FAILED", "FAILED"], 60)
+        assert eventually(lambda: states(vertex) == ["FAILED", "FAILED"])

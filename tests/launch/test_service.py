@@ -419,6 +419,7 @@ def test_a_queued_job_can_be_cancelled_and_lets_the_next_one_by(tmp_path: Path) 
 def test_a_flex_start_job_whose_wait_is_too_long_expires(tmp_path: Path) -> None:
     with service(tmp_path, "--capacity", "1", "--grace-seconds", "0") as vertex:
         first = vertex.create(custom_job(*FOREVER))
+        vertex.wait(first, "RUNNING")
         body = custom_job(*FOREVER, scheduling={"strategy": "FLEX_START", "maxWaitDuration": "1s", "timeout": "60s"})
         machine = {"machineType": "g2-standard-8", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 1}
         body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"] = machine
@@ -466,7 +467,7 @@ def test_a_stopped_service_leaves_no_process_and_its_jobs_failed(tmp_path: Path)
         name = vertex.create(custom_job(*script(f"import time; time.sleep(600)  # {mark}")))
         vertex.wait(name, "RUNNING")
         stop(vertex.process)
-        assert processes(mark) == []
+        assert eventually(lambda: processes(mark) == [])
     job = json.loads((tmp_path / ".vertex" / f"{name}.json").read_text())
     assert (job["state"], job["error"]["code"]) == ("JOB_STATE_FAILED", 14)
 
@@ -475,7 +476,7 @@ def test_a_client_that_never_finishes_its_request_keeps_no_service_alive(tmp_pat
     with service(tmp_path) as vertex:
         host, port = vertex.endpoint.removeprefix("http://").split(":")
         head = f"Host: {host}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
-        with socket.create_connection((host, int(port)), timeout=60) as connection:
+        with socket.create_connection((host, int(port)), timeout=DEADLINE) as connection:
             connection.sendall(f"POST {JOBS} HTTP/1.1\r\n{head}".encode())
             vertex.call("GET", JOBS)  # it has read what was sent before
             stop(vertex.process)
@@ -500,7 +501,7 @@ def test_a_damaged_file_is_skipped_and_named(tmp_path: Path) -> None:
 def test_two_services_do_not_share_a_folder(vertex: Service) -> None:
     command = [sys.executable, "-m", "vertex_launch", "emulate", "--port", "0"]
     environ = os.environ | {"PYTHONPATH": str(PROJECT)}
-    second = subprocess.run(command, cwd=vertex.folder, env=environ, capture_output=True, text=True, timeout=60)
+    second = subprocess.run(command, cwd=vertex.folder, env=environ, capture_output=True, text=True, timeout=DEADLINE)
     assert second.returncode == 1
     assert second.stderr.strip() == (
         f".vertex: the local Vertex at {vertex.endpoint} (process {vertex.process.pid}) works here;"

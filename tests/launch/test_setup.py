@@ -95,7 +95,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def setup(
-    folder: Path, *words: str, given: str = "", seconds: float = DEADLINE, **environ: str
+    folder: Path, *words: str, given: str = "", seconds: float = 5 * DEADLINE, **environ: str
 ) -> "subprocess.CompletedProcess[str]":
     paths = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     told = {"TOLD": str(folder / "told"), "ACCOUNT": "ada@example.com", "PYTHONPATH": str(PROJECT), "PATH": paths}

@@ -104,7 +104,7 @@ def second_store(folder: Path) -> str:
     """What another process is told that wants the folder, too."""
     script = "import pathlib, sys; from vertex_launch.local.api.store import Store; Store(pathlib.Path(sys.argv[1]))"
     command = [sys.executable, "-c", script, str(folder)]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
     assert "FaultError" in done.stderr
     return done.stderr
 

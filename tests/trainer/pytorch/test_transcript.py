@@ -19,6 +19,7 @@ PAGE = next(folder for folder in map(Path, sys.path) if (folder / "docs/cloud.md
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What differs from one run to the next: an address, a folder, a label, a duration, a figure.
 FIGURES = (
+    (r"  \d+% waiting for data", ""),
     (r"http://127\.0\.0\.1:\d+", "ADDRESS"),
     (r"\S*\.\.\./|/\S*/\.vertex/\S*/", ".../"),
     (r"=[0-9a-f]{12}\b", "=LABEL"),

@@ -1,4 +1,6 @@
 import json
+import shutil
+import threading
 import zlib
 from pathlib import Path
 
@@ -19,6 +21,18 @@ def test_a_committed_folder_is_whole(tmp_path: Path) -> None:
     assert commit_marker.fault(folder) == ""
     assert commit_marker.latest(tmp_path, unheard) == folder
     assert commit_marker.number(folder) == 3
+
+
+def test_a_folder_that_another_process_removes_meanwhile_is_no_error(tmp_path: Path) -> None:
+    for number in range(20):
+        folder = whole(tmp_path, number)
+        for name in range(200):
+            (folder / f"part/{name}").touch()
+        removal = threading.Thread(target=shutil.rmtree, args=(folder,))
+        removal.start()
+        while not commit_marker.fault(folder):
+            pass
+        removal.join()
 
 
 def test_a_folder_without_a_seal_was_never_finished(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_trace_holds_the_steps_that_were_asked_for_and_a_resumed_run_says_that
     assert "a trace of steps 5 to 7 is in " in told
     (parts,) = re.findall(r"([0-9.]+) ms a step: computing ([0-9.]+), communicating ([0-9.]+), of which", told)
     whole, computing, _ = map(float, parts)
-    assert whole > computing > 0.1 * whole
+    assert whole > computing > 0
     logs = tmp_path / "AIP_TENSORBOARD_LOG_DIR"
     if found := [*logs.glob("plugins/profile/*/*.xplane.pb")]:
         assert b"MatMul" in found[0].read_bytes()
