@@ -54,7 +54,10 @@ def fault(folder: Path) -> str:
         return "it was never finished"
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return f"its {MARKER} cannot be read ({error})"
-    sizes = _sizes(folder)
+    try:
+        sizes = _sizes(folder)
+    except OSError as error:  # such as of a folder that another process removes meanwhile
+        return f"its files cannot be listed ({error})"
     changed = sorted(name for name, size in files if sizes.get(name) != size)
     return f"{changed[0]} is missing or was cut short" if changed else ""
 

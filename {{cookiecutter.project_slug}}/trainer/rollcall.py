@@ -12,13 +12,13 @@ import socket
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 from trainer.cluster import Cluster, Node
 from trainer.errors import PeerError
 
 RETRY_SECONDS = 0.2
-ANSWER_SECONDS = 10.0  # the chief's answer may come this much after our own deadline: clocks start apart
+ANSWER_SECONDS = 10.0  # the chief's answer may come this much after its deadline, until it has heard who called by then
 LONGEST_LINE = 1 << 20  # bytes; the addresses of some ten thousand replicas
 
 
@@ -41,7 +41,7 @@ def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = ()) -> No
     if len(everyone) == 1:
         return
     deadline = began + timeout
-    problem = _lead(cluster, everyone, deadline) if leads else _check_in(cluster, everyone, deadline)
+    problem = _lead(cluster, everyone, deadline) if leads else _check_in(cluster, everyone, deadline, timeout)
     if problem:
         raise RollcallError(f"rollcall: {problem} (waited {time.monotonic() - began:.0f} s)")
 
@@ -53,9 +53,11 @@ def _lead(cluster: Cluster, everyone: Sequence[Node], deadline: float) -> str:
     problem = ""
     with _listen(cluster.chief, len(expected)) as server, _Callers(server) as callers:
         while (missing := expected - present.keys()) and not problem:
-            if time.monotonic() > deadline:
+            left = deadline - time.monotonic()
+            arrived = callers.wait(left)
+            if left < 0 and not (arrived and left > -ANSWER_SECONDS):  # who has called by then is not absent
                 problem = _absent(everyone, missing)
-            for connection, message in callers.heard(deadline - time.monotonic()):
+            for connection, message in callers.heard(arrived):
                 name = str(message.get("name"))
                 present[name] = connection
                 if message.get("nodes") != [node.address for node in everyone]:
@@ -77,13 +79,16 @@ class _Callers:
         self._selector = selectors.DefaultSelector()
         self._selector.register(server, selectors.EVENT_READ)
 
-    def heard(self, timeout: float) -> Iterator[tuple[socket.socket, dict[str, Any]]]:
-        """The messages that are whole now, or as soon as something arrives; whoever speaks otherwise is dropped."""
-        for key, _ in self._selector.select(max(timeout, 0)):
-            if key.fileobj is self._server:
+    def wait(self, timeout: float) -> list[Any]:
+        """The sockets at which something has arrived; waits for it."""
+        return [key.fileobj for key, _ in self._selector.select(max(timeout, 0))]
+
+    def heard(self, arrived: list[Any]) -> Iterator[tuple[socket.socket, dict[str, Any]]]:
+        """The messages that are whole now; whoever speaks otherwise is dropped."""
+        for connection in arrived:
+            if connection is self._server:
                 self._accept()
                 continue
-            connection = cast(socket.socket, key.fileobj)
             part = _part(connection)
             self._lines[connection] += part
             line = self._lines[connection]
@@ -124,23 +129,24 @@ def _listen(node: Node, backlog: int) -> socket.socket:
         raise RollcallError(f"rollcall: cannot listen at {node.address}, the chief's address: {error}") from None
 
 
-def _check_in(cluster: Cluster, everyone: Sequence[Node], deadline: float) -> str:
+def _check_in(cluster: Cluster, everyone: Sequence[Node], deadline: float, timeout: float) -> str:
     """A worker's part: say who is here, return the chief's verdict."""
     problem = f"{cluster.chief.name}, the chief, is absent at {cluster.chief.address}"
-    while time.monotonic() < deadline:
+    while True:
         try:
             address, patience = (cluster.chief.host, cluster.chief.port), max(deadline - time.monotonic(), 0.1)
             with socket.create_connection(address, timeout=min(patience, 5)) as connection:
                 _send(connection, {"name": cluster.name, "nodes": [node.address for node in everyone]})
-                connection.settimeout(max(deadline - time.monotonic(), 0) + ANSWER_SECONDS)
+                connection.settimeout(timeout + ANSWER_SECONDS)  # from now on, as the chief may have begun just now
                 verdict = _receive(connection)
                 if "problem" in verdict:
                     return str(verdict["problem"])
                 problem = f"{cluster.chief.name}, the chief, is here but gave no answer"
         except OSError:  # not there yet: refused, unresolved or reset
             pass
+        if time.monotonic() > deadline:
+            return problem
         time.sleep(RETRY_SECONDS)
-    return problem
 
 
 def _absent(everyone: Sequence[Node], names: set[str]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from trainer.errors import PeerError
 
 MONOTONIC, IN_A_THREAD = 1, 2  # CLOCK_MONOTONIC and SIGEV_THREAD of Linux
-LAST_WORDS_SECONDS = 1.0
+LAST_WORDS_SECONDS = 3.0
 
 
 class _Event(ctypes.Structure):

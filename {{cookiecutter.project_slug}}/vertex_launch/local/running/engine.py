@@ -23,6 +23,8 @@ from vertex_launch.state_dir import private
 
 # Seconds from the first failure to the verdict: others follow, and one of those may be the cause.
 SETTLE_SECONDS = 1.5
+# The same where the first has only lost a peer, which is the likelier cause, and may be slow to end.
+PEER_SECONDS = 5.0
 
 # macOS may deliver Ctrl-C to another thread; the main thread notices it only between waits.
 LOOK_SECONDS = 0.5
@@ -171,7 +173,7 @@ class Execution:
             self._restart(state, ended)
         else:
             attempt.failures.append(ended)
-            self._settle(SETTLE_SECONDS)
+            self._settle(PEER_SECONDS if ended.code == PEER_LOST else SETTLE_SECONDS)
 
     def _restart(self, state: ReplicaState, ended: Ended) -> None:
         state.restarts += 1

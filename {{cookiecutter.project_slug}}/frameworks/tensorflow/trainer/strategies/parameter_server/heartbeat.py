@@ -86,11 +86,12 @@ class Heartbeats:
         self._thread.join(2 * BEAT_SECONDS)
         if kind:
             return
-        for peer in self._peers.values():
+        peers = [*self._peers.values()]  # the thread may have them still, where the machine is very busy
+        for peer in peers:
             peer.send(FINISHED)
-        for peer in self._peers.values():
+        for peer in peers:
             peer.drain()  # closing with an answer unread would take back what was said last
-        for connection in self._connections:
+        for connection in [*self._connections]:
             connection.socket.close()
         self._listener.close()
 
