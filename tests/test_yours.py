@@ -35,14 +35,20 @@ def recipes() -> list[Recipe]:
     return found
 
 
-def make(recipe: Recipe, tmp: Path) -> Path:
-    """A project after the recipe, with an environment that has what it asks for."""
+def changed(recipe: Recipe, tmp: Path) -> Path:
+    """A project with the changes of the recipe."""
     project = bake(tmp, framework=recipe.framework, example=recipe.example).project
-    give_environment(project, recipe.framework, tmp)
     for diff in recipe.texts("diff"):
         (tmp / "change.diff").write_text(diff, encoding="utf-8")
         done = run(project, "git", "apply", str(tmp / "change.diff"))
         assert done.returncode == 0, done.stdout
+    return project
+
+
+def make(recipe: Recipe, tmp: Path) -> Path:
+    """A project after the recipe, with an environment that has what it asks for."""
+    project = changed(recipe, tmp)
+    give_environment(project, recipe.framework, tmp)
     if "requirements/trainer.txt" in "".join(recipe.texts("diff")):
         install(project)
     for text in recipe.texts("python"):
@@ -75,6 +81,11 @@ def trained(project: Path, command: str) -> str:
     print(done.stdout)
     assert done.returncode == 0
     return done.stdout
+
+
+@pytest.mark.parametrize("recipe", recipes(), ids=lambda recipe: recipe.title)
+def test_the_changes_of_a_recipe_fit_the_project(recipe: Recipe, tmp_path: Path) -> None:
+    changed(recipe, tmp_path)
 
 
 @pytest.mark.slow
