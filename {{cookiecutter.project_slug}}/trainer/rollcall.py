@@ -40,14 +40,14 @@ def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = ()) -> No
     leads = not any(node.name == cluster.name for node in servers) and cluster.rank == 0
     if len(everyone) == 1:
         return
-    deadline = began + timeout
-    problem = _lead(cluster, everyone, deadline) if leads else _check_in(cluster, everyone, deadline, timeout)
+    problem = _lead(cluster, everyone, timeout) if leads else _check_in(cluster, everyone, timeout)
     if problem:
         raise RollcallError(f"rollcall: {problem} (waited {time.monotonic() - began:.0f} s)")
 
 
-def _lead(cluster: Cluster, everyone: Sequence[Node], deadline: float) -> str:
+def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float) -> str:
     """The chief's part: collect, then answer all; returns the problem, empty if there is none."""
+    deadline = time.monotonic() + timeout
     expected = {node.name for node in everyone[1:]}
     present: dict[str, socket.socket] = {}
     problem = ""
@@ -129,8 +129,9 @@ def _listen(node: Node, backlog: int) -> socket.socket:
         raise RollcallError(f"rollcall: cannot listen at {node.address}, the chief's address: {error}") from None
 
 
-def _check_in(cluster: Cluster, everyone: Sequence[Node], deadline: float, timeout: float) -> str:
+def _check_in(cluster: Cluster, everyone: Sequence[Node], timeout: float) -> str:
     """A worker's part: say who is here, return the chief's verdict."""
+    deadline = time.monotonic() + timeout
     problem = f"{cluster.chief.name}, the chief, is absent at {cluster.chief.address}"
     while True:
         try:
