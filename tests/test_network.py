@@ -1,6 +1,5 @@
 """The planner's formulas on emulated networks: one small cell measured here, and the page that holds all of them."""
 
-import contextlib
 import importlib
 import os
 import subprocess
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
+from tests.launch.running import processes
 
 PAGE = ROOT / "docs" / "planner-proof.md"
 BYTES_APART, SECONDS_APART = 1.0, 10.0  # percent
@@ -39,15 +39,6 @@ def apart(measured: str, predicted: str) -> float:
     return 100 * (float(measured) / float(predicted) - 1)
 
 
-def processes() -> set[bytes]:
-    """The commands of all processes here that measure."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            found.add(path.read_bytes())
-    return {command for command in found if str(ROOT / "benchmarks/network").encode() in command}
-
-
 @pytest.fixture
 def emulated() -> None:
     try:
@@ -64,7 +55,7 @@ def test_reducers_receive_the_bytes_that_the_planner_predicts_and_leave_nothing_
     ((mbit, machines, by, _, _, error, *_),) = rows(done.stdout)  # times are for an idle machine
     assert (mbit, machines, by) == ("200", "3", "2 reducers")
     assert abs(float(error)) <= BYTES_APART, done.stderr
-    assert not processes()
+    assert not processes(str(ROOT / "benchmarks/network"))
     assert Path("/proc/net/dev").read_text().count("\n") == cards
     assert not any(Path("/run/netns").glob("host*"))
 

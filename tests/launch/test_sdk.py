@@ -80,7 +80,7 @@ def lines(vertex: Service, resource_name: str) -> list[str]:
 @pytest.fixture
 def lesson(tmp_path: Path) -> str:
     path = tmp_path / "task.py"
-    path.write_text(LESSON)
+    path.write_text(LESSON + ends_together(tmp_path, 4))
     return str(path)
 
 
@@ -179,7 +179,8 @@ def test_googles_lesson_returns_a_model_with_its_artifact(vertex: Service, lesso
         model.resource_name
     ]
     backing = training._gca_resource.training_task_metadata["backingCustomJob"]
-    assert "workerpool0-0: 50 epochs over 80 rows of csv" in lines(vertex, backing)
+    said = [line.partition(": ")[2] for line in lines(vertex, backing)]
+    assert said.count("50 epochs over 80 rows of csv") == 4
 
 
 def test_a_container_trains_and_returns_its_model(vertex: Service) -> None:
