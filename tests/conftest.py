@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ LONGEST = "test_frameworks.py"
 MINUTES = 90  # until a command is taken for one that hangs
 collect_ignore_glob = ["trainer/*"]  # test_frameworks.py lays these tests over a generated project
 CACHES = shutil.ignore_patterns("__pycache__", ".*_cache", ".nox", ".venv", ".vertex")
+
+# A shell lets what it starts in the background ignore Ctrl-C; what the tests start, and interrupt, would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True)
