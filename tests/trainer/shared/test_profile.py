@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.training import PROJECT
+from tests.training import PROJECT, train
 from trainer.profiled import split
 
 FLAGS = ("--warmup", "2", "--log-every", "4", "--checkpoint-every", "4", "--evaluate-every", "4")
+
+
+TOLD = re.compile(r"([0-9.]+) ms a step: computing ([0-9.]+), communicating ([0-9.]+), of which")
 
 
 def run(folder: Path, *flags: str) -> str:
@@ -36,7 +39,7 @@ def test_communication_beside_a_computation_is_told_apart_from_what_is_waited_fo
 def test_a_trace_holds_the_steps_that_were_asked_for_and_a_resumed_run_says_that_it_has_none(tmp_path: Path) -> None:
     told = run(tmp_path, "--steps", "8", "--profile", "4:7")
     assert "a trace of steps 5 to 7 is in " in told
-    (parts,) = re.findall(r"([0-9.]+) ms a step: computing ([0-9.]+), communicating ([0-9.]+), of which", told)
+    (parts,) = TOLD.findall(told)
     whole, computing, _ = map(float, parts)
     assert whole > computing > 0
     logs = tmp_path / "AIP_TENSORBOARD_LOG_DIR"
@@ -50,3 +53,11 @@ def test_a_trace_holds_the_steps_that_were_asked_for_and_a_resumed_run_says_that
         assert steps == {"ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"}
     said = run(tmp_path, "--steps", "12", "--profile", "4:7")
     assert "--profile 4:7: the run resumes behind its first step, and is not traced" in said
+
+
+@pytest.mark.proof
+def test_the_chief_of_two_tells_what_its_steps_communicate(tmp_path: Path) -> None:
+    done = train(tmp_path, 2, "--steps", "12", "--profile", "4:8")
+    assert done.code == 0, done.output
+    (parts,) = TOLD.findall(done.output)
+    assert all(float(part) > 0 for part in parts)

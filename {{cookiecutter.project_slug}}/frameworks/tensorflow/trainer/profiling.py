@@ -34,7 +34,7 @@ def trace(profile: str | None, folder: Path, start: int) -> Iterator[Callable[[i
     def after(step: int) -> None:
         nonlocal running, first, since
         if running and step >= steps.stop:
-            tf.test.experimental.sync_devices()
+            sync_gpus()
             running, seconds = False, time.monotonic() - since
             with writing(folder):
                 tf.profiler.experimental.stop()
@@ -42,7 +42,7 @@ def trace(profile: str | None, folder: Path, start: int) -> Iterator[Callable[[i
             say(told(folder, seconds, step - first))
         elif not running and step in steps:
             tf.profiler.experimental.start(str(folder))  # which may take a second
-            tf.test.experimental.sync_devices()
+            sync_gpus()
             running, first, since = True, step, time.monotonic()
 
     after(start)
@@ -51,6 +51,13 @@ def trace(profile: str | None, folder: Path, start: int) -> Iterator[Callable[[i
     finally:
         if running:
             tf.profiler.experimental.stop(save=False)
+
+
+def sync_gpus() -> None:
+    """Return when the GPUs of this machine have done what they were told; TensorFlow's own looks for all machines'."""
+    for index, _ in enumerate(tf.config.list_physical_devices("GPU")):
+        with tf.device(f"GPU:{index}"):
+            tf.raw_ops.SyncDevice()
 
 
 def told(folder: Path, seconds: float, count: int) -> str:
