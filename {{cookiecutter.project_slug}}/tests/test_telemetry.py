@@ -171,6 +171,17 @@ def test_what_is_no_step_is_not_counted_as_one_and_waiting_for_data_is_told(cloc
     assert describe(values) == "4 samples/s  25% waiting for data"
 
 
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0.04, ""), (0.3, "  30% communicating"), (7.0, "  100% communicating")]
+)
+def test_communication_is_told_where_it_is_a_notable_part_of_a_step(clock: Clock, seconds: float, told: str) -> None:
+    memory = Memory()
+    telemetry = Telemetry((memory,), start=0, per_step={"samples": 4}, device_count=1, watch=Stopwatch(clock.now))
+    clock.now += 2.0
+    telemetry.report(2, {"communication_seconds": seconds})
+    assert describe(memory.reports[0][1]) == f"4 samples/s{told}"
+
+
 def test_all_parts_are_the_whole_time_and_what_trained_is_the_goodput(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,16 +131,18 @@ def describe(values: Values) -> str:
     speeds = {name: value for name, value in shown.items() if name.endswith(PER_SECOND)}
     parts = [f"{name.replace('/', ' ')} {value:.4f}" for name, value in shown.items() if name not in speeds]
     parts += [f"{value:.0f} {name.removesuffix(PER_SECOND)}/s" for name, value in speeds.items()]
-    waiting = values.get("train/data_seconds", 0.0) / values.get("train/step_seconds", math.inf)
-    parts += [f"{waiting:.0%} waiting for data"] if waiting >= NOTABLE else []
+    for name, doing in LOSING.items():
+        share = min(values.get(name, 0.0) / values.get("train/step_seconds", math.inf), 1.0)
+        parts += [f"{share:.0%} {doing}"] if share >= NOTABLE else []
     return "  ".join(parts)
 
 
 NOTABLE = 0.05  # of a step
+LOSING = {"train/data_seconds": "waiting for data", "train/communication_seconds": "communicating"}
 PER_SECOND = "_per_second"
 PER_DEVICE = f"train/samples{PER_SECOND}_per_device"
 UNSHOWN = (
-    *(PER_DEVICE, "train/step_seconds", "train/data_seconds", "train/learning_rate"),
+    *(PER_DEVICE, "train/step_seconds", *LOSING, "train/learning_rate"),
     *("train/reducers_in_use", "train/memory_bytes"),
 )
 

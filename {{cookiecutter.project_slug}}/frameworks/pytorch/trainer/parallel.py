@@ -77,6 +77,20 @@ def sync_gradients(net: nn.Module, last: bool) -> Iterator[None]:
         yield
 
 
+def communication(net: nn.Module) -> dict[str, float]:
+    """Seconds of a recent step in which this process has only communicated or waited for others.
+
+    As DistributedDataParallel times it; empty for other strategies, and before it has timed a step.
+    """
+    if not isinstance(net, DistributedDataParallel):
+        return {}
+    timed = net._get_ddp_logging_data()
+    if "backward_comm_time" not in timed:
+        return {}
+    nanoseconds = int(timed["backward_comm_time"]) - int(timed["backward_compute_comm_overlap_time"])
+    return {"communication_seconds": nanoseconds / 1e9}
+
+
 @torch.no_grad()
 def clip_gradients(net: nn.Module, limit: float, world: World) -> Tensor:
     """Scale the gradients so that their norm over the whole model, wherever its parts are, is at most `limit`.

@@ -24,7 +24,7 @@ from trainer.goodput import (
     Stopwatch,
 )
 from trainer.meshes import Mesh
-from trainer.parallel import Scheduled, clip_gradients, parallelize, sync_gradients
+from trainer.parallel import Scheduled, clip_gradients, communication, parallelize, sync_gradients
 from trainer.precision import autocast, precision
 from trainer.processes import Totals, World, add
 from trainer.shards import Dataset, heldout_batches, micro_batches, per_step, train_batches
@@ -94,7 +94,8 @@ def train(
                 # A report comes first: a loss that is no number must not become a checkpoint.
                 if due(state.step, config, config.log_every, config.checkpoint_every, config.evaluate_every):
                     rate = {"learning_rate": learning_rate(config, state.step - 1)}
-                    reports.report(state.step, world.means(totals) | rate | use | world.memory)
+                    also = rate | use | world.memory | communication(state.model)
+                    reports.report(state.step, world.means(totals) | also)
                     totals = {}
                 if due(state.step, config, config.checkpoint_every):
                     checkpoints.save(state)

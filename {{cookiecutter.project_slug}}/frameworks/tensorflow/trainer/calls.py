@@ -41,6 +41,9 @@ class Replicas(Protocol):
     @property
     def memory(self) -> dict[str, float]: ...
 
+    @property
+    def communication(self) -> dict[str, float]: ...
+
     def evaluate(self, heldout: Dataset) -> Totals: ...
 
 

@@ -100,7 +100,8 @@ def train(
                 # A report comes first: a loss that is no number must not become a checkpoint.
                 if due(state.step, config, config.log_every, config.checkpoint_every, config.evaluate_every):
                     rate = {"learning_rate": steps.rates[-1]}
-                    reports.report(state.step, means(totals, replicas.names) | rate | use | replicas.memory)
+                    also = rate | use | replicas.memory | replicas.communication
+                    reports.report(state.step, means(totals, replicas.names) | also)
                     totals = 0.0
                 if due(state.step, config, config.checkpoint_every):
                     checkpoints.save(state)
@@ -159,8 +160,11 @@ def due(step: int, config: Config, *regular: int) -> bool:
     return step == config.steps or any(step % every == 0 for every in regular)
 
 
-def train_step(config: Config, state: State, batch: Batch) -> Totals:
-    """One optimizer step of a device on its part of the global batch; returns the totals of all devices."""
+def train_step(config: Config, state: State, batch: Batch) -> tuple[Totals, tf.Tensor]:
+    """One optimizer step of a device on its part of the global batch.
+
+    Returns the totals of all devices, and for how many seconds this one has only communicated.
+    """
     variables = state.model.trainable_variables
     totals, sums = 0.0, [tf.zeros(variable.shape) for variable in variables]
     for part in micro_batches(batch, config.micro_batches):
@@ -172,10 +176,18 @@ def train_step(config: Config, state: State, batch: Batch) -> Totals:
         sums = [total + gradient for total, gradient in zip(sums, tape.gradient(loss, variables), strict=True)]
         totals += measure(output, part, losses)
     # One call, so that gradients and totals travel in the same packs.
+    computed = clock(sums)
     totals, *sums = tf.distribute.get_replica_context().all_reduce(SUM, [totals, *sums])
+    communicating = clock(sums) - computed
     clipped, _ = tf.clip_by_global_norm(sums, config.clip)
     state.optimizer.apply(clipped, variables)
-    return totals
+    return totals, communicating
+
+
+def clock(values: list[tf.Tensor]) -> tf.Tensor:
+    """The time at which all of these are there, in seconds; on a GPU, at which it has been told to compute them."""
+    with tf.control_dependencies(values):
+        return tf.timestamp()
 
 
 def measure(output: tf.Tensor, batch: Batch, losses: tf.Tensor, mask: tf.Tensor | float = 1.0) -> Totals:
@@ -209,11 +221,13 @@ class Mirrored:
         self.is_chief, self.names = world.is_chief, measured(state.model, example)
         self.ranks, self.size, self.device_name = world.device_ranks, world.device_count, world.device_name
         self.device_count = world.device_count * len(world.layer_devices)
+        self._communicating = tf.constant(0.0)
 
     def take(self, steps: Steps) -> Totals:
         """Take these steps; returns their totals over the global batches."""
         parts = self._world.distribute([tensors(part) for part in steps.parts])
-        return self._take(parts, *counted(steps.rates, self._config))
+        totals, self._communicating = self._take(parts, *counted(steps.rates, self._config))
+        return totals
 
     def settle_reducers(self) -> dict[str, float]:
         """What the reports tell of the reducers, if there are any. Every machine must call it."""
@@ -223,15 +237,26 @@ class Mirrored:
     def memory(self) -> dict[str, float]:
         return self._world.memory
 
+    @property
+    def communication(self) -> dict[str, float]:
+        """Seconds of the newest step in which this machine has only communicated or waited for others.
+
+        Empty on GPUs: only a trace tells when they compute.
+        """
+        if tf.config.list_physical_devices("GPU"):
+            return {}
+        return {"communication_seconds": float(self._communicating)}
+
     @tf.function  # type: ignore[untyped-decorator]
-    def _take(self, parts: Batch, rates: tf.Tensor, count: tf.Tensor) -> Totals:
+    def _take(self, parts: Batch, rates: tf.Tensor, count: tf.Tensor) -> tuple[Totals, tf.Tensor]:
         config, state, strategy = self._config, self._state, self._world.strategy
-        totals = tf.zeros(len(self.names) + 1)
+        totals, communicating = tf.zeros(len(self.names) + 1), tf.constant(0.0, tf.float64)
         for i in turns(config, count):
             state.optimizer.learning_rate.assign(rates[i])
             of_step = strategy.run(lambda part: train_step(config, state, turn(part, i)), args=(parts,))  # noqa: B023
-            totals += strategy.experimental_local_results(of_step)[0]
-        return totals
+            measured_there, communicating = (strategy.experimental_local_results(one)[0] for one in of_step)
+            totals += measured_there
+        return totals, communicating
 
     def evaluate(self, heldout: Dataset) -> Totals:
         """Score every held-out sample exactly once. Every machine must call it."""

@@ -77,6 +77,11 @@ class Team:
         """Nothing: the GPUs are those of the workers."""
         return {}
 
+    @property
+    def communication(self) -> dict[str, float]:
+        """Nothing: no worker waits for another one."""
+        return {}
+
     def take(self, steps: Steps) -> Totals:
         """Give out the parts of these steps; returns the totals of what has come back meanwhile.
 
