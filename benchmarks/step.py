@@ -78,12 +78,18 @@ def main(framework: str, example: str, project: Path, rounds: int, sizes: list[s
         }
         jobs: dict[str, list[Job]] = {name: [] for name in commands}
         for number in range(rounds):
-            for name, command in commands.items():
-                jobs[name].append(measure(["python", *command, *LOADS[size].flags(size)], project))
+            for name in turn(number, [*commands]):
+                jobs[name].append(measure(["python", *commands[name], *LOADS[size].flags(size)], project))
                 told = f"{1000 * jobs[name][-1].seconds:.1f} ms"
                 print(f"{example} {size}, round {number + 1}, {name}: {told}", flush=True)
         rows.append(row(example, size, jobs, [rival.name for rival in RIVALS[framework]]))
     return "".join(rows)
+
+
+def turn(number: int, names: list[str]) -> list[str]:
+    """The order of a round: each begins with another one, as a machine that gets slower would favour the first."""
+    first = number % len(names)
+    return names[first:] + names[:first]
 
 
 def row(example: str, size: str, jobs: Mapping[str, list[Job]], rivals: list[str]) -> str:
