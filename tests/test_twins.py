@@ -40,6 +40,8 @@ ALONE = {
     "train.measured": "a compiled function returns one tensor: the names are known before",
     "train.means": "in PyTorch means are taken over processes, by World",
     "train.score": "compiled by whoever calls it",
+    "profiling.sync_gpus": "PyTorch has such a function",
+    "train.clock": "TensorFlow's step is timed within its graph; DistributedDataParallel times itself",
     "train.saver": "only TensorFlow copies into a second state, which is built as the first is",
     "checkpoint._write": "PyTorch's own errors are turned into the file's",
     "checkpoint.ChecksumFiles": "PyTorch writes through a stream that can count; TensorFlow's files are read again",

@@ -171,9 +171,7 @@ def test_what_is_no_step_is_not_counted_as_one_and_waiting_for_data_is_told(cloc
     assert describe(values) == "4 samples/s  25% waiting for data"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "told"), [(0.04, ""), (0.3, "  30% communicating"), (7.0, "  100% communicating")]
-)
+@pytest.mark.parametrize(("seconds", "told"), [(0.04, ""), (0.3, "  30% communicating"), (7.0, "  100% communicating")])
 def test_communication_is_told_where_it_is_a_notable_part_of_a_step(clock: Clock, seconds: float, told: str) -> None:
     memory = Memory()
     telemetry = Telemetry((memory,), start=0, per_step={"samples": 4}, device_count=1, watch=Stopwatch(clock.now))

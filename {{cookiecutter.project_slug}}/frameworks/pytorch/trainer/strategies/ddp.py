@@ -17,7 +17,8 @@ def replicate(config: Config, net: nn.Module, world: World) -> DistributedDataPa
     """
     apply_compile_and_recompute(config, net)
     net = DistributedDataParallel(net.to(world.device), bucket_cap_mb=64, gradient_as_bucket_view=True)
-    net._set_ddp_runtime_logging_sample_rate(config.log_every)  # it times one step a report: to time one waits for a GPU
+    # It times one step a report, as it waits for a GPU to do so.
+    net._set_ddp_runtime_logging_sample_rate(config.log_every)
     return net
 
 
