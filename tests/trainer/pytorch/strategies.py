@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 
@@ -26,6 +27,7 @@ from trainer import checkpoint, layout, model, parallel, processes, train
 from trainer.checkpoint import State
 from trainer.cluster import Cluster, Node
 from trainer.config import Config
+from trainer.data import Batch
 from trainer.meshes import Mesh
 from trainer.processes import World
 from trainer.shards import Dataset, train_batches
@@ -102,6 +104,7 @@ class Found(TypedDict):
     norm: float  # of the gradient before the first step
     collectives: int  # of finding that norm and clipping
     kept: float  # bytes of parameters, gradients and moments in the process that keeps most
+    cut: int  # of FSDP's gradients between two micro-batches
 
 
 def tell(name: str, found: Found, world: World) -> None:
@@ -134,7 +137,16 @@ def go(config: Config, world: World, shards: Path, steps: int, checkpoints: Path
         "norm": norm,
         "collectives": collectives.get_total_counts(),
         "kept": float(most),
+        "cut": cut(state.model, batches[0]) if isinstance(state.model, FSDPModule) else 0,
     }
+
+
+def cut(net: Any, first: Batch) -> int:
+    """Bytes of the gradients, cut, behind a backward pass that is not the last one of its step."""
+    with parallel.sync_gradients(net, last=False):
+        part = Batch(*(torch.from_numpy(array) for array in first))
+        model.losses(net(part.inputs), part).sum().backward()
+    return sum(one.grad.to_local().nbytes for one in net.parameters() if isinstance(one.grad, DTensor))
 
 
 def kept(state: State) -> int:

@@ -188,6 +188,12 @@ def test_a_process_keeps_its_share_of_parameters_gradients_and_moments(
 
 
 @pytest.mark.proof
+def test_fsdp_keeps_no_whole_gradients_between_micro_batches(spread: dict[str, Found]) -> None:
+    of_gradients = spread["fsdp of 4"]["kept"] / 4  # beside parameters and two moments
+    assert spread["fsdp of 4"]["cut"] == pytest.approx(of_gradients, rel=0.1)
+
+
+@pytest.mark.proof
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_blocks_lose_as_much_as_others(name: str, plain: Plain, compiled: dict[str, Found]) -> None:
     assert compiled[name]["losses"] == pytest.approx(plain.losses[:SOME], abs=EXACT)

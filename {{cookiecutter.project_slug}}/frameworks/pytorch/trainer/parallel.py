@@ -66,9 +66,13 @@ def bare(net: nn.Module) -> nn.Module:
 
 @contextmanager
 def sync_gradients(net: nn.Module, last: bool) -> Iterator[None]:
-    """Gradients of a backward pass in this block stay this process's own, unless it is the last micro-batch's."""
+    """Gradients of a backward pass in this block stay this process's own, unless it is the last micro-batch's.
+
+    With FSDP they are cut after each: until the last, a process would keep those of the whole model. What waits is the
+    all-reduce between copies of the model.
+    """
     if isinstance(net, FSDPModule):
-        net.set_requires_gradient_sync(last)
+        net.set_requires_all_reduce(last)
         yield
     elif isinstance(net, DistributedDataParallel | Wrapped) and not last:
         with net.no_sync():
