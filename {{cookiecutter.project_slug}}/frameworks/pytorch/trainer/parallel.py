@@ -82,12 +82,14 @@ def sync_gradients(net: nn.Module, last: bool) -> Iterator[None]:
 
 
 def communication(net: nn.Module) -> dict[str, float]:
-    """Seconds of a recent step in which this process has only communicated or waited for others.
+    """Seconds of the newest step in which this process has only communicated or waited for others.
 
-    As DistributedDataParallel times it; empty for other strategies, and before it has timed a step.
+    As DistributedDataParallel times it; empty for other strategies, and before it has timed a step. At the last step,
+    which need not be among those that are timed, they are of the newest one that is.
     """
-    if not isinstance(net, DistributedDataParallel):
+    if not isinstance(net, DistributedDataParallel) or not net.logger:
         return {}
+    net.logger.set_runtime_stats_and_log()  # else the forward pass of the next step would do so
     timed = net._get_ddp_logging_data()
     if "backward_comm_time" not in timed:
         return {}

@@ -1,5 +1,7 @@
 """Each GPU holds the model, and gradients are averaged over all of them."""
 
+import math
+
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -17,8 +19,9 @@ def replicate(config: Config, net: nn.Module, world: World) -> DistributedDataPa
     """
     apply_compile_and_recompute(config, net)
     net = DistributedDataParallel(net.to(world.device), bucket_cap_mb=64, gradient_as_bucket_view=True)
-    # It times one step a report, as it waits for a GPU to do so.
-    net._set_ddp_runtime_logging_sample_rate(config.log_every)
+    # It times the steps that are reported alone, as it waits for a GPU to do so.
+    every = math.gcd(config.log_every, config.checkpoint_every, config.evaluate_every)
+    net._set_ddp_runtime_logging_sample_rate(min(every, config.steps))
     return net
 
 
