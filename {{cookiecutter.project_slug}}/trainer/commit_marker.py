@@ -21,6 +21,8 @@ from trainer.errors import TrainerError
 
 MARKER = "committed.json"
 BEST = "best.json"  # beside the folders; marks one of them
+ANEW = "begin anew: here with --fresh, in the cloud with another output folder"
+UNREADABLE = "it cannot be read"
 READERS = 8  # files that are read at once: a mounted bucket serves several faster than one
 CHUNK = 2**20  # bytes of each that are in memory
 
@@ -36,8 +38,16 @@ def commit(folder: Path, known: Mapping[str, int] = {}) -> None:
 
     Args:
         known: checksums by file name, computed while writing; all other files are read again.
+
+    Raises:
+        TrainerError: a known file is not there.
     """
     sizes = _sizes(folder)
+    if strayed := sorted(known.keys() - sizes.keys()):
+        raise TrainerError(
+            f"{folder} lacks {strayed[0]}, which another machine has written; give all of them one output folder:"
+            " set baseOutputDirectory in the job file"
+        )
     read = _checksums(folder, [name for name in sizes if name not in known])
     sums = {name: read[name] if name in read else known[name] for name in sizes}
     write_json(folder / MARKER, {"files": sizes, "crc32": sums})
@@ -72,14 +82,18 @@ def damage(folder: Path, reader: int = 0, readers: int = 1) -> str:
         share = sorted(committed)[reader::readers]
         found = _checksums(folder, share)
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        return f"it cannot be read ({error})"
+        return f"{UNREADABLE} ({error})"
     changed = [name for name in share if found[name] != committed[name]]
     return f"{changed[0]} is damaged: its content is not what was saved" if changed else ""
 
 
 def invalidate(folder: Path, problem: str) -> None:
-    """Replace the commit marker of a damaged folder: it no longer counts, and nobody reads it again to find out."""
-    write_json(folder / MARKER, {"damage": problem})
+    """Replace the commit marker of a damaged folder: it no longer counts, and nobody reads it again to find out.
+
+    What one machine could not read may be whole, and stays.
+    """
+    if not problem.startswith(UNREADABLE):
+        write_json(folder / MARKER, {"damage": problem})
 
 
 def checksum(file: Path) -> int:
@@ -148,9 +162,14 @@ def marked(root: Path) -> Path | None:
 def unfit(folder: Path, cause: str) -> TrainerError:
     """The error of a run whose newest checkpoint is of another model, with what it may do."""
     return TrainerError(
-        f"{folder} does not fit this model ({cause}); use the model and the flags it was saved with, or begin anew:"
-        " here with --fresh, in the cloud with another output folder"
+        f"{folder} does not fit this model ({cause}); use the model and the flags it was saved with, or {ANEW}"
     )
+
+
+def require_within(steps: int, taken: int) -> None:
+    """Raises TrainerError for a run of so many steps whose checkpoint has taken more."""
+    if taken > steps:
+        raise TrainerError(f"--steps is {steps}, and the run has taken {taken} already; raise it, or {ANEW}")
 
 
 def write_json(file: Path, value: Any) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.checkpoints import damage, whole
 from trainer import commit_marker
+from trainer.errors import TrainerError
 
 DAMAGED = "weights is damaged: its content is not what was saved"
 
@@ -127,11 +128,21 @@ def test_the_checksum_of_a_large_file_is_that_of_all_its_bytes(tmp_path: Path) -
 
 def test_what_the_writer_has_summed_up_is_not_read_again(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
-    commit_marker.commit(folder, {"weights": 5, "elsewhere": 6})
+    commit_marker.commit(folder, {"weights": 5})
     assert json.loads((folder / commit_marker.MARKER).read_text())["crc32"] == {
         "part/0": zlib.crc32(bytes(10)),
         "weights": 5,
     }
+
+
+def test_a_file_that_another_machine_wrote_elsewhere_is_named(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    (folder / commit_marker.MARKER).unlink()
+    with pytest.raises(
+        TrainerError, match=r"lacks elsewhere, which another machine has written; .* baseOutputDirectory"
+    ):
+        commit_marker.commit(folder, {"weights": 5, "elsewhere": 6})
+    assert commit_marker.fault(folder) == "it was never finished"
 
 
 def test_content_that_changed_at_the_same_size_is_found_by_who_reads_it_all_and_by_nobody_else(tmp_path: Path) -> None:
@@ -152,6 +163,14 @@ def test_a_file_that_cannot_be_read_is_damage(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
     (folder / "part/0").unlink()
     assert "it cannot be read ([Errno 2] No such file" in commit_marker.damage(folder)
+
+
+def test_what_cannot_be_read_for_a_while_counts_again_afterwards(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    (folder / "part").rename(tmp_path / "away")
+    commit_marker.invalidate(folder, commit_marker.damage(folder))
+    (tmp_path / "away").rename(folder / "part")
+    assert commit_marker.latest(tmp_path, unheard) == folder
 
 
 def test_a_damaged_newest_folder_is_named_and_the_one_before_is_taken(tmp_path: Path) -> None:

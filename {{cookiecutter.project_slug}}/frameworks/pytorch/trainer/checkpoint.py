@@ -134,6 +134,10 @@ class ChecksumFiles(FileSystem):
             yield stream
         self.checksums[Path(path).name] = stream.checksum
 
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        super().rename(path, new_path)
+        self.checksums[Path(new_path).name] = self.checksums.pop(Path(path).name)
+
 
 class ChecksumStream(io.BufferedWriter):
     checksum = 0
