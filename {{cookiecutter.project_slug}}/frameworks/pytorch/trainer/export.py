@@ -42,7 +42,8 @@ def finish(config: Config, storage: Storage, heldout: Dataset, final: Values) ->
     folder = commit_marker.numbered(storage.checkpoints, config.steps)
     if problem := commit_marker.damage(folder):
         raise TrainerError(f"{folder} is not exported: {problem}; run again, and it resumes from the one before")
-    samples = heldout.batch(range(min(len(heldout), SAMPLES)), config)
+    count = max(min(len(heldout), SAMPLES), 2)  # for PyTorch, one sample would mean that there is always one
+    samples = heldout.batch([index % len(heldout) for index in range(count)], config)
     net = model.build(config, samples)
     checkpoint.read_model(net, folder)
     with writable.writing(storage.model):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
-from trainer import checkpoint, model, per_sample, processes, profiling, strategies, telemetry
+from trainer import checkpoint, commit_marker, model, per_sample, processes, profiling, strategies, telemetry
 from trainer.checkpoint import State
 from trainer.config import Config, learning_rate
 from trainer.data import Batch
@@ -79,6 +79,7 @@ def train(
     config: Config, storage: Storage, state: State, dataset: Dataset, heldout: Dataset, world: World, watch: Stopwatch
 ) -> dict[str, float]:
     """Train to the last step; returns the held-out loss and metrics."""
+    commit_marker.require_within(config.steps, state.step)
     with reporting(config, storage, state.step, heldout, world, watch) as reports:
         with (
             checkpoint.Saver(storage.checkpoints, config.keep, world, config.collective_timeout) as checkpoints,

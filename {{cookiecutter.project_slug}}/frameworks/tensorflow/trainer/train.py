@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer import checkpoint, export, model, per_sample, placement, profiling, strategy, telemetry
+from trainer import checkpoint, commit_marker, export, model, per_sample, placement, profiling, strategy, telemetry
 from trainer.calls import Replicas, Steps, Totals, calls, counted, tensors, turn, turns
 from trainer.checkpoint import State
 from trainer.cluster import Cluster
@@ -85,6 +85,7 @@ def train(
     watch: Stopwatch,
 ) -> dict[str, float]:
     """Train to the last step; returns the held-out loss and metrics."""
+    commit_marker.require_within(config.steps, state.step)
     with reporting(config, storage, state.step, heldout, replicas, watch) as reports:
         with (
             saver(config, storage, heldout, replicas) as checkpoints,
