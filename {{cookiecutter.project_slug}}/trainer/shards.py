@@ -140,6 +140,14 @@ def order(count: int, config: Config) -> Any:
     return grain.MapDataset.range(count).shuffle(seed=config.seed).repeat()
 
 
+def require_samples(config: Config, world_size: int) -> None:
+    """Raises TrainerError for a global batch that is smaller than the world."""
+    if config.global_batch < world_size:
+        raise TrainerError(
+            f"--global-batch is {config.global_batch}, must be at least one sample per process ({world_size})"
+        )
+
+
 def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, world_size: int) -> Iterator[Batch]:
     """This process's part of the global batch of each step from `start` on.
 
@@ -148,9 +156,8 @@ def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, wo
     Raises:
         TrainerError: the global batch is smaller than the world, or the data does not fit the flags.
     """
+    require_samples(config, world_size)
     size = config.global_batch
-    if size < world_size:
-        raise TrainerError(f"--global-batch is {size}, must be at least one sample per process ({world_size})")
     indices = order(len(dataset), config)
 
     def part(step: int) -> Batch:
@@ -162,12 +169,17 @@ def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, wo
     return _ahead(part, range(start, config.steps), config.data_processes)
 
 
-def heldout_batches(dataset: Dataset, config: Config, *, rank: int, world_size: int) -> Iterator[Masked]:
+def heldout_batches(
+    dataset: Dataset, config: Config, *, rank: int, world_size: int, micro_batches: int = 1
+) -> Iterator[Masked]:
     """Every sample on exactly one process; the same number of equal batches on each of them.
 
     What is missing at the end is filled up with a sample that counts for nothing.
+
+    Args:
+        micro_batches: into which a process divides its part of a global batch; a batch is as large as one of them.
     """
-    size = -(-config.global_batch // world_size)
+    size = -(-config.global_batch // (world_size * micro_batches))
 
     def part(number: int) -> Masked:
         first, end = number * size * world_size, min((number + 1) * size * world_size, len(dataset))

@@ -84,7 +84,7 @@ def test_a_machine_without_gpus_has_a_process_for_each_stage() -> None:
         ),
         (
             PIPELINE | {"micro_batches": 1},
-            "--micro-batches is 1, must be at least --degree (4); with 16 stages idle little",
+            "--micro-batches is 1, must be at least --degree (4); with 16, the stages idle little",
         ),
         (
             PIPELINE | {"micro_batches": 6, "global_batch": 36, "schedule": "interleaved"},

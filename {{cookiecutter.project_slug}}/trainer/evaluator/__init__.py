@@ -13,6 +13,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from trainer import commit_marker
@@ -25,6 +26,7 @@ NAME = "evaluator"  # of its run in TensorBoard
 RESULTS = "evaluations.json"  # beside the checkpoints: what an evaluator that restarts need not do again
 LOOK_SECONDS = 2.0  # between two looks for a new checkpoint; each asks the bucket
 PATIENCE_SECONDS = 86_400.0  # without a new checkpoint; the training goes on without an evaluator
+AT_ONCE = 32  # samples that are scored: one device need not hold a batch of all of them
 ATTEMPTS = 3  # to read a checkpoint that looks whole; a mounted bucket may show one that is gone already
 
 Metrics = dict[str, float]
@@ -38,7 +40,7 @@ def run(config: Config, storage: Storage, shards: Path) -> None:
     Raises:
         TrainerError: there is no held-out shard, or a checkpoint is of another model.
     """
-    score = scorer(config, shards)
+    score = scorer(replace(config, global_batch=min(config.global_batch, AT_ONCE)), shards)
     sinks = (TensorBoard(storage.logs / NAME), JsonLines(config.steps))
     with (
         _stopped_by_sigterm(),

@@ -16,6 +16,7 @@ from trainer.data import Batch
 from trainer.errors import TrainerError
 from trainer.meshes import Mesh
 from trainer.parallelism import Parallelism
+from trainer.shards import require_samples
 
 
 def mesh(config: Config, machines: int, example: Batch, compiler: str) -> Mesh:
@@ -54,6 +55,7 @@ def lay_out(config: Config, machines: int, processes: int, net: Any) -> Mesh:
     faults = [*foreign_flags(config)]
     if not faults:
         mesh = divided(strategy.dimensions, config.degree, machines, processes)
+        require_samples(config, mesh.data_size)
         faults = [*strategy.problems(config, mesh, net)]
     if faults:
         raise TrainerError("; ".join(faults))

@@ -167,7 +167,7 @@ def backward(config: Config, state: State, batch: Batch, world: World) -> Totals
     totals: Totals = {}
     parts = micro_batches(batch, config.micro_batches)
     for part in parts:
-        # Gradients are averaged over the processes once, in the last backward pass.
+        # Gradients are averaged over the processes once, in the last backward pass; FSDP's in each.
         with sync_gradients(state.model, last=part is parts[-1]):
             with autocast(config, state.model, world.device):
                 output = state.model(part.inputs)
@@ -218,7 +218,10 @@ def evaluate(config: Config, net: nn.Module, heldout: Dataset, world: World) -> 
     """Loss and metrics over every held-out sample exactly once. Every process must call it."""
     net.eval()
     totals: Totals = {}
-    for batch, mask in heldout_batches(heldout, config, rank=world.data_rank, world_size=world.data_size):
+    # A pipeline divides a batch by itself.
+    share = {"rank": world.data_rank, "world_size": world.data_size}
+    parts = 1 if isinstance(net, Scheduled) else config.micro_batches
+    for batch, mask in heldout_batches(heldout, config, **share, micro_batches=parts):
         ours = on_device(batch, world)
         with autocast(config, net, world.device):
             output = net(ours.inputs)

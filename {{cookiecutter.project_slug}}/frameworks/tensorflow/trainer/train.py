@@ -261,7 +261,8 @@ class Mirrored:
 
     def evaluate(self, heldout: Dataset) -> Totals:
         """Score every held-out sample exactly once. Every machine must call it."""
-        share = [heldout_batches(heldout, self._config, rank=r, world_size=self.size) for r in self.ranks]
+        split = {"world_size": self.size, "micro_batches": self._config.micro_batches}
+        share = [heldout_batches(heldout, self._config, rank=rank, **split) for rank in self.ranks]
         of_each = (self._world.distribute([tensors(one) for one in ones]) for ones in zip(*share, strict=True))
         return sum((self._score(*one) for one in of_each), start=0.0)
 

@@ -152,7 +152,8 @@ def problems(config: Config, mesh: Mesh, net: Any) -> Iterator[str]:
         yield f"--degree {degree} with --schedule {config.schedule} makes {stages} stages of {len(net.blocks)} blocks"
     if parts < degree:
         # With m micro-batches p stages idle for (p - 1) / (m + p - 1) of the time: Huang et al., "GPipe", 2018.
-        yield f"--micro-batches is {parts}, must be at least --degree ({degree}); with {4 * degree} stages idle little"
+        few = f"--micro-batches is {parts}, must be at least --degree ({degree})"
+        yield f"{few}; with {4 * degree}, the stages idle little"
     elif config.schedule == "interleaved" and parts % degree:
         yield f"--micro-batches is {parts}, must be a multiple of --degree ({degree}) for --schedule interleaved"
     if batch % (mesh.data_size * parts):

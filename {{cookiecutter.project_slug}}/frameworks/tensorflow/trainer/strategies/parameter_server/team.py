@@ -106,7 +106,8 @@ class Team:
         if self._state.step == self._config.steps:
             self._heartbeats.need_nobody()
             return self._alone.evaluate(heldout)
-        parts = (heldout_batches(heldout, self._config, rank=r, world_size=self.size) for r in self.ranks)
+        split = {"world_size": self.size, "micro_batches": self._config.micro_batches}
+        parts = (heldout_batches(heldout, self._config, rank=rank, **split) for rank in self.ranks)
         totals = 0.0
         for ones in zip(*parts, strict=True):
             self._results.extend(self._coordinator.schedule(self._score, args=tensors(one)) for one in ones)
