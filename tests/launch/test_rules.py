@@ -295,6 +295,14 @@ def test_the_default_batch_is_the_trainers(tmp_path: Path) -> None:
     assert (finding.code, finding.place) == ("batch-uneven", "workerPoolSpecs[0].containerSpec.args")
 
 
+@pytest.mark.parametrize("flags", [("--strategy", "pipeline"), ("--model-parallel", "8")])
+def test_gpus_that_share_one_model_need_no_sample_each(flags: tuple[str, str], tmp_path: Path) -> None:
+    project = replace(PROJECT, flags={**PROJECT.flags, "strategy": "ddp", "model_parallel": 1})
+    few = ("--global-batch", "12")
+    assert [one.code for one in found(tmp_path, told(*few), project=project)] == ["batch-small"]
+    assert found(tmp_path, told(*few, *flags), project=project) == []
+
+
 def test_the_flags_of_another_program_are_its_own_business(tmp_path: Path) -> None:
     program = {"command": ["python", "-m", "mine"], "args": ["--stepz", "1", "--global-batch", "7"]}
     assert found(tmp_path, {f"{P0}.containerSpec": TASK | program, f"{P1}.containerSpec": TASK | program}) == []

@@ -191,10 +191,16 @@ def _batch(job: Job, context: RuleContext) -> tuple[str, int, int]:
     world = sum(pool.replica_count * max(pool.accelerator_count, 1) for pool in sharing)
     # Without a replica, or with fewer than none, nothing can be divided; `has_replicas` reports that.
     counted = bool(sharing) and all(pool.replica_count > 0 for pool in sharing)
-    if job.chief is None or not (counted and runs_trainer(job.chief, context)):
+    if job.chief is None or not (counted and runs_trainer(job.chief, context)) or _shares(job.chief, context):
         return "", 0, world
     place, value = flag_of(job.chief, "global_batch", context)
     return place, int(value) if re.fullmatch("[0-9]{1,18}", value) else 0, world
+
+
+def _shares(chief: Pool, context: RuleContext) -> bool:
+    """Whether several GPUs compute one model, and with it one part of a batch."""
+    devices, strategy = (flag_of(chief, name, context)[1] for name in ("model_parallel", "strategy"))
+    return devices not in ("None", "1") or strategy in ("pipeline", "tensor")
 
 
 def flag_of(pool: Pool, name: str, context: RuleContext) -> tuple[str, str]:
