@@ -201,16 +201,19 @@ def _ahead(part: Callable[[int], Part], numbers: range, processes: int = 0) -> I
     return _of_processes(made.mp_prefetch(MultiprocessingOptions(num_workers=processes, per_worker_buffer_size=2)))
 
 
-def _of_processes(batches: Iterable[Part]) -> Iterator[Part]:
+def _of_processes(batches: grain.IterDataset[Part]) -> Iterator[Part]:
     """Batches that come through shared memory; a process that finds it full is ended by SIGBUS, and can say nothing."""
+    made = iter(batches)
     try:
-        yield from batches
+        yield from made
     except (OSError, RuntimeError) as error:
         is_full = getattr(error, "errno", 0) == errno.ENOSPC or f"exit code -{signal.SIGBUS:d}." in str(error)
         if not is_full:
             raise
         cure = "lower --data-processes, or let threads make them (0), or give the container more (docker --shm-size)"
         raise TrainerError(f"/dev/shm has no room for the batches of --data-processes; {cure}") from None
+    finally:
+        made.close()  # ends the processes, which would leave semaphores behind
 
 
 def micro_batches(batch: Batch, count: int) -> list[Batch]:
