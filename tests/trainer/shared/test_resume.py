@@ -48,9 +48,9 @@ def test_a_run_that_has_taken_more_steps_than_it_is_to_take_is_refused(tmp_path:
 
 
 def test_one_held_out_sample_is_enough_to_score_and_export(tmp_path: Path) -> None:
-    samples, shards_of = data.EXAMPLES[Config.data](), tmp_path / ".vertex/gcs/b/few"
-    for split, some in (("train", samples["train"][:200]), ("heldout", samples["heldout"][:1])):
-        shards.write(some, shards_of, split, shard_count=1)
+    samples, folder = data.EXAMPLES[Config.data](), tmp_path / ".vertex/gcs/b/few"
+    shards.write(samples["train"][:200], folder, "train", shard_count=1)
+    shards.write(samples["heldout"][:1], folder, "heldout", shard_count=1)
     run = train(tmp_path, 2, "--steps", "10", "--data", "gs://b/few")
     assert run.code == 0, run.output
     assert any((run.output_folder / "model").iterdir())

@@ -47,6 +47,7 @@ def train_and_export(config: Config, storage: Storage, shards: Path, world: Worl
     dataset, heldout = Dataset(shards, "train"), Dataset(shards, "heldout")
     state = start(config, heldout.batch([0], config), world)
     checkpoint.restore(state, storage.checkpoints, world)
+    commit_marker.require_within(config.steps, state.step)
     final = train(config, storage, state, dataset, heldout, world, watch)
     if world.is_chief:
         from trainer import export  # which takes half a second, and only the chief exports
@@ -79,7 +80,6 @@ def train(
     config: Config, storage: Storage, state: State, dataset: Dataset, heldout: Dataset, world: World, watch: Stopwatch
 ) -> dict[str, float]:
     """Train to the last step; returns the held-out loss and metrics."""
-    commit_marker.require_within(config.steps, state.step)
     with reporting(config, storage, state.step, heldout, world, watch) as reports:
         with (
             checkpoint.Saver(storage.checkpoints, config.keep, world, config.collective_timeout) as checkpoints,
