@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import training
 from tests.checkpoints import damage
 from tests.training import Run, eventually, processes, signal_trainer, train
 
@@ -104,3 +105,33 @@ def test_other_flags_than_those_of_the_checkpoint_are_refused_in_one_sentence(tm
     assert run.code == 1
     assert "does not fit this model" in run.output
     assert "Traceback" not in run.output
+
+
+def test_the_others_wait_for_a_chief_that_writes_for_longer_than_a_step_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("trainer", "vertex_launch"):
+        shutil.copytree(training.PROJECT / name, tmp_path / "project" / name)
+    with (tmp_path / "project/trainer/commit_marker.py").open("a") as file:
+        file.write(SLOW)
+    monkeypatch.setattr(training, "PROJECT", tmp_path / "project")
+    flags = ("--steps", "10", "--checkpoint-every", "5", "--collective-timeout", "60")
+    run = train(tmp_path / "run", 2, *flags)
+    assert run.code == 0, run.output
+    assert [
+        report["message"].rpartition("/")[2] for report in run.reports if report["message"].startswith("saved ")
+    ] == [
+        "step-000000005",
+        "step-000000010",
+    ]
+
+
+SLOW = """
+
+_begin = begin
+
+
+def begin(folder: Path) -> None:
+    __import__("time").sleep(80)  # as a bucket may take for a large model
+    _begin(folder)
+"""

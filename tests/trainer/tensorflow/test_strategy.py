@@ -87,7 +87,7 @@ def test_a_checkpoint_does_not_depend_on_the_devices_of_the_layers(tmp_path: Pat
         folder = tmp_path / str(len(writer.layer_devices))
         written = train.start(CONFIG, batch(1), writer)
         written.step = 7
-        saver = checkpoint.Saver(folder, 1, train.start(CONFIG, batch(1), reader))
+        saver = checkpoint.Saver(folder, 1, train.start(CONFIG, batch(1), reader), reader.wait)
         saver.save(written)
         saver.wait()
         read = train.start(replace(CONFIG, seed=1), batch(1), reader)
@@ -160,6 +160,13 @@ The tasks have crashed. Check the task logs for an earlier error."""
 LEADER = (
     "Collective ops is aborted by: Failed to send RPC to coordination service. Either the leader task was preempted"
 )
+TIMED_OUT = """Graph execution error:
+
+Detected at node CollectiveReduceV2_1 defined at (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+Collective has timed out during execution.
+\t [[{{node CollectiveReduceV2_1}}]] [Op:__inference__take_2345]"""
+SLOW = "no answer within --collective-timeout: a replica is stuck or slow"
 NCCL = "NCCL: remote process exited or there was a network error"
 PAIR = cluster.Cluster((cluster.Node("workerpool0-0", "h:1"), cluster.Node("workerpool1-0", "h:2")))
 
@@ -173,7 +180,8 @@ PAIR = cluster.Cluster((cluster.Node("workerpool0-0", "h:1"), cluster.Node("work
         ),
         (tf.errors.UnavailableError(None, None, LEADER), "Failed to send RPC to coordination service"),
         (tf.errors.AbortedError(None, None, "Socket closed\nmore"), "Socket closed"),
-        (tf.errors.DeadlineExceededError(None, None, "Collective has timed out"), "Collective has timed out"),
+        (tf.errors.DeadlineExceededError(None, None, "Collective has timed out"), SLOW),
+        (tf.errors.DeadlineExceededError(None, None, TIMED_OUT), SLOW),
         (tf.errors.InternalError(None, None, NCCL), NCCL),
         (tf.errors.UnavailableError(None, None, ""), "UnavailableError"),
         # What is no loss: faults of the model, the data or the memory, also where a collective was aborted by them.

@@ -38,11 +38,10 @@ class Replicas(Protocol):
 
     def settle_reducers(self) -> dict[str, float]: ...
 
-    @property
-    def memory(self) -> dict[str, float]: ...
+    def wait(self) -> None: ...
 
     @property
-    def communication(self) -> dict[str, float]: ...
+    def observed(self) -> dict[str, float]: ...
 
     def evaluate(self, heldout: Dataset) -> Totals: ...
 
@@ -70,6 +69,7 @@ def _calls(config: Config, dataset: Dataset, start: int, ranks: range, world_siz
         of_each_device = zip(*islice(batches, len(rates)), strict=True)
         step += len(rates)
         yield Steps([stack(taken, config.steps_per_call) for taken in of_each_device], rates, step)
+    next(batches, None)  # there are none; those who make them learn that, and end
 
 
 def until_due(config: Config, step: int) -> int:

@@ -1,5 +1,6 @@
 """The state of a run, saved whole or not at all by the chief, while it trains on."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ import tensorflow as tf
 
 from trainer import commit_marker, writable
 from trainer.background import Background
-from trainer.errors import TrainerError
+from trainer.errors import PeerError, TrainerError
 from trainer.strategy import World
 from trainer.telemetry import say, warn
 
@@ -43,21 +44,23 @@ class Saver(Background):
         keep: checkpoints that stay; older ones are removed.
         copy: a second state on the CPU, which the saver overwrites; None in all replicas but the chief, which alone
             writes.
+        meet: returns when every machine has called it.
     """
 
-    def __init__(self, root: Path, keep: int, copy: State | None) -> None:
+    def __init__(self, root: Path, keep: int, copy: State | None, meet: Callable[[], None]) -> None:
         super().__init__()
-        self._root, self._keep, self._copy = root, keep, copy
+        self._root, self._keep, self._copy, self._meet = root, keep, copy, meet
 
     def save(self, state: State) -> None:
-        """Begin the checkpoint of this step, once the one before is written.
+        """Begin the checkpoint of this step, once the one before is written. Every machine must call it.
 
         Raises:
             TrainerError: the one before cannot be written.
         """
+        self.wait()
+        self._meet()  # in the next step the others would not wait for so long
         if self._copy is None:
             return
-        self.wait()
         for ours, theirs in zip(self._copy.variables(), state.variables(), strict=True):
             ours.assign(theirs)
         folder = commit_marker.numbered(self._root, state.step)
@@ -83,6 +86,7 @@ def restore(state: State, root: Path, world: World) -> None:
 
     Raises:
         TrainerError: the checkpoint is of another model.
+        PeerError: this machine does not see what the chief has chosen.
     """
     # The chief chooses for all: the others' view of a mounted bucket may be older.
     newest = commit_marker.latest(root, warn) if world.is_chief else None
@@ -90,6 +94,8 @@ def restore(state: State, root: Path, world: World) -> None:
     if step == 0:
         return
     folder = commit_marker.numbered(root, step)
+    if not folder.is_dir():
+        raise PeerError(f"{folder}, which the chief has chosen, is not here; do all machines have one output folder?")
     try:
         with world.scope():
             state.objects().read(str(folder / PREFIX)).assert_consumed()

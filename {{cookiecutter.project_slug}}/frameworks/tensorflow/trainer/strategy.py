@@ -19,8 +19,10 @@ from trainer.config import Config
 from trainer.errors import PeerError, TrainerError
 
 MIB = 2**20
+PATIENCE_SECONDS = 86_400.0  # of machines between steps; of one that ends, heartbeats tell at once
 # What TensorFlow raises for a peer that is gone or silent, and never for a fault of the model or the data.
 LOSSES = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
+TIMED_OUT = "Collective has timed out"
 NCCL_LOST = "remote process exited or there was a network error"  # within an InternalError
 PRECISION = "mixed_bfloat16"  # of the forward pass, on GPUs that have it; weights and gradients stay float32
 
@@ -86,9 +88,14 @@ class World:
         )
 
     def sum(self, value: int) -> int:
-        """The sum of every machine's value, on each of them. Every machine must call it."""
+        """The sum of every machine's value, on each of them. Every machine must call it.
+
+        They wait for each other for longer than in a step: the chief may have a large model to read or to write.
+        """
         values = self.distribute([tf.constant(value if i == 0 else 0) for i, _ in enumerate(self.device_ranks)])
-        return int(self.strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None))
+        patient = tf.distribute.experimental.CommunicationOptions(timeout_seconds=PATIENCE_SECONDS)
+        total = self.strategy.extended.reduce_to(tf.distribute.ReduceOp.SUM, values, "/device:CPU:0", patient)
+        return int(self.strategy.experimental_local_results(total)[0])
 
     @property
     def memory(self) -> dict[str, float]:
@@ -182,6 +189,8 @@ def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:
     text = str(error.message) or type(error).__name__
     if len(cluster.nodes) == 1 or not (isinstance(error, LOSSES) or NCCL_LOST in text):
         return ""
+    if TIMED_OUT in text:
+        return "no answer within --collective-timeout: a replica is stuck or slow"
     first, *others = (text.rpartition("Collective ops is aborted by: ")[2] or text).splitlines()
     what = f"{first} {others[0]}" if first.endswith(":") and others else first.partition(". ")[0]
     return re.sub(r"/job:(chief|worker)(?:/replica:\d+)?/task:(\d+)", lambda task: _name(cluster, *task.groups()), what)

@@ -43,6 +43,7 @@ def run(config: Config, cluster: Cluster, storage: Storage, shards: Path, watch:
     example = heldout.batch([0], config)
     state = start(config, example, world)
     checkpoint.restore(state, storage.checkpoints, world)
+    commit_marker.require_within(config.steps, state.step)
     mirrored = Mirrored(config, state, example, world)
     final = train(config, storage, state, dataset, heldout, mirrored, watch)
     if world.is_chief:
@@ -85,7 +86,6 @@ def train(
     watch: Stopwatch,
 ) -> dict[str, float]:
     """Train to the last step; returns the held-out loss and metrics."""
-    commit_marker.require_within(config.steps, state.step)
     with reporting(config, storage, state.step, heldout, replicas, watch) as reports:
         with (
             saver(config, storage, heldout, replicas) as checkpoints,
@@ -101,8 +101,7 @@ def train(
                 # A report comes first: a loss that is no number must not become a checkpoint.
                 if due(state.step, config, config.log_every, config.checkpoint_every, config.evaluate_every):
                     rate = {"learning_rate": steps.rates[-1]}
-                    also = rate | use | replicas.memory | replicas.communication
-                    reports.report(state.step, means(totals, replicas.names) | also)
+                    reports.report(state.step, means(totals, replicas.names) | rate | use | replicas.observed)
                     totals = 0.0
                 if due(state.step, config, config.checkpoint_every):
                     checkpoints.save(state)
@@ -125,7 +124,7 @@ def saver(config: Config, storage: Storage, heldout: Dataset, replicas: Replicas
     if replicas.is_chief:
         with tf.device("CPU:0"):
             copy = start(config, heldout.batch([0], config), World(tf.distribute.get_strategy(), rank=0, size=1))
-    return checkpoint.Saver(storage.checkpoints, config.keep, copy)
+    return checkpoint.Saver(storage.checkpoints, config.keep, copy, replicas.wait)
 
 
 def reporting(
@@ -186,7 +185,9 @@ def train_step(config: Config, state: State, batch: Batch) -> tuple[Totals, tf.T
 
 
 def clock(values: list[tf.Tensor]) -> tf.Tensor:
-    """The time at which all of these are there, in seconds; on a GPU, at which it has been told to compute them."""
+    """The time at which all of these are there, in seconds; 0 with GPUs, which to ask would hold up."""
+    if tf.config.list_physical_devices("GPU"):
+        return tf.constant(0.0, tf.float64)
     with tf.control_dependencies(values):
         return tf.timestamp()
 
@@ -234,19 +235,14 @@ class Mirrored:
         """What the reports tell of the reducers, if there are any. Every machine must call it."""
         return self._world.settle_reducers(required=self._config.require_reducers)
 
-    @property
-    def memory(self) -> dict[str, float]:
-        return self._world.memory
+    def wait(self) -> None:
+        """Return when every machine is here."""
+        self._world.wait()
 
     @property
-    def communication(self) -> dict[str, float]:
-        """Seconds of the newest step in which this machine has only communicated or waited for others.
-
-        Empty on GPUs: only a trace tells when they compute.
-        """
-        if tf.config.list_physical_devices("GPU"):
-            return {}
-        return {"communication_seconds": float(self._communicating)}
+    def observed(self) -> dict[str, float]:
+        """On GPUs the most memory in use, elsewhere the seconds for which the newest step has only communicated."""
+        return self._world.memory or {"communication_seconds": float(self._communicating)}
 
     @tf.function  # type: ignore[untyped-decorator]
     def _take(self, parts: Batch, rates: tf.Tensor, count: tf.Tensor) -> tuple[Totals, tf.Tensor]:

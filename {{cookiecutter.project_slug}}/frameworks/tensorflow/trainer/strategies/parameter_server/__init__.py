@@ -24,7 +24,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from trainer import checkpoint, export, shards, strategy, telemetry, train
+from trainer import checkpoint, commit_marker, export, shards, strategy, telemetry, train
 from trainer.cluster import Cluster, Node
 from trainer.config import Config
 from trainer.errors import PeerError, TrainerError
@@ -51,6 +51,8 @@ def servers(config: Config, cluster: Cluster) -> tuple[Node, ...]:
         raise TrainerError(f"--model-parallel is {config.model_parallel}, must be 1 with --strategy parameter_server")
     if config.require_reducers:
         raise TrainerError("--require-reducers, and pool 2 holds parameter servers; leave the flag out")
+    if config.profile:
+        raise TrainerError("--profile traces the chief, which computes nothing with --strategy parameter_server")
     if not cluster.servers or len(cluster.nodes) < 2:
         raise TrainerError(
             "--strategy parameter_server needs workers in pool 1 and parameter servers in pool 2, all with this"
@@ -87,6 +89,7 @@ def run(config: Config, cluster: Cluster, storage: Storage, folder: Path, watch:
             example = heldout.batch([0], config)
             state = train.start(config, example, alone)
             checkpoint.restore(state, storage.checkpoints, alone)
+            commit_marker.require_within(config.steps, state.step)
             with heartbeats.patience():
                 team = Team(
                     config, state, Mirrored(config, state, example, alone), servers, len(cluster.nodes) - 1, heartbeats

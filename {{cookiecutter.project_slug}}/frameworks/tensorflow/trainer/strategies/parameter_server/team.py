@@ -72,14 +72,12 @@ class Team:
         """Nothing: pool 2 holds parameter servers."""
         return {}
 
-    @property
-    def memory(self) -> dict[str, float]:
-        """Nothing: the GPUs are those of the workers."""
-        return {}
+    def wait(self) -> None:
+        """For nobody: the workers wait for the chief."""
 
     @property
-    def communication(self) -> dict[str, float]:
-        """Nothing: no worker waits for another one."""
+    def observed(self) -> dict[str, float]:
+        """Nothing: the GPUs are those of the workers, of which none waits for another."""
         return {}
 
     def take(self, steps: Steps) -> Totals:
