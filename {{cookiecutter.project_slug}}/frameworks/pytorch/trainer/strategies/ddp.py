@@ -19,7 +19,7 @@ def replicate(config: Config, net: nn.Module, world: World) -> DistributedDataPa
     """
     apply_compile_and_recompute(config, net)
     net = DistributedDataParallel(net.to(world.device), bucket_cap_mb=64, gradient_as_bucket_view=True)
-    # It times the steps that are reported alone, as it waits for a GPU to do so.
+    # It times only the steps that are reported, as it waits for a GPU to do so.
     every = math.gcd(config.log_every, config.checkpoint_every, config.evaluate_every)
     net._set_ddp_runtime_logging_sample_rate(min(every, config.steps))
     return net
