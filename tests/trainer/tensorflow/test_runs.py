@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import training
+from tests.changed import change
 from tests.checkpoints import damage
 from tests.training import Run, eventually, processes, signal_trainer, train
 
@@ -110,11 +110,7 @@ def test_other_flags_than_those_of_the_checkpoint_are_refused_in_one_sentence(tm
 def test_the_others_wait_for_a_chief_that_writes_for_longer_than_a_step_may_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("trainer", "vertex_launch"):
-        shutil.copytree(training.PROJECT / name, tmp_path / "project" / name)
-    with (tmp_path / "project/trainer/commit_marker.py").open("a") as file:
-        file.write(SLOW)
-    monkeypatch.setattr(training, "PROJECT", tmp_path / "project")
+    change(tmp_path / "project", "trainer/commit_marker.py", SLOW, monkeypatch)
     flags = ("--steps", "10", "--checkpoint-every", "5", "--collective-timeout", "60")
     run = train(tmp_path / "run", 2, *flags)
     assert run.code == 0, run.output
