@@ -137,15 +137,14 @@ def go(config: Config, world: World, shards: Path, steps: int, checkpoints: Path
         "norm": norm,
         "collectives": collectives.get_total_counts(),
         "kept": float(most),
-        "cut": cut(state.model, batches[0]) if isinstance(state.model, FSDPModule) else 0,
+        "cut": cut(state.model, train.on_device(batches[0], world)) if isinstance(state.model, FSDPModule) else 0,
     }
 
 
 def cut(net: Any, first: Batch) -> int:
     """Bytes of the gradients, cut, behind a backward pass that is not the last one of its step."""
     with parallel.sync_gradients(net, last=False):
-        part = Batch(*(torch.from_numpy(array) for array in first))
-        model.losses(net(part.inputs), part).sum().backward()
+        model.losses(net(first.inputs), first).sum().backward()
     return sum(one.grad.to_local().nbytes for one in net.parameters() if isinstance(one.grad, DTensor))
 
 
