@@ -20,11 +20,13 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 PLUGIN, LIBRARY = "libnccl-net.so", "libnccl.so.2"  # what NCCL loads, and NCCL
 WHEEL = f"nvidia/nccl/lib/{LIBRARY}"  # where the wheels of the frameworks have it
-FOLDERS = ("/usr/local/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib")
+# Where the loader looks last. Source: ld.so(8), and Debian's two for this architecture.
+FOLDERS = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
 NAME = re.compile(rb"nccl(Coll)?NetPlugin_v(\d+)")
 DYNSYM = 11  # the type of a section with the names that a library exports. Source: ELF-64 Object File Format 1.5
 IDLE = "reducers would be paid for and idle"
@@ -53,6 +55,7 @@ class Verdict:
     library: Path | None
     exported: Versions
     asked: Versions
+    named: str = ""  # what NCCL_NET_PLUGIN is, which NCCL takes in place of the usual name
 
     @property
     def loads(self) -> bool:
@@ -64,6 +67,8 @@ class Verdict:
         common = self.exported & self.asked
         if not self.library:
             return f"there is no NCCL here, as in an image for CPUs: {IDLE}; use one with CUDA, or remove pool 2"
+        if not self.plugin and self.named:
+            return f"NCCL finds no plug-in, as NCCL_NET_PLUGIN is {self.named}: {IDLE}; leave it unset"
         if not self.plugin:
             return f"NCCL finds no plug-in {PLUGIN}: {IDLE}; install google-reduction-server"
         if self.loads:
@@ -82,6 +87,7 @@ def verdict(environ: Mapping[str, str]) -> Verdict:
         library,
         exported(plugin) if plugin else Versions(),
         asked(library) if library else Versions(),
+        environ.get("NCCL_NET_PLUGIN", ""),
     )
 
 
@@ -100,12 +106,11 @@ def find_library(environ: Mapping[str, str]) -> Path | None:
 
 def _find(names: list[str], environ: Mapping[str, str]) -> Path | None:
     """The first of these libraries, where the loader would look for it."""
-    folders = [*filter(None, environ.get("LD_LIBRARY_PATH", "").split(":")), *FOLDERS]
+    first = [*filter(None, environ.get("LD_LIBRARY_PATH", "").split(":"))]
     for name in names:
-        # The loader's own list last: it takes a program to read.
-        for places in ((Path(folder, name) for folder in folders), _known(name)):
-            if found := next((path for path in places if path.is_file()), None):
-                return found
+        places = chain((Path(folder, name) for folder in first), _known(name), (Path(last, name) for last in FOLDERS))
+        if found := next((path for path in places if os.path.isfile(path)), None):
+            return found
     return None
 
 
@@ -118,16 +123,20 @@ def _known(name: str) -> Iterator[Path]:
 
 def exported(plugin: Path) -> Versions:
     """What a plug-in offers: the names in its table of symbols; none of a file that has no such table."""
-    data = plugin.read_bytes()
-    with contextlib.suppress(struct.error, LookupError, ValueError):  # no library, or one that was cut off
-        return _versions(b"\0".join(_symbols(data)))
+    with contextlib.suppress(struct.error, LookupError, ValueError, OSError):  # no library, or one that was cut off
+        return _versions(b"\0".join(_symbols(plugin.read_bytes())))
     return Versions()
 
 
 def asked(library: Path) -> Versions:
-    """What NCCL looks for: the names stand in it as text, for dlsym."""
-    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    """What NCCL looks for: the names stand in it as text, for dlsym; none of a file that is empty or closed."""
+    with (
+        contextlib.suppress(ValueError, OSError),
+        library.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
         return _versions(data)
+    return Versions()
 
 
 def _symbols(data: bytes) -> Iterator[bytes]:
@@ -162,28 +171,32 @@ def _range(versions: frozenset[int]) -> str:
 
 
 # NCCL writes %h and %p, host and process, itself. Source: NCCL documentation, NCCL_DEBUG_FILE.
-LOG = "/tmp/nccl.%h.%p"
 # Without ENV and TUNING it leaves out which way an all-reduce takes.
-LOGS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV,TUNING", "NCCL_DEBUG_FILE": LOG}
+LOGS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV,TUNING", "NCCL_DEBUG_FILE": "/tmp/nccl.%h.%p"}
 
 LARGE = 2**20  # bytes; less is no all-reduce of gradients for which there are reducers
 CONNECTED = re.compile(r"\[(\d+)\] NCCL INFO CollNet \d+/\d+ : .* via COLLNET/")
-WAY = re.compile(r"AllReduce: (\d+) Bytes -> Algo (\w+)")
+WAY = re.compile(r"AllReduce: (\d+) Bytes -> Algo ([A-Z]\w*)")  # 2.23 has numbers, which other versions count otherwise
 LOADED = re.compile(r"Loaded (net|coll)(?:net)? plugin")
-SYSTEM = "see that NCCL_COLLNET_ENABLE is 1, that the reducers run, and their log"
+SYSTEM = "see that NCCL_COLLNET_ENABLE is 1 and NCCL_NET unset, that the reducers run, and their log"
 CHECK = "see python -m trainer.nccl in the image"
 FAILED = "Cannot initialize CollNet"
 OTHERS = "(?!IB|Socket)"  # NCCL's own two, which it cannot always start, either: that is no fault
 MOST_GPUS = 8  # of a machine; NCCL passes reducers by where there are more, and 2.27 and later do not say so
 CROWDED = (f"NCCL uses reducers on machines with at most {MOST_GPUS} GPUs", "take such machines, or remove pool 2")
+CHOSEN = ("NCCL_ALGO has NCCL go another way", "leave it unset")
 # What NCCL says -> what it means, and what cures it; the first that it says counts.
 CAUSES = {
+    r"NCCL_ALGO set by environment to (?!\^|.*(?i:collnet))": CHOSEN,
     FAILED: ("NCCL cannot set up the reducers", SYSTEM),
-    r"(?:No plugin found|Could not find:) \(?libnccl-net": (
+    r"NET/Plugin ?: No plugin found|NET/Plugin ?: Could not find:": (
         "NCCL finds no plug-in",
         "install google-reduction-server in the image",
     ),
-    r"NET/Plugin ?: \S*libnccl-net\S*: ": ("the plug-in cannot be opened", "install what it needs in the image"),
+    r"NET/Plugin ?: .*(?:libnccl-net\S*: |cannot open shared object|undefined symbol|\(required by)": (
+        "the plug-in cannot be opened",
+        "install what it needs in the image",
+    ),
     r"CollNet currently only supports up to 8 GPUs": CROWDED,
     r"less than CollNet node threshold": ("reducers serve two or more machines", "add workers, or remove pool 2"),
     rf"FastSocket disabled|Failed to initialize NET plugin {OTHERS}": (
@@ -197,18 +210,20 @@ TOO_OLD = ("the plug-in has no half for the reducers that this NCCL takes", CHEC
 UNKNOWN = re.compile(r"External network plugin \S+ is unsupported|Failed to find ncclNetPlugin_v")
 FOREIGN = ("NCCL takes no version of the plug-in", CHECK)
 SILENT = ("NCCL's log does not mention them", CHECK)
+THEIRS = ("NCCL's log goes where the job has it go", "leave all variables unset that begin with NCCL_DEBUG")
+UNWRITTEN = ("NCCL has written no log into /tmp", "see that it can be written to, and that several GPUs train")
 
 
 @dataclass(frozen=True)
 class Seen:
     """What the log of a process tells of the reducers."""
 
-    logged: bool  # there is a log
+    logged: bool  # there is a log of ours
     connected: int = 0  # ranks of NCCL that prepare to speak with them: those that do so for their machines
     failed: bool = False  # and cannot
     way: str = ""  # of the largest all-reduce, such as RING; "" from an NCCL before 2.24, and of all but rank 0
     bytes: int = 0  # of that all-reduce
-    cause: tuple[str, str] = ("", "")  # why not, and what cures it
+    cause: tuple[str, str] = UNWRITTEN  # why not, and what cures it
 
 
 @dataclass(frozen=True)
@@ -231,15 +246,17 @@ def watch(environ: MutableMapping[str, str]) -> None:
 
 def seen(environ: Mapping[str, str]) -> Seen:
     """What NCCL has written in this process since `watch`."""
+    if not _ours(environ):
+        return Seen(logged=False, cause=THEIRS)
     with contextlib.suppress(OSError):
-        return read(_log(environ).read_text(encoding="utf-8", errors="replace"))
+        return read(_log().read_text(encoding="utf-8", errors="replace"))
     return Seen(logged=False)
 
 
 def end_log(environ: Mapping[str, str]) -> None:
     """Let what NCCL goes on to write vanish: a line for each all-reduce would fill the disk in days."""
-    path = _log(environ)
-    if environ.get("NCCL_DEBUG_FILE") != LOG or not path.exists():
+    path = _log()
+    if not _ours(environ) or not path.exists():
         return
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # the one that lists this folder is gone again
@@ -248,15 +265,22 @@ def end_log(environ: Mapping[str, str]) -> None:
                     os.dup2(nothing.fileno(), int(link.name))
 
 
-def _log(environ: Mapping[str, str]) -> Path:
+def _ours(environ: Mapping[str, str]) -> bool:
+    """Whether the log is as `watch` wants it: one that says less would be taken for reducers that are not used."""
+    return LOGS.items() <= environ.items()
+
+
+def _log() -> Path:
     host = socket.gethostname().partition(".")[0]  # of a name with dots NCCL takes the first part
-    return Path(environ.get("NCCL_DEBUG_FILE", "").replace("%h", host).replace("%p", str(os.getpid())))
+    return Path(LOGS["NCCL_DEBUG_FILE"].replace("%h", host).replace("%p", str(os.getpid())))
 
 
 def read(log: str) -> Seen:
     """What a log of NCCL tells."""
+    if not log:
+        return Seen(logged=False)
     size, way = max(((int(size), way) for size, way in WAY.findall(log)), default=(0, ""))
-    return Seen(bool(log), len({*CONNECTED.findall(log)}), FAILED in log, way, size, _cause(log))
+    return Seen(True, len({*CONNECTED.findall(log)}), FAILED in log, way, size, _cause(log))
 
 
 def _cause(log: str) -> tuple[str, str]:
@@ -284,25 +308,41 @@ def use(chief: Seen, reducers: int, ranks: int = 0, connected: int | None = None
         gpus: of a machine; 0 if that is not known.
     """
     if not chief.logged:
-        why = "NCCL has written no log where it is looked for; leave NCCL_DEBUG and what begins so unset"
-        return Use(None, f"whether {reducers} reducers are used cannot be told: {why}")
+        return _unknown(reducers, "; ".join(chief.cause))
+    # One rank of a machine connects for all of them, and that need not be rank 0, whose log may be the only one.
+    others_may = connected is None and chief.cause == WHOLE
     if connected is None:
         connected = 0 if chief.failed else chief.connected
-    idle = f"{reducers} reducers are paid for and not used"
-    if not connected:
+    by = _by(connected, ranks)
+    if chief.way.startswith("COLLNET") and chief.bytes >= LARGE:
+        return Use(True, f"{reducers} reducers in use ({'; '.join(filter(None, (chief.way, by)))})")
+    if not connected and not others_may:
         why, cure = CROWDED if gpus > MOST_GPUS else chief.cause
-        return Use(False, f"{idle}: {why}; {cure}")
-    by = f"{connected} of {ranks} ranks connect, for their machines" if ranks else f"{connected} ranks connect"
-    if not chief.way:
+    elif not connected and not chief.way:
+        return _unknown(reducers, "rank 0 does not connect, and another rank may; add `connected` up over all ranks")
+    elif not chief.way:
         return Use(True, f"{reducers} reducers are connected ({by}); this NCCL does not tell how much it uses them")
-    if chief.bytes < LARGE:
-        why = f"the largest all-reduce has {chief.bytes} bytes"
-        return Use(False, f"{idle}: {why}; they serve larger models, and strategies that all-reduce gradients")
-    if not chief.way.startswith("COLLNET"):
-        return Use(
-            False, f"{idle}: {by}, but NCCL prefers {chief.way}; remove pool 2, or take larger models or machines"
+    elif chief.bytes < LARGE:
+        why, cure = (
+            f"the largest all-reduce has {chief.bytes} bytes",
+            "they serve larger models, and strategies such as ddp",
         )
-    return Use(True, f"{reducers} reducers in use ({chief.way}; {by})")
+    elif chief.cause == CHOSEN:
+        why, cure = CHOSEN
+    else:
+        why = f"{f'{by}, but ' if by else ''}NCCL prefers {chief.way}"
+        cure = "remove pool 2, or take larger models or machines"
+    return Use(False, f"{reducers} reducers are paid for and not used: {why}; {cure}")
+
+
+def _unknown(reducers: int, why: str) -> Use:
+    return Use(None, f"whether {reducers} reducers are used cannot be told: {why}")
+
+
+def _by(connected: int, ranks: int) -> str:
+    if not connected:
+        return ""
+    return f"{connected} of {ranks} ranks connect, for their machines" if ranks else f"{connected} ranks connect"
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:

@@ -26,7 +26,7 @@ def prepare(cluster: Cluster, environ: MutableMapping[str, str], *, gpus: bool, 
         raise TrainerError("--require-reducers, and the job has none; add pool 2, or leave the flag out")
     why = "" if gpus else "this run is on CPUs, and reducers serve GPUs"
     if count and required and why:
-        raise IdleReducersError(f"{count} reducers are not used: {why}")
+        raise _idle(f"{count} reducers are not used: {why}", cluster.rank)
     if count and gpus:
         nccl.watch(environ)
         if cluster.rank == 0 and not (found := nccl.verdict(environ)).loads:
@@ -65,7 +65,14 @@ def settle(
     # Only the log of rank 0 tells all: 0 for idle, 1 for used, 2 for not known.
     used = add((2 if use.used is None else int(use.used)) if rank == 0 else 0)
     if required and not used:
-        raise IdleReducersError(use.sentence if rank == 0 else f"{count} reducers are not used; the chief says why")
+        raise _idle(use.sentence, rank)
     if rank == 0:
         say(use.sentence, "INFO" if used == 1 else "WARNING", reducers=("idle", "in use", "not known")[used])
     return {"reducers_in_use": float(used)} if used < 2 else {}
+
+
+def _idle(sentence: str, rank: int) -> IdleReducersError:
+    """The end of a run whose reducers are required; the chief's line has the field that an alert looks for."""
+    if rank == 0:
+        say(sentence, "ERROR", reducers="idle")
+    return IdleReducersError("--require-reducers, and the reducers are not used; the chief says why")

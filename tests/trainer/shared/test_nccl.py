@@ -1,11 +1,13 @@
 """Reducers that are paid for are used, or are said not to be: by the plug-in's symbols, and by what NCCL logs."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,8 @@ def test_the_plugin_is_looked_for_where_nccl_would(tmp_path: Path) -> None:
     there = plugin(tmp_path, "ncclNetPlugin_v6")
     assert nccl.find_plugin({"LD_LIBRARY_PATH": f"/nowhere:{tmp_path}"}) == there
     assert nccl.find_plugin({"LD_LIBRARY_PATH": str(tmp_path), "NCCL_NET_PLUGIN": "none"}) is None
+    named = nccl.verdict({"LD_LIBRARY_PATH": str(tmp_path), "NCCL_NET_PLUGIN": "none"})
+    assert "as NCCL_NET_PLUGIN is none: reducers would be" in str(replace(named, library=there))
     other = there.rename(tmp_path / "libnccl-net-other.so")
     assert nccl.find_plugin({"LD_LIBRARY_PATH": str(tmp_path), "NCCL_NET_PLUGIN": "one,other"}) == other
 
@@ -84,6 +88,8 @@ def test_a_file_that_is_no_library_offers_nothing(tmp_path: Path) -> None:
     for index, data in enumerate((b"", b"text", b"\x7fELF\x02", b"\x7fELF\x02" + bytes(200), os.urandom(500))):
         (path := tmp_path / str(index)).write_bytes(data)
         assert nccl.exported(path) == Versions()
+        assert nccl.asked(path) == Versions()
+    assert nccl.exported(tmp_path) == nccl.asked(tmp_path) == Versions()  # a folder
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
@@ -135,6 +141,22 @@ MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symb
             "used: 2 of 16 ranks connect, for their machines, but NCCL prefers RING; remove pool 2, or take larger",
         ),
         (
+            BOTH + CONNECTED + WAY.format(64 << 20, "RING") + "NCCL_ALGO set by environment to Ring",
+            False,
+            "not used: NCCL_ALGO has NCCL go another way; leave it unset",
+        ),
+        (
+            BOTH + CONNECTED + WAY.format(64 << 20, "RING") + "NCCL_ALGO set by environment to ^Tree,CollNetChain",
+            False,
+            "but NCCL prefers RING",
+        ),
+        (BOTH + CONNECTED + WAY.format(64 << 20, "3"), True, "this NCCL does not tell how much"),  # 2.23
+        (
+            BOTH + CONNECTED + nccl.FAILED + WAY.format(64 << 20, "COLLNET_CHAIN"),
+            True,
+            "reducers in use (COLLNET_CHAIN)",
+        ),
+        (
             BOTH + CONNECTED + WAY.format(8, "TREE"),
             False,
             "the largest all-reduce has 8 bytes; they serve",
@@ -159,6 +181,13 @@ MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symb
         (MISSING + BOTH.partition("\n")[0], False, "has no half for the reducers that this NCCL takes"),
         ("NET/Plugin: Could not find: libnccl-net.so. Using internal", False, "NCCL finds no plug-in; install"),
         ("NET/Plugin : No plugin found (libnccl-net.so), using", False, "NCCL finds no plug-in; install"),
+        ("NET/Plugin : No plugin found, using internal implementation", False, "NCCL finds no plug-in; install"),
+        ("NET/Plugin: libX.so.1: cannot open shared object file", False, "the plug-in cannot be opened; install"),
+        (
+            "NET/Plugin: /lib/libc.so.6: version `GLIBC_2.38' not found (required by /usr/lib/libnccl-net.so)",
+            False,
+            "the plug-in cannot be opened; install what it needs in the image",
+        ),
         (
             "NET/Plugin: libnccl-net.so: libX.so.1: cannot open shared object file",
             False,
@@ -172,7 +201,7 @@ MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symb
         ("NET/Plugin: External network plugin libnccl-net.so is unsupported", False, "takes no version of the plug-in"),
         (MISSING.replace("Coll", ""), False, "NCCL takes no version of the plug-in; see python -m trainer.nccl"),
         ("NCCL version 2.29.7", False, "NCCL's log does not mention them; see python -m trainer.nccl in the image"),
-        ("", None, "whether 4 reducers are used cannot be told: NCCL has written no log where it is looked for; leave"),
+        ("", None, "whether 4 reducers are used cannot be told: NCCL has written no log into /tmp; see that"),
     ],
 )
 def test_the_log_tells_whether_they_are_used_or_why_not(log: str, used: bool | None, said: str) -> None:
@@ -181,16 +210,36 @@ def test_the_log_tells_whether_they_are_used_or_why_not(log: str, used: bool | N
     assert use.used == used
     assert said in str(use)
     assert use.used or "at most 8 GPUs" in str(nccl.use(ours, 4, 16, 0, gpus=16)) or not ours.logged
-    assert nccl.use(ours, 4).used == used  # in a trainer that knows its own log alone
+    # A trainer that knows its own log alone does not know whether another rank of its machine connects.
+    hidden = ours.cause == nccl.WHOLE and not ours.connected
+    assert nccl.use(ours, 4).used == (None if hidden else used)
 
 
-def test_the_log_of_this_process_is_read_and_what_the_user_has_set_stays(tmp_path: Path) -> None:
+def test_the_log_of_rank_0_alone_tells_which_way_its_all_reduces_take() -> None:
+    for way, used in (("COLLNET_CHAIN", True), ("RING", False)):
+        use = nccl.use(nccl.read(BOTH + WAY.format(64 << 20, way)), 4)  # another rank has connected
+        assert use.used == used
+        assert way in str(use)
+        assert "connect" not in str(use)
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The variables of NCCL's log, which is in a folder of the test."""
+    monkeypatch.setitem(nccl.LOGS, "NCCL_DEBUG_FILE", f"{tmp_path}/nccl.%h.%p")
+    return nccl.LOGS
+
+
+def own_log(folder: Path) -> Path:
+    """The log of this process."""
+    return folder / f"nccl.{os.uname().nodename.partition('.')[0]}.{os.getpid()}"
+
+
+def test_the_log_of_this_process_is_read_and_what_the_user_has_set_stays(tmp_path: Path, logs: dict[str, str]) -> None:
     environ: dict[str, str] = {}
     nccl.watch(environ)
-    assert environ == {"NCCL_COLLNET_ENABLE": "1", **nccl.LOGS}
-    environ["NCCL_DEBUG_FILE"] = f"{tmp_path}/nccl.%h.%p"
-    host, _, _ = os.uname().nodename.partition(".")
-    (tmp_path / f"nccl.{host}.{os.getpid()}").write_text(BOTH + CONNECTED + WAY.format(1 << 20, "COLLNET_DIRECT"))
+    assert environ == {"NCCL_COLLNET_ENABLE": "1", **logs}
+    own_log(tmp_path).write_text(BOTH + CONNECTED + WAY.format(1 << 20, "COLLNET_DIRECT"))
     ours = nccl.seen(environ)
     assert (ours.logged, ours.connected, ours.failed, ours.way, ours.bytes) == (
         True,
@@ -202,21 +251,28 @@ def test_the_log_of_this_process_is_read_and_what_the_user_has_set_stays(tmp_pat
     theirs = {"NCCL_DEBUG": "WARN", "NCCL_COLLNET_ENABLE": "0"}
     nccl.watch(theirs)
     assert theirs == {"NCCL_DEBUG": "WARN", "NCCL_COLLNET_ENABLE": "0"}
-    assert nccl.seen(theirs) == Seen(logged=False)
+    assert nccl.seen(theirs) == Seen(logged=False, cause=nccl.THEIRS)
 
 
-def test_once_it_is_read_the_log_no_longer_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nccl, "LOG", f"{tmp_path}/nccl.%h.%p")
-    environ = {"NCCL_DEBUG_FILE": nccl.LOG}
-    path = tmp_path / f"nccl.{os.uname().nodename.partition('.')[0]}.{os.getpid()}"
+@pytest.mark.parametrize("name", nccl.LOGS)
+def test_a_log_that_may_say_less_is_not_read(tmp_path: Path, logs: dict[str, str], name: str) -> None:
+    own_log(tmp_path).write_text("NCCL version 2.29.7\n")
+    assert nccl.use(nccl.seen(logs), 4).used is False
+    use = nccl.use(nccl.seen({**logs, name: "WARN"}), 4)
+    assert use.used is None
+    assert str(use).endswith("leave all variables unset that begin with NCCL_DEBUG")
+
+
+def test_once_it_is_read_the_log_no_longer_grows(tmp_path: Path, logs: dict[str, str]) -> None:
+    path = own_log(tmp_path)
     with path.open("w", buffering=1) as nccls:
         nccls.write("a line\n")
-        nccl.end_log(environ)
+        nccl.end_log(logs)
         nccls.write("another\n")
         assert path.read_text() == "a line\n"
     theirs = tmp_path / "theirs"
     with theirs.open("w", buffering=1) as file:
-        nccl.end_log({"NCCL_DEBUG_FILE": str(theirs)})
+        nccl.end_log({**logs, "NCCL_DEBUG_FILE": str(theirs)})
         file.write("kept\n")
     assert theirs.read_text() == "kept\n"
 
@@ -235,21 +291,24 @@ def settled(environ: Mapping[str, str], *, required: bool) -> dict[str, float]:
 
 
 def test_required_reducers_that_are_idle_end_the_run_with_a_code_of_their_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, logs: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert reducers.IdleReducersError.exit_code == 78
-    with pytest.raises(reducers.IdleReducersError, match="1 reducers are not used: this run is on CPUs, and reducers"):
+    with pytest.raises(reducers.IdleReducersError):
         reducers.prepare(WITH, {}, gpus=False, required=True)
+    assert "1 reducers are not used: this run is on CPUs, and reducers" in capsys.readouterr().out
     with pytest.raises(TrainerError, match="the job has none"):
         reducers.prepare(Cluster(), {}, gpus=True, required=True)
-    environ = {"NCCL_DEBUG_FILE": str(tmp_path / "log")}
-    (tmp_path / "log").write_text(BOTH)
-    with pytest.raises(reducers.IdleReducersError, match="1 reducers are paid for and not used: NCCL has loaded"):
-        settled(environ, required=True)
-    assert settled(environ, required=False) == {"reducers_in_use": 0.0}
+    own_log(tmp_path).write_text(BOTH)
+    with pytest.raises(reducers.IdleReducersError, match="--require-reducers, and the reducers are not used"):
+        settled(logs, required=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["message"].startswith("1 reducers are paid for and not used: NCCL has loaded")
+    assert (told["severity"], told["reducers"]) == ("ERROR", "idle")  # what an alert looks for
+    assert settled(logs, required=False) == {"reducers_in_use": 0.0}
     assert '"severity": "WARNING"' in capsys.readouterr().out
-    (tmp_path / "log").write_text(BOTH + CONNECTED + WAY.format(1 << 20, "COLLNET_CHAIN"))
-    assert settled(environ, required=True) == {"reducers_in_use": 1.0}
+    own_log(tmp_path).write_text(BOTH + CONNECTED + WAY.format(1 << 20, "COLLNET_CHAIN"))
+    assert settled(logs, required=True) == {"reducers_in_use": 1.0}
     assert '"reducers": "in use"' in capsys.readouterr().out
     assert settled({}, required=True) == {}  # what cannot be told is no fault
     assert '"reducers": "not known"' in capsys.readouterr().out
