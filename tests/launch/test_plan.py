@@ -18,7 +18,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from tests.launch.casebook import P0, P2, edited, write
+from tests.launch.casebook import GONE, P0, P2, edited, write
 from tests.launch.running import PROJECT, while_fresh
 from vertex_launch import catalog
 from vertex_launch.errors import FaultError
@@ -205,6 +205,23 @@ def test_too_few_reducers_are_slower_than_the_ring() -> None:
         "No: 3 x n1-highcpu-16 are too few: with them the all-reduce takes 949 ms"
     )
     assert found.advised.verdict.pays is True
+
+
+@pytest.mark.parametrize(
+    ("one", "image_says"),
+    [
+        (job("a2-megagpu-16g", A100, 16, 8, reducer_count=25), ""),
+        (job("a3-highgpu-8g", H100, 8, 8, reducer_count=25), ""),
+        (job("a2-highgpu-8g", A100, 8, 8, reducer_count=25), "NCCL finds no plug-in: they would be paid for and idle"),
+    ],
+    ids=["too many GPUs", "a network of their own", "by the image"],
+)
+def test_reducers_that_would_be_idle_make_no_job_faster(one: Job, image_says: str) -> None:
+    found = planner.plan(one, SETTINGS, WORKLOAD, compute=Compute(0.2, "measured"), image_says=image_says)
+    assert found.present
+    assert found.present.verdict.pays is False
+    assert found.all_reduce == found.present.all_reduce.ring != found.present.all_reduce.reducers
+    assert [curve.way for curve in found.curves] == ["ring", "hierarchical ring"]
 
 
 def test_without_reducers_in_the_file_there_is_one_option() -> None:
@@ -557,6 +574,18 @@ def test_a_plan_is_tables_that_fit_a_terminal(tmp_path: Path) -> None:
     assert max(map(len, table)) <= 80
     assert "--consumer=projects/" in shown.stdout
     assert "Reduction servers\n" in shown.stdout
+
+
+def test_what_the_image_says_counts_before_the_job_has_reducers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docker").write_text(DOCKER.replace("image:1", SETTINGS.image))
+    (tmp_path / "docker").chmod(0o755)
+    (tmp_path / "vertex.toml").write_text(VERTEX_TOML)
+    name = write(tmp_path, edited({P2: GONE})).name
+    assert "Yes: 13 x n1-highcpu-16 shorten" in launch(name, *GIVEN, folder=tmp_path).stdout
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert "No: by the image that is here, NCCL finds no plug-in" in launch(name, *GIVEN, folder=tmp_path).stdout
 
 
 def test_a_plan_is_one_json_document(folder: Path) -> None:

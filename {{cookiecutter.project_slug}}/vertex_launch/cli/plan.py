@@ -117,7 +117,7 @@ def _plan(job: Job | TuningJob, ours: Settings, wanted: PlanOptions, flags: Sequ
 
 def _of_reducers(job: Job) -> str:
     """What the build of the job's image has found, where that image is on this machine."""
-    return containers.label(image_of(job.chief), OF_REDUCERS) if job.reducers and job.chief else ""
+    return containers.label(image_of(job.chief), OF_REDUCERS) if job.chief else ""
 
 
 def _measured(job: Job | TuningJob, ours: Settings, wanted: PlanOptions, said: Workload | None) -> Compute | None:

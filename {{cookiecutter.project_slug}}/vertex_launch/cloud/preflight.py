@@ -87,7 +87,9 @@ def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], lis
             findings.append(Finding(place, fault, cure, severity="warning"))
         else:
             found += [image] if image else []
-            findings += [*_outdated(image, place, revision), *_idle(image, place, job)] if image else []
+            reduces = job.reducers and pool in job.training_pools
+            findings += _outdated(image, place, revision) if image else []
+            findings += _idle(image, place) if image and reduces else []
     return found, findings
 
 
@@ -100,9 +102,9 @@ def _outdated(image: Image, place: str, revision: str) -> list[Finding]:
     return [Finding(place, fault, "build it and send it again, unless you mean that one", severity="warning")]
 
 
-def _idle(image: Image, place: str, job: Job) -> Iterator[Finding]:
-    """An image whose NCCL cannot use the reducers that the job has, as its build has said."""
-    if job.reducers and "idle" in image.reducers:
+def _idle(image: Image, place: str) -> Iterator[Finding]:
+    """An image whose NCCL cannot use the reducers of its job, as its build has said."""
+    if "idle" in image.reducers:
         fault, _, cure = image.reducers.partition("; ")
         yield Finding(place, fault, cure, severity="warning")
 

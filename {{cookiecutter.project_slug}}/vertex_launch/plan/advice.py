@@ -67,6 +67,13 @@ def verdict(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) ->
     return _weighed(training, sizing, all_reduce)
 
 
+def are_idle(training: Training) -> bool:
+    """Whether NCCL would pass by any reducers, so that they change nothing but the price."""
+    rows, of_image = training.pools, "idle" in training.image_says
+    passed_by = any(not row.gpus or reducers.bypassed(row.machine_type, row.gpus) for row in rows)
+    return passed_by or of_image or training.fabric_gbps is not None
+
+
 def _reasons_of_machines(training: Training, all_reduce: AllReduceOptions) -> Iterator[str]:
     machines = training.machines
     if not all(row.gpus for row in training.pools):

@@ -64,7 +64,7 @@ class Plan:
     remedy: str  # what would make the job fit; "" if it fits
     advised: Option
     present: Option | None  # the reducers in the file, if there are any
-    all_reduce: AllReduce  # as the job does it: by the reducers in the file, or by a ring
+    all_reduce: AllReduce  # as the job does it: by the reducers in the file, if they are not idle, or by a ring
     here: Point | None  # as it is in the file
     curves: tuple[Curve, ...]
     compiled: date  # of the facts behind the plan
@@ -144,7 +144,8 @@ def _plan(training: Training, settings: Settings, workload: Workload | None, com
     advised = _option(training, reducers.advised(machines, total_gbps, catalog))
     sizings = (reducers.sizing(row.machine_type, row.count, machines, catalog) for row in pools.reducing(rows))
     present = next((_option(training, sizing) for sizing in sizings), None)
-    all_reduce = present.all_reduce.reducers if present else advised.all_reduce.ring
+    idle = advice.are_idle(training)
+    all_reduce = present.all_reduce.reducers if present and not idle else advised.all_reduce.ring
     card = min(_cards(rows, catalog), key=lambda card: card.memory_gb, default=None)
     held = (workload, machines.members, card) if workload and card else None
     return Plan(
@@ -165,7 +166,7 @@ def _plan(training: Training, settings: Settings, workload: Workload | None, com
         present=present,
         all_reduce=all_reduce,
         here=_here(training, workload, all_reduce, pools.price(rows)),
-        curves=() if pools.differ(rows) else _curves(training, workload, advised.sizing),
+        curves=() if pools.differ(rows) else _curves(training, workload, advised.sizing, idle=idle),
         compiled=catalog.compiled,
         uncertain=tuple(dict.fromkeys(_uncertain(rows, catalog))),
     )
@@ -220,13 +221,14 @@ def _here(training: Training, workload: Workload | None, all_reduce: AllReduce, 
     return scaling.point(training.machines.count, workload.global_batch, training.compute, all_reduce.seconds, usd)
 
 
-def _curves(training: Training, workload: Workload | None, sizing: Sizing) -> tuple[Curve, ...]:
+def _curves(training: Training, workload: Workload | None, sizing: Sizing, *, idle: bool) -> tuple[Curve, ...]:
     if workload is None or training.compute is None or training.usd is None or sizing.price is None:
         return ()
     machines = training.machines
     load = scaling.Load(workload.global_batch / machines.count, training.compute, training.gradient_bytes)
     rates = scaling.Rates(training.usd / machines.count, sizing.price.usd, sizing.gbps)
-    return scaling.curves(load, machines, rates, training.fabric_gbps)
+    drawn = scaling.curves(load, machines, rates, training.fabric_gbps)
+    return tuple(curve for curve in drawn if not idle or curve.way != "reducers")
 
 
 def _cards(rows: Sequence[Row], catalog: Catalog) -> list[Accelerator]:

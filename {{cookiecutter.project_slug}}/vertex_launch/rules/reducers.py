@@ -28,6 +28,9 @@ from vertex_launch.spec import REDUCERS, Job, Pool
 # How programs name their way to all-reduce, and the ways that are not NCCL.
 CHOICE = re.compile("((dist|distributed|process_group)_?)?(backend|strategy)", re.IGNORECASE)
 OTHER_WAYS = re.compile("gloo|parameter[-_]?server(strategy)?", re.IGNORECASE)
+# Strategies whose gradients do not pass through one all-reduce of all GPUs, but are added up in parts, or in groups. In
+# communicators for groups NCCL has no reducers. Source: github.com/NVIDIA/nccl, src/transport/coll_net.cc, splitShare.
+IN_PARTS = re.compile("fsdp2?|hsdp|full_shard|hybrid_shard|tensor|pipeline", re.IGNORECASE)
 LABEL = re.compile(r"^LABEL\s(?:.*\\\n)*.*google-reduction-server", re.MULTILINE)
 
 
@@ -116,16 +119,22 @@ def workers_have_gpus(job: Job, context: RuleContext) -> Findings:
 
 @rule("reducer-backend", "warning", "documented", "distributed-training")
 def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
-    """Reducers serve NCCL; gloo and parameter servers do not know them.
+    """Reducers serve NCCL's all-reduce over all GPUs, as in ddp: gloo and parameter servers do not know them, and fsdp,
+    hsdp, tensor and pipeline add gradients up in parts or in groups.
 
     Otherwise: Vertex AI runs the job; the reducers are billed and get nothing to do.
     """
     for pool in job.training_pools if job.reducers else ():
         env = [Flag(pool.at(pool.task, f"env[{n}].value"), one.name, one.value) for n, one in enumerate(pool.env)]
         for flag in (*env, *flags([*words(pool)])):
-            if CHOICE.fullmatch(flag.name) and OTHER_WAYS.fullmatch(flag.value):
+            if not CHOICE.fullmatch(flag.name):
+                continue
+            if OTHER_WAYS.fullmatch(flag.value):
                 fault = f"{flag.value} is not NCCL, which reducers need"
                 yield Finding(flag.place, fault, "use NCCL, or remove pool 2")
+            if IN_PARTS.fullmatch(flag.value):
+                fault = f"{flag.value} all-reduces no gradients over all GPUs, which is what reducers do"
+                yield Finding(flag.place, fault, "use ddp, or remove pool 2")
 
 
 @rule("reducer-machines", "warning", "inferred", "distributed-training")
