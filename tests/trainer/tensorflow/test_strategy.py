@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,8 +16,9 @@ import tensorflow as tf
 from tests.samples import batch
 from tests.training import DEADLINE, PROJECT
 from trainer import checkpoint, cluster, model, placement, shards, strategy, train
-from trainer.calls import calls, until_due
+from trainer.calls import calls, counted, tensors, until_due
 from trainer.config import Config
+from trainer.data import Batch
 from trainer.errors import PeerError, TrainerError
 from trainer.strategy import World
 
@@ -59,8 +61,11 @@ def test_micro_batches_change_nothing_but_memory(folder: Path) -> None:
 def test_layers_on_two_devices_take_the_steps_of_one_device(folder: Path) -> None:
     config = replace(CONFIG, steps=50)
     mirrored = losses(folder, ["CPU:0"], config)
-    spread = losses(folder, ["CPU:0"], replace(config, micro_batches=2), layers=["CPU:0", "CPU:1"])
+    config = replace(config, model_parallel=2, micro_batches=2)
+    spread = losses(folder, ["CPU:0"], config, layers=["CPU:0", "CPU:1"])
     assert spread == pytest.approx(mirrored, abs=1e-4)
+    several = losses(folder, ["CPU:0"], replace(config, steps_per_call=5), layers=["CPU:0", "CPU:1"])
+    assert several == pytest.approx([sum(spread[i : i + 5]) / 5 for i in range(0, 50, 5)], abs=1e-4)
 
 
 def test_each_device_has_the_variables_and_the_moments_of_its_layers() -> None:
@@ -77,6 +82,19 @@ def test_each_device_has_the_variables_and_the_moments_of_its_layers() -> None:
     moments = [v for v in state.optimizer.variables if v.path.endswith("_velocity")]
     for moment, variable in zip(moments, state.model.trainable_variables, strict=True):
         assert placement.device_of(moment) == placement.device_of(variable)
+
+
+def test_the_backward_pass_of_a_layer_runs_on_its_device() -> None:
+    world = World(tf.distribute.MirroredStrategy(["CPU:0"]), 0, 1, layer_devices=["CPU:0", "CPU:1"])
+    config = replace(CONFIG, model_parallel=2, micro_batches=2)
+    mirrored = train.Mirrored(config, train.start(config, batch(1), world), batch(1), world)
+    parts = world.distribute([tensors(Batch(*(array[None] for array in batch(10))))])
+    graph = mirrored._take.get_concrete_function(parts, *counted([0.1], config)).graph
+    products = [one for one in graph.get_operations() if "MatMul" in one.type]
+    forward = Counter(one.device[-5:] for one in products if "grad" not in one.name)
+    backward = Counter(one.device[-5:] for one in products if "grad" in one.name)
+    assert {*forward} == {*backward} == {"CPU:0", "CPU:1"}
+    assert all(backward[device] >= forward[device] for device in forward)
 
 
 @pytest.mark.proof

@@ -43,6 +43,20 @@ def _on(device: str, call: Callable[..., Any]) -> Callable[..., Any]:
     return on_device
 
 
+def add_gradients(sums: Sequence[tf.Tensor], loss: tf.Tensor, variables: Sequence[Any]) -> list[tf.Tensor]:
+    """The sums and the gradients of the loss; the backward pass of a layer runs where its forward pass ran.
+
+    A GradientTape would run all of it on the first device, with the activations of all layers. For a tf.function only.
+    """
+    values = [variable.value for variable in variables]
+    gradients = tf.compat.v1.gradients(loss, values, colocate_gradients_with_ops=True)
+    placed = []
+    for total, gradient, variable in zip(sums, gradients, variables, strict=True):
+        with tf.device(device_of(variable)):
+            placed.append(total + gradient)
+    return placed
+
+
 class PlacedAdamW(keras.optimizers.AdamW):  # type: ignore[misc] # Keras has no types
     """AdamW that updates each variable on the device that holds it, with gradients that are all-reduced already.
 

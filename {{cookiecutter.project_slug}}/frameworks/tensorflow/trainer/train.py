@@ -173,11 +173,15 @@ def train_step(config: Config, state: State, batch: Batch) -> tuple[Totals, tf.T
             losses = model.losses(output, part)
             # Every sample counts the same, although parts may differ by one: no mean over this part.
             loss = tf.reduce_sum(losses) / config.global_batch
-        sums = [total + gradient for total, gradient in zip(sums, tape.gradient(loss, variables), strict=True)]
+        if config.model_parallel > 1:
+            sums = placement.add_gradients(sums, loss, variables)
+        else:
+            sums = [total + gradient for total, gradient in zip(sums, tape.gradient(loss, variables), strict=True)]
         totals += measure(output, part, losses)
-    # One call, so that gradients and totals travel in the same packs.
-    computed = clock(sums)
-    totals, *sums = tf.distribute.get_replica_context().all_reduce(SUM, [totals, *sums])
+    computed, context = clock(sums), tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync > 1:
+        # One call, so that gradients and totals travel in the same packs.
+        totals, *sums = context.all_reduce(SUM, [totals, *sums])
     communicating = clock(sums) - computed
     clipped, _ = tf.clip_by_global_norm(sums, config.clip)
     state.optimizer.apply(clipped, variables)
