@@ -51,6 +51,10 @@ def parallelize(config: Config, net: nn.Module, world: World) -> nn.Module:
 
 def apply_compile_and_recompute(config: Config, net: Any) -> None:
     """Make the blocks compile, recompute, or neither."""
+    if config.compile:
+        # Else it cuts each block where a bucket of DistributedDataParallel ends. The blocks are parts enough: their
+        # gradients are all-reduced one by one while those of earlier blocks are computed.
+        torch._dynamo.config.optimize_ddp = False
     for block in net.blocks if config.recompute or config.compile else ():
         # In this order: the compiler would leave a block that recomputes as it is, or fail on one that is split.
         if config.compile:

@@ -74,7 +74,7 @@ class Pipeline(Scheduled):
 
     def _run(self, step: Any, inputs: Tensor) -> Tensor | None:
         """With the places of the samples in the batch, which the schedule divides as it does the inputs."""
-        places = torch.arange(len(inputs))
+        places = torch.arange(len(inputs), device=inputs.device)  # from a CPU they would be waited for
         output = step(*((inputs,) if self._first else ()), **({"target": places} if self._last else {}))
         return output if self._last else None
 
