@@ -16,6 +16,7 @@ from trainer.writable import writing
 
 # What PyTorch calls what it traces.
 OPERATION = re.compile("aten::|gloo:")
+COPIES = ("Memcpy", "Memset")  # a GPU makes them beside its computations
 COMMUNICATES = re.compile("nccl|gloo:")
 
 
@@ -61,7 +62,8 @@ def told(traced: profiler.profile, count: int) -> str:
     """What the device did in so many steps: a GPU by its kernels, a CPU by its operations."""
     events = traced.events() or []
     steps = [one for one in events if one.name.startswith("ProfilerStep") and one.device_type.name == "CPU"]
-    kernels = [one for one in events if one.device_type.name == "CUDA" and not one.is_user_annotation]
+    on_gpu = [one for one in events if one.device_type.name == "CUDA" and not one.is_user_annotation]
+    kernels = [one for one in on_gpu if not one.name.startswith(COPIES)]
     work = kernels or [one for one in events if OPERATION.match(one.name)]
     communicating = [one for one in work if COMMUNICATES.match(one.name)]
     computing = [one for one in work if not COMMUNICATES.match(one.name)]

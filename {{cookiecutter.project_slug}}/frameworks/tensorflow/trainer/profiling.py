@@ -14,7 +14,7 @@ from trainer.telemetry import say
 from trainer.writable import writing
 
 # How TensorFlow names the threads and what they do.
-KERNELS = re.compile("Stream ")
+KERNELS = re.compile("Stream [^:]*: (?!Memcpy|Memset)")  # copies ahead compute nothing
 OPERATION = re.compile(r"(tf_Compute|collective_ops)\S*: [^ :]+:[A-Z]\w*$")
 COMMUNICATES = re.compile(r"nccl|:Collective\w+$")
 
