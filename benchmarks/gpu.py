@@ -5,9 +5,9 @@
 IMAGES and TEXT are projects of PyTorch, baked with the two examples; run by a Python that has their requirements with
 CUDA. Models of 300 million and of 1.2 billion parameters train on images of 224 x 224 pixels and on text of 1,024
 bytes, each with the flags of WAYS. Beside what was measured stands what was forecast from `--describe`: the memory, as
-`plan` adds it up, and the step at 40 % MFU, which `plan` assumes. A run is ended after its last report, as its export
-would keep a CPU busy for minutes; one that fails has its error in its row. `--size tiny` is for a machine without a
-GPU, and takes few steps.
+`plan` adds it up, and the step at 40 % MFU, which `plan` assumes. The wait for a checkpoint is that of all but the
+first, for which memory is pinned. A run is ended after its last report, as its export would keep a CPU busy for
+minutes; one that fails has its error in its row. `--size tiny` is for a machine without a GPU, and takes few steps.
 """
 
 import argparse
@@ -55,11 +55,11 @@ OFTEN = 20  # steps, of which the wait for one checkpoint is told as a share
 class Load(NamedTuple):
     example: str
     size: str
-    batch: int
+    batch: int  # of a GPU
     flags: list[str]
-    steps: int = 50
-    every: int = 5  # steps between two reports
-    save: int = 20  # steps between two checkpoints
+    steps: int
+    every: int  # steps between two reports
+    save: int  # steps between two checkpoints: enough to write one
 
 
 class RunError(Exception):
@@ -93,14 +93,14 @@ class Run(NamedTuple):
 def loads(size: str, shards: Path) -> list[Load]:
     """What models of this size do; of all but the tiny one, if none is named."""
     if size == "tiny":
-        return [Load(example, "tiny", 4, [], steps=6, every=1, save=2) for example in ("images", "text")]
+        return [Load(example, "tiny", 4, [], steps=7, every=1, save=2) for example in ("images", "text")]
     images = ["--data", str(shards), "--noise", "0", "--patch", str(PATCH)]
     text = ["--context", str(CONTEXT)]
     of_all = [
-        Load("images", "large", 128, images),
-        Load("text", "large", 32, text),
-        Load("images", "xl", 64, images),
-        Load("text", "xl", 16, text),
+        Load("images", "large", 128, images, steps=190, every=10, save=60),
+        Load("text", "large", 32, text, steps=190, every=10, save=60),
+        Load("images", "xl", 64, images, steps=370, every=10, save=120),
+        Load("text", "xl", 16, text, steps=370, every=10, save=120),
     ]
     return [load for load in of_all if size in ("", load.size)]
 
@@ -113,7 +113,7 @@ def main(projects: dict[str, Path], page: Path | None, size: str) -> None:
         write_images(projects["images"], shards)
         for load, (name, flags) in product(loads(size, shards), ways(size).items()):
             print(f"{load.example} {load.size}, {name}", file=sys.stderr, flush=True)
-            found, cells = measure(projects[load.example], load, flags, Path(folder))
+            found, cells = measure(projects[load.example], fitted(load, flags), flags, Path(folder))
             row = f"| {load.example}, {load.size} | {name} | {' | '.join(cells)} |\n"
             device, rows = found or device, rows + row
             print(row, end="", flush=True)
@@ -124,6 +124,11 @@ def main(projects: dict[str, Path], page: Path | None, size: str) -> None:
 def ways(size: str) -> dict[str, list[str]]:
     """The flags of each way; a CPU would compile for a minute to show that it can."""
     return {name: flags for name, flags in WAYS.items() if size != "tiny" or "--compile" not in flags}
+
+
+def fitted(load: Load, flags: list[str]) -> Load:
+    """In float32 a step takes seconds: fewer of them are enough to write a checkpoint."""
+    return load._replace(steps=min(load.steps, 70), save=min(load.save, 20)) if "float32" in flags else load
 
 
 def measure(project: Path, load: Load, flags: list[str], aside: Path) -> tuple[str, list[str]]:
@@ -148,7 +153,7 @@ def measured(load: Load, run: Run, forecast: float) -> list[str]:
     """The cells of a run."""
     kind = "tokens" if run.median("train/tokens_per_second") else "samples"
     step, mfu, memory = (run.median(f"train/{name}") for name in ("step_seconds", "mfu", "memory_bytes"))
-    waits = checkpoint_waits(run.reports, load.save)
+    _, *waits = checkpoint_waits(run.reports, load.save)  # for the first, memory is pinned
     return [
         f"{1000 * step:.0f} ms",
         f"{mfu:.0%}" if mfu else "",
@@ -171,8 +176,8 @@ def checkpoint_waits(reports: list[Report], every: int) -> list[float]:
     """Seconds for which the loop has waited for each checkpoint but that of the last step.
 
     A checkpoint begins behind a report. What passes from there to the next report, and is no step, is the wait and what
-    a report itself costs; reports without a checkpoint tell that. The first wait is longer, as memory is pinned; each
-    other one contains what is left to write of the checkpoint before.
+    a report itself costs; reports without a checkpoint tell that. A wait contains what is left to write of the
+    checkpoint before, if that took longer than the steps since.
     """
     between: dict[bool, list[float]] = {True: [], False: []}
     for report, following in pairwise(reports):
@@ -270,7 +275,8 @@ def describe(project: Path, load: Load, flags: list[str]) -> dict[str, Any]:
 
 
 def task(load: Load, flags: list[str]) -> list[str]:
-    size = ["--size", load.size, "--global-batch", str(load.batch)]
+    gpus = importlib.import_module("torch").cuda.device_count()
+    size = ["--size", load.size, "--global-batch", str(load.batch * max(gpus, 1))]
     return [sys.executable, "-m", "trainer.task", *size, *load.flags, *flags]
 
 

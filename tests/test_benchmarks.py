@@ -107,6 +107,12 @@ def test_a_failure_is_a_row_of_as_many_cells() -> None:
     assert len(cells) == len(gpu.COLUMNS) - 2
 
 
+def test_a_run_in_float32_takes_fewer_steps() -> None:
+    load = gpu.Load("text", "xl", 16, [], steps=370, every=10, save=120)
+    assert gpu.fitted(load, []) == load
+    assert gpu.fitted(load, gpu.WAYS["ddp, float32"]) == load._replace(steps=70, save=20)
+
+
 def test_the_wait_for_a_checkpoint_is_what_passes_beside_steps_and_reports() -> None:
     # Each report costs 0.1 s; behind those of steps 20 and 40 lies a checkpoint.
     told = reports((0, 10, 9), (10.1, 20, 1), (23.2, 30, 1.2), (33.3, 40, 1), (43.9, 50, 1))
