@@ -398,7 +398,7 @@ CASES = [
         "reducer-backend",
         {f"{P0}.containerSpec.command": ["python", "train.py", "--strategy", "hsdp"]},
         {f"{P0}.containerSpec.command": ["python", "train.py", "--strategy", "ddp"]},
-        ("containerSpec.command[2]", "hsdp all-reduces no gradients over all GPUs", "use ddp"),
+        ("containerSpec.command[2]", "hsdp all-reduces no gradients over all GPUs", "hold the whole model"),
     ),
     Case("reducer-machines", {P1: {}}, {f"{P1}.replicaCount": 1}, ("workerPoolSpecs[2]", "two or more machines")),
     Case("reducer-gain", both(ONE_L4), both(TWO_L4, 2), ("two machines with one GPU each", "remove pool 2")),

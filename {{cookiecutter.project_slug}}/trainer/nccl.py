@@ -323,10 +323,8 @@ def use(chief: Seen, reducers: int, ranks: int = 0, connected: int | None = None
     elif not chief.way:
         return Use(True, f"{reducers} reducers are connected ({by}); this NCCL does not tell how much it uses them")
     elif chief.bytes < LARGE:
-        why, cure = (
-            f"the largest all-reduce has {chief.bytes} bytes",
-            "they serve larger models, and strategies such as ddp",
-        )
+        why = f"the largest all-reduce has {chief.bytes} bytes"
+        cure = "they serve larger models, and strategies that all-reduce gradients"
     elif chief.cause == CHOSEN:
         why, cure = CHOSEN
     else:

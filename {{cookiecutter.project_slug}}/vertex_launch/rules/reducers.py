@@ -119,8 +119,8 @@ def workers_have_gpus(job: Job, context: RuleContext) -> Findings:
 
 @rule("reducer-backend", "warning", "documented", "distributed-training")
 def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
-    """Reducers serve NCCL's all-reduce over all GPUs, as in ddp: gloo and parameter servers do not know them, and fsdp,
-    hsdp, tensor and pipeline add gradients up in parts or in groups.
+    """Reducers serve NCCL's all-reduce over all GPUs: gloo and parameter servers do not know them, and strategies that
+    cut the model, such as fsdp, hsdp, tensor and pipeline, add gradients up in parts or in groups.
 
     Otherwise: Vertex AI runs the job; the reducers are billed and get nothing to do.
     """
@@ -134,7 +134,7 @@ def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
                 yield Finding(flag.place, fault, "use NCCL, or remove pool 2")
             if IN_PARTS.fullmatch(flag.value):
                 fault = f"{flag.value} all-reduces no gradients over all GPUs, which is what reducers do"
-                yield Finding(flag.place, fault, "use ddp, or remove pool 2")
+                yield Finding(flag.place, fault, "have each GPU hold the whole model, or remove pool 2")
 
 
 @rule("reducer-machines", "warning", "inferred", "distributed-training")
