@@ -29,7 +29,7 @@ TOOLS = ("cookiecutter==2.6.0", "nox>=2024.10")
 # They import a framework or matplotlib, which this environment lacks.
 UNTYPED = (
     *("ddp.py", "with_accelerate.py", "with_lightning.py", "custom_loop.py", "fit.py", "work.py"),
-    *("ring.py", "chart.py", "trace.py"),
+    *("ring.py", "chart.py", "trace.py", "operations.py"),
 )
 SCHEMA = "jsonschema==4.26.0"  # reads jobs/schema.json as other programs would
 NUMPY = "numpy==2.4.6"  # adds vectors in benchmarks/network
@@ -130,6 +130,8 @@ def bench(session: nox.Session) -> None:
             session.run(python, "benchmarks/strategies.py", str(project), *strategies, external=True)
         else:
             session.run(python, "benchmarks/steps_per_call.py", str(project), external=True)
+            environ = {"PYTHONPATH": str(project)}  # what reads a trace is the project's
+            session.run(python, "benchmarks/operations.py", str(project), *page, external=True, env=environ)
     session.run(python, "benchmarks/service.py", str(project), external=True)
 
 

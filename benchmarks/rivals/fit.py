@@ -65,6 +65,7 @@ def main() -> None:
     for name in ("--steps", "--global-batch", "--log-every", "--warmup"):
         parser.add_argument(name, type=int)
     parser.add_argument("--size", choices=SIZES)
+    parser.add_argument("--profile", help="the first and the last step to trace into the folder trace, such as 20,25")
     flags, _ = parser.parse_known_args()
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     samples = digits()["train"]
@@ -81,8 +82,10 @@ def main() -> None:
         optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.05, global_clipnorm=1.0)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         net.compile(optimizer, loss, metrics=["accuracy"])
-    timer = Timer(flags.log_every)
-    net.fit(dataset.with_options(options), epochs=1, steps_per_epoch=flags.steps, verbose=0, callbacks=[timer])
+    callbacks = [Timer(flags.log_every)]
+    if flags.profile and config["task"]["type"] == "chief":
+        callbacks.append(keras.callbacks.TensorBoard("trace", write_graph=False, profile_batch=flags.profile))
+    net.fit(dataset.with_options(options), epochs=1, steps_per_epoch=flags.steps, verbose=0, callbacks=callbacks)
 
 
 if __name__ == "__main__":
