@@ -23,10 +23,12 @@ COMMANDS = {
     "trainer": [*OURS, "--profile", f"{FIRST - 1}:{LAST}"],
     "`fit`": [str(HERE / "rivals/fit.py"), "--profile", f"{FIRST},{LAST}"],
 }
+# By path and kind of an operation, such as adam_w/update_3/Sqrt:Sqrt.
 KINDS = {
-    "matrix products": re.compile("MatMul|BatchMatMul|Einsum"),
-    "all-reduce": re.compile("Collective"),
-    "all others": re.compile(""),
+    "AdamW": re.compile("adam_?w/update", re.IGNORECASE),
+    "all-reduce": re.compile(":Collective"),
+    "matrix products": re.compile(":(Batch)?MatMul|:Einsum"),
+    "others": re.compile(""),
 }
 
 
@@ -54,7 +56,7 @@ def measure(command: list[str], project: Path) -> Counter[str]:
         space = XSpace.FromString(trace.read_bytes())
     found = Counter[str]()
     for name, (start, end) in spans(space.planes, OPERATION):
-        kind = next(kind for kind, names in KINDS.items() if names.match(name.rpartition(":")[2]))
+        kind = next(kind for kind, names in KINDS.items() if names.search(name))
         found[kind] += (end - start) / (LAST - FIRST + 1)
     return found
 
