@@ -20,7 +20,7 @@ from vertex_launch.printable import printable
 from vertex_launch.rules import containers
 from vertex_launch.rules.region_and_output import output
 from vertex_launch.settings import Settings
-from vertex_launch.spec import OUTPUT, Job, TuningJob, trial
+from vertex_launch.spec import OUTPUT, Job, Pool, TuningJob, trial
 
 EMPTY = "empty"
 STEP = re.compile(r"/step-(\d+)/committed\.json$")
@@ -87,9 +87,7 @@ def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], lis
             findings.append(Finding(place, fault, cure, severity="warning"))
         else:
             found += [image] if image else []
-            reduces = job.reducers and pool in job.training_pools
-            findings += _outdated(image, place, revision) if image else []
-            findings += _idle(image, place) if image and reduces else []
+            findings += [*_outdated(image, place, revision), *_idle(image, pool, job)] if image else []
     return found, findings
 
 
@@ -102,11 +100,11 @@ def _outdated(image: Image, place: str, revision: str) -> list[Finding]:
     return [Finding(place, fault, "build it and send it again, unless you mean that one", severity="warning")]
 
 
-def _idle(image: Image, place: str) -> Iterator[Finding]:
-    """An image whose NCCL cannot use the reducers of its job, as its build has said."""
-    if "idle" in image.reducers:
+def _idle(image: Image, pool: Pool, job: Job) -> Iterator[Finding]:
+    """An image that trains, and whose NCCL cannot use the reducers that the job has, as its build has said."""
+    if job.reducers and pool in job.training_pools and "idle" in image.reducers:
         fault, _, cure = image.reducers.partition("; ")
-        yield Finding(place, fault, cure, severity="warning")
+        yield Finding(containers.image_at(pool), fault, cure, severity="warning")
 
 
 def _shortages(job: Job | TuningJob, service: Service, settings: Settings) -> Iterator[Finding]:
