@@ -26,8 +26,8 @@ REVISION = "0123456789ab"
 QUOTAS = "/v1/projects/p/locations/global/services/aiplatform.googleapis.com/quotaInfos"
 
 
-def job(image: str = NAME) -> Job:
-    pools = [
+def job(image: str = NAME, evaluator: str = "") -> Job:
+    pools: list[dict[str, Any]] = [
         {
             "machineSpec": {
                 "machineType": "n1-standard-16",
@@ -44,7 +44,8 @@ def job(image: str = NAME) -> Job:
         "replicaCount": 1,
         "containerSpec": {"imageUri": REDUCER},
     }
-    text = json.dumps({"workerPoolSpecs": [*pools, reducers]}, indent=1)
+    scores = [{**pools[0], "containerSpec": {"imageUri": evaluator}}] if evaluator else []
+    text = json.dumps({"workerPoolSpecs": [*pools, reducers, *scores]}, indent=1)
     return Job(Path("run.yaml"), "run", parse(text, "run.yaml"))
 
 
@@ -121,6 +122,13 @@ def test_an_image_whose_nccl_cannot_use_the_reducers_is_told(google: Google, ser
     assert told(look(job(), service, OURS)) == [f"warning: workerPoolSpecs[0].containerSpec.imageUri: {said}"]
     google.push({"reducers": "NCCL can load the plug-in of the reducers, net v6, CollNet v6"})
     assert told(look(job(), service, OURS)) == []
+
+
+def test_an_evaluator_needs_no_plug_in_for_the_reducers(google: Google, service: Service) -> None:
+    google.push({"reducers": "there is no NCCL here: reducers would be paid for and idle; use one with CUDA"})
+    elsewhere = "us-docker.pkg.dev/vertex-ai/training/pytorch-gpu.2-4.py310:latest"
+    found = look(job(elsewhere, evaluator=NAME), service, OURS)
+    assert (told(found), [image.name for image in found.images]) == ([], [NAME])
 
 
 def test_an_image_by_its_digest_stays_as_it_is(google: Google, service: Service) -> None:
