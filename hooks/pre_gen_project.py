@@ -15,6 +15,7 @@ Fault = tuple[str, str]  # the question, and what is wrong with its answer
 
 # The filter writes ASCII on one line, a quote in an answer as \", so no answer can end this string. It sorts the keys.
 ANSWERS: Answers = json.loads(r"""{{ cookiecutter | tojson }}""")
+SHELL = Path(os.environ.get("PWD", "..")).resolve()  # the folder in which the command was typed
 QUESTIONS = [key for key in json.loads(r"""{{ cookiecutter | list | tojson }}""") if not key.startswith("_")]
 
 CHOICES = {
@@ -26,6 +27,8 @@ CHOICES = {
 # No control characters, line ends or halves of characters; no template mark, which an update would execute.
 TEXT = r"(?!.*[{][#%{])[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*"
 TEXT_IN_WORDS = 'one line without control characters and without "{" before another "{", "%" or "#"'
+VERSION = r"[0-9]+(\.[0-9]+)*[a-z0-9.+-]*"
+SPECIFIERS = rf"(==|~=|!=|[<>]=?) ?{VERSION}(, ?(==|~=|!=|[<>]=?) ?{VERSION})*"
 BUCKET_PART = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?"
 
 # Question: what the whole answer matches, the same in words, an example.
@@ -53,6 +56,11 @@ SHAPES = {
         r"[2-9]|[1-9][0-9]{1,2}|1000",
         "a whole number from 2 to 1000 (jobs/single.yaml is the job for one machine)",
         "2",
+    ),
+    "launcher": (
+        rf"|{VERSION}|(vertex-launch ?)?{SPECIFIERS}|(vertex-launch @ )?([a-z+]+://[^\s{{}}]+|[^{{}}:]+[.](whl|zip|tar[.]gz))",
+        "empty, or what pip can install vertex-launch from: a version, a wheel, an archive or an address",
+        "0.2.0, vertex-launch>=0.2,<0.3 or git+https://github.com/org/vertex-dist-template",
     ),
 }
 
@@ -96,7 +104,14 @@ def missing_accelerator(answers: Answers) -> Iterator[Fault]:
         yield "region", f"{region!r} has no {accelerator} for {machine}; these regions have it: {offers}"
 
 
-RULES = (wrong_shape, wrong_choice, reserved_bucket, unknown_region, missing_accelerator)
+def missing_launcher(answers: Answers) -> Iterator[Fault]:
+    """A wheel or an archive of the launcher that is not on this machine."""
+    typed = answers["launcher"].removeprefix("vertex-launch @ ")
+    if typed.endswith((".whl", ".zip", ".tar.gz")) and "://" not in typed and not (SHELL / typed).is_file():
+        yield "launcher", f"there is no file {SHELL / typed}; for example dist/vertex_launch-0.2.0-py3-none-any.whl"
+
+
+RULES = (wrong_shape, wrong_choice, reserved_bucket, unknown_region, missing_accelerator, missing_launcher)
 
 
 def faults(answers: Answers) -> list[Fault]:

@@ -42,8 +42,9 @@ class Baked:
 def copy_template(target: Path) -> Path:
     """The template as a fresh clone has it, without the caches of checks that ran in place."""
     target.mkdir(parents=True)
-    shutil.copy(ROOT / "cookiecutter.json", target)
-    for folder in ("hooks", PROJECT):
+    for file in ("cookiecutter.json", "pyproject.toml"):
+        shutil.copy(ROOT / file, target)
+    for folder in ("hooks", "vertex_launch", PROJECT):
         shutil.copytree(ROOT / folder, target / folder, ignore=CACHES)
     return target
 
@@ -98,7 +99,16 @@ def give_environment(project: Path, framework: str, otherwise: Path) -> None:
         shutil.copytree(needs_most / "requirements", home / "requirements", dirs_exist_ok=True)
         made = run(home, sys.executable, "-m", "nox", "--session", "types", "--", "--version")
         assert made.returncode == 0, made.stdout
+        use_this_launcher(home / ".venv")
     (project / ".venv").symlink_to(home / ".venv")
+
+
+def use_this_launcher(environment: Path) -> None:
+    """Have an environment that is kept use this repository's launcher, whatever it was when that was installed."""
+    (installed,) = environment.glob("lib/python*/site-packages/vertex_launch")
+    if not installed.is_symlink():
+        shutil.rmtree(installed)
+        installed.symlink_to(ROOT / "vertex_launch")
 
 
 def run(folder: Path, *command: str, **environ: str) -> "subprocess.CompletedProcess[str]":

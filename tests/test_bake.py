@@ -126,9 +126,7 @@ def test_an_example_is_two_files_and_their_tests() -> None:
 
 
 def test_the_other_framework_leaves_no_trace(project: Path, framework: str) -> None:
-    # Google's list of images has those of both; the launcher is the same in every project.
-    found = matches(OTHER_FRAMEWORK[framework], project)
-    assert [place for place in found if not place.startswith("vertex_launch/prebuilt.yaml")] == []
+    assert matches(OTHER_FRAMEWORK[framework], project) == []
 
 
 def test_the_other_example_leaves_no_trace(project: Path, example: str) -> None:
@@ -180,7 +178,7 @@ def test_the_evaluator_has_one_gpu_of_the_trainers_kind_and_their_program(
 
 def test_the_package_runs_in_the_newest_image_that_google_lists(project: Path, framework: str) -> None:
     package = job(project, "prebuilt")["workerPoolSpecs"][0]["pythonPackageSpec"]
-    listed = yaml.safe_load((project / "vertex_launch/prebuilt.yaml").read_text(encoding="utf-8"))
+    listed = yaml.safe_load((ROOT / "vertex_launch/prebuilt.yaml").read_text(encoding="utf-8"))
     days = {name: day for name, day in listed["prebuilt_images"].items() if name.startswith(GPU_IMAGES[framework])}
     newest = max(days, key=lambda name: days[name])
     assert package["executorImageUri"] == f"us-docker.pkg.dev/vertex-ai/training/{newest}:latest"
@@ -201,7 +199,7 @@ def requirements(project: Path) -> dict[str, Requirement]:
 
 def test_the_image_has_code_for_the_gpus_of_its_machine(project: Path, request: pytest.FixtureRequest) -> None:
     accelerator = QUESTIONS["_machines"][request.node.callspec.params["project"][1]]["accelerator"]
-    dropped = yaml.safe_load((project / "vertex_launch/machines.yaml").read_text(encoding="utf-8"))["cuda_dropped"]
+    dropped = yaml.safe_load((ROOT / "vertex_launch/machines.yaml").read_text(encoding="utf-8"))["cuda_dropped"]
     text = (project / "Dockerfile").read_text(encoding="utf-8")
     (cuda,) = re.findall(r'^LABEL cuda="([0-9]+[.][0-9]+)"$', text, re.MULTILINE)
     assert re.search(rf"^ARG BASE_IMAGE=nvidia/cuda:{cuda}[.][0-9]+-base-ubuntu24.04$", text, re.MULTILINE)
@@ -312,7 +310,7 @@ def test_no_license_is_no_file(tmp_path: Path) -> None:
 
 
 def test_the_next_commands_are_said(tmp_path: Path) -> None:
-    said = bake(tmp_path, project_slug="digits-vit").stdout.split("\n")
+    said = bake(tmp_path, project_slug="digits-vit", launcher="0.2.0").stdout.split("\n")
     assert [line.strip() for line in said[-4:]] == ["cd digits-vit", "pip install nox", "nox -s local", ""]
 
 
@@ -322,10 +320,10 @@ def test_baking_again_over_a_project_gives_the_same_project(tmp_path: Path) -> N
     assert texts(again.project) == first
 
 
-def test_at_most_twelve_questions_each_a_sentence_with_labels_for_its_choices() -> None:
+def test_at_most_thirteen_questions_each_a_sentence_with_labels_for_its_choices() -> None:
     prompts = QUESTIONS["__prompts__"]
     asked = {question: default for question, default in QUESTIONS.items() if not question.startswith("_")}
-    assert len(asked) <= 12
+    assert len(asked) <= 13
     assert list(prompts) == list(asked)
     for question, choices in asked.items():
         if isinstance(choices, list):
@@ -341,7 +339,7 @@ def test_a_machine_is_labelled_with_its_gpus() -> None:
 
 
 def test_the_questions_and_the_project_know_the_same_regions_and_machines() -> None:
-    path = ROOT / PROJECT / "vertex_launch/machines.yaml"
+    path = ROOT / "vertex_launch/machines.yaml"
     known = yaml.safe_load(path.read_text(encoding="utf-8"))
     presets = {facts["accelerator"] for facts in QUESTIONS["_machines"].values()}
     offered = {region: presets & set(accelerators) for region, accelerators in known["regions"].items()}
@@ -360,17 +358,3 @@ def gbps(known: Any, machine: str, facts: Any) -> int:
         return int(row["gbps"])
     cap = network["cap_gbps"][facts["accelerator"]][facts["count"]]
     return int(min(network["gbps_per_vcpu"] * row["vcpus"], cap))
-
-
-def test_a_project_checks_the_types_of_the_launcher_as_this_repository_does(tmp_path: Path) -> None:
-    ours, theirs = (
-        tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
-        for root in (ROOT, bake(tmp_path).project)
-    )
-
-    def untyped(mypy: dict[str, Any]) -> set[str]:
-        """Libraries of Google's that are excused: the trainer imports none of them."""
-        modules = [name for one in mypy["overrides"] for name in one["module"]]
-        return {name for name in (*modules, *mypy["untyped_calls_exclude"]) if name.startswith("google")}
-
-    assert untyped(theirs) == untyped(ours)

@@ -18,9 +18,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.conftest import CACHES, PROJECT, ROOT, bake, kept_folder, run
+from tests.conftest import CACHES, ROOT, bake, kept_folder, run
 
-PACKAGE = ROOT / PROJECT / "vertex_launch"
+PACKAGE = ROOT / "vertex_launch"
 SECONDS = 120  # until the service must have started
 PROGRAM = "import os; print('in a cluster:', 'CLUSTER_SPEC' in os.environ)"
 JOB = f"""\

@@ -21,8 +21,7 @@ nox.options.sessions = ["lint", "types", "tests", "check"]
 ROOT = Path(__file__).parent
 VENV = ROOT / ".venv"
 REQUIREMENTS = [ROOT / "requirements" / name for name in ("cpu.txt", "trainer.txt", "laptop.txt")]
-# Without vertex_launch where that is a dependency and no folder.
-CODE = [name for name in ("trainer", "vertex_launch", "tests", "noxfile.py") if (ROOT / name).exists()]
+CODE = ("trainer", "tests", "noxfile.py")
 
 NO_IMAGE = 'vertex.toml has no line image = "...", and VERTEX_IMAGE is not set'
 NO_ENGINE = "there is no docker and no podman here; nox -s image -- cloud has Google build it"

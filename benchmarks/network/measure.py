@@ -27,9 +27,8 @@ import page
 from cell import Cell
 
 HERE = Path(__file__).resolve().parent
-PROJECT = HERE.parents[1] / "{{cookiecutter.project_slug}}"
 # The file alone, as its package needs Google's clients; and not by name, as type checkers cannot follow there.
-sys.path.append(str(PROJECT / "vertex_launch" / "plan"))
+sys.path.append(str(HERE.parents[1] / "vertex_launch" / "plan"))
 allreduce_cost = importlib.import_module("allreduce_cost")
 
 

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 import vertex_launch
+from tests.conftest import PROJECT, ROOT
 
-PROJECT = Path(vertex_launch.__file__).parents[1]  # on the PYTHONPATH of every command that a test starts
+SOURCE = Path(vertex_launch.__file__).parents[1]  # on the PYTHONPATH of every command that a test starts
 SETTINGS = 'project = "p"\nregion = "us-central1"\nbucket = "b"\nimage = "image:1"\n[env]\nPYTHONPATH = true\n'
 # As the template has them, with what cookiecutter is to fill in.
-JOBS = sorted([*PROJECT.glob("jobs/*.yaml"), *PROJECT.glob("frameworks/pytorch/jobs/*.yaml")])
+TEMPLATE = ROOT / PROJECT
+JOBS = sorted([*TEMPLATE.glob("jobs/*.yaml"), *TEMPLATE.glob("frameworks/pytorch/jobs/*.yaml")])
 
 
 def job(**container: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.casebook import CPU, GOOD, P0, SETTINGS, alone, edited, write
-from tests.launch.running import PROJECT, while_fresh
+from tests.launch.running import SOURCE, while_fresh
 from vertex_launch import catalog
 from vertex_launch.check import notice
 from vertex_launch.rules import RULES
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 def check(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """What a user sees who is in that folder while the facts are fresh."""
     command = [sys.executable, "-m", "vertex_launch", "check", *arguments]
-    done = subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(PROJECT)}, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True)
     done.stderr = while_fresh(done.stderr)
     return done
 

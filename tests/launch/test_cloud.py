@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from google.api_core.exceptions import Forbidden
 
-from tests.launch.running import DEADLINE, PROJECT, deadline, ends_together, eventually, until
+from tests.launch.running import DEADLINE, SOURCE, deadline, ends_together, eventually, until
 from tests.launch.servers import Replying, ToLocal, serving
 from tests.launch.vertex import PARENT, Json, Service, custom_job, script, service, stop
 from vertex_launch.cli.logs import earliest, pattern
@@ -64,7 +64,7 @@ def cloud(vertex: Service) -> Cloud:
 def environment(endpoint: str) -> dict[str, str]:
     """This process's, without what changes how a terminal is written to."""
     ours = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR", "NO_COLOR")}
-    return ours | {"PYTHONPATH": str(PROJECT), "VERTEX_ENDPOINT": endpoint}
+    return ours | {"PYTHONPATH": str(SOURCE), "VERTEX_ENDPOINT": endpoint}
 
 
 def start(vertex: Service, *words: str, endpoint: str = "") -> "subprocess.Popen[str]":

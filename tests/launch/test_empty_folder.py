@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import PROJECT, ROOT
+from tests.conftest import ROOT
 from tests.launch.running import while_fresh
 from vertex_launch.settings import VARIABLES
 
-PACKAGE = ROOT / PROJECT / "vertex_launch"
+PACKAGE = ROOT / "vertex_launch"
 SECONDS = 240  # until a command is killed; none takes more than a few
 POOL = {
     "machineSpec": {"machineType": "n1-standard-4"},

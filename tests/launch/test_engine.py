@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.running import DEADLINE, PROJECT, deadline, eventually, processes, until
+from tests.launch.running import DEADLINE, SOURCE, deadline, eventually, processes, until
 from vertex_launch.errors import FaultError
 from vertex_launch.local.running import engine
 from vertex_launch.local.running.host import first_ephemeral_port, free_addresses
@@ -268,7 +268,7 @@ def test_nothing_outlives_the_launcher(tmp_path: Path, number: signal.Signals, i
         "world": isolated.world,
     }
     (tmp_path / "job.json").write_text(json.dumps(document))
-    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(tmp_path)], cwd=PROJECT, stderr=subprocess.PIPE)
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(tmp_path)], cwd=SOURCE, stderr=subprocess.PIPE)
     logs = [tmp_path / f"{one.name}.log" for one in replicas]
     assert eventually(lambda: all(log.exists() and "started" in log.read_text() for log in logs))
     assert len(processes(mark)) >= 8

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.launch.running import PROJECT, SETTINGS, job
+from tests.launch.running import SETTINGS, SOURCE, job
 from tests.launch.vertex import custom_job, script, service
 
 SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
@@ -57,7 +57,7 @@ def test_a_run_gives_replicas_of_the_shell_what_is_needed_or_named(tmp_path: Pat
     one = job(command=["python", "-c", SHOW], args=["$(PASSED)"], env=[{"name": "ASKED", "value": "x"}])
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(one))
     command = [sys.executable, "-m", "vertex_launch", "run", "job.yaml", "--pass-env", "TOKEN", "--pass-env", "ASKED"]
-    environ = os.environ | {"PYTHONPATH": str(PROJECT)}
+    environ = os.environ | {"PYTHONPATH": str(SOURCE)}
     run = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=240)
     assert run.returncode == 0, run.stderr
     told = [line for line in run.stderr.splitlines() if "warning" not in line]
@@ -101,7 +101,7 @@ subprocess.run([sys.executable, "-c", {places!r}], env=image_environment(os.envi
 """
     (tmp_path / "home").mkdir()
     environ = {"HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
-    path = os.pathsep.join([str(PROJECT), *filter(None, sys.path)])
+    path = os.pathsep.join([str(SOURCE), *filter(None, sys.path)])
     command = [str(tmp_path / "venv/bin/python"), "-c", replica]
     shown = subprocess.run(
         command, cwd=tmp_path, env=environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=240
@@ -131,6 +131,6 @@ def test_a_home_folder_outlives_its_job_only_if_there_is_a_file_in_it(
         assert len([*(vertex.state_dir / "homes").iterdir()]) == homes
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job(command=["python", "-c", USE_HOME, *left])))
     command = [sys.executable, "-m", "vertex_launch", "run", "job.yaml"]
-    environ = os.environ | {"PYTHONPATH": str(PROJECT)}
+    environ = os.environ | {"PYTHONPATH": str(SOURCE)}
     subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, check=True, timeout=240)
     assert len([*(tmp_path / ".vertex/homes").iterdir()]) == 2 * homes

@@ -15,10 +15,10 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.launch.running import DEADLINE, JOBS, PROJECT
+from tests.launch.running import DEADLINE, JOBS, SOURCE, TEMPLATE
 from vertex_launch import json_schema
 
-FILE = PROJECT / "jobs/schema.json"
+FILE = TEMPLATE / "jobs/schema.json"
 DEFINITIONS = json_schema.job_schema()["definitions"]
 SERVER = "yaml-language-server@1.25.0"  # the one in VS Code's extension for YAML
 SECONDS = 120  # for anything the server is to say
@@ -42,7 +42,7 @@ MISTAKES = [
 
 def test_the_file_is_what_the_messages_say_now() -> None:
     command = [sys.executable, "-m", "vertex_launch", "schema"]
-    printed = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE, check=True).stdout
+    printed = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, timeout=DEADLINE, check=True).stdout
     assert printed == FILE.read_text(encoding="utf-8"), "run python -m vertex_launch schema > jobs/schema.json"
 
 

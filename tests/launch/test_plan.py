@@ -19,7 +19,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from tests.launch.casebook import GONE, P0, P2, edited, write
-from tests.launch.running import PROJECT, while_fresh
+from tests.launch.running import SOURCE, while_fresh
 from vertex_launch import catalog
 from vertex_launch.errors import FaultError
 from vertex_launch.local.running import containers
@@ -535,7 +535,7 @@ def test_table_and_picture_say_what_a_hierarchical_ring_is(tmp_path: Path, one: 
 
 def launch(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "vertex_launch", "plan", *arguments]
-    env = os.environ | {"PYTHONPATH": str(PROJECT)}
+    env = os.environ | {"PYTHONPATH": str(SOURCE)}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 

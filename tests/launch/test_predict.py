@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.running import DEADLINE, PROJECT, deadline, processes
+from tests.launch.running import DEADLINE, SOURCE, deadline, processes
 
 CONTAINER = '''
 """A container of somebody's own: it doubles numbers, and does as it is told by its first argument."""
@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
 
 def start(folder: Path, words: Sequence[str], behaves: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "vertex_launch", "predict", *words, "--command", f"python container.py {behaves}"]
-    environ = os.environ | {"PYTHONPATH": str(PROJECT), "SECRET": "s", "VERTEX_STATE_DIR": "state"}
+    environ = os.environ | {"PYTHONPATH": str(SOURCE), "SECRET": "s", "VERTEX_STATE_DIR": "state"}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=folder, env=environ, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
@@ -135,6 +135,6 @@ def test_what_cannot_be_asked_is_one_sentence(folder: Path, words: Sequence[str]
 )
 def test_a_program_that_is_not_there_is_told(folder: Path, words: Sequence[str], said: str) -> None:
     command = [sys.executable, "-m", "vertex_launch", "predict", "exported", "sample.json", *words]
-    environ = os.environ | {"PYTHONPATH": str(PROJECT)}
+    environ = os.environ | {"PYTHONPATH": str(SOURCE)}
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=DEADLINE)
     assert (done.returncode, done.stderr) == (1, said)

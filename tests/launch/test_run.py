@@ -16,7 +16,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from tests.launch.running import PROJECT, SETTINGS, ends_together, eventually, job, processes
+from tests.launch.running import SETTINGS, SOURCE, ends_together, eventually, job, processes
 from vertex_launch import spec
 from vertex_launch.errors import FaultError
 from vertex_launch.local import run_job
@@ -76,7 +76,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(PROJECT), "COLUMNS": "80"} | more
+    return os.environ | {"PYTHONPATH": str(SOURCE), "COLUMNS": "80"} | more
 
 
 def launch(project: Path, *arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":

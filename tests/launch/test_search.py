@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from google.cloud.aiplatform_v1.types import HyperparameterTuningJob, StudySpec
 
-from tests.launch.running import PROJECT, SETTINGS, eventually, job, processes
+from tests.launch.running import SETTINGS, SOURCE, eventually, job, processes
 from vertex_launch import spec, strict_yaml, study_validation
 from vertex_launch.cli import run
 from vertex_launch.local.jobs.search import (
@@ -197,7 +197,7 @@ def test_two_metrics_are_two_goals() -> None:
 
 def test_the_service_does_not_load_optuna_before_a_study_begins() -> None:
     code = "import sys, vertex_launch.local.jobs.search; print({'optuna', 'numpy'} & sys.modules.keys())"
-    environment = os.environ | {"PYTHONPATH": str(PROJECT)}
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
     shown = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=240)
     assert shown.stdout == "set()\n"
 
@@ -541,7 +541,7 @@ def start(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
         (tmp_path / "vertex.toml").write_text(SETTINGS)
         (tmp_path / "tuning.yaml").write_text(json.dumps(document))
         command = [sys.executable, "-m", "vertex_launch", "run", "tuning.yaml", *flags]
-        environ = os.environ | {"PYTHONPATH": str(PROJECT)}
+        environ = os.environ | {"PYTHONPATH": str(SOURCE)}
         return subprocess.Popen(
             command, cwd=tmp_path, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.launch.running import DEADLINE, PROJECT, eventually, processes
+from tests.launch.running import DEADLINE, SOURCE, eventually, processes
 from tests.launch.vertex import PARENT, Json, Service, custom_job, script, service, stop
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.origin_check import fault_of
@@ -500,7 +500,7 @@ def test_a_damaged_file_is_skipped_and_named(tmp_path: Path) -> None:
 
 def test_two_services_do_not_share_a_folder(vertex: Service) -> None:
     command = [sys.executable, "-m", "vertex_launch", "emulate", "--port", "0"]
-    environ = os.environ | {"PYTHONPATH": str(PROJECT)}
+    environ = os.environ | {"PYTHONPATH": str(SOURCE)}
     second = subprocess.run(command, cwd=vertex.folder, env=environ, capture_output=True, text=True, timeout=DEADLINE)
     assert second.returncode == 1
     assert second.stderr.strip() == (

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.launch.running import DEADLINE, PROJECT
+from tests.launch.running import DEADLINE, SOURCE
 from tests.launch.servers import Replying, serving
 from vertex_launch.cloud.project_files import changed, renamed
 from vertex_launch.cloud.setup import steps
@@ -98,7 +98,7 @@ def setup(
     folder: Path, *words: str, given: str = "", seconds: float = 5 * DEADLINE, **environ: str
 ) -> "subprocess.CompletedProcess[str]":
     paths = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    told = {"TOLD": str(folder / "told"), "ACCOUNT": "ada@example.com", "PYTHONPATH": str(PROJECT), "PATH": paths}
+    told = {"TOLD": str(folder / "told"), "ACCOUNT": "ada@example.com", "PYTHONPATH": str(SOURCE), "PATH": paths}
     command = [sys.executable, "-m", "vertex_launch", "setup", *words]
     ours = os.environ | told | environ
     return subprocess.run(command, cwd=folder, env=ours, input=given, capture_output=True, text=True, timeout=seconds)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.running import DEADLINE, JOBS, PROJECT
+from tests.launch.running import DEADLINE, JOBS, SOURCE
 from tests.launch.vertex import Json, Service, service
 
 SECONDS = 600  # gcloud takes one or two; its first start compiles itself, and others may need the machine, too
@@ -25,7 +25,7 @@ def vertex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def launch(vertex: Service, project: Path, *words: str) -> str:
     """What `submit` prints of a job file of the project."""
-    environ = os.environ | {"PYTHONPATH": str(PROJECT), "VERTEX_ENDPOINT": vertex.endpoint}
+    environ = os.environ | {"PYTHONPATH": str(SOURCE), "VERTEX_ENDPOINT": vertex.endpoint}
     command = [sys.executable, "-m", "vertex_launch", "submit", *words]
     done = subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
@@ -79,7 +79,7 @@ def test_each_client_sends_the_same(vertex: Service, project: Path, name: str) -
 
 
 def test_gcloud_is_not_said_to_take_an_empty_pool(vertex: Service, project: Path) -> None:
-    environ = os.environ | {"PYTHONPATH": str(PROJECT), "VERTEX_ENDPOINT": vertex.endpoint}
+    environ = os.environ | {"PYTHONPATH": str(SOURCE), "VERTEX_ENDPOINT": vertex.endpoint}
     command = [sys.executable, "-m", "vertex_launch", "submit", "jobs/evaluator.yaml", "--print", "gcloud"]
     done = subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, timeout=DEADLINE)
     assert (done.returncode, done.stdout) == (1, "")

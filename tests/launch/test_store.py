@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.running import DEADLINE, PROJECT, deadline
+from tests.launch.running import DEADLINE, SOURCE, deadline
 from vertex_launch.errors import FaultError
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.store import Store, endpoint_of
@@ -104,7 +104,7 @@ def second_store(folder: Path) -> str:
     """What another process is told that wants the folder, too."""
     script = "import pathlib, sys; from vertex_launch.local.api.store import Store; Store(pathlib.Path(sys.argv[1]))"
     command = [sys.executable, "-c", script, str(folder)]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
+    done = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, timeout=DEADLINE)
     assert "FaultError" in done.stderr
     return done.stderr
 

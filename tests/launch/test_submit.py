@@ -16,7 +16,7 @@ from google.api_core.exceptions import Forbidden, NotFound, ServiceUnavailable, 
 from google.auth.exceptions import DefaultCredentialsError
 from google.cloud.aiplatform_v1.types import HyperparameterTuningJob
 
-from tests.launch.running import PROJECT, eventually
+from tests.launch.running import SOURCE, eventually
 from tests.launch.servers import Replying, serving
 from vertex_launch.cli.submit import send as send_it
 from vertex_launch.cloud.refusals import CloudError, google_errors
@@ -346,7 +346,7 @@ def send(vertex: Vertex, tmp_path: Path) -> Callable[[], "subprocess.Popen[str]"
         'project = "demo"\nregion = "europe-west4"\nbucket = "demo-data"\nimage = "registry/trainer:1"\n'
     )
     (tmp_path / "run.yaml").write_text(TEXT)
-    environ = os.environ | {"PYTHONPATH": str(PROJECT), "VERTEX_ENDPOINT": vertex.endpoint}
+    environ = os.environ | {"PYTHONPATH": str(SOURCE), "VERTEX_ENDPOINT": vertex.endpoint}
     words = [sys.executable, "-m", "vertex_launch", "submit", "run.yaml", "--yes"]
     return lambda: subprocess.Popen(
         words, cwd=tmp_path, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -388,7 +388,7 @@ def test_submit_refuses_an_endpoint_elsewhere_before_it_sends_anything(tmp_path:
         'project = "demo"\nregion = "europe-west4"\nbucket = "demo-data"\nimage = "registry/trainer:1"\n'
     )
     (tmp_path / "run.yaml").write_text(TEXT)
-    environ = os.environ | {"PYTHONPATH": str(PROJECT), "VERTEX_ENDPOINT": "http://example.org"}
+    environ = os.environ | {"PYTHONPATH": str(SOURCE), "VERTEX_ENDPOINT": "http://example.org"}
     words = [sys.executable, "-m", "vertex_launch", "submit", "run.yaml", "--yes"]
     sent = subprocess.run(words, cwd=tmp_path, env=environ, text=True, capture_output=True, timeout=120)
     assert (sent.returncode, sent.stdout) == (1, "")

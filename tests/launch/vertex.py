@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.launch.running import DEADLINE, PROJECT
+from tests.launch.running import DEADLINE, SOURCE
 
 PARENT = "projects/p/locations/us-central1"
 SETTINGS = 'project = "p"\nregion = "us-central1"\nbucket = "b"\nimage = "image"\n'
@@ -84,7 +84,7 @@ def service(folder: Path, *flags: str, settings: str = "[env]\nPYTHONPATH = true
     """Start the service in a folder of its own; it is ended with all its jobs."""
     (folder / "vertex.toml").write_text(SETTINGS + settings)
     command = [sys.executable, "-m", "vertex_launch", "emulate", "--port", "0", *flags]
-    environ = os.environ | {"PYTHONPATH": str(PROJECT)}
+    environ = os.environ | {"PYTHONPATH": str(SOURCE)}
     printed = folder / "service.log"
     earlier = printed.read_text().count("Local Vertex at ") if printed.exists() else 0
     with printed.open("a") as output:

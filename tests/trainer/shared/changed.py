@@ -10,8 +10,7 @@ from tests import training
 
 def change(folder: Path, file: str, lines: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs of this test take their code from a copy in `folder`, with these lines behind those of the file."""
-    for name in ("trainer", "vertex_launch"):
-        shutil.copytree(training.PROJECT / name, folder / name)
+    shutil.copytree(training.PROJECT / "trainer", folder / "trainer")
     with (folder / file).open("a", encoding="utf-8") as text:
         text.write(lines)
     monkeypatch.setattr(training, "PROJECT", folder)

@@ -28,7 +28,7 @@ JOB = PROJECT / "jobs/prebuilt.yaml"
 def made(tmp_path_factory: pytest.TempPathFactory) -> Package:
     """The package of this project; its folder `dist` is another one."""
     folder = tmp_path_factory.mktemp("project")
-    for name in ("pyproject.toml", "trainer", "requirements", "vertex_launch"):
+    for name in ("pyproject.toml", "trainer", "requirements"):
         (folder / name).symlink_to(PROJECT / name)
     return package.build(folder, folder / "dist")
 

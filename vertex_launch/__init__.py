@@ -2,5 +2,7 @@
 
 from vertex_launch import lazy_import
 
+__version__ = "0.2.0"
+
 lazy_import.prepare("google.cloud.aiplatform_v1")
 lazy_import.prepare("google.cloud.aiplatform_v1.types")
