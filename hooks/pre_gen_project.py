@@ -28,6 +28,7 @@ CHOICES = {
 TEXT = r"(?!.*[{][#%{])[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*"
 TEXT_IN_WORDS = 'one line without control characters and without "{" before another "{", "%" or "#"'
 VERSION = r"[0-9]+(\.[0-9]+)*[a-z0-9.+-]*"
+PLACE = r"[a-z+]+://[^\s{}]+|[^{}:]+[.](whl|zip|tar[.]gz)"
 SPECIFIERS = rf"(==|~=|!=|[<>]=?) ?{VERSION}(, ?(==|~=|!=|[<>]=?) ?{VERSION})*"
 BUCKET_PART = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?"
 
@@ -58,7 +59,7 @@ SHAPES = {
         "2",
     ),
     "launcher": (
-        rf"|{VERSION}|(vertex-launch ?)?{SPECIFIERS}|(vertex-launch @ )?([a-z+]+://[^\s{{}}]+|[^{{}}:]+[.](whl|zip|tar[.]gz))",
+        rf"|{VERSION}|(vertex-launch ?)?{SPECIFIERS}|(vertex-launch @ )?({PLACE})",
         "empty, or what pip can install vertex-launch from: a version, a wheel, an archive or an address",
         "0.2.0, vertex-launch>=0.2,<0.3 or git+https://github.com/org/vertex-dist-template",
     ),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import PROJECT, Baked, bake, cookiecutter, copy_template
+from tests.conftest import PROJECT, ROOT, Baked, bake, cookiecutter, copy_template
 
 PROBES = {
     "probe.toml": 'text = "{{ cookiecutter.__description }}"\n',
@@ -21,6 +21,14 @@ READERS: dict[str, Callable[[str], Any]] = {
     "probe.toml": tomllib.loads,
     "probe.yaml": yaml.safe_load,
     "probe.json": json.loads,
+}
+
+ANSWERS = json.loads((ROOT / "cookiecutter.json").read_text(encoding="utf-8"))
+# Question -> its default: of a choice the first.
+DEFAULTS = {
+    question: answer[0] if isinstance(answer, list) else answer
+    for question, answer in ANSWERS.items()
+    if not question.startswith("_")
 }
 
 REFUSED = [
@@ -86,6 +94,15 @@ REFUSED = [
     ("machine_count", "1001"),
     ("machine_count", "٢"),
     ("machine_count", "9" * 5000),
+    ("launcher", "newest"),
+    ("launcher", "vertex-launch"),
+    ("launcher", "torch==2.13.0"),
+    ("launcher", "0.2.0 --extra-index-url=x"),
+    ("launcher", "-e ."),
+    ("launcher", "nowhere/vertex_launch-0.2.0-py3-none-any.whl"),
+    ("launcher", "../vertex-dist-template"),
+    ("launcher", "git+https://example.com/a b"),
+    ("launcher", "two\nlines"),
 ]
 
 KEPT = [
@@ -174,8 +191,9 @@ def test_a_refusal_ends_with_the_command_that_asks_again_with_the_good_answers(t
     name, template, *answers = shlex.split(refused.stderr.splitlines()[-1])
     assert (name, template) == ("cookiecutter", str(tmp_path / "template"))
     given = dict(answer.split("=", 1) for answer in answers)
-    assert given == good | {"project_name": "Distributed Training", "worker_machine": "a2-highgpu-8g"}
-    project = cookiecutter(tmp_path, *answers, typed="\n" * 12).project
+    defaults = ("project_name", "worker_machine", "launcher")
+    assert given == good | {question: DEFAULTS[question] for question in defaults}
+    project = cookiecutter(tmp_path, *answers, typed="\n" * len(DEFAULTS)).project
     assert "MIT License" in (project / "LICENSE").read_text(encoding="utf-8")
     assert tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]["authors"] == [
         {"name": "Zoë"}
@@ -192,7 +210,7 @@ def test_the_command_that_asks_again_names_the_folder_and_no_default_that_follow
     assert sentence.startswith("gcp_project: ")
     name, option, folder, *_, last = shlex.split(refused.stderr.splitlines()[-1])
     assert (name, option, folder) == ("cookiecutter", "--output-dir", str(elsewhere))
-    assert last == "license=Apache-2.0"
+    assert last == "launcher="
     assert "bucket" not in refused.stderr.splitlines()[-1]
 
 
@@ -236,14 +254,14 @@ def test_an_awkward_author_owns_the_license(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("mark", ["{{ 6 * 7 }}", "{% raw %}", "{# hidden #}"])
 def test_a_typed_template_mark_is_refused_because_an_update_would_execute_it(tmp_path: Path, mark: str) -> None:
     copy_template(tmp_path / "template")
-    (sentence,) = sentences(cookiecutter(tmp_path, typed=f"\n\n{mark}\n" + "\n" * 9))
+    (sentence,) = sentences(cookiecutter(tmp_path, typed=f"\n\n{mark}\n" + "\n" * len(DEFAULTS)))
     assert sentence.startswith(f"description: {mark!r}")
     assert not left_behind(tmp_path)
 
 
 def test_answers_can_be_typed(tmp_path: Path) -> None:
     copy_template(tmp_path / "template")
-    typed = ['Handwritten "Digits"', "", "", "Zoë", "2", "", "", "europe-west4", "", "3", "4", "3"]
+    typed = ['Handwritten "Digits"', "", "", "Zoë", "2", "", "", "europe-west4", "", "3", "4", "3", ""]
     project = cookiecutter(tmp_path, typed="\n".join(typed) + "\n").project
     assert project.name == "handwritten-digits"
     assert not (project / "LICENSE").exists()
