@@ -135,7 +135,7 @@ def test_the_other_example_leaves_no_trace(project: Path, example: str) -> None:
 
 
 def test_two_examples_differ_in_two_files_their_tests_and_what_is_told_of_them(tmp_path: Path) -> None:
-    images, text = (texts(bake(tmp_path / example, example=example).project) for example in EXAMPLES)
+    images, text = (texts(bake(tmp_path / example, example=example, launcher="0.2.0").project) for example in EXAMPLES)
     assert images.keys() == text.keys()
     assert {name for name, content in images.items() if text[name] != content} == {
         *("trainer/data.py", "trainer/model.py", "tests/test_data.py", "tests/test_model.py"),
