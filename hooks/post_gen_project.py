@@ -52,7 +52,7 @@ def origin(template: str) -> str:
         return template if "://" in template else (SHELL / template).resolve().as_uri()
     if "_commit" in ANSWERS:  # of cruft, which clones folders, too
         return at_commit(template, ANSWERS["_commit"])
-    folder = SHELL / ANSWERS["_repo_dir"]
+    folder: Path = SHELL / ANSWERS["_repo_dir"]
     if (SHELL / template).is_dir() or not (folder / ".git").is_dir():
         return folder.resolve().as_uri()
     git = ("git", f"--git-dir={folder / '.git'}")  # of the clone that cookiecutter made
