@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+import vertex_launch
 from tests.conftest import PROJECT, ROOT, bake, cookiecutter
 
 QUESTIONS = json.loads((ROOT / "cookiecutter.json").read_text(encoding="utf-8"))
@@ -245,7 +246,8 @@ def test_the_settings_and_the_jobs_name_the_same_bucket_and_image(project: Path)
     settings = tomllib.loads((project / "vertex.toml").read_text(encoding="utf-8"))
     workers = job(project, "workers")
     prefix = f"gs://{settings['bucket']}/distributed-training/"
-    assert settings.keys() == {"project", "region", "bucket", "image", "service_account", "commands", "env", "prices"}
+    cloud = {"project", "region", "bucket", "image", "service_account"}
+    assert settings.keys() == {*cloud, "launcher", "commands", "env", "prices"}
     assert workers["baseOutputDirectory"]["outputUriPrefix"].startswith(prefix)
     assert {pool["containerSpec"]["imageUri"] for pool in workers["workerPoolSpecs"]} == {settings["image"]}
     assert settings["commands"] == {settings["image"]: ["python", "-m", "trainer.task"]}
@@ -303,6 +305,11 @@ def test_googles_images_are_the_nearest(tmp_path: Path, region: str, place: str)
 def test_the_license_is_the_chosen_one(tmp_path: Path, license: str, title: str) -> None:
     text = (bake(tmp_path, license=license).project / "LICENSE").read_text(encoding="utf-8")
     assert text.strip().startswith(title)
+
+
+def test_a_project_says_which_release_of_the_launcher_it_is_of(tmp_path: Path) -> None:
+    settings = tomllib.loads((bake(tmp_path).project / "vertex.toml").read_text(encoding="utf-8"))
+    assert settings["launcher"] == vertex_launch.__version__
 
 
 def test_no_license_is_no_file(tmp_path: Path) -> None:

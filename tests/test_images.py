@@ -19,7 +19,7 @@ from tests.conftest import bake
 from tests.engine import Engine
 from tests.launch.running import eventually
 from tests.proofs_page import FIGURES
-from vertex_launch.replicas import Replica, replicas
+from vertex_launch.contract import Replica, replicas
 from vertex_launch.spec import Job, parse
 
 pytestmark = [pytest.mark.slow, pytest.mark.proof, pytest.mark.skipif(bool(engine.why_not()), reason=engine.why_not())]

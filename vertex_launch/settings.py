@@ -97,6 +97,7 @@ class VertexToml:
     bucket: Annotated[Text, AfterValidator(_bucket)] = ""  # its name alone, without gs://
     image: Text = ""
     service_account: str = ""  # "" is Vertex AI's own service agent
+    launcher: Text = ""  # the release that made the project
     # Image -> its entry point, for this machine.
     commands: Mapping[str, Command] = field(default_factory=dict)
     # Of replicas here; True is the shell's own value.

@@ -9,13 +9,13 @@ import pytest
 
 from tests.launch.running import DEADLINE, deadline, eventually, processes, until
 from tests.launch.test_engine import CRASH, FOREVER, ISOLATIONS, replica
+from vertex_launch.contract import Replica
 from vertex_launch.local.running.engine import Execution
 from vertex_launch.local.running.namespaces import Isolation, isolation
 from vertex_launch.local.running.outcome import Ending, Outcome, Phase
 from vertex_launch.local.running.prepare import PreparedJob
 from vertex_launch.local.running.replica_state import Status
 from vertex_launch.local.running.restart_policy import Policy
-from vertex_launch.replicas import Replica
 
 # Counts its starts in a file of its own.
 COUNTED = """

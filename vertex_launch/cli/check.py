@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from vertex_launch import catalog, program
+from vertex_launch import catalog, program, releases
 from vertex_launch.catalog import Catalog
 from vertex_launch.check import examine_all
 from vertex_launch.cli.options import SettingsOptions
@@ -39,6 +39,8 @@ def check(click: typer.Context, wanted: CheckOptions) -> None:
     ours = wanted.settings()
     known = ours.catalog
     warn_of_age(known)
+    if dropped := releases.notice(ours.launcher):
+        complain(dropped, style="yellow")
     examined = examine_all(wanted.jobs, ours, training.project(Path(), date.today()))
     if wanted.as_json:
         print(json.dumps([_entry(one.path, found, known) for one in examined for found in one.findings], indent=2))

@@ -16,12 +16,12 @@ from vertex_launch import rules, settings, study_validation
 from vertex_launch.cli import resume
 from vertex_launch.cli.options import JobFile, LocalOptions, TrainerCommand, app_of
 from vertex_launch.cli.output import approved, complain, console, errors
+from vertex_launch.contract import limit, with_arguments
 from vertex_launch.errors import FaultError
 from vertex_launch.local import run_job
 from vertex_launch.local.context import Context, Options
 from vertex_launch.local.running import containers
 from vertex_launch.local.running.prepare import size
-from vertex_launch.replicas import limit, with_arguments
 from vertex_launch.rules import training
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, trial

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from vertex_launch.contract import Commands, limit, replicas
 from vertex_launch.errors import FaultError
-from vertex_launch.replicas import Commands, limit, replicas
 from vertex_launch.spec import Job
 from vertex_launch.state_dir import StateDir
 

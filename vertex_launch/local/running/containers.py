@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vertex_launch.contract import Replica
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.local.context import Context
 from vertex_launch.local.running.namespaces import PYTHON, Isolation
-from vertex_launch.replicas import Replica
 from vertex_launch.spec import Job
 
 CLIENTS = ("docker", "podman")

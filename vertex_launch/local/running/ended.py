@@ -5,8 +5,8 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from vertex_launch.contract import Replica
 from vertex_launch.local.running.lines import ERROR_CHARACTERS, LAST_LINES, message
-from vertex_launch.replicas import Replica
 
 # Exit code of a trainer that lost a peer: "try again later". Source: sysexits.h, EX_TEMPFAIL.
 PEER_LOST = 75

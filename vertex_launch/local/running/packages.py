@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import IO
 
 from vertex_launch.addresses import object_path
+from vertex_launch.contract import Replica
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.local.running.namespaces import Isolation
-from vertex_launch.replicas import Replica
 from vertex_launch.spec import Job, Pool
 from vertex_launch.state_dir import private, private_file
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
+from vertex_launch.contract import Replica, replicas, require_commands
 from vertex_launch.local.context import Context
 from vertex_launch.local.running import containers, host, packages, restart_policy
 from vertex_launch.local.running.containers import Containers
 from vertex_launch.local.running.namespaces import Isolation, isolation
 from vertex_launch.local.running.restart_policy import Policy
-from vertex_launch.replicas import Replica, replicas, require_commands
 from vertex_launch.spec import Job
 from vertex_launch.state_dir import output_folder
 

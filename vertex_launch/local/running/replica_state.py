@@ -5,8 +5,8 @@ import time
 from dataclasses import dataclass, field
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM, Signals
 
+from vertex_launch.contract import Replica
 from vertex_launch.local.running.process import Process
-from vertex_launch.replicas import Replica
 
 
 @dataclass(frozen=True)
