@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from vertex_launch import lazy_import
 
 if TYPE_CHECKING:
-    from vertex_launch.bridge import Replica, replicas
+    from vertex_launch.bridge import replicas
+    from vertex_launch.contract import Replica
 
 __all__ = ["Replica", "__version__", "replicas"]
 __version__ = "0.2.0"
