@@ -6,6 +6,7 @@ What follows a -- goes to the session: nox -s demo -- tensorflow text
 import os
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import nox
@@ -40,7 +41,6 @@ BUILD = "hatchling==1.33.0"  # makes the wheel of vertex_launch
 GCSFS = "gcsfs==2026.10.1"  # reads and writes the local buckets, as a trainer would
 METRICS = "cloudml-hypertune==0.1.0.dev6"  # writes a trial's metrics; of 2019 and the last, but Google's pages name it
 ALSO = (BROWSER, NUMPY, SCHEMA, CURVES, UPDATE, BUILD, GCSFS, METRICS)  # what single tests need
-LAUNCHER = (ROOT / "pyproject.toml", ROOT / "constraints.txt")
 RIVALS = {  # of the benchmarks
     "pytorch": ("accelerate==1.15.0", "lightning==2.6.6"),
     "tensorflow": ("--no-deps", "tf_keras==2.21.0"),  # which would bring a second TensorFlow
@@ -165,12 +165,13 @@ def run_tests(session: nox.Session, *arguments: str) -> None:
 def tool(session: nox.Session, name: str, *arguments: str, **environ: str) -> None:
     """Run a command of the shared environment, after making it or bringing it up to date."""
     programs = TOOLBOX / "bin"
-    wanted = "\n".join((f"# Python {sys.version}", *TESTING, *(path.read_text(encoding="utf-8") for path in LAUNCHER)))
+    launcher = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    wanted = "\n".join((f"# Python {sys.version}", *TESTING, *launcher, pinned))
     installed = TOOLBOX / "installed.txt"
     if not (installed.exists() and installed.read_text(encoding="utf-8") == wanted):
         session.run(sys.executable, "-m", "venv", "--clear", "--upgrade-deps", str(TOOLBOX), external=True)
-        launcher = ("--constraint", "constraints.txt", "--editable", ".")
-        install = ("-m", "pip", "install", "--quiet", *TESTING, *launcher)
+        install = ("-m", "pip", "install", "--quiet", *TESTING, "--constraint=constraints.txt", "--editable=.")
         session.run(str(programs / "python"), *install, env=INSTALLING, external=True)
         installed.write_text(wanted, encoding="utf-8")
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"

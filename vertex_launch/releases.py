@@ -16,7 +16,7 @@ def notice(made_with: str, installed: str = __version__) -> str:
         return ""
     if _numbers(installed) < _numbers(made_with):
         fault = f"this project was made with vertex-launch {made_with}, and {installed} is older"
-        return f"{catalog.OWN}: {fault}; install the one of requirements/laptop.txt"
+        return f"{catalog.OWN}: {fault}; install the newer one"
     gone = [text for release, text in DROPPED.items() if _numbers(made_with) < _numbers(release) <= _numbers(installed)]
     if not gone:
         return ""

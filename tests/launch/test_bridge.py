@@ -52,7 +52,7 @@ def test_an_unknown_name_of_the_package_is_an_attribute_error() -> None:
         ("0.2.0", "0.10.0", ""),
         ("0.1.0", "0.2.0", "has dropped the module vertex_launch.replicas; "),
         ("0.1.9", "0.10.0", "has dropped the module vertex_launch.replicas; "),
-        ("0.10.0", "0.2.0", "made with vertex-launch 0.10.0, and 0.2.0 is older; install"),
+        ("0.10.0", "0.2.0", "made with vertex-launch 0.10.0, and 0.2.0 is older; install the newer one"),
     ],
 )
 def test_a_release_is_told_what_it_lacks_of_the_one_that_made_the_project(
