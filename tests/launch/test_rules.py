@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from google.cloud.aiplatform_v1.types import CustomJobSpec, HyperparameterTuningJob
 
-from tests.conftest import ROOT
 from tests.launch.casebook import (
     A100,
     CASES,
@@ -35,7 +34,7 @@ from tests.launch.casebook import (
     told,
     write,
 )
-from vertex_launch import catalog, check, rules, strict_yaml
+from vertex_launch import check, rules, strict_yaml
 from vertex_launch.errors import Finding, first
 from vertex_launch.local.api.errors import invalid
 from vertex_launch.rules import RULES, Project, explain, training
@@ -479,8 +478,3 @@ def test_the_page_names_every_rule_with_its_sources() -> None:
     page = explain.page(CATALOG)
     assert [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")] == [*RULES]
     assert 'Vertex AI, "Distributed training"' in page
-
-
-def test_the_page_of_the_rules_is_what_they_say() -> None:
-    written = (ROOT / "docs/rules.md").read_text(encoding="utf-8")  # nox -s docs writes it anew
-    assert explain.page(catalog.standard()) == written
