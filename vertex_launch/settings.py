@@ -104,6 +104,7 @@ class VertexToml:
     # Machine or GPU type -> USD per hour, as billed.
     prices: Mapping[Annotated[str, AfterValidator(_priced)], Usd] = field(default_factory=dict)
     machines: Mapping[str, MachineRow] = field(default_factory=dict)
+    rules: Mapping[str, Any] = field(default_factory=dict)  # code -> severity, as vertex_launch/rules/house.py reads it
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,9 @@ def require(settings: Settings, *keys: str) -> None:
 
 
 def for_local(settings: Settings) -> Settings:
-    """The settings for the local Vertex, where any name of a project, a region and a bucket will do."""
+    """The settings for the local service: any project, region and bucket will do, and house rules are not its own."""
     project, region, bucket = (getattr(settings, key) or name for key, name in LOCAL.items())
-    return replace(settings, project=project, region=region, bucket=bucket)
+    return replace(settings, project=project, region=region, bucket=bucket, rules={})
 
 
 def passing(settings: Settings, names: Sequence[str]) -> Settings:
@@ -237,6 +238,7 @@ TABLES = {
     "env": ("VARIABLE", "{} = true", "a text, or true for the value that your shell has"),
     "prices": ("TYPE", '"{}" = 1.25', "a number of USD per hour"),
     "machines": ("TYPE", "[machines.{}]", "a table"),
+    "rules": ("CODE", '{} = "error"', ""),
 }
 
 

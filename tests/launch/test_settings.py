@@ -20,7 +20,7 @@ MALFORMED = [
     (
         "a table",
         GOOD + "[vertex]",
-        ['unknown key "vertex"', "the tables are [commands], [env], [prices], [machines]", "[vertex]"],
+        ['unknown key "vertex"', "the tables are [commands], [env], [prices], [machines], [rules]", "[vertex]"],
     ),
     ("no table", GOOD + 'commands = "python"', ["commands: must be a table, not text", "write [commands]"]),
     (

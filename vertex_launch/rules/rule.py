@@ -1,22 +1,22 @@
-"""What a rule is, what it finds, and what it is given to look at."""
+"""A rule, its findings, and what it is given to look at."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from functools import wraps
-from typing import Generic, TypeVar
+from functools import partial, wraps
+from typing import Any, Literal, TypeVar
 
 from vertex_launch.catalog import Catalog, Certainty
 from vertex_launch.errors import Findings, Severity
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, Pool, TuningJob
 
-Subject = TypeVar("Subject", Job, TuningJob)
+Subject = TypeVar("Subject", Job, Pool, TuningJob)
 
 
 @dataclass(frozen=True)
 class Project:
-    """What stands around a job file; it decides warnings only, so the local Vertex does without it."""
+    """Surroundings of a job file; they decide warnings only, so the local Vertex does without them."""
 
     today: date | None = None
     flags: Mapping[str, object] = field(default_factory=dict)  # of `python -m trainer.task`, with plain defaults
@@ -29,7 +29,7 @@ class Project:
 
 @dataclass(frozen=True)
 class RuleContext:
-    """What a job is held against."""
+    """Everything that a job is held against."""
 
     settings: Settings
     catalog: Catalog
@@ -37,43 +37,34 @@ class RuleContext:
 
 
 Check = Callable[[Subject, RuleContext], Findings]
-PoolCheck = Callable[[Pool, RuleContext], Findings]
 
 
 @dataclass(frozen=True)
-class Rule(Generic[Subject]):
+class Rule:
     """One way in which a job can be wrong. An error stands on a documented fact; everything else is a warning."""
 
     code: str
-    severity: Severity
+    severity: Severity | Literal["off"]
     certainty: Certainty
     sources: tuple[str, ...]  # keys of the catalog's sources, or files of this project
     consequence: str  # without the rule: what Vertex AI would do
     text: str  # the rule in one sentence
-    check: Check[Subject]
+    check: Callable[[Any, RuleContext], Findings]
+    subject: type[Job] | type[TuningJob]  # of the check
 
 
 REFUSED = "Vertex AI refuses the job."
 
 
-def rule(
-    code: str, severity: Severity, certainty: Certainty, *sources: str
-) -> Callable[[Check[Subject]], Rule[Subject]]:
-    """Make a rule of a function that yields findings; its docstring is the rule and, behind `Otherwise:`, why."""
-
-    def declare(check: Check[Subject]) -> Rule[Subject]:
-        text, _, consequence = (" ".join(part.split()) for part in (check.__doc__ or "").partition("Otherwise:"))
-        return Rule(code, severity, certainty, sources, consequence or REFUSED, text, check)
-
-    return declare
+def rule(code: str, severity: Severity, certainty: Certainty, *sources: str) -> Callable[[Check[Job]], Rule]:
+    """Make a rule of a function that looks at a job; its docstring is the rule and, behind `Otherwise:`, why."""
+    return partial(_rule, Job, code, severity, certainty, sources)
 
 
-def rule_of_pool(
-    code: str, severity: Severity, certainty: Certainty, *sources: str
-) -> Callable[[PoolCheck], Rule[Job]]:
-    """The same of a function that looks at one pool, and names places in it."""
+def rule_of_pool(code: str, severity: Severity, certainty: Certainty, *sources: str) -> Callable[[Check[Pool]], Rule]:
+    """Make a rule of a function that looks at one pool, and names places in it."""
 
-    def declare(check: PoolCheck) -> Rule[Job]:
+    def declare(check: Check[Pool]) -> Rule:
         @wraps(check)
         def check_all(job: Job, context: RuleContext) -> Findings:
             return (finding.below(pool.at()) for pool in job.pools for finding in check(pool, context))
@@ -81,3 +72,22 @@ def rule_of_pool(
         return rule(code, severity, certainty, *sources)(check_all)
 
     return declare
+
+
+def rule_of_search(
+    code: str, severity: Severity, certainty: Certainty, *sources: str
+) -> Callable[[Check[TuningJob]], Rule]:
+    """Make a rule of a function that looks at a hyperparameter tuning job; those of jobs look at its trials' job."""
+    return partial(_rule, TuningJob, code, severity, certainty, sources)
+
+
+def _rule(
+    subject: type[Job] | type[TuningJob],
+    code: str,
+    severity: Severity,
+    certainty: Certainty,
+    sources: tuple[str, ...],
+    check: Callable[[Any, RuleContext], Findings],
+) -> Rule:
+    text, _, consequence = (" ".join(part.split()) for part in (check.__doc__ or "").partition("Otherwise:"))
+    return Rule(code, severity, certainty, sources, consequence or REFUSED, text, check, subject)

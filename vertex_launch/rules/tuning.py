@@ -8,7 +8,7 @@ from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import study_validation
 from vertex_launch.errors import Finding, Findings, did_you_mean
-from vertex_launch.rules.rule import Check, RuleContext, rule
+from vertex_launch.rules.rule import Check, RuleContext, rule_of_search
 from vertex_launch.rules.training import FLAGS, MODEL, runs_trainer
 from vertex_launch.spec import TuningJob
 
@@ -24,16 +24,18 @@ def _in_a_file(check: Callable[[HyperparameterTuningJob], Findings]) -> Check[Tu
 
 
 STUDY_RULES = (
-    rule("study-counts", "error", "documented", "api-types")(_in_a_file(study_validation.count_findings)),
-    rule("study-metrics", "error", "documented", "api-types")(_in_a_file(study_validation.metric_findings)),
-    rule("study-parameters", "error", "documented", "api-types")(_in_a_file(study_validation.parameter_findings)),
-    rule("study-local", "warning", "documented", "vertex_launch/study_validation.py")(
+    rule_of_search("study-counts", "error", "documented", "api-types")(_in_a_file(study_validation.count_findings)),
+    rule_of_search("study-metrics", "error", "documented", "api-types")(_in_a_file(study_validation.metric_findings)),
+    rule_of_search("study-parameters", "error", "documented", "api-types")(
+        _in_a_file(study_validation.parameter_findings)
+    ),
+    rule_of_search("study-local", "warning", "documented", "vertex_launch/study_validation.py")(
         _in_a_file(study_validation.local_findings)
     ),
 )
 
 
-@rule("metric-unknown", "warning", "inferred", "trainer")
+@rule_of_search("metric-unknown", "warning", "inferred", "trainer")
 def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
     """A metric has a name that stands in the files of the project's trainer.
 
@@ -48,7 +50,7 @@ def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
             yield Finding(f"studySpec.metrics[{index}].metricId", fault, cure)
 
 
-@rule("parameter-unknown", "warning", "documented", "trainer")
+@rule_of_search("parameter-unknown", "warning", "documented", "trainer")
 def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
     """A parameter is a flag of the project's trainer: a field of Config.
 
@@ -60,7 +62,7 @@ def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
             yield Finding(f"{place}.parameterId", f"{FLAGS} has no flag --{name}", did_you_mean(name, fields))
 
 
-@rule("trial-parallel", "warning", "documented", "hyperparameter-tuning")
+@rule_of_search("trial-parallel", "warning", "documented", "hyperparameter-tuning")
 def trials_learn(job: TuningJob, context: RuleContext) -> Findings:
     """Fewer trials run at once than there are in all, so that later ones learn from earlier ones.
 
@@ -73,7 +75,7 @@ def trials_learn(job: TuningJob, context: RuleContext) -> Findings:
         yield Finding("parallelTrialCount", fault, f"set it to {max(most // 3, 1)}, or use RANDOM_SEARCH")
 
 
-@rule("trial-replicas", "warning", "inferred", "hyperparameter-tuning")
+@rule_of_search("trial-replicas", "warning", "inferred", "hyperparameter-tuning")
 def chief_reports(job: TuningJob, context: RuleContext) -> Findings:
     """Only the chief of a trial with several replicas reports metrics; our trainer does so, other programs must, too.
 
@@ -85,7 +87,7 @@ def chief_reports(job: TuningJob, context: RuleContext) -> Findings:
         yield Finding("trialJobSpec.workerPoolSpecs", fault, "let the others report nothing, or keep one replica")
 
 
-@rule("trial-reducers", "warning", "uncertain", "hyperparameter-tuning")
+@rule_of_search("trial-reducers", "warning", "uncertain", "hyperparameter-tuning")
 def no_reducers(job: TuningJob, context: RuleContext) -> Findings:
     """Trials have no reducers: the search hands its parameters to every pool, and reducers take no args.
 
