@@ -13,38 +13,15 @@ from types import ModuleType
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 
 from vertex_launch.errors import FaultError, Finding, Findings, first
-from vertex_launch.rules import (
-    containers,
-    house,
-    machines,
-    pools,
-    reducers,
-    region_and_output,
-    scheduling,
-    training,
-    tuning,
-)
+from vertex_launch.rules import containers, machines, pools, reducers, region_and_output, scheduling, training, tuning
+from vertex_launch.rules.house import merged, raised_only
 from vertex_launch.rules.rule import Project, Rule, RuleContext, rule, rule_of_pool, rule_of_search
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, Pool, TuningJob, located
 
-__all__ = [
-    "RULES",
-    "Finding",
-    "Findings",
-    "Job",
-    "Pool",
-    "Project",
-    "Rule",
-    "RuleContext",
-    "TuningJob",
-    "applied",
-    "findings",
-    "form_findings",
-    "rule",
-    "rule_of_pool",
-    "rule_of_search",
-]
+__all__ = ["RULES", "Project", "applied", "findings", "form_findings", "in_local_vertex"]
+__all__ += ["Finding", "Findings", "Job", "Pool", "Rule", "RuleContext", "TuningJob"]  # for rules of a project
+__all__ += ["rule", "rule_of_pool", "rule_of_search"]
 
 
 @rule("form", "error", "documented", "api-types")
@@ -69,19 +46,19 @@ NOWHERE = Project()
 
 def applied(settings: Settings) -> dict[str, Rule]:
     """The rules that hold where these settings do, by code; raises FaultError for a table [rules] that is wrong."""
-    return house.applied(RULES, settings)
+    return merged(RULES, settings)
 
 
 def in_local_vertex(settings: Settings) -> Settings:
     """The settings for a job that runs here, where no severity makes less of what Vertex AI refuses."""
-    return house.raised_only(RULES, settings)
+    return raised_only(RULES, settings)
 
 
 def findings(job: Job | TuningJob, settings: Settings, project: Project = NOWHERE) -> list[Finding]:
     """What the rules find, the first 50 of each, in the order of the file; of a job without a file, by place."""
     context = RuleContext(settings, settings.catalog, project)
     rules = applied(settings).values()
-    found = _of_tuning(rules, job, context) if isinstance(job, TuningJob) else _found(rules, job, context)
+    found = _of_tuning(rules, job, context) if isinstance(job, TuningJob) else _of_job(rules, job, context)
     lined = [located(one, job.document) for one in found]
     return sorted(lined, key=lambda one: (one.line, "" if one.line else _numbered(one.place), one.code))
 
@@ -92,28 +69,26 @@ def form_findings(error: FaultError) -> list[Finding]:
 
 
 def _of_tuning(rules: Collection[Rule], job: TuningJob, context: RuleContext) -> Findings:
-    yield from _found(rules, job, context)
-    for finding in _found(rules, job.trial_job, context):
+    yield from _found([one for one in rules if one.subject is TuningJob], job, context)
+    for finding in _of_job(rules, job.trial_job, context):
         in_file = finding.place != region_and_output.REGION
         yield finding.below("trialJobSpec") if in_file else finding
 
 
+def _of_job(rules: Collection[Rule], job: Job, context: RuleContext) -> Findings:
+    """Findings in a job; where pools are too many, `at_most_four` counts all, and the other rules see the first."""
+    counts = pools.at_most_four.code
+    yield from _found([one for one in rules if one.code == counts], job, context)
+    few = replace(job, spec=CustomJobSpec(job.spec))
+    del few.spec.worker_pool_specs[context.catalog.limits.pools :]
+    yield from _found([one for one in rules if one.subject is not TuningJob and one.code != counts], few, context)
+
+
 def _found(rules: Collection[Rule], job: Job | TuningJob, context: RuleContext) -> Findings:
-    """Findings of the rules for this kind of job; of too many pools, only `at_most_four` sees all."""
-    few = _first_pools(job, context.catalog.limits.pools) if isinstance(job, Job) else job
     for one in rules:
-        if one.subject is type(job) and one.severity != "off":
-            seen = job if one.code == pools.at_most_four.code else few
-            for finding in first(one.check(seen, context)):
+        if one.severity != "off":
+            for finding in first(one.findings(job, context)):
                 yield replace(finding, code=one.code, severity=one.severity)
-
-
-def _first_pools(job: Job, count: int) -> Job:
-    if len(job.spec.worker_pool_specs) <= count:
-        return job
-    job = replace(job, spec=CustomJobSpec(job.spec))
-    del job.spec.worker_pool_specs[count:]
-    return job
 
 
 def _numbered(place: str) -> str:

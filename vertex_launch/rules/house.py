@@ -14,7 +14,6 @@ from vertex_launch.catalog import OWN
 from vertex_launch.errors import FaultError, Finding, Findings, nearest, read_text
 from vertex_launch.rules.rule import REFUSED, Rule, RuleContext
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, TuningJob
 
 MODULE = "module"  # the key of the file with rules; the other keys are codes
 PLACE = f"{OWN}: rules"
@@ -23,7 +22,7 @@ KEPT = ("form", "chief-count", "pool-count", "pool-replicas", "pool-machine", "p
 TAKEN = "Vertex AI may take the job; this project does not want it."
 
 
-def applied(ours: Mapping[str, Rule], settings: Settings) -> dict[str, Rule]:
+def merged(ours: Mapping[str, Rule], settings: Settings) -> dict[str, Rule]:
     """The rules that hold in a project, by code: ours and its own, with the severities that it gives them.
 
     Raises:
@@ -110,9 +109,9 @@ def _unusable(ours: Mapping[str, Rule], declared: list[Rule]) -> Findings:
 def _guarded(one: Rule, path: Path) -> Any:
     """The check of a rule, whose failure is a fault of its file and no traceback."""
 
-    def check(job: Job | TuningJob, context: RuleContext) -> Findings:
+    def check(subject: Any, context: RuleContext) -> Findings:
         try:
-            for finding in one.check(job, context):
+            for finding in one.check(subject, context):
                 if not isinstance(finding, Finding):
                     raise TypeError(f"it yields {finding!r}, which is no Finding")
                 yield finding

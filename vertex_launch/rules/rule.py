@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from functools import partial, wraps
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from vertex_launch.catalog import Catalog, Certainty
 from vertex_launch.errors import Findings, Severity
@@ -36,9 +35,6 @@ class RuleContext:
     project: Project
 
 
-Check = Callable[[Subject, RuleContext], Findings]
-
-
 @dataclass(frozen=True)
 class Rule:
     """One way in which a job can be wrong. An error stands on a documented fact; everything else is a warning."""
@@ -49,45 +45,36 @@ class Rule:
     sources: tuple[str, ...]  # keys of the catalog's sources, or files of this project
     consequence: str  # without the rule: what Vertex AI would do
     text: str  # the rule in one sentence
-    check: Callable[[Any, RuleContext], Findings]
-    subject: type[Job] | type[TuningJob]  # of the check
+    subject: type[Job] | type[Pool] | type[TuningJob]
+    check: Callable[[Any, RuleContext], Findings]  # of one subject
+
+    def findings(self, job: Job | TuningJob, context: RuleContext) -> Findings:
+        """Findings in a job of the kind; a rule of pools looks at each, and names places in it."""
+        if self.subject is not Pool:
+            return self.check(job, context)
+        pools = job.pools if isinstance(job, Job) else ()
+        return (finding.below(pool.at()) for pool in pools for finding in self.check(pool, context))
 
 
 REFUSED = "Vertex AI refuses the job."
 
 
-def rule(code: str, severity: Severity, certainty: Certainty, *sources: str) -> Callable[[Check[Job]], Rule]:
-    """Make a rule of a function that looks at a job; its docstring is the rule and, behind `Otherwise:`, why."""
-    return partial(_rule, Job, code, severity, certainty, sources)
+@dataclass(frozen=True)
+class Declare(Generic[Subject]):
+    """Makes a rule of a function that yields findings in one subject; its docstring is the rule and, behind
+    `Otherwise:`, why.
+    """
+
+    subject: type[Subject]
+
+    def __call__(
+        self, code: str, severity: Severity, certainty: Certainty, *sources: str
+    ) -> Callable[[Callable[[Subject, RuleContext], Findings]], Rule]:
+        def declare(check: Callable[[Subject, RuleContext], Findings]) -> Rule:
+            text, _, consequence = (" ".join(part.split()) for part in (check.__doc__ or "").partition("Otherwise:"))
+            return Rule(code, severity, certainty, sources, consequence or REFUSED, text, self.subject, check)
+
+        return declare
 
 
-def rule_of_pool(code: str, severity: Severity, certainty: Certainty, *sources: str) -> Callable[[Check[Pool]], Rule]:
-    """Make a rule of a function that looks at one pool, and names places in it."""
-
-    def declare(check: Check[Pool]) -> Rule:
-        @wraps(check)
-        def check_all(job: Job, context: RuleContext) -> Findings:
-            return (finding.below(pool.at()) for pool in job.pools for finding in check(pool, context))
-
-        return rule(code, severity, certainty, *sources)(check_all)
-
-    return declare
-
-
-def rule_of_search(
-    code: str, severity: Severity, certainty: Certainty, *sources: str
-) -> Callable[[Check[TuningJob]], Rule]:
-    """Make a rule of a function that looks at a hyperparameter tuning job; those of jobs look at its trials' job."""
-    return partial(_rule, TuningJob, code, severity, certainty, sources)
-
-
-def _rule(
-    subject: type[Job] | type[TuningJob],
-    code: str,
-    severity: Severity,
-    certainty: Certainty,
-    sources: tuple[str, ...],
-    check: Callable[[Any, RuleContext], Findings],
-) -> Rule:
-    text, _, consequence = (" ".join(part.split()) for part in (check.__doc__ or "").partition("Otherwise:"))
-    return Rule(code, severity, certainty, sources, consequence or REFUSED, text, check, subject)
+rule, rule_of_pool, rule_of_search = Declare(Job), Declare(Pool), Declare(TuningJob)

@@ -8,7 +8,7 @@ from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import study_validation
 from vertex_launch.errors import Finding, Findings, did_you_mean
-from vertex_launch.rules.rule import Check, RuleContext, rule_of_search
+from vertex_launch.rules.rule import RuleContext, rule_of_search
 from vertex_launch.rules.training import FLAGS, MODEL, runs_trainer
 from vertex_launch.spec import TuningJob
 
@@ -18,8 +18,8 @@ def _runs_trainer(job: TuningJob, context: RuleContext) -> bool:
     return chief is not None and runs_trainer(chief, context)
 
 
-def _in_a_file(check: Callable[[HyperparameterTuningJob], Findings]) -> Check[TuningJob]:
-    """What the local Vertex checks in a request, as the check of a file."""
+def _in_a_file(check: Callable[[HyperparameterTuningJob], Findings]) -> Callable[[TuningJob, RuleContext], Findings]:
+    """The local Vertex's check of a request, as the check of a file."""
     return wraps(check)(lambda job, context: check(job.spec))
 
 
