@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from vertex_launch.errors import Finding, Findings, nearest
 from vertex_launch.expansion import expand, expanded
@@ -33,13 +34,18 @@ def images(job: Job) -> Iterator[tuple[Pool, str]]:
     return ((pool, image) for image, pool in reversed(first.items()) if image)
 
 
-def words(pool: Pool) -> Iterator[tuple[str, str]]:
-    """What a pool's program is told, word by word, each with its place; only the service's variables are not known."""
-    env = expanded(pool.env, {})
-    for index, word in enumerate(pool.spec.container_spec.command):
-        yield pool.at(f"containerSpec.command[{index}]"), expand(word, env)
-    for index, word in enumerate(pool.args):
-        yield pool.at(pool.task, f"args[{index}]"), expand(word, env)
+def words(pool: Pool, context: RuleContext) -> list[tuple[str, str]]:
+    """The words of a pool's program, each with its place; an image without a command has that of vertex.toml.
+
+    Only the service's variables are not known.
+    """
+    env, command = expanded(pool.env, {}), pool.spec.container_spec.command
+    usual = () if command else context.settings.commands.get(image_of(pool), ())
+    said = [*((f"command[{index}]", word) for index, word in enumerate(command))]
+    said += ((f"args[{index}]", word) for index, word in enumerate(pool.args))
+    return [(pool.at(pool.task), word) for word in usual] + [
+        (pool.at(pool.task, at), expand(word, env)) for at, word in said
+    ]
 
 
 @dataclass(frozen=True)
@@ -53,11 +59,10 @@ class Flag:
 
 def flags(program: Sequence[tuple[str, str]]) -> Iterator[Flag]:
     """The flags among a program's words, `--name value` or `--name=value`."""
-    for index, (place, word) in enumerate(program):
+    for (place, word), (_, follower) in pairwise([*program, ("", "")]):
         name, separator, value = word.removeprefix("--").partition("=")
         if word.startswith("--") and name:
-            follower = "" if separator else "".join(after for _, after in program[index + 1 : index + 2])
-            yield Flag(place, name.replace("-", "_"), value or follower)
+            yield Flag(place, name.replace("-", "_"), value if separator else follower)
 
 
 def prebuilt_name(context: RuleContext, image: str) -> str:

@@ -126,7 +126,7 @@ def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
     """
     for pool in job.training_pools if job.reducers else ():
         env = [Flag(pool.at(pool.task, f"env[{n}].value"), one.name, one.value) for n, one in enumerate(pool.env)]
-        for flag in (*env, *flags([*words(pool)])):
+        for flag in (*env, *flags(words(pool, context))):
             if not CHOICE.fullmatch(flag.name):
                 continue
             if OTHER_WAYS.fullmatch(flag.value):

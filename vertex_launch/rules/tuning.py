@@ -13,11 +13,6 @@ from vertex_launch.rules.training import FLAGS, MODEL, runs_trainer
 from vertex_launch.spec import TuningJob
 
 
-def _runs_trainer(job: TuningJob, context: RuleContext) -> bool:
-    chief = job.trial_job.chief
-    return chief is not None and runs_trainer(chief, context)
-
-
 def _in_a_file(check: Callable[[HyperparameterTuningJob], Findings]) -> Callable[[TuningJob, RuleContext], Findings]:
     """The local Vertex's check of a request, as the check of a file."""
     return wraps(check)(lambda job, context: check(job.spec))
@@ -41,7 +36,7 @@ def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
 
     Otherwise: Every trial ends as infeasible, without a measurement, unless the trainer computes the name.
     """
-    names = context.project.names if _runs_trainer(job, context) else ()
+    names = context.project.names if runs_trainer(job.trial_job.chief, context) else ()
     for index, metric in enumerate(job.spec.study_spec.metrics if names else ()):
         if metric.metric_id and metric.metric_id not in names:
             known = " or ".join(context.project.metrics)
@@ -56,7 +51,7 @@ def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
 
     Otherwise: Every trial fails at once, with a usage message.
     """
-    fields = context.project.flags if _runs_trainer(job, context) else {}
+    fields = context.project.flags if runs_trainer(job.trial_job.chief, context) else {}
     for place, name in study_validation.parameter_ids(job.spec.study_spec) if fields else ():
         if name and name.replace("-", "_").partition(".")[0] not in fields:
             yield Finding(f"{place}.parameterId", f"{FLAGS} has no flag --{name}", did_you_mean(name, fields))
@@ -82,7 +77,7 @@ def chief_reports(job: TuningJob, context: RuleContext) -> Findings:
     Otherwise: The trial's measurement is the chief's; what other replicas report is lost, or mistaken for it.
     """
     count = sum(pool.replica_count for pool in job.trial_job.training_pools)
-    if count > 1 and not _runs_trainer(job, context):
+    if count > 1 and not runs_trainer(job.trial_job.chief, context):
         fault = f"has {count} replicas, and only what the chief reports counts"
         yield Finding("trialJobSpec.workerPoolSpecs", fault, "let the others report nothing, or keep one replica")
 
