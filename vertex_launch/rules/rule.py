@@ -6,7 +6,7 @@ from datetime import date
 from typing import Any, Generic, Literal, TypeVar
 
 from vertex_launch.catalog import Catalog, Certainty
-from vertex_launch.errors import Findings, Severity
+from vertex_launch.errors import Finding, Findings, Severity
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, Pool, TuningJob
 
@@ -66,15 +66,22 @@ class Declare(Generic[Subject]):
     """
 
     subject: type[Subject]
+    consequence: str = REFUSED  # of a rule that does not say
 
     def __call__(
         self, code: str, severity: Severity, certainty: Certainty, *sources: str
     ) -> Callable[[Callable[[Subject, RuleContext], Findings]], Rule]:
         def declare(check: Callable[[Subject, RuleContext], Findings]) -> Rule:
             text, _, consequence = (" ".join(part.split()) for part in (check.__doc__ or "").partition("Otherwise:"))
-            return Rule(code, severity, certainty, sources, consequence or REFUSED, text, self.subject, check)
+            return Rule(code, severity, certainty, sources, consequence or self.consequence, text, self.subject, check)
 
         return declare
 
 
 rule, rule_of_pool, rule_of_search = Declare(Job), Declare(Pool), Declare(TuningJob)
+
+
+def more(place: str, count: int, limit: int, things: str, cure: str) -> Findings:
+    """A finding if there is more of something than Vertex AI takes."""
+    if count > limit:
+        yield Finding(place, f"has {count} {things}, and Vertex AI takes {limit}", cure)
