@@ -1,4 +1,4 @@
-"""What the rules say of themselves: one at length, or all as a page."""
+"""Words of the rules about themselves: one at length, or all as a page."""
 
 from vertex_launch.catalog import OWN, Catalog
 from vertex_launch.errors import FaultError

@@ -1,7 +1,7 @@
 """Flags of the project's own trainer, where a pool runs `python -m trainer.task` in the project's image.
 
-Only what can be read in trainer/config.py is believed of the trainer; of any other program, nothing is. The trainer itself
-could be asked only where its framework and data are, and would take seconds after each change of its files.
+Only what can be read in trainer/config.py is believed of the trainer; of any other program, nothing is. The trainer
+itself could be asked only where its framework and data are, and takes seconds after each change of its files.
 """
 
 import ast
@@ -62,7 +62,7 @@ def _flags(pool: Pool, context: RuleContext) -> list[Flag]:
 
 
 def flag_of(pool: Pool, name: str, context: RuleContext) -> tuple[str, str]:
-    """Where a pool's args give the trainer a flag, else where they could; and its value, else its plain default."""
+    """The place of a flag in a pool's args, else where it could be; and its value, else its plain default."""
     default = pool.at(pool.task, "args"), str(context.project.flags.get(name))
     return {flag.name: (flag.place, flag.value) for flag in _flags(pool, context)}.get(name, default)
 

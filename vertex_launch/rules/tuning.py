@@ -7,26 +7,22 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import study_validation
-from vertex_launch.errors import Finding, Findings, did_you_mean
-from vertex_launch.rules.rule import RuleContext, rule_of_search
+from vertex_launch.errors import Finding, Findings, Severity, did_you_mean
+from vertex_launch.rules.rule import Rule, RuleContext, rule_of_search
 from vertex_launch.rules.training import FLAGS, MODEL, runs_trainer
 from vertex_launch.spec import TuningJob
 
 
-def _in_a_file(check: Callable[[HyperparameterTuningJob], Findings]) -> Callable[[TuningJob, RuleContext], Findings]:
-    """The local Vertex's check of a request, as the check of a file."""
-    return wraps(check)(lambda job, context: check(job.spec))
+def _of_study(code: str, severity: Severity, source: str, check: Callable[[HyperparameterTuningJob], Findings]) -> Rule:
+    """The local Vertex's check of a request, as a rule of files."""
+    return rule_of_search(code, severity, "documented", source)(wraps(check)(lambda job, context: check(job.spec)))
 
 
 STUDY_RULES = (
-    rule_of_search("study-counts", "error", "documented", "api-types")(_in_a_file(study_validation.count_findings)),
-    rule_of_search("study-metrics", "error", "documented", "api-types")(_in_a_file(study_validation.metric_findings)),
-    rule_of_search("study-parameters", "error", "documented", "api-types")(
-        _in_a_file(study_validation.parameter_findings)
-    ),
-    rule_of_search("study-local", "warning", "documented", "vertex_launch/study_validation.py")(
-        _in_a_file(study_validation.local_findings)
-    ),
+    _of_study("study-counts", "error", "api-types", study_validation.count_findings),
+    _of_study("study-metrics", "error", "api-types", study_validation.metric_findings),
+    _of_study("study-parameters", "error", "api-types", study_validation.parameter_findings),
+    _of_study("study-local", "warning", "vertex_launch/study_validation.py", study_validation.local_findings),
 )
 
 
