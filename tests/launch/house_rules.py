@@ -1,4 +1,4 @@
-"""What our jobs keep to besides the rules of vertex_launch."""
+"""Rules that our jobs keep to besides those of vertex_launch."""
 
 from vertex_launch.rules import Finding, Findings, Job, Pool, RuleContext, TuningJob, rule, rule_of_pool, rule_of_search
 

@@ -145,7 +145,7 @@ def test_json_tells_of_a_rule_of_the_project_as_of_ours(tmp_path: Path) -> None:
         ),
         (
             'module = "house_rulez.py"',
-            "house_rulez.py: there is no such file; did you mean house_rules.py?",
+            "vertex.toml: rules: module: house_rulez.py: there is no such file; did you mean house_rules.py?",
         ),
     ],
 )
@@ -221,6 +221,15 @@ def test_two_rules_of_one_code_are_told_apart_by_their_line(tmp_path: Path) -> N
 def test_a_rule_that_was_switched_off_cannot_fail(tmp_path: Path) -> None:
     done = check(tmp_path, 'module = "house_rules.py"\nhouse-a = "off"', declared("yield 1 / 0"))
     assert done.stdout == "run.yaml: ok\n"
+
+
+def test_a_fault_in_what_a_module_imports_is_told_where_it_imports_that(tmp_path: Path) -> None:
+    (tmp_path / "acme_rules.py").write_text("\n\n\nx = [\n")
+    done = check(tmp_path, 'module = "house_rules.py"', "import os\nfrom acme_rules import *\n")
+    assert done.stderr == f"house_rules.py:2: cannot be imported (SyntaxError: '[' was never closed); {REMOVE}\n"
+    (tmp_path / "acme_rules.py").write_text("\n\n\n" + declared("yield", '"image-tag", "error"'))
+    done = check(tmp_path, 'module = "house_rules.py"', "from acme_rules import *\n")
+    assert done.stderr == "house_rules.py: the code image-tag is taken; choose another\n"
 
 
 def test_a_rule_of_ours_that_a_module_imports_is_no_other_rule(tmp_path: Path) -> None:

@@ -341,6 +341,15 @@ def test_an_image_without_a_command_runs_what_vertex_toml_says(tmp_path: Path) -
     assert finding.code == "flag-unknown"
 
 
+def test_what_vertex_toml_says_that_an_image_runs_is_its_program_for_reducers_too(tmp_path: Path) -> None:
+    commands = {SETTINGS.image: ["python", "-m", "mine", "--backend=gloo"]}
+    bare = {f"{pool}.containerSpec.{key}": GONE for pool in (P0, P1) for key in ("command", "args")}
+    assert [str(one) for one in found(tmp_path, bare, replace(SETTINGS, commands=commands))] == [
+        f"workerPoolSpecs[{pool}].containerSpec: gloo is not NCCL, which reducers need; use NCCL, or remove pool 2"
+        for pool in (0, 1)
+    ]
+
+
 @pytest.mark.parametrize("batch", ["9" * 5000, "many", "-1", "1e3", ""])
 def test_a_batch_that_is_no_number_is_for_the_trainer_to_refuse(batch: str, tmp_path: Path) -> None:
     assert found(tmp_path, told("--global-batch", batch)) == []

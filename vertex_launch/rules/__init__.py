@@ -1,4 +1,4 @@
-"""What Vertex AI would refuse, or spoil, only after the job was sent: where, what, the cure, and why.
+"""Faults of a job that Vertex AI would refuse, or spoil, only after it was sent: place, fault, cure, and why.
 
 One module for each subject, one function for each code: what the rule rests on is declared above its function, the
 facts are in vertex_launch/machines.yaml. `python -m vertex_launch.rules` prints the page of all rules. The names of
@@ -55,7 +55,7 @@ def in_local_vertex(settings: Settings) -> Settings:
 
 
 def findings(job: Job | TuningJob, settings: Settings, project: Project = NOWHERE) -> list[Finding]:
-    """What the rules find, the first 50 of each, in the order of the file; of a job without a file, by place."""
+    """Findings of the rules, the first 50 of each, in the order of the file; of a job without a file, by place."""
     context = RuleContext(settings, settings.catalog, project)
     rules = applied(settings).values()
     found = _of_tuning(rules, job, context) if isinstance(job, TuningJob) else _of_job(rules, job, context)

@@ -60,13 +60,11 @@ def unknown(code: str, rules: Mapping[str, Rule]) -> tuple[str, str]:
 
 def _own(ours: Mapping[str, Rule], module: object) -> list[Rule]:
     if not (isinstance(module, str) and module.endswith(".py")):
-        fault = f'"{module}" is no file of Python'
-        raise FaultError(
-            Finding(f"{PLACE}: {MODULE}", fault, f'write {MODULE} = "house_rules.py", or as yours is called')
-        )
+        cure = f'write {MODULE} = "house_rules.py", or as yours is called'
+        raise FaultError(Finding(f"{PLACE}: {MODULE}", f'"{module}" is no file of Python', cure))
     path = Path(module)
     declared = [one for one in vars(_load(path)).values() if isinstance(one, Rule) and ours.get(one.code) is not one]
-    if found := [*_unusable(ours, declared)]:
+    if found := [*_unusable(ours, declared, path)]:
         raise FaultError(*found, file=path)
     return [
         replace(one, consequence=TAKEN if one.consequence == REFUSED else one.consequence, check=_guarded(one, path))
@@ -77,7 +75,10 @@ def _own(ours: Mapping[str, Rule], module: object) -> list[Rule]:
 @cache
 def _load(path: Path) -> object:
     """The module of a file, under a name that no other module can have."""
-    read_text(path)  # says what prevents it
+    try:
+        read_text(path)
+    except FaultError as error:
+        raise FaultError(f"{PLACE}: {MODULE}: {error}") from None
     spec = importlib.util.spec_from_file_location(str(path), path)
     assert spec is not None
     assert spec.loader is not None
@@ -90,13 +91,14 @@ def _load(path: Path) -> object:
     return module
 
 
-def _unusable(ours: Mapping[str, Rule], declared: list[Rule]) -> Findings:
+def _unusable(ours: Mapping[str, Rule], declared: list[Rule], path: Path) -> Findings:
     """The faults of a project's rules themselves."""
     if not declared:
         yield Finding("", "declares no rule", "write @rule(...) above a function that yields findings")
     codes = [*ours, MODULE]
     for one in declared:
-        line = inspect.unwrap(one.check).__code__.co_firstlineno
+        code = getattr(inspect.unwrap(one.check), "__code__", None)
+        line = code.co_firstlineno if code and code.co_filename == str(path.absolute()) else 0
         if one.code in codes:
             yield Finding("", f"the code {one.code} is taken", "choose another", line)
         if one.severity not in SEVERITIES[:2]:
@@ -124,9 +126,9 @@ def _guarded(one: Rule, path: Path) -> Any:
 
 def _fault(path: Path, error: BaseException, fault: str, cure: str) -> FaultError:
     """An exception of a project's module in one sentence, with the last of its lines that led to it."""
-    lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == str(path.absolute())]
-    said = str(error)
-    if isinstance(error, SyntaxError):
-        said, lines = error.msg, [error.lineno]
+    file, said = str(path.absolute()), error.msg if isinstance(error, SyntaxError) else str(error)
+    lines = [0, *(one.lineno or 0 for one in traceback.extract_tb(error.__traceback__) if one.filename == file)]
+    if isinstance(error, SyntaxError) and error.filename == file:
+        lines.append(error.lineno or 0)
     told = f"{fault} ({type(error).__name__}{': ' if said else ''}{' '.join(said.split())})"
-    return FaultError(Finding("", told, cure, (lines or [0])[-1] or 0), file=path)
+    return FaultError(Finding("", told, cure, lines[-1]), file=path)
