@@ -16,7 +16,7 @@ from pathlib import Path
 from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.expansion import REFERENCE
 from vertex_launch.rules.containers import Flag, flags, image_of, is_ours, prebuilt_name, untagged, words
-from vertex_launch.rules.rule import Project, RuleContext, rule, rule_of_pool
+from vertex_launch.rules.rule import Declare, Project, RuleContext, rule, rule_of_pool
 from vertex_launch.spec import CHIEF, EVALUATORS, Job, Pool
 
 MODULE = "trainer.task"
@@ -71,15 +71,13 @@ def _spelled(flag: str) -> str:
     return f"--{flag.replace('_', '-')}"
 
 
+rule_of_flags = Declare(Job, "Every replica ends at once, with a usage message.")
 FLAG_RULES = ("flag-unknown", "flag-value")
 
 
-@rule("flag-unknown", "warning", "documented", "trainer")
+@rule_of_flags("flag-unknown", "warning", "documented", "trainer")
 def flags_known(job: Job, context: RuleContext) -> Findings:
-    """A flag in args is one that the project's trainer has: a field of Config.
-
-    Otherwise: Every replica ends at once, with a usage message.
-    """
+    """A flag in args is one that the project's trainer has: a field of Config."""
     fields = context.project.flags
     for flag in (flag for pool in job.pools if fields for flag in _flags(pool, context)):
         name = flag.name.partition(".")[0].removeprefix("no_")
@@ -88,12 +86,9 @@ def flags_known(job: Job, context: RuleContext) -> Findings:
             yield Finding(flag.place, fault, did_you_mean(flag.name, map(_spelled, fields)))
 
 
-@rule("flag-value", "warning", "documented", "trainer")
+@rule_of_flags("flag-value", "warning", "documented", "trainer")
 def flags_valid(job: Job, context: RuleContext) -> Findings:
-    """A flag has a value that its field of Config takes: a number, or one of its choices.
-
-    Otherwise: Every replica ends at once, with a usage message.
-    """
+    """A flag has a value that its field of Config takes: a number, or one of its choices."""
     for flag in (flag for pool in job.training_pools for flag in _flags(pool, context)):
         taken = context.project.values.get(flag.name, ())
         if taken and not REFERENCE.search(flag.value) and not any(_fits(flag.value, one) for one in taken):
@@ -169,8 +164,8 @@ def _batch(job: Job, context: RuleContext) -> tuple[str, int, int, str]:
     """The place of the chief's global batch, the batch, 0 if it is unknown or several GPUs compute one model, the GPUs
     that share it, and words for a batch that the job does not name.
     """
-    coordinates = any(pool.serves for pool in job.pools)  # the chief of parameter servers takes no part of the batch
-    sharing = [pool for pool in job.training_pools if not (coordinates and pool.index == CHIEF)]
+    served = any(pool.serves for pool in job.pools)  # then the chief takes no part of the batch
+    sharing = [pool for pool in job.training_pools if not (served and pool.index == CHIEF)]
     world = sum(pool.replica_count * max(pool.accelerator_count, 1) for pool in sharing)
     # Without a replica, or with fewer than none, nothing can be divided; `has_replicas` reports that.
     counted = bool(sharing) and all(pool.replica_count > 0 for pool in sharing)
