@@ -1,4 +1,4 @@
-"""Where jobs run, as whom, and from which image: from flags, from vertex.toml, or from the environment."""
+"""Settings of jobs, such as region, image and account: from flags, from vertex.toml, or from the environment."""
 
 import re
 import tomllib
@@ -78,7 +78,7 @@ Labels = Mapping[Annotated[str, AfterValidator(of_jobs.key)], Annotated[str, Aft
 
 
 class MachineRow(TypedDict, total=False):
-    """What the user knows of a machine type."""
+    """Facts of the user's about a machine type."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
 
@@ -109,26 +109,27 @@ class VertexToml:
     # Machine or GPU type -> USD per hour, as billed.
     prices: Mapping[Annotated[str, AfterValidator(_priced)], Usd] = field(default_factory=dict)
     machines: Mapping[str, MachineRow] = field(default_factory=dict)
+    rules: Mapping[str, Any] = field(default_factory=dict)  # code -> severity, as vertex_launch/rules/house.py reads it
 
 
 @dataclass(frozen=True)
 class Settings(VertexToml):
-    """What is known of the cloud, and who said it."""
+    """Values of vertex.toml, of flags and of variables, and where each was given."""
 
     origins: Mapping[str, str] = field(default_factory=dict)  # key -> where its value was given, unless in vertex.toml
 
     @property
     def catalog(self) -> Catalog:
-        """What Vertex AI offers, with what this file knows better."""
+        """Offers of Vertex AI, with what this file knows better."""
         return catalog.with_own(catalog.standard(), self.machines, self.prices)
 
     def origin(self, key: str) -> str:
-        """Where a value was given: vertex.toml, --region, or VERTEX_REGION."""
+        """The source of a value: vertex.toml, --region, or VERTEX_REGION."""
         return self.origins.get(key, OWN)
 
 
 def load(path: Path, environ: Mapping[str, str] | None = None, flags: Mapping[str, str] | None = None) -> Settings:
-    """What the flags say, else the file, else the environment; without a file, much may be unknown.
+    """Settings of the flags, else of the file, else of the environment; without a file, much may be unknown.
 
     Raises:
         FaultError: the file is broken, incomplete, or has a key or a type of its own.
@@ -153,9 +154,9 @@ def require(settings: Settings, *keys: str) -> None:
 
 
 def for_local(settings: Settings) -> Settings:
-    """The settings for the local Vertex, where any name of a project, a region and a bucket will do."""
+    """The settings for the local service: any project, region and bucket will do, and house rules are not its own."""
     project, region, bucket = (getattr(settings, key) or name for key, name in LOCAL.items())
-    return replace(settings, project=project, region=region, bucket=bucket)
+    return replace(settings, project=project, region=region, bucket=bucket, rules={})
 
 
 def passing(settings: Settings, names: Sequence[str]) -> Settings:
@@ -194,7 +195,7 @@ def _table(path: Path) -> dict[str, Any]:
 def _told(
     flags: Mapping[str, str], environ: Mapping[str, str], file: Mapping[str, Any]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """What flags say, and the environment where the file says nothing; and which flag or variable it was."""
+    """Values of flags, and of the environment where the file has none; and which flag or variable each is from."""
     told, origins = {}, {}
     for key, names in VARIABLES.items():
         variables = {name: environ.get(name) for name in names if key not in file}
@@ -205,7 +206,7 @@ def _told(
 
 
 def _findings(table: Mapping[str, Any]) -> Findings:
-    """What is wrong; the place is a key, "" for the file as a whole."""
+    """Faults of the file; the place is a key, "" for the file as a whole."""
     try:
         TypeAdapter(VertexToml).validate_python(table)
     except ValidationError as error:
@@ -218,7 +219,7 @@ def _findings(table: Mapping[str, Any]) -> Findings:
 
 
 def _finding(error: ErrorDetails, table: Mapping[str, Any]) -> Finding:
-    """What pydantic found, with a cure."""
+    """A fault that pydantic found, with a cure."""
     key, *names = map(str, error["loc"])
     if error["type"] == "unexpected_keyword_argument":
         return Finding("", f'unknown key "{key}"', _known(key, table[key]))
@@ -240,7 +241,7 @@ def _finding(error: ErrorDetails, table: Mapping[str, Any]) -> Finding:
 
 
 def _in_table(error: ErrorDetails, key: str, name: str, inner: str = "") -> Finding:
-    """The same of a line in one of the tables; `inner` is a machine's key."""
+    """A fault in a line of one of the tables; `inner` is a machine's key."""
     _, line, wanted = TABLES[key]
     if not (key == "machines" and inner):
         return Finding(key, f'"{name}": must be {wanted}', f"write {line.format(name)}")
@@ -258,6 +259,7 @@ TABLES = {
     "labels": ("LABEL", '{} = "vision"', "a text"),
     "prices": ("TYPE", '"{}" = 1.25', "a number of USD per hour"),
     "machines": ("TYPE", "[machines.{}]", "a table"),
+    "rules": ("CODE", '{} = "error"', ""),
 }
 
 

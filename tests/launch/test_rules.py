@@ -35,7 +35,7 @@ from tests.launch.casebook import (
     told,
     write,
 )
-from vertex_launch import catalog, check, rules, strict_yaml
+from vertex_launch import check, rules, strict_yaml
 from vertex_launch.errors import Finding, first
 from vertex_launch.local.api.errors import invalid
 from vertex_launch.rules import RULES, Project, explain, training
@@ -67,7 +67,7 @@ def test_a_job_trips_a_rule_alone_and_its_neighbour_none(case: Case, tmp_path: P
 
 def test_every_rule_is_in_the_table() -> None:
     assert {case.code for case in CASES} == RULES.keys()
-    assert len(RULES) == 1 + len(rules.JOB_RULES) + len(rules.TUNING_RULES)  # no code is there twice
+    assert len(RULES) == len(rules.OURS)  # no code is there twice
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -77,7 +77,7 @@ def test_a_rule_says_what_it_is_and_rests_on(rule: Any, project: Path) -> None:
     assert rule.consequence.endswith(".")
     assert "\n" not in rule.text
     ours = [source for source in rule.sources if source not in CATALOG.sources]
-    assert all((project / source).exists() for source in ours)
+    assert all((project / source).exists() or (ROOT / source).exists() for source in ours)
     assert rule.sources
 
 
@@ -341,6 +341,15 @@ def test_an_image_without_a_command_runs_what_vertex_toml_says(tmp_path: Path) -
     assert finding.code == "flag-unknown"
 
 
+def test_what_vertex_toml_says_that_an_image_runs_is_its_program_for_reducers_too(tmp_path: Path) -> None:
+    commands = {SETTINGS.image: ["python", "-m", "mine", "--backend=gloo"]}
+    bare = {f"{pool}.containerSpec.{key}": GONE for pool in (P0, P1) for key in ("command", "args")}
+    assert [str(one) for one in found(tmp_path, bare, replace(SETTINGS, commands=commands))] == [
+        f"workerPoolSpecs[{pool}].containerSpec: gloo is not NCCL, which reducers need; use NCCL, or remove pool 2"
+        for pool in (0, 1)
+    ]
+
+
 @pytest.mark.parametrize("batch", ["9" * 5000, "many", "-1", "1e3", ""])
 def test_a_batch_that_is_no_number_is_for_the_trainer_to_refuse(batch: str, tmp_path: Path) -> None:
     assert found(tmp_path, told("--global-batch", batch)) == []
@@ -363,11 +372,11 @@ def test_the_two_trainers_of_one_job_may_come_from_a_package(tmp_path: Path) -> 
     assert finding.place == "workerPoolSpecs[0].pythonPackageSpec.args[0]"
 
 
-@pytest.mark.parametrize("code", [rule.code for rule in rules.JOB_RULES])
+@pytest.mark.parametrize("code", [rule.code for rule in rules.OURS if rule.subject is not TuningJob])
 @pytest.mark.parametrize("text", ["{}", "workerPoolSpecs: [{}, {replicaCount: 1}, {containerSpec: {}}]"])
 def test_no_rule_stumbles_over_a_job_that_is_hardly_there(code: str, text: str) -> None:
     given = RuleContext(SETTINGS, CATALOG, PROJECT)
-    found = RULES[code].check(Job(Path("run.yaml"), "run", parse(text, "run.yaml")), given)
+    found = RULES[code].findings(Job(Path("run.yaml"), "run", parse(text, "run.yaml")), given)
     assert all(finding.fault and finding.cure for finding in found)
 
 
@@ -479,8 +488,3 @@ def test_the_page_names_every_rule_with_its_sources() -> None:
     page = explain.page(CATALOG)
     assert [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")] == [*RULES]
     assert 'Vertex AI, "Distributed training"' in page
-
-
-def test_the_page_of_the_rules_is_what_they_say() -> None:
-    written = (ROOT / "docs/launcher/rules.md").read_text(encoding="utf-8")  # nox -s docs writes it anew
-    assert explain.page(catalog.standard()) == written

@@ -20,7 +20,11 @@ MALFORMED = [
     (
         "a table",
         GOOD + "[vertex]",
-        ['unknown key "vertex"', "the tables are [commands], [env], [labels], [prices], [machines]", "[vertex]"],
+        [
+            'unknown key "vertex"',
+            "the tables are [commands], [env], [labels], [prices], [machines], [rules]",
+            "[vertex]",
+        ],
     ),
     ("no table", GOOD + 'commands = "python"', ["commands: must be a table, not text", "write [commands]"]),
     (

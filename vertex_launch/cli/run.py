@@ -44,7 +44,7 @@ def run(click: typer.Context, wanted: RunOptions) -> None:
     client = containers.client() if wanted.containers else ""
     options = Options(restarts=wanted.restarts, retry_user_errors=wanted.retry_user_errors, containers=client)
     context = wanted.context(options)
-    loaded = approved(wanted.job, context.settings)
+    loaded = approved(wanted.job, rules.in_local_vertex(context.settings))
     whole, flags = trial(loaded), click.obj
     job = with_arguments(limit(whole, wanted.max_replicas) if wanted.max_replicas else whole, flags)
     if flags:
