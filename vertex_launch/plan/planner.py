@@ -9,10 +9,10 @@ from vertex_launch.catalog import Accelerator, Catalog, Price
 from vertex_launch.errors import FaultError
 from vertex_launch.plan import advice, memory, pools, reducers, scaling
 from vertex_launch.plan.advice import Training, Verdict
-from vertex_launch.plan.allreduce_cost import Machines, Reducers
+from vertex_launch.plan.allreduce_cost import AllReduce, Machines
 from vertex_launch.plan.memory import Memory
 from vertex_launch.plan.pools import Quota, Row, Trials
-from vertex_launch.plan.reducers import AllReduce, AllReduceOptions, Sizing
+from vertex_launch.plan.reducers import AllReduceOptions, Sizing
 from vertex_launch.plan.scaling import Curve, Point
 from vertex_launch.plan.workload import Workload
 from vertex_launch.settings import Settings
@@ -187,8 +187,7 @@ def _faults(rows: Sequence[Row], trials: Trials | None) -> Iterator[str]:
 
 
 def _option(training: Training, sizing: Sizing) -> Option:
-    reducing = Reducers(sizing.count, sizing.gbps)
-    found = reducers.all_reduce_options(training.gradient_bytes, training.machines, reducing, training.fabric_gbps)
+    found = reducers.all_reduce_options(training.gradient_bytes, training.machines, sizing)
     return Option(sizing, found, advice.verdict(training, sizing, found))
 
 
@@ -225,10 +224,9 @@ def _curves(training: Training, workload: Workload | None, sizing: Sizing, *, id
     if workload is None or training.compute is None or training.usd is None or sizing.price is None:
         return ()
     machines = training.machines
-    load = scaling.Load(workload.global_batch / machines.count, training.compute, training.gradient_bytes)
-    rates = scaling.Rates(training.usd / machines.count, sizing.price.usd, sizing.gbps)
-    drawn = scaling.curves(load, machines, rates, training.fabric_gbps)
-    return tuple(curve for curve in drawn if not idle or curve.way != "reducers")
+    samples, usd = workload.global_batch / machines.count, training.usd / machines.count
+    load = scaling.Load(samples, training.compute, training.gradient_bytes, usd)
+    return tuple(curve for curve in scaling.curves(load, machines, sizing) if not idle or curve.way != "reducers")
 
 
 def _cards(rows: Sequence[Row], catalog: Catalog) -> list[Accelerator]:

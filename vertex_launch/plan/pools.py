@@ -74,7 +74,8 @@ def machines(all_rows: Sequence[Row]) -> Machines:
     """The machines that train; an all-reduce waits for the slowest network among them."""
     train = training(all_rows)
     count, gpus = sum(row.count for row in train), sum(row.count * max(row.gpus, 1) for row in train)
-    return Machines(count, gpus / count, min(row.gbps or 0 for row in train))
+    gbps, fabric_gbps = min(row.gbps or 0 for row in train), min(row.fabric_gbps or 0 for row in train)
+    return Machines(count, gpus / count, gbps, fabric_gbps or None)
 
 
 def differ(all_rows: Sequence[Row]) -> bool:

@@ -10,11 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from vertex_launch.catalog import FACTS
+from vertex_launch.plan.allreduce_cost import AllReduce
 from vertex_launch.plan.formatting import seconds, size, usd
 from vertex_launch.plan.memory import RESERVED
 from vertex_launch.plan.planner import Option, Plan
 from vertex_launch.plan.pools import differ, training
-from vertex_launch.plan.reducers import AllReduce, step_seconds
+from vertex_launch.plan.reducers import step_seconds
 
 UNKNOWN = "?"
 SAME = 0.95  # a speed over another above which they are about the same

@@ -4,11 +4,12 @@ The batch of a GPU stays what it is in the job, so the global batch grows with t
 documented rule. All figures rest on wire times (allreduce_cost.py): real rings get slower with their length.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 from vertex_launch.catalog import reducers_needed
-from vertex_launch.plan.allreduce_cost import Machines, Reducers
-from vertex_launch.plan.reducers import all_reduce_options, step_seconds
+from vertex_launch.plan.allreduce_cost import Machines
+from vertex_launch.plan.reducers import Sizing, all_reduce_options, step_seconds
 
 COUNTS = tuple(2**power for power in range(11))
 WAYS = {"ring": "ring", "hierarchical ring": "hierarchical", "reducers": "reducers"}  # to fields of AllReduceOptions
@@ -22,15 +23,7 @@ class Load:
     samples: float  # of one machine per step
     compute: float  # seconds
     gradient_bytes: float
-
-
-@dataclass(frozen=True)
-class Rates:
-    """USD per hour of a machine and of a reducer, and the reducer's network."""
-
-    machine: float
-    reducer: float
-    reducer_gbps: float
+    usd: float  # per hour
 
 
 @dataclass(frozen=True)
@@ -56,10 +49,10 @@ class Curve:
         return [point for point in self.points if point.efficiency >= KNEE][-1]
 
 
-def curves(load: Load, machines: Machines, rates: Rates, fabric_gbps: float | None = None) -> tuple[Curve, ...]:
+def curves(load: Load, machines: Machines, reducer: Sizing) -> tuple[Curve, ...]:
     """One for each way to all-reduce the gradients."""
     return tuple(
-        Curve(way, tuple(_point(load, replace(machines, count=count), rates, fabric_gbps, way) for count in COUNTS))
+        Curve(way, tuple(_point(load, replace(machines, count=count), reducer, way) for count in COUNTS))
         for way in WAYS
     )
 
@@ -71,10 +64,10 @@ def point(machines: int, samples: float, compute: float, communication: float, u
     return Point(machines, rate, compute / seconds, usd / 3600 / rate * 1e6)
 
 
-def _point(load: Load, machines: Machines, rates: Rates, fabric_gbps: float | None, way: str) -> Point:
-    needed = reducers_needed(machines.count, machines.gbps, rates.reducer_gbps)
-    options = all_reduce_options(load.gradient_bytes, machines, Reducers(needed, rates.reducer_gbps), fabric_gbps)
-    reducers = needed if way == "reducers" and machines.count > 1 else 0
-    usd = machines.count * rates.machine + reducers * rates.reducer
+def _point(load: Load, machines: Machines, reducer: Sizing, way: str) -> Point:
+    needed = reducers_needed(machines.count, machines.gbps, reducer.gbps)
+    options = all_reduce_options(load.gradient_bytes, machines, replace(reducer, count=needed))
+    rented = needed if way == "reducers" and machines.count > 1 else 0
+    usd = machines.count * load.usd + rented * (reducer.price.usd if reducer.price else math.nan)
     communication = getattr(options, WAYS[way]).seconds
     return point(machines.count, machines.count * load.samples, load.compute, communication, usd)
