@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from google.cloud.aiplatform_v1.types.custom_job import Scheduling
 
-from vertex_launch.catalog import Catalog, Price, least_certain
+from vertex_launch.catalog import Catalog, Price, total
 from vertex_launch.plan.allreduce_cost import Machines
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, Pool, TuningJob
@@ -93,12 +93,7 @@ def trials(job: Job | TuningJob) -> Trials | None:
 
 def price(some_rows: Sequence[Row], at_once: int = 1) -> Price | None:
     """The price per hour of these machines, for so many trials at once; None if one of them has no known price."""
-    prices = [row.price for row in some_rows if row.price]
-    if len(prices) < len(some_rows) or not prices:
-        return None
-    usd = at_once * sum(row.usd or 0 for row in some_rows)
-    worst = least_certain(*(one.certainty for one in prices))
-    return Price(usd, worst, "; ".join(sorted({one.source for one in prices})))
+    return total([(at_once * row.count, row.price) for row in some_rows])
 
 
 def quotas(job: Job, settings: Settings, at_once: int = 1) -> tuple[Quota, ...]:
