@@ -33,7 +33,7 @@ class Finding:
         return f"{self.place}: {self.sentence}" if self.place else self.sentence
 
     def below(self, place: str) -> "Finding":
-        """The same finding in a larger document, which holds the finding's own at `place`."""
+        """Place the finding in a larger document, which holds its own at `place`."""
         return replace(self, place=f"{place}.{self.place}" if self.place else place)
 
 
@@ -60,8 +60,8 @@ def start(file: Path | str, line: int) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The known name that `word` was probably meant to be, or ""; case, - and _ do not count."""
-    names = {_letters(name): name for name in known}
-    close = difflib.get_close_matches(_letters(word), names, n=1)
+    names = {letters(name): name for name in known}
+    close = difflib.get_close_matches(letters(word), names, n=1)
     return names[close[0]] if close else ""
 
 
@@ -103,7 +103,8 @@ def read_text(path: Path) -> str:
     raise FaultError(Finding("", *told), file=path)
 
 
-def _letters(word: str) -> str:
+def letters(word: str) -> str:
+    """The letters of a name alone, which camelCase, snake_case and gcloud's spelling have in common."""
     return word.replace("-", "").replace("_", "").casefold()
 
 

@@ -21,13 +21,9 @@ WELL_KNOWN = "google.protobuf."
 DURATION, TIMESTAMP, ANY = (f"{WELL_KNOWN}{name}" for name in ("Duration", "Timestamp", "Any"))
 FREE = {f"{WELL_KNOWN}Value": "", f"{WELL_KNOWN}Struct": "a mapping", f"{WELL_KNOWN}ListValue": "a list"}
 LINES_SHOWN = 3  # of a key that is repeated
-SCALARS = {
-    FieldDescriptor.CPPTYPE_BOOL: "boolean",
-    FieldDescriptor.CPPTYPE_STRING: "string",
-    FieldDescriptor.CPPTYPE_DOUBLE: "double",
-    FieldDescriptor.CPPTYPE_FLOAT: "float",
-    FieldDescriptor.CPPTYPE_INT64: "int64",
-}
+NAMES = ("string", "double", "float", "int64", "enum")
+SCALARS = {getattr(FieldDescriptor, f"CPPTYPE_{name.upper()}"): name for name in NAMES}
+SCALARS[FieldDescriptor.CPPTYPE_BOOL] = "boolean"
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ def type_name(field: FieldDescriptor) -> str:
     """A message's full name, or a scalar's kind: enum, string, boolean, double, float, int64 or int32."""
     message = field.message_type
     if message is None:
-        return "enum" if field.enum_type else SCALARS.get(field.cpp_type, "int32")
+        return SCALARS.get(field.cpp_type, "int32")
     wraps = message.full_name.startswith(WELL_KNOWN) and message.full_name not in (DURATION, TIMESTAMP, ANY, *FREE)
     return type_name(message.fields_by_name["value"]) if wraps else str(message.full_name)
 

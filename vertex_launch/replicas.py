@@ -1,22 +1,26 @@
 """Who runs: every replica of a job with its command and its exact environment.
 
 Source: Vertex AI documentation, "Distributed training" and "Code requirements", mid 2026; the node-level
-RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are what Google's notebooks for custom images read.
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are what Google's notebooks for custom images read. References such as
+$(AIP_MODEL_DIR): Kubernetes, third_party/forked/golang/expansion; google-cloud-aiplatform 2.7.0, types/env_var.py.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec, WorkerPoolSpec
+from google.cloud.aiplatform_v1.types.env_var import EnvVar
 
 from vertex_launch.errors import FaultError, Finding
-from vertex_launch.expansion import expand, expanded
 from vertex_launch.spec import CHIEF, EVALUATORS, WORKERS, Job, Pool, as_json
 
 TRAINING_POOLS = (CHIEF, WORKERS)
+REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")  # to a variable
 
 # TF_CONFIG's names of the pools, by position.
 ROLES = ("chief", "worker", "ps", "evaluator")
@@ -130,6 +134,24 @@ def command(pool: Pool, commands: Commands, variables: Mapping[str, str] = Mappi
     own = [expand(word, variables) for word in container.command]
     start = own or commands.get(container.image_uri, ())
     return (*start, *(expand(word, variables) for word in container.args)) if start else ()
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Replace each $(NAME) by its variable; $$ becomes $, and an unknown name stays as it is."""
+
+    def value(found: re.Match[str]) -> str:
+        return "$" if found[1] is None else variables.get(found[1], found[0])
+
+    return REFERENCE.sub(value, text)
+
+
+def expanded(env: Iterable[EnvVar], known: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a job; a value may refer to earlier ones and to those in `known`."""
+    variables: dict[str, str] = {}
+    both = ChainMap({**known}, variables)
+    for one in env:
+        variables[one.name] = expand(one.value, both)
+    return variables
 
 
 def _program(pool: Pool) -> tuple[str, ...]:

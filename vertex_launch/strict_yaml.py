@@ -15,7 +15,7 @@ import yaml
 from yaml import MappingNode, Node, ScalarNode
 
 from vertex_launch import jsons
-from vertex_launch.errors import FaultError, Finding
+from vertex_launch.errors import FaultError, Finding, letters
 
 TAG = "tag:yaml.org,2002:"
 KINDS = {"str": "text", "int": "a number", "float": "a number", "bool": "a boolean", "timestamp": "a date"}
@@ -157,16 +157,11 @@ def _along(document: Any, place: str) -> Iterator[tuple[int, Any]]:
     value = document
     for part in PART.findall(place):
         lines = getattr(value, "lines", {})
-        key = next((key for key in lines if _bare(key) == _bare(part)), None)
+        key = next((key for key in lines if letters(key) == letters(part)), None)
         if key is None:
             return
         value = value[int(key) if isinstance(value, list) else key]
         yield lines[key], value
-
-
-def _bare(key: str) -> str:
-    """Makes camelCase and snake_case equal."""
-    return key.replace("_", "").casefold()
 
 
 def _no_number(word: str) -> Any:

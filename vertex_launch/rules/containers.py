@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vertex_launch.errors import Finding, Findings, nearest
-from vertex_launch.expansion import expand, expanded
+from vertex_launch.replicas import expand, expanded
 from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
 from vertex_launch.spec import Job, Pool
 
