@@ -1,4 +1,4 @@
-"""What Vertex AI offers for training, as dated facts: machines.yaml holds them, and vertex.toml may add to them."""
+"""Dated facts about what Vertex AI offers for training, from machines.yaml; vertex.toml may add to them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ Entry = TypeVar("Entry", Machine, Accelerator)
 
 @dataclass(frozen=True)
 class Limits:
-    """What the service refuses beyond; seconds and GB."""
+    """Limits beyond which the service refuses a job; seconds and GB."""
 
     pools: int
     env: int
@@ -88,7 +88,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class N1Network:
-    """How GPUs bound the network of an N1 machine, by their type and count."""
+    """Bounds that GPUs set to the network of an N1 machine, by their type and count."""
 
     gbps_per_vcpu: float
     cap_gbps: Mapping[str, Mapping[int, float]]
@@ -127,7 +127,7 @@ class Catalog:
         return (today - self.compiled).days > FRESH_DAYS
 
     def network_gbps(self, machine_type: str, accelerator: str = "", count: int = 0) -> float | None:
-        """What one machine can send at once, in Gbit/s; None if the type or its figure is unknown.
+        """The rate at which one machine can send, in Gbit/s; None if the type or its figure is unknown.
 
         On an N1 the GPUs set the bound: min(2 x vCPUs, a cap for their type and count).
         Source: Compute Engine, "GPU network bandwidth"; n1-highmem-96 with 8 V100 -> 100.
@@ -139,7 +139,7 @@ class Catalog:
         return min(self.n1_gpu_network.gbps_per_vcpu * known.vcpus, cap)
 
     def network_certainty(self, machine_type: str, accelerator: str = "", count: int = 0) -> Certainty:
-        """How sure `network_gbps` is."""
+        """The certainty of `network_gbps`."""
         known, network = self.machine(machine_type), self.n1_gpu_network
         if known is None:
             return "uncertain"

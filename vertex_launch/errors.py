@@ -41,12 +41,7 @@ Findings = Iterator[Finding]
 
 
 class FaultError(ValueError):
-    """The user wrote something that cannot be used; the text has one line for each finding.
-
-    Args:
-        findings: a sentence stands for a finding without a place.
-        file: begins every line.
-    """
+    """The user's mistakes, one line each, which `file` begins; a sentence stands for a finding without a place."""
 
     def __init__(self, *findings: Finding | str, file: Path | str = "") -> None:
         self.findings = tuple(one if isinstance(one, Finding) else Finding("", one) for one in findings)

@@ -28,7 +28,7 @@ SCALARS[FieldDescriptor.CPPTYPE_BOOL] = "boolean"
 
 @dataclass(frozen=True)
 class Form:
-    """How a scalar must be written. Numbers may be quoted, because the API quotes its 64-bit numbers."""
+    """The form in which a scalar must be written. Numbers may be quoted, as the API quotes its 64-bit numbers."""
 
     noun: str
     pattern: str
@@ -110,7 +110,7 @@ def _repeated(mapping: Mapping, place: str) -> Findings:
 
 
 def _inside(value: Mapping | list[Any], place: str, found: Callable[[Any, str], Findings]) -> Findings:
-    """What is `found` in each value of a list, or of a mapping whose keys the user chooses."""
+    """Yields what is `found` in each value of a list, or of a mapping whose keys the user chooses."""
     if isinstance(value, Mapping):
         yield from _repeated(value, place)
         entries = [(_below(place, key), inner) for key, inner in value.items()]

@@ -100,7 +100,7 @@ def replicas(
 
 
 def limit(job: Job, count: int) -> Job:
-    """The same job with at most `count` replicas that train: the chief and count - 1 workers; the others stay."""
+    """Keep at most `count` replicas that train, the chief and count - 1 workers, and all others."""
     spec = CustomJobSpec(job.spec)
     pools = list(spec.worker_pool_specs)
     if len(pools) > WORKERS:
@@ -112,7 +112,7 @@ def limit(job: Job, count: int) -> Job:
 
 
 def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
-    """The same job, with more arguments for pools that train or serve, or that run the chief's program otherwise."""
+    """Append arguments in pools that train or serve, or that run the chief's program otherwise."""
     extended = replace(job, spec=CustomJobSpec(job.spec))
     for pool in extended.pools:
         if pool.trains or pool.serves or _program(pool) == _program(extended.pools[0]):
@@ -155,7 +155,7 @@ def expanded(env: Iterable[EnvVar], known: Mapping[str, str]) -> dict[str, str]:
 
 
 def _program(pool: Pool) -> tuple[str, ...]:
-    """What a pool runs, without arguments."""
+    """The program of a pool, without arguments."""
     package, container = pool.spec.python_package_spec, pool.spec.container_spec
     return (package.executor_image_uri, package.python_module, container.image_uri, *container.command)
 

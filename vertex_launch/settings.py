@@ -1,4 +1,4 @@
-"""Where jobs run, as whom, and from which image: from flags, from vertex.toml, or from the environment."""
+"""Settings from flags, vertex.toml or the environment: where jobs run, as whom, and from which image."""
 
 import math
 import re
@@ -49,20 +49,16 @@ class Settings:
 
     @property
     def catalog(self) -> Catalog:
-        """What Vertex AI offers, with what this file knows better."""
+        """The facts about Vertex AI, with those of this file in their place."""
         return catalog.with_own(catalog.standard(), self.machines, self.prices)
 
     def origin(self, key: str) -> str:
-        """Where a value was given: vertex.toml, --region, or VERTEX_REGION."""
+        """The place where a value was given: vertex.toml, --region, or VERTEX_REGION."""
         return self.origins.get(key, OWN)
 
 
 def load(path: Path, environ: Mapping[str, str] | None = None, flags: Mapping[str, str] | None = None) -> Settings:
-    """What the flags say, else the file, else the environment; without a file, much may be unknown.
-
-    Raises:
-        FaultError: the file is broken, incomplete, or has a key or a type of its own.
-    """
+    """Read settings from the flags, else the file, else the environment; raises FaultError for a malformed file."""
     table = _table(path) if path.exists() else {}
     told, origins = _told(flags or {}, environ or {}, table)
     settings = {**table, **told}
@@ -89,11 +85,7 @@ def for_local(settings: Settings) -> Settings:
 
 
 def passing(settings: Settings, names: Sequence[str]) -> Settings:
-    """The settings, with more variables of the shell that reach replicas on this machine.
-
-    Raises:
-        FaultError: one of them cannot be passed.
-    """
+    """Let more of the shell's variables reach replicas here; raises FaultError for one that cannot be passed."""
     passed = dict.fromkeys(names, True)
     if found := [replace(one, place="--pass-env") for name in passed for one in _of_variable(name)]:
         raise FaultError(*found)
@@ -110,7 +102,7 @@ def _table(path: Path) -> dict[str, Any]:
 def _told(
     flags: Mapping[str, str], environ: Mapping[str, str], file: Mapping[str, Any]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """What flags say, and the environment where the file says nothing; and which flag or variable it was."""
+    """Values of flags, and of variables where the file has none; and the name of each such flag or variable."""
     told, origins = {}, {}
     for key, names in VARIABLES.items():
         variables = {name: environ.get(name) for name in names if key not in file}

@@ -63,11 +63,7 @@ class Mapping(dict[str, Any]):
 
 
 def from_yaml(text: str, file: str) -> Any:
-    """The value of a YAML text.
-
-    Raises:
-        FaultError: it is broken, empty, more than one document or too large; or it has an alias that cannot be meant.
-    """
+    """The value of a YAML text; raises FaultError if it is broken, empty, several documents, or too large."""
     with _raising(file):
         value = jsons.shallow(lambda: yaml.load(text, _Loader))
         if value is None:
@@ -115,7 +111,7 @@ def _raising(file: str) -> Iterator[None]:
 
 
 def kind(value: Any) -> str:
-    """What the value is, as a noun with its article."""
+    """The kind of the value, as a noun with its article."""
     if isinstance(value, Scalar):
         return value.kind
     kinds = {dict: "a mapping", list: "a list", str: "text", bool: "a boolean"}

@@ -1,4 +1,4 @@
-"""What one all-reduce of the gradients puts on the network between machines: bytes and seconds.
+"""Bytes and seconds of one all-reduce of the gradients on the network between machines.
 
 Three ways, for S bytes of gradients and M machines with G GPUs each, N = M x G:
 

@@ -47,7 +47,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known of a job before it is sent; None stands for what is unknown."""
+    """Figures of a job before it is sent; None stands for an unknown one."""
 
     name: str
     region: str
@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def at_once(self) -> int:
-        """How many jobs like this run at the same time."""
+        """The number of jobs like this that run at the same time."""
         return self.trials.at_once if self.trials else 1
 
     @property
@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def hierarchical_ring(self) -> str:
-        """What a hierarchical ring is among these machines, as a sentence."""
+        """A sentence about a hierarchical ring among these machines."""
         if self.machines.members == self.machines.count:
             return "With one GPU or none in each machine, a hierarchical ring is the ring itself."
         return "A hierarchical ring first adds the gradients inside each machine; then one GPU of each joins a ring."
@@ -111,16 +111,10 @@ def plan(
     mfu: float = MFU,
     image_says: str = "",
 ) -> Plan:
-    """The plan of one job, or of a search by what one of its trials runs.
+    """Plan one job, or one trial of a search; raises FaultError if no machine trains, or one of an unknown kind.
 
-    Args:
-        workload: what the trainer says of itself.
-        gradient_bytes: in place of what the trainer says.
-        compute: as measured; otherwise it is estimated, with this `mfu`.
-        image_says: of reducers, as its build has found.
-
-    Raises:
-        FaultError: no machine trains, or one of an unknown kind, or there is no trial.
+    `gradient_bytes` go before those of the workload, and `compute` before an estimate with this `mfu`. `image_says`
+    what the build of the job's image has found about reducers.
     """
     job, trials = trial(subject), pools.trials(subject)
     rows = pools.rows(job, settings.catalog)

@@ -40,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Trials:
-    """How often a search runs its job."""
+    """The number of times that a search runs its job."""
 
     count: int
     at_once: int
@@ -97,7 +97,7 @@ def price(some_rows: Sequence[Row], at_once: int = 1) -> Price | None:
 
 
 def quotas(job: Job, settings: Settings, at_once: int = 1) -> tuple[Quota, ...]:
-    """What the job, or so many trials that run it, needs of each quota, GPUs first.
+    """The amounts of each quota that the job, or so many trials of it, need, GPUs first.
 
     Source: Vertex AI, "Quotas and limits"; a SPOT or FLEX_START job uses the preemptible metrics.
     """
@@ -132,7 +132,7 @@ def more_command(metric: str, settings: Settings, amount: int | str = "COUNT") -
 
 
 def role(pool: Pool) -> str:
-    """What its machines are: `workers`, `reducers`."""
+    """The name of what its machines do: `workers`, `reducers`."""
     return "reducers" if pool.reduces else ROLES[min(pool.index, len(ROLES) - 1)]
 
 

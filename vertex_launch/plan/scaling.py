@@ -1,4 +1,4 @@
-"""How a job would do on 1 to 1,024 of its machines: throughput, efficiency and cost.
+"""Throughput, efficiency and cost of a job on 1 to 1,024 of its machines.
 
 The batch of a GPU stays what it is in the job, so the global batch grows with the machines. Reducers grow by the
 documented rule. All figures rest on wire times (allreduce_cost.py): real rings get slower with their length.
