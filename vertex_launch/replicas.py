@@ -85,7 +85,6 @@ def replicas(
         for pool in job.pools
         if pool.replica_count
     }
-    own = {"trial": trial} if trial else {}
     same = _same_for_all(job, job_id, trial)
     job_json = as_json(job.spec)
     hidden = (EVALUATORS,) if reducers_as_ps else (EVALUATORS, *(pool.index for pool in job.reducers))
@@ -93,7 +92,7 @@ def replicas(
     for pool in job.pools:
         for index in range(pool.replica_count):
             bare = Replica(pool.index, index, (), {}, pool.reduces)
-            env = same | _cluster_variables(bare, members, hidden, own, job_json) | {**additions(bare.name)}
+            env = same | _cluster_variables(bare, members, hidden, trial, job_json) | {**additions(bare.name)}
             env = expanded(pool.env, env) | env
             everyone.append(replace(bare, command=command(pool, commands, env), env=env))
     return tuple(everyone)
@@ -176,10 +175,10 @@ def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
 
 
 def _cluster_variables(
-    replica: Replica, members: Members, hidden: Sequence[int], own: Mapping[str, str], job_json: Mapping[str, Any]
+    replica: Replica, members: Members, hidden: Sequence[int], trial: str, job_json: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The variables that tell a replica of the others; TF_CONFIG leaves out `hidden` pools, and `own` is a trial's."""
-    task = {"index": replica.index, **own}
+    """The variables that tell a replica of the others; TF_CONFIG leaves out `hidden` pools."""
+    task = {"index": replica.index} | ({"trial": trial} if trial else {})
     cluster_spec = {
         "cluster": {f"workerpool{pool}": addresses for pool, addresses in members.items()},
         "environment": "cloud",

@@ -12,6 +12,8 @@ from vertex_launch import catalog
 from vertex_launch.catalog import OWN, Catalog
 from vertex_launch.errors import FaultError, Finding, Findings, did_you_mean, read_text
 
+Texts = Mapping[str, str]
+
 # The keys that a flag or a variable may give in place of the file; Google's own variables come last.
 VARIABLES: Mapping[str, tuple[str, ...]] = {
     "project": ("VERTEX_PROJECT", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT"),
@@ -57,11 +59,12 @@ class Settings:
         return self.origins.get(key, OWN)
 
 
-def load(path: Path, environ: Mapping[str, str] | None = None, flags: Mapping[str, str] | None = None) -> Settings:
+def load(path: Path, environ: Texts | None = None, flags: Texts | None = None) -> Settings:
     """Read settings from the flags, else the file, else the environment; raises FaultError for a malformed file."""
     table = _table(path) if path.exists() else {}
-    told, origins = _told(flags or {}, environ or {}, table)
-    settings = {**table, **told}
+    told = {key: source for key in VARIABLES for source in _sources(key, flags or {}, environ or {}, table)[:1]}
+    settings = table | {key: value for key, (_, value) in told.items()}
+    origins = {key: origin for key, (origin, _) in told.items()}
     found = [*_findings(settings)]
     missing = [key for key in REQUIRED if key not in settings] if path.exists() else []
     found += [Finding("", f"the key {key} is missing", f'add a line {key} = "..."') for key in missing]
@@ -99,17 +102,11 @@ def _table(path: Path) -> dict[str, Any]:
         raise FaultError(f'{path}: is not TOML: {error}; write lines such as bucket = "name"') from None
 
 
-def _told(
-    flags: Mapping[str, str], environ: Mapping[str, str], file: Mapping[str, Any]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Values of flags, and of variables where the file has none; and the name of each such flag or variable."""
-    told, origins = {}, {}
-    for key, names in VARIABLES.items():
-        variables = {name: environ.get(name) for name in names if key not in file}
-        sources = {f"--{key.replace('_', '-')}": flags.get(key), **variables}
-        for origin, value in [(origin, value) for origin, value in sources.items() if value][:1]:
-            told[key], origins[key] = value, origin
-    return told, origins
+def _sources(key: str, flags: Texts, environ: Texts, file: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and values of the flag and the variables that give a key, in their order; the file hides variables."""
+    variables = [(name, environ.get(name)) for name in VARIABLES[key] if key not in file]
+    both = ((f"--{key.replace('_', '-')}", flags.get(key)), *variables)
+    return [(origin, value) for origin, value in both if value]
 
 
 def _findings(toml: Mapping[str, Any]) -> Findings:

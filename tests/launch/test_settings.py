@@ -161,6 +161,15 @@ def test_all_faults_come_at_once(tmp_path: Path) -> None:
     assert len(caught.value.findings) == 5  # an unknown key, a wrong type, three missing keys
 
 
+def test_faults_come_in_the_order_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "vertex.toml"
+    path.write_text("colour = 1\nbucket = 2\nproject = 3\n" + '[env]\n"a-b" = 4\n[commands]\n"a:1" = 5\n')
+    with pytest.raises(FaultError) as caught:
+        load(path)
+    words = ("colour", "bucket: ", "project: ", '"a-b": must', '"a-b" cannot', '"a:1"', "region", "image")
+    assert [word for word, line in zip(words, str(caught.value).splitlines(), strict=True) if word not in line] == []
+
+
 def test_without_a_file_nothing_is_known(tmp_path: Path) -> None:
     assert load(tmp_path / "vertex.toml") == Settings()
 

@@ -13,7 +13,7 @@ from vertex_launch.plan.allreduce_cost import AllReduce, Machines
 from vertex_launch.plan.memory import Memory
 from vertex_launch.plan.pools import Quota, Row, Trials
 from vertex_launch.plan.reducers import AllReduceOptions, Sizing
-from vertex_launch.plan.scaling import Curve, Point
+from vertex_launch.plan.scaling import Curve, Load, Point
 from vertex_launch.plan.workload import Workload
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, trial
@@ -142,6 +142,7 @@ def _plan(training: Training, settings: Settings, workload: Workload | None, com
     all_reduce = present.all_reduce.reducers if present and not idle else advised.all_reduce.ring
     card = min(_cards(rows, catalog), key=lambda card: card.memory_gb, default=None)
     held = (workload, machines.members, card) if workload and card else None
+    load, price = _load(training, workload), pools.price(rows)
     return Plan(
         name=str(training.job.path),
         region=settings.region,
@@ -159,8 +160,10 @@ def _plan(training: Training, settings: Settings, workload: Workload | None, com
         advised=advised,
         present=present,
         all_reduce=all_reduce,
-        here=_here(training, workload, all_reduce, pools.price(rows)),
-        curves=() if pools.differ(rows) else _curves(training, workload, advised.sizing, idle=idle),
+        here=scaling.point(load, machines.count, all_reduce.seconds, price.usd if price else math.nan)
+        if load
+        else None,
+        curves=_curves(training, load, advised.sizing, idle=idle),
         compiled=catalog.compiled,
         uncertain=tuple(dict.fromkeys(_uncertain(rows, catalog))),
     )
@@ -206,21 +209,19 @@ def _uncertain(rows: Sequence[Row], catalog: Catalog) -> Iterator[str]:
             yield f"the price of {row.machine_type}"
 
 
-def _here(training: Training, workload: Workload | None, all_reduce: AllReduce, price: Price | None) -> Point | None:
-    """The job itself, with all that its file has; None without its batch or its compute time."""
+def _load(training: Training, workload: Workload | None) -> Load | None:
+    """A step on one machine, without reducers; None without its batch or its compute time."""
     if workload is None or training.compute is None:
         return None
-    usd = price.usd if price else math.nan
-    return scaling.point(training.machines.count, workload.global_batch, training.compute, all_reduce.seconds, usd)
+    count, usd = training.machines.count, math.nan if training.usd is None else training.usd
+    return Load(workload.global_batch / count, training.compute, training.gradient_bytes, usd / count)
 
 
-def _curves(training: Training, workload: Workload | None, sizing: Sizing, *, idle: bool) -> tuple[Curve, ...]:
-    if workload is None or training.compute is None or training.usd is None or sizing.price is None:
+def _curves(training: Training, load: Load | None, sizing: Sizing, *, idle: bool) -> tuple[Curve, ...]:
+    if load is None or training.usd is None or sizing.price is None or pools.differ(training.rows):
         return ()
-    machines = training.machines
-    samples, usd = workload.global_batch / machines.count, training.usd / machines.count
-    load = scaling.Load(samples, training.compute, training.gradient_bytes, usd)
-    return tuple(curve for curve in scaling.curves(load, machines, sizing) if not idle or curve.way != "reducers")
+    drawn = scaling.curves(load, training.machines, sizing)
+    return tuple(curve for curve in drawn if not idle or curve.way != "reducers")
 
 
 def _cards(rows: Sequence[Row], catalog: Catalog) -> list[Accelerator]:

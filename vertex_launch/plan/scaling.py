@@ -57,11 +57,11 @@ def curves(load: Load, machines: Machines, reducer: Sizing) -> tuple[Curve, ...]
     )
 
 
-def point(machines: int, samples: float, compute: float, communication: float, usd: float) -> Point:
-    """The speed and cost of a step, from its samples, seconds of compute and all-reduce, and USD per hour."""
-    seconds = step_seconds(compute, communication)
-    rate = samples / seconds
-    return Point(machines, rate, compute / seconds, usd / 3600 / rate * 1e6)
+def point(load: Load, machines: int, communication: float, usd: float) -> Point:
+    """The speed and cost of a step on so many machines, from the seconds of its all-reduce and USD per hour."""
+    seconds = step_seconds(load.compute, communication)
+    rate = machines * load.samples / seconds
+    return Point(machines, rate, load.compute / seconds, usd / 3600 / rate * 1e6)
 
 
 def _point(load: Load, machines: Machines, reducer: Sizing, way: str) -> Point:
@@ -69,5 +69,4 @@ def _point(load: Load, machines: Machines, reducer: Sizing, way: str) -> Point:
     options = all_reduce_options(load.gradient_bytes, machines, replace(reducer, count=needed))
     rented = needed if way == "reducers" and machines.count > 1 else 0
     usd = machines.count * load.usd + rented * (reducer.price.usd if reducer.price else math.nan)
-    communication = getattr(options, WAYS[way]).seconds
-    return point(machines.count, machines.count * load.samples, load.compute, communication, usd)
+    return point(load, machines.count, getattr(options, WAYS[way]).seconds, usd)
