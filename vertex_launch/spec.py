@@ -18,14 +18,13 @@ from google.protobuf import json_format
 
 from vertex_launch import proto_validation, strict_yaml
 from vertex_launch.errors import FaultError, Finding, first, read_text
+from vertex_launch.job_resource import camel
 
 # Pools by position. Pool 2 is the parameter servers' too: one role only.
 CHIEF, WORKERS, REDUCERS, EVALUATORS = range(4)
 CHIEF_REPLICA = "workerpool0-0"  # as the service names it
 OUTPUT = "baseOutputDirectory.outputUriPrefix"
 REDUCER_IMAGE = "/reductionserver"
-
-TASKS = {"container_spec": "containerSpec", "python_package_spec": "pythonPackageSpec", None: ""}
 
 TUNING_KEYS = {"studySpec", "trialJobSpec"}
 PIPELINE = (
@@ -84,7 +83,7 @@ class Pool:
     @property
     def task(self) -> str:
         """The key of what it runs: containerSpec, pythonPackageSpec, or "" """
-        return TASKS[WorkerPoolSpec.pb(self.spec).WhichOneof("task")]
+        return camel(WorkerPoolSpec.pb(self.spec).WhichOneof("task") or "")
 
     @property
     def args(self) -> list[str]:
