@@ -6,7 +6,7 @@ Source: Resource Manager, "Labels overview", section "Requirements for labels", 
 import re
 from collections.abc import Mapping
 
-from vertex_launch.errors import FaultError, Finding
+from vertex_launch.errors import FaultError, Finding, Findings
 
 MOST = 64  # of a resource
 LONGEST = 63  # characters
@@ -15,23 +15,26 @@ VALUE = re.compile(rf"[\w-]{{0,{LONGEST}}}")
 CURE = f"use lower-case letters, digits, - and _, {LONGEST} characters at most"
 
 
-def key(text: str) -> str:
-    """Return a label's key; raises FaultError where Google would refuse it."""
-    if KEY.fullmatch(text) and text == text.lower():
-        return text
-    raise FaultError(Finding("", f'"{text}" cannot be the key of a label', f"begin with a letter and {CURE}"))
+def of_label(key: str, value: str, place: str = "labels") -> Findings:
+    """Yield what Google would refuse of a label."""
+    if not KEY.fullmatch(key) or key != key.lower():
+        yield Finding(place, f'"{key}" cannot be the key of a label', f"begin with a letter and {CURE}")
+    if not VALUE.fullmatch(value) or value != value.lower():
+        yield Finding(place, f'"{value}" cannot be the value of a label', CURE)
 
 
-def value(text: str) -> str:
-    """Return a label's value; raises FaultError where Google would refuse it."""
-    if VALUE.fullmatch(text) and text == text.lower():
-        return text
-    raise FaultError(Finding("", f'"{text}" cannot be the value of a label', CURE))
-
-
-def counted(labels: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the labels; raises FaultError where they are more than a resource may have."""
+def too_many(labels: Mapping[str, object]) -> Findings:
+    """Yield that these are more labels than a resource may have."""
     if len(labels) > MOST:
         cure = f"keep at most {MOST}, of which submit itself sets up to four"
-        raise FaultError(Finding("", f"a job cannot have {len(labels)} labels", cure))
-    return labels
+        yield Finding("labels", f"a job cannot have {len(labels)} labels", cure)
+
+
+def typed(words: list[str]) -> dict[str, str]:
+    """Read labels that are written KEY=VALUE; raises FaultError for one that is not, or that Google would refuse."""
+    pairs = [word.partition("=") for word in words]
+    found = [Finding("--label", f"{key} has no =", "write KEY=VALUE") for key, sign, _ in pairs if not sign]
+    found = found or [finding for key, _, value in pairs for finding in of_label(key, value, "--label")]
+    if found:
+        raise FaultError(*found)
+    return {key: value for key, _, value in pairs}

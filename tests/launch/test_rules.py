@@ -40,7 +40,7 @@ from vertex_launch.errors import Finding, first
 from vertex_launch.local.api.errors import invalid
 from vertex_launch.rules import RULES, Project, explain, training
 from vertex_launch.rules.rule import RuleContext
-from vertex_launch.settings import MachineRow, Settings
+from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, parse
 
 
@@ -170,7 +170,7 @@ def test_the_account_of_vertex_toml_writes_to_a_tensorboard(tmp_path: Path) -> N
 
 
 def test_a_machine_of_vertex_toml_is_known(tmp_path: Path) -> None:
-    c3: dict[str, MachineRow] = {"c3-standard-8": {"vcpus": 8, "memory_gb": 32, "gbps": 23}}
+    c3 = {"c3-standard-8": {"vcpus": 8, "memory_gb": 32, "gbps": 23}}
     assert found(tmp_path, alone({"machineType": "c3-standard-8"}), replace(SETTINGS, machines=c3)) == []
 
 
@@ -327,7 +327,7 @@ def test_what_is_wrong_in_the_model_leaves_the_flags_known(tmp_path: Path) -> No
 
 
 def test_a_machine_of_ones_own_may_have_several_counts_of_gpus(tmp_path: Path) -> None:
-    g9: MachineRow = {"vcpus": 8, "memory_gb": 32, "gbps": 16, "gpus": {"NVIDIA_L4": [1, 2]}}
+    g9 = {"vcpus": 8, "memory_gb": 32, "gbps": 16, "gpus": {"NVIDIA_L4": [1, 2]}}
     ours = replace(SETTINGS, machines={"g9-standard-8": g9})
     wrong = {"machineType": "g9-standard-8", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 4}
     cures = [one.cure for one in found(tmp_path, alone(wrong), ours) if one.code == "accelerator-fit"]

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from vertex_launch import labels
 from vertex_launch.errors import FaultError
-from vertex_launch.settings import Settings, load, passing, require, typed_labels
+from vertex_launch.settings import Settings, load, passing, require
 
 GOOD = """
 project = "demo"
@@ -142,12 +143,12 @@ def test_labels_are_googles(tmp_path: Path) -> None:
 
 
 def test_typed_labels_have_a_key_and_a_value() -> None:
-    assert typed_labels(["team=vision", "stage=", "team=speech"]) == {"team": "speech", "stage": ""}
+    assert labels.typed(["team=vision", "stage=", "team=speech"]) == {"team": "speech", "stage": ""}
     with pytest.raises(FaultError) as caught:
-        typed_labels(["team", "stage"])
+        labels.typed(["team", "stage"])
     assert str(caught.value).splitlines() == [f"--label: {key} has no =; write KEY=VALUE" for key in ("team", "stage")]
     with pytest.raises(FaultError, match=r'^--label: "Vision" cannot be the value of a label; use lower-case '):
-        typed_labels(["team=Vision"])
+        labels.typed(["team=Vision"])
 
 
 def test_what_is_known_better_here_goes_into_the_catalog(tmp_path: Path) -> None:
@@ -194,6 +195,15 @@ def test_all_faults_come_at_once(tmp_path: Path) -> None:
     with pytest.raises(FaultError) as caught:
         load(path)
     assert len(caught.value.findings) == 5  # an unknown key, a wrong type, three missing keys
+
+
+def test_faults_come_in_the_order_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "vertex.toml"
+    path.write_text("colour = 1\nbucket = 2\nproject = 3\n" + '[env]\n"a-b" = 4\n[commands]\n"a:1" = 5\n')
+    with pytest.raises(FaultError) as caught:
+        load(path)
+    words = ("colour", "bucket: ", "project: ", '"a-b": must', '"a-b" cannot', '"a:1"', "region", "image")
+    assert [word for word, line in zip(words, str(caught.value).splitlines(), strict=True) if word not in line] == []
 
 
 def test_without_a_file_nothing_is_known(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 from google.api_core.exceptions import ServerError
 
-from vertex_launch import settings
+from vertex_launch import labels
 from vertex_launch.check import Examined
 from vertex_launch.cli.cloud_options import CloudOptions
 from vertex_launch.cli.following import again, detached, follow_to_end
@@ -48,10 +48,10 @@ def submit(click: typer.Context, wanted: SubmitOptions) -> None:
     """Send a job to Vertex AI; shows what will be sent, and asks."""
     loaded = approved(wanted.job, wanted.settings())
     code = revision.labels(Path())
-    labels = {**settings.typed_labels(wanted.label or ()), **code}
+    own = {**labels.typed(wanted.label or []), **code}
     if wanted.print:
         ours, endpoint = wanted.where()
-        request, parent = cloud.request(loaded, ours, labels), parent_of(ours)
+        request, parent = cloud.request(loaded, ours, own), parent_of(ours)
         console.print(spelled.CLIENTS[wanted.print](request, wanted.job, parent, endpoint), markup=False)
         return
     ours, service = wanted.cloud()
@@ -60,7 +60,7 @@ def submit(click: typer.Context, wanted: SubmitOptions) -> None:
     with interrupted("nothing was sent" if wanted.yes else "nothing was sent; --yes sends without a question"):
         with google_errors(ours):
             found = preflight.look(loaded, service, ours, code.get("git-revision", ""))
-        request = cloud.request(loaded, ours, labels, found.images)
+        request = cloud.request(loaded, ours, own, found.images)
         examined = shown(loaded, request, found, ours)
         agreed = examined.passes(strict=False) and (wanted.yes or typer.confirm("Send it?"))
     if not agreed:

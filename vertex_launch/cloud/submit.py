@@ -18,6 +18,7 @@ from vertex_launch.cloud.preflight import Preflight
 from vertex_launch.cloud.refusals import said_by
 from vertex_launch.cloud.registry import Image
 from vertex_launch.cloud.service import NoAnswerError, Service, parent_of
+from vertex_launch.errors import FaultError
 from vertex_launch.job_resource import Resource
 from vertex_launch.plan import pools
 from vertex_launch.plan.formatting import duration, usd
@@ -82,7 +83,9 @@ def request(
     digest = {"image-digest": images[0].short} if images else {}
     in_file = job.spec.labels if isinstance(job, TuningJob) else {}
     own = {**(labels or {}), **digest, SUBMISSION: uuid.uuid4().hex[:12]}
-    labels = of_jobs.counted({**settings.labels, **in_file, **own})
+    labels = {**settings.labels, **in_file, **own}
+    if found := [*of_jobs.too_many(labels)]:
+        raise FaultError(*found)
     if not isinstance(job, TuningJob):
         return Request("customJobs", as_json(CustomJob(display_name=job.name, job_spec=spec, labels=labels)))
     tuning_job = HyperparameterTuningJob(job.spec)

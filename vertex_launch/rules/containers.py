@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from vertex_launch.contract import expand, expanded
 from vertex_launch.errors import Finding, Findings, nearest
-from vertex_launch.expansion import expand, expanded
 from vertex_launch.rules.rule import RuleContext, more, rule, rule_of_pool
 from vertex_launch.settings import VARIABLE
 from vertex_launch.spec import Job, Pool

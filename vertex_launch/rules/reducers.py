@@ -158,7 +158,7 @@ def enough(job: Job, context: RuleContext) -> Findings:
     machines = allreduce_cost.Machines(count, gpus / count, min(rates))
     for reducers in job.reducers:
         rate = gbps(context, reducers)
-        if rate and reducers.replica_count < allreduce_cost.break_even_reducers(machines, rate, gpus):
+        if rate and reducers.replica_count < allreduce_cost.break_even_reducers(machines, rate):
             ours = f"{reducers.replica_count} x {rate:g} Gbps"
             fault = f"{ours}, for {total:g} of pools 0 and 1, are slower than no reducers"
             yield Finding(reducers.at("replicaCount"), fault, f"set it to {catalog.reducers_needed(1, total, rate)}")

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 
+from vertex_launch.contract import REFERENCE
 from vertex_launch.errors import Finding, Findings, did_you_mean
-from vertex_launch.expansion import REFERENCE
 from vertex_launch.rules.containers import Flag, flags, image_of, is_ours, prebuilt_name, untagged, words
 from vertex_launch.rules.rule import Declare, Project, RuleContext, rule, rule_of_pool
 from vertex_launch.spec import CHIEF, EVALUATORS, Job, Pool
