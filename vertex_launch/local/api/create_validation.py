@@ -3,7 +3,7 @@
 Source: google-cloud-aiplatform 2.7.0, the documentation of the fields in types/.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vertex_launch.errors import Finding, Findings
@@ -24,12 +24,12 @@ LONGEST_LABEL = 64  # characters, of a key and of a value
 RESERVED = "aiplatform.googleapis.com/"  # begins the service's own keys, which clients send back
 
 
-def without_output(message: Any) -> Any:
+def without_output(message: Any, names: Iterable[str] = OUTPUT_ONLY) -> Any:
     """Clear, in place, the fields that only the service writes: the message's own and those of a model in it."""
     pb = type(message).pb(message)
     model = "model_to_upload" in pb.DESCRIPTOR.fields_by_name and pb.HasField("model_to_upload")
     for part in (pb, pb.model_to_upload) if model else (pb,):
-        for name in OUTPUT_ONLY:
+        for name in names:
             if name in part.DESCRIPTOR.fields_by_name:
                 part.ClearField(name)
     return message

@@ -22,6 +22,7 @@ STORAGE = ("/upload/", "/storage/", "/resumable/", "/download/", "/batch/")  # w
 PART = r"(?:(?!%2[Ff])[^/])+"  # of an address, between two slashes
 PARTS = {
     "": PART,
+    "path": f"{PART}(?:/{PART})*",
     "object": "[^/]+",  # the only one that may hold a slash, sent as %2F
     "parent": f"projects/{PART}/locations/{PART}",
 }

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from vertex_launch.job_resource import Resource, id_of
+from vertex_launch.local.api.collection import Act, Collection
 from vertex_launch.local.api.errors import ApiError, our_fault
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.resource_file import now
@@ -63,17 +64,15 @@ class BackgroundTask:
 Task = TypeVar("Task", bound=BackgroundTask)
 
 
-class BackgroundTasks(ABC, Generic[Task]):
+class BackgroundTasks(Collection, ABC, Generic[Task]):
     """All tasks of one collection; thread-safe. A subclass says what a task does while it runs."""
 
-    collection: str
-    message: Any  # the type of what a client sends
     noun: str  # in messages
     prefix: str  # of the states
     ended: frozenset[str]  # the final states
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
         self._lock = threading.Condition()  # reentrant; notified when a task ends
         self._running: dict[str, Task] = {}
         self._closed = False
@@ -81,9 +80,8 @@ class BackgroundTasks(ABC, Generic[Task]):
             if str(resource.get("state")) not in self.ended:
                 self._lose(resource)
 
-    def get(self, name: str) -> Resource:
-        """Raises ApiError NOT_FOUND."""
-        return self._store.get(name)
+    def methods(self) -> dict[str, Act]:
+        return super().methods() | {f"POST {self.collection}/*:cancel": lambda call, name: self.cancel(name)}
 
     def cancel(self, name: str) -> None:
         """Begin to stop a task; raises ApiError NOT_FOUND, or FAILED_PRECONDITION if it has ended."""
@@ -101,7 +99,7 @@ class BackgroundTasks(ABC, Generic[Task]):
             state = self._store.get(name)["state"]
             if state not in self.ended:
                 raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; cancel it and wait for its end")
-            self._store.delete(name)
+            super().delete(name)
 
     def close(self) -> None:
         """Stop all tasks; returns once the last one has ended."""
