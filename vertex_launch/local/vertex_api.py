@@ -18,12 +18,13 @@ from vertex_launch.local.api.origin_check import origin_checked
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs import logs
-from vertex_launch.local.jobs.custom_jobs import Action, Jobs
+from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.jobs.pipelines import Pipelines
 from vertex_launch.local.jobs.tuning import Tunings
 from vertex_launch.local.registry import experiments
 from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
+from vertex_launch.local.running.replica_state import Action
 from vertex_launch.local.storage.gcs_api import GcsApi
 from vertex_launch.local.views import page
 

@@ -74,7 +74,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._lock = threading.Condition()  # reentrant; notified when a task ends
-        self._running: dict[str, Task] = {}
+        self._tasks: dict[str, Task] = {}
         self._closed = False
         for resource in store.all(self.collection):
             if str(resource.get("state")) not in self.ended:
@@ -91,7 +91,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
                 kind = f"{self.collection[0].upper()}{self.collection[1:-1]}"  # CustomJob of customJobs
                 raise ApiError("FAILED_PRECONDITION", f'The {kind} "{name}" is in state {state} and cannot be canceled')
             self._store.update(name, state=f"{self.prefix}CANCELLING")
-            self._stop(self._running[name])
+            self._stop(self._tasks[name])
 
     def delete(self, name: str) -> None:
         """Delete the resource of an ended task; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
@@ -105,9 +105,9 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
         """Stop all tasks; returns once the last one has ended."""
         with self._lock:
             self._closed = True
-            for task in self._running.values():
+            for task in [*self._tasks.values()]:
                 self._stop(task)
-            self._lock.wait_for(lambda: not self._running)
+            self._lock.wait_for(lambda: not self._tasks)
 
     @abstractmethod
     def _work(self, task: Task) -> None:
@@ -123,6 +123,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
             if self._closed:
                 raise ApiError("UNAVAILABLE", "the local Vertex is stopping")
             self._store.create(task.name, resource)
+            self._tasks[task.name] = task
             self._admit(task)
             return self._store.get(task.name)
 
@@ -130,7 +131,6 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
         """Start the task's thread; the caller holds the lock, so the task cannot end before it is registered."""
         # A daemon thread, so that an interrupted `close` waits for nothing; the replicas end with the service.
         threading.Thread(target=self._run, args=(task,), name=task.id, daemon=True).start()
-        self._running[task.name] = task
 
     def _enter(self, task: Task, state: str) -> None:
         """Set an intermediate state, named without its prefix, unless the task is already being stopped."""
@@ -159,12 +159,15 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
             state, error = "FAILED", our_fault(raised).rpc
         with self._lock:  # otherwise `cancel` could overwrite the final state
             if error and task.stopping.is_set():  # being stopped explains any failure
-                cancelled = "CANCELLED", rpc_status("CANCELLED", f"the {self.noun} was cancelled")
-                state, error = ("FAILED", STOPPED) if self._closed else cancelled
-            self._end(task.name, state, error)
-            self._leave(task)
+                state, error = self._stopped(f"the {self.noun} was cancelled")
+            self._finish(task, state, error)
 
-    def _leave(self, task: Task) -> None:
-        """Unregister a task that has ended; the caller holds the lock."""
-        del self._running[task.name]
+    def _stopped(self, message: str) -> tuple[str, dict[str, Any]]:
+        """The state and the error of a task that somebody has stopped: a client, unless the service ends."""
+        return ("FAILED", STOPPED) if self._closed else ("CANCELLED", rpc_status("CANCELLED", message))
+
+    def _finish(self, task: Task, state: str, error: dict[str, Any] | None) -> None:
+        """End a task and forget it; the caller holds the lock."""
+        self._end(task.name, state, error)
+        del self._tasks[task.name]
         self._lock.notify_all()

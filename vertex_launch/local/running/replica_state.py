@@ -4,9 +4,12 @@ import math
 import time
 from dataclasses import dataclass, field
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM, Signals
+from typing import Literal
 
 from vertex_launch.local.running.process import Process
 from vertex_launch.replicas import Replica
+
+Action = Literal["preempt", "kill", "freeze", "delay"]
 
 
 @dataclass(frozen=True)
@@ -72,15 +75,16 @@ class ReplicaState:
         if self.process:
             self.process.send_signal(number)
 
-    def preempt(self, grace: float) -> None:
-        if self.process and not self.preempted:
-            self.preempted, self.planned[SIGKILL] = True, time.monotonic() + grace
-            self.process.send_signal(SIGTERM)
-
-    def freeze(self, seconds: float) -> None:
-        if self.process:
-            self.planned[SIGCONT] = time.monotonic() + seconds
-            self.process.send_signal(SIGSTOP)
-
-    def delay(self, seconds: float) -> None:
-        self.postponed += seconds
+    def disturb(self, action: Action, seconds: float) -> None:
+        """Do what happens to machines; `seconds` are a grace time, or for how long."""
+        match action:
+            case "delay":  # the next start
+                self.postponed += seconds
+            case "kill":
+                self.send_signal(SIGKILL)
+            case "freeze" if self.process:  # with all that it started
+                self.planned[SIGCONT] = time.monotonic() + seconds
+                self.send_signal(SIGSTOP)
+            case "preempt" if self.process and not self.preempted:
+                self.preempted, self.planned[SIGKILL] = True, time.monotonic() + seconds
+                self.send_signal(SIGTERM)
