@@ -1,4 +1,4 @@
-"""What `run` writes of its job, in the service's own form, so that a service in the same folder shows it."""
+"""The record that `run` writes of its job, in the service's form: a service in the same folder shows it."""
 
 import contextlib
 import re

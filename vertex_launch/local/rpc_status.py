@@ -1,4 +1,4 @@
-"""How a request or a job failed, by the names of google.rpc.Code."""
+"""Failures of requests and jobs, by the names of google.rpc.Code."""
 
 from typing import Any
 

@@ -34,11 +34,7 @@ LONGEST_DISTURBANCE = 7 * 24 * 3600  # seconds; no job lives longer
 
 
 class Vertex:
-    """Everything behind the API, in the state that the folder holds; without an endpoint, for no client.
-
-    Raises:
-        FaultError: the state folder cannot be used.
-    """
+    """Everything behind the API, with the state in the folder, or FaultError; without an endpoint, for no client."""
 
     def __init__(self, context: Context, endpoint: str = "") -> None:
         self.state_dir, buckets = context.state_dir, context.state_dir.buckets

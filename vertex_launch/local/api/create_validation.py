@@ -36,7 +36,7 @@ def without_output(message: Any, names: Iterable[str] = OUTPUT_ONLY) -> Any:
 
 
 def name_findings(name: str) -> Findings:
-    """What the service would refuse of a resource's display name."""
+    """Faults for which the service would refuse a resource's display name."""
     if not name:
         yield Finding("displayName", "is missing", "give it a name")
     elif len(name) > LONGEST_NAME:
@@ -44,7 +44,7 @@ def name_findings(name: str) -> Findings:
 
 
 def label_findings(labels: Mapping[str, str]) -> Findings:
-    """What the service would refuse of a resource's labels."""
+    """Faults for which the service would refuse a resource's labels."""
     if len(labels) > MOST_LABELS:
         yield Finding("labels", f"are {len(labels)}", f"keep {MOST_LABELS} of them")
     for key, value in labels.items():

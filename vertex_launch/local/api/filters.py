@@ -214,7 +214,7 @@ def _size(text: str) -> int:
 
 
 def _after(resources: Sequence[Resource], token: str) -> int:
-    """Where the page begins: after the resource that the token names, so that new resources shift nothing."""
+    """The begin of the page: after the resource that the token names, so that new resources shift nothing."""
     try:
         last = base64.urlsafe_b64decode(token).decode()
         return [*map(_identity, resources)].index(last) + 1 if token else 0

@@ -32,7 +32,7 @@ def origin_checked(app: ASGIApp) -> ASGIApp:
 
 
 def fault_of(scope: Scope) -> str:
-    """Why a request is refused, or "" """
+    """The reason to refuse a request, or "" """
     headers, path = Headers(scope=scope), scope["path"]
     host = headers.get("host", "").lower()
     if not OURS.fullmatch(host):

@@ -1,4 +1,4 @@
-"""What custom jobs, tuning jobs and pipelines share: each runs in a thread, can be cancelled, and ends once."""
+"""Tasks, which custom jobs, tuning jobs and pipelines are: each has a thread, can be cancelled, and ends once."""
 
 import contextlib
 import threading

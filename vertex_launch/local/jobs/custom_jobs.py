@@ -63,11 +63,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         self.events: deque[tuple[str, str, str]] = deque(maxlen=EVENTS)  # id and name of a job, what happened to it
 
     def create(self, parent: str, message: CustomJob, extras: Extras | None = None) -> Resource:
-        """Check a job and queue it.
-
-        Raises:
-            ApiError: INVALID_ARGUMENT with all faults, or RESOURCE_EXHAUSTED for a job that can never run here.
-        """
+        """Check a job and queue it; raises ApiError with all faults, or for a job that can never run here."""
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         job = Job(f"request {message.display_name}", message.display_name, CustomJobSpec(message.job_spec))
         refuse([*name_findings(message.display_name), *self.findings(parent, job, "jobSpec")])
@@ -101,12 +97,9 @@ class Jobs(BackgroundTasks[_Ticket]):
         return ticket.execution.statuses if ticket and ticket.execution else ()
 
     def findings(self, parent: str, job: Job, place: str) -> list[Finding]:
-        """What is wrong with a job that stands at `place`.
+        """The faults of a job at `place`, by the rules of `vertex-launch check` for the request's project and region.
 
-        The rules are those of `vertex-launch check`, with project and region of the request.
-
-        Raises:
-            ApiError: RESOURCE_EXHAUSTED for a job that can never run here.
+        Raises ApiError RESOURCE_EXHAUSTED for a job that can never run here.
         """
         count = size(job)
         if count > self._context.options.capacity:

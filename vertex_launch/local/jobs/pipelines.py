@@ -77,11 +77,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         self._buckets = buckets
 
     def create(self, parent: str, message: TrainingPipeline) -> Resource:
-        """Check and start a pipeline.
-
-        Raises:
-            ApiError: INVALID_ARGUMENT with all faults, or NOT_FOUND for a dataset or a parent model.
-        """
+        """Check and start a pipeline; raises ApiError with all faults, or for a missing dataset or parent model."""
         resource = as_json(message)
         refuse([*name_findings(message.display_name), *_findings(resource)])
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"

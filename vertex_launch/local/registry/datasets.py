@@ -61,11 +61,7 @@ class Datasets(Collection):
         return self._store.create(f"{parent}/{COLLECTION}/{id}", dataset | {"etag": id, "labels": labels})
 
     def import_data(self, name: str, message: ImportDataRequest) -> Resource:
-        """Add the items of import files to a dataset of images or texts.
-
-        Raises:
-            ApiError: NOT_FOUND, INVALID_ARGUMENT, or FAILED_PRECONDITION if a file is not in its bucket.
-        """
+        """Add the items of import files to a dataset of images or texts; raises ApiError, also for a missing file."""
         dataset = self._store.get(name)
         if _kind(dataset) == "tabular":
             raise ApiError("INVALID_ARGUMENT", "a table is not imported; name its files when you create the dataset")
@@ -81,12 +77,8 @@ class Datasets(Collection):
 def export(dataset: Resource, config: Mapping[str, Any], buckets: Path, destination: str) -> dict[str, str]:
     """Split a dataset and write the sets to a bucket; returns the variables that name them for the training.
 
-    Args:
-        config: a pipeline's inputDataConfig.
-        destination: address of the output folder, unless `config` names one.
-
-    Raises:
-        ApiError: a file is not in its bucket, or the split is impossible or only possible in Vertex AI.
+    `config` is a pipeline's inputDataConfig; unless it names a folder, the sets go to that at `destination`. Raises
+    ApiError if a file is not in its bucket, or the split is impossible or only possible in Vertex AI.
     """
     for field in ("bigqueryDestination", "savedQueryId", "annotationsFilter"):
         if config.get(field):

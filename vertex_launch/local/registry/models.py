@@ -46,13 +46,7 @@ class Models(Collection):
     ) -> Resource:
         """Register the content of a folder as a model, or as a new version of `parent_model`.
 
-        Args:
-            parent: projects/P/locations/L.
-            model: the fields that the client set; `more` are those that the service sets.
-            artifact_uri: address of the folder.
-
-        Raises:
-            ApiError: FAILED_PRECONDITION for an empty folder, NOT_FOUND, ALREADY_EXISTS or INVALID_ARGUMENT.
+        A client set the fields of `model`, the service those of `more`. Raises ApiError, also for an empty folder.
         """
         folder = object_path(artifact_uri, self._buckets)
         if folder is None or not any(path.is_file() for path in folder.rglob("*")):

@@ -50,7 +50,7 @@ def client() -> str:
 
 
 def label(image: str, name: str) -> str:
-    """What an image on this machine is labelled with; "" where it is not, or there is no client that answers soon."""
+    """The label of an image on this machine; "" where it is not, or there is no client that answers soon."""
     client = _client_here()
     words = ("image", "inspect", f'--format={{{{index .Config.Labels "{name}"}}}}', image)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -60,11 +60,7 @@ def label(image: str, name: str) -> str:
 
 
 def require_images(job: Job, client: str) -> None:
-    """Fetch the images that are not here.
-
-    Raises:
-        FaultError: one of them cannot be had, or a pool has no image of its own.
-    """
+    """Fetch the images that are not here; raises FaultError where one cannot be had, or a pool has none of its own."""
     for pool in job.pools:
         if pool.task == "pythonPackageSpec":
             raise FaultError(Finding(pool.at(), "has a pythonPackageSpec", "leave out --containers"), file=job.origin)
@@ -81,16 +77,12 @@ def require_images(job: Job, client: str) -> None:
 
 
 def entry_points(job: Job) -> dict[str, tuple[str, ...]]:
-    """What stands for the commands that only the images know."""
+    """Stand-ins for the commands that only the images know."""
     return {pool.spec.container_spec.image_uri: (ENTRY_POINT,) for pool in job.pools}
 
 
 def contained(job: Job, job_id: str, replica: Replica, theirs: Mapping[str, str], context: Context) -> Replica:
-    """A replica whose command is the client's, which runs its image.
-
-    Args:
-        theirs: the variables that the container gets besides those of its image.
-    """
+    """A replica whose command is the client's, which runs its image with these variables besides the image's own."""
     (image,) = (pool.spec.container_spec.image_uri for pool in job.pools if pool.index == replica.pool)
     first, *words = replica.command
     start = [] if first == ENTRY_POINT else [f"--entrypoint={first}"]

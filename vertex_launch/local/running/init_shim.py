@@ -77,7 +77,7 @@ def _separate(as_user: bool) -> None:
 
 
 def _set_up(world: str, buckets: str) -> None:
-    """What the new process does before it becomes the command."""
+    """Prepare the new process, which then becomes the command."""
     with contextlib.suppress(AttributeError):  # only on Linux: the command ends even if somebody kills us
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if world == "none":

@@ -72,7 +72,7 @@ class Environment:
 
     @property
     def _user(self) -> Path:
-        """Where `pip install --user` installs."""
+        """The target of `pip install --user`."""
         return self.folder / "user"
 
     @property
@@ -130,13 +130,8 @@ def prepared(
 ) -> list[Replica]:
     """The replicas; each that installs something gets an environment of its own, with the job's packages in it.
 
-    Args:
-        folder: for the environments and pip.log; one for each run of the job.
-        environ: the shell's; pip installs packageUris with the shell's settings for pip.
-        stopping: is set when nobody wants the job any more.
-
-    Raises:
-        FaultError: a package is not in its bucket, or pip refuses it.
+    The environments and pip.log go to `folder`, and pip has the shell's settings, from `environ`, for packageUris.
+    Raises FaultError: a package is not in its bucket, pip refuses it, or nobody wants the job: `stopping` is set.
     """
     folder = folder.absolute()
     of_pip = {name: value for name, value in environ.items() if name in PIPS_OWN or name.startswith("PIP_")}

@@ -21,7 +21,7 @@ from vertex_launch.state_dir import output_folder
 
 @dataclass(frozen=True)
 class Extras:
-    """What a tuning trial or a training pipeline adds to its job."""
+    """Additions of a tuning trial or a training pipeline to its job."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     trial: str = ""  # its id
@@ -47,13 +47,8 @@ def prepare(
 ) -> PreparedJob:
     """Give a job's replicas addresses, their share of the machine, environments and installed packages.
 
-    Reducers get an address, and nothing else. `stopping` is set when nobody wants the job any more.
-
-    Raises:
-        FaultError: only the image knows what a pool runs.
-        FaultError: it is to run in containers, and an image cannot be had.
-        FaultError: the job's output folder is not in a bucket.
-        FaultError: a package is not in its bucket, or pip refuses it.
+    Reducers get an address, and nothing else. `stopping` is set when nobody wants the job any more. Raises FaultError
+    where only the image knows what a pool runs, or an image, the output folder's bucket or a package cannot be had.
     """
     started = _placed(job, job_id, context, extras or Extras())
     logs, buckets = context.state_dir.logs(job_id), context.state_dir.buckets

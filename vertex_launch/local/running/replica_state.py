@@ -14,7 +14,7 @@ Action = Literal["preempt", "kill", "freeze", "delay"]
 
 @dataclass(frozen=True)
 class Status:
-    """What others see of a replica's state."""
+    """A replica's state, as others see it."""
 
     name: str
     state: str  # waiting, running, frozen or ended
@@ -46,7 +46,7 @@ class ReplicaState:
 
     @property
     def next_time(self) -> float:
-        """When the next act is due."""
+        """The time of the next act."""
         return min((self.start_at, *self.planned.values()))
 
     @property
