@@ -8,18 +8,16 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.local.context import Context
-from vertex_launch.local.running.namespaces import PYTHON, Isolation
 from vertex_launch.replicas import Replica
 from vertex_launch.spec import Job
 
 CLIENTS = ("docker", "podman")
 ANSWER_SECONDS = 10.0  # for a question on which little depends
-SHIM = Path(__file__).with_name("container_shim.py")
 ENTRY_POINT = "the image's own entry point"  # in place of a command
 # Variables of the client itself, whose values for the replica go another way.
 CLIENTS_OWN = ("PATH", "HOME", "LD_", "DOCKER_", "XDG_", "CONTAINER")
@@ -28,17 +26,6 @@ GPUS = "CUDA_VISIBLE_DEVICES"
 PLATFORM = "--platform=linux/amd64"  # that of Vertex AI's machines, also on others
 # With this machine: its network; its memory for exchange between processes; its folders, whatever SELinux calls them.
 SHARED = ("--network=host", "--ipc=host", "--security-opt=label=disable")
-
-
-@dataclass(frozen=True)
-class Containers(Isolation):
-    """Runs a client's command, and removes its container whatever becomes of the client."""
-
-    client: str = CLIENTS[0]
-
-    def command(self, command: tuple[str, ...]) -> list[str]:
-        name = next(word.partition("=")[2] for word in command if word.startswith("--name="))
-        return [*PYTHON, str(SHIM), self.client, name, *command]
 
 
 def client() -> str:

@@ -16,7 +16,7 @@ PROBE_SECONDS = 10
 class Isolation:
     """The work of init_shim.py before it starts a command."""
 
-    world: str = "none"  # or "root" or "user": a PID namespace, made with or without root's rights
+    world: str = "none"  # or a PID namespace, made as "root" or "user"; or a "container", made by the command itself
     buckets: Path | None = None  # the folder that a replica sees as /gcs
 
     def command(self, command: tuple[str, ...]) -> list[str]:

@@ -11,7 +11,6 @@ from threading import Event
 
 from vertex_launch.local.context import Context
 from vertex_launch.local.running import containers, host, packages, restart_policy
-from vertex_launch.local.running.containers import Containers
 from vertex_launch.local.running.namespaces import Isolation, isolation
 from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.replicas import Replica, replicas, require_commands
@@ -53,14 +52,10 @@ def prepare(
     started = _placed(job, job_id, context, extras or Extras())
     logs, buckets = context.state_dir.logs(job_id), context.state_dir.buckets
     policy = restart_policy.policy(job, context.options)
-    if client := context.options.containers:
-        return PreparedJob(tuple(started), logs, policy, Containers(client=client))
-    return PreparedJob(
-        tuple(packages.prepared(job, started, logs, buckets, context.environ, stopping)),
-        logs,
-        policy,
-        isolation(buckets),
-    )
+    if context.options.containers:
+        return PreparedJob(tuple(started), logs, policy, Isolation("container"))
+    ready = packages.prepared(job, started, logs, buckets, context.environ, stopping)
+    return PreparedJob(tuple(ready), logs, policy, isolation(buckets))
 
 
 def _placed(job: Job, job_id: str, context: Context, extras: Extras) -> list[Replica]:
