@@ -1,7 +1,7 @@
 """Vertex AI's v1 REST API and Cloud Logging's entries.list, over what the other modules do."""
 
 import re
-from collections import OrderedDict
+from collections import deque
 from dataclasses import replace
 from typing import Any, cast, get_args
 
@@ -60,22 +60,20 @@ class Operations:
 
     def __init__(self, store: Store, kept: int = KEPT_OPERATIONS) -> None:
         self._store = store
-        self._kept = kept
-        self._done: OrderedDict[str, Resource] = OrderedDict()
+        self._done: deque[Resource] = deque(maxlen=kept)
 
     def add(self, parent: str, response: Resource) -> Resource:
         """A new operation with this response, which has an "@type"."""
-        name = f"{parent}/operations/{self._store.new_id()}"
-        self._done[name] = {"name": name, "done": True, "response": response}
-        if len(self._done) > self._kept:
-            self._done.popitem(last=False)
-        return self._done[name]
+        operation = {"name": f"{parent}/operations/{self._store.new_id()}", "done": True, "response": response}
+        self._done.append(operation)
+        return operation
 
     def get(self, name: str) -> Resource:
         """Raises ApiError NOT_FOUND."""
-        if name not in self._done:
-            raise ApiError("NOT_FOUND", f"{name} does not exist")
-        return self._done[name]
+        for operation in [*self._done]:
+            if operation["name"] == name:
+                return operation
+        raise ApiError("NOT_FOUND", f"{name} does not exist")
 
 
 class VertexApi:
@@ -141,4 +139,7 @@ def create_app(vertex: Vertex) -> ASGIApp:
     """The service as an ASGI application: both APIs and the page."""
     views = page.routes(vertex.store, vertex.jobs, vertex.state_dir)
     router = http.Router([*VertexApi(vertex).routes(), *GcsApi(vertex.state_dir.buckets).routes(), *views])
-    return ServerErrorMiddleware(origin_checked(router), handler=http.failed)
+    # The traceback of a fault of ours is in the service's own output.
+    return ServerErrorMiddleware(
+        origin_checked(router), handler=lambda request, error: http.refusal(request.url.path, error)
+    )

@@ -74,7 +74,17 @@ class Router:
         path = scope["raw_path"].decode("ascii", "replace")
         method = "GET" if request.method == "HEAD" else request.method  # the server leaves out the body
         call = Call(method, path, request.query_params, request.headers, request.stream)
-        await (await self._respond(call))(scope, receive, send)
+        try:
+            handler, parts = self._find(call)
+            if inspect.iscoroutinefunction(handler):
+                answer = _response(await handler(call, **parts))
+            else:  # in a thread, so that other requests are served meanwhile
+                answer = await run_in_threadpool(self.answer, replace(call, body=await read_body(call)))
+        except (ApiError, OSError) as error:
+            answer = refusal(call.path, error)
+        except ClientDisconnect:
+            answer = Response(status_code=499)  # nobody reads it
+        await answer(scope, receive, send)
 
     def answer(self, call: Call) -> Response:
         """The answer of a handler that is not asynchronous."""
@@ -83,18 +93,6 @@ class Router:
             return _response(handler(call, **parts))
         except (ApiError, OSError) as error:
             return refusal(call.path, error)
-
-    async def _respond(self, call: Call) -> Response:
-        try:
-            handler, parts = self._find(call)
-            if inspect.iscoroutinefunction(handler):
-                return _response(await handler(call, **parts))
-            # In a thread, so that other requests are served meanwhile.
-            return await run_in_threadpool(self.answer, replace(call, body=await read_body(call)))
-        except (ApiError, OSError) as error:
-            return refusal(call.path, error)
-        except ClientDisconnect:
-            return Response(status_code=499)  # nobody reads it
 
     def _find(self, call: Call) -> tuple[Handler, dict[str, str]]:
         for method, address, handler in self._routes:
@@ -126,19 +124,10 @@ def json_object(body: bytes) -> dict[str, Any]:
     return parsed
 
 
-def refusal(path: str, error: ApiError | OSError) -> Response:
+def refusal(path: str, error: Exception) -> Response:
     """An error as the API to which the path belongs writes it."""
-    if isinstance(error, OSError):
-        error = ApiError(
-            "INTERNAL", f"this machine refused it: {error.strerror or error}; check its disk and permissions"
-        )
-    content = error.for_storage() if path.startswith(STORAGE) else error.as_json()
-    return _response(content, error.http_status)
-
-
-def failed(request: Request, error: Exception) -> Response:
-    """The answer for a fault of ours; its traceback is in the service's own output."""
-    return refusal(request.url.path, our_fault(error))
+    told = error if isinstance(error, ApiError) else our_fault(error)
+    return _response(told.for_storage() if path.startswith(STORAGE) else told.as_json(), told.http_status)
 
 
 def _response(content: Any, status: int = 200) -> Response:

@@ -165,14 +165,11 @@ def _locked(folder: Path, endpoint: str) -> IO[str]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise FaultError(_in_use(folder)) from None
+        process, other = _holder(folder)
+        who, cure = (f"the local Vertex at {other}", "stop it") if other else ("another command", "wait for its end")
+        fault = f"{who} (process {process}) works here; {cure}, or choose another folder with --state-dir"
+        raise FaultError(f"{folder}: {fault}") from None
     file.truncate(0)
     file.write(f"{os.getpid()} {endpoint}")
     file.flush()
     return file
-
-
-def _in_use(folder: Path) -> str:
-    process, other = _holder(folder)
-    who, cure = (f"the local Vertex at {other}", "stop it") if other else ("another command", "wait for its end")
-    return f"{folder}: {who} (process {process}) works here; {cure}, or choose another folder with --state-dir"
