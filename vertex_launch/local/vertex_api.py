@@ -5,7 +5,6 @@ from collections import deque
 from dataclasses import replace
 from typing import Any, cast, get_args
 
-from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import ASGIApp
 
 from vertex_launch.errors import Finding
@@ -14,7 +13,6 @@ from vertex_launch.local.api import http
 from vertex_launch.local.api.collection import EMPTY, Collection
 from vertex_launch.local.api.errors import ApiError, invalid
 from vertex_launch.local.api.http import Call, Route
-from vertex_launch.local.api.origin_check import origin_checked
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs import logs
@@ -138,8 +136,4 @@ class VertexApi:
 def create_app(vertex: Vertex) -> ASGIApp:
     """The service as an ASGI application: both APIs and the page."""
     views = page.routes(vertex.store, vertex.jobs, vertex.state_dir)
-    router = http.Router([*VertexApi(vertex).routes(), *GcsApi(vertex.state_dir.buckets).routes(), *views])
-    # The traceback of a fault of ours is in the service's own output.
-    return ServerErrorMiddleware(
-        origin_checked(router), handler=lambda request, error: http.refusal(request.url.path, error)
-    )
+    return http.Router([*VertexApi(vertex).routes(), *GcsApi(vertex.state_dir.buckets).routes(), *views])

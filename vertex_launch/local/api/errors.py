@@ -23,6 +23,8 @@ STATUSES = {
     "CONDITION_NOT_MET": (412, 9),  # Cloud Storage's own; Vertex AI has no such status
 }
 
+STORAGE = ("/upload/", "/storage/", "/resumable/", "/download/", "/batch/")  # where Cloud Storage's addresses begin
+
 # HTTP status -> the reason in an error of Cloud Storage. Source: Cloud Storage JSON API, "HTTP status and error codes".
 REASONS = {400: "invalid", 403: "forbidden", 404: "notFound", 409: "conflict", 412: "conditionNotMet"}
 

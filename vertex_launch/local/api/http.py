@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,10 +15,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from vertex_launch import jsons
-from vertex_launch.local.api.errors import ApiError, our_fault
+from vertex_launch.local.api.errors import STORAGE, ApiError, our_fault
+from vertex_launch.local.api.origin_check import fault_of
 
 LARGEST_BODY = 10**6  # bytes, a thousand times a job's; an object's upload is a stream and has no limit
-STORAGE = ("/upload/", "/storage/", "/resumable/", "/download/", "/batch/")  # where Cloud Storage's addresses begin
 
 PART = r"(?:(?!%2[Ff])[^/])+"  # of an address, between two slashes
 PARTS = {
@@ -70,20 +71,25 @@ class Router:
         self._routes = [(method, _pattern(address), handler) for method, address, handler in routes]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # a browser opens one to any site
+            await send({"type": "websocket.close", "code": 1008, "reason": "the local Vertex has no websockets"})
+            return
         request = Request(scope, receive)
         path = scope["raw_path"].decode("ascii", "replace")
         method = "GET" if request.method == "HEAD" else request.method  # the server leaves out the body
         call = Call(method, path, request.query_params, request.headers, request.stream)
         try:
+            if fault := fault_of(scope):  # before the body is read
+                raise ApiError("PERMISSION_DENIED", fault)
             handler, parts = self._find(call)
             if inspect.iscoroutinefunction(handler):
                 answer = _response(await handler(call, **parts))
             else:  # in a thread, so that other requests are served meanwhile
                 answer = await run_in_threadpool(self.answer, replace(call, body=await read_body(call)))
-        except (ApiError, OSError) as error:
-            answer = refusal(call.path, error)
         except ClientDisconnect:
             answer = Response(status_code=499)  # nobody reads it
+        except Exception as error:
+            answer = refusal(call.path, error)
         await answer(scope, receive, send)
 
     def answer(self, call: Call) -> Response:
@@ -91,7 +97,7 @@ class Router:
         try:
             handler, parts = self._find(call)
             return _response(handler(call, **parts))
-        except (ApiError, OSError) as error:
+        except Exception as error:
             return refusal(call.path, error)
 
     def _find(self, call: Call) -> tuple[Handler, dict[str, str]]:
@@ -126,6 +132,8 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 def refusal(path: str, error: Exception) -> Response:
     """An error as the API to which the path belongs writes it."""
+    if not isinstance(error, ApiError | OSError):
+        traceback.print_exception(error)
     told = error if isinstance(error, ApiError) else our_fault(error)
     return _response(told.for_storage() if path.startswith(STORAGE) else told.as_json(), told.http_status)
 
