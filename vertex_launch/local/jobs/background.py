@@ -25,10 +25,9 @@ def repeating(act: Callable[[], None], seconds: float) -> Iterator[None]:
     closing = threading.Event()
 
     def repeat() -> None:
-        closed = False
-        while not closed:
-            closed = closing.wait(seconds)
+        while not closing.wait(seconds):
             act()
+        act()
 
     thread = threading.Thread(target=repeat, name=act.__qualname__, daemon=True)
     thread.start()

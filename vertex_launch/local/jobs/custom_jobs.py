@@ -84,11 +84,10 @@ class Jobs(BackgroundTasks[_Ticket]):
             raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; it has no replicas now")
         if action == "preempt" and ticket.job.strategy != "SPOT":
             raise ApiError("FAILED_PRECONDITION", f"{name} does not use SPOT, so no machine is preempted; use kill")
-        execution = ticket.execution
-        known = [status.name for status in execution.statuses]
+        known = [status.name for status in ticket.execution.statuses]
         if replica not in known:
             raise ApiError("NOT_FOUND", f'{name} has no replica "{replica}" that runs here; it has {", ".join(known)}')
-        execution.disturb(action, replica, seconds)
+        ticket.execution.disturb(action, replica, seconds)
 
     def statuses(self, name: str) -> tuple[Status, ...]:
         """The replicas of a job that runs now."""
@@ -100,13 +99,10 @@ class Jobs(BackgroundTasks[_Ticket]):
 
         Raises ApiError RESOURCE_EXHAUSTED for a job that can never run here.
         """
-        count = size(job)
-        if count > self._context.options.capacity:
-            raise ApiError(
-                "RESOURCE_EXHAUSTED",
-                f"the job has {count} replicas, and this service runs {self._context.options.capacity} at once;"
-                f" start it with --capacity {count}",
-            )
+        count, capacity = size(job), self._context.options.capacity
+        if count > capacity:
+            fault = f"the job has {count} replicas, and this service runs {capacity} at once"
+            raise ApiError("RESOURCE_EXHAUSTED", f"{fault}; start it with --capacity {count}")
         _, project, _, region = parent.split("/")
         settings = replace(self._context.settings, project=project, region=region)
         return [one.below(place) for one in rules.findings(job, settings) if one.severity == "error"]
