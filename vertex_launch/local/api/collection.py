@@ -1,7 +1,7 @@
 """Collections of resources: the standard methods of Vertex AI's API, so that a new kind of resource is a few lines."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from vertex_launch import spec, strict_yaml
@@ -27,6 +27,7 @@ class Collection:
     collection: str  # of the names: customJobs, or tensorboards/*/experiments where they lie below others
     message: Any  # the type of a resource
     long_running = False  # whether an operation answers `create`
+    takes_ids = False  # whether a client may choose a new resource's id
     output_only: tuple[str, ...] = OUTPUT_ONLY  # fields that clients cannot set
     hidden: tuple[str, ...] = ()  # fields of ours, which clients may filter by and never see
     create: Callable[..., Resource]
@@ -39,7 +40,7 @@ class Collection:
         listed, one = self.collection, f"{self.collection}/*"
         methods: dict[str, Act] = {
             f"GET {listed}": lambda call, name: self.page(call, self.list(name.rpartition("/")[0])),
-            f"GET {one}": lambda call, name: self._shown(call, self.get(name)),
+            f"GET {one}": lambda call, name: self._shown(call, [self.get(name)])[0],
             f"DELETE {one}": lambda call, name: self.delete(name),
         }
         return methods | ({f"POST {listed}": self._created} if hasattr(self, "create") else {})
@@ -60,24 +61,24 @@ class Collection:
         """One page of a list, by the call's parameters."""
         found, token = filters.page(resources, fields(self.message) | {*self.hidden}, **call.query)
         key = f"{field_of(self.message).removesuffix('s')}s"
-        return {key: [self._shown(call, one) for one in found]} | ({"nextPageToken": token} if token else {})
+        return {key: self._shown(call, found)} | ({"nextPageToken": token} if token else {})
 
     def _created(self, call: Call, name: str) -> Resource:
         message = without_output(read_message(call, self.message), self.output_only)
         refuse(label_findings(getattr(message, "labels", {})))
-        # Only resources of the metadata store and of TensorBoards may be given an id.
-        given = call.query.get(f"{field_of(self.message)}Id")
-        created = self.create(name.rpartition("/")[0], message, **({"id": given} if given else {}))
+        given = {"id": call.query.get(f"{field_of(self.message)}Id", "")} if self.takes_ids else {}
+        created = self.create(name.rpartition("/")[0], message, **given)
         kind = {"@type": f"{TYPES}{self.message.pb().DESCRIPTOR.full_name.removeprefix('google.')}"}
         return {**created, **(kind if self.long_running else {})}
 
-    def _shown(self, call: Call, resource: Resource) -> Resource:
+    def _shown(self, call: Call, resources: Iterable[Resource]) -> Sequence[Resource]:
         """The fields of a readMask or, without one, all that clients know; a field stands for all within it."""
         known, mask = fields(self.message), call.query.get("readMask", "")
         wanted = {camel(field.partition(".")[0].strip()) for field in mask.split(",") if field} or {"*"}
         unknown = [f'"{field}" is not a field of this resource' for field in sorted(wanted - {"*", *known})]
         refuse(Finding("readMask", fault, "write fields as in name,displayName") for fault in unknown)
-        return {key: value for key, value in resource.items() if key in (known if "*" in wanted else wanted)}
+        shown = known if "*" in wanted else wanted
+        return [{key: value for key, value in one.items() if key in shown} for one in resources]
 
 
 @functools.cache

@@ -73,7 +73,4 @@ def refuse(findings: Iterable[Finding]) -> None:
 
 def our_fault(error: Exception) -> ApiError:
     """INTERNAL, for a fault of ours or of this machine."""
-    if isinstance(error, OSError):
-        fault = f"this machine refused it: {error.strerror or error}; check its disk and permissions"
-        return ApiError("INTERNAL", fault)
     return ApiError("INTERNAL", f"the local Vertex failed: {traceback.format_exception_only(error)[-1].strip()}")

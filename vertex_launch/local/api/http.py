@@ -132,10 +132,13 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 def refusal(path: str, error: Exception) -> Response:
     """An error as the API to which the path belongs writes it."""
-    if not isinstance(error, ApiError | OSError):
+    if isinstance(error, OSError):
+        fault = f"this machine refused it: {error.strerror or error}; check its disk and permissions"
+        error = ApiError("INTERNAL", fault)
+    elif not isinstance(error, ApiError):
         traceback.print_exception(error)
-    told = error if isinstance(error, ApiError) else our_fault(error)
-    return _response(told.for_storage() if path.startswith(STORAGE) else told.as_json(), told.http_status)
+        error = our_fault(error)
+    return _response(error.for_storage() if path.startswith(STORAGE) else error.as_json(), error.http_status)
 
 
 def _response(content: Any, status: int = 200) -> Response:

@@ -67,7 +67,7 @@ class Records(Collection):
 
     # Etags are not compared: only over gRPC does the SDK repeat a refused update.
     output_only = ("name", "create_time", "update_time", "etag", "parent_contexts")
-    hidden = (MEMBERSHIP,)
+    hidden, takes_ids = (MEMBERSHIP,), True
 
     def __init__(self, store: Store, collection: str) -> None:
         super().__init__(store)
@@ -96,7 +96,7 @@ class Records(Collection):
         if unknown := [field for field in named if field not in fields(self.message)]:
             raise ApiError("INVALID_ARGUMENT", f'updateMask: "{unknown[0]}" is no field of {name}; name whole fields')
         changed = {field: given.get(field) for field in named or given if field not in map(camel, self.output_only)}
-        return self._shown(call, self._store.update(name, **changed, etag=self._store.new_id()))
+        return self._shown(call, [self._store.update(name, **changed, etag=self._store.new_id())])[0]
 
 
 class Contexts(Records):
