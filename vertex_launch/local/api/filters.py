@@ -114,8 +114,8 @@ class _Parser:
         if not symbol:
             raise _fault("filter", f'after "{field}" must come a comparison', f'write {field}="value"')
         value = self._text("a value")
-        test = _has if symbol == ":" else functools.partial(_compares, symbol)
-        return lambda resource: test(_value(resource, field), value)
+        test = functools.partial(_has, value) if symbol == ":" else _comparing(symbol, value)
+        return lambda resource: test(_value(resource, field))
 
     def _take(self, *wanted: str) -> str:
         """The next token if it is one of these, else "" """
@@ -148,19 +148,28 @@ def _value(resource: Any, field: str) -> Any:
     return resource.get(field, _value(inner, rest) if dot else inner)
 
 
-def _compares(symbol: str, actual: Any, wanted: str) -> bool:
-    """Compare as severities, times, numbers or texts, whatever both are first."""
-    if actual is None:
-        return symbol == "!="
-    if symbol in ("=", "!=") and "*" in wanted:
-        return _like(actual, wanted) == (symbol == "=")
+def _comparing(symbol: str, wanted: str) -> Callable[[Any], bool]:
+    """A comparison with a value: as severities, times, numbers or texts, whatever both are first."""
+    compare = COMPARISONS[symbol]
+    readings: list[tuple[Callable[[Any], Any], Any]] = []
     for read in (SEVERITIES.index, _moment, float):
-        with contextlib.suppress(TypeError, ValueError, OverflowError):  # a printed number may be too large for a float
-            return COMPARISONS[symbol](read(actual), read(wanted))
-    return COMPARISONS[symbol](str(actual).lower() if isinstance(actual, bool) else str(actual), wanted)
+        with contextlib.suppress(ValueError, OverflowError):
+            readings.append((read, read(wanted)))
+
+    def compares(actual: Any) -> bool:
+        if actual is None:
+            return symbol == "!="
+        if symbol in ("=", "!=") and "*" in wanted:
+            return _like(actual, wanted) == (symbol == "=")
+        for read, value in readings:
+            with contextlib.suppress(TypeError, ValueError, OverflowError):  # a number may be too large for a float
+                return compare(read(actual), value)
+        return compare(str(actual).lower() if isinstance(actual, bool) else str(actual), wanted)
+
+    return compares
 
 
-def _has(actual: Any, wanted: str) -> bool:
+def _has(wanted: str, actual: Any) -> bool:
     """The `:` operator: a map has a key, a list has a member, or a text matches a pattern with *."""
     if isinstance(actual, Mapping):
         return wanted in actual or wanted == "*"
