@@ -53,8 +53,14 @@ class Call:
             raise ApiError("INVALID_ARGUMENT", f"byte {error.start} of the body is not UTF-8; send UTF-8") from None
 
     def json(self) -> dict[str, Any]:
-        """The body, which is a JSON object or empty; raises ApiError if it is neither."""
-        return json_object(self.body)
+        """The body, which is a JSON object or, if it is empty, stands for one; raises ApiError for anything else."""
+        try:
+            parsed = jsons.loads(self.body or b"{}")
+        except ValueError as error:
+            raise ApiError("INVALID_ARGUMENT", f"the body is not JSON: {error}; correct it there") from None
+        if not isinstance(parsed, dict):
+            raise ApiError("INVALID_ARGUMENT", "the body must be a JSON object")
+        return parsed
 
 
 Handler = Callable[..., Any]  # takes a call and the address's named parts; returns a Response, or JSON to put into one
@@ -117,17 +123,6 @@ async def read_body(call: Call) -> bytes:
     if len(body) > LARGEST_BODY:
         raise ApiError("INVALID_ARGUMENT", f"the body is larger than {LARGEST_BODY // 10**6} MB; send less at once")
     return bytes(body)
-
-
-def json_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in a body; an empty body is an empty object. Raises ApiError for anything else."""
-    try:
-        parsed = jsons.loads(body or b"{}")
-    except ValueError as error:
-        raise ApiError("INVALID_ARGUMENT", f"the body is not JSON: {error}; correct it there") from None
-    if not isinstance(parsed, dict):
-        raise ApiError("INVALID_ARGUMENT", "the body must be a JSON object")
-    return parsed
 
 
 def refusal(path: str, error: Exception) -> Response:
