@@ -88,8 +88,8 @@ def test_what_fails_with_a_machine_that_is_preempted_starts_again_with_it(tmp_pa
         job = Running(tmp_path, chief, worker, policy=Policy(replica_restarts=5, preemptions=1, grace=30))
         assert job.said("workerpool0-0: up")
         assert job.said("workerpool1-0: up")
-        job.execution.preempt("workerpool1-0")
-        job.execution.kill("workerpool0-0")
+        job.execution.disturb("preempt", "workerpool1-0")
+        job.execution.disturb("kill", "workerpool0-0")
         assert job.end().succeeded
     assert [line for line in job.lines if not line.endswith("up")] == [
         "workerpool0-0: workerpool0-0 was ended by SIGKILL (exit code 137) while workerpool1-0 was being preempted",

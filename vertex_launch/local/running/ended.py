@@ -1,4 +1,4 @@
-"""How replicas end, what their last words say of it, and which of several ends is the cause of the others."""
+"""Ends of replicas: their codes and last words, and which of several is the cause of the others."""
 
 import re
 import signal
@@ -26,7 +26,7 @@ LOST = re.compile(
 
 @dataclass(frozen=True)
 class Ended:
-    """How one replica ended by itself; a code above 128 is a signal's number plus 128."""
+    """The end of one replica, by itself; a code above 128 is a signal's number plus 128."""
 
     replica: Replica
     code: int
@@ -62,7 +62,7 @@ class Ended:
 
     @property
     def verdict(self) -> str:
-        """What the service says of it, with its last words.
+        """The service's sentence on it, with its last words.
 
         Source: Vertex AI, "Understand the custom training service", mid 2026; the traceback behind it as in
         github.com/GoogleCloudPlatform/vertex-ai-samples, issue 1504.
