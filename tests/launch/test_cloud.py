@@ -224,7 +224,7 @@ def test_before_it_is_sent_a_job_is_told_what_its_folder_holds(vertex: Service, 
     def found(folder: str) -> Preflight:
         spec = custom_job(*STEPS, baseOutputDirectory={"outputUriPrefix": f"gs://{folder}"})["jobSpec"]
         (tmp_path / "run.yaml").write_text(json.dumps(spec))
-        return look(load(tmp_path / "run.yaml"), cloud, OURS)
+        return look(load(tmp_path / "run.yaml"), cloud)
 
     run = vertex.state_dir / "gcs/b/looked"
     assert found("b/looked/") == Preflight("empty")
@@ -255,7 +255,7 @@ def googles(vertex: Service) -> Cloud:
 def test_a_bucket_that_is_not_there_is_told_with_the_command_that_makes_it(googles: Cloud, tmp_path: Path) -> None:
     spec = custom_job("true", baseOutputDirectory={"outputUriPrefix": "gs://no-such-bucket/run"})["jobSpec"]
     (tmp_path / "run.yaml").write_text(json.dumps(spec))
-    (error,) = look(load(tmp_path / "run.yaml"), googles, OURS).findings
+    (error,) = look(load(tmp_path / "run.yaml"), googles).findings
     assert error.severity == "error"
     assert str(error) == (
         "baseOutputDirectory.outputUriPrefix: there is no bucket no-such-bucket; make it: gcloud storage buckets create"
@@ -269,7 +269,7 @@ def test_a_search_is_not_sent_to_a_folder_that_holds_trials(vertex: Service, clo
     (earlier / "part").touch()
     spec = custom_job("true", baseOutputDirectory={"outputUriPrefix": "gs://b/searched"})["jobSpec"]
     (tmp_path / "search.yaml").write_text(json.dumps({"studySpec": {}, "trialJobSpec": spec}))
-    (error,) = look(load(tmp_path / "search.yaml"), cloud, OURS).findings
+    (error,) = look(load(tmp_path / "search.yaml"), cloud).findings
     assert error.severity == "error"
     assert str(error).startswith(
         "trialJobSpec.baseOutputDirectory.outputUriPrefix: it is not empty, and a trial resumes"

@@ -19,21 +19,21 @@ from vertex_launch.plan.formatting import duration, usd
 
 @dataclass(frozen=True, kw_only=True)
 class CostOptions(SentJobOptions):
+    """Say what a job has cost so far, by list prices and the time of its machines."""
+
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False
 
-
-def cost(click: typer.Context, wanted: CostOptions) -> None:
-    """Say what a job has cost so far, by list prices and the time of its machines."""
-    ours, service, job = wanted.sent()
-    found = jobs.cost(job, ours.catalog, datetime.now(UTC))
-    if found is None:
-        raise FaultError(f"{job['name']}: a price is not known; add yours under [prices] in vertex.toml")
-    if wanted.json:
-        print(json.dumps({"job": job["name"], "usd": found.usd, "hours": found.hours, "per_hour": found.per_hour.usd}))
-    else:
-        console.print(headline(job, service, ours))
-        print_table(table(found))
+    def act(self) -> None:
+        with self.sent() as (service, job):
+            found = jobs.cost(job, service.settings.catalog, datetime.now(UTC))
+        if found is None:
+            raise FaultError(f"{job['name']}: a price is not known; add yours under [prices] in vertex.toml")
         price = found.per_hour
+        if self.json:
+            print(json.dumps({"job": job["name"], "usd": found.usd, "hours": found.hours, "per_hour": price.usd}))
+            return
+        console.print(headline(job, service))
+        print_table(table(found))
         console.print(f"{price.certainty}: {price.source}; what is billed may differ", markup=False)
 
 

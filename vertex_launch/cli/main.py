@@ -36,7 +36,7 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.commands:
             module = importlib.import_module(f"vertex_launch.cli.{cmd_name}")
-            app = getattr(module, "app", None) or app_of(getattr(module, cmd_name))
+            app = getattr(module, "app", None) or app_of(getattr(module, f"{cmd_name.title()}Options"))
             self.commands[cmd_name] = typer.main.get_command(app)
         return super().get_command(ctx, cmd_name)
 

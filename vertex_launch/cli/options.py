@@ -1,12 +1,10 @@
 """Commands whose options are the fields of one frozen value, and the options that commands share."""
 
-import inspect
 import itertools
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -93,30 +91,21 @@ class LocalOptions(SettingsOptions):
         return Context(StateDir(self.state_dir), ours, os.environ, options)
 
 
-def command_of(act: Callable[[typer.Context, Any], None]) -> Callable[..., None]:
-    """A command whose arguments and options are the fields of the frozen dataclass that `act` takes as `wanted`."""
-    kind = get_type_hints(act)["wanted"]
-    hints = {"context": typer.Context, **get_type_hints(kind, include_extras=True)}
+class Command(TyperCommand):
+    """A command whose callback is a class: Typer fills its fields from the command line, and then it acts."""
 
-    def command(context: typer.Context, **values: Any) -> None:
-        act(context, kind(**values))
-
-    first = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    rest = [one.replace(annotation=hints[one.name]) for one in inspect.signature(kind).parameters.values()]
-    command.__dict__["__signature__"] = inspect.Signature([first, *rest])
-    command.__annotations__.update(hints)
-    command.__doc__ = act.__doc__
-    return command
+    def invoke(self, ctx: Any) -> Any:
+        return super().invoke(ctx).act()
 
 
-def app_of(act: Callable[[typer.Context, Any], None], cls: type[TyperCommand] = TyperCommand) -> typer.Typer:
-    """A program of one such command, which is called as `act` is."""
+def app_of(options: type, cls: type[Command] = Command) -> typer.Typer:
+    """A program of one command, whose arguments and options are the fields of a frozen dataclass NAMEOptions."""
     app = typer.Typer(add_completion=False)
-    app.command(act.__name__, cls=cls)(command_of(act))
+    app.command(options.__name__.removesuffix("Options").lower(), cls=cls)(options)
     return app
 
 
-class TrainerCommand(TyperCommand):
+class TrainerCommand(Command):
     """A command with flags of the trainer behind a lone --, which become `obj` of its context.
 
     An unknown option is most likely one of those.
@@ -131,7 +120,7 @@ class TrainerCommand(TyperCommand):
                 meant = "flags of the trainer stand"
                 if guess := nearest(word, known):
                     meant = f"did you mean {guess}? If it is the trainer's, it stands"
-                raise FaultError(f"{self.name} has no option {word}; {meant} behind a lone --, as in -- {word}")
+                raise FaultError(f"{ctx.info_name} has no option {word}; {meant} behind a lone --, as in -- {word}")
         return super().parse_args(ctx, own)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

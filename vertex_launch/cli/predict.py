@@ -4,9 +4,10 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +15,7 @@ from vertex_launch.cli.options import state_dir
 from vertex_launch.cli.output import complain, errors
 from vertex_launch.errors import FaultError
 from vertex_launch.local import prediction
+from vertex_launch.local.prediction import Endpoint
 from vertex_launch.local.running.signals import signals_as_exceptions
 
 SERVER = Path("trainer/serving.py")  # of the project; runs by default
@@ -21,6 +23,8 @@ SERVER = Path("trainer/serving.py")  # of the project; runs by default
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
+    """Start an exported model's serving container here, ask it for predictions, and stop it."""
+
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of an exported model.")]
     sample: Annotated[
         Path | None, typer.Argument(metavar="[SAMPLE]", help='JSON such as {"instances": [...]}; - is standard input.')
@@ -30,30 +34,32 @@ class PredictOptions:
         str, typer.Option(help="What serves it, in place of python -m trainer.serving.", show_default=False)
     ] = ""
 
+    def act(self) -> None:
+        if not (self.sample or self.serve):
+            raise FaultError("nothing is asked; name a file with instances, or add --serve")
+        if not self.model.is_dir():
+            raise FaultError(f"{self.model}: there is no such folder; the command `model` fetches one")
+        request = prediction.request_of(self.sample, sample_of(self.sample)) if self.sample else None
+        command, code = program_of(self.command), 130
+        try:
+            with signals_as_exceptions(), prediction.serving(self.model, os.environ, state_dir(), command) as endpoint:
+                code = 0 if self.serve else 130
+                if request:
+                    ask(endpoint, request)
+                if self.serve:
+                    errors.print(f"ask it with: curl -d @SAMPLE.json {endpoint.predict}\nCtrl-C stops it", markup=False)
+                    raise FaultError(f"the container ended with exit code {endpoint.process.wait()}")
+        except KeyboardInterrupt:
+            errors.print("stopped")
+            raise typer.Exit(code) from None
 
-def predict(click: typer.Context, wanted: PredictOptions) -> None:
-    """Start an exported model's serving container here, ask it for predictions, and stop it."""
-    if not (wanted.sample or wanted.serve):
-        raise FaultError("nothing is asked; name a file with instances, or add --serve")
-    if not wanted.model.is_dir():
-        raise FaultError(f"{wanted.model}: there is no such folder; the command `model` fetches one")
-    request = prediction.request_of(wanted.sample, sample_of(wanted.sample)) if wanted.sample else None
-    command = program_of(wanted.command)
-    ready = False
-    try:
-        with signals_as_exceptions(), prediction.serving(wanted.model, os.environ, state_dir(), command) as endpoint:
-            ready = True
-            if request:
-                if (length := len(json.dumps(request))) > prediction.LONGEST:
-                    complain(f"the request has {length} bytes, and a public endpoint takes 1.5 MB", style="yellow")
-                each = ",\n  ".join(map(json.dumps, endpoint.ask(request)))
-                print(f'{{"predictions": [\n  {each}\n]}}')
-            if wanted.serve:
-                errors.print(f"ask it with: curl -d @SAMPLE.json {endpoint.predict}\nCtrl-C stops it", markup=False)
-                raise FaultError(f"the container ended with exit code {endpoint.process.wait()}")
-    except KeyboardInterrupt:
-        errors.print("stopped")
-        raise typer.Exit(0 if wanted.serve and ready else 130) from None
+
+def ask(endpoint: Endpoint, request: Mapping[str, Any]) -> None:
+    """Print the predictions, one on a line."""
+    if (length := len(json.dumps(request))) > prediction.LONGEST:
+        complain(f"the request has {length} bytes, and a public endpoint takes 1.5 MB", style="yellow")
+    each = ",\n  ".join(map(json.dumps, endpoint.ask(request)))
+    print(f'{{"predictions": [\n  {each}\n]}}')
 
 
 def program_of(command: str) -> tuple[str, ...]:

@@ -30,6 +30,9 @@ from vertex_launch.state_dir import output_folder
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(LocalOptions):
+    """Run a job in the local Vertex: each replica a process, or a container, with the service's environment."""
+
+    click: typer.Context
     job: JobFile
     max_replicas: Annotated[int | None, typer.Option(min=1, help="At most so many replicas that train.")] = None
     fresh: Annotated[bool, typer.Option("--fresh", help="Empty the job's output folder first.")] = False
@@ -38,36 +41,34 @@ class RunOptions(LocalOptions):
     ] = False
     restarts: Annotated[bool, typer.Option("--restarts", help="Start again what fails, as the service does.")] = False
 
-
-def run(click: typer.Context, wanted: RunOptions) -> None:
-    """Run a job in the local Vertex: each replica a process, or a container, with the service's environment."""
-    client = containers.client() if wanted.containers else ""
-    options = Options(restarts=wanted.restarts, retry_user_errors=wanted.retry_user_errors, containers=client)
-    context = wanted.context(options)
-    loaded = approved(wanted.job, context.settings)
-    whole, flags = trial(loaded), click.obj
-    job = with_arguments(limit(whole, wanted.max_replicas) if wanted.max_replicas else whole, flags)
-    if flags:
-        refuse_unknown_flags(whole, job, context.settings)
-    if isinstance(loaded, TuningJob):
-        for flag in tried(flags, loaded.spec.study_spec):
-            complain(f"behind --: {flag} is what the search tries; each trial has its own value", style="yellow")
-        raise typer.Exit(0 if search(loaded, job, context, wanted.fresh) else 1)
-    if wanted.retry_user_errors and not wanted.restarts:
-        raise FaultError("--retry-user-errors is for --restarts, without which nothing starts again; add that")
-    if not wanted.fresh:
-        run_job.say_what_is_there(job, context.state_dir, console)
-    try:
-        outcome = run_job.run(job, context, console, wanted.fresh, size(whole))
-    except KeyboardInterrupt:
-        errors.print("interrupted; every replica was stopped")
-        errors.print(resume.advice(job, context.state_dir, sys.argv, os.environ), markup=False)
-        raise typer.Exit(130) from None
-    raise typer.Exit(0 if outcome.succeeded else 1)
+    def act(self) -> None:
+        client = containers.client() if self.containers else ""
+        options = Options(restarts=self.restarts, retry_user_errors=self.retry_user_errors, containers=client)
+        context = self.context(options)
+        loaded = approved(self.job, context.settings)
+        whole, flags = trial(loaded), self.click.obj
+        job = with_arguments(limit(whole, self.max_replicas) if self.max_replicas else whole, flags)
+        if flags:
+            refuse_unknown_flags(whole, job, context.settings)
+        if isinstance(loaded, TuningJob):
+            for flag in tried(flags, loaded.spec.study_spec):
+                complain(f"behind --: {flag} is what the search tries; each trial has its own value", style="yellow")
+            raise typer.Exit(0 if search(loaded, job, context, self.fresh) else 1)
+        if self.retry_user_errors and not self.restarts:
+            raise FaultError("--retry-user-errors is for --restarts, without which nothing starts again; add that")
+        if not self.fresh:
+            run_job.say_what_is_there(job, context.state_dir, console)
+        try:
+            outcome = run_job.run(job, context, console, self.fresh, size(whole))
+        except KeyboardInterrupt:
+            errors.print("interrupted; every replica was stopped")
+            errors.print(resume.advice(job, context.state_dir, sys.argv, os.environ), markup=False)
+            raise typer.Exit(130) from None
+        raise typer.Exit(0 if outcome.succeeded else 1)
 
 
 def refuse_unknown_flags(file: Job, job: Job, ours: Settings) -> None:
-    """Raises FaultError for flags behind -- that the trainer would refuse, before anything is deleted for them."""
+    """Raise FaultError for flags behind -- that the trainer would refuse, before anything is deleted for them."""
     project = training.project(Path(), date.today())
     before, after = (rules.findings(one, ours, project) for one in (file, job))
     known = {one.sentence for one in before}
@@ -110,4 +111,4 @@ def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
         raise typer.Exit(130) from None
 
 
-app = app_of(run, TrainerCommand)
+app = app_of(RunOptions, TrainerCommand)

@@ -15,7 +15,6 @@ from vertex_launch.cli.cloud_options import SentJobOptions
 from vertex_launch.cli.options import state_dir
 from vertex_launch.cli.output import console
 from vertex_launch.cloud.curves import Curves
-from vertex_launch.cloud.refusals import google_errors
 from vertex_launch.cloud.service import NoAnswerError
 from vertex_launch.errors import FaultError
 from vertex_launch.job_resource import id_of
@@ -27,28 +26,25 @@ PASSING = (GoogleAPIError, GoogleAuthError, NoAnswerError, OSError)
 
 @dataclass(frozen=True, kw_only=True)
 class TensorboardOptions(SentJobOptions):
+    """Show the curves of a job, or of all trials of a search, in the browser, as they grow; until Ctrl-C."""
+
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of its page; 0 takes a free one.")] = 6006
 
-
-def tensorboard(click: typer.Context, wanted: TensorboardOptions) -> None:
-    """Show the curves of a job, or of all trials of a search, in the browser, as they grow; until Ctrl-C."""
-    if not importlib.util.find_spec("tensorboard"):
-        raise FaultError("TensorBoard is not installed; pip install tensorboard")
-    ours, service, job = wanted.sent()
-    curves = Curves(job, service, state_dir().curves(id_of(job["name"])))
-    with google_errors(ours):
-        curves.require()
-    console.print(f"curves of {job.get('displayName')} in {curves.folder}, Ctrl-C ends it", markup=False)
-    page = ("--logdir", str(curves.folder), "--host", "127.0.0.1", "--port", str(wanted.port))
-    try:
-        with signals_as_exceptions(), subprocess.Popen((sys.executable, "-m", "tensorboard.main", *page)) as shown:
+    def act(self) -> None:
+        if not importlib.util.find_spec("tensorboard"):
+            raise FaultError("TensorBoard is not installed; pip install tensorboard")
+        with self.sent() as (service, job):
+            curves = Curves(job, service, state_dir().curves(id_of(job["name"])))
+            curves.require()
+        console.print(f"curves of {job.get('displayName')} in {curves.folder}, Ctrl-C ends it", markup=False)
+        page = ("--logdir", str(curves.folder), "--host", "127.0.0.1", "--port", str(self.port))
+        command = (sys.executable, "-m", "tensorboard.main", *page)
+        with contextlib.suppress(KeyboardInterrupt), signals_as_exceptions(), subprocess.Popen(command) as shown:
             try:
-                while shown.poll() is None:
+                while True:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         raise typer.Exit(shown.wait(SECONDS))
                     with contextlib.suppress(*PASSING):  # the next time may do
                         curves.update()
             finally:
                 shown.terminate()
-    except KeyboardInterrupt:
-        raise typer.Exit(0) from None

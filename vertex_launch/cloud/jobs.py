@@ -135,8 +135,9 @@ def _of_name(service: Service, name: str) -> Resource:
     found = NAME.fullmatch(name)
     if found is None:
         raise FaultError(f"{printable(name)}: is no name of a job; write such as {service.parent}/customJobs/17")
-    if found["region"] != service.region:
-        raise FaultError(f"{name}: is in {found['region']}, not in {service.region}; add --region {found['region']}")
+    here, there = service.settings.region, found["region"]
+    if there != here:
+        raise FaultError(f"{name}: is in {there}, not in {here}; add --region {there}")
     return _first(service, name, name)
 
 

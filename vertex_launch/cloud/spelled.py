@@ -6,10 +6,11 @@ import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from vertex_launch.cloud.service import host_of
+from vertex_launch.cloud.service import host_of, parent_of
 from vertex_launch.cloud.submit import GCLOUD, Request
 from vertex_launch.errors import FaultError
 from vertex_launch.job_resource import run_spec
+from vertex_launch.settings import Settings
 
 # Collection -> the type of Google's client, and what its methods call it.
 TYPES = {
@@ -29,33 +30,37 @@ job = aiplatform_v1.{kind}.from_json(json.dumps(JOB))
 print(client.create_{field}(parent={parent!r}, {field}=job).name)"""
 
 
-def gcloud(request: Request, file: Path, parent: str, endpoint: str) -> str:
+def gcloud(request: Request, file: Path, ours: Settings, endpoint: str) -> str:
     """The command that sends the same; raises FaultError where gcloud cannot."""
-    _, project, _, region = parent.split("/")
     job = request.resource
     if {} in run_spec(job)["workerPoolSpecs"]:
         raise FaultError(f"{file}: gcloud refuses the empty pool, which the service takes; write --print curl")
-    words = ["gcloud", "ai", GCLOUD[request.collection], "create", f"--project={project}", f"--region={region}"]
-    words += [f"--display-name={job['displayName']}", f"--config={file}"]
-    words += [f"--labels={','.join(f'{key}={value}' for key, value in job['labels'].items())}"]
-    if account := run_spec(job).get("serviceAccount"):
-        words.append(f"--service-account={account}")
+    flags = {
+        "project": ours.project,
+        "region": ours.region,
+        "display-name": job["displayName"],
+        "config": file,
+        "labels": ",".join(f"{key}={value}" for key, value in job["labels"].items()),
+        "service-account": run_spec(job).get("serviceAccount"),
+    }
+    words = (f"--{name}={value}" for name, value in flags.items() if value)
+    line = shlex.join(("gcloud", "ai", GCLOUD[request.collection], "create", *words))
     there = f"CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM={endpoint}/ CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true "
-    return f"{there if endpoint else ''}{shlex.join(words)}"
+    return f"{there if endpoint else ''}{line}"
 
 
-def curl(request: Request, file: Path, parent: str, endpoint: str) -> str:
+def curl(request: Request, file: Path, ours: Settings, endpoint: str) -> str:
     """The command that sends the same, from any shell."""
-    address = f"{endpoint or f'https://{host_of(parent)}'}/v1/{parent}/{request.collection}"
+    address = f"{endpoint or f'https://{host_of(ours)}'}/v1/{parent_of(ours)}/{request.collection}"
     login = "" if endpoint else ' -H "Authorization: Bearer $(gcloud auth print-access-token)"'
     body = json.dumps(request.resource, indent=2)
     return f"curl -X POST{login} -H 'Content-Type: application/json' {address} -d {shlex.quote(body)}"
 
 
-def python(request: Request, file: Path, parent: str, endpoint: str) -> str:
+def python(request: Request, file: Path, ours: Settings, endpoint: str) -> str:
     """The script that sends the same with google-cloud-aiplatform."""
     kind, field = TYPES[request.collection]
-    options = {"api_endpoint": endpoint or host_of(parent)}
+    options = {"api_endpoint": endpoint or host_of(ours)}
     local = 'transport="rest", credentials=AnonymousCredentials(), ' if endpoint else ""
     return PYTHON.format(
         also="\nfrom google.auth.credentials import AnonymousCredentials" if endpoint else "",
@@ -63,8 +68,9 @@ def python(request: Request, file: Path, parent: str, endpoint: str) -> str:
         arguments=f"{local}client_options={options!r}",
         kind=kind,
         field=field,
-        parent=parent,
+        parent=parent_of(ours),
     )
 
 
-CLIENTS: Mapping[str, Callable[[Request, Path, str, str], str]] = {"gcloud": gcloud, "curl": curl, "python": python}
+Spell = Callable[[Request, Path, Settings, str], str]
+CLIENTS: Mapping[str, Spell] = {"gcloud": gcloud, "curl": curl, "python": python}

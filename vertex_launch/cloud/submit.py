@@ -130,9 +130,8 @@ def _name(request: Request, service: Service) -> str:
 
 
 def _list_command(request: Request, service: Service) -> str:
-    _, project, _, region = service.parent.split("/")
-    group = GCLOUD[request.collection]
-    return f"gcloud ai {group} list --project={project} --region={region} --filter=labels.{request.label}"
+    where = f"--project={service.settings.project} --region={service.settings.region}"
+    return f"gcloud ai {GCLOUD[request.collection]} list {where} --filter=labels.{request.label}"
 
 
 def _output(spec: CustomJobSpec, folder: str) -> str:
