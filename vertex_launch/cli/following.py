@@ -4,10 +4,10 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from types import MappingProxyType
+from typing import Any
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from vertex_launch import program
@@ -50,22 +50,20 @@ def follow_to_end(
             for event in follow(service, name, log):
                 if isinstance(event, Changed):
                     before, job = state(job), event.job
-                    screen.follow(job)
+                    screen.job = job
                     if state(job) not in (before, *ENDED):  # the end is told last
-                        screen.print(headline(job, service))
+                        told.print(headline(job, service))
                 elif isinstance(event, Line):
                     show(event, job, screen, service, wanted)
                 else:
-                    screen.print(service_line(event))
-    except KeyboardInterrupt:
+                    told.print(service_line(event))
+    except (KeyboardInterrupt, CloudError) as error:
+        unseen = isinstance(error, CloudError)
+        if unseen:
+            complain(str(error))
         if state(job) not in ENDED:
             errors.print(detached(service, name), markup=False)
-            return DETACHED
-    except CloudError as error:
-        complain(str(error))
-        if state(job) not in ENDED:
-            errors.print(detached(service, name), markup=False)
-            return UNSEEN
+            return UNSEEN if unseen else DETACHED
     told.print(headline(job, service))
     with google_errors(service.settings):
         print_cause(service, job)
@@ -76,7 +74,7 @@ def show(line: Line, job: Resource, screen: "Screen", service: Service, wanted: 
     """Print a line, and move the bar; a search has none."""
     if wanted(line):
         print_line(line, job, screen.as_json)
-    moves = screen.has_bar and "studySpec" not in job and line.replica == CHIEF_REPLICA
+    moves = not screen.disable and "studySpec" not in job and line.replica == CHIEF_REPLICA
     if moves and (found := STEP.search(line.text)):
         screen.steps(int(found[1]), int(found[2]), found[3], so_far(job, service))
 
@@ -93,49 +91,27 @@ def print_line(line: Line, job: Resource, as_json: bool) -> None:
     console.print(shown)
 
 
-class Bar(Progress):
-    """How many steps of a job are done; before the first one, how long it has waited and run."""
+class Screen(Progress):
+    """Lines and, where there is a terminal, below them how many steps are done; before the first one, the times."""
 
-    job: Resource = MappingProxyType({})
+    def __init__(self, told: Console, as_json: bool) -> None:
+        self.as_json = as_json
+        self.job: Resource = {}
+        step = TextColumn("step {task.completed:.0f}/{task.total:.0f}")
+        more = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("metric", "cost"))
+        columns = (BarColumn(), step, TimeRemainingColumn(), *more)
+        super().__init__(*columns, console=told, disable=as_json or not told.is_terminal, transient=True)
 
     def get_renderables(self) -> Iterable[RenderableType]:
         if self.tasks or not state(self.job):
             return super().get_renderables()
         return [Text.assemble((state(self.job), style(self.job)), *(f", {part}" for part in times(self.job)))]
 
-
-class Screen:
-    """Lines and, where there is a terminal, below them how far the job is."""
-
-    def __init__(self, told: Console, as_json: bool) -> None:
-        self.as_json, self.has_bar = as_json, told.is_terminal and not as_json
-        step = TextColumn("step {task.completed:.0f}/{task.total:.0f}")
-        more = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("metric", "cost"))
-        columns = (BarColumn(), step, TimeRemainingColumn(), *more)
-        self._progress = Bar(*columns, console=told, disable=not self.has_bar, transient=True)
-        self._task: TaskID | None = None
-        self._metric = ""
-
-    def __enter__(self) -> "Screen":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def print(self, text: Text) -> None:
-        self._progress.console.print(text)
-
-    def follow(self, job: Resource) -> None:
-        """Before its first step, the bar tells of this job."""
-        self._progress.job = job
-
     def steps(self, done: int, total: int, metric: str | None, cost: str) -> None:
         """Move the bar to so many steps; without a metric the last one stays."""
-        self._metric = metric or self._metric
-        if self._task is None:
-            self._task = self._progress.add_task("", total=total, completed=done, metric=self._metric, cost=cost)
-        self._progress.update(self._task, total=total, completed=done, metric=self._metric, cost=cost)
+        last = self.tasks[0].fields["metric"] if self.tasks else ""
+        bar: dict[str, Any] = {"completed": done, "total": total, "metric": metric or last, "cost": cost}
+        self.update(self.task_ids[0] if self.tasks else self.add_task("", **bar), **bar)
 
 
 def headline(job: Resource, service: Service) -> Text:
@@ -164,7 +140,7 @@ def so_far(job: Resource, service: Service) -> str:
 
 
 def print_cause(service: Service, job: Resource) -> None:
-    """Why a job ended badly: what the service says and, unless that has a traceback, what the replica printed."""
+    """Print why a job ended badly: the service's words and, unless they have a traceback, the replica's last errors."""
     said = fault(job).strip()
     if said:
         complain(said)
@@ -177,7 +153,7 @@ def print_cause(service: Service, job: Resource) -> None:
 
 
 def detached(service: Service, name: str) -> str:
-    """What a person does who has stopped to look at a job."""
+    """Say how a person who has stopped to look at a job comes back to it, and how it is stopped."""
     id = id_of(name)
     return (
         f"\nthe job goes on; come back to it with: {again(service, 'logs', id, '--follow')}\n"

@@ -1,7 +1,7 @@
 """Follow a job to its end: what it does and what its replicas print, as it happens."""
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from google.api_core.exceptions import ServerError, TooManyRequests
@@ -11,7 +11,7 @@ from vertex_launch.cloud.refusals import said_by
 from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.job_resource import ENDED, Resource, custom_jobs, state
 
-PASSING = (NoAnswerError, ServerError, TooManyRequests)  # what a later request may not meet
+PASSING = (NoAnswerError, ServerError, TooManyRequests)  # a later request may not meet them
 LONGEST_PAUSE = 60.0
 TRIES = 6  # to read the log of a job that has ended, or to read a log once
 
@@ -50,7 +50,7 @@ Event = Changed | Line | Lost | Back
 
 
 def follow(service: Service, name: str, log: Log, pace: Pace | None = None) -> Iterator[Event]:
-    """What happens to the job of this name until it has ended and its log is whole.
+    """Yield what happens to the job of this name until it has ended and its log is whole.
 
     A service that is gone for a while does not end this, however long that takes, unless the job has ended.
 
@@ -61,12 +61,13 @@ def follow(service: Service, name: str, log: Log, pace: Pace | None = None) -> I
     pace = pace or pace_of(service)
     known, runs, quiet, failed = "", list[str](), 0, 0
     while quiet < pace.settles and not (known in ENDED and failed >= TRIES):
+        read = log.count
         try:
             job = service.get(name)
             if (state(job), custom_jobs(job)) != (known, runs):
                 known, runs = state(job), custom_jobs(job)
                 yield Changed(job)
-            printed = yield from _counted(log.new(job))
+            yield from log.new(job)
         except PASSING as error:
             if not failed:
                 yield Lost(said_by(error))
@@ -74,13 +75,13 @@ def follow(service: Service, name: str, log: Log, pace: Pace | None = None) -> I
         else:
             if failed:
                 yield Back()
-            failed, quiet = 0, 0 if printed or known not in ENDED else quiet + 1
+            failed, quiet = 0, 0 if log.count > read or known not in ENDED else quiet + 1
         if quiet < pace.settles:
             time.sleep(min(pace.between * 2 ** min(failed, 10), LONGEST_PAUSE))
 
 
 def once(service: Service, job: Resource, log: Log) -> Iterator[Line | Lost]:
-    """What is in the log of a job now; goes on where an answer did not come, a few times."""
+    """Yield what is in the log of a job now; goes on where an answer did not come, a few times."""
     for tried in range(1, TRIES + 1):
         try:
             yield from log.new(job)
@@ -95,11 +96,3 @@ def once(service: Service, job: Resource, log: Log) -> Iterator[Line | Lost]:
 
 def pace_of(service: Service) -> Pace:
     return LOCAL if service.endpoint else GOOGLES
-
-
-def _counted(lines: Iterator[Line]) -> Generator[Line, None, int]:
-    """Yields the lines, and returns how many there were."""
-    count = 0
-    for count, line in enumerate(lines, 1):  # noqa: B007
-        yield line
-    return count

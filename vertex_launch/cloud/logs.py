@@ -1,4 +1,4 @@
-"""What the replicas of a job print, from Cloud Logging."""
+"""Lines that the replicas of a job print, from Cloud Logging."""
 
 import json
 import re
@@ -51,15 +51,17 @@ class Log:
     def __init__(self, service: Service, since: datetime | None = None, replica: str = "") -> None:
         self._service, self._since, self._replica = service, since, replica
         self._seen: dict[str, datetime] = {}
+        self.count = 0  # lines that were read
 
     def new(self, job: Resource) -> Iterator[Line]:
-        """The lines that are there and were not yet read, in the order of their time; goes on where it was cut off."""
+        """Yield the lines that were not yet read, in the order of their time; goes on where it was cut off."""
         since = self._since or moment(job, "createTime")  # without a time, Cloud Logging reads weeks
         wanted = _filter(job, [self._replica] if self._replica else [], since)
         try:
             for line in _lines(self._service, wanted, "timestamp asc"):
                 if line.id not in self._seen:
                     self._seen[line.id] = line.time
+                    self.count += 1
                     yield line
         finally:
             self._forget(since)
@@ -77,15 +79,14 @@ def cause(service: Service, job: Resource) -> Sequence[Line]:
     named = [*dict.fromkeys(REPLICA.findall(fault(job)))][:MOST_NAMED]
     wanted = _filter(job, named, moment(job, "createTime"), "severity>=ERROR")
     errors = [*islice(_lines(service, wanted, "timestamp desc"), ERRORS)][::-1]
-    tracebacks = [line.replica for line in errors if TRACEBACK in line.text]
-    first = (tracebacks or [line.replica for line in errors] or [""])[0]
-    last = [line for line in errors if line.replica == first]
+    failed = [line.replica for line in errors if TRACEBACK in line.text] or [line.replica for line in errors]
+    last = [line for line in errors if line.replica == failed[0]]
     begins = [index for index, line in enumerate(last) if TRACEBACK in line.text]
     return last[begins[-1] :] if begins else last[-CAUSE_LINES:]
 
 
 def _lines(service: Service, wanted: str, order: str) -> Iterator[Line]:
-    """The lines that a filter matches, page by page."""
+    """Yield the lines that a filter matches, page by page."""
     asked = {"filter": wanted, "orderBy": order, "pageSize": PAGE_SIZE}
     while True:
         page = service.log_entries(asked)
