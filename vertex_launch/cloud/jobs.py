@@ -46,7 +46,7 @@ JOB_FILES = (".json", ".yaml", ".yml")
 
 @dataclass(frozen=True)
 class Cost:
-    """What a job has cost, by list prices and the time since its machines started."""
+    """Cost of a job, by list prices and the time since its machines started."""
 
     usd: float
     hours: float  # of all its runs together; a search has one for each trial
@@ -94,7 +94,7 @@ def find(service: Service, word: str | None = None) -> Resource:
 
 
 def running(service: Service, word: str) -> Resource:
-    """The same among the jobs that have not ended; raises FaultError, also where several have the name."""
+    """The job that a person names, if it runs; raises FaultError where several of the name run."""
     found = _meant(service, word)
     alive = [job for job in found if state(job) not in ENDED]
     if len(alive) > 1:
@@ -105,12 +105,12 @@ def running(service: Service, word: str) -> Resource:
 
 def _meant(service: Service, word: str) -> list[Resource]:
     """The jobs that a word means, the newest first: one by its number or resource name, several by their name."""
-    if "/locations/" in word:
-        return [_of_name(service, word)]
-    if BRIEF.fullmatch(word):
-        return [_first(service, word, f"{service.parent}/{word}")]
-    if word.isdecimal():
-        return [_first(service, word, *(f"{service.parent}/{kind}/{word}" for kind in KINDS))]
+    names = _resource_names(service, word)
+    for name in names:
+        with contextlib.suppress(NotFound):
+            return [service.get(name)]
+    if names:
+        raise FaultError(f"{service.place}: there is no job {word}; those that are there: {program.NAME} jobs")
     there = newest(service, NEAR)
     name = Path(word).stem if word.endswith(JOB_FILES) else word
     if found := [job for job in there if job.get("displayName") == name]:
@@ -119,6 +119,23 @@ def _meant(service: Service, word: str) -> list[Resource]:
     guess = f"did you mean {printable(meant)}? " if meant else ""
     fault = f'is no job "{printable(word)}" among the newest {NEAR}'
     raise FaultError(f"{service.place}: there {fault}; {guess}those that are there: {program.NAME} jobs")
+
+
+def _resource_names(service: Service, word: str) -> list[str]:
+    """Names of one job that a word may be, in which Google writes the project's number in place of its ID."""
+    if word.isdecimal():
+        return [f"{service.parent}/{kind}/{word}" for kind in KINDS]
+    if BRIEF.fullmatch(word):
+        return [f"{service.parent}/{word}"]
+    if "/locations/" not in word:
+        return []
+    found = NAME.fullmatch(word)
+    if found is None:
+        raise FaultError(f"{printable(word)}: is no name of a job; write such as {service.parent}/customJobs/17")
+    here, there = service.settings.region, found["region"]
+    if there != here:
+        raise FaultError(f"{word}: is in {there}, not in {here}; add --region {there}")
+    return [word]
 
 
 def _created(job: Resource) -> str:
@@ -130,19 +147,8 @@ def _made(makers: Iterable[Resource]) -> set[str]:
     return {id_of(one) for job in makers for one in custom_jobs(job)}
 
 
-def _of_name(service: Service, name: str) -> Resource:
-    """The job of a resource name, in which Google writes the project's number in place of its ID."""
-    found = NAME.fullmatch(name)
-    if found is None:
-        raise FaultError(f"{printable(name)}: is no name of a job; write such as {service.parent}/customJobs/17")
-    here, there = service.settings.region, found["region"]
-    if there != here:
-        raise FaultError(f"{name}: is in {there}, not in {here}; add --region {there}")
-    return _first(service, name, name)
-
-
 def cost(job: Resource, catalog: Catalog, now: datetime) -> Cost | None:
-    """What a job has cost until now; None if the price of a machine of it is not known."""
+    """Cost of a job until now; None if the price of a machine of it is not known."""
     spec = CustomJobSpec()
     with contextlib.suppress(json_format.ParseError):  # of a pipeline that is not a custom job's
         # A field that is newer than this package costs nothing.
@@ -166,18 +172,10 @@ def ran(job: Resource, now: datetime) -> float:
 
 
 def _hours(run: Resource, now: datetime) -> float:
-    """Of a job or a trial, since its machines started."""
+    """Hours since the machines of a job or a trial started."""
     started = moment(run, "startTime")
     # This machine's clock may be behind the service's.
     return max(0.0, ((moment(run, "endTime") or now) - started).total_seconds() / 3600) if started else 0.0
-
-
-def _first(service: Service, word: str, *names: str) -> Resource:
-    """The first resource of these names that is there; raises FaultError where none is."""
-    for name in names:
-        with contextlib.suppress(NotFound):
-            return service.get(name)
-    raise FaultError(f"{service.place}: there is no job {word}; those that are there: {program.NAME} jobs")
 
 
 def _in(collection: str, *states: str) -> str:
