@@ -25,7 +25,7 @@ REVISION = "org.opencontainers.image.revision"  # a label
 
 @dataclass(frozen=True)
 class Image:
-    """What an image's name means now."""
+    """An image in a registry."""
 
     name: str
     digest: str  # sha256:...
@@ -37,14 +37,9 @@ class Image:
         """The name that will mean the same for ever."""
         return f"{untagged(self.name)}@{self.digest}"
 
-    @property
-    def short(self) -> str:
-        """The digest's first digits."""
-        return self.digest.removeprefix("sha256:")[:12]
-
 
 def look_up(name: str, service: Service) -> Image | None:
-    """What the name means, None if it is not of a repository of the user's in Artifact Registry.
+    """The image of a name now, None if it is not of a repository of the user's in Artifact Registry.
 
     Raises:
         google.api_core.exceptions.NotFound: there is no such image.
@@ -65,7 +60,7 @@ def look_up(name: str, service: Service) -> Image | None:
 
 
 def _labels(manifest: Resource, repository: str, service: Service) -> Resource:
-    """Those of the image; of an index those of its image for amd64."""
+    """Labels of the image; for an index, of its amd64 image."""
     for one in manifest.get("manifests", ()):
         if one.get("platform", {}).get("architecture") == "amd64":
             inner = service.fetch(f"{repository}/manifests/{one['digest']}", ACCEPTED)

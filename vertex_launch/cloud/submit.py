@@ -32,7 +32,7 @@ RETRY_SECONDS = (4.0, 16.0)  # between two requests where the service failed
 
 @dataclass(frozen=True)
 class Request:
-    """What is sent: a resource as JSON, and the collection that it becomes a part of."""
+    """A resource as JSON, and the collection that it becomes a part of."""
 
     collection: str
     resource: Resource
@@ -44,9 +44,10 @@ class Request:
 
 
 def summary(job: Job | TuningJob, settings: Settings, found: Preflight = NOTHING) -> str:
-    """What will be sent, where, and for how much, for a person to agree to."""
+    """Say for a person to agree to: machines, place, output and price."""
     one, search = trial(job), _search_lines(job.spec) if isinstance(job, TuningJob) else ()
-    spec = _with_account(one.spec, settings)
+    spec = _spec(job, settings, found.images)
+    address = spec.base_output_directory.output_uri_prefix or "nowhere: nothing is kept"
     strategy = one.strategy if spec.scheduling.strategy else "STANDARD"
     hours = spec.scheduling.timeout.total_seconds() / 3600 if "timeout" in spec.scheduling else 7 * 24
     return "\n".join(
@@ -55,7 +56,7 @@ def summary(job: Job | TuningJob, settings: Settings, found: Preflight = NOTHING
             *search,
             *map(_pool_line, one.pools),
             *map(_image_line, found.images),
-            f"  output   {_output(spec, found.folder)}",
+            f"  output   {address}{f' ({found.folder})' if found.folder else ''}",
             f"  account  {spec.service_account or 'Vertex AI service agent'}",
             f"  limits   {strategy}, at most {duration(3600 * hours)}{' a trial' if search else ''}",
             f"  price    {_price(job, hours, settings)}",
@@ -66,15 +67,15 @@ def summary(job: Job | TuningJob, settings: Settings, found: Preflight = NOTHING
 def request(
     job: Job | TuningJob, settings: Settings, revision: Mapping[str, str] | None = None, images: Sequence[Image] = ()
 ) -> Request:
-    """The request as the API takes it; the account in the file goes before the one in vertex.toml.
+    """Return the request that the API takes; the account in the file goes before the one in vertex.toml.
 
     Its job has a label of its own, by which it is found when the answer is lost, and those of its `revision` and image.
 
     Args:
         images: what names of images mean now; the job gets these, whatever is pushed under the same names.
     """
-    spec = _with_images(_with_account(trial(job).spec, settings), images)
-    digest = {"image-digest": images[0].short} if images else {}
+    spec = _spec(job, settings, images)
+    digest = {"image-digest": images[0].digest.removeprefix("sha256:")[:12]} if images else {}
     labels = {**(revision or {}), **digest, SUBMISSION: uuid.uuid4().hex[:12]}
     if not isinstance(job, TuningJob):
         return Request("customJobs", as_json(CustomJob(display_name=job.name, job_spec=spec, labels=labels)))
@@ -105,7 +106,7 @@ def submit(request: Request, service: Service, say: Callable[[str], None] = lamb
 
 
 def whereabouts(request: Request, service: Service, more: Callable[[str], str]) -> str:
-    """What became of a request whose answer nobody saw, as a sentence: the service may have its job.
+    """Say in a sentence what became of a request whose answer nobody saw: the service may have its job.
 
     Args:
         more: what is said behind the name of the job that it has.
@@ -134,19 +135,10 @@ def _list_command(request: Request, service: Service) -> str:
     return f"gcloud ai {GCLOUD[request.collection]} list {where} --filter=labels.{request.label}"
 
 
-def _output(spec: CustomJobSpec, folder: str) -> str:
-    address = spec.base_output_directory.output_uri_prefix
-    return f"{address} ({folder})" if folder else address or "nowhere: nothing is kept"
-
-
-def _with_account(spec: CustomJobSpec, settings: Settings) -> CustomJobSpec:
-    copy = CustomJobSpec(spec)
-    copy.service_account = copy.service_account or settings.service_account
-    return copy
-
-
-def _with_images(spec: CustomJobSpec, images: Sequence[Image]) -> CustomJobSpec:
-    pinned = {image.name: image.pinned for image in images}
+def _spec(job: Job | TuningJob, settings: Settings, images: Sequence[Image]) -> CustomJobSpec:
+    """A copy of the job's spec, with an account, and with images by their digest."""
+    spec, pinned = CustomJobSpec(trial(job).spec), {image.name: image.pinned for image in images}
+    spec.service_account = spec.service_account or settings.service_account
     for pool in spec.worker_pool_specs:
         if (name := pool.container_spec.image_uri) in pinned:
             pool.container_spec.image_uri = pinned[name]
