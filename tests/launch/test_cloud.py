@@ -29,10 +29,9 @@ from tests.launch.servers import Replying, ToLocal, serving
 from tests.launch.vertex import PARENT, Json, Service, custom_job, script, service, stop
 from vertex_launch.cli.logs import earliest, pattern
 from vertex_launch.cloud import jobs, logs
-from vertex_launch.cloud.curves import Curves
 from vertex_launch.cloud.follow import Back, Changed, Event, Lost, Pace, follow
 from vertex_launch.cloud.logs import Line, Log
-from vertex_launch.cloud.model import address, fetch
+from vertex_launch.cloud.outputs import Curves, fetch_model, model_address
 from vertex_launch.cloud.preflight import Preflight, look
 from vertex_launch.cloud.revision import labels
 from vertex_launch.cloud.service import Service as Cloud
@@ -536,10 +535,10 @@ def test_where_there_is_no_model_its_job_and_folder_are_named(vertex: Service, c
     job = vertex.wait(name, "SUCCEEDED")
     id = name.rpartition("/")[2]
     with pytest.raises(FaultError, match=f"gs://b/nothing/model/: there is no model; job {id} is SUCCEEDED"):
-        [*fetch(job, cloud, tmp_path / "new")]
+        [*fetch_model(job, cloud, tmp_path / "new")]
     assert not (tmp_path / "new").exists()
     with pytest.raises(FaultError, match=r"names no output folder, so it keeps no model; set baseOutputDirectory\."):
-        [*fetch(job | {"jobSpec": {}}, cloud, tmp_path / "new")]
+        [*fetch_model(job | {"jobSpec": {}}, cloud, tmp_path / "new")]
 
 
 def test_the_model_of_a_search_is_that_of_its_best_trial() -> None:
@@ -550,9 +549,9 @@ def test_the_model_of_a_search_is_that_of_its_best_trial() -> None:
     study = {"metrics": [{"metricId": "loss", "goal": "MINIMIZE"}]}
     spec = {"baseOutputDirectory": {"outputUriPrefix": "gs://b/search/"}}
     search = {"name": "search", "studySpec": study, "trialJobSpec": spec}
-    assert address(search | {"trials": [trial("1", 0.9), trial("2", 0.4)]}) == "gs://b/search/2/model/"
+    assert model_address(search | {"trials": [trial("1", 0.9), trial("2", 0.4)]}) == "gs://b/search/2/model/"
     with pytest.raises(FaultError, match="no trial has reported its metric yet"):
-        address(search)
+        model_address(search)
 
 
 WRITES = """

@@ -1,4 +1,4 @@
-"""The command `model`: what a job has exported."""
+"""The command `model`: fetch the model of a job."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 from vertex_launch.cli.cloud_options import SentJobOptions
 from vertex_launch.cli.output import console
-from vertex_launch.cloud import model as cloud
+from vertex_launch.cloud.outputs import fetch_model, model_address
 from vertex_launch.plan.formatting import size
 from vertex_launch.printable import printable
 
@@ -22,6 +22,6 @@ class ModelOptions(SentJobOptions):
     def act(self) -> None:
         with self.sent() as (service, job):
             target = self.to or Path(f"{Path(str(job.get('displayName'))).name or 'job'}-model")
-            for name, length in cloud.fetch(job, service, target):
+            for name, length in fetch_model(job, service, target):
                 console.print(f"  {printable(name)}  {size(length)}", markup=False)
-        console.print(f"the model of {cloud.address(job)} is in {target}", markup=False)
+        console.print(f"the model of {model_address(job)} is in {target}", markup=False)

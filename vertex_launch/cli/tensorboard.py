@@ -14,7 +14,7 @@ from google.auth.exceptions import GoogleAuthError
 from vertex_launch.cli.cloud_options import SentJobOptions
 from vertex_launch.cli.options import state_dir
 from vertex_launch.cli.output import console
-from vertex_launch.cloud.curves import Curves
+from vertex_launch.cloud.outputs import Curves
 from vertex_launch.cloud.service import NoAnswerError
 from vertex_launch.errors import FaultError
 from vertex_launch.job_resource import id_of
