@@ -67,36 +67,18 @@ class EmulateOptions(LocalOptions):
         server.serve(replace(context, settings=settings.for_local(context.settings)), self.port, console)
 
 
-@app.command()
-def preempt(context: typer.Context, job: JobId, replica: ReplicaName) -> None:
-    """Take a SPOT machine away: SIGTERM, the grace time, SIGKILL; then the whole job starts again."""
-    disturb(context, job, replica)
+@app.command("kill", help="End a replica at once, as when its memory is exhausted.")
+@app.command(
+    "preempt", help="Take a SPOT machine away: SIGTERM, the grace time, SIGKILL; then the whole job starts again."
+)
+def disturb_now(context: typer.Context, job: JobId, replica: ReplicaName) -> None:
+    disturb(context, job, replica, 0)
 
 
-@app.command()
-def kill(context: typer.Context, job: JobId, replica: ReplicaName) -> None:
-    """End a replica at once, as when its memory is exhausted."""
-    disturb(context, job, replica)
-
-
-@app.command()
-def freeze(context: typer.Context, job: JobId, replica: ReplicaName, seconds: Seconds) -> None:
-    """Stop a replica for some seconds, as a machine that hangs."""
-    disturb(context, job, replica, seconds)
-
-
-@app.command()
-def delay(context: typer.Context, job: JobId, replica: ReplicaName, seconds: Seconds) -> None:
-    """Let a replica's next start come some seconds later, as a machine that is hard to get."""
-    disturb(context, job, replica, seconds)
-
-
-def disturb(context: typer.Context, job: str, replica: str, seconds: float = 0) -> None:
-    """Ask the service that works in the folder of --state-dir to do what the command is called.
-
-    Raises:
-        FaultError: there is no service, or it refused.
-    """
+@app.command("delay", help="Let a replica's next start come some seconds later, as a machine that is hard to get.")
+@app.command("freeze", help="Stop a replica for some seconds, as a machine that hangs.")
+def disturb(context: typer.Context, job: JobId, replica: ReplicaName, seconds: Seconds) -> None:
+    """Ask the service in the folder of --state-dir to do what the command is called; raises FaultError."""
     from vertex_launch.local.api.store import endpoint_of
 
     endpoint, action = endpoint_of(context.obj), context.info_name

@@ -21,6 +21,8 @@ COMMANDS: dict[str, Any] = dict.fromkeys(
         *("package", "schema"),
     )
 )
+# Command -> its module, where that is not of its name.
+MODULES = {"status": "jobs", "cost": "jobs", "cancel": "jobs", "model": "outputs", "tensorboard": "outputs"}
 
 
 class Commands(TyperGroup):
@@ -35,7 +37,7 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.commands:
-            module = importlib.import_module(f"vertex_launch.cli.{cmd_name}")
+            module = importlib.import_module(f"vertex_launch.cli.{MODULES.get(cmd_name, cmd_name)}")
             app = getattr(module, "app", None) or app_of(getattr(module, f"{cmd_name.title()}Options"))
             self.commands[cmd_name] = typer.main.get_command(app)
         return super().get_command(ctx, cmd_name)

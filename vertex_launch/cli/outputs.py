@@ -1,10 +1,11 @@
-"""The command `tensorboard`: the curves of a job in the browser, as they grow."""
+"""The commands `model` and `tensorboard`: the files that a job leaves in its bucket."""
 
 import contextlib
 import importlib.util
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,14 +15,30 @@ from google.auth.exceptions import GoogleAuthError
 from vertex_launch.cli.cloud_options import SentJobOptions
 from vertex_launch.cli.options import state_dir
 from vertex_launch.cli.output import console
-from vertex_launch.cloud.outputs import Curves
+from vertex_launch.cloud.outputs import Curves, fetch_model, model_address
 from vertex_launch.cloud.service import NoAnswerError
 from vertex_launch.errors import FaultError
 from vertex_launch.job_resource import id_of
 from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.plan.formatting import size
+from vertex_launch.printable import printable
 
 SECONDS = 10.0  # between two looks into the bucket
 PASSING = (GoogleAPIError, GoogleAuthError, NoAnswerError, OSError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(SentJobOptions):
+    """Copy the model that a job has exported, or that of the best trial of a search, from the bucket to a folder."""
+
+    to: Annotated[Path | None, typer.Option(metavar="FOLDER", help="A new folder; else NAME-model.")] = None
+
+    def act(self) -> None:
+        with self.sent() as (service, job):
+            target = self.to or Path(f"{Path(str(job.get('displayName'))).name or 'job'}-model")
+            for name, length in fetch_model(job, service, target):
+                console.print(f"  {printable(name)}  {size(length)}", markup=False)
+        console.print(f"the model of {model_address(job)} is in {target}", markup=False)
 
 
 @dataclass(frozen=True, kw_only=True)
