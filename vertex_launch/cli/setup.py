@@ -1,4 +1,4 @@
-"""The command `setup`: what a project needs once, before its first job."""
+"""The command `setup`: make what a project needs once, before its first job."""
 
 import json
 import shlex
@@ -63,7 +63,7 @@ def show(new: Settings, budget: float) -> None:
     written = f"mkdir -p {policy.parent} && echo {shlex.quote(json.dumps(cloud.CLEAN_UP))} > {policy}"
     console.print("# USER and BILLING_ACCOUNT stand for yours", written, sep="\n", markup=False)
     for step in cloud.steps(new, "user:USER", policy, budget, "BILLING_ACCOUNT"):
-        console.print(f"# {step.title}", *map(cloud.shown, step.acts), sep="\n", markup=False)
+        console.print(f"# {step.title}", cloud.shown(step.act), sep="\n", markup=False)
 
 
 def every(new: Settings, budget: float) -> list[Step]:
@@ -90,9 +90,8 @@ def is_there(step: Step) -> bool:
 def take(steps: list[Step]) -> None:
     """Run the lines of these steps, each shown before it runs."""
     for step in steps:
-        for line in step.acts:
-            console.print(cloud.shown(line), markup=False)
-            cloud.take(line)
+        console.print(cloud.shown(step.act), markup=False)
+        cloud.take(step.act)
 
 
 def show_quotas(new: Settings) -> None:

@@ -1,4 +1,4 @@
-"""The request of a job as others would send it: a gcloud command, a curl command, or a Python script."""
+"""Spell the request of a job as others would send it: a gcloud command, a curl command, or a Python script."""
 
 import json
 import pprint
@@ -7,16 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from vertex_launch.cloud.service import host_of, parent_of
-from vertex_launch.cloud.submit import GCLOUD, Request
+from vertex_launch.cloud.submit import NAMES, Request
 from vertex_launch.errors import FaultError
 from vertex_launch.job_resource import run_spec
 from vertex_launch.settings import Settings
 
-# Collection -> the type of Google's client, and what its methods call it.
-TYPES = {
-    "customJobs": ("CustomJob", "custom_job"),
-    "hyperparameterTuningJobs": ("HyperparameterTuningJob", "hyperparameter_tuning_job"),
-}
 WIDTH = 116
 PYTHON = """\
 import json
@@ -35,18 +30,14 @@ def gcloud(request: Request, file: Path, ours: Settings, endpoint: str) -> str:
     job = request.resource
     if {} in run_spec(job)["workerPoolSpecs"]:
         raise FaultError(f"{file}: gcloud refuses the empty pool, which the service takes; write --print curl")
-    flags = {
-        "project": ours.project,
-        "region": ours.region,
-        "display-name": job["displayName"],
-        "config": file,
-        "labels": ",".join(f"{key}={value}" for key, value in job["labels"].items()),
-        "service-account": run_spec(job).get("serviceAccount"),
-    }
-    words = (f"--{name}={value}" for name, value in flags.items() if value)
-    line = shlex.join(("gcloud", "ai", GCLOUD[request.collection], "create", *words))
+    labels = ",".join(f"{key}={value}" for key, value in job["labels"].items())
+    words = ["gcloud", "ai", NAMES[request.collection][0], "create"]
+    words += [f"--project={ours.project}", f"--region={ours.region}", f"--display-name={job['displayName']}"]
+    words += [f"--config={file}", f"--labels={labels}"]
+    if account := run_spec(job).get("serviceAccount"):
+        words.append(f"--service-account={account}")
     there = f"CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM={endpoint}/ CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true "
-    return f"{there if endpoint else ''}{line}"
+    return f"{there if endpoint else ''}{shlex.join(words)}"
 
 
 def curl(request: Request, file: Path, ours: Settings, endpoint: str) -> str:
@@ -59,7 +50,7 @@ def curl(request: Request, file: Path, ours: Settings, endpoint: str) -> str:
 
 def python(request: Request, file: Path, ours: Settings, endpoint: str) -> str:
     """The script that sends the same with google-cloud-aiplatform."""
-    kind, field = TYPES[request.collection]
+    _, kind, field = NAMES[request.collection]
     options = {"api_endpoint": endpoint or host_of(ours)}
     local = 'transport="rest", credentials=AnonymousCredentials(), ' if endpoint else ""
     return PYTHON.format(

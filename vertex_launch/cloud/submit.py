@@ -23,7 +23,11 @@ from vertex_launch.plan.formatting import duration, usd
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, Pool, TuningJob, as_json, trial
 
-GCLOUD = {"customJobs": "custom-jobs", "hyperparameterTuningJobs": "hp-tuning-jobs"}  # its groups of commands
+# Collection -> gcloud's group of commands, the type of Google's client, and what its methods call it.
+NAMES = {
+    "customJobs": ("custom-jobs", "CustomJob", "custom_job"),
+    "hyperparameterTuningJobs": ("hp-tuning-jobs", "HyperparameterTuningJob", "hyperparameter_tuning_job"),
+}
 NOTHING = Preflight()
 SUBMISSION = "submission"  # the label by which the job of a request is found when its answer was lost
 LOOKUPS, LOOKUP_SECONDS = 4, 10.0
@@ -132,7 +136,7 @@ def _name(request: Request, service: Service) -> str:
 
 def _list_command(request: Request, service: Service) -> str:
     where = f"--project={service.settings.project} --region={service.settings.region}"
-    return f"gcloud ai {GCLOUD[request.collection]} list {where} --filter=labels.{request.label}"
+    return f"gcloud ai {NAMES[request.collection][0]} list {where} --filter=labels.{request.label}"
 
 
 def _spec(job: Job | TuningJob, settings: Settings, images: Sequence[Image]) -> CustomJobSpec:
