@@ -53,10 +53,7 @@ def follow(service: Service, name: str, log: Log, pace: Pace | None = None) -> I
     """Yield what happens to the job of this name until it has ended and its log is whole.
 
     A service that is gone for a while does not end this, however long that takes, unless the job has ended.
-
-    Raises:
-        google.api_core.exceptions.GoogleAPICallError: the job is gone, or may no longer be seen.
-        google.auth.exceptions.GoogleAuthError: the login is no longer good.
+    Raises GoogleAPICallError where the job may no longer be seen, GoogleAuthError where the login is no longer good.
     """
     pace = pace or pace_of(service)
     known, runs, quiet, failed = "", list[str](), 0, 0

@@ -55,11 +55,7 @@ class Cost:
 
 
 def newest(service: Service, most: int, wanted: str = "") -> list[Resource]:
-    """The newest jobs of every kind, without those that a search or a pipeline made.
-
-    Args:
-        wanted: the only state, such as RUNNING; "" for all.
-    """
+    """The newest jobs of every kind in a state, "" for any, without those that a search or a pipeline made."""
     makers = [job for kind in MAKERS for job in service.list(kind, most=max(most, NEAR))]
     states, kinds = [wanted] * bool(wanted), [kind for kind in MAKERS if (kind, wanted) != NEVER]
     shown = [job for kind in kinds for job in service.list(kind, _in(kind, *states), most)] if wanted else makers
@@ -77,14 +73,10 @@ def unfinished(service: Service) -> list[Resource]:
 
 
 def find(service: Service, word: str | None = None) -> Resource:
-    """The job that a person names.
+    """The job that a person names; raises FaultError where there is none.
 
     Args:
-        word: its number, its resource name, its display name or a job file, which mean the newest one of that name;
-            None means the newest of all.
-
-    Raises:
-        FaultError: there is none.
+        word: its number or resource name; its display name or job file for the newest of the name; None of all.
     """
     if word is None:
         if found := newest(service, 1):

@@ -41,12 +41,7 @@ class Line:
 
 
 class Log:
-    """The log of a job, read little by little: each line once, even if it arrives late.
-
-    Args:
-        since: the time of the first line; None for all since the job was created.
-        replica: the only one that is asked for, "" for all.
-    """
+    """The log of a job, or of one replica, since a time or the job's creation: each line once, even if it is late."""
 
     def __init__(self, service: Service, since: datetime | None = None, replica: str = "") -> None:
         self._service, self._since, self._replica = service, since, replica

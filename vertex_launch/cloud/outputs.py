@@ -19,7 +19,7 @@ EVENTS = ".tfevents."  # in the name of each file of curves
 
 
 def model_address(job: Resource) -> str:
-    """Where the model of a job lies, or that of the best trial of a search; raises FaultError.
+    """Address of the model of a job, or of the best trial of a search; raises FaultError.
 
     Source: Vertex AI documentation, "Environment variables for special Cloud Storage directories", AIP_MODEL_DIR.
     """
@@ -36,10 +36,7 @@ def fetch_model(job: Resource, service: Service, target: Path) -> Iterator[tuple
     """Copy the model of a job into a new folder; yields the name and the bytes of each file once it is there.
 
     The folder appears when all of it is whole: each file is held against the checksum that the bucket keeps.
-
-    Raises:
-        FaultError: there is no model, or the folder exists.
-        OSError: it cannot be written.
+    Raises FaultError where there is no model or the folder exists, OSError where it cannot be written.
     """
     if target.exists():
         raise FaultError(f"{target}: exists already; remove it, or name another folder with --to")
@@ -67,11 +64,7 @@ class Curves:
     folder: Path
 
     def update(self) -> int:
-        """Append what is new to each file; returns how many files there are. Such files only grow.
-
-        Raises:
-            FaultError: the job keeps none.
-        """
+        """Append what is new to each file, which only grows; returns how many there are. Raises FaultError."""
         output = _output(self.job, "curves")
         where = output if "studySpec" in self.job else f"{output}/logs"
         found = [(name, blob) for name, blob in _blobs(where, self.service) if EVENTS in name.name]
@@ -86,10 +79,9 @@ class Curves:
     def require(self) -> None:
         """Raise FaultError where there are none yet."""
         if not self.update():
-            stands = f"is {state(self.job)} and has no curves{'' if state(self.job) in ENDED else ' yet'}"
-            raise FaultError(
-                f"job {id_of(self.job['name'])} {stands}; a trainer writes them to AIP_TENSORBOARD_LOG_DIR"
-            )
+            id, yet = id_of(self.job["name"]), "" if state(self.job) in ENDED else " yet"
+            fault = f"job {id} is {state(self.job)} and has no curves{yet}"
+            raise FaultError(f"{fault}; a trainer writes them to AIP_TENSORBOARD_LOG_DIR")
 
 
 def _output(job: Resource, kept: str) -> str:
@@ -115,7 +107,7 @@ def _blobs(address: str, service: Service) -> Iterator[tuple[PurePosixPath, Any]
 
 
 def _place(folder: Path, name: PurePosixPath) -> Path:
-    """Where the file belongs, in folders that are there."""
+    """Return the path of a file, in folders that are there."""
     file = folder.joinpath(*name.parts)
     file.parent.mkdir(parents=True, exist_ok=True)
     return file

@@ -43,32 +43,31 @@ class Service:
 
     def get(self, name: str) -> Resource:
         """Return a resource by its name."""
-        return self._call("GET", f"{self._vertex}/v1/{name}")
+        return self._call("GET", f"{self._at(host_of(self.settings))}/v1/{name}")
 
     def list(self, collection: str, expression: str = "", most: int = PAGE_SIZE) -> Iterator[Resource]:
         """Yield the resources that a filter matches, newest first, at most so many."""
         asked = {"pageSize": str(min(most, PAGE_SIZE)), "filter": expression or None}
-        address = f"{self._vertex}/v1/{self.parent}/{collection}"
+        address = f"{self._at(host_of(self.settings))}/v1/{self.parent}/{collection}"
         return islice(self._items(address, collection, sys.maxsize, **asked), most)
 
     def create(self, collection: str, resource: Resource) -> Resource:
-        return self._call("POST", f"{self._vertex}/v1/{self.parent}/{collection}", json=resource)
+        return self._call("POST", f"{self._at(host_of(self.settings))}/v1/{self.parent}/{collection}", json=resource)
 
     def cancel(self, name: str) -> None:
-        self._call("POST", f"{self._vertex}/v1/{name}:cancel", json={})
+        self._call("POST", f"{self._at(host_of(self.settings))}/v1/{name}:cancel", json={})
 
     def log_entries(self, asked: Mapping[str, Any]) -> Resource:
         """Return one answer of Cloud Logging's entries.list."""
-        logging = self.endpoint or "https://logging.googleapis.com"
         whole = {"resourceNames": [f"projects/{self.settings.project}"], **asked}
-        return self._call("POST", f"{logging}/v2/entries:list", json=whole)
+        return self._call("POST", f"{self._at('logging.googleapis.com')}/v2/entries:list", json=whole)
 
     def bucket(self, name: str) -> Resource:
-        return self._call("GET", f"{self._storage}/storage/v1/b/{quote(name, safe='')}")
+        return self._call("GET", f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(name, safe='')}")
 
     def objects(self, bucket: str, **asked: str) -> Iterator[str]:
         """Yield the names of objects, up to MOST_PAGES. Source: Cloud Storage JSON API, Objects: list."""
-        address = f"{self._storage}/storage/v1/b/{quote(bucket, safe='')}/o"
+        address = f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(bucket, safe='')}/o"
         return (item["name"] for item in self._items(address, "items", MOST_PAGES, **asked))
 
     def quotas(self) -> Iterator[Resource]:
@@ -101,13 +100,8 @@ class Service:
         _, project, _, region, _, id = name.split("/")
         return f"https://console.cloud.google.com/agent-platform/locations/{region}/training/{id}?project={project}"
 
-    @property
-    def _vertex(self) -> str:
-        return self.endpoint or f"https://{host_of(self.settings)}"
-
-    @property
-    def _storage(self) -> str:
-        return self.endpoint or "https://storage.googleapis.com"
+    def _at(self, host: str) -> str:
+        return self.endpoint or f"https://{host}"
 
     def _items(self, address: str, key: str, most_pages: int, **asked: str | None) -> Iterator[Any]:
         """Yield the items of a list, page by page."""
@@ -158,8 +152,7 @@ def parent_of(settings: Settings) -> str:
 def connect(settings: Settings, endpoint: str = "") -> Service:
     """Return the service of these settings' region or, without credentials, a local one, as http://127.0.0.1:8911.
 
-    Raises:
-        google.auth.exceptions.DefaultCredentialsError: nobody is logged in to Google Cloud here.
+    Raises DefaultCredentialsError where nobody is logged in to Google Cloud.
     """
     if not endpoint:
         credentials, _ = google.auth.default(scopes=[SCOPE])

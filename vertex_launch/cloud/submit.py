@@ -71,12 +71,9 @@ def summary(job: Job | TuningJob, settings: Settings, found: Preflight = NOTHING
 def request(
     job: Job | TuningJob, settings: Settings, revision: Mapping[str, str] | None = None, images: Sequence[Image] = ()
 ) -> Request:
-    """Return the request that the API takes; the account in the file goes before the one in vertex.toml.
+    """Return the request that the API takes, with these `images`, whatever is pushed under the same names later.
 
     Its job has a label of its own, by which it is found when the answer is lost, and those of its `revision` and image.
-
-    Args:
-        images: what names of images mean now; the job gets these, whatever is pushed under the same names.
     """
     spec = _spec(job, settings, images)
     digest = {"image-digest": images[0].digest.removeprefix("sha256:")[:12]} if images else {}
@@ -93,10 +90,7 @@ def submit(request: Request, service: Service, say: Callable[[str], None] = lamb
     """Create the job; returns its resource name, such as projects/NUMBER/locations/REGION/customJobs/ID.
 
     A service that fails is asked again, unless it shows the job, which it may have made all the same.
-
-    Raises:
-        google.api_core.exceptions.GoogleAPICallError: the service refused it; a ServerError may have made it.
-        NoAnswerError: so that the service may have made it.
+    Raises GoogleAPICallError where it is refused; with a ServerError or a NoAnswerError the job may have been made.
     """
     made = ""
     for seconds in RETRY_SECONDS:
@@ -110,11 +104,7 @@ def submit(request: Request, service: Service, say: Callable[[str], None] = lamb
 
 
 def whereabouts(request: Request, service: Service, more: Callable[[str], str]) -> str:
-    """Say in a sentence what became of a request whose answer nobody saw: the service may have its job.
-
-    Args:
-        more: what is said behind the name of the job that it has.
-    """
+    """Say what became of a request whose answer nobody saw, and `more` of the job that it may have made."""
     look = f"look for it with: {f'{program.NAME} jobs' if service.endpoint else _list_command(request, service)}"
     brief = replace(service, seconds=LOOKUP_SECONDS)
     try:
@@ -140,7 +130,7 @@ def _list_command(request: Request, service: Service) -> str:
 
 
 def _spec(job: Job | TuningJob, settings: Settings, images: Sequence[Image]) -> CustomJobSpec:
-    """A copy of the job's spec, with an account, and with images by their digest."""
+    """A copy of the spec with images by digest; the account in the file goes before the one in vertex.toml."""
     spec, pinned = CustomJobSpec(trial(job).spec), {image.name: image.pinned for image in images}
     spec.service_account = spec.service_account or settings.service_account
     for pool in spec.worker_pool_specs:
