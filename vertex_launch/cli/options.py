@@ -18,10 +18,11 @@ from vertex_launch.settings import Settings
 from vertex_launch.state_dir import StateDir
 
 SETTINGS = Path("vertex.toml")
-
 STATE_DIR = "VERTEX_STATE_DIR"
+STATE = f"Folder of the local Vertex's state; or set {STATE_DIR}."
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="A job file.")]
+StateFolder = Annotated[Path, typer.Option(metavar="PATH", envvar=STATE_DIR, show_envvar=False, help=STATE)]
 
 
 def _stand_in(meaning: str, variable: str) -> Any:
@@ -41,13 +42,13 @@ class StandIns:
     """Fields that bear the name of a setting stand in for vertex.toml."""
 
     def settings(self) -> Settings:
-        """What these options say, else vertex.toml, else the environment."""
+        """Return the values of these options, else of vertex.toml, else of the environment."""
         return settings.load(SETTINGS, os.environ, {key: getattr(self, key, "") for key in settings.VARIABLES})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectOptions(StandIns):
-    """Where jobs are."""
+    """Options that say where jobs are."""
 
     project: Annotated[str, _stand_in("ID of the Google Cloud project", "VERTEX_PROJECT")] = ""
     region: Annotated[str, _stand_in("Region of the machines", "VERTEX_REGION")] = ""
@@ -64,17 +65,9 @@ class SettingsOptions(ProjectOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOptions(SettingsOptions):
-    """What `run` and `emulate` have in common."""
+    """Options of `run` and `emulate`."""
 
-    state_dir: Annotated[
-        Path,
-        typer.Option(
-            metavar="PATH",
-            envvar=STATE_DIR,
-            show_envvar=False,
-            help=f"Folder of the local Vertex's state; or set {STATE_DIR}.",
-        ),
-    ] = StateDir.folder
+    state_dir: StateFolder = StateDir.folder
     pass_env: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A variable of this shell that replicas get, too; can be repeated."),
@@ -84,7 +77,7 @@ class LocalOptions(SettingsOptions):
     ] = False
 
     def context(self, options: Options) -> Context:
-        """What all jobs have in common; says which variables this shell lacks."""
+        """Return what all jobs have in common; says which variables this shell lacks."""
         ours = settings.passing(self.settings(), self.pass_env or ())
         for sentence in host.not_set(os.environ, ours.env):
             complain(sentence, style="yellow")

@@ -110,13 +110,8 @@ def _plan(job: Job | TuningJob, ours: Settings, wanted: PlanOptions, flags: Sequ
         gradient_bytes=wanted.gradient_bytes,
         compute=_measured(job, ours, wanted, said),
         mfu=wanted.mfu,
-        image_says=_of_reducers(trial(job)),
+        image_says=containers.label(image_of(chief), OF_REDUCERS) if (chief := trial(job).chief) else "",
     )
-
-
-def _of_reducers(job: Job) -> str:
-    """What the build of the job's image has found, where that image is on this machine."""
-    return containers.label(image_of(job.chief), OF_REDUCERS) if job.chief else ""
 
 
 def _measured(job: Job | TuningJob, ours: Settings, wanted: PlanOptions, said: Workload | None) -> Compute | None:

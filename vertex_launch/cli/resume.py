@@ -1,4 +1,4 @@
-"""What a person types to go on after Ctrl-C."""
+"""The command that a person types to go on after Ctrl-C."""
 
 import shlex
 import shutil
@@ -25,7 +25,7 @@ def advice(job: Job, state_dir: StateDir, argv: Sequence[str], environ: Mapping[
 
 
 def command(argv: Sequence[str], environ: Mapping[str, str], fresh: bool = False) -> str:
-    """The same command once more, as a shell takes it; it starts over with `fresh`, and resumes without.
+    """Repeat the command, as a shell takes it; it starts over with `fresh`, and resumes without.
 
     Args:
         argv: of this process, its own name first.

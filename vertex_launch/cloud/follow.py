@@ -18,7 +18,7 @@ TRIES = 6  # to read the log of a job that has ended, or to read a log once
 
 @dataclass(frozen=True)
 class Pace:
-    """How often the service is asked, in seconds."""
+    """Seconds between requests, and how often an ended job's log is read."""
 
     between: float
     settles: int  # looks at the log of an ended job that bring nothing, before it counts as whole
@@ -43,7 +43,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Back:
-    """It answers again."""
+    """The service answers again."""
 
 
 Event = Changed | Line | Lost | Back

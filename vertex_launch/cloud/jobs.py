@@ -145,29 +145,23 @@ def cost(job: Resource, catalog: Catalog, now: datetime) -> Cost | None:
     with contextlib.suppress(json_format.ParseError):  # of a pipeline that is not a custom job's
         # A field that is newer than this package costs nothing.
         json_format.ParseDict(dict(run_spec(job)), CustomJobSpec.pb(spec), ignore_unknown_fields=True)
-    rows = pools.rows(Job("", "", spec), catalog)
+    rows, until = pools.rows(Job("", "", spec), catalog), moment(job, "endTime") or now
     price = pools.price(rows)
-    until = moment(job, "endTime") or now
-    hours = sum(_hours(run, until) for run in (job["trials"] if job.get("trials") else [job]))
+    hours = sum(ran(run, until) for run in (job["trials"] if job.get("trials") else [job])) / 3600
     return Cost(hours * price.usd, hours, price, rows) if price else None
 
 
 def waited(job: Resource, now: datetime) -> float:
     """Seconds from its creation until its machines started, or until now."""
-    created = moment(job, "createTime") or now
-    return max(0.0, ((moment(job, "startTime") or moment(job, "endTime") or now) - created).total_seconds())
+    until = moment(job, "startTime") or moment(job, "endTime") or now
+    return max(0.0, (until - (moment(job, "createTime") or now)).total_seconds())
 
 
-def ran(job: Resource, now: datetime) -> float:
-    """Seconds since its machines started, or until it ended; 0 if they have not."""
-    return 3600 * _hours(job, now)
-
-
-def _hours(run: Resource, now: datetime) -> float:
-    """Hours since the machines of a job or a trial started."""
-    started = moment(run, "startTime")
+def ran(run: Resource, now: datetime) -> float:
+    """Seconds since the machines of a job or a trial started, until its end or now; 0 if they have not."""
+    started, until = moment(run, "startTime"), moment(run, "endTime") or now
     # This machine's clock may be behind the service's.
-    return max(0.0, ((moment(run, "endTime") or now) - started).total_seconds() / 3600) if started else 0.0
+    return max(0.0, (until - started).total_seconds()) if started else 0.0
 
 
 def _in(collection: str, *states: str) -> str:

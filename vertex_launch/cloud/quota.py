@@ -1,4 +1,4 @@
-"""What a project may use of the quotas that a job needs. Source: Cloud Quotas API v1, quotaInfos."""
+"""Quotas that a job needs, and their limits in a project. Source: Cloud Quotas API v1, quotaInfos."""
 
 from collections.abc import Iterable, Iterator
 

@@ -1,4 +1,4 @@
-"""Which code a job is of, as labels of the job."""
+"""Labels of a job for the revision of its code."""
 
 import subprocess
 from pathlib import Path
@@ -16,7 +16,7 @@ def labels(folder: Path) -> dict[str, str]:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """What git says, None if there is no git, no repository, no commit, or no answer in time."""
+    """Return the answer of git, None if there is no git, no repository, no commit, or no answer in time."""
     try:
         done = subprocess.run(("git", *words), cwd=folder, capture_output=True, text=True, timeout=SECONDS)
     except (OSError, subprocess.TimeoutExpired):

@@ -52,10 +52,10 @@ class Endpoint:
             raise FaultError(f"{self.predict}: answers {answer.status_code} without JSON") from None
         except requests.RequestException as error:
             raise FaultError(f"{self.predict}: does not answer ({type(error).__name__}); see its lines") from None
+        table = content if isinstance(content, dict) else {}
         if answer.status_code != 200:
-            said = content.get("error", content) if isinstance(content, dict) else content
-            raise FaultError(f"{self.predict}: {answer.status_code}: {said}")
-        predictions = content.get("predictions") if isinstance(content, dict) else None
+            raise FaultError(f"{self.predict}: {answer.status_code}: {table.get('error', content)}")
+        predictions = table.get("predictions")
         if not isinstance(predictions, list) or len(predictions) != len(request["instances"]):
             wanted = f'{{"predictions": [...]}} of {len(request["instances"])}, one for an instance'
             raise FaultError(f"{self.predict}: answers no {wanted}")
