@@ -29,8 +29,7 @@ from tests.launch.servers import Replying, ToLocal, serving
 from tests.launch.vertex import PARENT, Json, Service, custom_job, script, service, stop
 from vertex_launch.cli.logs import earliest, pattern
 from vertex_launch.cloud import jobs, logs
-from vertex_launch.cloud.follow import Back, Changed, Event, Lost, Pace, follow
-from vertex_launch.cloud.logs import Line, Log
+from vertex_launch.cloud.logs import Back, Changed, Event, Line, Log, Lost, Pace, follow
 from vertex_launch.cloud.outputs import Curves, fetch_model, model_address
 from vertex_launch.cloud.preflight import Preflight, look
 from vertex_launch.cloud.revision import labels

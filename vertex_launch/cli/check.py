@@ -11,7 +11,7 @@ from rich.text import Text
 
 from vertex_launch import catalog, program
 from vertex_launch.catalog import Catalog
-from vertex_launch.check import Examined, examine_all
+from vertex_launch.check import examine_all
 from vertex_launch.cli.options import SettingsOptions
 from vertex_launch.cli.output import complain, console, report, warn_of_age
 from vertex_launch.errors import FaultError, Finding
@@ -43,20 +43,15 @@ class CheckOptions(SettingsOptions):
         if self.as_json:
             print(json.dumps([_entry(one.path, found, known) for one in examined for found in one.findings], indent=2))
         else:
-            show(examined, self.strict)
+            for one in examined:
+                report(one)
+                if one.passes(self.strict):
+                    count = len(one.findings)
+                    warned = f", with {count} {'warning' if count == 1 else 'warnings'}" if count else ""
+                    console.print(Text.assemble(f"{one.path}: ", ("ok", "green"), warned))
+            if formless := [str(one.path) for one in examined if one.job is None]:
+                complain(f"the rules were not applied to {', '.join(formless)}; mend the form first", style="dim")
         raise typer.Exit(0 if all(one.passes(self.strict) for one in examined) else 1)
-
-
-def show(examined: list[Examined], strict: bool) -> None:
-    """Print what was found in each file, and which are ok."""
-    for one in examined:
-        report(one)
-        if one.passes(strict):
-            count = len(one.findings)
-            warned = f", with {count} {'warning' if count == 1 else 'warnings'}" if count else ""
-            console.print(Text.assemble(f"{one.path}: ", ("ok", "green"), warned))
-    if formless := [str(one.path) for one in examined if one.job is None]:
-        complain(f"the rules were not applied to {', '.join(formless)}; mend the form first", style="dim")
 
 
 def _entry(path: Path, finding: Finding, known: Catalog) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from rich.text import Text
 from vertex_launch import program
 from vertex_launch.cli.output import complain, console, errors
 from vertex_launch.cloud import jobs, logs
-from vertex_launch.cloud.follow import Back, Changed, Lost, follow
-from vertex_launch.cloud.logs import Line, Log
+from vertex_launch.cloud.logs import Back, Changed, Line, Log, Lost, follow
 from vertex_launch.cloud.refusals import CloudError, google_errors
 from vertex_launch.cloud.service import Service
 from vertex_launch.job_resource import ENDED, Resource, fault, id_of, moment, state, style, trial_of

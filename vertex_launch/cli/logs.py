@@ -10,8 +10,7 @@ import typer
 from vertex_launch.cli.cloud_options import SentJobOptions
 from vertex_launch.cli.following import follow_to_end, print_line, service_line
 from vertex_launch.cli.output import complain, errors
-from vertex_launch.cloud.follow import Lost, once
-from vertex_launch.cloud.logs import Log
+from vertex_launch.cloud.logs import Log, Lost, once
 from vertex_launch.errors import FaultError, did_you_mean
 from vertex_launch.job_resource import ENDED, Resource, run_spec, state
 

@@ -4,10 +4,9 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,7 +14,6 @@ from vertex_launch.cli.options import state_dir
 from vertex_launch.cli.output import complain, errors
 from vertex_launch.errors import FaultError
 from vertex_launch.local import prediction
-from vertex_launch.local.prediction import Endpoint
 from vertex_launch.local.running.signals import signals_as_exceptions
 
 SERVER = Path("trainer/serving.py")  # of the project; runs by default
@@ -45,21 +43,16 @@ class PredictOptions:
             with signals_as_exceptions(), prediction.serving(self.model, os.environ, state_dir(), command) as endpoint:
                 code = 0 if self.serve else 130
                 if request:
-                    ask(endpoint, request)
+                    if (length := len(json.dumps(request))) > prediction.LONGEST:
+                        complain(f"the request has {length} bytes, and a public endpoint takes 1.5 MB", style="yellow")
+                    each = ",\n  ".join(map(json.dumps, endpoint.ask(request)))
+                    print(f'{{"predictions": [\n  {each}\n]}}')
                 if self.serve:
                     errors.print(f"ask it with: curl -d @SAMPLE.json {endpoint.predict}\nCtrl-C stops it", markup=False)
                     raise FaultError(f"the container ended with exit code {endpoint.process.wait()}")
         except KeyboardInterrupt:
             errors.print("stopped")
             raise typer.Exit(code) from None
-
-
-def ask(endpoint: Endpoint, request: Mapping[str, Any]) -> None:
-    """Print the predictions, one on a line."""
-    if (length := len(json.dumps(request))) > prediction.LONGEST:
-        complain(f"the request has {length} bytes, and a public endpoint takes 1.5 MB", style="yellow")
-    each = ",\n  ".join(map(json.dumps, endpoint.ask(request)))
-    print(f'{{"predictions": [\n  {each}\n]}}')
 
 
 def program_of(command: str) -> tuple[str, ...]:

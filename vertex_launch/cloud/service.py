@@ -2,6 +2,7 @@
 
 import ipaddress
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -22,6 +23,8 @@ from vertex_launch.settings import Settings
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 PAGE_SIZE = 100
 MOST_PAGES = 20  # of a folder; a page may be empty, and yet not the last
+LOG_PAGE_SIZE = 1000
+LOG_SECONDS = 1.1  # between pages: Cloud Logging answers 60 times a minute. Source: its "Quotas and limits", 2026
 
 
 class NoAnswerError(Exception):
@@ -49,7 +52,7 @@ class Service:
         """Yield the resources that a filter matches, newest first, at most so many."""
         asked = {"pageSize": str(min(most, PAGE_SIZE)), "filter": expression or None}
         address = f"{self._at(host_of(self.settings))}/v1/{self.parent}/{collection}"
-        return islice(self._items(address, collection, sys.maxsize, **asked), most)
+        return islice(self._items("GET", address, collection, asked, sys.maxsize), most)
 
     def create(self, collection: str, resource: Resource) -> Resource:
         return self._call("POST", f"{self._at(host_of(self.settings))}/v1/{self.parent}/{collection}", json=resource)
@@ -57,10 +60,11 @@ class Service:
     def cancel(self, name: str) -> None:
         self._call("POST", f"{self._at(host_of(self.settings))}/v1/{name}:cancel", json={})
 
-    def log_entries(self, asked: Mapping[str, Any]) -> Resource:
-        """Return one answer of Cloud Logging's entries.list."""
-        whole = {"resourceNames": [f"projects/{self.settings.project}"], **asked}
-        return self._call("POST", f"{self._at('logging.googleapis.com')}/v2/entries:list", json=whole)
+    def log_entries(self, expression: str, order: str) -> Iterator[Resource]:
+        """Yield the entries of Cloud Logging that a filter matches."""
+        asked = {"resourceNames": [f"projects/{self.settings.project}"], "filter": expression, "orderBy": order}
+        address, pause = f"{self._at('logging.googleapis.com')}/v2/entries:list", 0 if self.endpoint else LOG_SECONDS
+        return self._items("POST", address, "entries", {**asked, "pageSize": LOG_PAGE_SIZE}, sys.maxsize, pause)
 
     def bucket(self, name: str) -> Resource:
         return self._call("GET", f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(name, safe='')}")
@@ -68,13 +72,13 @@ class Service:
     def objects(self, bucket: str, **asked: str) -> Iterator[str]:
         """Yield the names of objects, up to MOST_PAGES. Source: Cloud Storage JSON API, Objects: list."""
         address = f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(bucket, safe='')}/o"
-        return (item["name"] for item in self._items(address, "items", MOST_PAGES, **asked))
+        return (item["name"] for item in self._items("GET", address, "items", asked, MOST_PAGES))
 
     def quotas(self) -> Iterator[Resource]:
         """Yield the project's quotas of Vertex AI, each with its regions."""
         address = f"https://cloudquotas.googleapis.com/v1/projects/{self.settings.project}/locations/global"
         infos = f"{address}/services/aiplatform.googleapis.com/quotaInfos"
-        return self._items(infos, "quotaInfos", MOST_PAGES, pageSize="1000")
+        return self._items("GET", infos, "quotaInfos", {"pageSize": "1000"}, MOST_PAGES)
 
     def fetch(self, address: str, headers: Mapping[str, str] | None = None) -> bytes:
         """Return the bytes at an address of Google's."""
@@ -103,14 +107,15 @@ class Service:
     def _at(self, host: str) -> str:
         return self.endpoint or f"https://{host}"
 
-    def _items(self, address: str, key: str, most_pages: int, **asked: str | None) -> Iterator[Any]:
-        """Yield the items of a list, page by page."""
-        for _ in range(most_pages):
-            page = self._call("GET", address, params=asked)
+    def _items(self, method: str, url: str, key: str, asked: Resource, pages: int, pause: float = 0) -> Iterator[Any]:
+        """Yield the items of a list, page by page, with a pause in seconds between two."""
+        where, token = "params" if method == "GET" else "json", None
+        for _ in range(pages):
+            page = self._call(method, url, **{where: {**asked, "pageToken": token} if token else asked})
             yield from page.get(key, ())
-            asked["pageToken"] = page.get("nextPageToken")
-            if not asked["pageToken"]:
+            if not (token := page.get("nextPageToken")):
                 return
+            time.sleep(pause)
 
     def _call(self, method: str, address: str, **content: Any) -> Resource:
         answer = self._answer(method, address, **content)
