@@ -1,8 +1,10 @@
 """The command `run`: a job file in the local Vertex, without the service."""
 
 import os
+import shlex
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -12,8 +14,7 @@ import typer
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
-from vertex_launch import rules, settings, study_validation
-from vertex_launch.cli import resume
+from vertex_launch import program, rules, settings, study_validation
 from vertex_launch.cli.options import JobFile, LocalOptions, TrainerCommand, app_of
 from vertex_launch.cli.output import approved, complain, console, errors
 from vertex_launch.errors import FaultError
@@ -25,7 +26,9 @@ from vertex_launch.replicas import limit, with_arguments
 from vertex_launch.rules import training
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, trial
-from vertex_launch.state_dir import output_folder
+from vertex_launch.state_dir import StateDir, output_folder
+
+FRESH = "--fresh"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +38,7 @@ class RunOptions(LocalOptions):
     click: typer.Context
     job: JobFile
     max_replicas: Annotated[int | None, typer.Option(min=1, help="At most so many replicas that train.")] = None
-    fresh: Annotated[bool, typer.Option("--fresh", help="Empty the job's output folder first.")] = False
+    fresh: Annotated[bool, typer.Option(FRESH, help="Empty the job's output folder first.")] = False
     containers: Annotated[
         bool, typer.Option("--containers", help="Run the images themselves, by Docker or Podman.")
     ] = False
@@ -62,7 +65,7 @@ class RunOptions(LocalOptions):
             outcome = run_job.run(job, context, console, self.fresh, size(whole))
         except KeyboardInterrupt:
             errors.print("interrupted; every replica was stopped")
-            errors.print(resume.advice(job, context.state_dir, sys.argv, os.environ), markup=False)
+            errors.print(advice(job, context.state_dir, sys.argv, os.environ), markup=False)
             raise typer.Exit(130) from None
         raise typer.Exit(0 if outcome.succeeded else 1)
 
@@ -106,9 +109,44 @@ def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
         return local_search.run(message, as_in_the_service, console, forget)
     except KeyboardInterrupt:
         errors.print("interrupted; every trial was stopped")
-        same = resume.command(sys.argv, os.environ, fresh=True)
+        same = command(sys.argv, os.environ, fresh=True)
         errors.print(f"a search starts over, with: {same}", markup=False)
         raise typer.Exit(130) from None
+
+
+def advice(job: Job, state_dir: StateDir, argv: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The command that goes on with an interrupted run, and whether it resumes."""
+    same = command(argv, environ)
+    folder = output_folder(job, state_dir)
+    if folder is None:
+        return f"the job names no output folder, so it starts from its first step with: {same}"
+    if not any((folder / "checkpoints").glob("*")):
+        return f"no checkpoint is there yet; start again with: {same}"
+    return f"resume with: {same}"
+
+
+def command(argv: Sequence[str], environ: Mapping[str, str], fresh: bool = False) -> str:
+    """Repeat the command, as a shell takes it; it starts over with `fresh`, and resumes without.
+
+    Args:
+        argv: of this process, its own name first.
+    """
+    arguments = argv[1:]
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    kept = [word for word in arguments[:end] if word != FRESH] + [FRESH] * fresh
+    if program.name(argv) == program.SCRIPT:
+        start = [_shortest(Path(argv[0]), environ)]
+    else:
+        start = [_shortest(Path(sys.executable), environ), "-m", "vertex_launch"]
+    return shlex.join([*start, *kept, *arguments[end:]])
+
+
+def _shortest(file: Path, environ: Mapping[str, str]) -> str:
+    """The shortest name under which the user's shell finds a program."""
+    for name in ("python", file.name):
+        if shutil.which(name, path=environ.get("PATH", "")) == str(file):
+            return name
+    return str(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file)
 
 
 app = app_of(RunOptions, TrainerCommand)

@@ -13,7 +13,7 @@ from vertex_launch.cli.cloud_options import CloudOptions
 from vertex_launch.cli.following import again, detached, follow_to_end
 from vertex_launch.cli.options import JobFile, SettingsOptions
 from vertex_launch.cli.output import approved, console, errors, interrupted, report
-from vertex_launch.cloud import preflight, revision, spelled
+from vertex_launch.cloud import preflight, revision
 from vertex_launch.cloud import submit as cloud
 from vertex_launch.cloud.logs import Log
 from vertex_launch.cloud.preflight import Preflight
@@ -44,7 +44,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
         if self.print:
             ours, endpoint = self.where()
             request = cloud.request(loaded, ours, code)
-            console.print(spelled.CLIENTS[self.print](request, self.job, ours, endpoint), markup=False)
+            console.print(cloud.CLIENTS[self.print](request, self.job, ours, endpoint), markup=False)
             return
         with self.cloud() as service:
             if service.endpoint:

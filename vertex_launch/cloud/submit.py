@@ -1,10 +1,13 @@
-"""Send a job to Vertex AI. The request is a value: what `summary` shows is what `submit` sends, images by digest."""
+"""Send a job to Vertex AI. The request is a value: `summary` shows it, `submit` sends it, CLIENTS spell it."""
 
+import json
+import pprint
 import shlex
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from google.api_core.exceptions import GoogleAPICallError, ServerError
 from google.auth.exceptions import GoogleAuthError
@@ -16,8 +19,9 @@ from vertex_launch import program, study_validation
 from vertex_launch.cloud.preflight import Preflight
 from vertex_launch.cloud.refusals import said_by
 from vertex_launch.cloud.registry import Image
-from vertex_launch.cloud.service import NoAnswerError, Service, parent_of
-from vertex_launch.job_resource import Resource
+from vertex_launch.cloud.service import NoAnswerError, Service, host_of, parent_of
+from vertex_launch.errors import FaultError
+from vertex_launch.job_resource import Resource, run_spec
 from vertex_launch.plan import pools
 from vertex_launch.plan.formatting import duration, usd
 from vertex_launch.settings import Settings
@@ -32,6 +36,17 @@ NOTHING = Preflight()
 SUBMISSION = "submission"  # the label by which the job of a request is found when its answer was lost
 LOOKUPS, LOOKUP_SECONDS = 4, 10.0
 RETRY_SECONDS = (4.0, 16.0)  # between two requests where the service failed
+WIDTH = 116
+PYTHON = """\
+import json
+
+from google.cloud import aiplatform_v1{also}
+
+JOB = {job}
+
+client = aiplatform_v1.JobServiceClient({arguments})
+job = aiplatform_v1.{kind}.from_json(json.dumps(JOB))
+print(client.create_{field}(parent={parent!r}, {field}=job).name)"""
 
 
 @dataclass(frozen=True)
@@ -176,3 +191,45 @@ def _pool_line(pool: Pool) -> str:
     what = f"  pool {pool.index}   {pools.role(pool):<10} {machines}, {image}"
     lines = [what, *installed, *([command] if command else [])]
     return f"\n{'':14}".join(lines)
+
+
+def _gcloud(request: Request, file: Path, ours: Settings, endpoint: str) -> str:
+    """The command that sends the same; raises FaultError where gcloud cannot."""
+    job = request.resource
+    if {} in run_spec(job)["workerPoolSpecs"]:
+        raise FaultError(f"{file}: gcloud refuses the empty pool, which the service takes; write --print curl")
+    labels = ",".join(f"{key}={value}" for key, value in job["labels"].items())
+    words = ["gcloud", "ai", NAMES[request.collection][0], "create"]
+    words += [f"--project={ours.project}", f"--region={ours.region}", f"--display-name={job['displayName']}"]
+    words += [f"--config={file}", f"--labels={labels}"]
+    if account := run_spec(job).get("serviceAccount"):
+        words.append(f"--service-account={account}")
+    there = f"CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM={endpoint}/ CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true "
+    return f"{there if endpoint else ''}{shlex.join(words)}"
+
+
+def _curl(request: Request, file: Path, ours: Settings, endpoint: str) -> str:
+    """The command that sends the same, from any shell."""
+    address = f"{endpoint or f'https://{host_of(ours)}'}/v1/{parent_of(ours)}/{request.collection}"
+    login = "" if endpoint else ' -H "Authorization: Bearer $(gcloud auth print-access-token)"'
+    body = json.dumps(request.resource, indent=2)
+    return f"curl -X POST{login} -H 'Content-Type: application/json' {address} -d {shlex.quote(body)}"
+
+
+def _python(request: Request, file: Path, ours: Settings, endpoint: str) -> str:
+    """The script that sends the same with google-cloud-aiplatform."""
+    _, kind, field = NAMES[request.collection]
+    options = {"api_endpoint": endpoint or host_of(ours)}
+    local = 'transport="rest", credentials=AnonymousCredentials(), ' if endpoint else ""
+    return PYTHON.format(
+        also="\nfrom google.auth.credentials import AnonymousCredentials" if endpoint else "",
+        job=pprint.pformat(dict(request.resource), width=WIDTH, sort_dicts=False),
+        arguments=f"{local}client_options={options!r}",
+        kind=kind,
+        field=field,
+        parent=parent_of(ours),
+    )
+
+
+Spell = Callable[[Request, Path, Settings, str], str]
+CLIENTS: Mapping[str, Spell] = {"gcloud": _gcloud, "curl": _curl, "python": _python}
