@@ -37,10 +37,7 @@ def follow_to_end(
 ) -> int:
     """Print what happens until the job has ended; returns the exit code that stands for its state.
 
-    Ctrl-C leaves the job as it is, and says how to come back to it.
-
-    Args:
-        as_json: the log's lines are JSON on stdout, and all else that is told goes to stderr.
+    Ctrl-C leaves the job, and says how to come back to it. `as_json` has stdout get JSON lines, and stderr all else.
     """
     job: Resource = {"name": name}
     told = errors if as_json else console

@@ -126,11 +126,7 @@ def advice(job: Job, state_dir: StateDir, argv: Sequence[str], environ: Mapping[
 
 
 def command(argv: Sequence[str], environ: Mapping[str, str], fresh: bool = False) -> str:
-    """Repeat the command, as a shell takes it; it starts over with `fresh`, and resumes without.
-
-    Args:
-        argv: of this process, its own name first.
-    """
+    """Repeat the command of this process, as a shell takes it; it starts over with `fresh`, and resumes without."""
     arguments = argv[1:]
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept = [word for word in arguments[:end] if word != FRESH] + [FRESH] * fresh

@@ -4,7 +4,7 @@ import contextlib
 import heapq
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -57,27 +57,21 @@ class Cost:
 def newest(service: Service, most: int, wanted: str = "") -> list[Resource]:
     """The newest jobs of every kind in a state, "" for any, without those that a search or a pipeline made."""
     makers = [job for kind in MAKERS for job in service.list(kind, most=max(most, NEAR))]
-    states, kinds = [wanted] * bool(wanted), [kind for kind in MAKERS if (kind, wanted) != NEVER]
-    shown = [job for kind in kinds for job in service.list(kind, _in(kind, *states), most)] if wanted else makers
-    made = _made([*makers, *shown])
-    customs = service.list("customJobs", _in("customJobs", *states), sys.maxsize)
+    states = (wanted,) if wanted else ()
+    shown = [job for kind in MAKERS for job in _in(service, kind, states, most)] if wanted else makers
+    customs = _in(service, "customJobs", states, sys.maxsize)
     merged = heapq.merge(sorted(shown, key=_created, reverse=True), customs, key=_created, reverse=True)
-    return [*islice((job for job in merged if id_of(job["name"]) not in made), most)]
+    return [*islice(_without_made(merged, [*makers, *shown]), most)]
 
 
 def unfinished(service: Service) -> list[Resource]:
     """All jobs that have not ended, without those that a search or a pipeline made."""
-    found = [job for kind in KINDS for job in service.list(kind, _in(kind, *UNFINISHED), sys.maxsize)]
-    made = _made(job for job in found if collection_of(job["name"]) in MAKERS)
-    return [job for job in found if id_of(job["name"]) not in made]
+    found = [job for kind in KINDS for job in _in(service, kind, UNFINISHED, sys.maxsize)]
+    return [*_without_made(found, [job for job in found if collection_of(job["name"]) in MAKERS])]
 
 
 def find(service: Service, word: str | None = None) -> Resource:
-    """The job that a person names; raises FaultError where there is none.
-
-    Args:
-        word: its number or resource name; its display name or job file for the newest of the name; None of all.
-    """
+    """The job of a number or resource name, the newest of a display name or job file, or of all; else FaultError."""
     if word is None:
         if found := newest(service, 1):
             return found[0]
@@ -134,9 +128,10 @@ def _created(job: Resource) -> str:
     return str(job.get("createTime"))
 
 
-def _made(makers: Iterable[Resource]) -> set[str]:
-    """The numbers of the custom jobs of searches and pipelines."""
-    return {id_of(one) for job in makers for one in custom_jobs(job)}
+def _without_made(found: Iterable[Resource], makers: Iterable[Resource]) -> Iterator[Resource]:
+    """The jobs without the custom jobs of these searches and pipelines."""
+    made = {id_of(one) for job in makers for one in custom_jobs(job)}
+    return (job for job in found if id_of(job["name"]) not in made)
 
 
 def cost(job: Resource, catalog: Catalog, now: datetime) -> Cost | None:
@@ -164,6 +159,9 @@ def ran(run: Resource, now: datetime) -> float:
     return max(0.0, (until - started).total_seconds()) if started else 0.0
 
 
-def _in(collection: str, *states: str) -> str:
-    """The filter for the jobs in one of these states."""
-    return " OR ".join(f'state="{PREFIXES.get(collection, "JOB_STATE_")}{one}"' for one in states)
+def _in(service: Service, collection: str, states: Sequence[str], most: int) -> Iterator[Resource]:
+    """The jobs of a collection in one of these states, or in any."""
+    if (collection, *states) == NEVER:
+        return iter(())
+    prefix = PREFIXES.get(collection, "JOB_STATE_")
+    return service.list(collection, " OR ".join(f'state="{prefix}{one}"' for one in states), most)

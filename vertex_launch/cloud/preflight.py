@@ -38,11 +38,7 @@ class Preflight:
 
 
 def look(job: Job | TuningJob, service: Service, revision: str = "") -> Preflight:
-    """Look at what a job that is sent now would meet.
-
-    Args:
-        revision: of the code here, "" where that is not known.
-    """
+    """Look at what a job that is sent now would meet; the `revision` is of the code here, "" if it is not known."""
     folder, findings, images = "", list[Finding](), list[Image]()
     if not service.endpoint:  # the local Vertex has no images, and needs no quota
         images, findings = _images(trial(job), service, revision)
