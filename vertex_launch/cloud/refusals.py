@@ -68,9 +68,10 @@ def google_errors(settings: Settings) -> Iterator[None]:
 
 def said_by(error: Exception) -> str:
     """`403 Permission ... denied on resource ...`: the code and the service's words, without the request's address."""
-    code = f"{error.code} " if isinstance(error, GoogleAPICallError) else ""
-    words = re.sub(r"^(GET|POST|PATCH|DELETE) \S+: ", "", str(getattr(error, "message", error))).strip()
-    return f"{code}{words.partition(chr(10))[0].rstrip('.')}"
+    if not isinstance(error, GoogleAPICallError):
+        return str(error).partition("\n")[0].rstrip(".")
+    words = re.sub(r"^(GET|POST|PATCH|DELETE) \S+: ", "", str(error.message)).strip().rstrip(".")
+    return f"{error.code} {words.partition(chr(10))[0]}"
 
 
 def cure(error: Exception, settings: Settings) -> str:
