@@ -30,7 +30,7 @@ from tests.launch.vertex import PARENT, Json, Service, custom_job, script, servi
 from vertex_launch.cli.logs import earliest, pattern
 from vertex_launch.cloud import jobs, logs
 from vertex_launch.cloud.logs import Back, Changed, Event, Line, Log, Lost, Pace, follow
-from vertex_launch.cloud.outputs import Curves, fetch_model, model_address
+from vertex_launch.cloud.outputs import copy_curves, fetch_model, model_address
 from vertex_launch.cloud.preflight import Preflight, look
 from vertex_launch.cloud.revision import labels
 from vertex_launch.cloud.service import Service as Cloud
@@ -574,19 +574,18 @@ def test_the_curves_of_a_job_are_copied_as_they_grow(vertex: Service, cloud: Clo
     body = custom_job(*script(text), name="curves", baseOutputDirectory={"outputUriPrefix": "gs://b/curves"})
     name = vertex.create(body)
     assert eventually(written.exists)
-    curves = Curves(cloud.get(name), cloud, tmp_path / "copy")
-    assert curves.update() == 1
+    assert copy_curves(cloud.get(name), cloud, tmp_path / "copy") == 1
     (copy,) = (tmp_path / "copy/run").iterdir()
     before = copy.read_bytes()
     (tmp_path / "go").touch()
     vertex.wait(name, "SUCCEEDED")
-    assert curves.update() == 1
+    assert copy_curves(cloud.get(name), cloud, tmp_path / "copy") == 1
     original = vertex.state_dir / "gcs/b/curves/logs/run" / copy.name
     assert copy.read_bytes() == original.read_bytes()
     assert original.read_bytes().startswith(before)
     assert len(before) < original.stat().st_size
     with pytest.raises(FaultError, match="names no output folder, so it keeps no curves"):
-        Curves({**cloud.get(name), "jobSpec": {}}, cloud, tmp_path).update()
+        copy_curves({**cloud.get(name), "jobSpec": {}}, cloud, tmp_path)
 
 
 @pytest.mark.proof

@@ -83,8 +83,7 @@ def print_line(line: Line, job: Resource, as_json: bool) -> None:
         return
     trial = trial_of(job, line.job)
     whose = f"trial {trial} " if trial else ""
-    shown = Text(f"{clock(line.time)} {whose}{line}", style="red" if line.severity in ERRORS else "")
-    console.print(shown)
+    console.print(Text(f"{clock(line.time)} {whose}{line}", style="red" if line.severity in ERRORS else ""))
 
 
 class Screen(Progress):

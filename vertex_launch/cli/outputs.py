@@ -15,10 +15,10 @@ from google.auth.exceptions import GoogleAuthError
 from vertex_launch.cli.cloud_options import SentJobOptions
 from vertex_launch.cli.options import state_dir
 from vertex_launch.cli.output import console
-from vertex_launch.cloud.outputs import Curves, fetch_model, model_address
+from vertex_launch.cloud.outputs import copy_curves, fetch_model, model_address
 from vertex_launch.cloud.service import NoAnswerError
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import id_of
+from vertex_launch.job_resource import ENDED, id_of, state
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import size
 from vertex_launch.printable import printable
@@ -51,10 +51,12 @@ class TensorboardOptions(SentJobOptions):
         if not importlib.util.find_spec("tensorboard"):
             raise FaultError("TensorBoard is not installed; pip install tensorboard")
         with self.sent() as (service, job):
-            curves = Curves(job, service, state_dir().curves(id_of(job["name"])))
-            curves.require()
-        console.print(f"curves of {job.get('displayName')} in {curves.folder}, Ctrl-C ends it", markup=False)
-        page = ("--logdir", str(curves.folder), "--host", "127.0.0.1", "--port", str(self.port))
+            folder = state_dir().curves(id := id_of(job["name"]))
+            if not copy_curves(job, service, folder):
+                fault = f"is {state(job)} and has no curves{'' if state(job) in ENDED else ' yet'}"
+                raise FaultError(f"job {id} {fault}; a trainer writes them to AIP_TENSORBOARD_LOG_DIR")
+        console.print(f"curves of {job.get('displayName')} in {folder}, Ctrl-C ends it", markup=False)
+        page = ("--logdir", str(folder), "--host", "127.0.0.1", "--port", str(self.port))
         command = (sys.executable, "-m", "tensorboard.main", *page)
         with contextlib.suppress(KeyboardInterrupt), signals_as_exceptions(), subprocess.Popen(command) as shown:
             try:
@@ -62,6 +64,6 @@ class TensorboardOptions(SentJobOptions):
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         raise typer.Exit(shown.wait(SECONDS))
                     with contextlib.suppress(*PASSING):  # the next time may do
-                        curves.update()
+                        copy_curves(job, service, folder)
             finally:
                 shown.terminate()

@@ -6,7 +6,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,7 +37,7 @@ class PredictOptions:
             raise FaultError("nothing is asked; name a file with instances, or add --serve")
         if not self.model.is_dir():
             raise FaultError(f"{self.model}: there is no such folder; the command `model` fetches one")
-        request = prediction.request_of(self.sample, sample_of(self.sample)) if self.sample else None
+        request = request_of(self.sample) if self.sample else None
         command, code = program_of(self.command), 130
         try:
             with signals_as_exceptions(), prediction.serving(self.model, os.environ, state_dir(), command) as endpoint:
@@ -66,8 +66,16 @@ def program_of(command: str) -> tuple[str, ...]:
     return words or prediction.COMMAND
 
 
-def sample_of(path: Path) -> bytes:
+def request_of(path: Path) -> dict[str, Any]:
+    """The request in a file, {"instances": [...]} or the list of instances alone; raises FaultError for others."""
     try:
-        return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        content = json.loads(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
+        json.dumps(content, allow_nan=False)  # Python reads NaN, which no other program would
     except OSError as error:
         raise FaultError(f"{path}: cannot be read ({error.strerror}); name a file with instances") from None
+    except (ValueError, RecursionError) as error:
+        raise FaultError(f'{path}: is not JSON ({error}); write {{"instances": [...]}}') from None
+    request = {"instances": content} if isinstance(content, list) else content
+    if not isinstance(request, dict) or not isinstance(request.get("instances"), list) or not request["instances"]:
+        raise FaultError(f'{path}: names no instances; write {{"instances": [...]}}')
+    return request

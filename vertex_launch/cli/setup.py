@@ -52,7 +52,9 @@ class SetupOptions(SettingsOptions):
         policy.write_text(json.dumps(cloud.CLEAN_UP))
         budgets = [step for step in missing if step.looks[0] == "billing"]
         take([step for step in missing if step not in budgets])
-        write(old, replace(new, service_account=cloud.account(new)))
+        for path, text in project_files.changed(SETTINGS, JOBS, old, replace(new, service_account=cloud.account(new))):
+            path.write_text(text, encoding="utf-8")
+            console.print(f"written  {path}", markup=False)
         take(budgets)  # last: it needs rights that few have, and jobs run without it
         show_quotas(new)
 
@@ -113,10 +115,3 @@ def needed(path: Path, new: Settings) -> tuple[Quota, ...]:
         return quotas.needed(spec.load(path), new)
     except FaultError:
         return ()
-
-
-def write(old: Settings, new: Settings) -> None:
-    """Bring vertex.toml and the job files to the settings for which all is there."""
-    for path, text in project_files.changed(SETTINGS, JOBS, old, new):
-        path.write_text(text, encoding="utf-8")
-        console.print(f"written  {path}", markup=False)

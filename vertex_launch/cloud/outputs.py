@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -12,7 +11,7 @@ from google.cloud.storage import Client
 from vertex_launch.addresses import name_fault
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import ENDED, Resource, id_of, output_folder, state, trials
+from vertex_launch.job_resource import Resource, id_of, output_folder, state, trials
 from vertex_launch.spec import OUTPUT
 
 EVENTS = ".tfevents."  # in the name of each file of curves
@@ -55,33 +54,21 @@ def fetch_model(job: Resource, service: Service, target: Path) -> Iterator[tuple
     part.rename(target)
 
 
-@dataclass(frozen=True)
-class Curves:
-    """The curves of a job, or of all trials of a search, in a folder: TensorBoard by itself reads no bucket."""
+def copy_curves(job: Resource, service: Service, folder: Path) -> int:
+    """Append to files here what is new in the curves of a job, or of all trials of a search; returns their count.
 
-    job: Resource
-    service: Service
-    folder: Path
-
-    def update(self) -> int:
-        """Append what is new to each file, which only grows; returns how many there are. Raises FaultError."""
-        output = _output(self.job, "curves")
-        where = output if "studySpec" in self.job else f"{output}/logs"
-        found = [(name, blob) for name, blob in _blobs(where, self.service) if EVENTS in name.name]
-        for name, blob in found:
-            file = _place(self.folder, name)
-            there = file.stat().st_size if file.exists() else 0
-            if there < (blob.size or 0):
-                with file.open("ab") as target:
-                    target.write(blob.download_as_bytes(start=there, end=blob.size - 1))
-        return len(found)
-
-    def require(self) -> None:
-        """Raise FaultError where there are none yet."""
-        if not self.update():
-            id, yet = id_of(self.job["name"]), "" if state(self.job) in ENDED else " yet"
-            fault = f"job {id} is {state(self.job)} and has no curves{yet}"
-            raise FaultError(f"{fault}; a trainer writes them to AIP_TENSORBOARD_LOG_DIR")
+    Such files only grow, and TensorBoard by itself reads no bucket. Raises FaultError where the job keeps none.
+    """
+    output = _output(job, "curves")
+    where = output if "studySpec" in job else f"{output}/logs"
+    found = [(name, blob) for name, blob in _blobs(where, service) if EVENTS in name.name]
+    for name, blob in found:
+        file = _place(folder, name)
+        there = file.stat().st_size if file.exists() else 0
+        if there < (blob.size or 0):
+            with file.open("ab") as target:
+                target.write(blob.download_as_bytes(start=there, end=blob.size - 1))
+    return len(found)
 
 
 def _output(job: Resource, kept: str) -> str:

@@ -120,7 +120,9 @@ def submit(request: Request, service: Service, say: Callable[[str], None] = lamb
 
 def whereabouts(request: Request, service: Service, more: Callable[[str], str]) -> str:
     """Say what became of a request whose answer nobody saw, and `more` of the job that it may have made."""
-    look = f"look for it with: {f'{program.NAME} jobs' if service.endpoint else _list_command(request, service)}"
+    where = f"--project={service.settings.project} --region={service.settings.region}"
+    listing = f"gcloud ai {NAMES[request.collection][0]} list {where} --filter=labels.{request.label}"
+    look = f"look for it with: {f'{program.NAME} jobs' if service.endpoint else listing}"
     brief = replace(service, seconds=LOOKUP_SECONDS)
     try:
         for waited in range(LOOKUPS):
@@ -137,11 +139,6 @@ def whereabouts(request: Request, service: Service, more: Callable[[str], str]) 
 def _name(request: Request, service: Service) -> str:
     """The name of the job that a request has made, "" if there is none."""
     return next((str(job["name"]) for job in service.list(request.collection, f"labels.{request.label}")), "")
-
-
-def _list_command(request: Request, service: Service) -> str:
-    where = f"--project={service.settings.project} --region={service.settings.region}"
-    return f"gcloud ai {NAMES[request.collection][0]} list {where} --filter=labels.{request.label}"
 
 
 def _spec(job: Job | TuningJob, settings: Settings, images: Sequence[Image]) -> CustomJobSpec:

@@ -5,7 +5,6 @@ inference".
 """
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -92,19 +91,6 @@ def serving(
     finally:
         _stop(process)
         host.remove_empty_home(state_dir, "prediction")
-
-
-def request_of(path: Path, text: bytes) -> dict[str, Any]:
-    """The request in a file, {"instances": [...]} or the list of instances alone; raises FaultError for others."""
-    try:
-        content = json.loads(text)
-        json.dumps(content, allow_nan=False)  # Python reads NaN, which no other program would
-    except (ValueError, RecursionError) as error:
-        raise FaultError(f'{path}: is not JSON ({error}); write {{"instances": [...]}}') from None
-    request = {"instances": content} if isinstance(content, list) else content
-    if not isinstance(request, dict) or not isinstance(request.get("instances"), list) or not request["instances"]:
-        raise FaultError(f'{path}: names no instances; write {{"instances": [...]}}')
-    return request
 
 
 def _wait(endpoint: Endpoint) -> None:
