@@ -137,7 +137,6 @@ class Lost:
     said: str
 
 
-@dataclass(frozen=True)
 class Back:
     """The service answers again."""
 

@@ -57,11 +57,8 @@ class Step:
 def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing: str = "") -> Iterator[Step]:
     """All of them, in order; raises FaultError where the image is not in Artifact Registry.
 
-    Args:
-        you: who submits jobs, such as user:ada@example.com.
-        policy: the file that will hold the clean-up policy.
-        budget: USD a month, of which half and all are told by mail; 0 for none.
-        billing: the account that pays, for a budget; "" where it cannot be seen.
+    `you`, such as user:ada@example.com, submit jobs; the file `policy` will hold the clean-up policy; of the `budget`,
+    USD a month or 0 for none, half and all are told by mail; `billing` is the account that pays, "" where it is unseen.
     """
     project, bucket = f"--project={settings.project}", f"gs://{settings.bucket}"
     apis = (*APIS, *(BUDGET_APIS if budget else ()))
