@@ -29,10 +29,8 @@ from tests.launch.servers import Replying, ToLocal, serving
 from tests.launch.vertex import PARENT, Json, Service, custom_job, script, service, stop
 from vertex_launch.cli.logs import earliest, pattern
 from vertex_launch.cloud import jobs, logs
-from vertex_launch.cloud.curves import Curves
-from vertex_launch.cloud.follow import Back, Changed, Event, Lost, Pace, follow
-from vertex_launch.cloud.logs import Line, Log
-from vertex_launch.cloud.model import address, fetch
+from vertex_launch.cloud.logs import Back, Changed, Event, Line, Log, Lost, Pace, follow
+from vertex_launch.cloud.outputs import copy_curves, fetch_model, model_address
 from vertex_launch.cloud.preflight import Preflight, look
 from vertex_launch.cloud.revision import labels
 from vertex_launch.cloud.service import Service as Cloud
@@ -224,7 +222,7 @@ def test_before_it_is_sent_a_job_is_told_what_its_folder_holds(vertex: Service, 
     def found(folder: str) -> Preflight:
         spec = custom_job(*STEPS, baseOutputDirectory={"outputUriPrefix": f"gs://{folder}"})["jobSpec"]
         (tmp_path / "run.yaml").write_text(json.dumps(spec))
-        return look(load(tmp_path / "run.yaml"), cloud, OURS)
+        return look(load(tmp_path / "run.yaml"), cloud)
 
     run = vertex.state_dir / "gcs/b/looked"
     assert found("b/looked/") == Preflight("empty")
@@ -255,7 +253,7 @@ def googles(vertex: Service) -> Cloud:
 def test_a_bucket_that_is_not_there_is_told_with_the_command_that_makes_it(googles: Cloud, tmp_path: Path) -> None:
     spec = custom_job("true", baseOutputDirectory={"outputUriPrefix": "gs://no-such-bucket/run"})["jobSpec"]
     (tmp_path / "run.yaml").write_text(json.dumps(spec))
-    (error,) = look(load(tmp_path / "run.yaml"), googles, OURS).findings
+    (error,) = look(load(tmp_path / "run.yaml"), googles).findings
     assert error.severity == "error"
     assert str(error) == (
         "baseOutputDirectory.outputUriPrefix: there is no bucket no-such-bucket; make it: gcloud storage buckets create"
@@ -269,7 +267,7 @@ def test_a_search_is_not_sent_to_a_folder_that_holds_trials(vertex: Service, clo
     (earlier / "part").touch()
     spec = custom_job("true", baseOutputDirectory={"outputUriPrefix": "gs://b/searched"})["jobSpec"]
     (tmp_path / "search.yaml").write_text(json.dumps({"studySpec": {}, "trialJobSpec": spec}))
-    (error,) = look(load(tmp_path / "search.yaml"), cloud, OURS).findings
+    (error,) = look(load(tmp_path / "search.yaml"), cloud).findings
     assert error.severity == "error"
     assert str(error).startswith(
         "trialJobSpec.baseOutputDirectory.outputUriPrefix: it is not empty, and a trial resumes"
@@ -536,10 +534,10 @@ def test_where_there_is_no_model_its_job_and_folder_are_named(vertex: Service, c
     job = vertex.wait(name, "SUCCEEDED")
     id = name.rpartition("/")[2]
     with pytest.raises(FaultError, match=f"gs://b/nothing/model/: there is no model; job {id} is SUCCEEDED"):
-        [*fetch(job, cloud, tmp_path / "new")]
+        [*fetch_model(job, cloud, tmp_path / "new")]
     assert not (tmp_path / "new").exists()
     with pytest.raises(FaultError, match=r"names no output folder, so it keeps no model; set baseOutputDirectory\."):
-        [*fetch(job | {"jobSpec": {}}, cloud, tmp_path / "new")]
+        [*fetch_model(job | {"jobSpec": {}}, cloud, tmp_path / "new")]
 
 
 def test_the_model_of_a_search_is_that_of_its_best_trial() -> None:
@@ -550,9 +548,9 @@ def test_the_model_of_a_search_is_that_of_its_best_trial() -> None:
     study = {"metrics": [{"metricId": "loss", "goal": "MINIMIZE"}]}
     spec = {"baseOutputDirectory": {"outputUriPrefix": "gs://b/search/"}}
     search = {"name": "search", "studySpec": study, "trialJobSpec": spec}
-    assert address(search | {"trials": [trial("1", 0.9), trial("2", 0.4)]}) == "gs://b/search/2/model/"
+    assert model_address(search | {"trials": [trial("1", 0.9), trial("2", 0.4)]}) == "gs://b/search/2/model/"
     with pytest.raises(FaultError, match="no trial has reported its metric yet"):
-        address(search)
+        model_address(search)
 
 
 WRITES = """
@@ -576,19 +574,18 @@ def test_the_curves_of_a_job_are_copied_as_they_grow(vertex: Service, cloud: Clo
     body = custom_job(*script(text), name="curves", baseOutputDirectory={"outputUriPrefix": "gs://b/curves"})
     name = vertex.create(body)
     assert eventually(written.exists)
-    curves = Curves(cloud.get(name), cloud, tmp_path / "copy")
-    assert curves.update() == 1
+    assert copy_curves(cloud.get(name), cloud, tmp_path / "copy") == 1
     (copy,) = (tmp_path / "copy/run").iterdir()
     before = copy.read_bytes()
     (tmp_path / "go").touch()
     vertex.wait(name, "SUCCEEDED")
-    assert curves.update() == 1
+    assert copy_curves(cloud.get(name), cloud, tmp_path / "copy") == 1
     original = vertex.state_dir / "gcs/b/curves/logs/run" / copy.name
     assert copy.read_bytes() == original.read_bytes()
     assert original.read_bytes().startswith(before)
     assert len(before) < original.stat().st_size
     with pytest.raises(FaultError, match="names no output folder, so it keeps no curves"):
-        Curves({**cloud.get(name), "jobSpec": {}}, cloud, tmp_path).update()
+        copy_curves({**cloud.get(name), "jobSpec": {}}, cloud, tmp_path)
 
 
 @pytest.mark.proof

@@ -10,7 +10,7 @@ import yaml
 
 from tests.launch.running import job
 from tests.launch.test_run import environment, launch, pool, project, write
-from vertex_launch.cli import resume
+from vertex_launch.cli import run
 from vertex_launch.cli.main import COMMANDS
 
 __all__ = ["project"]  # a fixture
@@ -100,7 +100,7 @@ def test_messages_call_the_program_as_the_user_started_it(project: Path) -> None
 
 def test_an_interrupted_run_of_the_script_is_resumed_by_the_script() -> None:
     words = ["/opt/bin/vertex-launch", "run", "job.yaml", "--fresh", "--", "--fresh"]
-    assert resume.command(words, {"PATH": "/nowhere"}) == "/opt/bin/vertex-launch run job.yaml -- --fresh"
+    assert run.command(words, {"PATH": "/nowhere"}) == "/opt/bin/vertex-launch run job.yaml -- --fresh"
 
 
 @pytest.fixture

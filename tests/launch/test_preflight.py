@@ -97,7 +97,7 @@ def google() -> Iterator[Google]:
 def service(google: Google) -> Service:
     session = AuthorizedSession(AnonymousCredentials())
     session.mount("https://", ToLocal(f"http://127.0.0.1:{google.server_port}"))
-    return Service("projects/p/locations/us-central1", "", session)
+    return Service(OURS, "", session)
 
 
 def told(found: Preflight) -> list[str]:
@@ -106,7 +106,7 @@ def told(found: Preflight) -> list[str]:
 
 def test_a_job_gets_the_image_that_its_tag_means_now(google: Google, service: Service) -> None:
     digest = google.push({"org.opencontainers.image.revision": REVISION})
-    found = look(job(), service, OURS, REVISION)
+    found = look(job(), service, REVISION)
     assert told(found) == []
     sent = request(job(), OURS, {}, found.images).resource
     used = [pool["containerSpec"]["imageUri"] for pool in sent["jobSpec"]["workerPoolSpecs"]]
@@ -119,15 +119,15 @@ def test_a_job_gets_the_image_that_its_tag_means_now(google: Google, service: Se
 def test_an_image_whose_nccl_cannot_use_the_reducers_is_told(google: Google, service: Service) -> None:
     said = "NCCL finds no plug-in libnccl-net.so: reducers would be paid for and idle; install google-reduction-server"
     google.push({"reducers": said})
-    assert told(look(job(), service, OURS)) == [f"warning: workerPoolSpecs[0].containerSpec.imageUri: {said}"]
+    assert told(look(job(), service)) == [f"warning: workerPoolSpecs[0].containerSpec.imageUri: {said}"]
     google.push({"reducers": "NCCL can load the plug-in of the reducers, net v6, CollNet v6"})
-    assert told(look(job(), service, OURS)) == []
+    assert told(look(job(), service)) == []
 
 
 def test_an_evaluator_needs_no_plug_in_for_the_reducers(google: Google, service: Service) -> None:
     google.push({"reducers": "there is no NCCL here: reducers would be paid for and idle; use one with CUDA"})
     elsewhere = "us-docker.pkg.dev/vertex-ai/training/pytorch-gpu.2-4.py310:latest"
-    found = look(job(elsewhere, evaluator=NAME), service, OURS)
+    found = look(job(elsewhere, evaluator=NAME), service)
     assert (told(found), [image.name for image in found.images]) == ([], [NAME])
 
 
@@ -135,19 +135,19 @@ def test_an_image_by_its_digest_stays_as_it_is(google: Google, service: Service)
     digest = google.push(None)
     google.there[f"/v2/p/training/trainer/manifests/{digest}"] = google.there["/v2/p/training/trainer/manifests/1"]
     pinned = f"{REPOSITORY}/trainer@{digest}"
-    (image,) = look(job(pinned), service, OURS).images
+    (image,) = look(job(pinned), service).images
     assert (image.pinned, image.revision) == (pinned, "")
 
 
 def test_an_image_that_is_not_there_is_no_job_to_send(google: Google, service: Service) -> None:
-    found = look(job(), service, OURS)
+    found = look(job(), service)
     place = "workerPoolSpecs[0].containerSpec.imageUri"
     assert told(found) == [f"error: {place}: there is no image {NAME}; build it and send it, or mend the name"]
 
 
 def test_an_image_that_may_not_be_looked_at_is_a_warning(google: Google, service: Service) -> None:
     google.there["/v2/p/training/trainer/manifests/1"] = 403
-    (warning,) = told(look(job(), service, OURS))
+    (warning,) = told(look(job(), service))
     assert warning.startswith("warning: workerPoolSpecs[0].containerSpec.imageUri: you cannot look at the image (403")
     assert warning.endswith("looking takes roles/artifactregistry.reader")
 
@@ -155,16 +155,16 @@ def test_an_image_that_may_not_be_looked_at_is_a_warning(google: Google, service
 @pytest.mark.parametrize("built", ["ffffffffffff", "ffffffffffff-dirty"])
 def test_an_image_of_other_code_is_told(google: Google, service: Service, built: str) -> None:
     google.push({"org.opencontainers.image.revision": built})
-    (warning,) = told(look(job(), service, OURS, REVISION))
+    (warning,) = told(look(job(), service, REVISION))
     assert f"was built from revision ffffffffffff, and this folder is at {REVISION}; build it and send" in warning
 
 
 @pytest.mark.parametrize("built", [REVISION, f"{REVISION}-dirty", ""])
 def test_an_image_of_this_code_or_of_unknown_code_is_not(google: Google, service: Service, built: str) -> None:
     google.push({"org.opencontainers.image.revision": built})
-    assert told(look(job(), service, OURS, REVISION)) == []
+    assert told(look(job(), service, REVISION)) == []
     google.push({"org.opencontainers.image.revision": "ffffffffffff"})
-    assert told(look(job(), service, OURS)) == []  # outside of git
+    assert told(look(job(), service)) == []  # outside of git
 
 
 def infos(limit: str) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def infos(limit: str) -> dict[str, Any]:
 def test_a_quota_below_the_need_is_told(google: Google, service: Service) -> None:
     google.push(None)
     google.put(QUOTAS, infos("4"))
-    (warning,) = told(look(job(), service, OURS))
+    (warning,) = told(look(job(), service))
     assert warning == (
         "warning: workerPoolSpecs: it needs 8 of aiplatform.googleapis.com/custom_model_training_nvidia_v100_gpus in"
         " us-central1, and the quota is 4; take another region or a smaller job, or ask for more: gcloud beta quotas"
@@ -197,6 +197,6 @@ def test_a_quota_below_the_need_is_told(google: Google, service: Service) -> Non
         " --preferred-value=8 --dimensions=region=us-central1"
     )
     google.put(QUOTAS, infos("8"))
-    assert told(look(job(), service, OURS)) == []
+    assert told(look(job(), service)) == []
     google.there[QUOTAS] = 403  # the API is not switched on, or you may not look
-    assert told(look(job(), service, OURS)) == []
+    assert told(look(job(), service)) == []

@@ -306,7 +306,7 @@ def test_the_account_of_a_domains_project_has_the_form_that_iam_gives_it() -> No
     old = Settings("p", "us-central1", "b", "us-central1-docker.pkg.dev/p/r/i:1", "t@p.iam.gserviceaccount.com")
     new = renamed(old, replace(old, project="example.com:q"))
     assert new.service_account == "t@q.example.com.iam.gserviceaccount.com"
-    lines = [line for step in steps(replace(new, service_account=""), "user:ada", Path("p")) for line in step.acts]
+    lines = [step.act for step in steps(replace(new, service_account=""), "user:ada", Path("p"))]
     (made,) = (line for line in lines if line[:3] == ("iam", "service-accounts", "create"))
     assert (made[3], made[-1]) == ("vertex-trainer", "--project=example.com:q")
     assert renamed(new, old).service_account == old.service_account

@@ -261,7 +261,7 @@ def test_of_a_service_that_fails_to_the_end_it_is_said_that_the_job_may_be_there
     monkeypatch.setattr("vertex_launch.cloud.submit.RETRY_SECONDS", (0.01,))
     vertex.reply = vertex.jobs = (503, {"error": {"code": 503, "message": "try later"}})
     with pytest.raises(ServiceUnavailable):
-        send_it(request(JOB, SETTINGS), connect(SETTINGS, vertex.endpoint), SETTINGS)
+        send_it(request(JOB, SETTINGS), connect(SETTINGS, vertex.endpoint))
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "503 try later; trying again in 0.01 s"
     assert said[-1] == f"whether the job was created is not known (503 try later); look for it with: {JOBS}"

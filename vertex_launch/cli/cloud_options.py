@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -21,8 +22,7 @@ BRIEF_SECONDS = 3.0  # for an answer while somebody waits behind TAB
 
 def sent_jobs(incomplete: str) -> list[str]:
     """The names of the newest jobs that begin so, for the shell; none where they cannot be asked for."""
-    with contextlib.suppress(Exception):
-        _, service = CloudOptions().cloud()
+    with contextlib.suppress(Exception), CloudOptions().cloud() as service:
         names = (str(job.get("displayName")) for job in jobs.newest(replace(service, seconds=BRIEF_SECONDS), PAGE_SIZE))
         return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
     return []
@@ -44,24 +44,25 @@ class CloudOptions(ProjectOptions):
         settings.require(ours, "project", "region")
         return ours, endpoint.rstrip("/")
 
-    def cloud(self) -> tuple[Settings, Service]:
-        """The settings and the service; a user who must log in first is told so."""
+    @contextlib.contextmanager
+    def cloud(self) -> Iterator[Service]:
+        """The service, for a block in which a refusal of Google's becomes a sentence with its cure."""
         ours, endpoint = self.where()
         with google_errors(ours):
-            return ours, connect(ours, endpoint)
+            yield connect(ours, endpoint)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentJobOptions(CloudOptions):
-    """The same of a command that looks at one job."""
+    """Options of a command that looks at one job."""
 
     job: Annotated[
         str | None,
         typer.Argument(metavar="[JOB]", help=f"{MEANING}; without it the newest of all.", autocompletion=sent_jobs),
     ] = None
 
-    def sent(self) -> tuple[Settings, Service, Resource]:
-        """The settings, the service, and the job that is named."""
-        ours, service = self.cloud()
-        with google_errors(ours):
-            return ours, service, jobs.find(service, self.job)
+    @contextlib.contextmanager
+    def sent(self) -> Iterator[tuple[Service, Resource]]:
+        """The service and the job that is named, for such a block."""
+        with self.cloud() as service:
+            yield service, jobs.find(service, self.job)

@@ -6,14 +6,13 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
 from vertex_launch import program, settings
-from vertex_launch.cli.options import LocalOptions, command_of
+from vertex_launch.cli.options import LocalOptions
 from vertex_launch.cli.output import console
 from vertex_launch.errors import FaultError
 from vertex_launch.job_resource import id_of
@@ -28,7 +27,6 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="A custom job's id, th
 ReplicaName = Annotated[str, typer.Argument(metavar="REPLICA", help="Such as workerpool1-0.")]
 Seconds = Annotated[float, typer.Argument(min=0)]
 
-
 # A panel of its own, because a flag with two names leaves too little room beside long ones.
 _as_the_cloud = partial(typer.Option, rich_help_panel="How machines behave")
 
@@ -37,77 +35,55 @@ def _seconds(meaning: str) -> Any:
     return _as_the_cloud(min=0, metavar="S", help=f"Seconds. {meaning}")
 
 
+@app.callback(result_callback=lambda wanted, **_: wanted and wanted.act())  # None where a command of it was called
 @dataclass(frozen=True, kw_only=True)
 class EmulateOptions(LocalOptions):
-    """What the user wants of the service."""
+    """Run a local Vertex AI for gcloud and the SDK; its commands disturb the replicas of a job."""
 
+    click: typer.Context
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Of 127.0.0.1; 0 takes a free one.")] = 8911
     capacity: Annotated[int, typer.Option(min=1, metavar="N", help="Replicas at once; further jobs are queued.")] = 16
     provision_seconds: Annotated[float, _seconds("Until a job's machines arrive.")] = 0
     grace_seconds: Annotated[float, _seconds("Between SIGTERM and SIGKILL.")] = 5
     reducers_as_ps: Annotated[bool, _as_the_cloud(help="List reducers as ps in TF_CONFIG.")] = True
 
+    def __post_init__(self) -> None:
+        self.click.obj = self.state_dir
 
-def emulate(click: typer.Context, wanted: EmulateOptions) -> None:
-    """Run a local Vertex AI for gcloud and the SDK; its commands disturb the replicas of a job."""
-    click.obj = wanted.state_dir
-    if click.invoked_subcommand:
-        return
-    for name in ("provision_seconds", "grace_seconds"):
-        if not math.isfinite(getattr(wanted, name)):
-            raise FaultError(f"--{name.replace('_', '-')} is {getattr(wanted, name)}; give a finite number of seconds")
-    from vertex_launch.local import server  # only here: `check` and `run` need no web server
+    def act(self) -> None:
+        for name in ("provision_seconds", "grace_seconds"):
+            if not math.isfinite(seconds := getattr(self, name)):
+                raise FaultError(f"--{name.replace('_', '-')} is {seconds}; give a finite number of seconds")
+        from vertex_launch.local import server  # only here: `check` and `run` need no web server
 
-    options = Options(
-        capacity=wanted.capacity,
-        provision=wanted.provision_seconds,
-        grace=wanted.grace_seconds,
-        reducers_as_ps=wanted.reducers_as_ps,
-        retry_user_errors=wanted.retry_user_errors,
-    )
-    context = wanted.context(options)
-    server.serve(replace(context, settings=settings.for_local(context.settings)), wanted.port, console)
+        options = Options(
+            capacity=self.capacity,
+            provision=self.provision_seconds,
+            grace=self.grace_seconds,
+            reducers_as_ps=self.reducers_as_ps,
+            retry_user_errors=self.retry_user_errors,
+        )
+        context = self.context(options)
+        server.serve(replace(context, settings=settings.for_local(context.settings)), self.port, console)
 
 
-app.callback()(command_of(emulate))
+@app.command("kill", help="End a replica at once, as when its memory is exhausted.")
+@app.command(
+    "preempt", help="Take a SPOT machine away: SIGTERM, the grace time, SIGKILL; then the whole job starts again."
+)
+def disturb_now(context: typer.Context, job: JobId, replica: ReplicaName) -> None:
+    disturb(context, job, replica, 0)
 
 
-@app.command()
-def preempt(context: typer.Context, job: JobId, replica: ReplicaName) -> None:
-    """Take a SPOT machine away: SIGTERM, the grace time, SIGKILL; then the whole job starts again."""
-    disturb(context.obj, "preempt", job, replica)
-
-
-@app.command()
-def kill(context: typer.Context, job: JobId, replica: ReplicaName) -> None:
-    """End a replica at once, as when its memory is exhausted."""
-    disturb(context.obj, "kill", job, replica)
-
-
-@app.command()
-def freeze(context: typer.Context, job: JobId, replica: ReplicaName, seconds: Seconds) -> None:
-    """Stop a replica for some seconds, as a machine that hangs."""
-    disturb(context.obj, "freeze", job, replica, seconds)
-
-
-@app.command()
-def delay(context: typer.Context, job: JobId, replica: ReplicaName, seconds: Seconds) -> None:
-    """Let a replica's next start come some seconds later, as a machine that is hard to get."""
-    disturb(context.obj, "delay", job, replica, seconds)
-
-
-def disturb(state_dir: Path, action: str, job: str, replica: str, seconds: float = 0) -> None:
-    """Ask the service that works in this folder.
-
-    Raises:
-        FaultError: there is none.
-        FaultError: it refused.
-    """
+@app.command("delay", help="Let a replica's next start come some seconds later, as a machine that is hard to get.")
+@app.command("freeze", help="Stop a replica for some seconds, as a machine that hangs.")
+def disturb(context: typer.Context, job: JobId, replica: ReplicaName, seconds: Seconds) -> None:
+    """Ask the service in the folder of --state-dir to do what the command is called; raises FaultError."""
     from vertex_launch.local.api.store import endpoint_of
 
-    endpoint = endpoint_of(state_dir)
+    endpoint, action = endpoint_of(context.obj), context.info_name
     if not endpoint:
-        raise FaultError(f"{state_dir}: no local Vertex works here; start one with {program.NAME} emulate")
+        raise FaultError(f"{context.obj}: no local Vertex works here; start one with {program.NAME} emulate")
     body = json.dumps({"replica": replica, "seconds": seconds}).encode()
     url = f"{endpoint}/control/{quote(id_of(job), safe='')}/{action}"
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")

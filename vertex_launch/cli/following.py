@@ -4,17 +4,16 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from types import MappingProxyType
+from typing import Any
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from vertex_launch import program
 from vertex_launch.cli.output import complain, console, errors
 from vertex_launch.cloud import jobs, logs
-from vertex_launch.cloud.follow import Back, Changed, Lost, follow
-from vertex_launch.cloud.logs import Line, Log
+from vertex_launch.cloud.logs import Back, Changed, Line, Log, Lost, follow
 from vertex_launch.cloud.refusals import CloudError, google_errors
 from vertex_launch.cloud.service import Service
 from vertex_launch.job_resource import ENDED, Resource, fault, id_of, moment, state, style, trial_of
@@ -22,7 +21,6 @@ from vertex_launch.local.running.lines import ERRORS
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import clock, duration, usd
 from vertex_launch.printable import printable
-from vertex_launch.settings import Settings
 from vertex_launch.spec import CHIEF_REPLICA
 
 EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 1, "PARTIALLY_SUCCEEDED": 1, "CANCELLED": 3, "EXPIRED": 4}
@@ -31,55 +29,50 @@ UNSEEN, DETACHED = 5, 130  # the job goes on, but can no longer be seen, or is n
 METRIC = r"[a-z]\w*(?: \w+){0,5} -?(?:[\d.]+|nan|inf)"
 STEP = re.compile(rf"\bstep (\d{{1,12}})/(\d{{1,12}})\b(?:  ({METRIC})(?=  |$))?", re.IGNORECASE)
 
-Wanted = Callable[[Line], bool]
+Wanted = Callable[[Line], object]
 
 
 def follow_to_end(
-    service: Service, ours: Settings, name: str, log: Log, wanted: Wanted = lambda line: True, as_json: bool = False
+    service: Service, name: str, log: Log, wanted: Wanted = lambda line: True, as_json: bool = False
 ) -> int:
     """Print what happens until the job has ended; returns the exit code that stands for its state.
 
-    Ctrl-C leaves the job as it is, and says how to come back to it.
-
-    Args:
-        as_json: the log's lines are JSON on stdout, and all else that is told goes to stderr.
+    Ctrl-C leaves the job, and says how to come back to it. `as_json` has stdout get JSON lines, and stderr all else.
     """
     job: Resource = {"name": name}
     told = errors if as_json else console
     try:
-        with google_errors(ours), signals_as_exceptions(), Screen(told, as_json) as screen:
+        with google_errors(service.settings), signals_as_exceptions(), Screen(told, as_json) as screen:
             for event in follow(service, name, log):
                 if isinstance(event, Changed):
                     before, job = state(job), event.job
-                    screen.follow(job)
+                    screen.job = job
                     if state(job) not in (before, *ENDED):  # the end is told last
-                        screen.print(headline(job, service, ours))
+                        told.print(headline(job, service))
                 elif isinstance(event, Line):
-                    show(event, job, screen, service, ours, wanted)
+                    show(event, job, screen, service, wanted)
                 else:
-                    screen.print(service_line(event))
-    except KeyboardInterrupt:
+                    told.print(service_line(event))
+    except (KeyboardInterrupt, CloudError) as error:
+        unseen = isinstance(error, CloudError)
+        if unseen:
+            complain(str(error))
         if state(job) not in ENDED:
-            errors.print(detached(service, ours, name), markup=False)
-            return DETACHED
-    except CloudError as error:
-        complain(str(error))
-        if state(job) not in ENDED:
-            errors.print(detached(service, ours, name), markup=False)
-            return UNSEEN
-    told.print(headline(job, service, ours), soft_wrap=True)
-    with google_errors(ours):
+            errors.print(detached(service, name), markup=False)
+            return UNSEEN if unseen else DETACHED
+    told.print(headline(job, service))
+    with google_errors(service.settings):
         print_cause(service, job)
     return EXIT_CODES.get(state(job), 1)
 
 
-def show(line: Line, job: Resource, screen: "Screen", service: Service, ours: Settings, wanted: Wanted) -> None:
+def show(line: Line, job: Resource, screen: "Screen", service: Service, wanted: Wanted) -> None:
     """Print a line, and move the bar; a search has none."""
     if wanted(line):
         print_line(line, job, screen.as_json)
-    moves = screen.has_bar and "studySpec" not in job and line.replica == CHIEF_REPLICA
+    moves = not screen.disable and "studySpec" not in job and line.replica == CHIEF_REPLICA
     if moves and (found := STEP.search(line.text)):
-        screen.steps(int(found[1]), int(found[2]), found[3], so_far(job, service, ours))
+        screen.steps(int(found[1]), int(found[2]), found[3], so_far(job, service))
 
 
 def print_line(line: Line, job: Resource, as_json: bool) -> None:
@@ -90,60 +83,37 @@ def print_line(line: Line, job: Resource, as_json: bool) -> None:
         return
     trial = trial_of(job, line.job)
     whose = f"trial {trial} " if trial else ""
-    shown = Text(f"{clock(line.time)} {whose}{line}", style="red" if line.severity in ERRORS else "")
-    console.print(shown, soft_wrap=True)
+    console.print(Text(f"{clock(line.time)} {whose}{line}", style="red" if line.severity in ERRORS else ""))
 
 
-class Bar(Progress):
-    """How many steps of a job are done; before the first one, how long it has waited and run."""
+class Screen(Progress):
+    """Lines and, where there is a terminal, below them how many steps are done; before the first one, the times."""
 
-    job: Resource = MappingProxyType({})
+    def __init__(self, told: Console, as_json: bool) -> None:
+        self.as_json = as_json
+        self.job: Resource = {}
+        step = TextColumn("step {task.completed:.0f}/{task.total:.0f}")
+        more = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("metric", "cost"))
+        columns = (BarColumn(), step, TimeRemainingColumn(), *more)
+        super().__init__(*columns, console=told, disable=as_json or not told.is_terminal, transient=True)
 
     def get_renderables(self) -> Iterable[RenderableType]:
         if self.tasks or not state(self.job):
             return super().get_renderables()
         return [Text.assemble((state(self.job), style(self.job)), *(f", {part}" for part in times(self.job)))]
 
-
-class Screen:
-    """Lines and, where there is a terminal, below them how far the job is."""
-
-    def __init__(self, told: Console, as_json: bool) -> None:
-        self.as_json, self.has_bar = as_json, told.is_terminal and not as_json
-        step = TextColumn("step {task.completed:.0f}/{task.total:.0f}")
-        more = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("metric", "cost"))
-        columns = (BarColumn(), step, TimeRemainingColumn(), *more)
-        self._progress = Bar(*columns, console=told, disable=not self.has_bar, transient=True)
-        self._task: TaskID | None = None
-        self._metric = ""
-
-    def __enter__(self) -> "Screen":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def print(self, text: Text) -> None:
-        self._progress.console.print(text, soft_wrap=True)
-
-    def follow(self, job: Resource) -> None:
-        """Before its first step, the bar tells of this job."""
-        self._progress.job = job
-
     def steps(self, done: int, total: int, metric: str | None, cost: str) -> None:
         """Move the bar to so many steps; without a metric the last one stays."""
-        self._metric = metric or self._metric
-        if self._task is None:
-            self._task = self._progress.add_task("", total=total, completed=done, metric=self._metric, cost=cost)
-        self._progress.update(self._task, total=total, completed=done, metric=self._metric, cost=cost)
+        last = self.tasks[0].fields["metric"] if self.tasks else ""
+        bar: dict[str, Any] = {"completed": done, "total": total, "metric": metric or last, "cost": cost}
+        self.update(self.task_ids[0] if self.tasks else self.add_task("", **bar), **bar)
 
 
-def headline(job: Resource, service: Service, ours: Settings) -> Text:
+def headline(job: Resource, service: Service) -> Text:
     """`12:03:04 run RUNNING: waited 2 min 3 s`; once it runs also how long, and what that costs."""
     parts = times(job)
     if jobs.ran(job, datetime.now(UTC)) >= 1:
-        parts.append(so_far(job, service, ours))
+        parts.append(so_far(job, service))
     at = moment(job, "endTime") or datetime.now(UTC)
     name, shown = printable(str(job.get("displayName", ""))), (state(job), style(job))
     return Text.assemble(f"{clock(at)} {name} ", shown, f": {', '.join(filter(None, parts))}" if parts else "")
@@ -158,14 +128,14 @@ def times(job: Resource) -> list[str]:
     return [part for part, seconds in told if seconds >= 1]
 
 
-def so_far(job: Resource, service: Service, ours: Settings) -> str:
+def so_far(job: Resource, service: Service) -> str:
     """`about $1.20`; "" where a price is not known."""
-    cost = jobs.cost(job, ours.catalog, datetime.now(UTC))
+    cost = jobs.cost(job, service.settings.catalog, datetime.now(UTC))
     return f"about {usd(cost.usd)}{' in the cloud' if service.endpoint else ''}" if cost else ""
 
 
 def print_cause(service: Service, job: Resource) -> None:
-    """Why a job ended badly: what the service says and, unless that has a traceback, what the replica printed."""
+    """Print why a job ended badly: the service's words and, unless they have a traceback, the replica's last errors."""
     said = fault(job).strip()
     if said:
         complain(said)
@@ -177,19 +147,20 @@ def print_cause(service: Service, job: Resource) -> None:
             errors.print(Text(line.text))
 
 
-def detached(service: Service, ours: Settings, name: str) -> str:
-    """What a person does who has stopped to look at a job."""
+def detached(service: Service, name: str) -> str:
+    """Say how a person who has stopped to look at a job comes back to it, and how it is stopped."""
     id = id_of(name)
     return (
-        f"\nthe job goes on; come back to it with: {again(ours, 'logs', id, '--follow')}\n"
-        f"stop it with: {again(ours, 'cancel', id)}\n{service.page(name)}"
+        f"\nthe job goes on; come back to it with: {again(service, 'logs', id, '--follow')}\n"
+        f"stop it with: {again(service, 'cancel', id)}\n{service.page(name)}"
     )
 
 
-def again(ours: Settings, *words: str) -> str:
+def again(service: Service, *words: str) -> str:
     """Another command of this program for the same project and region."""
-    flags = [word for key in ("project", "region") if ours.origin(key).startswith("--") for word in _flag(ours, key)]
-    return " ".join((program.NAME, *words, *flags))
+    ours = service.settings
+    flags = (f"{ours.origin(key)} {getattr(ours, key)}" for key in ("project", "region"))
+    return " ".join((program.NAME, *words, *(flag for flag in flags if flag.startswith("--"))))
 
 
 def service_line(event: Lost | Back) -> Text:
@@ -197,7 +168,3 @@ def service_line(event: Lost | Back) -> Text:
     if isinstance(event, Back):
         return Text(f"{now} the service answers again", style="yellow")
     return Text(f"{now} {printable(event.said)}; it is asked again", style="yellow")
-
-
-def _flag(ours: Settings, key: str) -> tuple[str, str]:
-    return ours.origin(key), getattr(ours, key)

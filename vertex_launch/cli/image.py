@@ -29,25 +29,25 @@ NO_KIND = "{} is none of cpu, push and cloud; options of docker build stand behi
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions(StandIns):
+    """Build the image of this folder; cpu takes the small one, push sends it, cloud has Google build and keep it."""
+
+    click: typer.Context
     words: Annotated[list[str] | None, typer.Argument(metavar="cpu|push|cloud", help=HELP)] = None
     project: Project = ""
     image: Image = ""
 
-
-def image(click: typer.Context, wanted: ImageOptions) -> None:
-    """Build the image of this folder; cpu takes the small one, push sends it, cloud has Google build and keep it."""
-    words = wanted.words or []
-    kinds = [word for word in words if not word.startswith("-")]
-    options = [word for word in words if word.startswith("-")]
-    if unknown := [word for word in kinds if word not in KINDS]:
-        raise FaultError(NO_KIND.format(unknown[0]))
-    ours = wanted.settings()
-    settings.require(ours, "image")
-    build = images.build(ours.image, revision.described(Path()), "cpu" in kinds, (*options, *click.obj))
-    if "cloud" in kinds:
-        build_by_google(build, ours.project)
-    else:
-        build_here(build, "push" in kinds)
+    def act(self) -> None:
+        kinds = [word for word in self.words or () if not word.startswith("-")]
+        options = [word for word in self.words or () if word.startswith("-")]
+        if unknown := [word for word in kinds if word not in KINDS]:
+            raise FaultError(NO_KIND.format(unknown[0]))
+        ours = self.settings()
+        settings.require(ours, "image")
+        build = images.build(ours.image, revision.described(Path()), "cpu" in kinds, (*options, *self.click.obj))
+        if "cloud" in kinds:
+            build_by_google(build, ours.project)
+        else:
+            build_here(build, "push" in kinds)
 
 
 def build_by_google(build: Build, project: str) -> None:
@@ -84,4 +84,4 @@ def printed_labels(engine: str, words: Sequence[str]) -> list[str]:
     return [line for line in done.stdout.splitlines() if line.startswith("--label=")]
 
 
-app = app_of(image, WithOptions)
+app = app_of(ImageOptions, WithOptions)

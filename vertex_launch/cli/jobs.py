@@ -1,6 +1,7 @@
-"""The command `jobs`: what was sent, and how it stands."""
+"""The commands `jobs`, `status`, `cost` and `cancel`: sent jobs, how they stand, what they cost, and their end."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Literal
@@ -9,53 +10,159 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from vertex_launch.cli.cloud_options import CloudOptions
-from vertex_launch.cli.output import console, print_table
-from vertex_launch.cloud import jobs as cloud
-from vertex_launch.cloud.refusals import google_errors
-from vertex_launch.job_resource import KINDS, Resource, collection_of, id_of, moment, state, style
-from vertex_launch.plan.formatting import duration, usd
+from vertex_launch.catalog import Catalog
+from vertex_launch.cli.cloud_options import CloudOptions, NamedJob, SentJobOptions
+from vertex_launch.cli.following import EXIT_CODES, again, headline, print_cause
+from vertex_launch.cli.output import console, interrupted, print_table
+from vertex_launch.cloud import jobs
+from vertex_launch.cloud.jobs import Cost
+from vertex_launch.cloud.service import Service
+from vertex_launch.errors import FaultError
+from vertex_launch.job_resource import (
+    ENDED,
+    KINDS,
+    Resource,
+    collection_of,
+    id_of,
+    machines,
+    moment,
+    run_spec,
+    state,
+    style,
+)
+from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.plan.formatting import clock, duration, usd
 from vertex_launch.printable import printable
-from vertex_launch.settings import Settings
+from vertex_launch.trials_table import table as trials_table
 
 State = Literal["QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED", "EXPIRED"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobsOptions(CloudOptions):
+    """List the newest jobs, searches and training pipelines: how each stands, and what it has cost."""
+
     state: Annotated[State | None, typer.Option(help="Only those in this state.", case_sensitive=False)] = None
     limit: Annotated[int, typer.Option(min=1, max=1000, help="So many, the newest first.")] = 20
     json: Annotated[bool, typer.Option("--json", help="The resources themselves, as a list.")] = False
 
-
-def jobs(click: typer.Context, wanted: JobsOptions) -> None:
-    """List the newest jobs, searches and training pipelines: how each stands, and what it has cost."""
-    ours, service = wanted.cloud()
-    with google_errors(ours):
-        found = cloud.newest(service, wanted.limit, wanted.state or "")
-    if wanted.json:
-        print(json.dumps(found, indent=2))
-    elif found:
-        print_table(table(found, ours))
-    else:
-        console.print(f"{service.place} has no {f'{wanted.state} ' if wanted.state else ''}job", markup=False)
+    def act(self) -> None:
+        with self.cloud() as service:
+            found = jobs.newest(service, self.limit, self.state or "")
+        if self.json:
+            print(json.dumps(found, indent=2))
+        elif found:
+            print_table(table_of_jobs(found, service.settings.catalog))
+        else:
+            console.print(f"{service.place} has no {f'{self.state} ' if self.state else ''}job", markup=False)
 
 
-def table(found: list[Resource], ours: Settings) -> Table:
+def table_of_jobs(found: list[Resource], catalog: Catalog) -> Table:
     """One row for each job."""
     now = datetime.now(UTC)
     number, stands = (Column(name, no_wrap=True, min_width=width) for name, width in (("job", 19), ("state", 9)))
     shown = Table(number, "name", stands, "created", "waited", "ran", "about", box=None, header_style="bold")
     for job in found:
-        cost, created = cloud.cost(job, ours.catalog, now), moment(job, "createTime")
+        cost, created = jobs.cost(job, catalog, now), moment(job, "createTime")
         kind = "" if collection_of(job["name"]) == "customJobs" else f" ({KINDS[collection_of(job['name'])]})"
         shown.add_row(
             id_of(job["name"]),
             Text(printable(str(job.get("displayName", ""))) + kind),
             Text(state(job), style=style(job)),
             f"{created.astimezone():%Y-%m-%d %H:%M}" if created else "",
-            duration(cloud.waited(job, now)),
-            duration(cloud.ran(job, now)) if job.get("startTime") else "",
+            duration(jobs.waited(job, now)),
+            duration(jobs.ran(job, now)) if job.get("startTime") else "",
             usd(cost.usd) if cost else "?",
         )
     return shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusOptions(SentJobOptions):
+    """Show how a job stands, what it has cost, and why it failed; the exit code is that of its state."""
+
+    json: Annotated[bool, typer.Option("--json", help="The resource itself.")] = False
+
+    def act(self) -> None:
+        with self.sent() as (service, job):
+            if self.json:
+                print(json.dumps(job, indent=2))
+            else:
+                console.print(headline(job, service))
+                for key, value in details(job, service):
+                    console.print(f"  {key:<8} {printable(value)}", markup=False)
+                if job.get("trials"):
+                    print_table(trials_table(job, {}))
+                print_cause(service, job)
+        raise typer.Exit(EXIT_CODES.get(state(job), 0))
+
+
+def details(job: Resource, service: Service) -> Iterator[tuple[str, str]]:
+    """Name and value of each line."""
+    spec = run_spec(job)
+    yield KINDS[collection_of(job["name"])].rpartition(" ")[2], job["name"]
+    for index, pool in enumerate(spec.get("workerPoolSpecs", ())):
+        yield f"pool {index}", machines(pool)
+    if output := spec.get("baseOutputDirectory", {}).get("outputUriPrefix"):
+        yield "output", output
+    if cost := jobs.cost(job, service.settings.catalog, datetime.now(UTC)):
+        rate = f"{usd(cost.per_hour.usd)} per hour{' and trial' if job.get('trials') else ''}"
+        yield "cost", f"about {usd(cost.usd)}, at {rate} ({cost.per_hour.certainty}: {cost.per_hour.source})"
+    yield "log", again(service, "logs", id_of(job["name"]))
+    yield "page", service.page(job["name"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostOptions(SentJobOptions):
+    """Say what a job has cost so far, by list prices and the time of its machines."""
+
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False
+
+    def act(self) -> None:
+        with self.sent() as (service, job):
+            found = jobs.cost(job, service.settings.catalog, datetime.now(UTC))
+        if found is None:
+            raise FaultError(f"{job['name']}: a price is not known; add yours under [prices] in vertex.toml")
+        price = found.per_hour
+        if self.json:
+            print(json.dumps({"job": job["name"], "usd": found.usd, "hours": found.hours, "per_hour": price.usd}))
+            return
+        console.print(headline(job, service))
+        print_table(table_of_cost(found))
+        console.print(f"{price.certainty}: {price.source}; what is billed may differ", markup=False)
+
+
+def table_of_cost(cost: Cost) -> Table:
+    """A row for each pool, and their sum."""
+    shown = Table("machines", "per hour", "for", "about", box=None, header_style="bold")
+    time = duration(3600 * cost.hours)
+    for row in cost.rows:
+        shown.add_row(str(row), usd(row.usd or 0), time, usd(cost.hours * (row.usd or 0)))
+    if len(cost.rows) > 1:
+        shown.add_row("in all", usd(cost.per_hour.usd), time, usd(cost.usd))
+    return shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class CancelOptions(CloudOptions):
+    """Stop a job; its checkpoints stay, and a job sent again with the same output folder resumes from them."""
+
+    job: NamedJob
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before.")] = False
+
+    def act(self) -> None:
+        told = "nothing was stopped" if self.yes else "nothing was stopped; --yes stops without a question"
+        with self.cloud() as service, signals_as_exceptions():
+            with interrupted(told):
+                job = jobs.running(service, self.job)
+                name, id = job["name"], id_of(job["name"])
+                console.print(headline(job, service))
+                console.print(f"{name}, created {clock(moment(job, 'createTime'))}", markup=False)
+                if state(job) in ENDED:
+                    console.print("it has ended already; nothing was done")
+                    return
+                if not (self.yes or typer.confirm("Stop it?")):
+                    raise typer.Exit(1)
+            with interrupted(f"whether it was stopped is not known; see: {again(service, 'status', id)}"):
+                service.cancel(name)
+        console.print(f"asked to stop; see it end with: {again(service, 'logs', id, '--follow')}", markup=False)

@@ -23,6 +23,9 @@ NO_UV = "this Python has no uv, which resolves the versions; install it: {} -m p
 
 @dataclass(frozen=True, kw_only=True)
 class LockOptions:
+    """Write down the versions of all that the image installs; with --upgrade, the newest that fit."""
+
+    click: typer.Context
     words: Annotated[
         list[str] | None, typer.Argument(metavar="UV OPTIONS", help="Options of uv pip compile, such as --upgrade.")
     ] = None
@@ -30,15 +33,13 @@ class LockOptions:
         str, typer.Option(metavar="LINE", help="What the locks name in their header as their origin.")
     ] = f"{program.SCRIPT} lock"
 
-
-def lock(click: typer.Context, wanted: LockOptions) -> None:
-    """Write down the versions of all that the image installs; with --upgrade, the newest that fit."""
-    if not importlib.util.find_spec("uv"):
-        raise FaultError(NO_UV.format(sys.executable))
-    words = (f"--custom-compile-command={wanted.custom_compile_command}", *(wanted.words or ()), *click.obj)
-    resolve("lock.txt", str(FOLDER / "cuda.txt"), str(FOLDER / "trainer.txt"), *words)
-    # What of them belongs to the framework: its layer of the image is built again only where this changes.
-    resolve("cuda.lock.txt", str(FOLDER / "cuda.txt"), f"--constraint={FOLDER / 'lock.txt'}", *words)
+    def act(self) -> None:
+        if not importlib.util.find_spec("uv"):
+            raise FaultError(NO_UV.format(sys.executable))
+        words = (f"--custom-compile-command={self.custom_compile_command}", *(self.words or ()), *self.click.obj)
+        resolve("lock.txt", str(FOLDER / "cuda.txt"), str(FOLDER / "trainer.txt"), *words)
+        # What of them belongs to the framework: its layer of the image is built again only where this changes.
+        resolve("cuda.lock.txt", str(FOLDER / "cuda.txt"), f"--constraint={FOLDER / 'lock.txt'}", *words)
 
 
 def resolve(name: str, *words: str) -> None:
@@ -49,4 +50,4 @@ def resolve(name: str, *words: str) -> None:
     path.write_text(re.sub(r"\+\w+$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE), encoding="utf-8")
 
 
-app = app_of(lock, WithOptions)
+app = app_of(LockOptions, WithOptions)

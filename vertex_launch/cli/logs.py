@@ -10,9 +10,7 @@ import typer
 from vertex_launch.cli.cloud_options import SentJobOptions
 from vertex_launch.cli.following import follow_to_end, print_line, service_line
 from vertex_launch.cli.output import complain, errors
-from vertex_launch.cloud.follow import Lost, once
-from vertex_launch.cloud.logs import Log
-from vertex_launch.cloud.refusals import google_errors
+from vertex_launch.cloud.logs import Log, Lost, once
 from vertex_launch.errors import FaultError, did_you_mean
 from vertex_launch.job_resource import ENDED, Resource, run_spec, state
 
@@ -23,36 +21,34 @@ UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 @dataclass(frozen=True, kw_only=True)
 class LogsOptions(SentJobOptions):
+    """Print what the replicas of a job printed, merged by time; --follow ends with the job, and with its exit code."""
+
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False
     since: Annotated[str, typer.Option(metavar="TIME", help="Not before: 10m, 2h or 1d ago, or a date and time.")] = ""
     replica: Annotated[str, typer.Option(metavar="NAME", help="Of one replica alone, such as workerpool0-0.")] = ""
     grep: Annotated[str, typer.Option(metavar="PATTERN", help="Only lines in which this is found.")] = ""
     json: Annotated[bool, typer.Option("--json", help="One JSON object for each line.")] = False
 
-
-def logs(click: typer.Context, wanted: LogsOptions) -> None:
-    """Print what the replicas of a job printed, merged by time; --follow ends with the job, and with its exit code."""
-    found, since = pattern(wanted.grep).search, earliest(wanted.since, datetime.now(UTC))
-    ours, service, job = wanted.sent()
-    known_replica(wanted.replica, job)
-    log = Log(service, since, wanted.replica)
-    if wanted.follow:
-        code = follow_to_end(service, ours, job["name"], log, lambda line: bool(found(line.text)), wanted.json)
-        raise typer.Exit(code)
-    printed = 0
-    with google_errors(ours):
-        for event in once(service, job, log):
-            if isinstance(event, Lost):
-                errors.print(service_line(event))
-            elif found(event.text):
-                print_line(event, job, wanted.json)
-                printed += 1
-    if not (printed or wanted.json):
-        complain(f"no such line is in the log{'' if state(job) in ENDED else ' yet'}", style="yellow")
+    def act(self) -> None:
+        found, since = pattern(self.grep).search, earliest(self.since, datetime.now(UTC))
+        printed = 0
+        with self.sent() as (service, job):
+            known_replica(self.replica, job)
+            log = Log(service, since, self.replica)
+            if self.follow:
+                raise typer.Exit(follow_to_end(service, job["name"], log, lambda line: found(line.text), self.json))
+            for event in once(service, job, log):
+                if isinstance(event, Lost):
+                    errors.print(service_line(event))
+                elif found(event.text):
+                    print_line(event, job, self.json)
+                    printed += 1
+        if not (printed or self.json):
+            complain(f"no such line is in the log{'' if state(job) in ENDED else ' yet'}", style="yellow")
 
 
 def known_replica(name: str, job: Resource) -> None:
-    """Raises FaultError for the name of a replica that the job lacks."""
+    """Raise FaultError for the name of a replica that the job lacks."""
     pools = enumerate(run_spec(job).get("workerPoolSpecs", ()))
     known = [f"workerpool{pool}-{index}" for pool, one in pools for index in range(int(one.get("replicaCount", 0)))]
     if name and known and name not in known:
@@ -60,7 +56,7 @@ def known_replica(name: str, job: Resource) -> None:
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """What --grep looks for; raises FaultError."""
+    """Compile --grep; raises FaultError."""
     try:
         return re.compile(text)
     except re.error as error:

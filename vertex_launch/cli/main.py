@@ -21,6 +21,8 @@ COMMANDS: dict[str, Any] = dict.fromkeys(
         *("image", "lock", "package", "schema"),
     )
 )
+# Command -> its module, where that is not of its name.
+MODULES = {"status": "jobs", "cost": "jobs", "cancel": "jobs", "model": "outputs", "tensorboard": "outputs"}
 
 
 class Commands(TyperGroup):
@@ -35,25 +37,21 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.commands:
-            module = importlib.import_module(f"vertex_launch.cli.{cmd_name}")
-            app = getattr(module, "app", None) or app_of(getattr(module, cmd_name))
+            module = importlib.import_module(f"vertex_launch.cli.{MODULES.get(cmd_name, cmd_name)}")
+            app = getattr(module, "app", None) or app_of(getattr(module, f"{cmd_name.title()}Options"))
             self.commands[cmd_name] = typer.main.get_command(app)
         return super().get_command(ctx, cmd_name)
 
 
-def command_line() -> Any:
-    """All commands; the console script can complete words in the shell, which python -m cannot."""
+def main() -> None:
+    """Run the command line; a user's mistake is one sentence, never a traceback."""
+    # Words in the shell can be completed for the console script, not for python -m.
     app = typer.Typer(cls=Commands, help=__doc__, no_args_is_help=True, add_completion=program.NAME == program.SCRIPT)
     app.callback()(lambda: None)
     group: Any = typer.main.get_command(app)
     group.commands = COMMANDS
-    return group
-
-
-def main() -> None:
-    """Run the command line; a user's mistake is one sentence, never a traceback."""
     try:
-        command_line()(prog_name=program.NAME)
+        group(prog_name=program.NAME)
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its exit
     except (FaultError, OSError) as error:  # OSError: a full disk, a folder that is not ours, no network

@@ -1,12 +1,10 @@
 """Commands whose options are the fields of one frozen value, and the options that commands share."""
 
-import inspect
 import itertools
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -20,10 +18,11 @@ from vertex_launch.settings import Settings
 from vertex_launch.state_dir import StateDir
 
 SETTINGS = Path("vertex.toml")
-
 STATE_DIR = "VERTEX_STATE_DIR"
+STATE = f"Folder of the local Vertex's state; or set {STATE_DIR}."
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="A job file.")]
+StateFolder = Annotated[Path, typer.Option(metavar="PATH", envvar=STATE_DIR, show_envvar=False, help=STATE)]
 
 
 def _stand_in(meaning: str, variable: str) -> Any:
@@ -45,13 +44,13 @@ class StandIns:
     """Fields that bear the name of a setting stand in for vertex.toml."""
 
     def settings(self) -> Settings:
-        """What these options say, else vertex.toml, else the environment."""
+        """Return the values of these options, else of vertex.toml, else of the environment."""
         return settings.load(SETTINGS, os.environ, {key: getattr(self, key, "") for key in settings.VARIABLES})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectOptions(StandIns):
-    """Where jobs are."""
+    """Options that say where jobs are."""
 
     project: Project = ""
     region: Annotated[str, _stand_in("Region of the machines", "VERTEX_REGION")] = ""
@@ -68,17 +67,9 @@ class SettingsOptions(ProjectOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOptions(SettingsOptions):
-    """What `run` and `emulate` have in common."""
+    """Options of `run` and `emulate`."""
 
-    state_dir: Annotated[
-        Path,
-        typer.Option(
-            metavar="PATH",
-            envvar=STATE_DIR,
-            show_envvar=False,
-            help=f"Folder of the local Vertex's state; or set {STATE_DIR}.",
-        ),
-    ] = StateDir.folder
+    state_dir: StateFolder = StateDir.folder
     pass_env: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A variable of this shell that replicas get, too; can be repeated."),
@@ -88,37 +79,28 @@ class LocalOptions(SettingsOptions):
     ] = False
 
     def context(self, options: Options) -> Context:
-        """What all jobs have in common; says which variables this shell lacks."""
+        """Return what all jobs have in common; says which variables this shell lacks."""
         ours = settings.passing(self.settings(), self.pass_env or ())
         for sentence in host.not_set(os.environ, ours.env):
             complain(sentence, style="yellow")
         return Context(StateDir(self.state_dir), ours, os.environ, options)
 
 
-def command_of(act: Callable[[typer.Context, Any], None]) -> Callable[..., None]:
-    """A command whose arguments and options are the fields of the frozen dataclass that `act` takes as `wanted`."""
-    kind = get_type_hints(act)["wanted"]
-    hints = {"context": typer.Context, **get_type_hints(kind, include_extras=True)}
+class Command(TyperCommand):
+    """A command whose callback is a class: Typer fills its fields from the command line, and then it acts."""
 
-    def command(context: typer.Context, **values: Any) -> None:
-        act(context, kind(**values))
-
-    first = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    rest = [one.replace(annotation=hints[one.name]) for one in inspect.signature(kind).parameters.values()]
-    command.__dict__["__signature__"] = inspect.Signature([first, *rest])
-    command.__annotations__.update(hints)
-    command.__doc__ = act.__doc__
-    return command
+    def invoke(self, ctx: Any) -> Any:
+        return super().invoke(ctx).act()
 
 
-def app_of(act: Callable[[typer.Context, Any], None], cls: type[TyperCommand] = TyperCommand) -> typer.Typer:
-    """A program of one such command, which is called as `act` is."""
+def app_of(options: type, cls: type[Command] = Command) -> typer.Typer:
+    """A program of one command, whose arguments and options are the fields of a frozen dataclass NAMEOptions."""
     app = typer.Typer(add_completion=False)
-    app.command(act.__name__, cls=cls)(command_of(act))
+    app.command(options.__name__.removesuffix("Options").lower(), cls=cls)(options)
     return app
 
 
-class PassingCommand(TyperCommand):
+class PassingCommand(Command):
     """A command with words of another program behind a lone --, which become `obj` of its context."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -137,7 +119,7 @@ class TrainerCommand(PassingCommand):
                 meant = "flags of the trainer stand"
                 if guess := nearest(word, known):
                     meant = f"did you mean {guess}? If it is the trainer's, it stands"
-                raise FaultError(f"{self.name} has no option {word}; {meant} behind a lone --, as in -- {word}")
+                raise FaultError(f"{ctx.info_name} has no option {word}; {meant} behind a lone --, as in -- {word}")
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

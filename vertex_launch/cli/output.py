@@ -1,4 +1,4 @@
-"""What the commands print, and where: answers on stdout, findings and faults on stderr."""
+"""Output of the commands: answers on stdout, findings and faults on stderr."""
 
 import contextlib
 from collections.abc import Iterator

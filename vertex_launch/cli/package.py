@@ -15,15 +15,15 @@ from vertex_launch.package import DIST, build, place
 
 @dataclass(frozen=True, kw_only=True)
 class PackageOptions(StandIns):
+    """Pack a folder for a job with a pythonPackageSpec, and say how to send the package to the bucket."""
+
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder with pyproject.toml.")] = Path()
     bucket: Bucket = ""
 
-
-def package(click: typer.Context, wanted: PackageOptions) -> None:
-    """Pack a folder for a job with a pythonPackageSpec, and say how to send the package to the bucket."""
-    ours = wanted.settings()
-    settings.require(ours, "bucket")
-    made = build(wanted.folder, Path(DIST))
-    copy = place(made, ours.bucket, state_dir().buckets)
-    console.print(f"{shown(made.file)}, and for the local Vertex {shown(copy)}", markup=False)
-    console.print(f"send it: gcloud storage cp {shown(made.file)} {made.address(ours.bucket)}", markup=False)
+    def act(self) -> None:
+        ours = self.settings()
+        settings.require(ours, "bucket")
+        made = build(self.folder, Path(DIST))
+        copy = place(made, ours.bucket, state_dir().buckets)
+        console.print(f"{shown(made.file)}, and for the local Vertex {shown(copy)}", markup=False)
+        console.print(f"send it: gcloud storage cp {shown(made.file)} {made.address(ours.bucket)}", markup=False)

@@ -27,8 +27,9 @@ PICTURES = (".png", ".svg")
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(SettingsOptions):
-    """What the user knows and wants; None stands for what was not given."""
+    """Say what a job needs, costs and gains: machines, quota, memory, time of a step, reduction servers."""
 
+    click: typer.Context
     jobs: Annotated[list[Path], typer.Argument(metavar="JOB", help="A job file; several with --compare.")]
     compare: Annotated[bool, typer.Option("--compare", help="Several jobs side by side.")] = False
     gradient_bytes: Annotated[
@@ -47,30 +48,28 @@ class PlanOptions(SettingsOptions):
     apply: Annotated[bool, typer.Option("--apply", help="Write the reducers into the file, unless they lose.")] = False
     json: Annotated[bool, typer.Option("--json", help="One JSON document in place of tables.")] = False
 
-
-def plan(click: typer.Context, wanted: PlanOptions) -> None:
-    """Say what a job needs, costs and gains: machines, quota, memory, time of a step, reduction servers."""
-    ours, flags = wanted.settings(), click.obj
-    warn_of_age(ours.catalog)
-    jobs = [approved(path, ours) for path in wanted.jobs]
-    _require_sense(wanted, flags)
-    plans = [_plan(job, ours, wanted, flags) for job in jobs]
-    if wanted.chart:
-        _draw(plans[0], wanted.chart)
-    if wanted.chart and not wanted.json:
-        console.print(f"{wanted.chart}: drawn\n", markup=False)
-    if wanted.json:
-        text = json.dumps([asdict(plan) for plan in plans], default=str)
-        answers = json.loads(text, parse_constant=lambda _: None)  # JSON knows no Infinity
-        print(json.dumps(answers if wanted.compare else answers[0], indent=2))
-    else:
-        console.print(report.comparison(plans, console) if wanted.compare else report.report(plans[0]))
-    if wanted.apply:
-        _apply(jobs[0], plans[0])
+    def act(self) -> None:
+        ours, flags = self.settings(), self.click.obj
+        warn_of_age(ours.catalog)
+        jobs = [approved(path, ours) for path in self.jobs]
+        _require_sense(self, flags)
+        plans = [_plan(job, ours, self, flags) for job in jobs]
+        if self.chart:
+            _draw(plans[0], self.chart)
+        if self.chart and not self.json:
+            console.print(f"{self.chart}: drawn\n", markup=False)
+        if self.json:
+            text = json.dumps([asdict(plan) for plan in plans], default=str)
+            answers = json.loads(text, parse_constant=lambda _: None)  # JSON knows no Infinity
+            print(json.dumps(answers if self.compare else answers[0], indent=2))
+        else:
+            console.print(report.comparison(plans, console) if self.compare else report.report(plans[0]))
+        if self.apply:
+            _apply(jobs[0], plans[0])
 
 
 def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
-    """Raises FaultError where options do not go together."""
+    """Raise FaultError where options do not go together."""
     for name, value in (("--step-seconds", wanted.step_seconds), ("--gradient-bytes", wanted.gradient_bytes)):
         if value is not None and not 0 < value < math.inf:
             raise FaultError(f"{name} is {value:g}; give a finite number above 0")
@@ -84,7 +83,7 @@ def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
 
 
 def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, object]:
-    """What to say of options, and whether it must be said."""
+    """Faults of options that contradict each other, each with whether it is there."""
     count, unasked = len(wanted.jobs), wanted.gradient_bytes is not None  # the trainer
     changes, computed, run = wanted.chart or wanted.apply, wanted.step_seconds is not None, wanted.run
     unwritten = flags and wanted.apply
@@ -111,13 +110,8 @@ def _plan(job: Job | TuningJob, ours: Settings, wanted: PlanOptions, flags: Sequ
         gradient_bytes=wanted.gradient_bytes,
         compute=_measured(job, ours, wanted, said),
         mfu=wanted.mfu,
-        image_says=_of_reducers(trial(job)),
+        image_says=containers.label(image_of(chief), OF_REDUCERS) if (chief := trial(job).chief) else "",
     )
-
-
-def _of_reducers(job: Job) -> str:
-    """What the build of the job's image has found, where that image is on this machine."""
-    return containers.label(image_of(job.chief), OF_REDUCERS) if job.chief else ""
 
 
 def _measured(job: Job | TuningJob, ours: Settings, wanted: PlanOptions, said: Workload | None) -> Compute | None:
@@ -139,7 +133,7 @@ def _draw(plan: Plan, path: Path) -> None:
 
 
 def _missing(plan: Plan) -> str:
-    """What a curve needs that is not known, and how to say it."""
+    """Return the fact without which no curve can be drawn, and the way to give it."""
     if pools.differ(plan.rows):
         return "machines of one kind; make pools 0 and 1 the same"
     if plan.workload is None:
@@ -161,4 +155,4 @@ def _apply(job: Job | TuningJob, plan: Plan) -> None:
     console.print(f"{job.path}: now has {sizing.count} x {sizing.machine_type}", markup=False)
 
 
-app = app_of(plan, TrainerCommand)
+app = app_of(PlanOptions, TrainerCommand)

@@ -6,7 +6,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,6 +21,8 @@ SERVER = Path("trainer/serving.py")  # of the project; runs by default
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
+    """Start an exported model's serving container here, ask it for predictions, and stop it."""
+
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of an exported model.")]
     sample: Annotated[
         Path | None, typer.Argument(metavar="[SAMPLE]", help='JSON such as {"instances": [...]}; - is standard input.')
@@ -30,30 +32,27 @@ class PredictOptions:
         str, typer.Option(help="What serves it, in place of python -m trainer.serving.", show_default=False)
     ] = ""
 
-
-def predict(click: typer.Context, wanted: PredictOptions) -> None:
-    """Start an exported model's serving container here, ask it for predictions, and stop it."""
-    if not (wanted.sample or wanted.serve):
-        raise FaultError("nothing is asked; name a file with instances, or add --serve")
-    if not wanted.model.is_dir():
-        raise FaultError(f"{wanted.model}: there is no such folder; the command `model` fetches one")
-    request = prediction.request_of(wanted.sample, sample_of(wanted.sample)) if wanted.sample else None
-    command = program_of(wanted.command)
-    ready = False
-    try:
-        with signals_as_exceptions(), prediction.serving(wanted.model, os.environ, state_dir(), command) as endpoint:
-            ready = True
-            if request:
-                if (length := len(json.dumps(request))) > prediction.LONGEST:
-                    complain(f"the request has {length} bytes, and a public endpoint takes 1.5 MB", style="yellow")
-                each = ",\n  ".join(map(json.dumps, endpoint.ask(request)))
-                print(f'{{"predictions": [\n  {each}\n]}}')
-            if wanted.serve:
-                errors.print(f"ask it with: curl -d @SAMPLE.json {endpoint.predict}\nCtrl-C stops it", markup=False)
-                raise FaultError(f"the container ended with exit code {endpoint.process.wait()}")
-    except KeyboardInterrupt:
-        errors.print("stopped")
-        raise typer.Exit(0 if wanted.serve and ready else 130) from None
+    def act(self) -> None:
+        if not (self.sample or self.serve):
+            raise FaultError("nothing is asked; name a file with instances, or add --serve")
+        if not self.model.is_dir():
+            raise FaultError(f"{self.model}: there is no such folder; the command `model` fetches one")
+        request = request_of(self.sample) if self.sample else None
+        command, code = program_of(self.command), 130
+        try:
+            with signals_as_exceptions(), prediction.serving(self.model, os.environ, state_dir(), command) as endpoint:
+                code = 0 if self.serve else 130
+                if request:
+                    if (length := len(json.dumps(request))) > prediction.LONGEST:
+                        complain(f"the request has {length} bytes, and a public endpoint takes 1.5 MB", style="yellow")
+                    each = ",\n  ".join(map(json.dumps, endpoint.ask(request)))
+                    print(f'{{"predictions": [\n  {each}\n]}}')
+                if self.serve:
+                    errors.print(f"ask it with: curl -d @SAMPLE.json {endpoint.predict}\nCtrl-C stops it", markup=False)
+                    raise FaultError(f"the container ended with exit code {endpoint.process.wait()}")
+        except KeyboardInterrupt:
+            errors.print("stopped")
+            raise typer.Exit(code) from None
 
 
 def program_of(command: str) -> tuple[str, ...]:
@@ -67,8 +66,16 @@ def program_of(command: str) -> tuple[str, ...]:
     return words or prediction.COMMAND
 
 
-def sample_of(path: Path) -> bytes:
+def request_of(path: Path) -> dict[str, Any]:
+    """The request in a file, {"instances": [...]} or the list of instances alone; raises FaultError for others."""
     try:
-        return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        content = json.loads(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
+        json.dumps(content, allow_nan=False)  # Python reads NaN, which no other program would
     except OSError as error:
         raise FaultError(f"{path}: cannot be read ({error.strerror}); name a file with instances") from None
+    except (ValueError, RecursionError) as error:
+        raise FaultError(f'{path}: is not JSON ({error}); write {{"instances": [...]}}') from None
+    request = {"instances": content} if isinstance(content, list) else content
+    if not isinstance(request, dict) or not isinstance(request.get("instances"), list) or not request["instances"]:
+        raise FaultError(f'{path}: names no instances; write {{"instances": [...]}}')
+    return request

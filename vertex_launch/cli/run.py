@@ -1,8 +1,10 @@
 """The command `run`: a job file in the local Vertex, without the service."""
 
 import os
+import shlex
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -12,8 +14,7 @@ import typer
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
-from vertex_launch import rules, settings, study_validation
-from vertex_launch.cli import resume
+from vertex_launch import program, rules, settings, study_validation
 from vertex_launch.cli.options import JobFile, LocalOptions, TrainerCommand, app_of
 from vertex_launch.cli.output import approved, complain, console, errors
 from vertex_launch.contract import limit, with_arguments
@@ -25,49 +26,52 @@ from vertex_launch.local.running.prepare import size
 from vertex_launch.rules import training
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, trial
-from vertex_launch.state_dir import output_folder
+from vertex_launch.state_dir import StateDir, output_folder
+
+FRESH = "--fresh"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(LocalOptions):
+    """Run a job in the local Vertex: each replica a process, or a container, with the service's environment."""
+
+    click: typer.Context
     job: JobFile
     max_replicas: Annotated[int | None, typer.Option(min=1, help="At most so many replicas that train.")] = None
-    fresh: Annotated[bool, typer.Option("--fresh", help="Empty the job's output folder first.")] = False
+    fresh: Annotated[bool, typer.Option(FRESH, help="Empty the job's output folder first.")] = False
     containers: Annotated[
         bool, typer.Option("--containers", help="Run the images themselves, by Docker or Podman.")
     ] = False
     restarts: Annotated[bool, typer.Option("--restarts", help="Start again what fails, as the service does.")] = False
 
-
-def run(click: typer.Context, wanted: RunOptions) -> None:
-    """Run a job in the local Vertex: each replica a process, or a container, with the service's environment."""
-    client = containers.client() if wanted.containers else ""
-    options = Options(restarts=wanted.restarts, retry_user_errors=wanted.retry_user_errors, containers=client)
-    context = wanted.context(options)
-    loaded = approved(wanted.job, rules.in_local_vertex(context.settings))
-    whole, flags = trial(loaded), click.obj
-    job = with_arguments(limit(whole, wanted.max_replicas) if wanted.max_replicas else whole, flags)
-    if flags:
-        refuse_unknown_flags(whole, job, context.settings)
-    if isinstance(loaded, TuningJob):
-        for flag in tried(flags, loaded.spec.study_spec):
-            complain(f"behind --: {flag} is what the search tries; each trial has its own value", style="yellow")
-        raise typer.Exit(0 if search(loaded, job, context, wanted.fresh) else 1)
-    if wanted.retry_user_errors and not wanted.restarts:
-        raise FaultError("--retry-user-errors is for --restarts, without which nothing starts again; add that")
-    if not wanted.fresh:
-        run_job.say_what_is_there(job, context.state_dir, console)
-    try:
-        outcome = run_job.run(job, context, console, wanted.fresh, size(whole))
-    except KeyboardInterrupt:
-        errors.print("interrupted; every replica was stopped")
-        errors.print(resume.advice(job, context.state_dir, sys.argv, os.environ), markup=False)
-        raise typer.Exit(130) from None
-    raise typer.Exit(0 if outcome.succeeded else 1)
+    def act(self) -> None:
+        client = containers.client() if self.containers else ""
+        options = Options(restarts=self.restarts, retry_user_errors=self.retry_user_errors, containers=client)
+        context = self.context(options)
+        loaded = approved(self.job, rules.in_local_vertex(context.settings))
+        whole, flags = trial(loaded), self.click.obj
+        job = with_arguments(limit(whole, self.max_replicas) if self.max_replicas else whole, flags)
+        if flags:
+            refuse_unknown_flags(whole, job, context.settings)
+        if isinstance(loaded, TuningJob):
+            for flag in tried(flags, loaded.spec.study_spec):
+                complain(f"behind --: {flag} is what the search tries; each trial has its own value", style="yellow")
+            raise typer.Exit(0 if search(loaded, job, context, self.fresh) else 1)
+        if self.retry_user_errors and not self.restarts:
+            raise FaultError("--retry-user-errors is for --restarts, without which nothing starts again; add that")
+        if not self.fresh:
+            run_job.say_what_is_there(job, context.state_dir, console)
+        try:
+            outcome = run_job.run(job, context, console, self.fresh, size(whole))
+        except KeyboardInterrupt:
+            errors.print("interrupted; every replica was stopped")
+            errors.print(advice(job, context.state_dir, sys.argv, os.environ), markup=False)
+            raise typer.Exit(130) from None
+        raise typer.Exit(0 if outcome.succeeded else 1)
 
 
 def refuse_unknown_flags(file: Job, job: Job, ours: Settings) -> None:
-    """Raises FaultError for flags behind -- that the trainer would refuse, before anything is deleted for them."""
+    """Raise FaultError for flags behind -- that the trainer would refuse, before anything is deleted for them."""
     project = training.project(Path(), date.today())
     before, after = (rules.findings(one, ours, project) for one in (file, job))
     known = {one.sentence for one in before}
@@ -105,9 +109,40 @@ def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
         return local_search.run(message, as_in_the_service, console, forget)
     except KeyboardInterrupt:
         errors.print("interrupted; every trial was stopped")
-        same = resume.command(sys.argv, os.environ, fresh=True)
+        same = command(sys.argv, os.environ, fresh=True)
         errors.print(f"a search starts over, with: {same}", markup=False)
         raise typer.Exit(130) from None
 
 
-app = app_of(run, TrainerCommand)
+def advice(job: Job, state_dir: StateDir, argv: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The command that goes on with an interrupted run, and whether it resumes."""
+    same = command(argv, environ)
+    folder = output_folder(job, state_dir)
+    if folder is None:
+        return f"the job names no output folder, so it starts from its first step with: {same}"
+    if not any((folder / "checkpoints").glob("*")):
+        return f"no checkpoint is there yet; start again with: {same}"
+    return f"resume with: {same}"
+
+
+def command(argv: Sequence[str], environ: Mapping[str, str], fresh: bool = False) -> str:
+    """Repeat the command of this process, as a shell takes it; it starts over with `fresh`, and resumes without."""
+    arguments = argv[1:]
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    kept = [word for word in arguments[:end] if word != FRESH] + [FRESH] * fresh
+    if program.name(argv) == program.SCRIPT:
+        start = [_shortest(Path(argv[0]), environ)]
+    else:
+        start = [_shortest(Path(sys.executable), environ), "-m", "vertex_launch"]
+    return shlex.join([*start, *kept, *arguments[end:]])
+
+
+def _shortest(file: Path, environ: Mapping[str, str]) -> str:
+    """The shortest name under which the user's shell finds a program."""
+    for name in ("python", file.name):
+        if shutil.which(name, path=environ.get("PATH", "")) == str(file):
+            return name
+    return str(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file)
+
+
+app = app_of(RunOptions, TrainerCommand)

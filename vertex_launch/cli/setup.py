@@ -1,4 +1,4 @@
-"""The command `setup`: what a project needs once, before its first job."""
+"""The command `setup`: make what a project needs once, before its first job."""
 
 import json
 import shlex
@@ -27,6 +27,8 @@ JOBS = Path("jobs")
 
 @dataclass(frozen=True, kw_only=True)
 class SetupOptions(SettingsOptions):
+    """Make what jobs need in Google Cloud, step by step, with gcloud; what is there stays as it is."""
+
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; print the gcloud lines.")] = False
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
     budget: Annotated[
@@ -34,27 +36,27 @@ class SetupOptions(SettingsOptions):
         typer.Option(min=0, metavar="USD", help="A month's budget, with a mail at half and at all of it."),
     ] = 0
 
-
-def setup(click: typer.Context, wanted: SetupOptions) -> None:
-    """Make what jobs need in Google Cloud, step by step, with gcloud; what is there stays as it is."""
-    old, new = settings.load(SETTINGS), wanted.settings()
-    settings.require(new, "project", "region", "bucket", "image")
-    new = project_files.renamed(old, new)
-    if wanted.dry_run:
-        show(new, wanted.budget)
-        return
-    missing = [step for step in every(new, wanted.budget) if not is_there(step)]
-    count = f"{len(missing)} missing {'step' if len(missing) == 1 else 'steps'}"
-    if missing and not (wanted.yes or typer.confirm(f"Take the {count}?")):
-        raise typer.Exit(1)
-    policy = state_dir().clean_up
-    private(policy.parent)
-    policy.write_text(json.dumps(cloud.CLEAN_UP))
-    budgets = [step for step in missing if step.looks[0] == "billing"]
-    take([step for step in missing if step not in budgets])
-    write(old, replace(new, service_account=cloud.account(new)))
-    take(budgets)  # last: it needs rights that few have, and jobs run without it
-    show_quotas(new)
+    def act(self) -> None:
+        old, new = settings.load(SETTINGS), self.settings()
+        settings.require(new, "project", "region", "bucket", "image")
+        new = project_files.renamed(old, new)
+        if self.dry_run:
+            show(new, self.budget)
+            return
+        missing = [step for step in every(new, self.budget) if not is_there(step)]
+        count = f"{len(missing)} missing {'step' if len(missing) == 1 else 'steps'}"
+        if missing and not (self.yes or typer.confirm(f"Take the {count}?")):
+            raise typer.Exit(1)
+        policy = state_dir().clean_up
+        private(policy.parent)
+        policy.write_text(json.dumps(cloud.CLEAN_UP))
+        budgets = [step for step in missing if step.looks[0] == "billing"]
+        take([step for step in missing if step not in budgets])
+        for path, text in project_files.changed(SETTINGS, JOBS, old, replace(new, service_account=cloud.account(new))):
+            path.write_text(text, encoding="utf-8")
+            console.print(f"written  {path}", markup=False)
+        take(budgets)  # last: it needs rights that few have, and jobs run without it
+        show_quotas(new)
 
 
 def show(new: Settings, budget: float) -> None:
@@ -63,7 +65,7 @@ def show(new: Settings, budget: float) -> None:
     written = f"mkdir -p {policy.parent} && echo {shlex.quote(json.dumps(cloud.CLEAN_UP))} > {policy}"
     console.print("# USER and BILLING_ACCOUNT stand for yours", written, sep="\n", markup=False)
     for step in cloud.steps(new, "user:USER", policy, budget, "BILLING_ACCOUNT"):
-        console.print(f"# {step.title}", *map(cloud.shown, step.acts), sep="\n", markup=False)
+        console.print(f"# {step.title}", cloud.shown(step.act), sep="\n", markup=False)
 
 
 def every(new: Settings, budget: float) -> list[Step]:
@@ -90,9 +92,8 @@ def is_there(step: Step) -> bool:
 def take(steps: list[Step]) -> None:
     """Run the lines of these steps, each shown before it runs."""
     for step in steps:
-        for line in step.acts:
-            console.print(cloud.shown(line), markup=False)
-            cloud.take(line)
+        console.print(cloud.shown(step.act), markup=False)
+        cloud.take(step.act)
 
 
 def show_quotas(new: Settings) -> None:
@@ -114,10 +115,3 @@ def needed(path: Path, new: Settings) -> tuple[Quota, ...]:
         return quotas.needed(spec.load(path), new)
     except FaultError:
         return ()
-
-
-def write(old: Settings, new: Settings) -> None:
-    """Bring vertex.toml and the job files to the settings for which all is there."""
-    for path, text in project_files.changed(SETTINGS, JOBS, old, new):
-        path.write_text(text, encoding="utf-8")
-        console.print(f"written  {path}", markup=False)

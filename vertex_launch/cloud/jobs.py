@@ -4,7 +4,7 @@ import contextlib
 import heapq
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -46,7 +46,7 @@ JOB_FILES = (".json", ".yaml", ".yml")
 
 @dataclass(frozen=True)
 class Cost:
-    """What a job has cost, by list prices and the time since its machines started."""
+    """Cost of a job, by list prices and the time since its machines started."""
 
     usd: float
     hours: float  # of all its runs together; a search has one for each trial
@@ -55,37 +55,23 @@ class Cost:
 
 
 def newest(service: Service, most: int, wanted: str = "") -> list[Resource]:
-    """The newest jobs of every kind, without those that a search or a pipeline made.
-
-    Args:
-        wanted: the only state, such as RUNNING; "" for all.
-    """
+    """The newest jobs of every kind in a state, "" for any, without those that a search or a pipeline made."""
     makers = [job for kind in MAKERS for job in service.list(kind, most=max(most, NEAR))]
-    states, kinds = [wanted] * bool(wanted), [kind for kind in MAKERS if (kind, wanted) != NEVER]
-    shown = [job for kind in kinds for job in service.list(kind, _in(kind, *states), most)] if wanted else makers
-    made = _made([*makers, *shown])
-    customs = service.list("customJobs", _in("customJobs", *states), sys.maxsize)
+    states = (wanted,) if wanted else ()
+    shown = [job for kind in MAKERS for job in _in(service, kind, states, most)] if wanted else makers
+    customs = _in(service, "customJobs", states, sys.maxsize)
     merged = heapq.merge(sorted(shown, key=_created, reverse=True), customs, key=_created, reverse=True)
-    return [*islice((job for job in merged if id_of(job["name"]) not in made), most)]
+    return [*islice(_without_made(merged, [*makers, *shown]), most)]
 
 
 def unfinished(service: Service) -> list[Resource]:
     """All jobs that have not ended, without those that a search or a pipeline made."""
-    found = [job for kind in KINDS for job in service.list(kind, _in(kind, *UNFINISHED), sys.maxsize)]
-    made = _made(job for job in found if collection_of(job["name"]) in MAKERS)
-    return [job for job in found if id_of(job["name"]) not in made]
+    found = [job for kind in KINDS for job in _in(service, kind, UNFINISHED, sys.maxsize)]
+    return [*_without_made(found, [job for job in found if collection_of(job["name"]) in MAKERS])]
 
 
 def find(service: Service, word: str | None = None) -> Resource:
-    """The job that a person names.
-
-    Args:
-        word: its number, its resource name, its display name or a job file, which mean the newest one of that name;
-            None means the newest of all.
-
-    Raises:
-        FaultError: there is none.
-    """
+    """The job of a number or resource name, the newest of a display name or job file, or of all; else FaultError."""
     if word is None:
         if found := newest(service, 1):
             return found[0]
@@ -94,7 +80,7 @@ def find(service: Service, word: str | None = None) -> Resource:
 
 
 def running(service: Service, word: str) -> Resource:
-    """The same among the jobs that have not ended; raises FaultError, also where several have the name."""
+    """The job that a person names, if it runs; raises FaultError where several of the name run."""
     found = _meant(service, word)
     alive = [job for job in found if state(job) not in ENDED]
     if len(alive) > 1:
@@ -105,12 +91,12 @@ def running(service: Service, word: str) -> Resource:
 
 def _meant(service: Service, word: str) -> list[Resource]:
     """The jobs that a word means, the newest first: one by its number or resource name, several by their name."""
-    if "/locations/" in word:
-        return [_of_name(service, word)]
-    if BRIEF.fullmatch(word):
-        return [_first(service, word, f"{service.parent}/{word}")]
-    if word.isdecimal():
-        return [_first(service, word, *(f"{service.parent}/{kind}/{word}" for kind in KINDS))]
+    names = _resource_names(service, word)
+    for name in names:
+        with contextlib.suppress(NotFound):
+            return [service.get(name)]
+    if names:
+        raise FaultError(f"{service.place}: there is no job {word}; those that are there: {program.NAME} jobs")
     there = newest(service, NEAR)
     name = Path(word).stem if word.endswith(JOB_FILES) else word
     if found := [job for job in there if job.get("displayName") == name]:
@@ -121,64 +107,61 @@ def _meant(service: Service, word: str) -> list[Resource]:
     raise FaultError(f"{service.place}: there {fault}; {guess}those that are there: {program.NAME} jobs")
 
 
+def _resource_names(service: Service, word: str) -> list[str]:
+    """Names of one job that a word may be, in which Google writes the project's number in place of its ID."""
+    if word.isdecimal():
+        return [f"{service.parent}/{kind}/{word}" for kind in KINDS]
+    if BRIEF.fullmatch(word):
+        return [f"{service.parent}/{word}"]
+    if "/locations/" not in word:
+        return []
+    found = NAME.fullmatch(word)
+    if found is None:
+        raise FaultError(f"{printable(word)}: is no name of a job; write such as {service.parent}/customJobs/17")
+    here, there = service.settings.region, found["region"]
+    if there != here:
+        raise FaultError(f"{word}: is in {there}, not in {here}; add --region {there}")
+    return [word]
+
+
 def _created(job: Resource) -> str:
     return str(job.get("createTime"))
 
 
-def _made(makers: Iterable[Resource]) -> set[str]:
-    """The numbers of the custom jobs of searches and pipelines."""
-    return {id_of(one) for job in makers for one in custom_jobs(job)}
-
-
-def _of_name(service: Service, name: str) -> Resource:
-    """The job of a resource name, in which Google writes the project's number in place of its ID."""
-    found = NAME.fullmatch(name)
-    if found is None:
-        raise FaultError(f"{printable(name)}: is no name of a job; write such as {service.parent}/customJobs/17")
-    if found["region"] != service.region:
-        raise FaultError(f"{name}: is in {found['region']}, not in {service.region}; add --region {found['region']}")
-    return _first(service, name, name)
+def _without_made(found: Iterable[Resource], makers: Iterable[Resource]) -> Iterator[Resource]:
+    """The jobs without the custom jobs of these searches and pipelines."""
+    made = {id_of(one) for job in makers for one in custom_jobs(job)}
+    return (job for job in found if id_of(job["name"]) not in made)
 
 
 def cost(job: Resource, catalog: Catalog, now: datetime) -> Cost | None:
-    """What a job has cost until now; None if the price of a machine of it is not known."""
+    """Cost of a job until now; None if the price of a machine of it is not known."""
     spec = CustomJobSpec()
     with contextlib.suppress(json_format.ParseError):  # of a pipeline that is not a custom job's
         # A field that is newer than this package costs nothing.
         json_format.ParseDict(dict(run_spec(job)), CustomJobSpec.pb(spec), ignore_unknown_fields=True)
-    rows = pools.rows(Job("", "", spec), catalog)
+    rows, until = pools.rows(Job("", "", spec), catalog), moment(job, "endTime") or now
     price = pools.price(rows)
-    until = moment(job, "endTime") or now
-    hours = sum(_hours(run, until) for run in (job["trials"] if job.get("trials") else [job]))
+    hours = sum(ran(run, until) for run in (job["trials"] if job.get("trials") else [job])) / 3600
     return Cost(hours * price.usd, hours, price, rows) if price else None
 
 
 def waited(job: Resource, now: datetime) -> float:
     """Seconds from its creation until its machines started, or until now."""
-    created = moment(job, "createTime") or now
-    return max(0.0, ((moment(job, "startTime") or moment(job, "endTime") or now) - created).total_seconds())
+    until = moment(job, "startTime") or moment(job, "endTime") or now
+    return max(0.0, (until - (moment(job, "createTime") or now)).total_seconds())
 
 
-def ran(job: Resource, now: datetime) -> float:
-    """Seconds since its machines started, or until it ended; 0 if they have not."""
-    return 3600 * _hours(job, now)
-
-
-def _hours(run: Resource, now: datetime) -> float:
-    """Of a job or a trial, since its machines started."""
-    started = moment(run, "startTime")
+def ran(run: Resource, now: datetime) -> float:
+    """Seconds since the machines of a job or a trial started, until its end or now; 0 if they have not."""
+    started, until = moment(run, "startTime"), moment(run, "endTime") or now
     # This machine's clock may be behind the service's.
-    return max(0.0, ((moment(run, "endTime") or now) - started).total_seconds() / 3600) if started else 0.0
+    return max(0.0, (until - started).total_seconds()) if started else 0.0
 
 
-def _first(service: Service, word: str, *names: str) -> Resource:
-    """The first resource of these names that is there; raises FaultError where none is."""
-    for name in names:
-        with contextlib.suppress(NotFound):
-            return service.get(name)
-    raise FaultError(f"{service.place}: there is no job {word}; those that are there: {program.NAME} jobs")
-
-
-def _in(collection: str, *states: str) -> str:
-    """The filter for the jobs in one of these states."""
-    return " OR ".join(f'state="{PREFIXES.get(collection, "JOB_STATE_")}{one}"' for one in states)
+def _in(service: Service, collection: str, states: Sequence[str], most: int) -> Iterator[Resource]:
+    """The jobs of a collection in one of these states, or in any."""
+    if (collection, *states) == NEVER:
+        return iter(())
+    prefix = PREFIXES.get(collection, "JOB_STATE_")
+    return service.list(collection, " OR ".join(f'state="{prefix}{one}"' for one in states), most)

@@ -1,4 +1,4 @@
-"""What the replicas of a job print, from Cloud Logging."""
+"""Lines that the replicas of a job print, from Cloud Logging, and a job that is followed to its end."""
 
 import json
 import re
@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from vertex_launch.cloud.service import Service
-from vertex_launch.job_resource import Resource, custom_jobs, fault, id_of, moment
+from google.api_core.exceptions import ServerError, TooManyRequests
+
+from vertex_launch.cloud.refusals import said_by
+from vertex_launch.cloud.service import NoAnswerError, Service
+from vertex_launch.job_resource import ENDED, Resource, custom_jobs, fault, id_of, moment, state
 from vertex_launch.printable import plain, printable
 
-PAGE_SIZE = 1000
-PAGE_SECONDS = 1.1  # between pages: Cloud Logging answers 60 times a minute. Source: its "Quotas and limits", 2026
 LATE = timedelta(seconds=30)  # after lines of other machines; Cloud Logging does not keep their order
 MOST_JOBS = 200  # of a search, the newest; a filter has at most 20,000 characters
 ERRORS = 200  # lines of a replica among which the cause of its end is looked for
@@ -22,6 +23,9 @@ CAUSE_LINES = 20  # where there is no traceback
 MOST_NAMED = 20  # replicas, in the service's message
 TRACEBACK = "Traceback (most recent call last):"
 REPLICA = re.compile(r"workerpool\d+-\d+")
+PASSING = (NoAnswerError, ServerError, TooManyRequests)  # a later request may not meet them
+LONGEST_PAUSE = 60.0
+TRIES = 6  # to read the log of a job that has ended, or to read a log once
 
 
 @dataclass(frozen=True)
@@ -41,25 +45,22 @@ class Line:
 
 
 class Log:
-    """The log of a job, read little by little: each line once, even if it arrives late.
-
-    Args:
-        since: the time of the first line; None for all since the job was created.
-        replica: the only one that is asked for, "" for all.
-    """
+    """The log of a job, or of one replica, since a time or the job's creation: each line once, even if it is late."""
 
     def __init__(self, service: Service, since: datetime | None = None, replica: str = "") -> None:
         self._service, self._since, self._replica = service, since, replica
         self._seen: dict[str, datetime] = {}
+        self.count = 0  # lines that were read
 
     def new(self, job: Resource) -> Iterator[Line]:
-        """The lines that are there and were not yet read, in the order of their time; goes on where it was cut off."""
+        """Yield the lines that were not yet read, in the order of their time; goes on where it was cut off."""
         since = self._since or moment(job, "createTime")  # without a time, Cloud Logging reads weeks
         wanted = _filter(job, [self._replica] if self._replica else [], since)
         try:
-            for line in _lines(self._service, wanted, "timestamp asc"):
+            for line in map(_line, self._service.log_entries(wanted, "timestamp asc")):
                 if line.id not in self._seen:
                     self._seen[line.id] = line.time
+                    self.count += 1
                     yield line
         finally:
             self._forget(since)
@@ -76,25 +77,11 @@ def cause(service: Service, job: Resource) -> Sequence[Line]:
     """The traceback of the replica that failed first, or its last errors; none if its log has no error."""
     named = [*dict.fromkeys(REPLICA.findall(fault(job)))][:MOST_NAMED]
     wanted = _filter(job, named, moment(job, "createTime"), "severity>=ERROR")
-    errors = [*islice(_lines(service, wanted, "timestamp desc"), ERRORS)][::-1]
-    tracebacks = [line.replica for line in errors if TRACEBACK in line.text]
-    first = (tracebacks or [line.replica for line in errors] or [""])[0]
-    last = [line for line in errors if line.replica == first]
+    errors = [*map(_line, islice(service.log_entries(wanted, "timestamp desc"), ERRORS))][::-1]
+    failed = [line.replica for line in errors if TRACEBACK in line.text] or [line.replica for line in errors]
+    last = [line for line in errors if line.replica == failed[0]]
     begins = [index for index, line in enumerate(last) if TRACEBACK in line.text]
     return last[begins[-1] :] if begins else last[-CAUSE_LINES:]
-
-
-def _lines(service: Service, wanted: str, order: str) -> Iterator[Line]:
-    """The lines that a filter matches, page by page."""
-    asked = {"filter": wanted, "orderBy": order, "pageSize": PAGE_SIZE}
-    while True:
-        page = service.log_entries(asked)
-        yield from map(_line, page.get("entries", ()))
-        if not page.get("nextPageToken"):
-            return
-        asked["pageToken"] = page["nextPageToken"]
-        if not service.endpoint:
-            time.sleep(PAGE_SECONDS)
 
 
 def _filter(job: Resource, replicas: Sequence[str], since: datetime | None, *more: str) -> str:
@@ -123,3 +110,81 @@ def _line(entry: Resource) -> Line:
         text="\n".join(map(printable, plain(text).rstrip().splitlines())),
         fields=fields,
     )
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds between requests, and how often an ended job's log is read."""
+
+    between: float
+    settles: int  # looks at the log of an ended job that bring nothing, before it counts as whole
+
+
+GOOGLES, LOCAL = Pace(5.0, 3), Pace(0.5, 1)  # a line may take seconds to arrive in Cloud Logging
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The job is in another state than before, or has another trial."""
+
+    job: Resource
+
+
+@dataclass(frozen=True)
+class Lost:
+    """No answer, or one that is no help; it is asked again and again, and `said` is why."""
+
+    said: str
+
+
+class Back:
+    """The service answers again."""
+
+
+Event = Changed | Line | Lost | Back
+
+
+def follow(service: Service, name: str, log: Log, pace: Pace | None = None) -> Iterator[Event]:
+    """Yield what happens to the job of this name until it has ended and its log is whole.
+
+    A service that is gone for a while does not end this, however long that takes, unless the job has ended.
+    Raises GoogleAPICallError where the job may no longer be seen, GoogleAuthError where the login is no longer good.
+    """
+    pace = pace or pace_of(service)
+    known, runs, quiet, failed = "", list[str](), 0, 0
+    while quiet < pace.settles and not (known in ENDED and failed >= TRIES):
+        read = log.count
+        try:
+            job = service.get(name)
+            if (state(job), custom_jobs(job)) != (known, runs):
+                known, runs = state(job), custom_jobs(job)
+                yield Changed(job)
+            yield from log.new(job)
+        except PASSING as error:
+            if not failed:
+                yield Lost(said_by(error))
+            failed += 1
+        else:
+            if failed:
+                yield Back()
+            failed, quiet = 0, 0 if log.count > read or known not in ENDED else quiet + 1
+        if quiet < pace.settles:
+            time.sleep(min(pace.between * 2 ** min(failed, 10), LONGEST_PAUSE))
+
+
+def once(service: Service, job: Resource, log: Log) -> Iterator[Line | Lost]:
+    """Yield what is in the log of a job now; goes on where an answer did not come, a few times."""
+    for tried in range(1, TRIES + 1):
+        try:
+            yield from log.new(job)
+            return
+        except PASSING as error:
+            if tried == TRIES:
+                raise
+            if tried == 1:
+                yield Lost(said_by(error))
+        time.sleep(min(pace_of(service).between * 2**tried, LONGEST_PAUSE))
+
+
+def pace_of(service: Service) -> Pace:
+    return LOCAL if service.endpoint else GOOGLES

@@ -1,4 +1,4 @@
-"""New settings in the files of a project: vertex.toml, and the job files, which name image and bucket, too."""
+"""Writes new settings into a project: vertex.toml, and the job files, which name image and bucket, too."""
 
 import json
 import re
@@ -14,7 +14,7 @@ KEYS = (*REQUIRED, "service_account")
 
 
 def account_domain(project: str) -> str:
-    """What stands behind the @ of a project's own accounts; that of example.com:p begins with p.example.com."""
+    """The domain of a project's own accounts; that of example.com:p begins with p.example.com."""
     organization, _, id = project.rpartition(":")
     return f"{id}{organization and f'.{organization}'}.iam.gserviceaccount.com"
 
@@ -33,26 +33,21 @@ def renamed(old: Settings, new: Settings) -> Settings:
 def changed(path: Path, jobs: Path, old: Settings, new: Settings) -> Iterator[tuple[Path, str]]:
     """Each file whose text is another with the new settings, and that text; comments and order stay.
 
-    Raises:
-        FaultError: vertex.toml is written in a way that cannot be changed.
+    Raises FaultError, before anything is yielded, for a vertex.toml that is written in a way that cannot be changed.
     """
-    text = read_text(path) if path.exists() else ""
-    texts = {path: (text, _toml(path, text, old, new))}
-    for job in sorted(jobs.glob("*.yaml")):
-        text = read_text(job)
-        texts[job] = text, _job(text, old, new)
-    return ((path, after) for path, (before, after) in texts.items() if before != after)
+    before = {one: read_text(one) if one.exists() else "" for one in (path, *sorted(jobs.glob("*.yaml")))}
+    after = {one: _job(text, old, new) for one, text in before.items()} | {path: _toml(path, before[path], old, new)}
+    return ((one, after[one]) for one in before if after[one] != before[one])
 
 
 def _toml(path: Path, text: str, old: Settings, new: Settings) -> str:
     wanted = {key: getattr(new, key) for key in KEYS}
+    head, *tables = re.split(r"^(?=\s*\[)", text, maxsplit=1, flags=re.MULTILINE)
     for key, value in wanted.items():
-        line = f"{key} = {json.dumps(value)}"
-        table = re.search(r"^\s*\[", text, re.MULTILINE)
-        there = re.compile(rf"^{key}\s*=\s*(\"[^\"]*\"|'[^']*')", re.MULTILINE).search(
-            text, 0, table.start() if table else len(text)
-        )
-        text = f"{text[: there.start()]}{line}{text[there.end() :]}" if there else f"{line}\n{text}"
+        line, old_line = f"{key} = {json.dumps(value)}", rf"^{key}\s*=\s*(\"[^\"]*\"|'[^']*')"
+        head, found = re.subn(old_line, line.replace("\\", r"\\"), head, count=1, flags=re.MULTILINE)
+        head = head if found else f"{line}\n{head}"
+    text = "".join((head, *tables))
     of_commands = re.compile(rf'^"{re.escape(old.image)}"(?=\s*=)', re.MULTILINE)
     text = of_commands.sub(lambda _: json.dumps(new.image), text)
     try:
@@ -66,7 +61,7 @@ def _toml(path: Path, text: str, old: Settings, new: Settings) -> str:
 
 
 def _job(text: str, old: Settings, new: Settings) -> str:
-    """Neither name may go on behind the old one, but for what follows an image's tag, as in :1-cpu."""
+    """Replace image and bucket where the old name ends, as after gs://b or before the -cpu of an image's tag."""
     if old.image:
         text = re.sub(rf"{re.escape(old.image)}(?![\w.])", lambda _: new.image, text)
     if old.bucket:

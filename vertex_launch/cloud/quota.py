@@ -1,6 +1,6 @@
-"""What a project may use of the quotas that a job needs. Source: Cloud Quotas API v1, quotaInfos."""
+"""Quotas that a job needs, and their limits in a project. Source: Cloud Quotas API v1, quotaInfos."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from vertex_launch.job_resource import Resource
 from vertex_launch.plan import pools
@@ -21,15 +21,12 @@ def limits(wanted_quotas: Iterable[Quota], infos: Iterable[Resource], region: st
     wanted = {quota.metric: quota for quota in wanted_quotas}
     for info in infos if wanted else ():
         if quota := wanted.pop(info.get("metric", ""), None):
-            values = [_value(one) for one in info.get("dimensionsInfos", ()) if _holds(one, region)]
+            here = [one for one in info.get("dimensionsInfos", ()) if region in _regions(one)]
+            values = [int(one.get("details", {}).get("value", 0)) for one in here]
             yield from ((quota, value) for value in values[:1] if value >= 0)  # below 0: without a limit
         if not wanted:
             return
 
 
-def _holds(one: Resource, region: str) -> bool:
-    return region in one.get("applicableLocations", ()) or one.get("dimensions", {}).get("region") == region
-
-
-def _value(one: Resource) -> int:
-    return int(one.get("details", {}).get("value", 0))
+def _regions(one: Resource) -> Sequence[str]:
+    return (*one.get("applicableLocations", ()), one.get("dimensions", {}).get("region"))

@@ -1,4 +1,4 @@
-"""What Google Cloud refuses, in one sentence each: what it said, and what cures it."""
+"""Refusals of Google Cloud, in one sentence each: its words, and the cure."""
 
 import contextlib
 import os
@@ -11,12 +11,13 @@ from google.api_core.exceptions import (
     GoogleAPICallError,
     GoogleAPIError,
     NotFound,
+    RetryError,
     ServerError,
     TooManyRequests,
     Unauthorized,
 )
 from google.auth.environment_vars import CREDENTIALS
-from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError
+from google.auth.exceptions import GoogleAuthError
 
 from vertex_launch import program
 from vertex_launch.cloud.service import NoAnswerError
@@ -43,9 +44,9 @@ ACT_AS = re.compile(r"act as service[ _]account:? '?([^\s']+@[^\s']+?)[.']?(?:\s
 API = re.compile(r"\b(\w+)\.googleapis\.com")
 DISABLED = re.compile(r"has not been used in project|SERVICE_DISABLED|^(?!.*[Bb]illing).*is disabled", re.DOTALL)
 STATUS = "https://status.cloud.google.com"
-CURES: dict[type[GoogleAPICallError], str] = {
+CURES: dict[type[GoogleAPIError] | tuple[type[GoogleAPIError], ...], str] = {
     BadRequest: "mend what it names; `check` does not know this rule",
-    ServerError: f"the service failed, not the job: try again in some minutes, or look at {STATUS}",
+    (ServerError, RetryError): f"the service failed, not the job: try again in some minutes, or look at {STATUS}",
 }
 METRIC = re.compile(r"(?:aiplatform|compute)\.googleapis\.com/\w+")
 
@@ -56,18 +57,11 @@ class CloudError(FaultError):
 
 @contextlib.contextmanager
 def google_errors(settings: Settings) -> Iterator[None]:
-    """What Google's client raises, as a CloudError for the person at the keyboard."""
+    """Raise a CloudError, for the person at the keyboard, in place of the errors of Google's clients."""
     try:
         yield
-    except (DefaultCredentialsError, RefreshError) as error:
-        said = str(error).partition("\n")[0].rstrip(".")
-        raise CloudError(f"Google Cloud: {said}; {_login()}") from None
-    except GoogleAPICallError as error:
+    except (GoogleAPIError, GoogleAuthError) as error:
         raise CloudError(f"Google Cloud: {said_by(error)}; {cure(error, settings)}") from None
-    except GoogleAuthError as error:
-        raise CloudError(f"Google Cloud: {error}; {_login()}") from None
-    except GoogleAPIError as error:  # such as a RetryError, which has no status
-        raise CloudError(f"Google Cloud: {error}; {CURES[ServerError]}") from None
     except NoAnswerError as error:
         raise CloudError(f"{error}; {_reach(str(error), settings)}") from None
 
@@ -75,19 +69,19 @@ def google_errors(settings: Settings) -> Iterator[None]:
 def said_by(error: Exception) -> str:
     """`403 Permission ... denied on resource ...`: the code and the service's words, without the request's address."""
     if not isinstance(error, GoogleAPICallError):
-        return str(error)
+        return str(error).partition("\n")[0].rstrip(".")
     words = re.sub(r"^(GET|POST|PATCH|DELETE) \S+: ", "", str(error.message)).strip().rstrip(".")
     return f"{error.code} {words.partition(chr(10))[0]}"
 
 
-def cure(error: GoogleAPICallError, settings: Settings) -> str:
-    """What to do about it."""
-    text = str(error.message)
+def cure(error: Exception, settings: Settings) -> str:
+    """Say what to do about it."""
+    text = str(getattr(error, "message", error))
     if isinstance(error, Forbidden):
         return _right(text, settings)
     if isinstance(error, TooManyRequests):
         return _quota(text, settings)
-    if isinstance(error, Unauthorized):
+    if isinstance(error, GoogleAuthError | Unauthorized):
         return _login()
     if isinstance(error, NotFound):
         where = (f"the {key} in {settings.origin(key)}" for key in ("project", "region"))
@@ -96,14 +90,14 @@ def cure(error: GoogleAPICallError, settings: Settings) -> str:
 
 
 def _login() -> str:
-    """How to log in; a key file that a variable names goes before the login of gcloud."""
+    """Say how to log in; a key file that a variable names goes before the login of gcloud."""
     if os.environ.get(CREDENTIALS):
         return f"mend the key file that {CREDENTIALS} names, or unset it and {LOGIN}"
     return LOGIN
 
 
 def _reach(text: str, settings: Settings) -> str:
-    """What to look at where nobody answers."""
+    """Say what to look at where nobody answers."""
     if "://127." in text:
         return f"start the local Vertex, {program.NAME} emulate, or unset VERTEX_ENDPOINT for Google Cloud"
     region = settings.region
@@ -112,7 +106,7 @@ def _reach(text: str, settings: Settings) -> str:
 
 
 def _right(text: str, settings: Settings) -> str:
-    """Who must be given which right, as the line that gives it."""
+    """Say who must be given which right, with the line that gives it."""
     project = settings.project or "PROJECT"
     if BILLING.search(text):
         return f"let an account pay for it: gcloud billing projects link {project} --billing-account=ACCOUNT"
@@ -141,7 +135,7 @@ def _grant(role: str, text: str, settings: Settings) -> str:
 
 
 def _quota(text: str, settings: Settings) -> str:
-    """How to see the quota that the text names, and how to ask for more."""
+    """Say how to see the quota that the text names, and how to ask for more."""
     metric = METRIC.search(text)
     if not metric:
         return "it is asked too often: try again in a minute"

@@ -25,7 +25,7 @@ ACCEPTED = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
 
 @dataclass(frozen=True)
 class Image:
-    """What an image's name means now."""
+    """An image in a registry."""
 
     name: str
     digest: str  # sha256:...
@@ -37,19 +37,11 @@ class Image:
         """The name that will mean the same for ever."""
         return f"{untagged(self.name)}@{self.digest}"
 
-    @property
-    def short(self) -> str:
-        """The digest's first digits."""
-        return self.digest.removeprefix("sha256:")[:12]
-
 
 def look_up(name: str, service: Service) -> Image | None:
-    """What the name means, None if it is not of a repository of the user's in Artifact Registry.
+    """The image of a name now, None if it is not of a repository of the user's in Artifact Registry.
 
-    Raises:
-        google.api_core.exceptions.NotFound: there is no such image.
-        google.api_core.exceptions.GoogleAPICallError: it cannot be looked at.
-        NoAnswerError: for want of an answer.
+    Raises NotFound where there is no such image, another GoogleAPICallError or NoAnswerError where it cannot be seen.
     """
     parts = ADDRESS.fullmatch(name)
     if not parts or parts["path"].startswith(GOOGLES):
@@ -58,26 +50,20 @@ def look_up(name: str, service: Service) -> Image | None:
     reference = parts["digest"] or parts["tag"] or "latest"
     answer = service.fetch(f"{repository}/manifests/{reference}", ACCEPTED)
     labels: Resource = {}
-    with contextlib.suppress(GoogleAPICallError, NoAnswerError):  # the image is there, whatever its labels say
-        labels = _labels(_read(answer), repository, service)
+    # The image is there, whatever its labels say.
+    with contextlib.suppress(GoogleAPICallError, NoAnswerError, TypeError, ValueError):
+        labels = _labels(answer, repository, service)
     digest = f"sha256:{hashlib.sha256(answer).hexdigest()}"
     return Image(name, digest, str(labels.get(REVISION, "")), str(labels.get(OF_REDUCERS, "")))
 
 
-def _labels(manifest: Resource, repository: str, service: Service) -> Resource:
-    """Those of the image; of an index those of its image for amd64."""
+def _labels(document: bytes, repository: str, service: Service) -> Resource:
+    """Labels of the image; for an index, of its amd64 image. Raises TypeError or ValueError for no such document."""
+    manifest = dict(json.loads(document))
     for one in manifest.get("manifests", ()):
         if one.get("platform", {}).get("architecture") == "amd64":
-            inner = service.fetch(f"{repository}/manifests/{one['digest']}", ACCEPTED)
-            return _labels(_read(inner), repository, service)
+            return _labels(service.fetch(f"{repository}/manifests/{one['digest']}", ACCEPTED), repository, service)
     if "config" not in manifest:
         return {}
-    config = _read(service.fetch(f"{repository}/blobs/{manifest['config']['digest']}"))
+    config = dict(json.loads(service.fetch(f"{repository}/blobs/{manifest['config']['digest']}")))
     return config.get("config", {}).get("Labels") or {}
-
-
-def _read(answer: bytes) -> Resource:
-    try:
-        return dict(json.loads(answer))
-    except (ValueError, TypeError):
-        raise NoAnswerError("the registry answers with something else than its documents") from None

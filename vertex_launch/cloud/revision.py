@@ -21,7 +21,7 @@ def described(folder: Path) -> str:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """What git says, None if there is no git, no repository, no commit, or no answer in time."""
+    """Return the answer of git, None if there is no git, no repository, no commit, or no answer in time."""
     try:
         done = subprocess.run(("git", *words), cwd=folder, capture_output=True, text=True, timeout=SECONDS)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,8 +1,11 @@
 """Vertex AI and Cloud Logging over REST: Google's own or, at an address of this machine, the local Vertex."""
 
 import ipaddress
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -20,6 +23,8 @@ from vertex_launch.settings import Settings
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 PAGE_SIZE = 100
 MOST_PAGES = 20  # of a folder; a page may be empty, and yet not the last
+LOG_PAGE_SIZE = 1000
+LOG_SECONDS = 1.1  # between pages: Cloud Logging answers 60 times a minute. Source: its "Quotas and limits", 2026
 
 
 class NoAnswerError(Exception):
@@ -34,74 +39,55 @@ class Service:
     nothing answers, and google.auth.exceptions.GoogleAuthError where the login is no longer good.
     """
 
-    parent: str  # projects/PROJECT/locations/REGION
+    settings: Settings  # with a project and a region
     endpoint: str  # of the local Vertex; "" for Google Cloud
     session: AuthorizedSession = field(repr=False)
     seconds: float = 60.0  # that an answer may take
 
     def get(self, name: str) -> Resource:
-        """A resource by its name."""
-        return self._call("GET", f"{self._vertex}/v1/{name}")
+        """Return a resource by its name."""
+        return self._call("GET", f"{self._at(host_of(self.settings))}/v1/{name}")
 
     def list(self, collection: str, expression: str = "", most: int = PAGE_SIZE) -> Iterator[Resource]:
-        """The resources that a filter matches, newest first, at most so many."""
-        asked, left = {"pageSize": str(min(most, PAGE_SIZE))} | ({"filter": expression} if expression else {}), most
-        while left > 0:
-            page = self._call("GET", f"{self._vertex}/v1/{self.parent}/{collection}", params=asked)
-            found = page.get(collection, [])[:left]
-            yield from found
-            left -= len(found)
-            if not page.get("nextPageToken"):
-                return
-            asked["pageToken"] = page["nextPageToken"]
+        """Yield the resources that a filter matches, newest first, at most so many."""
+        asked = {"pageSize": str(min(most, PAGE_SIZE)), "filter": expression or None}
+        address = f"{self._at(host_of(self.settings))}/v1/{self.parent}/{collection}"
+        return islice(self._items("GET", address, collection, asked, sys.maxsize), most)
 
     def create(self, collection: str, resource: Resource) -> Resource:
-        return self._call("POST", f"{self._vertex}/v1/{self.parent}/{collection}", json=resource)
+        return self._call("POST", f"{self._at(host_of(self.settings))}/v1/{self.parent}/{collection}", json=resource)
 
     def cancel(self, name: str) -> None:
-        self._call("POST", f"{self._vertex}/v1/{name}:cancel", json={})
+        self._call("POST", f"{self._at(host_of(self.settings))}/v1/{name}:cancel", json={})
 
-    def log_entries(self, asked: Mapping[str, Any]) -> Resource:
-        """One answer of Cloud Logging's entries.list."""
-        _, project, *_ = self.parent.split("/")
-        logging = self.endpoint or "https://logging.googleapis.com"
-        return self._call(
-            "POST", f"{logging}/v2/entries:list", json={"resourceNames": [f"projects/{project}"], **asked}
-        )
+    def log_entries(self, expression: str, order: str) -> Iterator[Resource]:
+        """Yield the entries of Cloud Logging that a filter matches."""
+        asked = {"resourceNames": [f"projects/{self.settings.project}"], "filter": expression, "orderBy": order}
+        address, pause = f"{self._at('logging.googleapis.com')}/v2/entries:list", 0 if self.endpoint else LOG_SECONDS
+        return self._items("POST", address, "entries", {**asked, "pageSize": LOG_PAGE_SIZE}, sys.maxsize, pause)
 
     def bucket(self, name: str) -> Resource:
-        return self._call("GET", f"{self._storage}/storage/v1/b/{quote(name, safe='')}")
+        return self._call("GET", f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(name, safe='')}")
 
-    def objects(self, bucket: str, **asked: str) -> tuple[str, ...]:
-        """The names of the first objects. Source: Cloud Storage JSON API, Objects: list."""
-        names: list[str] = []
-        for _ in range(MOST_PAGES):
-            page = self._call("GET", f"{self._storage}/storage/v1/b/{quote(bucket, safe='')}/o", params=asked)
-            names += [item["name"] for item in page.get("items", ())]
-            if "nextPageToken" not in page or (names and "maxResults" in asked):
-                break
-            asked["pageToken"] = page["nextPageToken"]
-        return tuple(names)
+    def objects(self, bucket: str, **asked: str) -> Iterator[str]:
+        """Yield the names of objects, up to MOST_PAGES. Source: Cloud Storage JSON API, Objects: list."""
+        address = f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(bucket, safe='')}/o"
+        return (item["name"] for item in self._items("GET", address, "items", asked, MOST_PAGES))
 
     def quotas(self) -> Iterator[Resource]:
-        """What the project may use of Vertex AI, each quota with its regions."""
-        _, project, *_ = self.parent.split("/")
-        address = f"https://cloudquotas.googleapis.com/v1/projects/{project}/locations/global"
-        asked = {"pageSize": "1000"}
-        for _ in range(MOST_PAGES):
-            page = self._call("GET", f"{address}/services/aiplatform.googleapis.com/quotaInfos", params=asked)
-            yield from page.get("quotaInfos", ())
-            if "nextPageToken" not in page:
-                return
-            asked["pageToken"] = page["nextPageToken"]
+        """Yield the project's quotas of Vertex AI, each with its regions."""
+        address = f"https://cloudquotas.googleapis.com/v1/projects/{self.settings.project}/locations/global"
+        infos = f"{address}/services/aiplatform.googleapis.com/quotaInfos"
+        return self._items("GET", infos, "quotaInfos", {"pageSize": "1000"}, MOST_PAGES)
 
     def fetch(self, address: str, headers: Mapping[str, str] | None = None) -> bytes:
-        """What lies at an address of Google's."""
+        """Return the bytes at an address of Google's."""
         return bytes(self._answer("GET", address, headers=dict(headers or {})).content)
 
     @property
-    def region(self) -> str:
-        return self.parent.rpartition("/")[2]
+    def parent(self) -> str:
+        """projects/PROJECT/locations/REGION, which jobs belong to."""
+        return parent_of(self.settings)
 
     @property
     def place(self) -> str:
@@ -109,7 +95,7 @@ class Service:
         return f"{self.parent} of the local Vertex at {self.endpoint}" if self.endpoint else self.parent
 
     def page(self, name: str) -> str:
-        """Where a person looks at a job: the local Vertex's page, or the Cloud console.
+        """Return the address where a person looks at a job: the local Vertex's page, or the Cloud console.
 
         Source of the latter: google-cloud-aiplatform 2.7.0, `_dashboard_uri`.
         """
@@ -118,26 +104,31 @@ class Service:
         _, project, _, region, _, id = name.split("/")
         return f"https://console.cloud.google.com/agent-platform/locations/{region}/training/{id}?project={project}"
 
-    @property
-    def _vertex(self) -> str:
-        return self.endpoint or f"https://{host_of(self.parent)}"
+    def _at(self, host: str) -> str:
+        return self.endpoint or f"https://{host}"
 
-    @property
-    def _storage(self) -> str:
-        return self.endpoint or "https://storage.googleapis.com"
+    def _items(self, method: str, url: str, key: str, asked: Resource, pages: int, pause: float = 0) -> Iterator[Any]:
+        """Yield the items of a list, page by page, with a pause in seconds between two."""
+        where, token = "params" if method == "GET" else "json", None
+        for _ in range(pages):
+            page = self._call(method, url, **{where: {**asked, "pageToken": token} if token else asked})
+            yield from page.get(key, ())
+            if not (token := page.get("nextPageToken")):
+                return
+            time.sleep(pause)
 
     def _call(self, method: str, address: str, **content: Any) -> Resource:
         answer = self._answer(method, address, **content)
         try:
             return dict(answer.json())
         except (OSError, TypeError, ValueError) as error:  # no JSON, which is an OSError of requests, or no object
-            raise NoAnswerError(f"{_host(address)} does not answer ({reason(error)})") from None
+            raise _no_answer(address, error) from None
 
     def _answer(self, method: str, address: str, **content: Any) -> Response:
         try:
             answer: Response = self.session.request(method, address, timeout=self.seconds, **content)
         except (OSError, TransportError) as error:
-            raise NoAnswerError(f"{_host(address)} does not answer ({reason(error)})") from None
+            raise _no_answer(address, error) from None
         except RefreshError as error:
             raise NoAnswerError(f"the login cannot be renewed ({error})") if error.retryable else error from None
         if answer.status_code >= 400:
@@ -145,45 +136,39 @@ class Service:
         return answer
 
 
-def _host(address: str) -> str:
-    """https://HOST of an address."""
-    return "/".join(address.split("/")[:3])
-
-
-def reason(error: BaseException) -> str:
-    """The innermost cause, in a word or two: what wraps it repeats the address several times."""
+def _no_answer(address: str, error: BaseException) -> NoAnswerError:
+    """Name the host and the innermost cause: what wraps it repeats the address several times."""
     while inner := error.__cause__ or error.__context__:
         error = inner
-    return (isinstance(error, OSError) and error.strerror) or type(error).__name__
+    reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
+    return NoAnswerError(f"{'/'.join(address.split('/')[:3])} does not answer ({reason})")
 
 
-def host_of(parent: str) -> str:
-    """Google's host for the region of projects/PROJECT/locations/REGION."""
-    return f"{parent.rpartition('/')[2]}-aiplatform.googleapis.com"
+def host_of(settings: Settings) -> str:
+    """Google's host for the region."""
+    return f"{settings.region}-aiplatform.googleapis.com"
 
 
 def parent_of(settings: Settings) -> str:
-    """What the jobs of these settings belong to."""
+    """projects/PROJECT/locations/REGION, which the jobs of these settings belong to."""
     return f"projects/{settings.project}/locations/{settings.region}"
 
 
 def connect(settings: Settings, endpoint: str = "") -> Service:
-    """The service of these settings' region or, without credentials, a local one such as http://127.0.0.1:8911.
+    """Return the service of these settings' region or, without credentials, a local one, as http://127.0.0.1:8911.
 
-    Raises:
-        google.auth.exceptions.DefaultCredentialsError: nobody is logged in to Google Cloud here.
+    Raises DefaultCredentialsError where nobody is logged in to Google Cloud.
     """
-    parent = parent_of(settings)
     if not endpoint:
         credentials, _ = google.auth.default(scopes=[SCOPE])
-        return Service(parent, "", AuthorizedSession(credentials))
+        return Service(settings, "", AuthorizedSession(credentials))
     session = AuthorizedSession(AnonymousCredentials())
     session.trust_env = False  # a proxy would look for this address on its own machine
-    return Service(parent, endpoint.rstrip("/"), session)
+    return Service(settings, endpoint, session)
 
 
 def require_local(endpoint: str) -> None:
-    """Raises FaultError unless VERTEX_ENDPOINT is an http or https address of this machine."""
+    """Raise FaultError unless VERTEX_ENDPOINT is an http or https address of this machine."""
     try:
         url = urlsplit(endpoint)
         at_home = url.hostname == "localhost" or ipaddress.ip_address(url.hostname or "").is_loopback

@@ -1,4 +1,4 @@
-"""What a project needs once, before its first job: each step as the gcloud lines that look for it and that take it.
+"""Steps that a project needs once, before its first job: the gcloud lines that look for each and that take it.
 
 The rights are the least that do. Sources: Vertex AI, "Use a custom service account"; Artifact Registry, "Configure
 cleanup policies".
@@ -49,22 +49,16 @@ class Step:
 
     title: str
     looks: Line  # what is asked, of gcloud; its answer is JSON
-    acts: tuple[Line, ...]  # what makes it
-    done: Callable[[Any], bool] = bool  # whether the answer says that it is there
+    act: Line  # what makes it
+    done: Callable[[Any], object] = bool  # whether the answer says that it is there
     differs: Callable[[Any], Iterator[str]] = lambda _: iter(())  # what of it is not as the lines would make it
 
 
 def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing: str = "") -> Iterator[Step]:
-    """All of them, in order.
+    """All of them, in order; raises FaultError where the image is not in Artifact Registry.
 
-    Args:
-        you: who submits jobs, such as user:ada@example.com.
-        policy: the file that will hold the clean-up policy.
-        budget: USD a month, of which half and all are told by mail; 0 for none.
-        billing: the account that pays, for a budget; "" where it cannot be seen.
-
-    Raises:
-        FaultError: the image is not in Artifact Registry.
+    `you`, such as user:ada@example.com, submit jobs; the file `policy` will hold the clean-up policy; of the `budget`,
+    USD a month or 0 for none, half and all are told by mail; `billing` is the account that pays, "" where it is unseen.
     """
     project, bucket = f"--project={settings.project}", f"gs://{settings.bucket}"
     apis = (*APIS, *(BUDGET_APIS if budget else ()))
@@ -72,7 +66,7 @@ def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing
     yield Step(
         f"services {', '.join(apis)}",
         ("services", "list", "--enabled", project),
-        (("services", "enable", *names, project),),
+        ("services", "enable", *names, project),
         lambda found: {*names} <= {one["config"]["name"] for one in found},
     )
     place = (f"--location={settings.region}", project)
@@ -80,7 +74,7 @@ def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing
     yield Step(
         f"bucket {bucket}",
         ("storage", "buckets", "describe", bucket),
-        (("storage", "buckets", "create", bucket, *place, *private),),
+        ("storage", "buckets", "create", bucket, *place, *private),
         differs=lambda found: _bucket_differs(found, settings),
     )
     yield from _repository(settings.image, policy)
@@ -109,16 +103,11 @@ def _repository(image: str, policy: Path) -> Iterator[Step]:
     place = (f"--location={parts['location']}", f"--project={project}")
     here = ("artifacts", "repositories")
     looks = (*here, "describe", repository, *place)
+    make = (*here, "create", repository, "--repository-format=docker", *place)
+    clean_up = (*here, "set-cleanup-policies", repository, f"--policy={policy}", "--no-dry-run", *place)
+    yield Step(f"repository {repository} for images", looks, make)
     yield Step(
-        f"repository {repository} for images",
-        looks,
-        ((*here, "create", repository, "--repository-format=docker", *place),),
-    )
-    yield Step(
-        f"repository {repository} deletes old images",
-        looks,
-        ((*here, "set-cleanup-policies", repository, f"--policy={policy}", "--no-dry-run", *place),),
-        lambda found: bool(found.get("cleanupPolicies")),
+        f"repository {repository} deletes old images", looks, clean_up, lambda found: found.get("cleanupPolicies")
     )
 
 
@@ -131,15 +120,11 @@ def _account(settings: Settings, you: str) -> Iterator[Step]:
     """The account and its rights: to write to the bucket and to the log, and yours to let jobs run as it."""
     who, project, bucket = account(settings), f"--project={settings.project}", f"gs://{settings.bucket}"
     name, _, domain = who.partition("@")
-    if domain == account_domain(settings.project):
-        title = ("--display-name=Runs training jobs",)
-        yield Step(
-            f"account {who}",
-            ("iam", "service-accounts", "describe", who, project),
-            (("iam", "service-accounts", "create", name, *title, project),),
-        )
     member = f"serviceAccount:{who}"
     buckets, accounts, whole = ("storage", "buckets"), ("iam", "service-accounts"), ("projects",)
+    if domain == account_domain(settings.project):
+        make = (*accounts, "create", name, "--display-name=Runs training jobs", project)
+        yield Step(f"account {who}", (*accounts, "describe", who, project), make)
     yield _binding("it writes to the bucket", buckets, bucket, member, "roles/storage.objectAdmin")
     yield _binding("it writes to the log", whole, settings.project, member, "roles/logging.logWriter")
     yield _binding("you let jobs run as it", accounts, who, you, "roles/iam.serviceAccountUser", project)
@@ -149,16 +134,13 @@ def _account(settings: Settings, you: str) -> Iterator[Step]:
 
 
 def _binding(title: str, kind: Line, what: str, member: str, role: str, *rest: str) -> Step:
-    condition = "--condition=None"  # gcloud wants the word where others have a condition
-    return Step(
-        f"{title}: {role}",
-        (*kind, "get-iam-policy", what, *rest),
-        ((*kind, "add-iam-policy-binding", what, f"--member={member}", f"--role={role}", condition, *rest),),
-        lambda found: any(
-            one["role"] == role and member in one["members"] and "condition" not in one
-            for one in found.get("bindings", ())
-        ),
-    )
+    def given(found: Any) -> bool:
+        bindings = (one for one in found.get("bindings", ()) if one["role"] == role and "condition" not in one)
+        return any(member in one["members"] for one in bindings)
+
+    who = (f"--member={member}", f"--role={role}", "--condition=None")  # gcloud wants the word where others have one
+    give = (*kind, "add-iam-policy-binding", what, *who, *rest)
+    return Step(f"{title}: {role}", (*kind, "get-iam-policy", what, *rest), give, given)
 
 
 def _budget(settings: Settings, usd: float, billing: str) -> Step:
@@ -169,17 +151,13 @@ def _budget(settings: Settings, usd: float, billing: str) -> Step:
     return Step(
         f"a mail at half and at all of {usd:.2f} USD a month",
         ("billing", "budgets", "list", where),
-        ((*create, f"--filter-projects=projects/{settings.project}", *rules),),
+        (*create, f"--filter-projects=projects/{settings.project}", *rules),
         lambda found: any(one.get("displayName") == name for one in found),
     )
 
 
 def look(step: Step) -> tuple[bool, tuple[str, ...]]:
-    """Whether it is there, and what of it is not as the step would make it.
-
-    Raises:
-        FaultError: gcloud cannot look.
-    """
+    """Whether it is there, and what of it is not as the step would make it; raises FaultError."""
     code, answer, said = _gcloud(*step.looks, JSON)
     if code == 0:
         found = json.loads(answer or "null")
@@ -190,14 +168,13 @@ def look(step: Step) -> tuple[bool, tuple[str, ...]]:
 
 
 def quota_infos(project: str) -> list[Resource]:
-    """What the project may use of Vertex AI, each quota with its regions; nothing where that may not be seen."""
+    """The project's quotas of Vertex AI, each with its regions; nothing where they may not be seen."""
     said = ask("beta", "quotas", "info", "list", "--service=aiplatform.googleapis.com", f"--project={project}", JSON)
     return list(json.loads(said or "[]"))
 
 
 def take(line: Line) -> None:
-    """Raises FaultError where gcloud refuses."""
-    code, said = 1, ""
+    """Run a line, again where it needs what was just made; raises FaultError where gcloud refuses."""
     for seconds in PAUSES:
         time.sleep(seconds)
         code, _, said = _gcloud(*line, "--quiet")
@@ -213,7 +190,7 @@ def _is_absent(said: str) -> bool:
 
 
 def ask(*line: str) -> str:
-    """What gcloud says to a line, "" where it fails."""
+    """Return the answer of gcloud to a line, "" where it fails."""
     code, answer, _ = _gcloud(*line)
     return answer.strip() if code == 0 else ""
 
@@ -230,7 +207,7 @@ def shown(line: Sequence[str]) -> str:
 
 
 def _gcloud(*line: str) -> tuple[int, str, str]:
-    """Exit code, answer, and the last thing that was said of a fault."""
+    """Run gcloud; returns its exit code, its answer, and its last words on a fault."""
     program = gcloud("; --dry-run prints what it would be asked")
     try:
         done = subprocess.run(

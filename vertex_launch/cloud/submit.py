@@ -1,10 +1,13 @@
-"""Send a job to Vertex AI. The request is a value: what `summary` shows is what `submit` sends, images by digest."""
+"""Send a job to Vertex AI. The request is a value: `summary` shows it, `submit` sends it, CLIENTS spell it."""
 
+import json
+import pprint
 import shlex
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from google.api_core.exceptions import GoogleAPICallError, ServerError
 from google.auth.exceptions import GoogleAuthError
@@ -17,24 +20,39 @@ from vertex_launch import program, study_validation
 from vertex_launch.cloud.preflight import Preflight
 from vertex_launch.cloud.refusals import said_by
 from vertex_launch.cloud.registry import Image
-from vertex_launch.cloud.service import NoAnswerError, Service, parent_of
+from vertex_launch.cloud.service import NoAnswerError, Service, host_of, parent_of
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import Resource
+from vertex_launch.job_resource import Resource, run_spec
 from vertex_launch.plan import pools
 from vertex_launch.plan.formatting import duration, usd
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, Pool, TuningJob, as_json, trial
 
-GCLOUD = {"customJobs": "custom-jobs", "hyperparameterTuningJobs": "hp-tuning-jobs"}  # its groups of commands
+# Collection -> gcloud's group of commands, the type of Google's client, and what its methods call it.
+NAMES = {
+    "customJobs": ("custom-jobs", "CustomJob", "custom_job"),
+    "hyperparameterTuningJobs": ("hp-tuning-jobs", "HyperparameterTuningJob", "hyperparameter_tuning_job"),
+}
 NOTHING = Preflight()
 SUBMISSION = "submission"  # the label by which the job of a request is found when its answer was lost
 LOOKUPS, LOOKUP_SECONDS = 4, 10.0
 RETRY_SECONDS = (4.0, 16.0)  # between two requests where the service failed
+WIDTH = 116
+PYTHON = """\
+import json
+
+from google.cloud import aiplatform_v1{also}
+
+JOB = {job}
+
+client = aiplatform_v1.JobServiceClient({arguments})
+job = aiplatform_v1.{kind}.from_json(json.dumps(JOB))
+print(client.create_{field}(parent={parent!r}, {field}=job).name)"""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is sent: a resource as JSON, and the collection that it becomes a part of."""
+    """A resource as JSON, and the collection that it becomes a part of."""
 
     collection: str
     resource: Resource
@@ -46,9 +64,10 @@ class Request:
 
 
 def summary(job: Job | TuningJob, settings: Settings, found: Preflight = NOTHING) -> str:
-    """What will be sent, where, and for how much, for a person to agree to."""
+    """Say for a person to agree to: machines, place, output and price."""
     one, search = trial(job), _search_lines(job.spec) if isinstance(job, TuningJob) else ()
-    spec = _with_account(one.spec, settings)
+    spec = _spec(job, settings, found.images)
+    address = spec.base_output_directory.output_uri_prefix or "nowhere: nothing is kept"
     strategy = one.strategy if spec.scheduling.strategy else "STANDARD"
     hours = spec.scheduling.timeout.total_seconds() / 3600 if "timeout" in spec.scheduling else 7 * 24
     return "\n".join(
@@ -57,7 +76,7 @@ def summary(job: Job | TuningJob, settings: Settings, found: Preflight = NOTHING
             *search,
             *map(_pool_line, one.pools),
             *map(_image_line, found.images),
-            f"  output   {_output(spec, found.folder)}",
+            f"  output   {address}{f' ({found.folder})' if found.folder else ''}",
             f"  account  {spec.service_account or 'Vertex AI service agent'}",
             f"  limits   {strategy}, at most {duration(3600 * hours)}{' a trial' if search else ''}",
             f"  price    {_price(job, hours, settings)}",
@@ -68,22 +87,18 @@ def summary(job: Job | TuningJob, settings: Settings, found: Preflight = NOTHING
 def request(
     job: Job | TuningJob, settings: Settings, labels: Mapping[str, str] | None = None, images: Sequence[Image] = ()
 ) -> Request:
-    """Return the request as the API takes it; account and labels in the file go before those in vertex.toml.
+    """Return the request that the API takes, with these `images`, whatever is pushed under the same names later.
 
-    The job has a label of its own, by which it is found when the answer is lost, and one of its image.
-
-    Args:
-        labels: more of them, such as the revision; they go before those of the file.
-        images: what names of images mean now; the job gets these, whatever is pushed under the same names.
+    Its job has a label of its own, by which it is found when the answer is lost, and one of its image. `labels` are
+    more, such as the revision; they go before those of the file, and these before those of vertex.toml.
 
     Raises:
         FaultError: these are too many labels.
     """
-    spec = _with_images(_with_account(trial(job).spec, settings), images)
-    digest = {"image-digest": images[0].short} if images else {}
+    spec = _spec(job, settings, images)
+    digest = {"image-digest": images[0].digest.removeprefix("sha256:")[:12]} if images else {}
     in_file = job.spec.labels if isinstance(job, TuningJob) else {}
-    own = {**(labels or {}), **digest, SUBMISSION: uuid.uuid4().hex[:12]}
-    labels = {**settings.labels, **in_file, **own}
+    labels = {**settings.labels, **in_file, **(labels or {}), **digest, SUBMISSION: uuid.uuid4().hex[:12]}
     if found := [*of_jobs.too_many(labels)]:
         raise FaultError(*found)
     if not isinstance(job, TuningJob):
@@ -98,10 +113,7 @@ def submit(request: Request, service: Service, say: Callable[[str], None] = lamb
     """Create the job; returns its resource name, such as projects/NUMBER/locations/REGION/customJobs/ID.
 
     A service that fails is asked again, unless it shows the job, which it may have made all the same.
-
-    Raises:
-        google.api_core.exceptions.GoogleAPICallError: the service refused it; a ServerError may have made it.
-        NoAnswerError: so that the service may have made it.
+    Raises GoogleAPICallError where it is refused; with a ServerError or a NoAnswerError the job may have been made.
     """
     made = ""
     for seconds in RETRY_SECONDS:
@@ -115,12 +127,10 @@ def submit(request: Request, service: Service, say: Callable[[str], None] = lamb
 
 
 def whereabouts(request: Request, service: Service, more: Callable[[str], str]) -> str:
-    """What became of a request whose answer nobody saw, as a sentence: the service may have its job.
-
-    Args:
-        more: what is said behind the name of the job that it has.
-    """
-    look = f"look for it with: {f'{program.NAME} jobs' if service.endpoint else _list_command(request, service)}"
+    """Say what became of a request whose answer nobody saw, and `more` of the job that it may have made."""
+    where = f"--project={service.settings.project} --region={service.settings.region}"
+    listing = f"gcloud ai {NAMES[request.collection][0]} list {where} --filter=labels.{request.label}"
+    look = f"look for it with: {f'{program.NAME} jobs' if service.endpoint else listing}"
     brief = replace(service, seconds=LOOKUP_SECONDS)
     try:
         for waited in range(LOOKUPS):
@@ -139,25 +149,10 @@ def _name(request: Request, service: Service) -> str:
     return next((str(job["name"]) for job in service.list(request.collection, f"labels.{request.label}")), "")
 
 
-def _list_command(request: Request, service: Service) -> str:
-    _, project, _, region = service.parent.split("/")
-    group = GCLOUD[request.collection]
-    return f"gcloud ai {group} list --project={project} --region={region} --filter=labels.{request.label}"
-
-
-def _output(spec: CustomJobSpec, folder: str) -> str:
-    address = spec.base_output_directory.output_uri_prefix
-    return f"{address} ({folder})" if folder else address or "nowhere: nothing is kept"
-
-
-def _with_account(spec: CustomJobSpec, settings: Settings) -> CustomJobSpec:
-    copy = CustomJobSpec(spec)
-    copy.service_account = copy.service_account or settings.service_account
-    return copy
-
-
-def _with_images(spec: CustomJobSpec, images: Sequence[Image]) -> CustomJobSpec:
-    pinned = {image.name: image.pinned for image in images}
+def _spec(job: Job | TuningJob, settings: Settings, images: Sequence[Image]) -> CustomJobSpec:
+    """A copy of the spec with images by digest; the account in the file goes before the one in vertex.toml."""
+    spec, pinned = CustomJobSpec(trial(job).spec), {image.name: image.pinned for image in images}
+    spec.service_account = spec.service_account or settings.service_account
     for pool in spec.worker_pool_specs:
         if (name := pool.container_spec.image_uri) in pinned:
             pool.container_spec.image_uri = pinned[name]
@@ -201,3 +196,45 @@ def _pool_line(pool: Pool) -> str:
     what = f"  pool {pool.index}   {pools.role(pool):<10} {machines}, {image}"
     lines = [what, *installed, *([command] if command else [])]
     return f"\n{'':14}".join(lines)
+
+
+def _gcloud(request: Request, file: Path, ours: Settings, endpoint: str) -> str:
+    """The command that sends the same; raises FaultError where gcloud cannot."""
+    job = request.resource
+    if {} in run_spec(job)["workerPoolSpecs"]:
+        raise FaultError(f"{file}: gcloud refuses the empty pool, which the service takes; write --print curl")
+    labels = ",".join(f"{key}={value}" for key, value in job["labels"].items())
+    words = ["gcloud", "ai", NAMES[request.collection][0], "create"]
+    words += [f"--project={ours.project}", f"--region={ours.region}", f"--display-name={job['displayName']}"]
+    words += [f"--config={file}", f"--labels={labels}"]
+    if account := run_spec(job).get("serviceAccount"):
+        words.append(f"--service-account={account}")
+    there = f"CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM={endpoint}/ CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true "
+    return f"{there if endpoint else ''}{shlex.join(words)}"
+
+
+def _curl(request: Request, file: Path, ours: Settings, endpoint: str) -> str:
+    """The command that sends the same, from any shell."""
+    address = f"{endpoint or f'https://{host_of(ours)}'}/v1/{parent_of(ours)}/{request.collection}"
+    login = "" if endpoint else ' -H "Authorization: Bearer $(gcloud auth print-access-token)"'
+    body = json.dumps(request.resource, indent=2)
+    return f"curl -X POST{login} -H 'Content-Type: application/json' {address} -d {shlex.quote(body)}"
+
+
+def _python(request: Request, file: Path, ours: Settings, endpoint: str) -> str:
+    """The script that sends the same with google-cloud-aiplatform."""
+    _, kind, field = NAMES[request.collection]
+    options = {"api_endpoint": endpoint or host_of(ours)}
+    local = 'transport="rest", credentials=AnonymousCredentials(), ' if endpoint else ""
+    return PYTHON.format(
+        also="\nfrom google.auth.credentials import AnonymousCredentials" if endpoint else "",
+        job=pprint.pformat(dict(request.resource), width=WIDTH, sort_dicts=False),
+        arguments=f"{local}client_options={options!r}",
+        kind=kind,
+        field=field,
+        parent=parent_of(ours),
+    )
+
+
+Spell = Callable[[Request, Path, Settings, str], str]
+CLIENTS: Mapping[str, Spell] = {"gcloud": _gcloud, "curl": _curl, "python": _python}

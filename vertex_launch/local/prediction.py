@@ -5,7 +5,6 @@ inference".
 """
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -35,26 +34,27 @@ LONGEST = 1_500_000  # bytes of a request to a public endpoint; Source: Vertex A
 class Endpoint:
     """A serving container that is ready."""
 
-    address: str
+    route: str  # of its health
     process: "subprocess.Popen[bytes]"
+    session: requests.Session
 
     @property
     def predict(self) -> str:
-        return f"{self.address}{ROUTE}:predict"
+        return f"{self.route}:predict"
 
     def ask(self, request: Mapping[str, Any]) -> list[Any]:
         """The predictions, one for each instance; raises FaultError for any other answer."""
         try:
-            answer = _session().post(self.predict, json=request, timeout=ANSWER_SECONDS)
+            answer = self.session.post(self.predict, json=request, timeout=ANSWER_SECONDS)
             content = answer.json()
         except requests.JSONDecodeError:
             raise FaultError(f"{self.predict}: answers {answer.status_code} without JSON") from None
         except requests.RequestException as error:
             raise FaultError(f"{self.predict}: does not answer ({type(error).__name__}); see its lines") from None
+        table = content if isinstance(content, dict) else {}
         if answer.status_code != 200:
-            said = content.get("error", content) if isinstance(content, dict) else content
-            raise FaultError(f"{self.predict}: {answer.status_code}: {said}")
-        predictions = content.get("predictions") if isinstance(content, dict) else None
+            raise FaultError(f"{self.predict}: {answer.status_code}: {table.get('error', content)}")
+        predictions = table.get("predictions")
         if not isinstance(predictions, list) or len(predictions) != len(request["instances"]):
             wanted = f'{{"predictions": [...]}} of {len(request["instances"])}, one for an instance'
             raise FaultError(f"{self.predict}: answers no {wanted}")
@@ -65,13 +65,9 @@ class Endpoint:
 def serving(
     model: Path, environ: Mapping[str, str], state_dir: StateDir, command: Sequence[str] = COMMAND
 ) -> Iterator[Endpoint]:
-    """A container of the model, which is stopped at the end of the block; it gets little of the shell, as in the cloud.
+    """A container of the model, stopped at the end of the block; of the shell's `environ` it gets little, as there.
 
-    Args:
-        environ: of the shell.
-
-    Raises:
-        FaultError: it ends, or does not become healthy in time.
+    Raises FaultError where it ends, or does not become healthy in time.
     """
     (address,) = host.free_addresses(1)
     variables = host.image_environment(environ, state_dir, "prediction") | {
@@ -87,7 +83,9 @@ def serving(
     except OSError as error:
         raise FaultError(f"{command[0]}: cannot be started ({error.strerror})") from None
     try:
-        endpoint = Endpoint(f"http://{address}", process)
+        session = requests.Session()
+        session.trust_env = False  # a proxy would look for this address on its own machine
+        endpoint = Endpoint(f"http://{address}{ROUTE}", process, session)
         _wait(endpoint)
         yield endpoint
     finally:
@@ -95,45 +93,21 @@ def serving(
         host.remove_empty_home(state_dir, "prediction")
 
 
-def request_of(path: Path, text: bytes) -> dict[str, Any]:
-    """The request in a file: {"instances": [...]}, or the list of instances alone.
-
-    Raises:
-        FaultError: it is neither.
-    """
-    try:
-        content = json.loads(text)
-        json.dumps(content, allow_nan=False)  # Python reads NaN, which no other program would
-    except (ValueError, RecursionError) as error:
-        raise FaultError(f'{path}: is not JSON ({error}); write {{"instances": [...]}}') from None
-    request = {"instances": content} if isinstance(content, list) else content
-    if not isinstance(request, dict) or not isinstance(request.get("instances"), list) or not request["instances"]:
-        raise FaultError(f'{path}: names no instances; write {{"instances": [...]}}')
-    return request
-
-
-def _session() -> requests.Session:
-    session = requests.Session()
-    session.trust_env = False  # a proxy would look for this address on its own machine
-    return session
-
-
 def _wait(endpoint: Endpoint) -> None:
-    """Until the health route answers with 200, as the service does before it sends a request."""
+    """Wait until the health route answers with 200, as the service does before it sends a request."""
     deadline = time.monotonic() + READY_SECONDS
-    session = _session()
     while time.monotonic() < deadline:
         if (code := endpoint.process.poll()) is not None:
             raise FaultError(f"the container ended with exit code {code} before it was healthy; see its lines")
         with contextlib.suppress(requests.RequestException):
-            if session.get(f"{endpoint.address}{ROUTE}", timeout=POLL_SECONDS * 10).status_code == 200:
+            if endpoint.session.get(endpoint.route, timeout=POLL_SECONDS * 10).status_code == 200:
                 return
         time.sleep(POLL_SECONDS)
     raise FaultError(f"GET {ROUTE} did not answer with 200 within {READY_SECONDS:g} s; is that its health route?")
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """SIGTERM for the command, as for process 1 of a container, the grace time, and SIGKILL for all that it started."""
+    """Send SIGTERM to the command, as to process 1 of a container, and after the grace time SIGKILL to all."""
     try:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

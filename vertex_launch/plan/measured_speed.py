@@ -21,16 +21,12 @@ def require_gpus(folder: Path, buckets: Path, gpus: Sequence[str]) -> None:
 
 def samples_per_second_per_gpu(folder: Path) -> float:
     """The median over a run of the samples per second and GPU; raises FaultError if its folder has no such curve."""
-    rates = [rate for path in sorted(folder.glob("**/events.out.tfevents.*")) for rate in _rates(path)]
-    if not rates:
-        cure = "name the output folder of a run, copied from its bucket"
-        raise FaultError(f"{folder}: holds no curve {RATE}; {cure}")
-    return statistics.median(rates)
-
-
-def _rates(path: Path) -> list[float]:
     # Imported lazily, as it imports most of TensorBoard.
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
-    values = (value for event in LegacyEventFileLoader(str(path)).Load() for value in event.summary.value)
-    return [value.simple_value for value in values if value.tag == RATE and 0 < value.simple_value < math.inf]
+    loaders = (LegacyEventFileLoader(str(path)) for path in sorted(folder.glob("**/events.out.tfevents.*")))
+    values = (value for loader in loaders for event in loader.Load() for value in event.summary.value)
+    rates: list[float] = [one.simple_value for one in values if one.tag == RATE and 0 < one.simple_value < math.inf]
+    if not rates:
+        raise FaultError(f"{folder}: holds no curve {RATE}; name the output folder of a run, copied from its bucket")
+    return statistics.median(rates)
