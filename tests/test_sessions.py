@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ def with_python(project: Path) -> Path:
     names = ("cpu.txt", "trainer.txt", "laptop.txt")
     python = project / ".venv/bin/python"
     python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     python.chmod(0o755)
     wanted = "".join((project / "requirements" / name).read_text() for name in names)
     (project / ".venv/requirements.txt").write_text(f"# Python {sys.version}\n{wanted}")
@@ -60,7 +61,7 @@ def recorded(folder: Path, name: str, then: str = "") -> Path:
     """A program of that name, first on the PATH: it appends its words to a file, which is returned."""
     (folder / "bin").mkdir(exist_ok=True)
     program, words = folder / "bin" / name, folder / f"{name}.txt"
-    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {words}\n{then}\n')
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {shlex.quote(str(words))}\n{then}\n')
     program.chmod(0o755)
     return words
 

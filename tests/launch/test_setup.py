@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.launch.running import DEADLINE, SOURCE
+from tests.launch.running import DEADLINE, SOURCE, write_program
 from tests.launch.servers import Replying, serving
 from vertex_launch.cloud.project_files import changed, renamed
 from vertex_launch.cloud.setup import steps
@@ -40,7 +40,7 @@ baseOutputDirectory: {outputUriPrefix: gs://my-project-training/run}
 """
 METRIC = "aiplatform.googleapis.com/custom_model_training_cpus"
 # A step is there once the line that makes it was told.
-GCLOUD = """#!{python}
+GCLOUD = """
 import json, os, pathlib, sys
 words = [word for word in sys.argv[1:] if not word.startswith("--format") and word != "--quiet"]
 told = pathlib.Path(os.environ["TOLD"])
@@ -87,10 +87,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "vertex.toml").write_text(OLD)
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs/run.yaml").write_text(JOB)
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin/gcloud"
-    program.write_text(GCLOUD.replace("{python}", sys.executable))
-    program.chmod(0o755)
+    write_program(tmp_path / "bin/gcloud", GCLOUD)
     return tmp_path
 
 
