@@ -115,6 +115,12 @@ def test_dry_run_prints_the_lines_and_asks_nobody(folder: Path) -> None:
     assert (folder / "vertex.toml").read_text() == OLD
 
 
+def test_the_lines_of_a_dry_run_can_be_pasted_where_a_folder_has_a_space(folder: Path) -> None:
+    shown = setup(folder, "--dry-run", VERTEX_STATE_DIR="my state").stdout.splitlines()[1]
+    subprocess.run(["sh", "-c", shown], cwd=folder, check=True)
+    assert json.loads((folder / "my state/clean-up.json").read_text())[0]["action"] == {"type": "Keep"}
+
+
 def test_it_asks_once_takes_what_is_missing_and_then_finds_all_there(folder: Path) -> None:
     first = setup(folder, "--budget", "50", given="y\n")
     assert first.returncode == 0, first.stderr
