@@ -19,12 +19,13 @@ from trainer.storage import Storage, Trial, from_env
 
 NOBODY = 65534
 OUTPUTS = {"AIP_MODEL_DIR": "run/model", "AIP_CHECKPOINT_DIR": "run/checkpoints", "AIP_TENSORBOARD_LOG_DIR": "run/logs"}
-# The imports come first: the interpreter's own files may be out of that user's reach.
+# All imports come first, those of the first parsing, too: their files may be out of that user's reach.
 AS_NOBODY = f"""
 import os, sys
 # As task.py has them before TensorFlow is imported; of oneDNN it tells only where the processor has what oneDNN uses.
 os.environ |= {{"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}}
-from trainer import replica, task
+from trainer import config, replica, task
+config.parse([])
 os.setgroups([]), os.setgid({NOBODY}), os.setuid({NOBODY})
 sys.exit(task.main(sys.argv[1:], os.environ))
 """
