@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import nox
@@ -41,7 +42,6 @@ BUILD = "hatchling==1.33.0"  # makes the wheel of vertex_launch
 GCSFS = "gcsfs==2026.10.1"  # reads and writes the local buckets, as a trainer would
 METRICS = "cloudml-hypertune==0.1.0.dev6"  # writes a trial's metrics; of 2019 and the last, but Google's pages name it
 ALSO = (BROWSER, NUMPY, SCHEMA, CURVES, UPDATE, BUILD, GCSFS, METRICS)  # what single tests need
-LAUNCHER = (ROOT / "pyproject.toml", ROOT / "constraints.txt")
 RIVALS = {  # of the benchmarks
     "pytorch": ("accelerate==1.15.0", "lightning==2.6.6"),
     "tensorflow": ("--no-deps", "tf_keras==2.21.0"),  # which would bring a second TensorFlow
@@ -100,15 +100,15 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Write docs/rules.md anew, from the rules themselves."""
+    """Write docs/launcher/rules.md from the rules themselves."""
     session.install("--constraint", "constraints.txt", ".")
     page = session.run("python", "-m", "vertex_launch.rules", silent=True)
-    (ROOT / "docs" / "rules.md").write_text(str(page), encoding="utf-8")
+    (ROOT / "docs/launcher/rules.md").write_text(str(page), encoding="utf-8")
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure what the README states: step time and memory against hand-written and built-in loops."""
+    """Measure what docs/speed.md states: step time and memory against hand-written and built-in loops."""
     session.install(*TOOLS)
     session.run("python", "benchmarks/bake.py")
     page, strategies = (("--page", f"docs/{name}.md") for name in ("speed", "strategies"))
@@ -149,9 +149,10 @@ def bench_gpu(session: nox.Session) -> None:
 
 @nox.session
 def network(session: nox.Session) -> None:
-    """Hold the planner's formulas against emulated networks; rewrites docs/planner-proof, or see -- --help."""
+    """Hold the planner's formulas against emulated networks; writes their page, or see -- --help."""
     session.install("-r", str(PROJECT / "frameworks/pytorch/requirements/cpu.txt"), NUMPY, "matplotlib==3.11.2")
-    session.run("python", "benchmarks/network/measure.py", *(session.posargs or ("--page", "docs/planner-proof.md")))
+    page = ("--page", "docs/launcher/planner-proof.md")
+    session.run("python", "benchmarks/network/measure.py", *(session.posargs or page))
 
 
 def run_tests(session: nox.Session, *arguments: str) -> None:
@@ -165,12 +166,13 @@ def run_tests(session: nox.Session, *arguments: str) -> None:
 def tool(session: nox.Session, name: str, *arguments: str, **environ: str) -> None:
     """Run a command of the shared environment, after making it or bringing it up to date."""
     programs = TOOLBOX / "bin"
-    wanted = "\n".join((f"# Python {sys.version}", *TESTING, *(path.read_text(encoding="utf-8") for path in LAUNCHER)))
+    launcher = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    wanted = "\n".join((f"# Python {sys.version}", *TESTING, *launcher, pinned))
     installed = TOOLBOX / "installed.txt"
     if not (installed.exists() and installed.read_text(encoding="utf-8") == wanted):
         session.run(sys.executable, "-m", "venv", "--clear", "--upgrade-deps", str(TOOLBOX), external=True)
-        launcher = ("--constraint", "constraints.txt", "--editable", ".")
-        install = ("-m", "pip", "install", "--quiet", *TESTING, *launcher)
+        install = ("-m", "pip", "install", "--quiet", *TESTING, "--constraint=constraints.txt", "--editable=.")
         session.run(str(programs / "python"), *install, env=INSTALLING, external=True)
         installed.write_text(wanted, encoding="utf-8")
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"

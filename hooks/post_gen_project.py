@@ -6,14 +6,13 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 # The filter writes ASCII on one line, a quote in an answer as \", so no answer can end this string.
 ANSWERS: dict[str, Any] = json.loads(r"""{{ cookiecutter | tojson }}""")
 SHELL = Path(os.environ.get("PWD", "..")).resolve()  # the folder in which the command was typed
-NO_ORIGIN = "launcher: {} has no git commit for pip to install vertex-launch from; give a version, as launcher=0.2.0"
 
 
 def lay(overlays: str, choice: str) -> None:
@@ -53,16 +52,14 @@ def origin(template: str) -> str:
         return template if "://" in template else (SHELL / template).resolve().as_uri()
     if "_commit" in ANSWERS:  # of cruft, which clones folders, too
         return at_commit(template, ANSWERS["_commit"])
-    if (SHELL / template).is_dir():
-        return (SHELL / template).resolve().as_uri()
-    git = ("git", "-C", str(SHELL / ANSWERS["_repo_dir"]))  # a clone of cookiecutter's
-    try:
-        address, commit = (
-            subprocess.run([*git, *words], check=True, capture_output=True, text=True).stdout.strip()
-            for words in (("config", "remote.origin.url"), ("rev-parse", "HEAD"))
-        )
-    except (OSError, subprocess.CalledProcessError):
-        sys.exit(NO_ORIGIN.format(template))
+    folder: Path = SHELL / ANSWERS["_repo_dir"]
+    if (SHELL / template).is_dir() or not (folder / ".git").is_dir():
+        return folder.resolve().as_uri()
+    git = ("git", f"--git-dir={folder / '.git'}")  # of the clone that cookiecutter made
+    address, commit = (
+        subprocess.run([*git, *words], check=True, capture_output=True, text=True).stdout.strip()
+        for words in (("config", "remote.origin.url"), ("rev-parse", "HEAD"))
+    )
     return at_commit(address, commit)
 
 
@@ -73,7 +70,7 @@ def at_commit(address: str, commit: str) -> str:
         address = Path(address).as_uri()
     if scp := re.fullmatch(r"([\w.-]+@[\w.-]+):(?!//)(.+)", address):
         address = f"ssh://{scp[1]}/{scp[2]}"
-    return f"git+{address}@{commit}"
+    return f"git+{quote(address, safe=':/@%+~')}@{commit}"
 
 
 def name_launcher(line: str) -> None:

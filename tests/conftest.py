@@ -49,15 +49,15 @@ def copy_template(target: Path) -> Path:
     return target
 
 
-def cookiecutter(tmp: Path, *arguments: str, typed: str = "") -> Baked:
-    """Run the command in tmp/work/here; whatever it may leave behind lies under tmp."""
+def cookiecutter(tmp: Path, *arguments: str, typed: str = "", template: str = "") -> Baked:
+    """Run the command in tmp/work/here, with tmp/template or another one; what it may leave behind lies under tmp."""
     here, home, scratch = tmp / "work" / "here", tmp / "home", tmp / "scratch"
     for folder in (here, home, scratch):
         folder.mkdir(parents=True, exist_ok=True)
     # PWD as a shell sets it
     environment = os.environ | {"HOME": str(home), "USERPROFILE": str(home), "TMPDIR": str(scratch), "PWD": str(here)}
     run = subprocess.run(
-        [sys.executable, "-m", "cookiecutter", str(tmp / "template"), *arguments],
+        [sys.executable, "-m", "cookiecutter", template or str(tmp / "template"), *arguments],
         cwd=here,
         env=environment,
         input=typed,

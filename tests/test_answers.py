@@ -191,8 +191,8 @@ def test_a_refusal_ends_with_the_command_that_asks_again_with_the_good_answers(t
     name, template, *answers = shlex.split(refused.stderr.splitlines()[-1])
     assert (name, template) == ("cookiecutter", str(tmp_path / "template"))
     given = dict(answer.split("=", 1) for answer in answers)
-    defaults = ("project_name", "worker_machine", "launcher")
-    assert given == good | {question: DEFAULTS[question] for question in defaults}
+    follows = {"project_slug", *WRONG}  # from what was typed, or refused
+    assert given == {question: answer for question, answer in (DEFAULTS | good).items() if question not in follows}
     project = cookiecutter(tmp_path, *answers, typed="\n" * len(DEFAULTS)).project
     assert "MIT License" in (project / "LICENSE").read_text(encoding="utf-8")
     assert tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]["authors"] == [
@@ -210,7 +210,7 @@ def test_the_command_that_asks_again_names_the_folder_and_no_default_that_follow
     assert sentence.startswith("gcp_project: ")
     name, option, folder, *_, last = shlex.split(refused.stderr.splitlines()[-1])
     assert (name, option, folder) == ("cookiecutter", "--output-dir", str(elsewhere))
-    assert last == "launcher="
+    assert last == f"{[*DEFAULTS][-1]}={[*DEFAULTS.values()][-1]}"
     assert "bucket" not in refused.stderr.splitlines()[-1]
 
 
@@ -220,7 +220,8 @@ def test_the_next_step_leads_into_the_project_wherever_it_was_baked(tmp_path: Pa
     folder = tmp_path / "work/here/some where" if below else tmp_path / "other"
     baked = cookiecutter(tmp_path, "--no-input", "--output-dir", str(folder))
     (line,) = [line for line in baked.stdout.splitlines() if line.strip().startswith("cd ")]
-    shown = "some where/distributed-training" if below else str(folder / "distributed-training")
+    (project,) = folder.iterdir()
+    shown = f"some where/{project.name}" if below else str(project)
     assert shlex.split(line) == ["cd", shown]
 
 
@@ -254,15 +255,22 @@ def test_an_awkward_author_owns_the_license(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("mark", ["{{ 6 * 7 }}", "{% raw %}", "{# hidden #}"])
 def test_a_typed_template_mark_is_refused_because_an_update_would_execute_it(tmp_path: Path, mark: str) -> None:
     copy_template(tmp_path / "template")
-    (sentence,) = sentences(cookiecutter(tmp_path, typed=f"\n\n{mark}\n" + "\n" * len(DEFAULTS)))
+    (sentence,) = sentences(cookiecutter(tmp_path, typed=typed(description=mark)))
     assert sentence.startswith(f"description: {mark!r}")
     assert not left_behind(tmp_path)
 
 
+def typed(**answers: str) -> str:
+    """The lines that answer these questions, and take the default of the others."""
+    return "".join(f"{answers.get(question, '')}\n" for question in DEFAULTS)
+
+
 def test_answers_can_be_typed(tmp_path: Path) -> None:
     copy_template(tmp_path / "template")
-    typed = ['Handwritten "Digits"', "", "", "Zoë", "2", "", "", "europe-west4", "", "3", "4", "3", ""]
-    project = cookiecutter(tmp_path, typed="\n".join(typed) + "\n").project
+    free = {"project_name": 'Handwritten "Digits"', "author": "Zoë", "region": "europe-west4", "machine_count": "4"}
+    chosen = {"framework": "tensorflow", "worker_machine": "n1-highmem-96", "license": "none"}
+    numbers = {question: str(ANSWERS[question].index(choice) + 1) for question, choice in chosen.items()}
+    project = cookiecutter(tmp_path, typed=typed(**free, **numbers)).project
     assert project.name == "handwritten-digits"
     assert not (project / "LICENSE").exists()
     assert "machineType: n1-highmem-96" in (project / "jobs/workers.yaml").read_text(encoding="utf-8")
@@ -288,5 +296,7 @@ def test_a_project_of_a_domain_is_a_folder_in_the_image_name(tmp_path: Path) -> 
     project = bake(tmp_path, gcp_project="example.com:my-project").project
     settings = tomllib.loads((project / "vertex.toml").read_text(encoding="utf-8"))
     assert settings["project"] == "example.com:my-project"
-    assert settings["bucket"] == "my-project-training"
+    assert settings["bucket"] == DEFAULTS["bucket"].replace(
+        "{{ cookiecutter.gcp_project.split(':')[-1] }}", "my-project"
+    )
     assert "-docker.pkg.dev/example.com/my-project/training/" in settings["image"]

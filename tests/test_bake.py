@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+import vertex_launch
 from tests.conftest import PROJECT, ROOT, bake, cookiecutter
 
 QUESTIONS = json.loads((ROOT / "cookiecutter.json").read_text(encoding="utf-8"))
@@ -65,6 +66,11 @@ def texts(project: Path) -> dict[str, str]:
 def job(project: Path, name: str) -> Any:
     """One job file, parsed."""
     return yaml.safe_load((project / f"jobs/{name}.yaml").read_text(encoding="utf-8"))
+
+
+def settings(project: Path) -> Any:
+    """The project's vertex.toml."""
+    return tomllib.loads((project / "vertex.toml").read_text(encoding="utf-8"))
 
 
 def ladder(project: Path) -> list[str]:
@@ -135,7 +141,7 @@ def test_the_other_example_leaves_no_trace(project: Path, example: str) -> None:
 
 
 def test_two_examples_differ_in_two_files_their_tests_and_what_is_told_of_them(tmp_path: Path) -> None:
-    images, text = (texts(bake(tmp_path / example, example=example).project) for example in EXAMPLES)
+    images, text = (texts(bake(tmp_path / example, example=example, launcher="0.2.0").project) for example in EXAMPLES)
     assert images.keys() == text.keys()
     assert {name for name, content in images.items() if text[name] != content} == {
         *("trainer/data.py", "trainer/model.py", "tests/test_data.py", "tests/test_model.py"),
@@ -181,13 +187,13 @@ def test_the_package_runs_in_the_newest_image_that_google_lists(project: Path, f
     listed = yaml.safe_load((ROOT / "vertex_launch/prebuilt.yaml").read_text(encoding="utf-8"))
     days = {name: day for name, day in listed["prebuilt_images"].items() if name.startswith(GPU_IMAGES[framework])}
     newest = max(days, key=lambda name: days[name])
-    assert package["executorImageUri"] == f"us-docker.pkg.dev/vertex-ai/training/{newest}:latest"
+    registry = QUESTIONS["_registries"][QUESTIONS["region"].partition("-")[0]]
+    assert package["executorImageUri"] == f"{registry}-docker.pkg.dev/vertex-ai/training/{newest}:latest"
     assert package["executorImageUri"].partition("/")[0] in {
         path.partition("/")[0] for path in listed["prebuilt_registries"]
     }
-    assert package["packageUris"] == [
-        "gs://my-project-training/distributed-training/packages/distributed_training-0.1.0.tar.gz"
-    ]
+    name = f"{project.name.replace('-', '_')}-0.1.0.tar.gz"
+    assert package["packageUris"] == [f"gs://{settings(project)['bucket']}/{project.name}/packages/{name}"]
 
 
 def requirements(project: Path) -> dict[str, Requirement]:
@@ -208,7 +214,7 @@ def test_the_image_has_code_for_the_gpus_of_its_machine(project: Path, request: 
 
 def test_pip_takes_the_pytorch_of_that_cuda_and_no_other(tmp_path: Path) -> None:
     for machine in MACHINES:
-        project = bake(tmp_path / machine, worker_machine=machine).project
+        project = bake(tmp_path / machine, framework="pytorch", worker_machine=machine).project
         text = (project / "Dockerfile").read_text(encoding="utf-8")
         torch = requirements(project)["torch"].specifier
         v100 = machine == "n1-highmem-96"
@@ -242,13 +248,13 @@ def test_machines_whose_gpus_have_a_network_of_their_own_have_no_job_with_reduce
 
 
 def test_the_settings_and_the_jobs_name_the_same_bucket_and_image(project: Path) -> None:
-    settings = tomllib.loads((project / "vertex.toml").read_text(encoding="utf-8"))
-    workers = job(project, "workers")
-    prefix = f"gs://{settings['bucket']}/distributed-training/"
-    assert settings.keys() == {"project", "region", "bucket", "image", "service_account", "commands", "env", "prices"}
+    ours, workers = settings(project), job(project, "workers")
+    prefix = f"gs://{ours['bucket']}/{project.name}/"
+    cloud = {"project", "region", "bucket", "image", "service_account"}
+    assert ours.keys() >= {*cloud, "launcher", "commands", "env", "prices"}
     assert workers["baseOutputDirectory"]["outputUriPrefix"].startswith(prefix)
-    assert {pool["containerSpec"]["imageUri"] for pool in workers["workerPoolSpecs"]} == {settings["image"]}
-    assert settings["commands"] == {settings["image"]: ["python", "-m", "trainer.task"]}
+    assert {pool["containerSpec"]["imageUri"] for pool in workers["workerPoolSpecs"]} == {ours["image"]}
+    assert ours["commands"] == {ours["image"]: ["python", "-m", "trainer.task"]}
 
 
 @pytest.mark.parametrize(
@@ -305,6 +311,10 @@ def test_the_license_is_the_chosen_one(tmp_path: Path, license: str, title: str)
     assert text.strip().startswith(title)
 
 
+def test_a_project_says_which_release_of_the_launcher_it_is_of(tmp_path: Path) -> None:
+    assert settings(bake(tmp_path).project)["launcher"] == vertex_launch.__version__
+
+
 def test_no_license_is_no_file(tmp_path: Path) -> None:
     assert not (bake(tmp_path, license="none").project / "LICENSE").exists()
 
@@ -320,10 +330,9 @@ def test_baking_again_over_a_project_gives_the_same_project(tmp_path: Path) -> N
     assert texts(again.project) == first
 
 
-def test_at_most_thirteen_questions_each_a_sentence_with_labels_for_its_choices() -> None:
+def test_each_question_is_a_sentence_with_labels_for_its_choices() -> None:
     prompts = QUESTIONS["__prompts__"]
     asked = {question: default for question, default in QUESTIONS.items() if not question.startswith("_")}
-    assert len(asked) <= 13
     assert list(prompts) == list(asked)
     for question, choices in asked.items():
         if isinstance(choices, list):
@@ -335,7 +344,7 @@ def test_a_machine_is_labelled_with_its_gpus() -> None:
     for machine, facts in QUESTIONS["_machines"].items():
         assert labels[machine] == f"{facts['label']} ({machine})"
         assert facts["label"].startswith(f"{facts['count']} x ")
-    assert QUESTIONS["worker_machine"] == MACHINES
+    assert sorted(QUESTIONS["worker_machine"]) == sorted(MACHINES)
 
 
 def test_the_questions_and_the_project_know_the_same_regions_and_machines() -> None:

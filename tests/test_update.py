@@ -1,4 +1,7 @@
-"""A project that its owner has changed takes over what the template has changed since, with cruft."""
+"""A project that its owner has changed takes over what the template has changed since, with cruft.
+
+The older template had the launcher in the project; since November 2026 a project depends on it.
+"""
 
 import shutil
 import sys
@@ -6,27 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROJECT, bake, copy_template, give_environment, run
+from tests.conftest import PROJECT, bake, copy_template, give_environment
+from tests.gits import commit, done
 
 WORKERS, HOROVOD = Path("jobs/workers.yaml"), Path("jobs/horovod.yaml")
 MODEL, LOOP = Path("trainer/model.py"), Path("trainer/train.py")
 OWN = (WORKERS, HOROVOD, MODEL)
+LAUNCHER = Path("requirements/laptop.txt")
 MINE = "\n\nmine = 1  # the owner's own last line\n"
-NAMES = {"GIT_AUTHOR_NAME": "Ada", "GIT_AUTHOR_EMAIL": "ada@example.com"}
-GIT = NAMES | {name.replace("AUTHOR", "COMMITTER"): value for name, value in NAMES.items()}
-
-
-def done(folder: Path, *command: str) -> str:
-    """What a command prints; it must succeed."""
-    finished = run(folder, *command, **GIT)
-    assert finished.returncode == 0, finished.stdout
-    return finished.stdout
-
-
-def commit(folder: Path, message: str) -> None:
-    done(folder, "git", "init", "--quiet", "--initial-branch", "main")
-    done(folder, "git", "add", "--all")
-    done(folder, "git", "commit", "--quiet", "--message", message)
 
 
 def change(path: Path, old: str, new: str) -> None:
@@ -36,14 +26,15 @@ def change(path: Path, old: str, new: str) -> None:
 
 
 def make_older(template: Path) -> None:
-    """The template as it could have been: other timeouts, another loop and model, no note about the launcher."""
+    """The template as it could have been: other timeouts, another loop and model, the launcher in the project."""
     project = template / PROJECT
     for job in (project / WORKERS, project / "frameworks/pytorch" / HOROVOD):
         change(job, "timeout: 3600s", "timeout: 7200s")
     for code in (f"examples/images/frameworks/pytorch/{MODEL}", f"frameworks/pytorch/{LOOP}"):
         with (project / code).open("a", encoding="utf-8") as file:
             file.write("\n\nolder = 1\n")
-    (project / "vertex_launch/README.md").unlink()
+    shutil.move(template / "vertex_launch", project)
+    change(project / LAUNCHER, "vertex-launch\n", "typer==0.29.2\n")
 
 
 def edit_as_its_owner(project: Path) -> None:
@@ -66,6 +57,7 @@ def updated(tmp_path: Path) -> Path:
     commit(project, "Created")  # git merges an update with what it has in its history
     edit_as_its_owner(project)
     commit(project, "Mine")
+    shutil.rmtree(template / PROJECT / "vertex_launch")
     shutil.copytree(tmp_path / "present", template, dirs_exist_ok=True)
     commit(template, "Present")
     done(project, *cruft, "update", "--skip-apply-ask")
@@ -80,7 +72,8 @@ def files(project: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_an_update_brings_what_is_new_and_keeps_what_its_owner_changed(updated: Path, tmp_path: Path) -> None:
-    fresh = files(bake(tmp_path / "fresh").project)
+    newest = done(tmp_path / "template", "git", "rev-parse", "HEAD").strip()
+    fresh = files(bake(tmp_path / "fresh", launcher=f"git+file://{tmp_path}/template@{newest}").project)
     found = files(updated)
     assert {name for name in fresh | found if fresh.get(name) != found.get(name)} == {*map(str, OWN)}
     assert str(HOROVOD) not in found

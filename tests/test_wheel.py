@@ -1,4 +1,4 @@
-"""vertex_launch as a dependency: this repository's wheel, in an empty folder and in a project without the folder."""
+"""vertex_launch as a dependency: this repository's wheel, in an empty folder."""
 
 import ast
 import json
@@ -18,7 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.conftest import CACHES, ROOT, bake, kept_folder, run
+from tests.conftest import CACHES, ROOT, kept_folder, run
 
 PACKAGE = ROOT / "vertex_launch"
 SECONDS = 120  # until the service must have started
@@ -130,38 +130,6 @@ def endpoint(process: "subprocess.Popen[bytes]", printed: Path) -> str:
         assert time.monotonic() < deadline, printed.read_text()
         time.sleep(0.05)
     return found[1]
-
-
-def without_the_folder(tmp_path: Path, wheel: Path) -> Path:
-    """A baked project that has the launcher as a dependency."""
-    project = bake(tmp_path).project
-    shutil.rmtree(project / "vertex_launch")
-    with (project / "requirements/laptop.txt").open("a", encoding="utf-8") as file:
-        file.write(f"vertex-launch @ {wheel.as_uri()}\n")
-    return project
-
-
-@pytest.mark.slow
-def test_a_project_without_the_folder_checks_its_jobs_and_runs_one(
-    wheel: Path, installed: Path, tmp_path: Path
-) -> None:
-    project, path = without_the_folder(tmp_path, wheel), {"PYTHONPATH": str(installed)}
-    jobs = [str(path.relative_to(project)) for path in sorted(project.glob("jobs/*.yaml"))]
-    said = passed(project, sys.executable, "-m", "vertex_launch", "check", *jobs, **path)
-    assert "jobs/workers.yaml: ok" in said.splitlines()
-    (project / "jobs/mine.yaml").write_text(JOB, encoding="utf-8")
-    assert "in a cluster: True" in passed(
-        project, sys.executable, "-m", "vertex_launch", "run", "jobs/mine.yaml", **path
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.proof
-def test_a_project_without_the_folder_passes_all_of_its_sessions(wheel: Path, tmp_path: Path) -> None:
-    project = without_the_folder(tmp_path, wheel)
-    said = passed(project, sys.executable, "-m", "nox", "--session", "lint", "types", "check", "local")
-    assert "Job succeeded" in said
-    passed(project, sys.executable, "-m", "nox", "--session", "tests", "--", "-m", "not slow")
 
 
 @pytest.mark.slow

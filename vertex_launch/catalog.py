@@ -1,4 +1,4 @@
-"""What Vertex AI offers for training, as dated facts: machines.yaml holds them, and vertex.toml may add to them."""
+"""Dated facts about what Vertex AI offers for training, from machines.yaml; vertex.toml may add to them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ Entry = TypeVar("Entry", Machine, Accelerator)
 
 @dataclass(frozen=True)
 class Limits:
-    """What the service refuses beyond; seconds and GB."""
+    """Limits beyond which the service refuses a job; seconds and GB."""
 
     pools: int
     env: int
@@ -88,7 +88,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class N1Network:
-    """How GPUs bound the network of an N1 machine, by their type and count."""
+    """Bounds that GPUs set to the network of an N1 machine, by their type and count."""
 
     gbps_per_vcpu: float
     cap_gbps: Mapping[str, Mapping[int, float]]
@@ -127,7 +127,7 @@ class Catalog:
         return (today - self.compiled).days > FRESH_DAYS
 
     def network_gbps(self, machine_type: str, accelerator: str = "", count: int = 0) -> float | None:
-        """What one machine can send at once, in Gbit/s; None if the type or its figure is unknown.
+        """The rate at which one machine can send, in Gbit/s; None if the type or its figure is unknown.
 
         On an N1 the GPUs set the bound: min(2 x vCPUs, a cap for their type and count).
         Source: Compute Engine, "GPU network bandwidth"; n1-highmem-96 with 8 V100 -> 100.
@@ -139,7 +139,7 @@ class Catalog:
         return min(self.n1_gpu_network.gbps_per_vcpu * known.vcpus, cap)
 
     def network_certainty(self, machine_type: str, accelerator: str = "", count: int = 0) -> Certainty:
-        """How sure `network_gbps` is."""
+        """The certainty of `network_gbps`."""
         known, network = self.machine(machine_type), self.n1_gpu_network
         if known is None:
             return "uncertain"
@@ -147,17 +147,12 @@ class Catalog:
         return known.certainty if documented or network.cap(known, accelerator, count) is None else "uncertain"
 
     def price(self, machine_type: str, accelerator: str = "", count: int = 0) -> Price | None:
-        """What one machine with its GPUs costs per hour; None if a part of it has no public price."""
-        known = self.machine(machine_type)
-        if known is None or known.price is None:
-            return None
-        if known.needs_gpus or not count:
-            return known.price
-        gpu = self.accelerators.get(accelerator)
-        if gpu is None or gpu.price is None:
-            return None
-        certainty = least_certain(known.price.certainty, gpu.price.certainty)
-        return Price(known.price.usd + count * gpu.price.usd, certainty, known.price.source)
+        """The price per hour of one machine with its GPUs; None if a part of it has no public price."""
+        known, gpu = self.machine(machine_type), self.accelerators.get(accelerator)
+        parts = [(1, known.price if known else None)]
+        if known and count and not known.needs_gpus:
+            parts.append((count, gpu.price if gpu else None))
+        return total(parts)
 
     def reduction_server_image(self, region: str) -> str:
         """The reduction server's image nearest to a region, or "" for one on no known continent."""
@@ -170,9 +165,14 @@ class Catalog:
         return f"{self.quotas['service']}/{self.quotas['prefix']}{infix}{quota}"
 
 
-def least_certain(*certainties: Certainty) -> Certainty:
-    """How sure a figure is that was made of several."""
-    return max(certainties, key=CERTAINTIES.index)
+def total(parts: Sequence[tuple[int, Price | None]]) -> Price | None:
+    """The price of so many of each part, as sure as the least sure of them; None if one is unknown, or all are."""
+    known = [(count, price) for count, price in parts if price]
+    if len(known) < len(parts) or not known:
+        return None
+    worst = max((price.certainty for _, price in known), key=CERTAINTIES.index)
+    sources = sorted({price.source for _, price in known})
+    return Price(sum(count * price.usd for count, price in known), worst, "; ".join(sources))
 
 
 def reducers_needed(worker_count: int, worker_gbps: float, reducer_gbps: float) -> int:
@@ -187,14 +187,14 @@ def reducers_needed(worker_count: int, worker_gbps: float, reducer_gbps: float) 
 def standard() -> Catalog:
     """The catalog that comes with this package."""
     facts = {**_read(FACTS), **_read(FACTS.with_name("prebuilt.yaml"))}
-    billed = partial(_billed, facts["prices"])
-    gpus = {name: {"name": name, "price": billed([row]), **row} for name, row in facts["accelerators"].items()}
+    listed = partial(_listed, facts["prices"])
+    gpus = {name: {"name": name, "price": listed(row), **row} for name, row in facts["accelerators"].items()}
     machines = {}
     for name, row in facts["machines"].items():
         machine = {"name": name, **facts["families"][name.partition("-")[0]], **row}
         included = row.get("gpus", {}) if not name.startswith("n1-") else {}  # an N1 can also go without
-        parts = [_bare(machine), *(gpus[kind] for kind, (count,) in included.items() for _ in range(count))]
-        machines[name] = machine | {"price": billed(parts)}
+        with_it = [(count, gpus[kind]["price"]) for kind, (count,) in included.items()]
+        machines[name] = machine | {"price": total([(1, listed(machine)), *with_it])}
     return TypeAdapter(Catalog).validate_python(facts | {"accelerators": gpus, "machines": machines})
 
 
@@ -213,24 +213,15 @@ def _priced(entries: Mapping[str, Entry], prices: Mapping[str, Price]) -> dict[s
     return {name: replace(entry, price=prices.get(name, entry.price)) for name, entry in entries.items()}
 
 
-def _bare(machine: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A machine without GPUs as something that has a list price, if its family's rates are known."""
-    if "usd_per_vcpu" not in machine:
-        return {}
-    usd = machine["vcpus"] * machine["usd_per_vcpu"] + machine["memory_gb"] * machine["usd_per_gb"]
-    return {"usd": usd, "price_certainty": machine["price_certainty"]}
-
-
-def _billed(prices: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Price | None:
-    """What Vertex AI bills for parts with list prices; None if one has none."""
-    if not all("usd" in part for part in parts):
+def _listed(prices: Mapping[str, Any], row: Mapping[str, Any]) -> Price | None:
+    """The price that Vertex AI bills for a GPU, or for a machine without GPUs; None if it has no list price."""
+    usd = row.get("usd")
+    if "usd_per_vcpu" in row:
+        usd = row["vcpus"] * row["usd_per_vcpu"] + row["memory_gb"] * row["usd_per_gb"]
+    if usd is None:
         return None
-    factor = prices["factor"]
-    return Price(
-        factor * sum(part["usd"] for part in parts),
-        least_certain(*(part["price_certainty"] for part in parts)),
-        f"list price in {prices['region']} x {factor}, {prices['read']}",
-    )
+    source = f"list price in {prices['region']} x {prices['factor']}, {prices['read']}"
+    return Price(prices["factor"] * usd, row["price_certainty"], source)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class Finding:
         return f"{self.place}: {self.sentence}" if self.place else self.sentence
 
     def below(self, place: str) -> "Finding":
-        """The same finding in a larger document, which holds the finding's own at `place`."""
+        """Place the finding in a larger document, which holds its own at `place`."""
         return replace(self, place=f"{place}.{self.place}" if self.place else place)
 
 
@@ -41,12 +41,7 @@ Findings = Iterator[Finding]
 
 
 class FaultError(ValueError):
-    """The user wrote something that cannot be used; the text has one line for each finding.
-
-    Args:
-        findings: a sentence stands for a finding without a place.
-        file: begins every line.
-    """
+    """The user's mistakes, one line each, which `file` begins; a sentence stands for a finding without a place."""
 
     def __init__(self, *findings: Finding | str, file: Path | str = "") -> None:
         self.findings = tuple(one if isinstance(one, Finding) else Finding("", one) for one in findings)
@@ -60,8 +55,8 @@ def start(file: Path | str, line: int) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The known name that `word` was probably meant to be, or ""; case, - and _ do not count."""
-    names = {_letters(name): name for name in known}
-    close = difflib.get_close_matches(_letters(word), names, n=1)
+    names = {letters(name): name for name in known}
+    close = difflib.get_close_matches(letters(word), names, n=1)
     return names[close[0]] if close else ""
 
 
@@ -103,7 +98,8 @@ def read_text(path: Path) -> str:
     raise FaultError(Finding("", *told), file=path)
 
 
-def _letters(word: str) -> str:
+def letters(word: str) -> str:
+    """The letters of a name alone, which camelCase, snake_case and gcloud's spelling have in common."""
     return word.replace("-", "").replace("_", "").casefold()
 
 

@@ -1,4 +1,4 @@
-"""What the resource of a job says, in the JSON that Vertex AI answers with and the local Vertex keeps."""
+"""Reads the resource of a job, the JSON that Vertex AI answers with and the local Vertex keeps."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ def state(resource: Resource) -> str:
 
 
 def style(resource: Resource) -> str:
-    """How a terminal shows its state, as Rich names styles."""
+    """Rich's name of the style in which a terminal shows its state."""
     return STYLES.get(state(resource), "yellow")
 
 
@@ -60,7 +60,7 @@ def backing(pipeline: Resource) -> str:
 
 
 def run_spec(resource: Resource) -> Resource:
-    """What each of its runs is to do: a CustomJobSpec, or what a training pipeline has in its place."""
+    """The CustomJobSpec of each of its runs, or what a training pipeline has in its place."""
     own: Resource = resource.get("jobSpec") or resource.get("trialJobSpec") or {}
     return own or tidy(resource.get("trainingTaskInputs") or {})
 

@@ -105,7 +105,7 @@ def _scalars() -> Schema:
 
 
 def _descriptions(message: Descriptor) -> dict[str, Schema]:
-    """What explains a field, by its name: the first paragraph in Google's docstring, where it has one."""
+    """Explanations of fields by name: the first paragraph of Google's docstring, where there is one."""
     if not message.full_name.startswith(PACKAGE):
         return {}
     documented = reduce(getattr, _name(message).split("."), types)
@@ -114,7 +114,7 @@ def _descriptions(message: Descriptor) -> dict[str, Schema]:
 
 
 def _plain(paragraph: str) -> str:
-    """One line, without the marks of reStructuredText."""
+    """Join to one line, without the marks of reStructuredText."""
     line = " ".join(paragraph.split())
     return reduce(lambda text, mark: mark[0].sub(mark[1], text), MARKUP, line)
 

@@ -10,20 +10,12 @@ DEEPEST = 100  # nested lists and objects; protobuf takes 100 in a free form, an
 
 
 def loads(text: str | bytes, **hooks: Any) -> Any:
-    """The value of a JSON text in UTF-8; `hooks` are those of `json.loads`.
-
-    Raises:
-        ValueError: it is not JSON, or nested too deeply.
-    """
+    """Parse JSON in UTF-8, with the hooks of `json.loads`; raises ValueError if it is none or nested too deeply."""
     return shallow(lambda: json.loads(text.decode() if isinstance(text, bytes) else text, **hooks))
 
 
 def shallow(read: Callable[[], Any]) -> Any:
-    """Return what `read` returns, unless it is nested so deeply that recursive code would exhaust the stack.
-
-    Raises:
-        FaultError: lists and objects are nested in more than DEEPEST levels.
-    """
+    """Return what `read` returns; raises FaultError if recursive code could exhaust the stack over it."""
     try:
         level = [value := read()]
         for _ in range(DEEPEST + 1):  # level by level, because recursion could exhaust the stack here, too

@@ -31,11 +31,7 @@ class Package:
 
 
 def build(folder: Path, dist: Path) -> Package:
-    """Pack a folder into a file in `dist`; nothing is written into the folder itself.
-
-    Raises:
-        FaultError: the folder has no pyproject.toml that describes a package, or setuptools refuses it.
-    """
+    """Pack a folder into `dist`, and write nothing in the folder; raises FaultError if setuptools refuses it."""
     description = folder / "pyproject.toml"
     name = _name(description)
     with tempfile.TemporaryDirectory() as stand_in:

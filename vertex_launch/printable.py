@@ -16,5 +16,5 @@ def printable(text: str) -> str:
 
 
 def lines(text: str) -> str:
-    """The same of a text of several lines, which stay lines."""
+    """Make each line of a text printable."""
     return "\n".join(map(printable, text.split("\n")))

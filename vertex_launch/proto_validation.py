@@ -21,18 +21,14 @@ WELL_KNOWN = "google.protobuf."
 DURATION, TIMESTAMP, ANY = (f"{WELL_KNOWN}{name}" for name in ("Duration", "Timestamp", "Any"))
 FREE = {f"{WELL_KNOWN}Value": "", f"{WELL_KNOWN}Struct": "a mapping", f"{WELL_KNOWN}ListValue": "a list"}
 LINES_SHOWN = 3  # of a key that is repeated
-SCALARS = {
-    FieldDescriptor.CPPTYPE_BOOL: "boolean",
-    FieldDescriptor.CPPTYPE_STRING: "string",
-    FieldDescriptor.CPPTYPE_DOUBLE: "double",
-    FieldDescriptor.CPPTYPE_FLOAT: "float",
-    FieldDescriptor.CPPTYPE_INT64: "int64",
-}
+NAMES = ("string", "double", "float", "int64", "enum")
+SCALARS = {getattr(FieldDescriptor, f"CPPTYPE_{name.upper()}"): name for name in NAMES}
+SCALARS[FieldDescriptor.CPPTYPE_BOOL] = "boolean"
 
 
 @dataclass(frozen=True)
 class Form:
-    """How a scalar must be written. Numbers may be quoted, because the API quotes its 64-bit numbers."""
+    """The form in which a scalar must be written. Numbers may be quoted, as the API quotes its 64-bit numbers."""
 
     noun: str
     pattern: str
@@ -74,7 +70,7 @@ def type_name(field: FieldDescriptor) -> str:
     """A message's full name, or a scalar's kind: enum, string, boolean, double, float, int64 or int32."""
     message = field.message_type
     if message is None:
-        return "enum" if field.enum_type else SCALARS.get(field.cpp_type, "int32")
+        return SCALARS.get(field.cpp_type, "int32")
     wraps = message.full_name.startswith(WELL_KNOWN) and message.full_name not in (DURATION, TIMESTAMP, ANY, *FREE)
     return type_name(message.fields_by_name["value"]) if wraps else str(message.full_name)
 
@@ -114,7 +110,7 @@ def _repeated(mapping: Mapping, place: str) -> Findings:
 
 
 def _inside(value: Mapping | list[Any], place: str, found: Callable[[Any, str], Findings]) -> Findings:
-    """What is `found` in each value of a list, or of a mapping whose keys the user chooses."""
+    """Yields what is `found` in each value of a list, or of a mapping whose keys the user chooses."""
     if isinstance(value, Mapping):
         yield from _repeated(value, place)
         entries = [(_below(place, key), inner) for key, inner in value.items()]

@@ -1,19 +1,18 @@
-"""Where jobs run, as whom, and from which image: from flags, from vertex.toml, or from the environment."""
+"""Settings from flags, vertex.toml or the environment: where jobs run, as whom, and from which image."""
 
+import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
-from typing_extensions import TypedDict
-
-from vertex_launch import catalog
+from vertex_launch import catalog, labels
 from vertex_launch.catalog import OWN, Catalog
 from vertex_launch.errors import FaultError, Finding, Findings, did_you_mean, read_text
+
+Texts = Mapping[str, str]
 
 # The keys that a flag or a variable may give in place of the file; Google's own variables come last.
 VARIABLES: Mapping[str, tuple[str, ...]] = {
@@ -24,6 +23,8 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
     "service_account": ("VERTEX_SERVICE_ACCOUNT",),
 }
 REQUIRED = ("project", "region", "bucket", "image")  # in a file
+TEXTS = (*REQUIRED, "service_account", "launcher")
+MACHINE = ("vcpus", "memory_gb", "gbps", "fabric_gbps", "gpus")  # what the user may know of one
 LOCAL = {"project": "local-project", "region": "us-central1", "bucket": "local-bucket"}
 
 # The service sets these in every replica, or sees to it that they are not set.
@@ -33,104 +34,40 @@ CONTRACT = re.compile(
 VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
-def _variable(name: str) -> str:
-    if not VARIABLE.fullmatch(name):
-        fault = f'"{name}" cannot be the name of a variable'
-        raise FaultError(Finding("", fault, "use letters, digits and _, and no digit at first"))
-    if CONTRACT.fullmatch(name):
-        raise FaultError(Finding("", f"{name} is for the service alone to set", "remove it"))
-    return name
-
-
-def _bucket(name: str) -> str:
-    if name.startswith("gs://"):
-        raise FaultError(Finding("", "has gs:// before its name", "write the name alone"))
-    return name
-
-
-def _true(value: bool) -> bool:
-    assert value, "a variable that is not to be passed has no line"
-    return value
-
-
-def _priced(name: str) -> str:
-    """A machine type or a GPU that has a price of its own."""
-    machines, accelerators = catalog.standard().machines, catalog.standard().accelerators
-    if name not in {**machines, **accelerators}:
-        cure = did_you_mean(name, [*machines, *accelerators])
-        raise FaultError(Finding("", f'"{name}" is no machine type or GPU', cure))
-    with_it = [machine for machine in machines.values() if name in machine.gpus]
-    if name in accelerators and all(machine.needs_gpus for machine in with_it):
-        example = f", such as {with_it[0].name}" if with_it else ""
-        raise FaultError(
-            Finding("", f'"{name}" is not billed alone', f"price the machine types that come with it{example}")
-        )
-    return name
-
-
-Text = Annotated[str, Field(min_length=1)]
-Figure = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
-Usd = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-ShellsOwn = Annotated[bool, Field(strict=True), AfterValidator(_true)]
-Command = Annotated[list[str], Field(min_length=1)]
-
-
-class MachineRow(TypedDict, total=False):
-    """What the user knows of a machine type."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
-
-    vcpus: Figure
-    memory_gb: Figure
-    gbps: Figure
-    fabric_gbps: Figure
-    gpus: dict[str, Annotated[list[int], Field(min_length=1)]]
-
-
 @dataclass(frozen=True)
-class VertexToml:
-    """The keys of vertex.toml; "" where nobody gave a value."""
+class Settings:
+    """The keys of vertex.toml, "" where nobody gave a value, and who gave those that are not from there."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
-    project: Text = ""
-    region: Text = ""
-    bucket: Annotated[Text, AfterValidator(_bucket)] = ""  # its name alone, without gs://
-    image: Text = ""
+    project: str = ""
+    region: str = ""
+    bucket: str = ""  # its name alone, without gs://
+    image: str = ""
     service_account: str = ""  # "" is Vertex AI's own service agent
-    # Image -> its entry point, for this machine.
-    commands: Mapping[str, Command] = field(default_factory=dict)
-    # Of replicas here; True is the shell's own value.
-    env: Mapping[Annotated[str, AfterValidator(_variable)], str | ShellsOwn] = field(default_factory=dict)
-    # Machine or GPU type -> USD per hour, as billed.
-    prices: Mapping[Annotated[str, AfterValidator(_priced)], Usd] = field(default_factory=dict)
-    machines: Mapping[str, MachineRow] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Settings(VertexToml):
-    """What is known of the cloud, and who said it."""
-
+    launcher: str = ""  # the release that made the project
+    commands: Mapping[str, Sequence[str]] = field(default_factory=dict)  # image -> its entry point, for this machine
+    env: Mapping[str, str | bool] = field(default_factory=dict)  # of replicas here; True is the shell's own value
+    labels: Texts = field(default_factory=dict)  # of jobs that are sent
+    prices: Mapping[str, float] = field(default_factory=dict)  # machine or GPU type -> USD per hour, as billed
+    machines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # type -> fields of catalog.Machine
+    rules: Mapping[str, Any] = field(default_factory=dict)  # code -> severity, as vertex_launch/rules/house.py reads it
     origins: Mapping[str, str] = field(default_factory=dict)  # key -> where its value was given, unless in vertex.toml
 
     @property
     def catalog(self) -> Catalog:
-        """What Vertex AI offers, with what this file knows better."""
+        """The facts about Vertex AI, with those of this file in their place."""
         return catalog.with_own(catalog.standard(), self.machines, self.prices)
 
     def origin(self, key: str) -> str:
-        """Where a value was given: vertex.toml, --region, or VERTEX_REGION."""
+        """The place where a value was given: vertex.toml, --region, or VERTEX_REGION."""
         return self.origins.get(key, OWN)
 
 
-def load(path: Path, environ: Mapping[str, str] | None = None, flags: Mapping[str, str] | None = None) -> Settings:
-    """What the flags say, else the file, else the environment; without a file, much may be unknown.
-
-    Raises:
-        FaultError: the file is broken, incomplete, or has a key or a type of its own.
-    """
+def load(path: Path, environ: Texts | None = None, flags: Texts | None = None) -> Settings:
+    """Read settings from the flags, else the file, else the environment; raises FaultError for a malformed file."""
     table = _table(path) if path.exists() else {}
-    told, origins = _told(flags or {}, environ or {}, table)
-    settings = {**table, **told}
+    told = {key: source for key in VARIABLES for source in _sources(key, flags or {}, environ or {}, table)[:1]}
+    settings = table | {key: value for key, (_, value) in told.items()}
+    origins = {key: origin for key, (origin, _) in told.items()}
     found = [*_findings(settings)]
     missing = [key for key in REQUIRED if key not in settings] if path.exists() else []
     found += [Finding("", f"the key {key} is missing", f'add a line {key} = "..."') for key in missing]
@@ -148,19 +85,15 @@ def require(settings: Settings, *keys: str) -> None:
 
 
 def for_local(settings: Settings) -> Settings:
-    """The settings for the local Vertex, where any name of a project, a region and a bucket will do."""
+    """The settings for the local service: any project, region and bucket will do, and house rules are not its own."""
     project, region, bucket = (getattr(settings, key) or name for key, name in LOCAL.items())
-    return replace(settings, project=project, region=region, bucket=bucket)
+    return replace(settings, project=project, region=region, bucket=bucket, rules={})
 
 
 def passing(settings: Settings, names: Sequence[str]) -> Settings:
-    """The settings, with more variables of the shell that reach replicas on this machine.
-
-    Raises:
-        FaultError: one of them cannot be passed.
-    """
+    """Let more of the shell's variables reach replicas here; raises FaultError for one that cannot be passed."""
     passed = dict.fromkeys(names, True)
-    if found := [replace(one, place="--pass-env") for one in _findings({"env": passed})]:
+    if found := [replace(one, place="--pass-env") for name in passed for one in _of_variable(name)]:
         raise FaultError(*found)
     return replace(settings, env={**settings.env, **passed})
 
@@ -172,78 +105,121 @@ def _table(path: Path) -> dict[str, Any]:
         raise FaultError(f'{path}: is not TOML: {error}; write lines such as bucket = "name"') from None
 
 
-def _told(
-    flags: Mapping[str, str], environ: Mapping[str, str], file: Mapping[str, Any]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """What flags say, and the environment where the file says nothing; and which flag or variable it was."""
-    told, origins = {}, {}
-    for key, names in VARIABLES.items():
-        variables = {name: environ.get(name) for name in names if key not in file}
-        sources = {f"--{key.replace('_', '-')}": flags.get(key), **variables}
-        for origin, value in [(origin, value) for origin, value in sources.items() if value][:1]:
-            told[key], origins[key] = value, origin
-    return told, origins
+def _sources(key: str, flags: Texts, environ: Texts, file: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and values of the flag and the variables that give a key, in their order; the file hides variables."""
+    variables = [(name, environ.get(name)) for name in VARIABLES[key] if key not in file]
+    both = ((f"--{key.replace('_', '-')}", flags.get(key)), *variables)
+    return [(origin, value) for origin, value in both if value]
 
 
-def _findings(table: Mapping[str, Any]) -> Findings:
-    """What is wrong; the place is a key, "" for the file as a whole."""
-    try:
-        TypeAdapter(VertexToml).validate_python(table)
-    except ValidationError as error:
-        yield from dict.fromkeys(_finding(one, table) for one in error.errors(include_url=False))
-    machines = table.get("machines")
-    for name, row in machines.items() if isinstance(machines, dict) else ():
-        known = name in catalog.standard().machines or not isinstance(row, dict)
-        if not (known or {"vcpus", "memory_gb", "gbps"} <= row.keys()):
-            yield Finding("machines", f'"{name}" is a new type', "write its vcpus, memory_gb and gbps")
+def _findings(toml: Mapping[str, Any]) -> Findings:
+    """Yields what is wrong; the place is a key, "" for the file as a whole."""
+    for key, value in toml.items():
+        if key in TABLES:
+            yield from _of_table(key, value)
+        elif key not in TEXTS:
+            tables = ", ".join(f"[{name}]" for name in TABLES)
+            cure = f"the tables are {tables}, so remove the line [{key}]"
+            meant = did_you_mean(key, [*TEXTS, *TABLES])
+            yield Finding("", f'unknown key "{key}"', cure if isinstance(value, dict) else meant)
+        elif not isinstance(value, str) or not (value or key == "service_account"):
+            fault = "is empty" if value == "" else f"must be text, not {_kind(value)}"
+            yield Finding(key, fault, f'write {key} = "..."')
+        elif key == "bucket" and value.startswith("gs://"):
+            yield Finding(key, "has gs:// before its name", "write the name alone")
 
 
-def _finding(error: ErrorDetails, table: Mapping[str, Any]) -> Finding:
-    """What pydantic found, with a cure."""
-    key, *names = map(str, error["loc"])
-    if error["type"] == "unexpected_keyword_argument":
-        return Finding("", f'unknown key "{key}"', _known(key, table[key]))
-    if names and isinstance(table[key][names[0]], dict) and key != "machines":  # what TOML makes of dots without quotes
-        meaning, line, _ = TABLES[key]
-        return Finding(key, f"the {meaning.lower()} {names[0]}... is not in quotes", f"write {line.format(meaning)}")
-    if error["type"] == "value_error":
-        own: FaultError = error["ctx"]["error"]
-        return replace(own.findings[0], place=key)
-    if names:
-        return _in_table(error, key, *names[:2])
-    if key in TABLES:
-        meaning, line, _ = TABLES[key]
-        cure = f"write [{key}] and below it {line.format(meaning)}"
-        return Finding(key, f"must be a table, not {_kind(table[key])}", cure)
-    wrong = "is empty" if error["type"] == "string_too_short" else f"must be text, not {_kind(table[key])}"
-    return Finding(key, wrong, f'write {key} = "..."')
+def _of_table(key: str, value: Any) -> Findings:
+    table = TABLES[key]
+    if not isinstance(value, dict):
+        cure = f"write [{key}] and below it {table.line.format(table.names)}"
+        yield Finding(key, f"must be a table, not {_kind(value)}", cure)
+        return
+    for name, inner in value.items():
+        if isinstance(inner, dict) and key not in ("labels", "machines"):  # TOML reads dots without quotes as tables
+            fault = f"the {table.names.lower()} {name}... is not in quotes"
+            yield Finding(key, fault, f"write {table.line.format(table.names)}")
+            continue
+        if not table.fits(inner):
+            yield Finding(key, f'"{name}": must be {table.wanted}', f"write {table.line.format(name)}")
+        elif key == "machines":
+            yield from _of_machine(name, inner)
+        elif key == "labels":
+            yield from labels.of_label(name, inner)
+        if key == "env":
+            yield from _of_variable(name)
+        if key == "prices":
+            yield from _of_price(name)
+    if key == "labels":
+        yield from labels.too_many(value)
 
 
-def _in_table(error: ErrorDetails, key: str, name: str, inner: str = "") -> Finding:
-    """The same of a line in one of the tables; `inner` is a machine's key."""
-    _, line, wanted = TABLES[key]
-    if not (key == "machines" and inner):
-        return Finding(key, f'"{name}": must be {wanted}', f"write {line.format(name)}")
-    if error["type"] == "extra_forbidden":
-        return Finding(key, f'"{name}": unknown key {inner}', did_you_mean(inner, MachineRow.__annotations__))
-    if inner == "gpus":
-        return Finding(key, f'"{name}": gpus must have lists of counts', "write gpus = {NVIDIA_L4 = [1, 2]}")
-    return Finding(key, f'"{name}": {inner} must be a number above 0', f"write {inner} = 4")
+def _of_variable(name: str) -> Findings:
+    if not VARIABLE.fullmatch(name):
+        fault = f'"{name}" cannot be the name of a variable'
+        yield Finding("env", fault, "use letters, digits and _, and no digit at first")
+    elif CONTRACT.fullmatch(name):
+        yield Finding("env", f"{name} is for the service alone to set", "remove it")
 
 
-# The tables: what their keys are, a line, and what stands in it.
+def _of_price(name: str) -> Findings:
+    """Only machine types and GPUs that are billed alone have a price."""
+    machines, accelerators = catalog.standard().machines, catalog.standard().accelerators
+    with_it = [machine for machine in machines.values() if name in machine.gpus]
+    if name not in {**machines, **accelerators}:
+        cure = did_you_mean(name, [*machines, *accelerators])
+        yield Finding("prices", f'"{name}" is no machine type or GPU', cure)
+    elif name in accelerators and all(machine.needs_gpus for machine in with_it):
+        example = f", such as {with_it[0].name}" if with_it else ""
+        cure = f"price the machine types that come with it{example}"
+        yield Finding("prices", f'"{name}" is not billed alone', cure)
+
+
+def _of_machine(name: str, row: Mapping[str, Any]) -> Findings:
+    for key, value in row.items():
+        if key not in MACHINE:
+            yield Finding("machines", f'"{name}": unknown key {key}', did_you_mean(key, MACHINE))
+        elif key != "gpus" and not (_is_amount(value) and value):
+            yield Finding("machines", f'"{name}": {key} must be a number above 0', f"write {key} = 4")
+        elif key == "gpus" and not (isinstance(value, dict) and all(_is_list(one, int) for one in value.values())):
+            cure = "write gpus = {NVIDIA_L4 = [1, 2]}"
+            yield Finding("machines", f'"{name}": gpus must have lists of counts', cure)
+    if name not in catalog.standard().machines and not row.keys() >= {"vcpus", "memory_gb", "gbps"}:
+        yield Finding("machines", f'"{name}" is a new type', "write its vcpus, memory_gb and gbps")
+
+
+def _is_amount(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
+
+
+def _is_list(value: Any, kind: type) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(one) is kind for one in value)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table of vertex.toml."""
+
+    names: str  # what its keys are
+    line: str  # one of its lines, for a name
+    wanted: str  # in such a line
+    fits: Callable[[Any], bool]
+
+
+WORDS = '"{}" = ["python", "-m", "trainer.task"]'
 TABLES = {
-    "commands": ("IMAGE", '"{}" = ["python", "-m", "trainer.task"]', "a list of words"),
-    "env": ("VARIABLE", "{} = true", "a text, or true for the value that your shell has"),
-    "prices": ("TYPE", '"{}" = 1.25', "a number of USD per hour"),
-    "machines": ("TYPE", "[machines.{}]", "a table"),
+    "commands": _Table("IMAGE", WORDS, "a list of words", lambda value: _is_list(value, str)),
+    "env": _Table(
+        "VARIABLE",
+        "{} = true",
+        "a text, or true for the value that your shell has",
+        lambda value: isinstance(value, str) or value is True,
+    ),
+    "labels": _Table("LABEL", '{} = "vision"', "a text", lambda value: isinstance(value, str)),
+    "prices": _Table("TYPE", '"{}" = 1.25', "a number of USD per hour", _is_amount),
+    "machines": _Table("TYPE", "[machines.{}]", "a table", lambda value: isinstance(value, dict)),
+    "rules": _Table("CODE", '{} = "error"', "", lambda value: True),
 }
-
-
-def _known(key: str, value: object) -> str:
-    if isinstance(value, dict):
-        return f"the tables are {', '.join(f'[{name}]' for name in TABLES)}, so remove the line [{key}]"
-    return did_you_mean(key, [one.name for one in fields(VertexToml)])
 
 
 def _kind(value: object) -> str:

@@ -18,14 +18,13 @@ from google.protobuf import json_format
 
 from vertex_launch import proto_validation, strict_yaml
 from vertex_launch.errors import FaultError, Finding, first, read_text
+from vertex_launch.job_resource import camel
 
 # Pools by position. Pool 2 is the parameter servers' too: one role only.
 CHIEF, WORKERS, REDUCERS, EVALUATORS = range(4)
 CHIEF_REPLICA = "workerpool0-0"  # as the service names it
 OUTPUT = "baseOutputDirectory.outputUriPrefix"
 REDUCER_IMAGE = "/reductionserver"
-
-TASKS = {"container_spec": "containerSpec", "python_package_spec": "pythonPackageSpec", None: ""}
 
 TUNING_KEYS = {"studySpec", "trialJobSpec"}
 PIPELINE = (
@@ -84,7 +83,7 @@ class Pool:
     @property
     def task(self) -> str:
         """The key of what it runs: containerSpec, pythonPackageSpec, or "" """
-        return TASKS[WorkerPoolSpec.pb(self.spec).WhichOneof("task")]
+        return camel(WorkerPoolSpec.pb(self.spec).WhichOneof("task") or "")
 
     @property
     def args(self) -> list[str]:
@@ -149,21 +148,17 @@ class TuningJob:
 
     @property
     def trial_job(self) -> Job:
-        """What each trial runs, still without its parameters."""
+        """The job of each trial, still without its parameters."""
         return Job(self.path, self.name, self.spec.trial_job_spec)
 
 
 def trial(job: Job | TuningJob) -> Job:
-    """What one trial of a search runs, or the job itself."""
+    """The job of one trial of a search, or the job itself."""
     return job.trial_job if isinstance(job, TuningJob) else job
 
 
 def load(path: Path) -> Job | TuningJob:
-    """Read one job file.
-
-    Raises:
-        FaultError: it cannot be read or is neither a CustomJobSpec nor a HyperparameterTuningJob.
-    """
+    """Read a CustomJobSpec or a HyperparameterTuningJob from a file; raises FaultError if it is neither."""
     document = strict_yaml.from_yaml(read_text(path), str(path))
     if isinstance(document, dict) and TUNING_KEYS & document.keys():
         tuning_job = read(document, HyperparameterTuningJob, str(path))
@@ -177,11 +172,7 @@ def parse(text: str, file: str) -> CustomJobSpec:
 
 
 def read(document: Any, kind: type[M], file: str = "") -> M:
-    """The API's message of this kind that a document holds.
-
-    Raises:
-        FaultError: with all its differences from the message, `file` before each of them.
-    """
+    """The message of this kind that a document holds; raises FaultError with all differences, `file` before each."""
     message = kind()
     pb = cast(Any, kind).pb(message)
     findings = [*first(proto_validation.findings(document, pb.DESCRIPTOR))]

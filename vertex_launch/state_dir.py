@@ -1,4 +1,4 @@
-"""Where the local Vertex keeps what outlives it.
+"""Paths of the state that outlives the local Vertex.
 
 Buckets have the modes that the user's umask says, as data is shared; all other state is the user's alone.
 """
@@ -25,20 +25,25 @@ class StateDir:
 
     @property
     def caches(self) -> Path:
-        """What programs in replicas keep to be faster the next time."""
+        """Caches of programs in replicas."""
         return self.folder.absolute() / "cache"
 
     @property
     def clean_up(self) -> Path:
-        """What a repository of images is told to delete."""
+        """The rules by which a repository of images deletes old ones."""
         return self.folder / "clean-up.json"
+
+    @property
+    def cloud_build(self) -> Path:
+        """Cloud Build's configuration for the image."""
+        return self.folder / "cloudbuild.json"
 
     def curves(self, job_id: str) -> Path:
         """Copies of a sent job's curves."""
         return self.folder / "curves" / job_id
 
     def of_replicas(self, job_id: str) -> Path:
-        """What is $HOME in the replicas of one job."""
+        """The folder that is $HOME in the replicas of one job."""
         return self.folder.absolute() / "homes" / job_id
 
     def logs(self, job_id: str) -> Path:
@@ -50,7 +55,7 @@ class StateDir:
         return self.logs(job_id) / "log.jsonl"
 
     def metrics(self, job_id: str, replica: str = CHIEF_REPLICA) -> Path:
-        """Where a replica of a tuning trial reports its metrics; only the chief's count."""
+        """The file in which a replica of a tuning trial reports its metrics; only the chief's count."""
         return self.logs(job_id) / f"{replica}.metrics"
 
 

@@ -15,7 +15,7 @@ import yaml
 from yaml import MappingNode, Node, ScalarNode
 
 from vertex_launch import jsons
-from vertex_launch.errors import FaultError, Finding
+from vertex_launch.errors import FaultError, Finding, letters
 
 TAG = "tag:yaml.org,2002:"
 KINDS = {"str": "text", "int": "a number", "float": "a number", "bool": "a boolean", "timestamp": "a date"}
@@ -63,11 +63,7 @@ class Mapping(dict[str, Any]):
 
 
 def from_yaml(text: str, file: str) -> Any:
-    """The value of a YAML text.
-
-    Raises:
-        FaultError: it is broken, empty, more than one document or too large; or it has an alias that cannot be meant.
-    """
+    """The value of a YAML text; raises FaultError if it is broken, empty, several documents, or too large."""
     with _raising(file):
         value = jsons.shallow(lambda: yaml.load(text, _Loader))
         if value is None:
@@ -115,7 +111,7 @@ def _raising(file: str) -> Iterator[None]:
 
 
 def kind(value: Any) -> str:
-    """What the value is, as a noun with its article."""
+    """The kind of the value, as a noun with its article."""
     if isinstance(value, Scalar):
         return value.kind
     kinds = {dict: "a mapping", list: "a list", str: "text", bool: "a boolean"}
@@ -157,16 +153,11 @@ def _along(document: Any, place: str) -> Iterator[tuple[int, Any]]:
     value = document
     for part in PART.findall(place):
         lines = getattr(value, "lines", {})
-        key = next((key for key in lines if _bare(key) == _bare(part)), None)
+        key = next((key for key in lines if letters(key) == letters(part)), None)
         if key is None:
             return
         value = value[int(key) if isinstance(value, list) else key]
         yield lines[key], value
-
-
-def _bare(key: str) -> str:
-    """Makes camelCase and snake_case equal."""
-    return key.replace("_", "").casefold()
 
 
 def _no_number(word: str) -> Any:

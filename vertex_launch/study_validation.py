@@ -89,7 +89,7 @@ def is_active(child: Conditional, value: Any) -> bool:
 
 
 def findings(job: HyperparameterTuningJob) -> Findings:
-    """What the local Vertex refuses in the search; the rules of jobs check what the trials run."""
+    """Yields what the local Vertex refuses in the search; the rules of jobs check the job of its trials."""
     for check in (count_findings, metric_findings, parameter_findings, local_findings):
         yield from check(job)
 

@@ -18,11 +18,7 @@ UNFINISHED = {"REQUESTED": "waits", "ACTIVE": "runs", "STOPPING": "is being stop
 
 
 def table(search: Resource, jobs: Mapping[str, str]) -> Table:
-    """One row for each trial: its parameters, its metrics, how it ended and why, and which is the best.
-
-    Args:
-        jobs: the state of each trial's job, such as SUCCEEDED, where it is known.
-    """
+    """One row for each trial, the best marked; `jobs` has the states, such as SUCCEEDED, of those that are known."""
     parameters = [one["parameterId"] for one in search["studySpec"]["parameters"]]
     metrics = [one["metricId"] for one in search["studySpec"]["metrics"]]
     shown = Table("trial", *parameters, *metrics, "", box=None, header_style="bold")

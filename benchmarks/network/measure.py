@@ -2,7 +2,7 @@
 
     python benchmarks/network/measure.py
     python benchmarks/network/measure.py --machines 3 --reducers 2 4 --mbit 200 --without-ring
-    python benchmarks/network/measure.py --page docs/planner-proof.md
+    python benchmarks/network/measure.py --page docs/launcher/planner-proof.md
 
 A measuring instrument only: nothing of it is part of the template. It emulates hosts on one Linux machine, in which a
 ring (torch.distributed with gloo) and reducers (exchange.py) sum real vectors through network cards of limited rate.
@@ -81,12 +81,11 @@ def predict(cell: Cell) -> tuple[float, float]:
     """Bytes that a machine sends, and seconds, as the planner has them for machines of one GPU each."""
     gbps = cell.mbit / 1000
     machines = allreduce_cost.Machines(cell.machines, 1, gbps)
-    if not cell.reducers:
-        sent = allreduce_cost.flat_ring_bytes(cell.size, machines)
-        return float(sent), float(allreduce_cost.seconds(sent, gbps, hosts.MTU))
-    reducers = allreduce_cost.Reducers(cell.reducers, gbps)
-    sent = allreduce_cost.reducers_bytes(cell.size, machines)
-    return float(sent), float(allreduce_cost.reducers_seconds(cell.size, machines, reducers, hosts.MTU))
+    if cell.reducers:
+        found = allreduce_cost.by_reducers(cell.size, machines, cell.reducers, gbps, hosts.MTU)
+    else:
+        found = allreduce_cost.ring(cell.size, machines, cell.machines, hosts.MTU)
+    return float(found.bytes), float(found.seconds)
 
 
 def parse() -> argparse.Namespace:

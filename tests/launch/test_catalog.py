@@ -167,6 +167,12 @@ def test_what_has_no_public_price_has_none(machine_type: str) -> None:
     assert KNOWN.price(machine_type) is None
 
 
+def test_a_price_that_is_partly_ones_own_names_both_sources() -> None:
+    price = catalog.with_own(KNOWN, {}, {"NVIDIA_TESLA_T4": 0.1}).price("n1-standard-8", "NVIDIA_TESLA_T4", 1)
+    assert price is not None
+    assert re.fullmatch(r"list price in us-central1 .*; vertex.toml", price.source)
+
+
 def test_users_know_their_own_prices_and_machines_better() -> None:
     prices = {"a2-highgpu-8g": 20.0, "NVIDIA_TESLA_T4": 0.1, "n1-standard-8": 0.3}
     rows = {"c9-standard-8": {"vcpus": 8, "memory_gb": 32, "gbps": 40}, "n1-highcpu-16": {"gbps": 30}}

@@ -9,12 +9,12 @@ import pytest
 from tests.launch.running import deadline, until
 from tests.launch.test_engine import FOREVER, replica
 from tests.launch.test_restarts import SERVICE, Running, counted, run, together_with
+from vertex_launch.contract import Replica
 from vertex_launch.local.running.ended import PEER_LOST, Ended, likely_cause_first
 from vertex_launch.local.running.engine import SETTLE_SECONDS
 from vertex_launch.local.running.lines import ERROR_CHARACTERS, LAST_LINES, LONGEST_LINE, Splitter, Tail
 from vertex_launch.local.running.outcome import Attempt, Ending, Outcome
 from vertex_launch.local.running.restart_policy import Policy
-from vertex_launch.replicas import Replica
 
 TOGETHER = Policy(replica_restarts=5, job_retries=3, grace=0.2, together=True)
 LATER = SETTLE_SECONDS / 5  # after the first failure, and well before the others are stopped
@@ -88,8 +88,8 @@ def test_what_fails_with_a_machine_that_is_preempted_starts_again_with_it(tmp_pa
         job = Running(tmp_path, chief, worker, policy=Policy(replica_restarts=5, preemptions=1, grace=30))
         assert job.said("workerpool0-0: up")
         assert job.said("workerpool1-0: up")
-        job.execution.preempt("workerpool1-0")
-        job.execution.kill("workerpool0-0")
+        job.execution.disturb("preempt", "workerpool1-0")
+        job.execution.disturb("kill", "workerpool0-0")
         assert job.end().succeeded
     assert [line for line in job.lines if not line.endswith("up")] == [
         "workerpool0-0: workerpool0-0 was ended by SIGKILL (exit code 137) while workerpool1-0 was being preempted",

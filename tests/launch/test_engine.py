@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.running import DEADLINE, SOURCE, deadline, eventually, processes, until
+from vertex_launch.contract import Replica
 from vertex_launch.errors import FaultError
 from vertex_launch.local.running import engine
 from vertex_launch.local.running.host import first_ephemeral_port, free_addresses
@@ -21,7 +22,6 @@ from vertex_launch.local.running.outcome import Outcome
 from vertex_launch.local.running.prepare import PreparedJob
 from vertex_launch.local.running.process import READ_SECONDS
 from vertex_launch.local.running.restart_policy import Policy
-from vertex_launch.replicas import Replica
 
 FOREVER = "import time\nwhile True: time.sleep(1)"
 # Process 1 of a namespace cannot be killed from inside, not even by itself; a real fault ends it all the same.
@@ -244,7 +244,7 @@ from vertex_launch.local.running import engine
 from vertex_launch.local.running.prepare import PreparedJob
 from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.local.running.namespaces import Isolation
-from vertex_launch.replicas import Replica
+from vertex_launch.contract import Replica
 
 folder = Path(sys.argv[1])
 job = json.loads((folder / "job.json").read_text())

@@ -195,7 +195,7 @@ def test_what_is_deleted_takes_with_it_what_is_below(vertex: Service) -> None:
         ("POST", "metadataStores/default/contexts?contextId=a+b", {}, 400, "is not a resource name"),
         ("POST", "metadataStores/default/contexts", {"nmae": "x"}, 400, 'unknown key "nmae"'),
         ("POST", "metadataStores/default/contexts/own:addContextChildren", {"childContexts": ["x"]}, 404, "x does not"),
-        ("GET", "tensorboardsx", None, 501, "not covered by the local Vertex"),
+        ("GET", "tensorboardsx", None, 404, "the local Vertex has no tensorboardsx"),
     ],
 )
 def test_a_refusal_says_why(vertex: Service, method: str, address: str, body: Any, status: int, message: str) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from vertex_launch.addresses import object_path
+from vertex_launch.contract import Replica, replicas
 from vertex_launch.errors import FaultError
 from vertex_launch.local.running import packages
-from vertex_launch.replicas import Replica, replicas
 from vertex_launch.spec import Job, parse
 
 MACHINE = {"machineType": "n1-standard-4"}

@@ -293,8 +293,9 @@ def test_what_has_not_changed_is_not_sent_again(served: Served) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/page/jobs", "/page/jobs/1"])
 def test_the_page_changes_nothing(served: Served, path: str) -> None:
+    headers = {"Content-Type": "application/json"}
     for method in ("POST", "PUT", "PATCH", "DELETE"):
-        request = urllib.request.Request(f"{served.endpoint}{path}", b"{}", method=method)
+        request = urllib.request.Request(f"{served.endpoint}{path}", b"{}", headers, method=method)
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(request, timeout=DEADLINE)
 

@@ -409,12 +409,12 @@ def test_a_measurement_counts_however_short_it_is() -> None:
     assert found.known_compute == 0.0005
 
 
-LOAD = scaling.Load(samples=192, compute=0.2, gradient_bytes=BERT_LARGE)
-RATES = scaling.Rates(machine=33.8, reducer=0.65, reducer_gbps=32)
+LOAD = scaling.Load(samples=192, compute=0.2, gradient_bytes=BERT_LARGE, usd=33.8)
+REDUCER = reducers.sizing("n1-highcpu-16", 1, Machines(8, 8, 100), KNOWN)
 
 
 def test_one_machine_is_the_measure_of_efficiency() -> None:
-    for curve in scaling.curves(LOAD, Machines(8, 8, 100), RATES):
+    for curve in scaling.curves(LOAD, Machines(8, 8, 100), REDUCER):
         assert curve.points[0].efficiency == 1
         assert curve.points[0].samples_per_second == pytest.approx(960)
         assert curve.points[0].usd_per_million == pytest.approx(33.8 / 3600 / 960 * 1e6)
@@ -422,12 +422,12 @@ def test_one_machine_is_the_measure_of_efficiency() -> None:
 
 
 def test_with_reducers_efficiency_does_not_fall_with_the_number_of_machines() -> None:
-    *_, reduced = scaling.curves(LOAD, Machines(8, 8, 100), RATES)
+    *_, reduced = scaling.curves(LOAD, Machines(8, 8, 100), REDUCER)
     assert {round(point.efficiency, 9) for point in reduced.points[1:]} == {round(reduced.points[1].efficiency, 9)}
 
 
 def test_a_ring_loses_efficiency_until_it_sends_everything_twice() -> None:
-    ring, *_ = scaling.curves(LOAD, Machines(8, 1, 100), RATES)
+    ring, *_ = scaling.curves(LOAD, Machines(8, 1, 100), REDUCER)
     efficiencies = [point.efficiency for point in ring.points]
     assert efficiencies == sorted(efficiencies, reverse=True)
     twice = 8 * 2 * BERT_LARGE / 100e9 / (1408 / 1474)
@@ -435,7 +435,7 @@ def test_a_ring_loses_efficiency_until_it_sends_everything_twice() -> None:
 
 
 def test_the_knee_is_the_last_point_that_keeps_its_efficiency() -> None:
-    ring, *_ = scaling.curves(replace(LOAD, gradient_bytes=1.0e9), Machines(8, 1, 100), RATES)
+    ring, *_ = scaling.curves(replace(LOAD, gradient_bytes=1.0e9), Machines(8, 1, 100), REDUCER)
     after = [point for point in ring.points if point.machines > ring.knee.machines]
     assert ring.knee.efficiency >= 0.9
     assert all(point.efficiency < 0.9 for point in after)

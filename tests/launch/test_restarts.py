@@ -9,13 +9,13 @@ import pytest
 
 from tests.launch.running import DEADLINE, deadline, eventually, processes, until
 from tests.launch.test_engine import CRASH, FOREVER, ISOLATIONS, replica
+from vertex_launch.contract import Replica
 from vertex_launch.local.running.engine import Execution
 from vertex_launch.local.running.namespaces import Isolation, isolation
 from vertex_launch.local.running.outcome import Ending, Outcome, Phase
 from vertex_launch.local.running.prepare import PreparedJob
 from vertex_launch.local.running.replica_state import Status
 from vertex_launch.local.running.restart_policy import Policy
-from vertex_launch.replicas import Replica
 
 # Counts its starts in a file of its own.
 COUNTED = """
@@ -194,7 +194,7 @@ def test_a_preempted_machine_may_save_and_the_job_starts_again(tmp_path: Path, i
         policy = Policy(preemptions=6, grace=60)
         running = Running(tmp_path, counted(tmp_path / "count", SAVES), policy=policy, isolated=isolated)
         assert running.said("workerpool0-0: start 1")
-        running.execution.preempt("workerpool0-0")
+        running.execution.disturb("preempt", "workerpool0-0")
         assert running.end().succeeded
     assert running.lines == [
         "workerpool0-0: start 1",
@@ -213,7 +213,7 @@ def test_a_preempted_machine_that_ignores_it_is_gone_after_the_grace(tmp_path: P
         running = Running(tmp_path, worker, policy=Policy(preemptions=1, grace=1), isolated=isolated)
         assert running.said("workerpool0-0: start 1")
         began = time.monotonic()
-        running.execution.preempt("workerpool0-0")
+        running.execution.disturb("preempt", "workerpool0-0")
         assert running.end().succeeded
         assert time.monotonic() - began > 1
 
@@ -225,7 +225,7 @@ def test_the_seventh_preemption_is_the_end(tmp_path: Path) -> None:
         )
         for number in range(1, 8):
             assert eventually(lambda count=number: running.lines.count("workerpool0-0: up") == count)  # type: ignore[misc]
-            running.execution.preempt("workerpool0-0")
+            running.execution.disturb("preempt", "workerpool0-0")
         outcome = running.end()
     assert outcome.ending is Ending.PREEMPTED
     assert outcome.message == "the job was preempted too often"
@@ -241,8 +241,8 @@ def test_two_machines_that_are_preempted_at_once_cost_one_restart(tmp_path: Path
         running = Running(tmp_path, chief, replica(STUBBORN + FOREVER, 0), policy=policy)
         assert running.said("workerpool0-0: start 1")
         assert running.said("workerpool1-0: up")
-        running.execution.preempt("workerpool0-0")
-        running.execution.preempt("workerpool1-0")
+        running.execution.disturb("preempt", "workerpool0-0")
+        running.execution.disturb("preempt", "workerpool1-0")
         assert running.end().succeeded
     assert (tmp_path / "count").read_text() == "2"
 
@@ -253,7 +253,7 @@ def test_a_machine_that_is_gone_after_the_success_is_not_missed(tmp_path: Path) 
         worker = replica(STUBBORN + FOREVER, 0)
         running = Running(tmp_path, chief, worker, policy=Policy(preemptions=6, grace=3))
         assert running.said("workerpool1-0: up")
-        running.execution.preempt("workerpool1-0")
+        running.execution.disturb("preempt", "workerpool1-0")
         (tmp_path / "preempted").touch()
         assert running.end().succeeded
     assert (tmp_path / "count").read_text() == "1"
@@ -267,9 +267,9 @@ def test_a_frozen_replica_that_restarts_with_the_others_is_frozen_no_more(tmp_pa
         running = Running(tmp_path, fails, replica("print('up', flush=True)\n" + FOREVER, 0), policy=policy)
         assert running.said("workerpool0-0: up")
         assert running.said("workerpool1-0: up")
-        running.execution.freeze("workerpool1-0", 600)
+        running.execution.disturb("freeze", "workerpool1-0", 600)
         assert eventually(lambda: running.status("workerpool1-0").state == "frozen")
-        running.execution.kill("workerpool0-0")
+        running.execution.disturb("kill", "workerpool0-0")
         assert eventually(lambda: running.status("workerpool1-0") == Status("workerpool1-0", "running", 1))
         (tmp_path / "seen").touch()
         assert running.end().succeeded
@@ -278,7 +278,7 @@ def test_a_frozen_replica_that_restarts_with_the_others_is_frozen_no_more(tmp_pa
 def test_waiting_for_the_others_after_the_success_takes_no_computing_time(tmp_path: Path) -> None:
     with deadline():
         running = Running(tmp_path, replica("import time; time.sleep(0.5)"), replica("", 0), policy=Policy(grace=2))
-        running.execution.delay("workerpool1-0", 1)
+        running.execution.disturb("delay", "workerpool1-0", 1)
         began = time.process_time()
         assert running.end().succeeded
         assert time.process_time() - began < 0.5
@@ -291,7 +291,7 @@ def test_a_job_waits_for_its_machines_again_after_each_preemption(tmp_path: Path
         running = Running(tmp_path, up, policy=policy)
         assert running.said("workerpool0-0: up")
         began = time.monotonic()
-        running.execution.preempt("workerpool0-0")
+        running.execution.disturb("preempt", "workerpool0-0")
         assert running.end().succeeded
         assert time.monotonic() - began > 1
 
@@ -307,7 +307,7 @@ def test_whatever_is_ordered_before_the_first_start_comes_first(tmp_path: Path) 
     chief, worker = counted(tmp_path / "chief", ""), counted(tmp_path / "worker", "", 0)
     execution = Execution(PreparedJob((chief, worker), tmp_path / "logs", SERVICE), lambda *_: None)
     for name in ("workerpool0-0", "workerpool1-0"):
-        execution.delay(name, 60)
+        execution.disturb("delay", name, 60)
     execution.cancel()
     with deadline():
         assert execution.run().ending is Ending.CANCELLED
@@ -336,7 +336,7 @@ def test_a_delayed_replica_comes_so_much_later(tmp_path: Path) -> None:
     with deadline():
         chief = replica(until(tmp_path / "n"))
         running = Running(tmp_path, chief, counted(tmp_path / "n", "", 0), policy=Policy(stagger=2))
-        running.execution.delay("workerpool1-0", 3)
+        running.execution.disturb("delay", "workerpool1-0", 3)
         assert eventually(lambda: running.phases == ["PENDING"])
         assert running.status("workerpool1-0").state == "waiting"
         assert eventually(lambda: running.phases == ["PENDING", "RUNNING"])
@@ -348,8 +348,8 @@ def test_a_delayed_restart_comes_so_much_later(tmp_path: Path) -> None:
         running = Running(tmp_path, counted(tmp_path / "count", TICKS_ONCE), policy=SERVICE)
         assert running.said("workerpool0-0: 0")
         began = time.monotonic()
-        running.execution.delay("workerpool0-0", 3)
-        running.execution.kill("workerpool0-0")
+        running.execution.disturb("delay", "workerpool0-0", 3)
+        running.execution.disturb("kill", "workerpool0-0")
         assert eventually(lambda: running.status("workerpool0-0") == Status("workerpool0-0", "waiting", 1, 137))
         assert running.end().succeeded
         assert time.monotonic() - began > 3
@@ -366,7 +366,7 @@ def test_a_frozen_replica_stands_still_and_goes_on(tmp_path: Path, isolated: Iso
     with deadline():
         running = Running(tmp_path, replica(IN_A_CHILD), policy=Policy(grace=0), isolated=isolated)
         assert eventually(lambda: len(running.lines) > 2)
-        running.execution.freeze("workerpool0-0", 4)
+        running.execution.disturb("freeze", "workerpool0-0", 4)
         assert eventually(lambda: running.status("workerpool0-0").state == "frozen")
         assert eventually(lambda: max(gaps(running.lines)) > 3)  # it may be late itself where the machine is busy
         running.execution.cancel()
@@ -385,7 +385,7 @@ def test_a_killed_replica_restarts_like_any_that_fails(tmp_path: Path, isolated:
     with deadline():
         running = Running(tmp_path, chief, policy=SERVICE, isolated=isolated)
         assert running.said("workerpool0-0: up")
-        running.execution.kill("workerpool0-0")
+        running.execution.disturb("kill", "workerpool0-0")
         assert running.end().succeeded
     said = "workerpool0-0 was ended by SIGKILL (exit code 137); it starts again, restart 1 of 5"
     assert running.lines == ["workerpool0-0: up", f"workerpool0-0: {said}", "workerpool0-0: up"]
@@ -405,7 +405,7 @@ time.sleep(600)
         running = Running(tmp_path, counted(tmp_path / "count", leaves), policy=SERVICE, isolated=isolated)
         assert running.said("workerpool0-0: up")
         assert len(processes(f"LEFT={mark}")) == 1
-        running.execution.kill("workerpool0-0")
+        running.execution.disturb("kill", "workerpool0-0")
         assert eventually(lambda: running.lines.count("workerpool0-0: up") == 2)
         assert processes(f"LEFT={mark}") == []
         running.execution.cancel()
@@ -415,8 +415,8 @@ time.sleep(600)
 def test_an_unknown_replica_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
     execution = Execution(PreparedJob((replica(""),), tmp_path), lambda *_: None)
     calls: list[Callable[[], None]] = [
-        lambda: execution.kill("workerpool9-0"),
-        lambda: execution.delay("workerpool9-0", 1),
+        lambda: execution.disturb("kill", "workerpool9-0"),
+        lambda: execution.disturb("delay", "workerpool9-0", 1),
     ]
     for call in calls:
         with pytest.raises(KeyError):

@@ -309,7 +309,7 @@ def test_a_long_traceback_is_shown_whole_and_a_line_on_stderr_like_any_other(pro
     assert lines(run.stdout, "[workerpool0-0] only") == ["[workerpool0-0] only a warning"]
 
 
-# Every case is in test_replicas.py and test_packages.py.
+# Every case is in test_contract.py and test_packages.py.
 @pytest.mark.parametrize(
     ("task", "words"),
     [

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from vertex_launch import catalog, program
-from vertex_launch.catalog import Catalog
+from vertex_launch import program, releases
 from vertex_launch.check import examine_all
 from vertex_launch.cli.options import SettingsOptions
 from vertex_launch.cli.output import complain, console, report, warn_of_age
 from vertex_launch.errors import FaultError, Finding
-from vertex_launch.rules import RULES, explain, training
+from vertex_launch.rules import applied, explain, training
+from vertex_launch.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,18 +30,20 @@ class CheckOptions(SettingsOptions):
 
 def check(click: typer.Context, wanted: CheckOptions) -> None:
     """Say everything that Vertex AI would refuse later, or spoil."""
+    ours = wanted.settings()
     if wanted.explain:
-        told = [explain.explain(str(code), catalog.standard()) for code in wanted.jobs or ()]
-        console.print("\n\n".join(told) or explain.overview(), markup=False)
+        told = [explain.explain(str(code), ours) for code in wanted.jobs or ()]
+        console.print("\n\n".join(told) or explain.overview(ours), markup=False)
         return
     if not wanted.jobs:
         raise FaultError(f"no job file is named; write {program.NAME} check JOB.yaml")
-    ours = wanted.settings()
     known = ours.catalog
     warn_of_age(known)
+    if dropped := releases.notice(ours.launcher):
+        complain(dropped, style="yellow")
     examined = examine_all(wanted.jobs, ours, training.project(Path(), date.today()))
     if wanted.as_json:
-        print(json.dumps([_entry(one.path, found, known) for one in examined for found in one.findings], indent=2))
+        print(json.dumps([_entry(one.path, found, ours) for one in examined for found in one.findings], indent=2))
     else:
         for one in examined:
             report(one)
@@ -54,8 +56,8 @@ def check(click: typer.Context, wanted: CheckOptions) -> None:
     raise typer.Exit(0 if all(one.passes(wanted.strict) for one in examined) else 1)
 
 
-def _entry(path: Path, finding: Finding, known: Catalog) -> dict[str, Any]:
+def _entry(path: Path, finding: Finding, ours: Settings) -> dict[str, Any]:
     """A finding for --json, with what its rule says."""
-    rule = RULES[finding.code]
-    said = {"certainty": rule.certainty, "consequence": rule.consequence, "source": explain.sources(rule, known)}
+    rule, sources = applied(ours)[finding.code], explain.sources
+    said = {"certainty": rule.certainty, "consequence": rule.consequence, "source": sources(rule, ours.catalog)}
     return {**asdict(finding), "file": str(path), "line": finding.line or None, **said}

@@ -12,12 +12,12 @@ import typer
 
 from vertex_launch.cli.options import SettingsOptions, TrainerCommand, app_of, state_dir
 from vertex_launch.cli.output import approved, console, warn_of_age
+from vertex_launch.contract import with_arguments
 from vertex_launch.errors import FaultError
 from vertex_launch.local.running import containers, host
 from vertex_launch.plan import apply, measured_speed, planner, pools, report, workload
 from vertex_launch.plan.planner import MFU, Compute, Plan
 from vertex_launch.plan.workload import Workload
-from vertex_launch.replicas import with_arguments
 from vertex_launch.rules.containers import OF_REDUCERS, image_of
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, trial

@@ -16,12 +16,12 @@ from vertex_launch import rules, settings, study_validation
 from vertex_launch.cli import resume
 from vertex_launch.cli.options import JobFile, LocalOptions, TrainerCommand, app_of
 from vertex_launch.cli.output import approved, complain, console, errors
+from vertex_launch.contract import limit, with_arguments
 from vertex_launch.errors import FaultError
 from vertex_launch.local import run_job
 from vertex_launch.local.context import Context, Options
 from vertex_launch.local.running import containers
 from vertex_launch.local.running.prepare import size
-from vertex_launch.replicas import limit, with_arguments
 from vertex_launch.rules import training
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, trial
@@ -44,7 +44,7 @@ def run(click: typer.Context, wanted: RunOptions) -> None:
     client = containers.client() if wanted.containers else ""
     options = Options(restarts=wanted.restarts, retry_user_errors=wanted.retry_user_errors, containers=client)
     context = wanted.context(options)
-    loaded = approved(wanted.job, context.settings)
+    loaded = approved(wanted.job, rules.in_local_vertex(context.settings))
     whole, flags = trial(loaded), click.obj
     job = with_arguments(limit(whole, wanted.max_replicas) if wanted.max_replicas else whole, flags)
     if flags:

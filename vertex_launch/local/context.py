@@ -1,4 +1,4 @@
-"""What stays the same for all jobs that this machine runs."""
+"""Options and places, the same for all jobs that this machine runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from vertex_launch.state_dir import StateDir
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How the local Vertex treats jobs; times in seconds."""
+    """Options of the local Vertex for jobs; times in seconds."""
 
     capacity: int = 16  # replicas of the service at once; further jobs wait in the order of their creation
     provision: float = 0  # until a job's machines arrive
@@ -23,7 +23,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Context:
-    """Where jobs run, for whom, and how."""
+    """The place where jobs run, for whom, and how."""
 
     state_dir: StateDir
     settings: Settings

@@ -21,12 +21,8 @@ def run(
 ) -> bool:
     """Run a search to its end, as the service would; returns whether it succeeded.
 
-    Args:
-        begin: called once nothing stands in the search's way any more, before its first trial.
-
-    Raises:
-        FaultError: a service holds this folder; send the search to it.
-        FaultError: the service would refuse it.
+    Calls `begin` before the first trial, once nothing stands in the search's way any more. Raises FaultError where a
+    service holds this folder, to which the search can be sent, or would refuse the search.
     """
     parent = f"projects/{context.settings.project}/locations/{context.settings.region}"
     vertex = Vertex(context)

@@ -30,5 +30,5 @@ def read(file: Path, name: str) -> dict[str, Any] | None:
 
 
 def now() -> str:
-    """This moment as the API writes it."""
+    """The current time, as the API writes it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

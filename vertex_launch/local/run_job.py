@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from vertex_launch.contract import Replica
 from vertex_launch.errors import FaultError
 from vertex_launch.local.context import Context
 from vertex_launch.local.job_record import recorded
@@ -17,7 +18,6 @@ from vertex_launch.local.running.lines import message, payload
 from vertex_launch.local.running.outcome import Outcome
 from vertex_launch.local.running.prepare import prepare, size
 from vertex_launch.local.running.process import Show
-from vertex_launch.replicas import Replica
 from vertex_launch.spec import OUTPUT, Job
 from vertex_launch.state_dir import StateDir, output_folder
 

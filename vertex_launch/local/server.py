@@ -20,11 +20,7 @@ ADDRESS = "127.0.0.1"  # never another: a client can run any program here
 
 
 def serve(context: Context, port: int, console: Console) -> None:
-    """Serve until Ctrl-C or SIGTERM; then stop every job.
-
-    Raises:
-        FaultError: the state folder or the port cannot be used.
-    """
+    """Serve until Ctrl-C or SIGTERM; then stop every job. Raises FaultError for a folder or a port not to be used."""
     listener = _listener(port)
     endpoint = f"http://{ADDRESS}:{listener.getsockname()[1]}"
     vertex = Vertex(context, endpoint)
@@ -54,7 +50,7 @@ def serve(context: Context, port: int, console: Console) -> None:
 
 
 def introduction(endpoint: str, context: Context) -> str:
-    """What a person pastes to use the service."""
+    """Lines that a person pastes to use the service."""
     settings, capacity = context.settings, context.options.capacity
     return f"""\
 Local Vertex at {endpoint}: {capacity} replicas at once, state in {context.state_dir.folder}; Ctrl-C ends it

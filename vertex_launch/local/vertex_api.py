@@ -1,47 +1,38 @@
 """Vertex AI's v1 REST API and Cloud Logging's entries.list, over what the other modules do."""
 
-from collections import OrderedDict
-from collections.abc import Container, Mapping, Sequence
+import re
+from collections import deque
 from dataclasses import replace
 from typing import Any, cast, get_args
 
-from google.cloud.aiplatform_v1.types.dataset_service import ImportDataRequest
-from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import ASGIApp
 
-from vertex_launch import spec, strict_yaml
-from vertex_launch.errors import FaultError, Finding
-from vertex_launch.job_resource import Resource, camel, id_of
-from vertex_launch.local.api import create_validation, filters, http
-from vertex_launch.local.api.errors import ApiError, invalid, refuse
+from vertex_launch.errors import Finding
+from vertex_launch.job_resource import Resource, id_of
+from vertex_launch.local.api import http
+from vertex_launch.local.api.collection import EMPTY, Collection
+from vertex_launch.local.api.errors import ApiError, invalid
 from vertex_launch.local.api.http import Call, Route
-from vertex_launch.local.api.origin_check import origin_checked
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs import logs
-from vertex_launch.local.jobs.custom_jobs import Action, Jobs
+from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.jobs.pipelines import Pipelines
 from vertex_launch.local.jobs.tuning import Tunings
 from vertex_launch.local.registry import experiments
 from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
+from vertex_launch.local.running.replica_state import Action
 from vertex_launch.local.storage.gcs_api import GcsApi
 from vertex_launch.local.views import page
 
 AT = "/v1(?:beta1)?/{parent:parent}"  # gcloud beta and alpha use v1beta1; both versions are the same here
-CANCELLED = "(?P<collection>customJobs|hyperparameterTuningJobs|trainingPipelines)"
-LONG_RUNNING = ("datasets",)  # where create answers with an operation
-TYPES = "type.googleapis.com/google.cloud.aiplatform.v1."
 KEPT_OPERATIONS = 1000  # a client reads an operation once, right after the call that made it
 LONGEST_DISTURBANCE = 7 * 24 * 3600  # seconds; no job lives longer
 
 
 class Vertex:
-    """Everything behind the API, in the state that the folder holds; without an endpoint, for no client.
-
-    Raises:
-        FaultError: the state folder cannot be used.
-    """
+    """Everything behind the API, with the state in the folder, or FaultError; without an endpoint, for no client."""
 
     def __init__(self, context: Context, endpoint: str = "") -> None:
         self.state_dir, buckets = context.state_dir, context.state_dir.buckets
@@ -67,22 +58,20 @@ class Operations:
 
     def __init__(self, store: Store, kept: int = KEPT_OPERATIONS) -> None:
         self._store = store
-        self._kept = kept
-        self._done: OrderedDict[str, Resource] = OrderedDict()
+        self._done: deque[Resource] = deque(maxlen=kept)
 
     def add(self, parent: str, response: Resource) -> Resource:
         """A new operation with this response, which has an "@type"."""
-        name = f"{parent}/operations/{self._store.new_id()}"
-        self._done[name] = {"name": name, "done": True, "response": response}
-        if len(self._done) > self._kept:
-            self._done.popitem(last=False)
-        return self._done[name]
+        operation = {"name": f"{parent}/operations/{self._store.new_id()}", "done": True, "response": response}
+        self._done.append(operation)
+        return operation
 
     def get(self, name: str) -> Resource:
         """Raises ApiError NOT_FOUND."""
-        if name not in self._done:
-            raise ApiError("NOT_FOUND", f"{name} does not exist")
-        return self._done[name]
+        for operation in [*self._done]:
+            if operation["name"] == name:
+                return operation
+        raise ApiError("NOT_FOUND", f"{name} does not exist")
 
 
 class VertexApi:
@@ -90,76 +79,36 @@ class VertexApi:
 
     def __init__(self, vertex: Vertex) -> None:
         self._vertex = vertex
-        managers = (vertex.jobs, vertex.tunings, vertex.pipelines, vertex.datasets, vertex.models)
-        self._managers: dict[str, Any] = {one.collection: one for one in managers}
         self._operations = Operations(vertex.store)
-        self._records = experiments.Records(vertex.store)
+        kinds: list[Collection] = [vertex.jobs, vertex.tunings, vertex.pipelines, vertex.datasets, vertex.models]
+        kinds += experiments.records(vertex.store)
+        self._collections = [kind.collection for kind in kinds]
+        self._methods = {key: act for kind in kinds for key, act in kind.methods().items()}
+        self._methods["GET operations/*"] = lambda call, name: self._operations.get(name)
 
     def routes(self) -> list[Route]:
-        """All methods; the first route that matches counts."""
-        below = f"{AT}/(?P<below>(?:{'|'.join(experiments.ROOTS)}).*)"
         return [
-            *((method, below, self.record) for method in ("GET", "POST", "PATCH", "DELETE")),
-            ("GET", f"{AT}/operations/{{id}}", self.operation),
-            ("POST", f"{AT}/{CANCELLED}/{{id}}:cancel", self.cancel),
-            ("POST", f"{AT}/datasets/{{id}}:import", self.import_data),
-            ("GET", f"{AT}/models/{{id}}:listVersions", self.list_versions),
-            ("DELETE", f"{AT}/models/{{id}}:deleteVersion", self.delete_version),
-            ("GET", f"{AT}/{{collection}}", self.list),
-            ("POST", f"{AT}/{{collection}}", self.create),
-            ("GET", f"{AT}/{{collection}}/{{id}}", self.get),
-            ("DELETE", f"{AT}/{{collection}}/{{id}}", self.delete),
+            *((method, f"{AT}/{{below:path}}", self.resource) for method in ("GET", "POST", "PATCH", "DELETE")),
             ("POST", "/v2/entries:list", self.entries),
             ("POST", "/control/{id}/{action}", self.disturb),
         ]
 
-    def list(self, call: Call, parent: str, collection: str) -> Any:
-        manager = self._manager(collection)
-        models, store = self._vertex.models, self._vertex.store
-        # A list shows one version of each model.
-        return _page(call, manager, models.list(parent) if manager is models else store.list(parent, collection))
+    def resource(self, call: Call, parent: str, below: str) -> Any:
+        """Every method on a collection, on a resource in it, and those with a verb behind either."""
+        path, colon, verb = below.partition(":")
+        address = "/".join("*" if i % 2 else part for i, part in enumerate(path.split("/")))
+        act = self._methods.get(f"{call.method} {address}{colon}{verb}")
+        if act is None:
+            raise self._refusal(call.method, below)
+        answer = act(call, f"{parent}/{path}") or (EMPTY if call.method == "DELETE" else {})
+        return self._operations.add(parent, answer) if "@type" in answer else answer
 
-    def create(self, call: Call, parent: str, collection: str) -> Any:
-        manager = self._manager(collection)
-        if not hasattr(manager, "create"):
-            raise ApiError("UNIMPLEMENTED", f"{collection} are not created here but by training pipelines")
-        message = create_validation.without_output(_message(call.text(), manager.message))
-        refuse(create_validation.label_findings(message.labels))
-        created = manager.create(parent, message)
-        kind = {"@type": f"{TYPES}{manager.message.__name__}"}
-        return self._operations.add(parent, created | kind) if collection in LONG_RUNNING else created
-
-    def get(self, call: Call, parent: str, collection: str, id: str) -> Any:
-        return self._manager(collection).get(f"{parent}/{collection}/{id}")
-
-    def delete(self, call: Call, parent: str, collection: str, id: str) -> Any:
-        self._manager(collection).delete(f"{parent}/{collection}/{id}")
-        return self._operations.add(parent, experiments.EMPTY)
-
-    def cancel(self, call: Call, parent: str, collection: str, id: str) -> Any:
-        self._manager(collection).cancel(f"{parent}/{collection}/{id}")
-        return {}
-
-    def import_data(self, call: Call, parent: str, id: str) -> Any:
-        self._vertex.datasets.import_data(f"{parent}/datasets/{id}", _message(call.text(), ImportDataRequest))
-        return self._operations.add(parent, {"@type": f"{TYPES}ImportDataResponse"})
-
-    def list_versions(self, call: Call, parent: str, id: str) -> Any:
-        models = self._vertex.models
-        return _page(call, models, models.list_versions(f"{parent}/models/{id}"))
-
-    def delete_version(self, call: Call, parent: str, id: str) -> Any:
-        self._vertex.models.delete_version(f"{parent}/models/{id}")
-        return self._operations.add(parent, experiments.EMPTY)
-
-    def operation(self, call: Call, parent: str, id: str) -> Any:
-        return self._operations.get(f"{parent}/operations/{id}")
-
-    def record(self, call: Call, parent: str, below: str) -> Any:
-        """Every method on every address below metadataStores and tensorboards."""
-        address, read = f"{parent}/{below}", lambda kind: _message(call.text(), kind)
-        found = self._records.answer(call.method, address, call.query, read)
-        return self._operations.add(parent, found) if "@type" in found else found
+    def _refusal(self, method: str, below: str) -> ApiError:
+        collection, known = re.split("[/:]", below)[0], ", ".join(self._collections)
+        if collection in self._collections:
+            fault = f"{method} {below} is not covered by the local Vertex, which has {known}"
+            return ApiError("UNIMPLEMENTED", fault)
+        return ApiError("NOT_FOUND", f"the local Vertex has no {collection}; it has {known}")
 
     def entries(self, call: Call) -> Any:
         """Cloud Logging's entries.list."""
@@ -183,42 +132,8 @@ class VertexApi:
         self._vertex.jobs.disturb(jobs[id]["name"], cast(Action, action), replica, float(seconds))
         return {}
 
-    def _manager(self, collection: str) -> Any:
-        try:
-            return self._managers[collection]
-        except KeyError:
-            known = ", ".join(self._managers)
-            raise ApiError("NOT_FOUND", f"the local Vertex has no {collection}; it has {known}") from None
-
 
 def create_app(vertex: Vertex) -> ASGIApp:
     """The service as an ASGI application: both APIs and the page."""
     views = page.routes(vertex.store, vertex.jobs, vertex.state_dir)
-    router = http.Router([*VertexApi(vertex).routes(), *GcsApi(vertex.state_dir.buckets).routes(), *views])
-    return ServerErrorMiddleware(origin_checked(router), handler=http.failed)
-
-
-def _page(call: Call, manager: Any, resources: Sequence[Resource]) -> dict[str, Any]:
-    """One page of a list, by the call's parameters."""
-    known = frozenset(field.json_name for field in manager.message.pb().DESCRIPTOR.fields)
-    found, token = filters.page(resources, known, **call.query)
-    shown = _masked(found, call.query.get("readMask", ""), known)
-    return {manager.collection: shown} | ({"nextPageToken": token} if token else {})
-
-
-def _masked(resources: Sequence[Mapping[str, Any]], mask: str, known: Container[str]) -> Sequence[Mapping[str, Any]]:
-    """The resources with only the fields of a readMask; a field within a field stands for all of the outer one."""
-    wanted = {camel(field.partition(".")[0].strip()) for field in mask.split(",") if field}
-    unknown = [f'"{field}" is not a field of this resource' for field in sorted(wanted - {"*"}) if field not in known]
-    refuse(Finding("readMask", fault, "write fields as in name,displayName") for fault in unknown)
-    if not wanted or "*" in wanted:
-        return resources
-    return [{key: value for key, value in one.items() if key in wanted} for one in resources]
-
-
-def _message(body: str, kind: Any) -> Any:
-    """The body as one of the API's messages; raises ApiError with all its faults."""
-    try:
-        return spec.read(strict_yaml.from_json(body), kind)
-    except FaultError as error:
-        raise invalid(error.findings) from None
+    return http.Router([*VertexApi(vertex).routes(), *GcsApi(vertex.state_dir.buckets).routes(), *views])

@@ -1,1 +1,1 @@
-"""What a job will need, cost and gain, before it is sent."""
+"""Plans jobs before they are sent: their needs, cost and gain."""

@@ -38,11 +38,6 @@ class Training:
         return pools.machines(self.pools)
 
     @property
-    def fabric_gbps(self) -> float | None:
-        """The bandwidth of the GPUs' own network, where all machines have one."""
-        return min(row.fabric_gbps or 0 for row in self.pools) or None
-
-    @property
     def usd(self) -> float | None:
         """USD per hour of the machines, without the reducers."""
         price = pools.price(self.pools)
@@ -71,7 +66,7 @@ def are_idle(training: Training) -> bool:
     """Whether NCCL would pass by any reducers, so that they change nothing but the price."""
     rows, of_image = training.pools, "idle" in training.image_says
     passed_by = any(not row.gpus or reducers.bypassed(row.machine_type, row.gpus) for row in rows)
-    return passed_by or of_image or training.fabric_gbps is not None
+    return passed_by or of_image or training.machines.fabric_gbps is not None
 
 
 def _reasons_of_machines(training: Training, all_reduce: AllReduceOptions) -> Iterator[str]:
@@ -84,9 +79,9 @@ def _reasons_of_machines(training: Training, all_reduce: AllReduceOptions) -> It
         yield "a search may hand the flags of a trial to its reducers, too, which do not take them (trial-reducers)"
     if training.job.spec.scheduling.strategy == Scheduling.Strategy.FLEX_START:
         yield "FLEX_START wants the same machines in every pool, so there can be no CPU machines beside the GPUs"
-    if training.fabric_gbps is not None:
+    if machines.fabric_gbps is not None:
         yield (
-            f"the GPUs of an {training.pools[0].machine_type} have a network of their own, {training.fabric_gbps:g}"
+            f"the GPUs of an {training.pools[0].machine_type} have a network of their own, {machines.fabric_gbps:g}"
             f" Gbps by GPUDirect, where a ring takes {seconds(all_reduce.ring.seconds)}. Reducers are only reached at"
             f" {machines.gbps:g} Gbps, and would take {seconds(all_reduce.reducers.seconds)}; nor can GPUDirect and the"
             " reduction server's plug-in be used together"

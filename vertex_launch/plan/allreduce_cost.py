@@ -1,4 +1,4 @@
-"""What one all-reduce of the gradients puts on the network between machines: bytes and seconds.
+"""Bytes and seconds of one all-reduce of the gradients on the network between machines.
 
 Three ways, for S bytes of gradients and M machines with G GPUs each, N = M x G:
 
@@ -6,7 +6,7 @@ Three ways, for S bytes of gradients and M machines with G GPUs each, N = M x G:
   each link of the ring. Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce", 2009.
 * hierarchical ring: first a reduction inside each machine, then a ring of machines: 2 (M - 1) / M x S.
 * reducers: a machine sends its gradients once, S, and receives the result once. Each of R reducers receives, and
-  sends, M x S / R. Source: Vertex AI, "Distributed training", Reduction Server; formulas in docs/planner.md.
+  sends, M x S / R. Source: Vertex AI, "Distributed training", Reduction Server; formulas in docs/launcher/planner.md.
 
 Seconds are the time that the slowest network card is busy: a lower bound, without latency, without the traffic among
 the GPUs of a machine, and without the time to add. Network cards send and receive at once.
@@ -27,6 +27,7 @@ class Machines:
     count: int
     gpus: float  # of one machine, on average; 1 for a machine without GPUs, which runs one process
     gbps: float  # of one machine's network card, in Gbit/s; where they differ, the least
+    fabric_gbps: float | None = None  # of the GPUs' own network, which rings use, where all machines have one
 
     @property
     def members(self) -> int:
@@ -35,11 +36,11 @@ class Machines:
 
 
 @dataclass(frozen=True)
-class Reducers:
-    """Machines that only reduce."""
+class AllReduce:
+    """One way to all-reduce the gradients."""
 
-    count: int
-    gbps: float  # of one machine's network card, in Gbit/s
+    bytes: float  # sent by each machine per step
+    seconds: float  # without any overlap
 
 
 def payload(mtu: int) -> float:
@@ -47,24 +48,17 @@ def payload(mtu: int) -> float:
     return (mtu - IP_AND_TCP) / (mtu + ETHERNET)
 
 
-def ring_bytes(size: float, members: int) -> float:
-    """Bytes that each member of a ring sends to all-reduce `size` bytes: 0 alone, almost 2 x size among many."""
-    return 2 * (members - 1) / members * size
+def ring(size: float, machines: Machines, members: int, mtu: int = VPC_MTU) -> AllReduce:
+    """By a ring of so many members: a machine sends almost 2 x size among many, and nothing alone."""
+    sent = 2 * (members - 1) / members * size if machines.count > 1 else 0.0
+    return AllReduce(sent, seconds(sent, machines.fabric_gbps or machines.gbps, mtu))
 
 
-def flat_ring_bytes(size: float, machines: Machines) -> float:
-    """Bytes that each machine sends when every GPU is a member of the ring; 0 for a machine alone."""
-    return ring_bytes(size, machines.members) if machines.count > 1 else 0.0
-
-
-def hierarchical_ring_bytes(size: float, machines: Machines) -> float:
-    """Bytes that each machine sends when each machine reduces the gradients of its own GPUs first."""
-    return ring_bytes(size, machines.count)
-
-
-def reducers_bytes(size: float, machines: Machines) -> float:
-    """Bytes that each machine sends to all reducers together; 0 for a machine alone."""
-    return size if machines.count > 1 else 0.0
+def by_reducers(size: float, machines: Machines, count: int, gbps: float, mtu: int = VPC_MTU) -> AllReduce:
+    """By so many reducers: all wait for the slower of a machine's network card and a reducer's."""
+    sent = size if machines.count > 1 else 0.0
+    of_a_reducer = sent * machines.count / count
+    return AllReduce(sent, max(seconds(sent, machines.gbps, mtu), seconds(of_a_reducer, gbps, mtu)))
 
 
 def seconds(sent: float, gbps: float, mtu: int = VPC_MTU) -> float:
@@ -77,18 +71,11 @@ def hops_seconds(members: int) -> float:
     return 2 * (members - 1) * HOP
 
 
-def reducers_seconds(size: float, machines: Machines, reducers: Reducers, mtu: int = VPC_MTU) -> float:
-    """Seconds until all machines have the result: the slower of a machine's card and a reducer's."""
-    sent = reducers_bytes(size, machines)
-    of_a_reducer = sent * machines.count / reducers.count
-    return max(seconds(sent, machines.gbps, mtu), seconds(of_a_reducer, reducers.gbps, mtu))
+def break_even_reducers(machines: Machines, reducer_gbps: float) -> float:
+    """The count of reducers that is as fast as a ring of all GPUs; infinite for a machine alone.
 
-
-def break_even_reducers(machines: Machines, reducer_gbps: float, members: int) -> float:
-    """The count of reducers that is as fast as a ring of `members`; infinite for a machine alone.
-
-    From M x S / (R x r) = 2 (n - 1) / n x S / w. No count beats a ring of two.
+    From M x S / (R x r) = 2 (N - 1) / N x S / w. No count beats a ring of two.
     """
     if machines.count < 2:
         return math.inf
-    return machines.count * machines.gbps * members / (2 * (members - 1) * reducer_gbps)
+    return machines.count * machines.gbps * machines.members / (2 * (machines.members - 1) * reducer_gbps)

@@ -11,11 +11,7 @@ POOL = f"workerPoolSpecs[{REDUCERS}]"
 
 
 def apply(job: Job, sizing: Sizing) -> None:
-    """Set count and machine type of the job's reducers.
-
-    Raises:
-        FaultError: there are no reducers in the file, or these values are not theirs alone; nothing is written.
-    """
+    """Set count and machine type of the job's reducers; raises FaultError if the file has none to themselves."""
     if not job.reducers:
         machine = f"machineSpec: {{machineType: {sizing.machine_type}}}, replicaCount: {sizing.count}"
         cure = f"write {machine}, and a containerSpec with the reduction server's imageUri"

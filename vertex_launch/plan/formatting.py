@@ -24,7 +24,7 @@ def usd(value: float) -> str:
 
 
 def clock(time: datetime | None) -> str:
-    """In this machine's time zone: "08:29:50", of another day than today "2026-11-23 08:29:50"; "" of None."""
+    """Local time: "08:29:50", of another day than today "2026-11-23 08:29:50"; "" of None."""
     if time is None:
         return ""
     here, today = time.astimezone(), datetime.now().astimezone().date()

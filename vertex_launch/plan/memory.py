@@ -1,4 +1,4 @@
-"""Whether a job fits on its GPUs: what one process keeps in GPU memory, and how much the card has.
+"""Whether a job fits on its GPUs: the memory that one process needs, and the card's.
 
 Parameters, gradients and the optimizer's moments are exact. Activations are an estimate of what the backward pass
 needs, and RESERVED stands for the CUDA context, NCCL's buffers and fragmentation.
@@ -46,7 +46,7 @@ def memory(workload: Workload, gpus: int, card: Accelerator) -> Memory:
 
 
 def remedy(workload: Workload, gpus: int, card: Accelerator) -> str:
-    """What would make a job fit: more micro-batches, the model sharded over the GPUs, or neither; "" if it fits."""
+    """The change that makes a job fit: more micro-batches, the model sharded, or neither; "" if it fits."""
     found = memory(workload, gpus, card)
     if found.fits:
         return ""

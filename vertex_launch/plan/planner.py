@@ -9,11 +9,11 @@ from vertex_launch.catalog import Accelerator, Catalog, Price
 from vertex_launch.errors import FaultError
 from vertex_launch.plan import advice, memory, pools, reducers, scaling
 from vertex_launch.plan.advice import Training, Verdict
-from vertex_launch.plan.allreduce_cost import Machines, Reducers
+from vertex_launch.plan.allreduce_cost import AllReduce, Machines
 from vertex_launch.plan.memory import Memory
 from vertex_launch.plan.pools import Quota, Row, Trials
-from vertex_launch.plan.reducers import AllReduce, AllReduceOptions, Sizing
-from vertex_launch.plan.scaling import Curve, Point
+from vertex_launch.plan.reducers import AllReduceOptions, Sizing
+from vertex_launch.plan.scaling import Curve, Load, Point
 from vertex_launch.plan.workload import Workload
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob, trial
@@ -47,7 +47,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known of a job before it is sent; None stands for what is unknown."""
+    """Figures of a job before it is sent; None stands for an unknown one."""
 
     name: str
     region: str
@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def at_once(self) -> int:
-        """How many jobs like this run at the same time."""
+        """The number of jobs like this that run at the same time."""
         return self.trials.at_once if self.trials else 1
 
     @property
@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def hierarchical_ring(self) -> str:
-        """What a hierarchical ring is among these machines, as a sentence."""
+        """A sentence about a hierarchical ring among these machines."""
         if self.machines.members == self.machines.count:
             return "With one GPU or none in each machine, a hierarchical ring is the ring itself."
         return "A hierarchical ring first adds the gradients inside each machine; then one GPU of each joins a ring."
@@ -111,16 +111,10 @@ def plan(
     mfu: float = MFU,
     image_says: str = "",
 ) -> Plan:
-    """The plan of one job, or of a search by what one of its trials runs.
+    """Plan one job, or one trial of a search; raises FaultError if no machine trains, or one of an unknown kind.
 
-    Args:
-        workload: what the trainer says of itself.
-        gradient_bytes: in place of what the trainer says.
-        compute: as measured; otherwise it is estimated, with this `mfu`.
-        image_says: of reducers, as its build has found.
-
-    Raises:
-        FaultError: no machine trains, or one of an unknown kind, or there is no trial.
+    `gradient_bytes` go before those of the workload, and `compute` before an estimate with this `mfu`. `image_says`
+    what the build of the job's image has found about reducers.
     """
     job, trials = trial(subject), pools.trials(subject)
     rows = pools.rows(job, settings.catalog)
@@ -148,6 +142,7 @@ def _plan(training: Training, settings: Settings, workload: Workload | None, com
     all_reduce = present.all_reduce.reducers if present and not idle else advised.all_reduce.ring
     card = min(_cards(rows, catalog), key=lambda card: card.memory_gb, default=None)
     held = (workload, machines.members, card) if workload and card else None
+    load, price = _load(training, workload), pools.price(rows)
     return Plan(
         name=str(training.job.path),
         region=settings.region,
@@ -165,8 +160,10 @@ def _plan(training: Training, settings: Settings, workload: Workload | None, com
         advised=advised,
         present=present,
         all_reduce=all_reduce,
-        here=_here(training, workload, all_reduce, pools.price(rows)),
-        curves=() if pools.differ(rows) else _curves(training, workload, advised.sizing, idle=idle),
+        here=scaling.point(load, machines.count, all_reduce.seconds, price.usd if price else math.nan)
+        if load
+        else None,
+        curves=_curves(training, load, advised.sizing, idle=idle),
         compiled=catalog.compiled,
         uncertain=tuple(dict.fromkeys(_uncertain(rows, catalog))),
     )
@@ -187,8 +184,7 @@ def _faults(rows: Sequence[Row], trials: Trials | None) -> Iterator[str]:
 
 
 def _option(training: Training, sizing: Sizing) -> Option:
-    reducing = Reducers(sizing.count, sizing.gbps)
-    found = reducers.all_reduce_options(training.gradient_bytes, training.machines, reducing, training.fabric_gbps)
+    found = reducers.all_reduce_options(training.gradient_bytes, training.machines, sizing)
     return Option(sizing, found, advice.verdict(training, sizing, found))
 
 
@@ -213,21 +209,18 @@ def _uncertain(rows: Sequence[Row], catalog: Catalog) -> Iterator[str]:
             yield f"the price of {row.machine_type}"
 
 
-def _here(training: Training, workload: Workload | None, all_reduce: AllReduce, price: Price | None) -> Point | None:
-    """The job itself, with all that its file has; None without its batch or its compute time."""
+def _load(training: Training, workload: Workload | None) -> Load | None:
+    """A step on one machine, without reducers; None without its batch or its compute time."""
     if workload is None or training.compute is None:
         return None
-    usd = price.usd if price else math.nan
-    return scaling.point(training.machines.count, workload.global_batch, training.compute, all_reduce.seconds, usd)
+    count, usd = training.machines.count, math.nan if training.usd is None else training.usd
+    return Load(workload.global_batch / count, training.compute, training.gradient_bytes, usd / count)
 
 
-def _curves(training: Training, workload: Workload | None, sizing: Sizing, *, idle: bool) -> tuple[Curve, ...]:
-    if workload is None or training.compute is None or training.usd is None or sizing.price is None:
+def _curves(training: Training, load: Load | None, sizing: Sizing, *, idle: bool) -> tuple[Curve, ...]:
+    if load is None or training.usd is None or sizing.price is None or pools.differ(training.rows):
         return ()
-    machines = training.machines
-    load = scaling.Load(workload.global_batch / machines.count, training.compute, training.gradient_bytes)
-    rates = scaling.Rates(training.usd / machines.count, sizing.price.usd, sizing.gbps)
-    drawn = scaling.curves(load, machines, rates, training.fabric_gbps)
+    drawn = scaling.curves(load, training.machines, sizing)
     return tuple(curve for curve in drawn if not idle or curve.way != "reducers")
 
 

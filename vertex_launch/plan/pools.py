@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from google.cloud.aiplatform_v1.types.custom_job import Scheduling
 
-from vertex_launch.catalog import Catalog, Price, least_certain
+from vertex_launch.catalog import Catalog, Price, total
 from vertex_launch.plan.allreduce_cost import Machines
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, Pool, TuningJob
@@ -40,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Trials:
-    """How often a search runs its job."""
+    """The number of times that a search runs its job."""
 
     count: int
     at_once: int
@@ -74,7 +74,8 @@ def machines(all_rows: Sequence[Row]) -> Machines:
     """The machines that train; an all-reduce waits for the slowest network among them."""
     train = training(all_rows)
     count, gpus = sum(row.count for row in train), sum(row.count * max(row.gpus, 1) for row in train)
-    return Machines(count, gpus / count, min(row.gbps or 0 for row in train))
+    gbps, fabric_gbps = min(row.gbps or 0 for row in train), min(row.fabric_gbps or 0 for row in train)
+    return Machines(count, gpus / count, gbps, fabric_gbps or None)
 
 
 def differ(all_rows: Sequence[Row]) -> bool:
@@ -92,16 +93,11 @@ def trials(job: Job | TuningJob) -> Trials | None:
 
 def price(some_rows: Sequence[Row], at_once: int = 1) -> Price | None:
     """The price per hour of these machines, for so many trials at once; None if one of them has no known price."""
-    prices = [row.price for row in some_rows if row.price]
-    if len(prices) < len(some_rows) or not prices:
-        return None
-    usd = at_once * sum(row.usd or 0 for row in some_rows)
-    worst = least_certain(*(one.certainty for one in prices))
-    return Price(usd, worst, "; ".join(sorted({one.source for one in prices})))
+    return total([(at_once * row.count, row.price) for row in some_rows])
 
 
 def quotas(job: Job, settings: Settings, at_once: int = 1) -> tuple[Quota, ...]:
-    """What the job, or so many trials that run it, needs of each quota, GPUs first.
+    """The amounts of each quota that the job, or so many trials of it, need, GPUs first.
 
     Source: Vertex AI, "Quotas and limits"; a SPOT or FLEX_START job uses the preemptible metrics.
     """
@@ -136,7 +132,7 @@ def more_command(metric: str, settings: Settings, amount: int | str = "COUNT") -
 
 
 def role(pool: Pool) -> str:
-    """What its machines are: `workers`, `reducers`."""
+    """The name of what its machines do: `workers`, `reducers`."""
     return "reducers" if pool.reduces else ROLES[min(pool.index, len(ROLES) - 1)]
 
 

@@ -11,19 +11,11 @@ from dataclasses import dataclass
 
 from vertex_launch.catalog import Catalog, Price, reducers_needed
 from vertex_launch.plan import allreduce_cost as cost
-from vertex_launch.plan.allreduce_cost import Machines, Reducers
+from vertex_launch.plan.allreduce_cost import AllReduce, Machines
 
 COLLNET_GPUS = 8  # of one machine, at most. Source: NCCL 2.12 to 2.32, "CollNet currently only supports up to 8 GPUs"
 OWN_PLUGIN = ("a3", "a4")  # families that bring their own network plug-in, under the same name as the reducers' plug-in
 OVERLAP = 2 / 3  # the share of the compute time that hides all-reduces
-
-
-@dataclass(frozen=True)
-class AllReduce:
-    """One way to all-reduce the gradients."""
-
-    bytes: float  # sent by each machine per step
-    seconds: float  # without any overlap
 
 
 @dataclass(frozen=True)
@@ -68,9 +60,9 @@ def bypassed(machine_type: str, gpus: int) -> str:
 
 
 def sizing(machine_type: str, count: int, machines: Machines, catalog: Catalog) -> Sizing:
-    """So many reducers of one type, for the machines that train."""
+    """Size a set of reducers of one type, for the machines that train."""
     gbps = catalog.network_gbps(machine_type) or 1.0
-    break_even = cost.break_even_reducers(machines, gbps, machines.members)
+    break_even = cost.break_even_reducers(machines, gbps)
     return Sizing(machine_type, count, gbps, catalog.price(machine_type), break_even)
 
 
@@ -81,14 +73,13 @@ def advised(machines: Machines, total_gbps: float, catalog: Catalog) -> Sizing:
     return min(choices, key=lambda choice: math.inf if choice.usd is None else choice.usd)
 
 
-def all_reduce_options(
-    size: float, machines: Machines, reducers: Reducers, fabric_gbps: float | None = None
-) -> AllReduceOptions:
-    """The ways to all-reduce `size` bytes; rings use the GPUs' own network, if there is one, and reducers cannot."""
-    rings = cost.flat_ring_bytes(size, machines), cost.hierarchical_ring_bytes(size, machines)
-    flat, hierarchical = (AllReduce(sent, cost.seconds(sent, fabric_gbps or machines.gbps)) for sent in rings)
-    reduced = AllReduce(cost.reducers_bytes(size, machines), cost.reducers_seconds(size, machines, reducers))
-    return AllReduceOptions(flat, hierarchical, reduced)
+def all_reduce_options(size: float, machines: Machines, reducers: Sizing) -> AllReduceOptions:
+    """The ways to all-reduce `size` bytes among these machines."""
+    return AllReduceOptions(
+        ring=cost.ring(size, machines, machines.members),
+        hierarchical=cost.ring(size, machines, machines.count),
+        reducers=cost.by_reducers(size, machines, reducers.count, reducers.gbps),
+    )
 
 
 def step_seconds(compute: float, communication: float) -> float:

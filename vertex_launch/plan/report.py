@@ -10,11 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from vertex_launch.catalog import FACTS
+from vertex_launch.plan.allreduce_cost import AllReduce
 from vertex_launch.plan.formatting import seconds, size, usd
 from vertex_launch.plan.memory import RESERVED
 from vertex_launch.plan.planner import Option, Plan
 from vertex_launch.plan.pools import differ, training
-from vertex_launch.plan.reducers import AllReduce, step_seconds
+from vertex_launch.plan.reducers import step_seconds
 
 UNKNOWN = "?"
 SAME = 0.95  # a speed over another above which they are about the same
@@ -28,10 +29,10 @@ def report(plan: Plan) -> RenderableType:
     trials = f": {plan.trials.count} trials, {plan.at_once} at once, and this is one of them" if plan.trials else ""
     title = f"{plan.name} in {plan.region}" if plan.region else plan.name
     parts: list[RenderableType] = [Text(f"{title}{trials}\n", style="bold")]
-    parts += [_machines_table(plan), Text(), *_lines(_machines(plan))]
+    parts += [_machines_table(plan), Text(), *map(Text, _machines(plan))]
     parts += [*_section("Quota that it needs", _quotas(plan)), *_section("One step", _step(plan))]
     if plan.machines.count > 1:
-        parts += [Text(), _all_reduce_table(plan), Text(), *_lines(_all_reduce(plan))]
+        parts += [Text(), _all_reduce_table(plan), Text(), *map(Text, _all_reduce(plan))]
     uncertain = f" Uncertain among them: {', '.join(plan.uncertain)}." if plan.uncertain else ""
     facts = f"\nAll facts are of {plan.compiled}, with their sources in {FACTS}.{uncertain}"
     return Group(*parts, *_section("Reduction servers", _verdicts(plan)), Text(facts))
@@ -179,12 +180,8 @@ COMPARED: dict[str, Callable[[Plan], str]] = {
 }
 
 
-def _lines(sentences: Iterable[str]) -> Iterator[Text]:
-    return map(Text, sentences)
-
-
 def _section(title: str, sentences: Iterable[str]) -> tuple[Text, ...]:
-    return Text(f"\n{title}", style="bold"), *_lines(sentences)
+    return Text(f"\n{title}", style="bold"), *map(Text, sentences)
 
 
 def _table(*columns: str) -> Table:

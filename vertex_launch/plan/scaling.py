@@ -1,14 +1,15 @@
-"""How a job would do on 1 to 1,024 of its machines: throughput, efficiency and cost.
+"""Throughput, efficiency and cost of a job on 1 to 1,024 of its machines.
 
 The batch of a GPU stays what it is in the job, so the global batch grows with the machines. Reducers grow by the
 documented rule. All figures rest on wire times (allreduce_cost.py): real rings get slower with their length.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 from vertex_launch.catalog import reducers_needed
-from vertex_launch.plan.allreduce_cost import Machines, Reducers
-from vertex_launch.plan.reducers import all_reduce_options, step_seconds
+from vertex_launch.plan.allreduce_cost import Machines
+from vertex_launch.plan.reducers import Sizing, all_reduce_options, step_seconds
 
 COUNTS = tuple(2**power for power in range(11))
 WAYS = {"ring": "ring", "hierarchical ring": "hierarchical", "reducers": "reducers"}  # to fields of AllReduceOptions
@@ -22,15 +23,7 @@ class Load:
     samples: float  # of one machine per step
     compute: float  # seconds
     gradient_bytes: float
-
-
-@dataclass(frozen=True)
-class Rates:
-    """USD per hour of a machine and of a reducer, and the reducer's network."""
-
-    machine: float
-    reducer: float
-    reducer_gbps: float
+    usd: float  # per hour
 
 
 @dataclass(frozen=True)
@@ -56,25 +49,24 @@ class Curve:
         return [point for point in self.points if point.efficiency >= KNEE][-1]
 
 
-def curves(load: Load, machines: Machines, rates: Rates, fabric_gbps: float | None = None) -> tuple[Curve, ...]:
+def curves(load: Load, machines: Machines, reducer: Sizing) -> tuple[Curve, ...]:
     """One for each way to all-reduce the gradients."""
     return tuple(
-        Curve(way, tuple(_point(load, replace(machines, count=count), rates, fabric_gbps, way) for count in COUNTS))
+        Curve(way, tuple(_point(load, replace(machines, count=count), reducer, way) for count in COUNTS))
         for way in WAYS
     )
 
 
-def point(machines: int, samples: float, compute: float, communication: float, usd: float) -> Point:
-    """The speed and cost of a step, from its samples, seconds of compute and all-reduce, and USD per hour."""
-    seconds = step_seconds(compute, communication)
-    rate = samples / seconds
-    return Point(machines, rate, compute / seconds, usd / 3600 / rate * 1e6)
+def point(load: Load, machines: int, communication: float, usd: float) -> Point:
+    """The speed and cost of a step on so many machines, from the seconds of its all-reduce and USD per hour."""
+    seconds = step_seconds(load.compute, communication)
+    rate = machines * load.samples / seconds
+    return Point(machines, rate, load.compute / seconds, usd / 3600 / rate * 1e6)
 
 
-def _point(load: Load, machines: Machines, rates: Rates, fabric_gbps: float | None, way: str) -> Point:
-    needed = reducers_needed(machines.count, machines.gbps, rates.reducer_gbps)
-    options = all_reduce_options(load.gradient_bytes, machines, Reducers(needed, rates.reducer_gbps), fabric_gbps)
-    reducers = needed if way == "reducers" and machines.count > 1 else 0
-    usd = machines.count * rates.machine + reducers * rates.reducer
-    communication = getattr(options, WAYS[way]).seconds
-    return point(machines.count, machines.count * load.samples, load.compute, communication, usd)
+def _point(load: Load, machines: Machines, reducer: Sizing, way: str) -> Point:
+    needed = reducers_needed(machines.count, machines.gbps, reducer.gbps)
+    options = all_reduce_options(load.gradient_bytes, machines, replace(reducer, count=needed))
+    rented = needed if way == "reducers" and machines.count > 1 else 0
+    usd = machines.count * load.usd + rented * (reducer.price.usd if reducer.price else math.nan)
+    return point(load, machines.count, getattr(options, WAYS[way]).seconds, usd)

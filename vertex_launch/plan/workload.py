@@ -1,4 +1,4 @@
-"""What one step of a job computes, keeps in memory and all-reduces, as the trainer itself says.
+"""Operations, memory and gradients of one step of a job, as the trainer itself says.
 
 `python -m trainer.task FLAGS --describe` builds the model without its weights. It imports the framework, which takes a
 few seconds, so its answer is kept until the flags or a file of the trainer change.
@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from vertex_launch.contract import Commands, limit, replicas
 from vertex_launch.errors import FaultError
-from vertex_launch.replicas import Commands, limit, replicas
 from vertex_launch.spec import Job
 from vertex_launch.state_dir import StateDir
 
@@ -43,11 +43,7 @@ class Workload:
 
 
 def of(job: Job, commands: Commands, environ: Mapping[str, str], state_dir: StateDir) -> Workload:
-    """The workload of a job: ask its trainer, or reuse a kept answer.
-
-    Raises:
-        FaultError: the job starts something else, or the trainer cannot tell.
-    """
+    """Ask a job's trainer, or reuse its kept answer; raises FaultError if the job starts something else."""
     arguments = _arguments(job, commands)
     kept = state_dir.folder / "described" / f"{_key(arguments)}.json"
     if kept.exists():
@@ -60,7 +56,7 @@ def of(job: Job, commands: Commands, environ: Mapping[str, str], state_dir: Stat
 
 
 def _arguments(job: Job, commands: Commands) -> tuple[str, ...]:
-    """How this Python starts the chief's trainer: -m, its module, its flags."""
+    """The arguments with which this Python starts the chief's trainer: -m, its module, its flags."""
     words = replicas(limit(job, 1), "", lambda *_: "localhost:0", commands=commands)[0].command if job.chief else ()
     start = words.index("-m") if "-m" in words else -1
     is_module = start > 0 and not any(word.endswith(".py") for word in words[1:start])
@@ -91,7 +87,7 @@ def _read(job: Job, text: str) -> Workload:
 
 
 def _complaint(text: str) -> str:
-    """What a box of usage says first, or an exception with its place in this folder; "" if there is neither."""
+    """The first words of a box of usage, or an exception with its place in this folder; "" without either."""
     boxed = itertools.takewhile(lambda line: line.strip("│─ "), (line for line in text.splitlines() if line[:1] == "│"))
     usage = " ".join(line.strip("│ ") for line in boxed)
     frames = [(Path(name), line) for name, line in FRAME.findall(text)]

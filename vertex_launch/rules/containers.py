@@ -1,17 +1,18 @@
-"""What runs in the pools: images, packages and environment variables."""
+"""Programs of the pools: images, packages and environment variables."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
+from vertex_launch.contract import expand, expanded
 from vertex_launch.errors import Finding, Findings, nearest
-from vertex_launch.expansion import expand, expanded
-from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
+from vertex_launch.rules.rule import RuleContext, more, rule, rule_of_pool
+from vertex_launch.settings import VARIABLE
 from vertex_launch.spec import Job, Pool
 
 RESTRICTED = "/vertex-ai-restricted/"  # where the reduction server is
-NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 OF_REDUCERS = "reducers"  # the label of an image that says whether NCCL can use them there
 CPU = "-cpu"  # behind the image of the settings: the same without CUDA
 CUDA = re.compile(r'^LABEL\s(?:.*\\\n)*.*\bcuda="?([0-9]+)([0-9.]*)', re.MULTILINE)
@@ -23,7 +24,7 @@ def image_of(pool: Pool) -> str:
 
 
 def image_at(pool: Pool) -> str:
-    """Where the pool names its image."""
+    """The place of the pool's image."""
     return pool.at(IMAGE[pool.task])
 
 
@@ -33,17 +34,20 @@ def images(job: Job) -> Iterator[tuple[Pool, str]]:
     return ((pool, image) for image, pool in reversed(first.items()) if image)
 
 
-def words(pool: Pool) -> Iterator[tuple[str, str]]:
-    """What a pool's program is told, word by word, each with its place; only the service's variables are not known."""
-    env = expanded(pool.env, {})
-    for index, word in enumerate(pool.spec.container_spec.command):
-        yield pool.at(f"containerSpec.command[{index}]"), expand(word, env)
-    for index, word in enumerate(pool.args):
-        yield pool.at(pool.task, f"args[{index}]"), expand(word, env)
+def words(pool: Pool, context: RuleContext) -> list[tuple[str, str]]:
+    """The words of a pool's program, each with its place; an image without a command has that of vertex.toml.
+
+    Only the service's variables are not known.
+    """
+    command, env = pool.spec.container_spec.command, expanded(pool.env, {})
+    usual = () if command else context.settings.commands.get(image_of(pool), ())
+    said = [(f"command[{n}]", word) for n, word in enumerate(command)]
+    said += [(f"args[{n}]", word) for n, word in enumerate(pool.args)]
+    own = [(pool.at(pool.task, place), expand(word, env)) for place, word in said]
+    return [(pool.at(pool.task), word) for word in usual] + own
 
 
-@dataclass(frozen=True)
-class Flag:
+class Flag(NamedTuple):
     """One flag of a program: its place, its name with underscores, and its value, if it has one."""
 
     place: str
@@ -53,19 +57,16 @@ class Flag:
 
 def flags(program: Sequence[tuple[str, str]]) -> Iterator[Flag]:
     """The flags among a program's words, `--name value` or `--name=value`."""
-    for index, (place, word) in enumerate(program):
+    for (place, word), (_, follower) in pairwise([*program, ("", "")]):
         name, separator, value = word.removeprefix("--").partition("=")
         if word.startswith("--") and name:
-            follower = "" if separator else "".join(after for _, after in program[index + 1 : index + 2])
-            yield Flag(place, name.replace("-", "_"), value or follower)
+            yield Flag(place, name.replace("-", "_"), value if separator else follower)
 
 
 def prebuilt_name(context: RuleContext, image: str) -> str:
     """The name of one of Google's training images, without registry and tag, or "" for any other image."""
-    for registry in context.catalog.prebuilt_registries:
-        if image.startswith(f"{registry}/"):
-            return re.split("[:@]", image.removeprefix(f"{registry}/"))[0]
-    return ""
+    name, registries = untagged(image), context.catalog.prebuilt_registries
+    return next((name.removeprefix(f"{one}/") for one in registries if name.startswith(f"{one}/")), "")
 
 
 def is_ours(context: RuleContext, image: str) -> bool:
@@ -81,10 +82,9 @@ def image_ours(job: Job, context: RuleContext) -> Findings:
     Otherwise: The job runs another program than the one that was built last, or finds no image at all.
     """
     ours, origin = context.settings.image, context.settings.origin("image")
-    pools = job.training_pools if ours else ()
-    first = {pool.spec.container_spec.image_uri: pool for pool in reversed(pools)}  # one finding for each image
-    for image, pool in reversed(first.items()):
-        if image and not (pool.reduces or is_ours(context, image) or prebuilt_name(context, image)):
+    for pool, image in images(job) if ours else ():
+        trains = pool.trains and pool.task == "containerSpec" and not pool.reduces
+        if trains and not (is_ours(context, image) or prebuilt_name(context, image)):
             fault = f'"{image}" is not the image that {origin} names'
             yield Finding(image_at(pool), fault, f"write {ours} here, or change the image in {origin}")
 
@@ -102,32 +102,30 @@ def image_fixed(job: Job, context: RuleContext) -> Findings:
             yield Finding(image_at(pool), fault, "give it a tag of its own, such as :1, or best a digest")
 
 
-@rule("image-cuda", "warning", "documented", "cuda-13", "dockerfile")
-def image_has_code(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("image-cuda", "warning", "documented", "cuda-13", "dockerfile")
+def image_has_code(pool: Pool, context: RuleContext) -> Findings:
     """Our image has code for the GPUs of its pools: its Dockerfile's LABEL cuda names no version that dropped them.
 
     Otherwise: Every replica ends at its first step: no kernel image is available for execution on the device.
     """
-    label = CUDA.search(context.project.dockerfile)
-    for pool in job.pools if label else ():
-        newer = [version for version, kinds in context.catalog.cuda_dropped.items() if pool.accelerator in kinds]
-        ours = is_ours(context, image_of(pool)) and not image_of(pool).endswith(CPU)
-        if label and ours and any(int(label[1]) >= version for version in newer):
-            built = f"by the Dockerfile here, it is built with CUDA {label[1]}{label[2]}"
-            fault = f"{built}, which has no code for {pool.accelerator}"
-            yield Finding(image_at(pool), fault, "build it with CUDA 12.6, or use T4 or newer GPUs")
+    label, image = CUDA.search(context.project.dockerfile), image_of(pool)
+    newer = [version for version, kinds in context.catalog.cuda_dropped.items() if pool.accelerator in kinds]
+    ours = is_ours(context, image) and not image.endswith(CPU)
+    if label and ours and any(int(label[1]) >= version for version in newer):
+        built = f"by the Dockerfile here, it is built with CUDA {label[1]}{label[2]}"
+        fault = f"{built}, which has no code for {pool.accelerator}"
+        yield Finding(IMAGE[pool.task], fault, "build it with CUDA 12.6, or use T4 or newer GPUs")
 
 
-@rule("image-without-cuda", "warning", "documented", "settings")
-def image_uses_gpus(job: Job, context: RuleContext) -> Findings:
+@rule_of_pool("image-without-cuda", "warning", "documented", "settings")
+def image_uses_gpus(pool: Pool, context: RuleContext) -> Findings:
     """Pools with GPUs run the image with CUDA.
 
     Otherwise: The job trains on the processors, and its GPUs are paid for and idle.
     """
     ours = context.settings.image
-    for pool in job.pools:
-        if ours and pool.accelerator and image_of(pool) == f"{ours}{CPU}":
-            yield Finding(image_at(pool), "this image has no CUDA, and the machine has GPUs", f"write {ours}")
+    if ours and pool.accelerator and image_of(pool) == f"{ours}{CPU}":
+        yield Finding(IMAGE[pool.task], "this image has no CUDA, and the machine has GPUs", f"write {ours}")
 
 
 @rule("prebuilt-unknown", "warning", "uncertain", "prebuilt-containers")
@@ -186,25 +184,21 @@ def executor_prebuilt(pool: Pool, context: RuleContext) -> Findings:
 def packages_few(pool: Pool, context: RuleContext) -> Findings:
     """A pool installs at most 100 packages."""
     count, limit = len(pool.spec.python_package_spec.package_uris), context.catalog.limits.package_uris
-    if count > limit:
-        fault = f"has {count} packages, and Vertex AI takes {limit}"
-        yield Finding("pythonPackageSpec.packageUris", fault, "put several into one")
+    yield from more("pythonPackageSpec.packageUris", count, limit, "packages", "put several into one")
 
 
 @rule_of_pool("env-count", "error", "documented", "api-types")
 def env_small(pool: Pool, context: RuleContext) -> Findings:
     """A pool has at most 100 environment variables."""
-    count, limit = len(pool.env), context.catalog.limits.env
-    if count > limit:
-        fault = f"has {count} variables, and Vertex AI takes {limit}"
-        yield Finding(f"{pool.task}.env", fault, "put the rest in a file that the trainer reads")
+    cure = "put the rest in a file that the trainer reads"
+    yield from more(f"{pool.task}.env", len(pool.env), context.catalog.limits.env, "variables", cure)
 
 
 @rule_of_pool("env-name", "error", "documented", "api-types")
 def env_named(pool: Pool, context: RuleContext) -> Findings:
     """The name of an environment variable has letters, digits and underscores, and does not begin with a digit."""
     for index, variable in enumerate(pool.env):
-        if not NAME.fullmatch(variable.name):
+        if not VARIABLE.fullmatch(variable.name):
             proposal = re.sub("^(?=[0-9])|[^A-Za-z0-9_]", "_", variable.name) or "a name"
             yield Finding(f"{pool.task}.env[{index}].name", f'"{variable.name}" cannot be one', f"write {proposal}")
 

@@ -1,11 +1,10 @@
-"""What the rules say of themselves: one at length, or all as a page."""
+"""Words of the rules about themselves: one at length, or all as a page."""
 
-from typing import Any
-
-from vertex_launch.catalog import Catalog
-from vertex_launch.errors import FaultError, nearest
-from vertex_launch.rules import RULES
+from vertex_launch.catalog import OWN, Catalog
+from vertex_launch.errors import FaultError
+from vertex_launch.rules import RULES, applied, house
 from vertex_launch.rules.rule import Rule
+from vertex_launch.settings import Settings
 
 PAGE = """\
 # The rules
@@ -13,6 +12,7 @@ PAGE = """\
 What `vertex-launch check` finds in a job file. An error stands on a documented fact, and the local Vertex refuses the
 same; what is only inferred or uncertain is a warning, and so is what the service would take but you may not want.
 `vertex-launch check --explain CODE` says what would happen without the rule, and without a code it lists all.
+[Severities and rules of your own](house-rules.md) stand in `vertex.toml`.
 
 This page is generated, by `python -m vertex_launch.rules`. The facts are of {compiled}.
 
@@ -26,25 +26,26 @@ This page is generated, by `python -m vertex_launch.rules`. The facts are of {co
 EXPLANATION = """\
 {rule.code}: {rule.text}
 
-severity   {rule.severity}
+severity   {rule.severity}{changed}
 certainty  {rule.certainty}
 otherwise  {rule.consequence}
 source     {source}"""
 
 
-def explain(code: str, catalog: Catalog) -> str:
+def explain(code: str, settings: Settings) -> str:
     """One rule in full; raises FaultError if there is no such rule."""
-    if code not in RULES:
-        guess = nearest(code, RULES)
-        cure = f"did you mean {guess}?" if guess else "check --explain without a code lists all"
-        raise FaultError(f'no rule is called "{code}"; {cure}')
-    return EXPLANATION.format(rule=RULES[code], source=sources(RULES[code], catalog))
+    rules = applied(settings)
+    if code not in rules:
+        raise FaultError("; ".join(house.unknown(code, rules)))
+    changed = f", by [rules] in {OWN}" if code in settings.rules else ""
+    return EXPLANATION.format(rule=rules[code], changed=changed, source=sources(rules[code], settings.catalog))
 
 
-def overview() -> str:
+def overview(settings: Settings) -> str:
     """All rules, a line each, below a line that says what they are."""
-    width = max(map(len, RULES))
-    lines = [f"{rule.code:{width}}  {rule.severity:7}  {rule.text}" for rule in RULES.values()]
+    rules = applied(settings)
+    width = max(map(len, rules))
+    lines = [f"{rule.code:{width}}  {rule.severity:7}  {rule.text}" for rule in rules.values()]
     return "\n".join(["What must hold of a job, and whether it is an error or a warning if it does not:", *lines])
 
 
@@ -57,6 +58,6 @@ def page(catalog: Catalog) -> str:
     return PAGE.format(compiled=catalog.compiled, count=len(RULES), rows="\n".join(rows))
 
 
-def sources(rule: Rule[Any], catalog: Catalog) -> str:
+def sources(rule: Rule, catalog: Catalog) -> str:
     """The pages and files that a rule rests on."""
     return "; ".join(catalog.sources.get(source, source) for source in rule.sources)

@@ -1,6 +1,6 @@
 """Machine types, the accelerators they can have, and their disks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from vertex_launch.catalog import Catalog, Machine
 from vertex_launch.errors import Finding, Findings, did_you_mean, nearest
@@ -10,16 +10,13 @@ from vertex_launch.spec import Job, Pool
 CURRENT = "NVIDIA_TESLA_T4 or NVIDIA_L4"
 
 
-def known(context: RuleContext, pools: Sequence[Pool]) -> Iterator[tuple[Pool, Machine]]:
+def known(context: RuleContext, pools: Sequence[Pool]) -> list[tuple[Pool, Machine]]:
     """Pools with what is known of their machine type; `machine_known` reports the others."""
-    for pool in pools:
-        machine = context.catalog.machine(pool.machine_type)
-        if machine is not None:
-            yield pool, machine
+    return [(pool, machine) for pool in pools if (machine := context.catalog.machine(pool.machine_type))]
 
 
 def gbps(context: RuleContext, pool: Pool) -> float:
-    """What one machine of the pool sends, in Gbit/s; 0 if that is unknown."""
+    """Gbit/s that one machine of the pool sends; 0 if that is unknown."""
     return context.catalog.network_gbps(pool.machine_type, pool.accelerator, pool.accelerator_count) or 0
 
 
@@ -40,13 +37,11 @@ def machine_known(pool: Pool, context: RuleContext) -> Findings:
 def accelerators_fit(pool: Pool, context: RuleContext) -> Findings:
     """The machine can have these accelerators in this number; machines that come with GPUs must state them."""
     kind, count, machine = pool.accelerator, pool.accelerator_count, context.catalog.machine(pool.machine_type)
-    if machine is None:
-        return
-    if machine.tpu:
+    if machine and machine.tpu:
         fits = not kind.startswith("NVIDIA")
     else:
-        fits = count in machine.gpus.get(kind, ()) or not (kind or count or machine.needs_gpus)
-    if not fits:
+        fits = not machine or count in machine.gpus.get(kind, ()) or not (kind or count or machine.needs_gpus)
+    if machine and not fits:
         yield Finding("machineSpec", _misfit(context.catalog, pool, machine), _cure(context.catalog, machine))
 
 

@@ -2,7 +2,7 @@
 
 from vertex_launch import program
 from vertex_launch.errors import Finding, Findings
-from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
+from vertex_launch.rules.rule import RuleContext, more, rule, rule_of_pool
 from vertex_launch.spec import CHIEF, WORKERS, Job, Pool, as_json
 
 # Source: google-cloud-aiplatform 2.7.0, the fields marked as required.
@@ -22,10 +22,8 @@ def one_chief(job: Job, context: RuleContext) -> Findings:
 @rule("pool-count", "error", "documented", "distributed-training")
 def at_most_four(job: Job, context: RuleContext) -> Findings:
     """A job has at most four pools: chief, workers, reducers or parameter servers, evaluators."""
-    count, limit = len(job.spec.worker_pool_specs), context.catalog.limits.pools
-    if count > limit:
-        fault = f"has {count} pools, and Vertex AI takes {limit}"
-        yield Finding("workerPoolSpecs", fault, "keep the chief, workers, reducers and evaluators, in this order")
+    count, cure = len(job.spec.worker_pool_specs), "keep the chief, workers, reducers and evaluators, in this order"
+    yield from more("workerPoolSpecs", count, context.catalog.limits.pools, "pools", cure)
 
 
 @rule("pool-gap", "warning", "documented", "gcloud")

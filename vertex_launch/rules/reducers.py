@@ -1,45 +1,37 @@
 """Reduction Server: when it works, and when it is worth its machines."""
 
 import re
-from collections.abc import Iterator
 
 from vertex_launch import catalog
 from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.plan import allreduce_cost
 from vertex_launch.plan.formatting import usd
 from vertex_launch.plan.reducers import bypassed
-from vertex_launch.rules.containers import (
-    IMAGE,
-    RESTRICTED,
-    Flag,
-    flags,
-    image_at,
-    image_of,
-    images,
-    is_ours,
-    prebuilt_name,
-    untagged,
-    words,
-)
+from vertex_launch.rules import containers
+from vertex_launch.rules.containers import Flag, flags, image_at, image_of, prebuilt_name, untagged, words
 from vertex_launch.rules.machines import gbps, known
-from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
+from vertex_launch.rules.rule import Declare, RuleContext, rule, rule_of_pool
 from vertex_launch.spec import REDUCERS, Job, Pool
 
-# How programs name their way to all-reduce, and the ways that are not NCCL.
+# How programs name their way to all-reduce, the ways that reducers cannot serve, and what to write of these.
 CHOICE = re.compile("((dist|distributed|process_group)_?)?(backend|strategy)", re.IGNORECASE)
-OTHER_WAYS = re.compile("gloo|parameter[-_]?server(strategy)?", re.IGNORECASE)
-# Strategies whose gradients do not pass through one all-reduce of all GPUs, but are added up in parts, or in groups. In
-# communicators for groups NCCL has no reducers. Source: github.com/NVIDIA/nccl, src/transport/coll_net.cc, splitShare.
-IN_PARTS = re.compile("fsdp2?|hsdp|full_shard|hybrid_shard|tensor|pipeline", re.IGNORECASE)
+WITHOUT_REDUCERS = {
+    re.compile("gloo|parameter[-_]?server(strategy)?", re.IGNORECASE): ("is not NCCL, which reducers need", "use NCCL"),
+    # Gradients are added up in parts, or in groups, not in one all-reduce of all GPUs; in communicators for groups NCCL
+    # has no reducers. Source: github.com/NVIDIA/nccl, src/transport/coll_net.cc, splitShare.
+    re.compile("fsdp2?|hsdp|full_shard|hybrid_shard|tensor|pipeline", re.IGNORECASE): (
+        "all-reduces no gradients over all GPUs, which is what reducers do",
+        "have each GPU hold the whole model",
+    ),
+}
+rule_if_idle = Declare(Job, "Vertex AI runs the job; the reducers are billed and get nothing to do.")
 LABEL = re.compile(r"^LABEL\s(?:.*\\\n)*.*google-reduction-server", re.MULTILINE)
 
 
-def _trainers(context: RuleContext, job: Job) -> Iterator[Pool]:
+def _trainers(context: RuleContext, job: Job) -> list[Pool]:
     """The training pools with GPUs, or with machines that nobody knows; `machine_known` reports these."""
-    for pool in job.training_pools:
-        machine = context.catalog.machine(pool.machine_type)
-        if pool.accelerator or machine is None or machine.needs_gpus:
-            yield pool
+    bare = {pool.index for pool, machine in known(context, job.pools) if not (pool.accelerator or machine.needs_gpus)}
+    return [pool for pool in job.training_pools if pool.index not in bare]
 
 
 @rule_of_pool("reducer-pool", "error", "documented", "distributed-training")
@@ -60,9 +52,9 @@ def image_exists(pool: Pool, context: RuleContext) -> Findings:
     Otherwise: No replica of the pool can start.
     """
     image, known_images = image_of(pool), context.catalog.reduction_server_images.values()
-    meant = RESTRICTED in image and "reduc" in image.lower()
+    meant = containers.RESTRICTED in image and "reduc" in image.lower()
     if meant and untagged(image) not in map(untagged, known_images):
-        yield Finding(IMAGE[pool.task], f'there is no "{image}"', did_you_mean(image, known_images))
+        yield Finding(containers.IMAGE[pool.task], f'there is no "{image}"', did_you_mean(image, known_images))
 
 
 @rule("reducer-region", "warning", "documented", "distributed-training")
@@ -103,12 +95,9 @@ def without_command(job: Job, context: RuleContext) -> Findings:
             yield Finding(pool.at("containerSpec"), fault, "remove command and args")
 
 
-@rule("reducer-gpus", "warning", "documented", "distributed-training")
+@rule_if_idle("reducer-gpus", "warning", "documented", "distributed-training")
 def workers_have_gpus(job: Job, context: RuleContext) -> Findings:
-    """Reducers serve GPUs, whose all-reduce is NCCL's; machines without GPUs all-reduce among themselves.
-
-    Otherwise: Vertex AI runs the job; the reducers are billed and get nothing to do.
-    """
+    """Reducers serve GPUs, whose all-reduce is NCCL's; machines without GPUs all-reduce among themselves."""
     trainers = {pool.index for pool in _trainers(context, job)}
     tpus = {pool.index for pool, machine in known(context, job.pools) if machine.tpu}  # `tpu_alone` reports them
     for pool in job.training_pools if job.reducers else ():
@@ -117,34 +106,24 @@ def workers_have_gpus(job: Job, context: RuleContext) -> Findings:
             yield Finding(pool.at("machineSpec"), fault, "choose machines with GPUs, or remove pool 2")
 
 
-@rule("reducer-backend", "warning", "documented", "distributed-training")
+@rule_if_idle("reducer-backend", "warning", "documented", "distributed-training")
 def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
     """Reducers serve NCCL's all-reduce over all GPUs: gloo and parameter servers do not know them, and strategies that
     cut the model, such as fsdp, hsdp, tensor and pipeline, add gradients up in parts or in groups.
-
-    Otherwise: Vertex AI runs the job; the reducers are billed and get nothing to do.
     """
     for pool in job.training_pools if job.reducers else ():
         env = [Flag(pool.at(pool.task, f"env[{n}].value"), one.name, one.value) for n, one in enumerate(pool.env)]
-        for flag in (*env, *flags([*words(pool)])):
-            if not CHOICE.fullmatch(flag.name):
-                continue
-            if OTHER_WAYS.fullmatch(flag.value):
-                fault = f"{flag.value} is not NCCL, which reducers need"
-                yield Finding(flag.place, fault, "use NCCL, or remove pool 2")
-            if IN_PARTS.fullmatch(flag.value):
-                fault = f"{flag.value} all-reduces no gradients over all GPUs, which is what reducers do"
-                yield Finding(flag.place, fault, "have each GPU hold the whole model, or remove pool 2")
+        for flag in (*env, *flags(words(pool, context))):
+            for ways, (fault, cure) in WITHOUT_REDUCERS.items():
+                if CHOICE.fullmatch(flag.name) and ways.fullmatch(flag.value):
+                    yield Finding(flag.place, f"{flag.value} {fault}", f"{cure}, or remove pool 2")
 
 
-@rule("reducer-machines", "warning", "inferred", "distributed-training")
+@rule_if_idle("reducer-machines", "warning", "inferred", "distributed-training")
 def workers_are_several(job: Job, context: RuleContext) -> Findings:
-    """Reducers serve two or more machines; the GPUs of a single machine all-reduce among themselves.
-
-    Otherwise: Vertex AI runs the job; the reducers are billed and get nothing to do.
-    """
+    """Reducers serve two or more machines; the GPUs of a single machine all-reduce among themselves."""
     for reducers in job.reducers:
-        if sum(pool.replica_count for pool in job.training_pools) == 1 and any(_trainers(context, job)):
+        if sum(pool.replica_count for pool in job.training_pools) == 1 and _trainers(context, job):
             fault = "serves two or more machines, and pool 0 has the only one"
             yield Finding(reducers.at(), fault, "add workers, or remove pool 2")
 
@@ -155,7 +134,7 @@ def worth_it(job: Job, context: RuleContext) -> Findings:
 
     Otherwise: The job runs as fast as without reducers, and costs more.
     """
-    pools = [*_trainers(context, job)]
+    pools = _trainers(context, job)
     for reducers in job.reducers:
         if sum(pool.replica_count for pool in pools) == 2 and all(pool.accelerator_count == 1 for pool in pools):
             fault = "two machines with one GPU each send as much to reducers as to each other"
@@ -169,7 +148,7 @@ def enough(job: Job, context: RuleContext) -> Findings:
 
     Otherwise: The job runs, and more slowly than without reducers.
     """
-    pools = [*_trainers(context, job)]
+    pools = _trainers(context, job)
     count = sum(pool.replica_count for pool in pools)
     gpus = sum(pool.replica_count * pool.accelerator_count for pool in pools)
     rates = [gbps(context, pool) for pool in pools]
@@ -179,7 +158,7 @@ def enough(job: Job, context: RuleContext) -> Findings:
     machines = allreduce_cost.Machines(count, gpus / count, min(rates))
     for reducers in job.reducers:
         rate = gbps(context, reducers)
-        if rate and reducers.replica_count < allreduce_cost.break_even_reducers(machines, rate, gpus):
+        if rate and reducers.replica_count < allreduce_cost.break_even_reducers(machines, rate):
             ours = f"{reducers.replica_count} x {rate:g} Gbps"
             fault = f"{ours}, for {total:g} of pools 0 and 1, are slower than no reducers"
             yield Finding(reducers.at("replicaCount"), fault, f"set it to {catalog.reducers_needed(1, total, rate)}")
@@ -198,12 +177,10 @@ def off_the_fabric(job: Job, context: RuleContext) -> Findings:
             yield Finding(pool.at(), f"{fault}{_idle(pool, context)}", "remove pool 2")
 
 
-@rule("reducer-bypassed", "warning", "inferred", "nccl", "accelerator-optimized")
+@rule_if_idle("reducer-bypassed", "warning", "inferred", "nccl", "accelerator-optimized")
 def used_by_nccl(job: Job, context: RuleContext) -> Findings:
     """NCCL all-reduces through reducers on machines with at most 8 GPUs, and on none of the A3 and A4 machines, which
     bring a network plug-in of their own.
-
-    Otherwise: Vertex AI runs the job; the reducers are billed and get nothing to do.
     """
     kinds = {machine.name: pool for pool, machine in known(context, job.training_pools) if not machine.fabric_gbps}
     for reducers in job.reducers:  # `off_the_fabric` reports the machines with a fabric
@@ -222,16 +199,16 @@ def workers_have_plugin(job: Job, context: RuleContext) -> Findings:
     """
     trainers = {pool.index for pool in _trainers(context, job)}
     labelled = LABEL.search(context.project.dockerfile) or not context.project.dockerfile
-    for pool, image in images(job) if job.reducers else ():
+    for pool, image in containers.images(job) if job.reducers else ():
         prebuilt = prebuilt_name(context, image)
         if pool.index in trainers and prebuilt and "-gpu." not in prebuilt:
             yield Finding(image_at(pool), f"{prebuilt} has no plug-in for reducers", "use an image for GPUs")
-        elif pool.index in trainers and is_ours(context, image) and not labelled:
+        elif pool.index in trainers and containers.is_ours(context, image) and not labelled:
             fault = "the Dockerfile here has no LABEL that names google-reduction-server"
             yield Finding(image_at(pool), fault, "install that package there and add the LABEL, or remove pool 2")
 
 
 def _idle(reducers: Pool, context: RuleContext) -> str:
-    """What they cost for nothing, where a price is known."""
+    """Words for their price, where it is known."""
     price = context.catalog.price(reducers.machine_type)
     return f": {usd(reducers.replica_count * price.usd)} per hour for nothing" if price else ""

@@ -1,4 +1,4 @@
-"""Where a job runs, where it writes, and as whom."""
+"""Region, output folder, account and TensorBoard of a job."""
 
 import re
 from dataclasses import replace
@@ -92,8 +92,7 @@ def output_of_its_own(job: Job, context: RuleContext) -> Findings:
 
     Otherwise: One job resumes from the checkpoints of the other, or both write over each other's.
     """
-    other = context.project.outputs.get(output(job))
-    if other:
+    if other := context.project.outputs.get(output(job)):
         fault = f"is the folder of {other}, too, so the jobs share their checkpoints"
         yield Finding(OUTPUT, fault, "give each job a folder of its own")
 

@@ -1,22 +1,21 @@
-"""What a rule is, what it finds, and what it is given to look at."""
+"""A rule, its findings, and what it is given to look at."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from functools import wraps
-from typing import Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from vertex_launch.catalog import Catalog, Certainty
-from vertex_launch.errors import Findings, Severity
+from vertex_launch.errors import Finding, Findings, Severity
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, Pool, TuningJob
 
-Subject = TypeVar("Subject", Job, TuningJob)
+Subject = TypeVar("Subject", Job, Pool, TuningJob)
 
 
 @dataclass(frozen=True)
 class Project:
-    """What stands around a job file; it decides warnings only, so the local Vertex does without it."""
+    """Surroundings of a job file; they decide warnings only, so the local Vertex does without them."""
 
     today: date | None = None
     flags: Mapping[str, object] = field(default_factory=dict)  # of `python -m trainer.task`, with plain defaults
@@ -29,55 +28,60 @@ class Project:
 
 @dataclass(frozen=True)
 class RuleContext:
-    """What a job is held against."""
+    """Everything that a job is held against."""
 
     settings: Settings
     catalog: Catalog
     project: Project
 
 
-Check = Callable[[Subject, RuleContext], Findings]
-PoolCheck = Callable[[Pool, RuleContext], Findings]
-
-
 @dataclass(frozen=True)
-class Rule(Generic[Subject]):
+class Rule:
     """One way in which a job can be wrong. An error stands on a documented fact; everything else is a warning."""
 
     code: str
-    severity: Severity
+    severity: Severity | Literal["off"]
     certainty: Certainty
     sources: tuple[str, ...]  # keys of the catalog's sources, or files of this project
     consequence: str  # without the rule: what Vertex AI would do
     text: str  # the rule in one sentence
-    check: Check[Subject]
+    subject: type[Job] | type[Pool] | type[TuningJob]
+    check: Callable[[Any, RuleContext], Findings]  # of one subject
+
+    def findings(self, job: Job | TuningJob, context: RuleContext) -> Findings:
+        """Findings in a job of the kind; a rule of pools looks at each, and names places in it."""
+        if self.subject is not Pool:
+            return self.check(job, context)
+        pools = job.pools if isinstance(job, Job) else ()
+        return (finding.below(pool.at()) for pool in pools for finding in self.check(pool, context))
 
 
 REFUSED = "Vertex AI refuses the job."
 
 
-def rule(
-    code: str, severity: Severity, certainty: Certainty, *sources: str
-) -> Callable[[Check[Subject]], Rule[Subject]]:
-    """Make a rule of a function that yields findings; its docstring is the rule and, behind `Otherwise:`, why."""
+@dataclass(frozen=True)
+class Declare(Generic[Subject]):
+    """Makes a rule of a function that yields findings in one subject; its docstring is the rule and, behind
+    `Otherwise:`, why.
+    """
 
-    def declare(check: Check[Subject]) -> Rule[Subject]:
-        text, _, consequence = (" ".join(part.split()) for part in (check.__doc__ or "").partition("Otherwise:"))
-        return Rule(code, severity, certainty, sources, consequence or REFUSED, text, check)
+    subject: type[Subject]
+    consequence: str = REFUSED  # of a rule that does not say
 
-    return declare
+    def __call__(
+        self, code: str, severity: Severity, certainty: Certainty, *sources: str
+    ) -> Callable[[Callable[[Subject, RuleContext], Findings]], Rule]:
+        def declare(check: Callable[[Subject, RuleContext], Findings]) -> Rule:
+            text, _, consequence = (" ".join(part.split()) for part in (check.__doc__ or "").partition("Otherwise:"))
+            return Rule(code, severity, certainty, sources, consequence or self.consequence, text, self.subject, check)
+
+        return declare
 
 
-def rule_of_pool(
-    code: str, severity: Severity, certainty: Certainty, *sources: str
-) -> Callable[[PoolCheck], Rule[Job]]:
-    """The same of a function that looks at one pool, and names places in it."""
+rule, rule_of_pool, rule_of_search = Declare(Job), Declare(Pool), Declare(TuningJob)
 
-    def declare(check: PoolCheck) -> Rule[Job]:
-        @wraps(check)
-        def check_all(job: Job, context: RuleContext) -> Findings:
-            return (finding.below(pool.at()) for pool in job.pools for finding in check(pool, context))
 
-        return rule(code, severity, certainty, *sources)(check_all)
-
-    return declare
+def more(place: str, count: int, limit: int, things: str, cure: str) -> Findings:
+    """A finding if there is more of something than Vertex AI takes."""
+    if count > limit:
+        yield Finding(place, f"has {count} {things}, and Vertex AI takes {limit}", cure)

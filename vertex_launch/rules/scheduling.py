@@ -12,6 +12,7 @@ from vertex_launch.rules.rule import RuleContext, rule
 from vertex_launch.rules.training import flag_of, runs_trainer
 from vertex_launch.spec import OUTPUT, Job
 
+LONGEST = "write the longest run you would pay for, such as 3600s"
 ROLLCALL = "rollcall_timeout"  # the flag of the template's trainer
 CLOUD_ROLLCALL = "600"  # seconds in the cloud, where the flag is None
 
@@ -23,8 +24,7 @@ def timeout_set(job: Job, context: RuleContext) -> Findings:
     Otherwise: A job that hangs is stopped, and no longer billed, after seven days.
     """
     if "timeout" not in job.spec.scheduling:
-        fault = "is missing, so a job that hangs costs seven days of its machines"
-        yield Finding("scheduling.timeout", fault, "write the longest run you would pay for, such as 3600s")
+        yield Finding("scheduling.timeout", "is missing, so a job that hangs costs seven days of its machines", LONGEST)
 
 
 @rule("timeout-zero", "warning", "inferred", "api-types")
@@ -34,8 +34,7 @@ def timeout_above_zero(job: Job, context: RuleContext) -> Findings:
     Otherwise: Vertex AI stops the job at once, or takes the zero for its default of seven days.
     """
     if "timeout" in job.spec.scheduling and not job.spec.scheduling.timeout:
-        fault = "leaves the job no time"
-        yield Finding("scheduling.timeout", fault, "write the longest run you would pay for, such as 3600s")
+        yield Finding("scheduling.timeout", "leaves the job no time", LONGEST)
 
 
 @rule("timeout-short", "warning", "inferred", "api-types", "trainer")
@@ -101,8 +100,7 @@ def strategy_current(job: Job, context: RuleContext) -> Findings:
 
     Otherwise: Vertex AI takes it as its new name, until it no longer does.
     """
-    instead = context.catalog.limits.deprecated_strategies.get(job.strategy)
-    if instead:
+    if instead := context.catalog.limits.deprecated_strategies.get(job.strategy):
         yield Finding("scheduling.strategy", f"{job.strategy} is deprecated", f"write {instead}")
 
 
@@ -138,5 +136,4 @@ def restart_holds(job: Job, context: RuleContext) -> Findings:
     """
     scheduling = job.spec.scheduling
     if scheduling.disable_retries and scheduling.restart_job_on_worker_restart:
-        fault = "switches restartJobOnWorkerRestart off"
-        yield Finding("scheduling.disableRetries", fault, "keep one of them")
+        yield Finding("scheduling.disableRetries", "switches restartJobOnWorkerRestart off", "keep one of them")

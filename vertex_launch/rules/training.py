@@ -1,6 +1,7 @@
-"""What the project's own trainer is told, where a pool runs `python -m trainer.task` in the project's image.
+"""Flags of the project's own trainer, where a pool runs `python -m trainer.task` in the project's image.
 
-Of the trainer only that is believed which can be read in trainer/config.py; of any other program, nothing.
+Only what can be read in trainer/config.py is believed of the trainer; of any other program, nothing is. The trainer
+itself could be asked only where its framework and data are, and takes seconds after each change of its files.
 """
 
 import ast
@@ -12,14 +13,14 @@ from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 
+from vertex_launch.contract import REFERENCE
 from vertex_launch.errors import Finding, Findings, did_you_mean
-from vertex_launch.expansion import REFERENCE
 from vertex_launch.rules.containers import Flag, flags, image_of, is_ours, prebuilt_name, untagged, words
-from vertex_launch.rules.rule import Project, RuleContext, rule
+from vertex_launch.rules.rule import Declare, Project, RuleContext, rule, rule_of_pool
 from vertex_launch.spec import CHIEF, EVALUATORS, Job, Pool
 
 MODULE = "trainer.task"
-NUMBERS = {"int": "a whole number", "float": "a number"}
+NUMBERS = {"int": (int, "a whole number"), "float": (float, "a number")}
 FLAGS, CONFIG = "trainer/config.py", "Config"  # the file and its class whose fields are flags
 NO_COMPILER = re.compile(r"^ARG COMPILE=\s*$", re.MULTILINE)
 MODEL = "trainer/model.py"  # whose function metrics() names what is reported besides the loss
@@ -28,13 +29,9 @@ WITHOUT_FIELD = ("help", "describe")  # flags that are no fields of Config
 
 
 def project(folder: Path, today: date) -> Project:
-    """What stands around a job file: the trainer's flags and the Dockerfile, as far as they can be read."""
+    """The surroundings of a job file: the trainer's flags and the Dockerfile, as far as they can be read."""
     fields: Mapping[str, ast.AnnAssign] = {}
-    metrics: tuple[str, ...] = ()
-    unreadable = (SyntaxError, ValueError, LookupError, RecursionError)
-    with contextlib.suppress(*unreadable):
-        metrics = _metrics(folder)
-    with contextlib.suppress(*unreadable):
+    with contextlib.suppress(LookupError, RecursionError):
         fields = _fields(folder, FLAGS, CONFIG)
     sources = map(_text, sorted((folder / "trainer").rglob("*.py")))
     return Project(
@@ -42,74 +39,71 @@ def project(folder: Path, today: date) -> Project:
         flags={name: _plain(field.value) for name, field in fields.items()},
         values={name: taken for name, field in fields.items() if (taken := _taken(field.annotation, folder))},
         dockerfile=_text(folder / "Dockerfile"),
-        metrics=metrics,
+        metrics=_metrics(folder),
         names=frozenset(name for source in sources for name in NAMES.findall(source)),
     )
 
 
-def runs_trainer(pool: Pool, context: RuleContext) -> bool:
+def runs_trainer(pool: Pool | None, context: RuleContext) -> bool:
     """Whether a pool runs the project's own trainer: there is one, and the image is not known to be another's."""
-    if not context.project.names:  # there are no files of one
+    if pool is None or not context.project.names:  # there are no files of one
         return False
-    if pool.spec.python_package_spec.python_module == MODULE:
-        return True
     ours, image = context.settings.image, image_of(pool)
     own = not ours or untagged(image) == untagged(ours) or bool(prebuilt_name(context, image))
-    return own and MODULE in (word for _, word in _program(pool, context))
+    packaged = pool.spec.python_package_spec.python_module == MODULE
+    return packaged or (own and MODULE in (word for _, word in words(pool, context)))
 
 
 def _flags(pool: Pool, context: RuleContext) -> list[Flag]:
     """The flags that a pool gives the project's trainer; none where it runs something else."""
-    if not runs_trainer(pool, context):
-        return []
-    program = _program(pool, context)
+    program = words(pool, context) if runs_trainer(pool, context) else []
     spoken = [word for _, word in program]
-    return [*flags(program[spoken.index(MODULE) :] if MODULE in spoken else program)]
+    return [*flags(program[spoken.index(MODULE) if MODULE in spoken else 0 :])]
 
 
+def flag_of(pool: Pool, name: str, context: RuleContext) -> tuple[str, str]:
+    """The place of a flag in a pool's args, else where it could be; and its value, else its plain default."""
+    default = pool.at(pool.task, "args"), str(context.project.flags.get(name))
+    return {flag.name: (flag.place, flag.value) for flag in _flags(pool, context)}.get(name, default)
+
+
+def _spelled(flag: str) -> str:
+    return f"--{flag.replace('_', '-')}"
+
+
+rule_of_flags = Declare(Job, "Every replica ends at once, with a usage message.")
 FLAG_RULES = ("flag-unknown", "flag-value")
 
 
-@rule("flag-unknown", "warning", "documented", "trainer")
+@rule_of_flags("flag-unknown", "warning", "documented", "trainer")
 def flags_known(job: Job, context: RuleContext) -> Findings:
-    """A flag in args is one that the project's trainer has: a field of Config.
-
-    Otherwise: Every replica ends at once, with a usage message.
-    """
+    """A flag in args is one that the project's trainer has: a field of Config."""
     fields = context.project.flags
-    for pool in job.pools if fields else ():
-        for flag in _flags(pool, context):
-            name = flag.name.partition(".")[0].removeprefix("no_")
-            if not {name, flag.name} & {*fields, *WITHOUT_FIELD}:
-                cure = did_you_mean(flag.name, [f"--{field.replace('_', '-')}" for field in fields])
-                yield Finding(flag.place, f"{FLAGS} has no flag --{flag.name.replace('_', '-')}", cure)
+    for flag in (flag for pool in job.pools if fields for flag in _flags(pool, context)):
+        name = flag.name.partition(".")[0].removeprefix("no_")
+        if not {name, flag.name} & {*fields, *WITHOUT_FIELD}:
+            fault = f"{FLAGS} has no flag {_spelled(flag.name)}"
+            yield Finding(flag.place, fault, did_you_mean(flag.name, map(_spelled, fields)))
 
 
-@rule("flag-value", "warning", "documented", "trainer")
+@rule_of_flags("flag-value", "warning", "documented", "trainer")
 def flags_valid(job: Job, context: RuleContext) -> Findings:
-    """A flag has a value that its field of Config takes: a number, or one of its choices.
-
-    Otherwise: Every replica ends at once, with a usage message.
-    """
-    for pool in job.training_pools:
-        for flag in _flags(pool, context):
-            taken = context.project.values.get(flag.name, ())
-            if taken and not REFERENCE.search(flag.value) and not any(_fits(flag.value, one) for one in taken):
-                named = " or ".join(NUMBERS.get(one, one) for one in taken)
-                cure = f"write {named}" if NUMBERS.keys() & {*taken} else did_you_mean(flag.value, taken)
-                fault = f'--{flag.name.replace("_", "-")} is "{flag.value}", which {FLAGS} does not take'
-                yield Finding(flag.place, fault, cure)
+    """A flag has a value that its field of Config takes: a number, or one of its choices."""
+    for flag in (flag for pool in job.training_pools for flag in _flags(pool, context)):
+        taken = context.project.values.get(flag.name, ())
+        if taken and not REFERENCE.search(flag.value) and not any(_fits(flag.value, one) for one in taken):
+            named = " or ".join(NUMBERS[one][1] if one in NUMBERS else one for one in taken)
+            cure = f"write {named}" if NUMBERS.keys() & {*taken} else did_you_mean(flag.value, taken)
+            yield Finding(flag.place, f'{_spelled(flag.name)} is "{flag.value}", which {FLAGS} does not take', cure)
 
 
 def _fits(value: str, taken: str) -> bool:
     """Whether a value is that choice, or a number of that kind as Python reads it, which the trainer does, too."""
     if taken not in NUMBERS:
         return value == taken
-    try:
-        {"int": int, "float": float}[taken](value)
-    except ValueError:
-        return False
-    return True
+    with contextlib.suppress(ValueError):
+        return NUMBERS[taken][0](value) is not None
+    return False
 
 
 @rule("flag-compile", "warning", "documented", "dockerfile")
@@ -133,18 +127,12 @@ def flags_alike(job: Job, context: RuleContext) -> Findings:
     """
     for first, second in itertools.pairwise(pool for pool in job.training_pools if runs_trainer(pool, context)):
         there, here = ({flag.name: flag for flag in _flags(pool, context)} for pool in (first, second))
-        for name in dict.fromkeys((*here, *there)):
-            said, other = _said(here.get(name)), _said(there.get(name))
-            if said != other:
-                place = here[name].place if name in here else second.at(second.task, "args")
-                fault = f"--{name.replace('_', '-')} is {said} here and {other} in pool {first.index}"
-                yield Finding(place, fault, "give both pools the same flags")
-
-
-def _said(flag: Flag | None) -> str:
-    if flag is None:
-        return "missing"
-    return flag.value or "set"
+        missing = Flag(second.at(second.task, "args"), "", "missing")
+        for name in here | there:
+            flag, other = here.get(name, missing), there.get(name, missing).value or "set"
+            if (said := flag.value or "set") != other:
+                fault = f"{_spelled(name)} is {said} here and {other} in pool {first.index}"
+                yield Finding(flag.place, fault, "give both pools the same flags")
 
 
 @rule("batch-small", "warning", "documented", "trainer")
@@ -153,10 +141,10 @@ def batch_for_all(job: Job, context: RuleContext) -> Findings:
 
     Otherwise: Every replica ends at once: some would have no sample.
     """
-    place, batch, world = _batch(job, context)
+    place, batch, world, default = _batch(job, context)
     if 0 < batch < world:
-        fault = f"a global batch of {batch} leaves some of {world} GPUs without a sample"
-        yield Finding(place, f"{fault}{_default(place)}", f"use {world} or more")
+        fault = f"a global batch of {batch} leaves some of {world} GPUs without a sample{default}"
+        yield Finding(place, fault, f"use {world} or more")
 
 
 @rule("batch-uneven", "warning", "documented", "trainer")
@@ -165,72 +153,55 @@ def batch_even(job: Job, context: RuleContext) -> Findings:
 
     Otherwise: The job runs; in every step some GPUs wait for those that have one sample more.
     """
-    place, batch, world = _batch(job, context)
+    place, batch, world, default = _batch(job, context)
     if batch > world and batch % world:
         lower = batch // world * world
-        fault = f"a global batch of {batch} does not divide among {world} GPUs"
-        yield Finding(place, f"{fault}{_default(place)}", f"use {lower} or {lower + world}")
+        fault = f"a global batch of {batch} does not divide among {world} GPUs{default}"
+        yield Finding(place, fault, f"use {lower} or {lower + world}")
 
 
-@rule("evaluator-count", "warning", "documented", "trainer")
-def one_evaluator(job: Job, context: RuleContext) -> Findings:
+def _batch(job: Job, context: RuleContext) -> tuple[str, int, int, str]:
+    """The place of the chief's global batch, the batch, 0 if it is unknown or several GPUs compute one model, the GPUs
+    that share it, and words for a batch that the job does not name.
+    """
+    served = any(pool.serves for pool in job.pools)  # then the chief takes no part of the batch
+    sharing = [pool for pool in job.training_pools if not (served and pool.index == CHIEF)]
+    world = sum(pool.replica_count * max(pool.accelerator_count, 1) for pool in sharing)
+    # Without a replica, or with fewer than none, nothing can be divided; `has_replicas` reports that.
+    counted = bool(sharing) and all(pool.replica_count > 0 for pool in sharing)
+    if job.chief is None or not (counted and runs_trainer(job.chief, context)):
+        return "", 0, world, ""
+    (place, batch), (_, devices), (_, strategy) = (
+        flag_of(job.chief, name, context) for name in ("global_batch", "model_parallel", "strategy")
+    )
+    each_a_model = devices in ("None", "1") and strategy not in ("pipeline", "tensor")
+    known = each_a_model and re.fullmatch("[0-9]{1,18}", batch)
+    default = f", and is the default in {FLAGS}" if place.endswith("args") else ""
+    return place, int(batch) if known else 0, world, default
+
+
+@rule_of_pool("evaluator-count", "warning", "documented", "trainer")
+def one_evaluator(pool: Pool, context: RuleContext) -> Findings:
     """A pool 3 that runs the trainer has one replica: one evaluator scores all checkpoints.
 
     Otherwise: All evaluators but the first end at once with an error, and fail the job.
     """
-    for pool in job.pools:
-        if pool.index == EVALUATORS and pool.replica_count > 1 and runs_trainer(pool, context):
-            fault = f"is {pool.replica_count}, and one evaluator scores all checkpoints"
-            yield Finding(pool.at("replicaCount"), fault, "set it to 1")
-
-
-def _batch(job: Job, context: RuleContext) -> tuple[str, int, int]:
-    """Where the chief's global batch stands, the batch, 0 if it is unknown, and the GPUs that share it."""
-    coordinates = any(pool.serves for pool in job.pools)  # the chief of parameter servers takes no part of the batch
-    sharing = [pool for pool in job.training_pools if not (coordinates and pool.index == CHIEF)]
-    world = sum(pool.replica_count * max(pool.accelerator_count, 1) for pool in sharing)
-    # Without a replica, or with fewer than none, nothing can be divided; `has_replicas` reports that.
-    counted = bool(sharing) and all(pool.replica_count > 0 for pool in sharing)
-    if job.chief is None or not (counted and runs_trainer(job.chief, context)) or _shares(job.chief, context):
-        return "", 0, world
-    place, value = flag_of(job.chief, "global_batch", context)
-    return place, int(value) if re.fullmatch("[0-9]{1,18}", value) else 0, world
-
-
-def _shares(chief: Pool, context: RuleContext) -> bool:
-    """Whether several GPUs compute one model, and with it one part of a batch."""
-    devices, strategy = (flag_of(chief, name, context)[1] for name in ("model_parallel", "strategy"))
-    return devices not in ("None", "1") or strategy in ("pipeline", "tensor")
-
-
-def flag_of(pool: Pool, name: str, context: RuleContext) -> tuple[str, str]:
-    """Where a pool's args give the trainer a flag, else where they could; and its value, else its plain default."""
-    place, value = pool.at(pool.task, "args"), str(context.project.flags.get(name))
-    for flag in _flags(pool, context):
-        if flag.name == name:
-            place, value = flag.place, flag.value
-    return place, value
-
-
-def _default(place: str) -> str:
-    """Where a batch comes from that the job does not name."""
-    return f", and is the default in {FLAGS}" if place.endswith("args") else ""
-
-
-def _program(pool: Pool, context: RuleContext) -> list[tuple[str, str]]:
-    """The words of a pool's program with their places; an image without a command has that of vertex.toml."""
-    spoken = [*words(pool)]
-    if not pool.spec.container_spec.command:
-        command = context.settings.commands.get(image_of(pool), ())
-        return [*((pool.at("containerSpec"), word) for word in command), *spoken]
-    return spoken
+    if pool.index == EVALUATORS and pool.replica_count > 1 and runs_trainer(pool, context):
+        fault = f"is {pool.replica_count}, and one evaluator scores all checkpoints"
+        yield Finding("replicaCount", fault, "set it to 1")
 
 
 def _text(path: Path) -> str:
-    try:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
+    return ""
+
+
+def _statements(path: Path) -> list[ast.stmt]:
+    """The statements of a file of Python; none if it cannot be read."""
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+        return ast.parse(_text(path)).body
+    return []
 
 
 def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
@@ -239,44 +210,40 @@ def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
     Raises:
         LookupError: the class, or one of its bases, stands in no file that can be read.
     """
-    body = ast.parse(_text(folder / file)).body
-    imported = {alias.name: one.module for one in body if isinstance(one, ast.ImportFrom) for alias in one.names}
+    body = _statements(folder / file)
+    imports = [(one.module, alias.name) for one in body if isinstance(one, ast.ImportFrom) for alias in one.names]
+    files = {imported: f"{module.replace('.', '/')}.py" for module, imported in imports if module}
     found = {one.name: one for one in body if isinstance(one, ast.ClassDef)}[name]
     fields: dict[str, ast.AnnAssign] = {}
     for base in map(ast.unparse, reversed(found.bases)):  # of two that have a field, the first counts
-        module = imported.get(base)
-        fields |= _fields(folder, f"{module.replace('.', '/')}.py" if module else file, base)
-    own = [one for one in found.body if isinstance(one, ast.AnnAssign)]
-    return fields | {one.target.id: one for one in own if isinstance(one.target, ast.Name)}
+        fields |= _fields(folder, files.get(base, file), base)
+    return fields | {ast.unparse(one.target): one for one in found.body if isinstance(one, ast.AnnAssign)}
 
 
 def _metrics(folder: Path) -> tuple[str, ...]:
     """The keys of the dictionary that metrics() returns, and the loss; none without such a function."""
-    body = ast.parse(_text(folder / MODEL)).body
-    functions = [one for one in body if isinstance(one, ast.FunctionDef) and one.name == "metrics"]
-    keys = [key for one in functions for node in ast.walk(one) if isinstance(node, ast.Dict) for key in node.keys]
-    return (*(str(_plain(key)) for key in keys if isinstance(key, ast.Constant)), "loss") if functions else ()
+    functions = [one for one in _statements(folder / MODEL) if isinstance(one, ast.FunctionDef)]
+    found = [node for one in functions if one.name == "metrics" for node in ast.walk(one)]
+    keys = [
+        key.value for node in found if isinstance(node, ast.Dict) for key in node.keys if isinstance(key, ast.Constant)
+    ]
+    return (*map(str, keys), "loss") if found else ()
 
 
 def _taken(annotation: ast.expr, folder: Path) -> tuple[str, ...]:
-    """What a field takes: the name of a kind of number, its choices, with None if that is one; else ()."""
+    """The values of a field: the name of a kind of number, or its choices, with None if that is one; else ()."""
     match annotation:
         case ast.Name(id=name) if name in NUMBERS:
             return (name,)
         case ast.Subscript(value=ast.Name(id="Literal"), slice=choices):
-            constants = choices.elts if isinstance(choices, ast.Tuple) else [choices]
-            return tuple(str(_plain(one)) for one in constants)
+            return tuple(str(_plain(one)) for one in getattr(choices, "elts", [choices]))
         case ast.Subscript(slice=ast.Tuple(elts=[_, ast.Call(func=ast.Name(id="module_in"), args=[place])])):
-            return _modules(folder / "trainer" / str(_plain(place)))
+            modules = pkgutil.iter_modules([str(folder / "trainer" / str(_plain(place)))])
+            return tuple(sorted(one.name for one in modules))
         case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):
             taken = _taken(left, folder)
             return (*taken, "None") if taken else ()
     return ()
-
-
-def _modules(folder: Path) -> tuple[str, ...]:
-    """The modules in a folder, by name."""
-    return tuple(sorted(one.name for one in pkgutil.iter_modules([str(folder)])))
 
 
 def _plain(value: ast.expr | None) -> object:

@@ -7,39 +7,32 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import study_validation
-from vertex_launch.errors import Finding, Findings, did_you_mean
-from vertex_launch.rules.rule import Check, RuleContext, rule
+from vertex_launch.errors import Finding, Findings, Severity, did_you_mean
+from vertex_launch.rules.rule import Rule, RuleContext, rule_of_search
 from vertex_launch.rules.training import FLAGS, MODEL, runs_trainer
 from vertex_launch.spec import TuningJob
 
 
-def _runs_trainer(job: TuningJob, context: RuleContext) -> bool:
-    chief = job.trial_job.chief
-    return chief is not None and runs_trainer(chief, context)
-
-
-def _in_a_file(check: Callable[[HyperparameterTuningJob], Findings]) -> Check[TuningJob]:
-    """What the local Vertex checks in a request, as the check of a file."""
-    return wraps(check)(lambda job, context: check(job.spec))
+def _of_study(code: str, severity: Severity, source: str, check: Callable[[HyperparameterTuningJob], Findings]) -> Rule:
+    """The local Vertex's check of a request, as a rule of files."""
+    return rule_of_search(code, severity, "documented", source)(wraps(check)(lambda job, context: check(job.spec)))
 
 
 STUDY_RULES = (
-    rule("study-counts", "error", "documented", "api-types")(_in_a_file(study_validation.count_findings)),
-    rule("study-metrics", "error", "documented", "api-types")(_in_a_file(study_validation.metric_findings)),
-    rule("study-parameters", "error", "documented", "api-types")(_in_a_file(study_validation.parameter_findings)),
-    rule("study-local", "warning", "documented", "vertex_launch/study_validation.py")(
-        _in_a_file(study_validation.local_findings)
-    ),
+    _of_study("study-counts", "error", "api-types", study_validation.count_findings),
+    _of_study("study-metrics", "error", "api-types", study_validation.metric_findings),
+    _of_study("study-parameters", "error", "api-types", study_validation.parameter_findings),
+    _of_study("study-local", "warning", "vertex_launch/study_validation.py", study_validation.local_findings),
 )
 
 
-@rule("metric-unknown", "warning", "inferred", "trainer")
+@rule_of_search("metric-unknown", "warning", "inferred", "trainer")
 def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
     """A metric has a name that stands in the files of the project's trainer.
 
     Otherwise: Every trial ends as infeasible, without a measurement, unless the trainer computes the name.
     """
-    names = context.project.names if _runs_trainer(job, context) else ()
+    names = context.project.names if runs_trainer(job.trial_job.chief, context) else ()
     for index, metric in enumerate(job.spec.study_spec.metrics if names else ()):
         if metric.metric_id and metric.metric_id not in names:
             known = " or ".join(context.project.metrics)
@@ -48,19 +41,19 @@ def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
             yield Finding(f"studySpec.metrics[{index}].metricId", fault, cure)
 
 
-@rule("parameter-unknown", "warning", "documented", "trainer")
+@rule_of_search("parameter-unknown", "warning", "documented", "trainer")
 def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
     """A parameter is a flag of the project's trainer: a field of Config.
 
     Otherwise: Every trial fails at once, with a usage message.
     """
-    fields = context.project.flags if _runs_trainer(job, context) else {}
+    fields = context.project.flags if runs_trainer(job.trial_job.chief, context) else {}
     for place, name in study_validation.parameter_ids(job.spec.study_spec) if fields else ():
         if name and name.replace("-", "_").partition(".")[0] not in fields:
             yield Finding(f"{place}.parameterId", f"{FLAGS} has no flag --{name}", did_you_mean(name, fields))
 
 
-@rule("trial-parallel", "warning", "documented", "hyperparameter-tuning")
+@rule_of_search("trial-parallel", "warning", "documented", "hyperparameter-tuning")
 def trials_learn(job: TuningJob, context: RuleContext) -> Findings:
     """Fewer trials run at once than there are in all, so that later ones learn from earlier ones.
 
@@ -73,19 +66,19 @@ def trials_learn(job: TuningJob, context: RuleContext) -> Findings:
         yield Finding("parallelTrialCount", fault, f"set it to {max(most // 3, 1)}, or use RANDOM_SEARCH")
 
 
-@rule("trial-replicas", "warning", "inferred", "hyperparameter-tuning")
+@rule_of_search("trial-replicas", "warning", "inferred", "hyperparameter-tuning")
 def chief_reports(job: TuningJob, context: RuleContext) -> Findings:
     """Only the chief of a trial with several replicas reports metrics; our trainer does so, other programs must, too.
 
     Otherwise: The trial's measurement is the chief's; what other replicas report is lost, or mistaken for it.
     """
     count = sum(pool.replica_count for pool in job.trial_job.training_pools)
-    if count > 1 and not _runs_trainer(job, context):
+    if count > 1 and not runs_trainer(job.trial_job.chief, context):
         fault = f"has {count} replicas, and only what the chief reports counts"
         yield Finding("trialJobSpec.workerPoolSpecs", fault, "let the others report nothing, or keep one replica")
 
 
-@rule("trial-reducers", "warning", "uncertain", "hyperparameter-tuning")
+@rule_of_search("trial-reducers", "warning", "uncertain", "hyperparameter-tuning")
 def no_reducers(job: TuningJob, context: RuleContext) -> Findings:
     """Trials have no reducers: the search hands its parameters to every pool, and reducers take no args.
 

@@ -4,33 +4,25 @@ import math
 import time
 from pathlib import Path
 
+import yaml
+
+import vertex_launch
 from tests.test_telemetry import lines
 from tests.training import PROJECT
 from trainer.config import parse
 from trainer.storage import Trial
 from trainer.telemetry import Telemetry, sinks
 from trainer.tuning import MetricFile
-from vertex_launch.local.jobs import search
-from vertex_launch.replicas import replicas, with_arguments
-from vertex_launch.spec import TuningJob, load
 
 
 def test_the_trainer_takes_what_the_tuning_job_tries() -> None:
-    job = load(PROJECT / "jobs/tuning.yaml")
-    assert isinstance(job, TuningJob)
-    tried = search.Search(job.spec.study_spec).ask()
-    assert tried
-    chief, *workers = replicas(with_arguments(job.trial_job, search.arguments(tried.parameters)), "1", lambda *_: "a:1")
+    chief, *workers = vertex_launch.replicas(PROJECT / "jobs/tuning.yaml")
+    parameters = yaml.safe_load((PROJECT / "jobs/tuning.yaml").read_text())["studySpec"]["parameters"]
+    tried = dict(word.removeprefix("--").split("=") for word in chief.command if "=" in word)
+    assert [*tried] == [parameter["parameterId"] for parameter in parameters]
     config = parse(chief.command[3:])  # after python -m trainer.task
-    assert {name: getattr(config, name) for name in tried.parameters} == dict(tried.parameters)
+    assert {name: getattr(config, name) for name in tried} == {name: float(value) for name, value in tried.items()}
     assert all(worker.command == chief.command for worker in workers)
-
-
-def test_what_a_trial_reports_is_what_the_search_reads(tmp_path: Path) -> None:
-    file = MetricFile(Trial("3", tmp_path / "metrics"))
-    file.write(10, {"heldout/loss": 0.5, "heldout/accuracy": 0.25, "train/loss": 9.0})
-    (one,) = search.measurements((tmp_path / "metrics").read_text(), ["accuracy", "loss"])
-    assert (one.step, one.metrics) == (10, {"loss": 0.5, "accuracy": 0.25})
 
 
 def test_a_trial_reports_its_held_out_metrics_in_the_librarys_format(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import pytest
 
 from tests.training import DEADLINE, PROJECT, eventually, signal_trainer, started
 from trainer.errors import PeerError
+from vertex_launch.contract import Replica
 from vertex_launch.local.running.ended import Ended
 from vertex_launch.local.running.host import free_addresses
 from vertex_launch.local.running.namespaces import isolation
 from vertex_launch.local.running.process import Process
-from vertex_launch.replicas import Replica
 
 CHIEF, WORKERS = ("workerpool0", "workerpool1")
 PATH = "/usr/bin:/bin"

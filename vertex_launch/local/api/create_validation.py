@@ -3,7 +3,7 @@
 Source: google-cloud-aiplatform 2.7.0, the documentation of the fields in types/.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vertex_launch.errors import Finding, Findings
@@ -24,19 +24,19 @@ LONGEST_LABEL = 64  # characters, of a key and of a value
 RESERVED = "aiplatform.googleapis.com/"  # begins the service's own keys, which clients send back
 
 
-def without_output(message: Any) -> Any:
+def without_output(message: Any, names: Iterable[str] = OUTPUT_ONLY) -> Any:
     """Clear, in place, the fields that only the service writes: the message's own and those of a model in it."""
     pb = type(message).pb(message)
     model = "model_to_upload" in pb.DESCRIPTOR.fields_by_name and pb.HasField("model_to_upload")
     for part in (pb, pb.model_to_upload) if model else (pb,):
-        for name in OUTPUT_ONLY:
+        for name in names:
             if name in part.DESCRIPTOR.fields_by_name:
                 part.ClearField(name)
     return message
 
 
 def name_findings(name: str) -> Findings:
-    """What the service would refuse of a resource's display name."""
+    """Faults for which the service would refuse a resource's display name."""
     if not name:
         yield Finding("displayName", "is missing", "give it a name")
     elif len(name) > LONGEST_NAME:
@@ -44,7 +44,7 @@ def name_findings(name: str) -> Findings:
 
 
 def label_findings(labels: Mapping[str, str]) -> Findings:
-    """What the service would refuse of a resource's labels."""
+    """Faults for which the service would refuse a resource's labels."""
     if len(labels) > MOST_LABELS:
         yield Finding("labels", f"are {len(labels)}", f"keep {MOST_LABELS} of them")
     for key, value in labels.items():

@@ -5,6 +5,7 @@ AND, OR (which binds tighter), NOT, parentheses, and a blank for AND. Source: go
 """
 
 import base64
+import contextlib
 import fnmatch
 import functools
 import operator
@@ -44,14 +45,9 @@ COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def page(resources: Sequence[Resource], known: Container[str], /, **asked: str) -> tuple[list[Resource], str]:
-    """One page of a list, and the token of the next page, "" after the last one.
+    """One page of a list, and the token of the next page, "" after the last one; raises ApiError INVALID_ARGUMENT.
 
-    Args:
-        known: the fields, in camelCase, that a client may filter and order by.
-        asked: the call's parameters: filter, orderBy, pageSize, pageToken; others are ignored.
-
-    Raises:
-        ApiError: INVALID_ARGUMENT, if a parameter cannot be read.
+    `known` are the fields, in camelCase, by which a client may filter and order; `asked` are the call's parameters.
     """
     matches = predicate(asked.get("filter", ""), known)
     ordered = _ordered([one for one in resources if matches(one)], asked.get("orderBy", ""), known)
@@ -62,11 +58,7 @@ def page(resources: Sequence[Resource], known: Container[str], /, **asked: str) 
 
 
 def predicate(expression: str, known: Container[str]) -> Predicate:
-    """A filter as a function of a resource; an empty filter matches every resource.
-
-    Raises:
-        ApiError: INVALID_ARGUMENT, if it cannot be read.
-    """
+    """A filter as a function of a resource, all of which match "" ; raises ApiError INVALID_ARGUMENT."""
     if len(expression) > LONGEST_FILTER:
         raise _fault("filter", f"has {len(expression)} characters", f"shorten it to {LONGEST_FILTER}")
     return _Parser(expression, known).parse() if expression.strip() else lambda resource: True
@@ -102,21 +94,19 @@ class _Parser:
         return lambda resource: any(term(resource) for term in terms)
 
     def _term(self) -> Predicate:
+        nested = self._take("NOT", "(")
+        if not nested:
+            return self._comparison()
         self._depth += 1
         if self._depth > DEPTH:
             raise _fault("filter", f"is nested deeper than {DEPTH} levels", "simplify it")
-        try:
-            if self._take("NOT"):
-                negated = self._term()
-                return lambda resource: not negated(resource)
-            if not self._take("("):
-                return self._comparison()
-            inner = self._sequence()
-            if not self._take(")"):
-                raise _fault("filter", f'"{self._expression}" lacks a ")"', "add it")
-            return inner
-        finally:
-            self._depth -= 1
+        inner = self._term() if nested == "NOT" else self._sequence()
+        self._depth -= 1
+        if nested == "NOT":
+            return lambda resource: not inner(resource)
+        if not self._take(")"):
+            raise _fault("filter", f'"{self._expression}" lacks a ")"', "add it")
+        return inner
 
     def _comparison(self) -> Predicate:
         field = _known(self._text("a field"), self._known, "filter")
@@ -124,11 +114,8 @@ class _Parser:
         if not symbol:
             raise _fault("filter", f'after "{field}" must come a comparison', f'write {field}="value"')
         value = self._text("a value")
-        if symbol == ":":
-            return lambda resource: _has(_value(resource, field), value)
-        if field == "severity" and value in SEVERITIES:
-            return lambda resource: COMPARISONS[symbol](*map(SEVERITIES.index, (resource[field], value)))
-        return lambda resource: _compares(_value(resource, field), symbol, value)
+        test = functools.partial(_has, value) if symbol == ":" else _comparing(symbol, value)
+        return lambda resource: test(_value(resource, field))
 
     def _take(self, *wanted: str) -> str:
         """The next token if it is one of these, else "" """
@@ -161,21 +148,28 @@ def _value(resource: Any, field: str) -> Any:
     return resource.get(field, _value(inner, rest) if dot else inner)
 
 
-def _compares(actual: Any, symbol: str, wanted: str) -> bool:
-    if actual is None:
-        return symbol == "!="
-    if symbol in ("=", "!=") and "*" in wanted:
-        return _like(actual, wanted) == (symbol == "=")
-    left, right = _moment(str(actual)), _moment(wanted)
-    if left and right:
-        return COMPARISONS[symbol](left, right)
-    try:
-        return COMPARISONS[symbol](float(actual), float(wanted))
-    except (TypeError, ValueError, OverflowError):  # a printed number may be too large for a float
-        return COMPARISONS[symbol](str(actual).lower() if isinstance(actual, bool) else str(actual), wanted)
+def _comparing(symbol: str, wanted: str) -> Callable[[Any], bool]:
+    """A comparison with a value: as severities, times, numbers or texts, whatever both are first."""
+    compare = COMPARISONS[symbol]
+    readings: list[tuple[Callable[[Any], Any], Any]] = []
+    for read in (SEVERITIES.index, _moment, float):
+        with contextlib.suppress(ValueError, OverflowError):
+            readings.append((read, read(wanted)))
+
+    def compares(actual: Any) -> bool:
+        if actual is None:
+            return symbol == "!="
+        if symbol in ("=", "!=") and "*" in wanted:
+            return _like(actual, wanted) == (symbol == "=")
+        for read, value in readings:
+            with contextlib.suppress(TypeError, ValueError, OverflowError):  # a number may be too large for a float
+                return compare(read(actual), value)
+        return compare(str(actual).lower() if isinstance(actual, bool) else str(actual), wanted)
+
+    return compares
 
 
-def _has(actual: Any, wanted: str) -> bool:
+def _has(wanted: str, actual: Any) -> bool:
     """The `:` operator: a map has a key, a list has a member, or a text matches a pattern with *."""
     if isinstance(actual, Mapping):
         return wanted in actual or wanted == "*"
@@ -189,11 +183,8 @@ def _like(actual: Any, pattern: str) -> bool:
     return fnmatch.fnmatchcase(str(actual), re.sub(r"([\[?])", r"[\1]", pattern))
 
 
-def _moment(text: str) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
@@ -232,7 +223,7 @@ def _size(text: str) -> int:
 
 
 def _after(resources: Sequence[Resource], token: str) -> int:
-    """Where the page begins: after the resource that the token names, so that new resources shift nothing."""
+    """The begin of the page: after the resource that the token names, so that new resources shift nothing."""
     try:
         last = base64.urlsafe_b64decode(token).decode()
         return [*map(_identity, resources)].index(last) + 1 if token else 0
@@ -244,5 +235,5 @@ def _identity(resource: Resource) -> str:
     return str(resource.get("name") or resource.get("insertId"))
 
 
-def _fault(field: str, fault: str, cure: str) -> ApiError:
-    return invalid([Finding(field, fault, cure)])
+def _fault(parameter: str, fault: str, cure: str) -> ApiError:
+    return invalid([Finding(parameter, fault, cure)])

@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,14 +15,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from vertex_launch import jsons
-from vertex_launch.local.api.errors import ApiError, our_fault
+from vertex_launch.local.api.errors import STORAGE, ApiError, our_fault
+from vertex_launch.local.api.origin_check import fault_of
 
 LARGEST_BODY = 10**6  # bytes, a thousand times a job's; an object's upload is a stream and has no limit
-STORAGE = ("/upload/", "/storage/", "/resumable/", "/download/", "/batch/")  # where Cloud Storage's addresses begin
 
 PART = r"(?:(?!%2[Ff])[^/])+"  # of an address, between two slashes
 PARTS = {
     "": PART,
+    "path": f"{PART}(?:/{PART})*",
     "object": "[^/]+",  # the only one that may hold a slash, sent as %2F
     "parent": f"projects/{PART}/locations/{PART}",
 }
@@ -51,8 +53,14 @@ class Call:
             raise ApiError("INVALID_ARGUMENT", f"byte {error.start} of the body is not UTF-8; send UTF-8") from None
 
     def json(self) -> dict[str, Any]:
-        """The body, which is a JSON object or empty; raises ApiError if it is neither."""
-        return json_object(self.body)
+        """The body, which is a JSON object or, if it is empty, stands for one; raises ApiError for anything else."""
+        try:
+            parsed = jsons.loads(self.body or b"{}")
+        except ValueError as error:
+            raise ApiError("INVALID_ARGUMENT", f"the body is not JSON: {error}; correct it there") from None
+        if not isinstance(parsed, dict):
+            raise ApiError("INVALID_ARGUMENT", "the body must be a JSON object")
+        return parsed
 
 
 Handler = Callable[..., Any]  # takes a call and the address's named parts; returns a Response, or JSON to put into one
@@ -69,31 +77,34 @@ class Router:
         self._routes = [(method, _pattern(address), handler) for method, address, handler in routes]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # a browser opens one to any site
+            await send({"type": "websocket.close", "code": 1008, "reason": "the local Vertex has no websockets"})
+            return
         request = Request(scope, receive)
         path = scope["raw_path"].decode("ascii", "replace")
         method = "GET" if request.method == "HEAD" else request.method  # the server leaves out the body
         call = Call(method, path, request.query_params, request.headers, request.stream)
-        await (await self._respond(call))(scope, receive, send)
+        try:
+            if fault := fault_of(scope):  # before the body is read
+                raise ApiError("PERMISSION_DENIED", fault)
+            handler, parts = self._find(call)
+            if inspect.iscoroutinefunction(handler):
+                answer = _response(await handler(call, **parts))
+            else:  # in a thread, so that other requests are served meanwhile
+                answer = await run_in_threadpool(self.answer, replace(call, body=await read_body(call)))
+        except ClientDisconnect:
+            answer = Response(status_code=499)  # nobody reads it
+        except Exception as error:
+            answer = refusal(call.path, error)
+        await answer(scope, receive, send)
 
     def answer(self, call: Call) -> Response:
         """The answer of a handler that is not asynchronous."""
         try:
             handler, parts = self._find(call)
             return _response(handler(call, **parts))
-        except (ApiError, OSError) as error:
+        except Exception as error:
             return refusal(call.path, error)
-
-    async def _respond(self, call: Call) -> Response:
-        try:
-            handler, parts = self._find(call)
-            if inspect.iscoroutinefunction(handler):
-                return _response(await handler(call, **parts))
-            # In a thread, so that other requests are served meanwhile.
-            return await run_in_threadpool(self.answer, replace(call, body=await read_body(call)))
-        except (ApiError, OSError) as error:
-            return refusal(call.path, error)
-        except ClientDisconnect:
-            return Response(status_code=499)  # nobody reads it
 
     def _find(self, call: Call) -> tuple[Handler, dict[str, str]]:
         for method, address, handler in self._routes:
@@ -114,30 +125,15 @@ async def read_body(call: Call) -> bytes:
     return bytes(body)
 
 
-def json_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in a body; an empty body is an empty object. Raises ApiError for anything else."""
-    try:
-        parsed = jsons.loads(body or b"{}")
-    except ValueError as error:
-        raise ApiError("INVALID_ARGUMENT", f"the body is not JSON: {error}; correct it there") from None
-    if not isinstance(parsed, dict):
-        raise ApiError("INVALID_ARGUMENT", "the body must be a JSON object")
-    return parsed
-
-
-def refusal(path: str, error: ApiError | OSError) -> Response:
+def refusal(path: str, error: Exception) -> Response:
     """An error as the API to which the path belongs writes it."""
     if isinstance(error, OSError):
-        error = ApiError(
-            "INTERNAL", f"this machine refused it: {error.strerror or error}; check its disk and permissions"
-        )
-    content = error.for_storage() if path.startswith(STORAGE) else error.as_json()
-    return _response(content, error.http_status)
-
-
-def failed(request: Request, error: Exception) -> Response:
-    """The answer for a fault of ours; its traceback is in the service's own output."""
-    return refusal(request.url.path, our_fault(error))
+        fault = f"this machine refused it: {error.strerror or error}; check its disk and permissions"
+        error = ApiError("INTERNAL", fault)
+    elif not isinstance(error, ApiError):
+        traceback.print_exception(error)
+        error = our_fault(error)
+    return _response(error.for_storage() if path.startswith(STORAGE) else error.as_json(), error.http_status)
 
 
 def _response(content: Any, status: int = 200) -> Response:

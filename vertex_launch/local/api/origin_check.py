@@ -7,32 +7,16 @@ another site without asking first. Source: Fetch standard, 2026, "CORS protocol"
 import re
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
-from vertex_launch.local.api.errors import ApiError
-from vertex_launch.local.api.http import STORAGE, refusal
+from vertex_launch.local.api.errors import STORAGE
 
 OURS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")  # this machine, as a Host
 PAGE = re.compile("/|/projects/.*|/[0-9]+", re.DOTALL)  # the page, which is the same for every job
 
 
-def origin_checked(app: ASGIApp) -> ASGIApp:
-    """Passes on the requests of clients on this machine; refuses all others before their bodies are read."""
-
-    async def check(scope: Scope, receive: Receive, send: Send) -> None:
-        fault = fault_of(scope) if scope["type"] == "http" else ""
-        if fault:
-            await refusal(scope["path"], ApiError("PERMISSION_DENIED", fault))(scope, receive, send)
-        elif scope["type"] == "websocket":  # a browser opens one to any site
-            await send({"type": "websocket.close", "code": 1008, "reason": "the local Vertex has no websockets"})
-        else:
-            await app(scope, receive, send)
-
-    return check
-
-
 def fault_of(scope: Scope) -> str:
-    """Why a request is refused, or "" """
+    """The reason to refuse a request, or "" """
     headers, path = Headers(scope=scope), scope["path"]
     host = headers.get("host", "").lower()
     if not OURS.fullmatch(host):

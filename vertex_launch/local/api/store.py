@@ -28,11 +28,7 @@ NAME = re.compile(f"projects/{PART}/locations/{PART}(/{PART}/{PART})+")
 
 
 class Store:
-    """All resources; thread-safe. One service at a time may hold a folder.
-
-    Raises:
-        FaultError: another process holds the folder, or the folder cannot be written.
-    """
+    """All resources; thread-safe. Raises FaultError if another process holds the folder, or it cannot be written."""
 
     def __init__(self, folder: Path, endpoint: str = "") -> None:
         self._folder = folder
@@ -53,11 +49,7 @@ class Store:
             return str(self._last_id)
 
     def create(self, name: str, resource: Mapping[str, Any]) -> Resource:
-        """Keep a new resource; adds its name and times.
-
-        Raises:
-            ApiError: ALREADY_EXISTS, INVALID_ARGUMENT for a bad name, or RESOURCE_EXHAUSTED: the disk is full.
-        """
+        """Keep a new resource, with name and times; raises ApiError if it exists, for a bad name, or a full disk."""
         if not NAME.fullmatch(name):
             raise ApiError("INVALID_ARGUMENT", f'"{name}" is not a resource name; use letters, digits, - and _ in ids')
         with self._changed:
@@ -146,7 +138,7 @@ class Store:
 
 
 def endpoint_of(folder: Path) -> str:
-    """Where the service that holds this folder listens, or "" if none does."""
+    """The address of the service that holds this folder, or "" if none does."""
     return _holder(folder)[1]
 
 
@@ -173,14 +165,11 @@ def _locked(folder: Path, endpoint: str) -> IO[str]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise FaultError(_in_use(folder)) from None
+        process, other = _holder(folder)
+        who, cure = (f"the local Vertex at {other}", "stop it") if other else ("another command", "wait for its end")
+        fault = f"{who} (process {process}) works here; {cure}, or choose another folder with --state-dir"
+        raise FaultError(f"{folder}: {fault}") from None
     file.truncate(0)
     file.write(f"{os.getpid()} {endpoint}")
     file.flush()
     return file
-
-
-def _in_use(folder: Path) -> str:
-    process, other = _holder(folder)
-    who, cure = (f"the local Vertex at {other}", "stop it") if other else ("another command", "wait for its end")
-    return f"{folder}: {who} (process {process}) works here; {cure}, or choose another folder with --state-dir"

@@ -1,4 +1,4 @@
-"""What custom jobs, tuning jobs and pipelines share: each runs in a thread, can be cancelled, and ends once."""
+"""Tasks, which custom jobs, tuning jobs and pipelines are: each has a thread, can be cancelled, and ends once."""
 
 import contextlib
 import threading
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from vertex_launch.job_resource import Resource, id_of
-from vertex_launch.local.api.errors import ApiError, our_fault
+from vertex_launch.local.api.collection import Act, Collection
+from vertex_launch.local.api.errors import ApiError, our_fault, rpc_status
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.resource_file import now
-from vertex_launch.local.rpc_status import rpc_status
 
 STOPPED = rpc_status(
     "UNAVAILABLE", "the local Vertex was stopped while this job had not ended; create it again, and it resumes"
@@ -25,10 +25,9 @@ def repeating(act: Callable[[], None], seconds: float) -> Iterator[None]:
     closing = threading.Event()
 
     def repeat() -> None:
-        closed = False
-        while not closed:
-            closed = closing.wait(seconds)
+        while not closing.wait(seconds):
             act()
+        act()
 
     thread = threading.Thread(target=repeat, name=act.__qualname__, daemon=True)
     thread.start()
@@ -63,27 +62,24 @@ class BackgroundTask:
 Task = TypeVar("Task", bound=BackgroundTask)
 
 
-class BackgroundTasks(ABC, Generic[Task]):
+class BackgroundTasks(Collection, ABC, Generic[Task]):
     """All tasks of one collection; thread-safe. A subclass says what a task does while it runs."""
 
-    collection: str
-    message: Any  # the type of what a client sends
     noun: str  # in messages
     prefix: str  # of the states
     ended: frozenset[str]  # the final states
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
         self._lock = threading.Condition()  # reentrant; notified when a task ends
-        self._running: dict[str, Task] = {}
+        self._tasks: dict[str, Task] = {}
         self._closed = False
         for resource in store.all(self.collection):
             if str(resource.get("state")) not in self.ended:
                 self._lose(resource)
 
-    def get(self, name: str) -> Resource:
-        """Raises ApiError NOT_FOUND."""
-        return self._store.get(name)
+    def methods(self) -> dict[str, Act]:
+        return super().methods() | {f"POST {self.collection}/*:cancel": lambda call, name: self.cancel(name)}
 
     def cancel(self, name: str) -> None:
         """Begin to stop a task; raises ApiError NOT_FOUND, or FAILED_PRECONDITION if it has ended."""
@@ -93,7 +89,7 @@ class BackgroundTasks(ABC, Generic[Task]):
                 kind = f"{self.collection[0].upper()}{self.collection[1:-1]}"  # CustomJob of customJobs
                 raise ApiError("FAILED_PRECONDITION", f'The {kind} "{name}" is in state {state} and cannot be canceled')
             self._store.update(name, state=f"{self.prefix}CANCELLING")
-            self._stop(self._running[name])
+            self._stop(self._tasks[name])
 
     def delete(self, name: str) -> None:
         """Delete the resource of an ended task; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
@@ -101,15 +97,15 @@ class BackgroundTasks(ABC, Generic[Task]):
             state = self._store.get(name)["state"]
             if state not in self.ended:
                 raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; cancel it and wait for its end")
-            self._store.delete(name)
+            super().delete(name)
 
     def close(self) -> None:
         """Stop all tasks; returns once the last one has ended."""
         with self._lock:
             self._closed = True
-            for task in self._running.values():
+            for task in [*self._tasks.values()]:
                 self._stop(task)
-            self._lock.wait_for(lambda: not self._running)
+            self._lock.wait_for(lambda: not self._tasks)
 
     @abstractmethod
     def _work(self, task: Task) -> None:
@@ -125,6 +121,7 @@ class BackgroundTasks(ABC, Generic[Task]):
             if self._closed:
                 raise ApiError("UNAVAILABLE", "the local Vertex is stopping")
             self._store.create(task.name, resource)
+            self._tasks[task.name] = task
             self._admit(task)
             return self._store.get(task.name)
 
@@ -132,7 +129,6 @@ class BackgroundTasks(ABC, Generic[Task]):
         """Start the task's thread; the caller holds the lock, so the task cannot end before it is registered."""
         # A daemon thread, so that an interrupted `close` waits for nothing; the replicas end with the service.
         threading.Thread(target=self._run, args=(task,), name=task.id, daemon=True).start()
-        self._running[task.name] = task
 
     def _enter(self, task: Task, state: str) -> None:
         """Set an intermediate state, named without its prefix, unless the task is already being stopped."""
@@ -161,12 +157,15 @@ class BackgroundTasks(ABC, Generic[Task]):
             state, error = "FAILED", our_fault(raised).rpc
         with self._lock:  # otherwise `cancel` could overwrite the final state
             if error and task.stopping.is_set():  # being stopped explains any failure
-                cancelled = "CANCELLED", rpc_status("CANCELLED", f"the {self.noun} was cancelled")
-                state, error = ("FAILED", STOPPED) if self._closed else cancelled
-            self._end(task.name, state, error)
-            self._leave(task)
+                state, error = self._stopped(f"the {self.noun} was cancelled")
+            self._finish(task, state, error)
 
-    def _leave(self, task: Task) -> None:
-        """Unregister a task that has ended; the caller holds the lock."""
-        del self._running[task.name]
+    def _stopped(self, message: str) -> tuple[str, dict[str, Any]]:
+        """The state and the error of a task that somebody has stopped: a client, unless the service ends."""
+        return ("FAILED", STOPPED) if self._closed else ("CANCELLED", rpc_status("CANCELLED", message))
+
+    def _finish(self, task: Task, state: str, error: dict[str, Any] | None) -> None:
+        """End a task and forget it; the caller holds the lock."""
+        self._end(task.name, state, error)
+        del self._tasks[task.name]
         self._lock.notify_all()

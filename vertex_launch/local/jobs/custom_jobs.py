@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
 
@@ -17,17 +17,16 @@ from vertex_launch import rules
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.job_resource import Resource, id_of
 from vertex_launch.local.api.create_validation import name_findings
-from vertex_launch.local.api.errors import ApiError, refuse
+from vertex_launch.local.api.errors import ApiError, refuse, rpc_status
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
-from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks
-from vertex_launch.local.rpc_status import rpc_status
+from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks
 from vertex_launch.local.running import host, journal
 from vertex_launch.local.running.engine import Execution
 from vertex_launch.local.running.journal import Journal
 from vertex_launch.local.running.outcome import Outcome
 from vertex_launch.local.running.prepare import Extras, prepare, size
-from vertex_launch.local.running.replica_state import Status
+from vertex_launch.local.running.replica_state import Action, Status
 from vertex_launch.spec import Job, as_json
 
 COLLECTION = "customJobs"
@@ -38,8 +37,6 @@ ENDED = frozenset((SUCCEEDED, FAILED, f"{PREFIX}CANCELLED", f"{PREFIX}EXPIRED"))
 EVENTS = 1000  # kept until they are shown; the newest
 LONGEST_WAIT_SECONDS = 24 * 3600.0  # of FLEX_START, if the job names no time; 0 is for ever
 
-Action = Literal["preempt", "kill", "freeze", "delay"]
-
 
 @dataclass
 class _Ticket(BackgroundTask):
@@ -48,6 +45,7 @@ class _Ticket(BackgroundTask):
     job: Job
     extras: Extras
     size: int  # replicas to start
+    starts: bool = False  # else it is queued
     execution: Execution | None = None
     timer: threading.Timer | None = None  # of its expiry in the queue
 
@@ -60,16 +58,11 @@ class Jobs(BackgroundTasks[_Ticket]):
     def __init__(self, store: Store, context: Context) -> None:
         self._context = context
         super().__init__(store)
-        self._queue: deque[_Ticket] = deque()
         self._seen: dict[Path, int] = {}  # folder of jobs -> its last change
         self.events: deque[tuple[str, str, str]] = deque(maxlen=EVENTS)  # id and name of a job, what happened to it
 
     def create(self, parent: str, message: CustomJob, extras: Extras | None = None) -> Resource:
-        """Check a job and queue it.
-
-        Raises:
-            ApiError: INVALID_ARGUMENT with all faults, or RESOURCE_EXHAUSTED for a job that can never run here.
-        """
+        """Check a job and queue it; raises ApiError with all faults, or for a job that can never run here."""
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         job = Job(f"request {message.display_name}", message.display_name, CustomJobSpec(message.job_spec))
         refuse([*name_findings(message.display_name), *self.findings(parent, job, "jobSpec")])
@@ -78,64 +71,41 @@ class Jobs(BackgroundTasks[_Ticket]):
     def cancel(self, name: str) -> None:
         """Begin to stop a job; raises ApiError NOT_FOUND, or FAILED_PRECONDITION for one that has ended."""
         with self._lock:
-            if self._leave_queue(name):
-                self._end(name, "CANCELLED", rpc_status("CANCELLED", "the job was cancelled before it started"))
-            elif self._is_of_a_run(name):
+            if self._is_of_a_run(name):
                 raise ApiError("FAILED_PRECONDITION", f"{name} was started by the command `run`; end it there")
-            else:
-                super().cancel(name)
+            super().cancel(name)
 
     def disturb(self, name: str, action: Action, replica: str, seconds: float) -> None:
         """Do to a replica what happens to machines; raises ApiError."""
         with self._lock:
             state = self._store.get(name)["state"]
-            ticket = self._running.get(name)
+            ticket = self._tasks.get(name)
         if ticket is None or ticket.execution is None:
             raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; it has no replicas now")
         if action == "preempt" and ticket.job.strategy != "SPOT":
             raise ApiError("FAILED_PRECONDITION", f"{name} does not use SPOT, so no machine is preempted; use kill")
-        execution = ticket.execution
-        known = [status.name for status in execution.statuses]
+        known = [status.name for status in ticket.execution.statuses]
         if replica not in known:
             raise ApiError("NOT_FOUND", f'{name} has no replica "{replica}" that runs here; it has {", ".join(known)}')
-        calls = {
-            "preempt": lambda: execution.preempt(replica),
-            "kill": lambda: execution.kill(replica),
-            "freeze": lambda: execution.freeze(replica, seconds),
-            "delay": lambda: execution.delay(replica, seconds),
-        }
-        calls[action]()
+        ticket.execution.disturb(action, replica, seconds)
 
     def statuses(self, name: str) -> tuple[Status, ...]:
         """The replicas of a job that runs now."""
-        ticket = self._running.get(name)
+        ticket = self._tasks.get(name)
         return ticket.execution.statuses if ticket and ticket.execution else ()
 
     def findings(self, parent: str, job: Job, place: str) -> list[Finding]:
-        """What is wrong with a job that stands at `place`.
+        """The faults of a job at `place`, by the rules of `vertex-launch check` for the request's project and region.
 
-        The rules are those of `vertex-launch check`, with project and region of the request.
-
-        Raises:
-            ApiError: RESOURCE_EXHAUSTED for a job that can never run here.
+        Raises ApiError RESOURCE_EXHAUSTED for a job that can never run here.
         """
-        count = size(job)
-        if count > self._context.options.capacity:
-            raise ApiError(
-                "RESOURCE_EXHAUSTED",
-                f"the job has {count} replicas, and this service runs {self._context.options.capacity} at once;"
-                f" start it with --capacity {count}",
-            )
+        count, capacity = size(job), self._context.options.capacity
+        if count > capacity:
+            fault = f"the job has {count} replicas, and this service runs {capacity} at once"
+            raise ApiError("RESOURCE_EXHAUSTED", f"{fault}; start it with --capacity {count}")
         _, project, _, region = parent.split("/")
         settings = replace(self._context.settings, project=project, region=region)
         return [one.below(place) for one in rules.findings(job, settings) if one.severity == "error"]
-
-    def close(self) -> None:
-        """Stop every job; returns when no process is left."""
-        with self._lock:
-            while self._queue:
-                self._end(self._take(self._queue[0]).name, "FAILED", STOPPED)
-            super().close()  # while it waits, the lock is free
 
     def follow_runs(self) -> None:
         """Take in what the command `run` has written of its jobs in the same folder, or that it was killed."""
@@ -157,8 +127,7 @@ class Jobs(BackgroundTasks[_Ticket]):
 
     def _is_of_a_run(self, name: str) -> bool:
         """Whether the command `run` started a job that has not ended; the lock is held."""
-        ours = name in self._running or any(ticket.name == name for ticket in self._queue)
-        return self._store.get(name).get("state") not in ENDED and not ours
+        return self._store.get(name).get("state") not in ENDED and name not in self._tasks
 
     def _lose(self, resource: Resource) -> None:
         """End a job whose process is gone; what `run` still runs goes on."""
@@ -168,25 +137,28 @@ class Jobs(BackgroundTasks[_Ticket]):
         if not goes_on and self._store.get(name).get("state") not in ENDED:
             super()._lose(resource)
 
-    @property
-    def _free(self) -> int:
-        """Replicas that can start now."""
-        return self._context.options.capacity - sum(ticket.size for ticket in self._running.values())
-
     def _admit(self, ticket: _Ticket) -> None:
-        self._queue.append(ticket)
         self._dispatch()
-        if ticket in self._queue:
-            self._expire_later(ticket)
+        if not ticket.starts and (seconds := _longest_wait(ticket.job)):
+            ticket.timer = threading.Timer(seconds, self._expire, args=(ticket, seconds))
+            ticket.timer.daemon = True
+            ticket.timer.start()
 
-    def _leave(self, ticket: _Ticket) -> None:
-        super()._leave(ticket)
-        self._dispatch()
+    def _finish(self, ticket: _Ticket, state: str, error: dict[str, Any] | None) -> None:
+        super()._finish(ticket, state, error)
+        if ticket.timer:
+            ticket.timer.cancel()
+        if not self._closed:
+            self._dispatch()
 
     def _dispatch(self) -> None:
         """Start the jobs that fit, strictly in order, so that a large job does not starve."""
-        while self._queue and self._queue[0].size <= self._free:
-            ticket = self._take(self._queue[0])
+        free = self._context.options.capacity - sum(ticket.size for ticket in self._tasks.values() if ticket.starts)
+        for ticket in [ticket for ticket in self._tasks.values() if not ticket.starts]:
+            free -= ticket.size
+            if free < 0:
+                return
+            ticket.starts = True
             self._store.update(ticket.name, state=PENDING)
             super()._admit(ticket)
 
@@ -220,33 +192,14 @@ class Jobs(BackgroundTasks[_Ticket]):
         super()._stop(ticket)
         if ticket.execution:
             ticket.execution.cancel()
+        elif not ticket.starts:
+            self._finish(ticket, *self._stopped("the job was cancelled before it started"))
 
-    def _leave_queue(self, name: str) -> bool:
-        """Take a job out of the queue; returns whether it was there."""
-        found = [ticket for ticket in self._queue if ticket.name == name]
-        for ticket in found:
-            self._take(ticket)
-            self._dispatch()  # the next may fit
-        return bool(found)
-
-    def _take(self, ticket: _Ticket) -> _Ticket:
-        """Take a job out of the queue, where it no longer waits to expire."""
-        self._queue.remove(ticket)
-        if ticket.timer:
-            ticket.timer.cancel()
-        return ticket
-
-    def _expire_later(self, ticket: _Ticket) -> None:
-        if seconds := _longest_wait(ticket.job):
-            ticket.timer = threading.Timer(seconds, self._expire, args=(ticket.name, seconds))
-            ticket.timer.daemon = True
-            ticket.timer.start()
-
-    def _expire(self, name: str, seconds: float) -> None:
+    def _expire(self, ticket: _Ticket, seconds: float) -> None:
+        message = f"no machines for {seconds:g} s, the maxWaitDuration of this FLEX_START job"
         with self._lock:
-            if self._leave_queue(name):
-                message = f"no machines for {seconds:g} s, the maxWaitDuration of this FLEX_START job"
-                self._end(name, "EXPIRED", rpc_status("DEADLINE_EXCEEDED", message))
+            if not ticket.starts and ticket.name in self._tasks:
+                self._finish(ticket, "EXPIRED", rpc_status("DEADLINE_EXCEEDED", message))
 
 
 def _longest_wait(job: Job) -> float:

@@ -1,4 +1,4 @@
-"""What the replicas of a job printed, as Cloud Logging shows it."""
+"""Lines of replicas, as Cloud Logging shows them."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,11 +40,7 @@ def entries(job: Resource, path: Path) -> Iterator[Resource]:
 
 
 def list_entries(jobs: Sequence[Resource], state_dir: StateDir, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer Cloud Logging's entries.list from the logs of these jobs.
-
-    Raises:
-        ApiError: INVALID_ARGUMENT if a parameter cannot be read.
-    """
+    """Answer Cloud Logging's entries.list from the logs of these jobs; raises ApiError INVALID_ARGUMENT."""
     projects = asked.get("resourceNames")
     if not (projects and isinstance(projects, list)):
         raise ApiError("INVALID_ARGUMENT", "resourceNames: is no list of names; name a project, as projects/PROJECT")

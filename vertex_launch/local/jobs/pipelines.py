@@ -19,14 +19,13 @@ from vertex_launch.addresses import folder_fault
 from vertex_launch.errors import FaultError, Finding, Findings
 from vertex_launch.job_resource import Resource, tidy
 from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings
-from vertex_launch.local.api.errors import ApiError, invalid, refuse
+from vertex_launch.local.api.errors import STATUSES, ApiError, invalid, refuse
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs import custom_jobs
 from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks
 from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.registry import datasets
 from vertex_launch.local.registry.models import Models
-from vertex_launch.local.rpc_status import STATUSES
 from vertex_launch.local.running.prepare import Extras
 from vertex_launch.spec import Job, as_json, read
 
@@ -77,11 +76,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         self._buckets = buckets
 
     def create(self, parent: str, message: TrainingPipeline) -> Resource:
-        """Check and start a pipeline.
-
-        Raises:
-            ApiError: INVALID_ARGUMENT with all faults, or NOT_FOUND for a dataset or a parent model.
-        """
+        """Check and start a pipeline; raises ApiError with all faults, or for a missing dataset or parent model."""
         resource = as_json(message)
         refuse([*name_findings(message.display_name), *_findings(resource)])
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"

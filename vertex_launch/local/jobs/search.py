@@ -39,7 +39,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a trial reported at one step."""
+    """A trial's report at one step."""
 
     step: int
     time: float  # seconds since 1970
@@ -81,9 +81,8 @@ class Search:
             self._ended.append(curve)
 
     def final(self, measurements: Sequence[Measurement]) -> Measurement | None:
-        """The measurement that counts, None unless it has all metrics and they are finite.
+        """The last measurement, or the best by the first metric; None unless it has all metrics and they are finite.
 
-        It is the last one, or the best one by the first metric if the study says so.
         Source: google-cloud-aiplatform 2.7.0, StudySpec.MeasurementSelectionType.
         """
         whole = [measurement for measurement in measurements if self._goals.keys() <= measurement.metrics.keys()]

@@ -10,6 +10,7 @@ from google.cloud.aiplatform_v1.types.custom_job import CustomJob
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 
 from vertex_launch import study_validation
+from vertex_launch.contract import with_arguments
 from vertex_launch.job_resource import Resource, id_of
 from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings
 from vertex_launch.local.api.errors import ApiError, refuse
@@ -20,7 +21,6 @@ from vertex_launch.local.jobs.custom_jobs import ENDED, FAILED, PENDING, PREFIX,
 from vertex_launch.local.jobs.search import Measurement, Search, Suggestion
 from vertex_launch.local.resource_file import now
 from vertex_launch.local.running.prepare import Extras
-from vertex_launch.replicas import with_arguments
 from vertex_launch.spec import Job, as_json
 from vertex_launch.state_dir import StateDir
 

@@ -49,18 +49,14 @@ class DatasetContent:
 
 
 def table(addresses: Iterable[str], buckets: Path) -> DatasetContent:
-    """CSV files as one table: the first file has the header, and the others may repeat it.
-
-    Raises:
-        ApiError: FAILED_PRECONDITION if a file is missing or is not CSV.
-    """
+    """CSV files as one table: the first has the header, the others may repeat it. Raises ApiError for a bad file."""
     files = [rows for address, file in _files(addresses, buckets).items() if (rows := _rows(address, file))]
     header = files[0][0] if files else []
     return DatasetContent(header, [row for rows in files for row in (rows[1:] if rows[0] == header else rows)])
 
 
 def items(configs: Iterable[Mapping[str, Any]], kind: str, buckets: Path) -> DatasetContent:
-    """What these importConfigs list; raises ApiError for a missing file and for what is no item of this kind."""
+    """The items that these importConfigs list; raises ApiError for a missing file and for no item of this kind."""
     return DatasetContent((), [item for config in configs for item in _items(config, kind, buckets)])
 
 

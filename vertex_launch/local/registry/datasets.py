@@ -19,8 +19,10 @@ from vertex_launch.addresses import object_path
 from vertex_launch.errors import Finding, Findings
 from vertex_launch.job_resource import Resource, id_of
 from vertex_launch.local.api import filters
+from vertex_launch.local.api.collection import TYPES, Act, Collection, read_message
 from vertex_launch.local.api.create_validation import name_findings
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
+from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.registry import dataset_files, splits
 from vertex_launch.local.registry.dataset_files import ML_USE, DatasetContent
@@ -35,14 +37,20 @@ TABLE_SPLITS = ("predefinedSplit", "timestampSplit", "stratifiedSplit")
 KIND_LABEL = "aiplatform.googleapis.com/dataset_metadata_schema"
 
 
-class Datasets:
+class Datasets(Collection):
     """All datasets of the service."""
 
-    collection, message = COLLECTION, Dataset
+    collection, message, long_running = COLLECTION, Dataset, True
 
     def __init__(self, store: Store, buckets: Path) -> None:
-        self._store = store
+        super().__init__(store)
         self._buckets = buckets
+
+    def methods(self) -> dict[str, Act]:
+        def add(call: Call, name: str) -> Resource:
+            return self.import_data(name, read_message(call, ImportDataRequest))
+
+        return super().methods() | {f"POST {COLLECTION}/*:import": add}
 
     def create(self, parent: str, message: Dataset) -> Resource:
         """Store a new dataset, without reading its files; raises ApiError INVALID_ARGUMENT."""
@@ -52,20 +60,8 @@ class Datasets:
         labels = {**dataset.get("labels", {}), KIND_LABEL: KINDS[_kind(dataset)]}
         return self._store.create(f"{parent}/{COLLECTION}/{id}", dataset | {"etag": id, "labels": labels})
 
-    def get(self, name: str) -> Resource:
-        """Raises ApiError NOT_FOUND."""
-        return self._store.get(name)
-
-    def delete(self, name: str) -> None:
-        """Raises ApiError NOT_FOUND."""
-        self._store.delete(name)
-
-    def import_data(self, name: str, message: ImportDataRequest) -> None:
-        """Add the items of import files to a dataset of images or texts.
-
-        Raises:
-            ApiError: NOT_FOUND, INVALID_ARGUMENT, or FAILED_PRECONDITION if a file is not in its bucket.
-        """
+    def import_data(self, name: str, message: ImportDataRequest) -> Resource:
+        """Add the items of import files to a dataset of images or texts; raises ApiError, also for a missing file."""
         dataset = self._store.get(name)
         if _kind(dataset) == "tabular":
             raise ApiError("INVALID_ARGUMENT", "a table is not imported; name its files when you create the dataset")
@@ -75,17 +71,14 @@ class Datasets:
         grown = {**dataset, "metadata": metadata}
         count = len(read(grown, self._buckets).rows)
         self._store.update(name, metadata=metadata, dataItemCount=str(count))
+        return {"@type": f"{TYPES}cloud.aiplatform.v1.ImportDataResponse"}
 
 
 def export(dataset: Resource, config: Mapping[str, Any], buckets: Path, destination: str) -> dict[str, str]:
     """Split a dataset and write the sets to a bucket; returns the variables that name them for the training.
 
-    Args:
-        config: a pipeline's inputDataConfig.
-        destination: address of the output folder, unless `config` names one.
-
-    Raises:
-        ApiError: a file is not in its bucket, or the split is impossible or only possible in Vertex AI.
+    `config` is a pipeline's inputDataConfig; unless it names a folder, the sets go to that at `destination`. Raises
+    ApiError if a file is not in its bucket, or the split is impossible or only possible in Vertex AI.
     """
     for field in ("bigqueryDestination", "savedQueryId", "annotationsFilter"):
         if config.get(field):

@@ -8,7 +8,9 @@ Source: google-cloud-aiplatform 2.7.0, types/metadata_service.py and tensorboard
 
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from google.cloud.aiplatform_v1.types.artifact import Artifact
@@ -25,27 +27,26 @@ from google.cloud.aiplatform_v1.types.tensorboard_run import TensorboardRun
 from google.cloud.aiplatform_v1.types.tensorboard_time_series import TensorboardTimeSeries
 
 from vertex_launch.job_resource import Resource, camel
-from vertex_launch.local.api import filters
+from vertex_launch.local.api.collection import Act, Collection, fields, read_message
+from vertex_launch.local.api.create_validation import without_output
 from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
 from vertex_launch.spec import as_json
 
-ROOTS = ("metadataStores", "tensorboards")  # create answers with an operation for these alone, delete for all
-
+CONTEXTS = "metadataStores/*/contexts"
 MESSAGES: Mapping[str, Any] = {
     "metadataStores": MetadataStore,
-    "metadataStores/contexts": Context,
-    "metadataStores/artifacts": Artifact,
-    "metadataStores/executions": Execution,
+    CONTEXTS: Context,
+    "metadataStores/*/artifacts": Artifact,
+    "metadataStores/*/executions": Execution,
     "tensorboards": Tensorboard,
-    "tensorboards/experiments": TensorboardExperiment,
-    "tensorboards/experiments/runs": TensorboardRun,
-    "tensorboards/experiments/runs/timeSeries": TensorboardTimeSeries,
+    "tensorboards/*/experiments": TensorboardExperiment,
+    "tensorboards/*/experiments/*/runs": TensorboardRun,
+    "tensorboards/*/experiments/*/runs/*/timeSeries": TensorboardTimeSeries,
 }
-# Clients cannot set these. Etags are not compared: only over gRPC does the SDK repeat a refused update.
-OUTPUT_ONLY = ("name", "createTime", "updateTime", "etag", "parentContexts")
 
-# The field of artifacts and executions that holds their contexts; clients never see it, but filters may use it.
+# The field of artifacts and executions that holds their contexts.
 MEMBERSHIP = "inContext"
 IN_CONTEXT = re.compile(r"""\bin_context\(\s*("[^"]*"|'[^']*')\s*\)""")
 
@@ -54,89 +55,62 @@ LINKS: Mapping[str, tuple[Any, str]] = {
     "addContextChildren": (AddContextChildrenRequest, "parentContexts"),
     "addContextArtifactsAndExecutions": (AddContextArtifactsAndExecutionsRequest, MEMBERSHIP),
 }
-EMPTY = {"@type": "type.googleapis.com/google.protobuf.Empty"}
-
-Read = Callable[[Any], Any]  # parses the request's body as this message type; raises ApiError
 
 
-class Records:
-    """All resources of the collections in MESSAGES; thread-safe."""
+def records(store: Store) -> list[Collection]:
+    """All collections in MESSAGES."""
+    return [(Contexts if collection == CONTEXTS else Records)(store, collection) for collection in MESSAGES]
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._linking = threading.Lock()
 
-    def answer(self, method: str, address: str, asked: Mapping[str, str], read: Read) -> Resource:
-        """The answer to one request.
+class Records(Collection):
+    """Resources that clients create and change as they like."""
 
-        Args:
-            method: GET, POST, PATCH or DELETE.
-            address: projects/P/locations/L/COLLECTION[/ID[/COLLECTION...]][:VERB].
-            asked: the query parameters.
+    # Etags are not compared: only over gRPC does the SDK repeat a refused update.
+    output_only = ("name", "create_time", "update_time", "etag", "parent_contexts")
+    hidden, takes_ids = (MEMBERSHIP,), True
 
-        Returns:
-            JSON, with an "@type" if the API answers with an operation.
+    def __init__(self, store: Store, collection: str) -> None:
+        super().__init__(store)
+        self.collection, self.message = collection, MESSAGES[collection]
+        self.long_running = self._is_root = "/" not in collection
 
-        Raises:
-            ApiError: among others UNIMPLEMENTED, for what is not supported.
-        """
-        collection, slash, last = address.rpartition("/")  # a project's name may have a colon, too
-        id, _, verb = last.partition(":")
-        path = f"{collection}{slash}{id}"
-        parts = path.split("/")[4:]
-        message = MESSAGES.get("/".join(parts[::2]))
-        match method, len(parts) % 2 == 0, verb:
-            case _ if message is None:
-                pass
-            case "GET", True, "":
-                return _shown(self._store.get(path), message)
-            case "PATCH", True, "":
-                return self._update(path, message, asked.get("updateMask", ""), as_json(read(message)))
-            case "DELETE", True, "":
-                self._store.delete(path)
-                return EMPTY
-            case "GET", False, "":
-                return self._list(path, message, asked)
-            case "POST", False, "":
-                return self._create(path, message, asked, as_json(read(message)))
-            case "POST", True, _ if message is Context and verb in LINKS:
-                return self._link(path, verb, read)
-        known = ", ".join(MESSAGES)
-        fault = f"{method} {address} is not covered by the local Vertex, which stores {known}"
-        raise ApiError("UNIMPLEMENTED", fault)
+    def methods(self) -> dict[str, Act]:
+        return super().methods() | {f"PATCH {self.collection}/*": self._updated}
 
-    def _create(self, path: str, message: Any, asked: Mapping[str, str], given: Resource) -> Resource:
-        parent, _, collection = path.rpartition("/")
-        if collection not in ROOTS:
+    def create(self, parent: str, message: Any, id: str = "") -> Resource:
+        """Raises ApiError NOT_FOUND for a parent that is none, or ALREADY_EXISTS."""
+        if not self._is_root:
             self._store.get(parent)
         etag = self._store.new_id()
-        id = asked.get(f"{_field(message)}Id") or etag
-        fields = {key: value for key, value in given.items() if key not in OUTPUT_ONLY}
-        created = self._store.create(f"{path}/{id}", fields | {"etag": etag})
-        type = {"@type": f"type.googleapis.com/{message.pb().DESCRIPTOR.full_name}"}
-        return {**created, **(type if collection in ROOTS else {})}
+        name = f"{parent}/{self.collection.rpartition('/')[2]}/{id or etag}"
+        return self._store.create(name, as_json(message) | {"etag": etag})
 
-    def _list(self, path: str, message: Any, asked: Mapping[str, str]) -> Resource:
-        """One page; the parent need not exist, as the TensorBoard of a job may exist only in Google Cloud."""
-        parent, _, collection = path.rpartition("/")
-        wanted = {**asked, "filter": IN_CONTEXT.sub(rf"{MEMBERSHIP}:\1", asked.get("filter", ""))}
-        found, token = filters.page(self._store.list(parent, collection), {*_fields(message), MEMBERSHIP}, **wanted)
-        shown = {f"{_field(message).removesuffix('s')}s": [_shown(one, message) for one in found]}
-        return shown | ({"nextPageToken": token} if token else {})
+    def page(self, call: Call, resources: Sequence[Resource]) -> Resource:
+        wanted = IN_CONTEXT.sub(rf"{MEMBERSHIP}:\1", call.query.get("filter", ""))
+        return super().page(replace(call, query={**call.query, "filter": wanted}), resources)
 
-    def _update(self, name: str, message: Any, mask: str, given: Resource) -> Resource:
-        """Replace the fields in the mask or, without a mask, those in the body."""
-        named = [camel(field) for field in mask.split(",") if field]
-        unknown = [field for field in named if field not in _fields(message)]
-        if unknown:
+    def _updated(self, call: Call, name: str) -> Resource:
+        """Replaces the fields in the mask or, without a mask, those in the body."""
+        given = as_json(without_output(read_message(call, self.message), self.output_only))
+        named = [camel(field) for field in call.query.get("updateMask", "").split(",") if field]
+        if unknown := [field for field in named if field not in fields(self.message)]:
             raise ApiError("INVALID_ARGUMENT", f'updateMask: "{unknown[0]}" is no field of {name}; name whole fields')
-        fields = {field: given.get(field) for field in named or given if field not in OUTPUT_ONLY}
-        return _shown(self._store.update(name, **fields, etag=self._store.new_id()), message)
+        changed = {field: given.get(field) for field in named or given if field not in map(camel, self.output_only)}
+        return self._shown(call, [self._store.update(name, **changed, etag=self._store.new_id())])[0]
 
-    def _link(self, context: str, verb: str, read: Read) -> Resource:
-        """Add contexts, artifacts or executions to a context."""
-        request, field = LINKS[verb]
-        members = {key: names for key, names in as_json(read(request)).items() if key != "context"}
+
+class Contexts(Records):
+    """Experiments and their runs, which artifacts, executions and other contexts join."""
+
+    _linking = threading.Lock()
+
+    def methods(self) -> dict[str, Act]:
+        links = {f"POST {CONTEXTS}/*:{verb}": partial(self._link, *link) for verb, link in LINKS.items()}
+        return super().methods() | links
+
+    def _link(self, request: Any, field: str, call: Call, context: str) -> Resource:
+        """Adds contexts, artifacts or executions to a context."""
+        members = {key: names for key, names in as_json(read_message(call, request)).items() if key != "context"}
         store = context.rpartition("/contexts/")[0]
         with self._linking:
             self._store.get(context)
@@ -146,17 +120,3 @@ class Records:
                 contexts = dict.fromkeys((*resource.get(field, ()), context))
                 self._store.update(resource["name"], **{field: [*contexts]})
         return {}
-
-
-def _fields(message: Any) -> set[str]:
-    return {field.json_name for field in message.pb().DESCRIPTOR.fields}
-
-
-def _shown(resource: Mapping[str, Any], message: Any) -> Resource:
-    return {key: value for key, value in resource.items() if key in _fields(message)}
-
-
-def _field(message: Any) -> str:
-    """The message's name as a field: tensorboardRun of TensorboardRun."""
-    name = str(message.__name__)
-    return name[0].lower() + name[1:]

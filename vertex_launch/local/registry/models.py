@@ -14,6 +14,7 @@ from google.cloud.aiplatform_v1.types.model import Model
 
 from vertex_launch.addresses import object_path
 from vertex_launch.job_resource import Resource
+from vertex_launch.local.api.collection import Act, Collection
 from vertex_launch.local.api.create_validation import label_findings, name_findings
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Store
@@ -24,28 +25,28 @@ ID = re.compile("[a-z_][a-z0-9_-]{0,62}")
 ALIAS = re.compile("[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
 
 
-class Models:
+class Models(Collection):
     """All models of the service; thread-safe."""
 
     collection, message = COLLECTION, Model
 
     def __init__(self, store: Store, buckets: Path) -> None:
-        self._store = store
+        super().__init__(store)
         self._buckets = buckets
         self._lock = threading.Lock()
+
+    def methods(self) -> dict[str, Act]:
+        return super().methods() | {
+            f"GET {COLLECTION}/*:listVersions": lambda call, name: self.page(call, self.list_versions(name)),
+            f"DELETE {COLLECTION}/*:deleteVersion": lambda call, name: self.delete_version(name),
+        }
 
     def upload(
         self, parent: str, model: Resource, artifact_uri: str, model_id: str = "", parent_model: str = "", **more: Any
     ) -> Resource:
         """Register the content of a folder as a model, or as a new version of `parent_model`.
 
-        Args:
-            parent: projects/P/locations/L.
-            model: the fields that the client set; `more` are those that the service sets.
-            artifact_uri: address of the folder.
-
-        Raises:
-            ApiError: FAILED_PRECONDITION for an empty folder, NOT_FOUND, ALREADY_EXISTS or INVALID_ARGUMENT.
+        A client set the fields of `model`, the service those of `more`. Raises ApiError, also for an empty folder.
         """
         folder = object_path(artifact_uri, self._buckets)
         if folder is None or not any(path.is_file() for path in folder.rglob("*")):
@@ -57,7 +58,7 @@ class Models:
             version = str(max((int(one["versionId"]) for one in self._versions(name)), default=0) + 1)
             aliases = self._take_aliases(name, model.get("versionAliases", ()))
             added = {"artifactUri": artifact_uri, "versionId": version, "versionAliases": aliases, "etag": version}
-            return self._shown(self._store.create(f"{name}@{version}", {**model, **more, **added}))
+            return self._as_model(self._store.create(f"{name}@{version}", {**model, **more, **added}))
 
     def check(self, parent: str, model: Resource, model_id: str = "", parent_model: str = "") -> None:
         """Raises ApiError for a model that `upload` would refuse whatever the folder holds."""
@@ -81,18 +82,18 @@ class Models:
         model, _, version = name.partition("@")
         for one in self._versions(model):
             if version == one["versionId"] or (version or DEFAULT) in one["versionAliases"]:
-                return self._shown(one)
+                return self._as_model(one)
         raise ApiError("NOT_FOUND", f"{name} does not exist")
 
     def list(self, parent: str) -> Sequence[Resource]:
         """Every model in its default version, newest first."""
         versions = self._store.list(parent, COLLECTION)
-        return [self._shown(one) for one in versions if DEFAULT in one["versionAliases"]]
+        return [self._as_model(one) for one in versions if DEFAULT in one["versionAliases"]]
 
     def list_versions(self, name: str) -> Sequence[Resource]:
         """All versions of a model, newest first; only here do their names end in @VERSION. Raises ApiError."""
         model = self.get(name)["name"]
-        return [{**self._shown(one), "name": one["name"]} for one in self._versions(model)]
+        return [{**self._as_model(one), "name": one["name"]} for one in self._versions(model)]
 
     def delete(self, name: str) -> None:
         """Delete a model with all its versions; raises ApiError NOT_FOUND."""
@@ -124,7 +125,7 @@ class Models:
                 self._store.update(one["name"], versionAliases=kept)
         return aliases
 
-    def _shown(self, version: Resource) -> Resource:
+    def _as_model(self, version: Resource) -> Resource:
         """A stored version as the API shows it: with the model's name, and the times of both."""
         name = version["name"].partition("@")[0]
         times = {"versionCreateTime": version["createTime"], "versionUpdateTime": version["updateTime"]}

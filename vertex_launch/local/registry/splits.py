@@ -23,10 +23,9 @@ Fractions = Sequence[float]
 
 
 def fractions(split: Mapping[str, float]) -> Fractions:
-    """The share of each set, from `trainingFraction` and so on; the sets without a fraction share the remainder.
+    """The share of each set, from `trainingFraction` and so on; the sets without one share the remainder.
 
-    Raises:
-        ApiError: INVALID_ARGUMENT, as a fraction is negative or their sum exceeds 1.
+    Raises ApiError INVALID_ARGUMENT if a fraction is negative or their sum exceeds 1.
     """
     given = [split.get(f"{name}Fraction", 0.0) for name in SETS]
     rest = 1 - sum(given)

@@ -8,50 +8,42 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from vertex_launch.contract import Replica
 from vertex_launch.errors import FaultError, Finding
+from vertex_launch.image import PLATFORM
 from vertex_launch.local.context import Context
-from vertex_launch.local.running.namespaces import PYTHON, Isolation
-from vertex_launch.replicas import Replica
 from vertex_launch.spec import Job
 
 CLIENTS = ("docker", "podman")
 ANSWER_SECONDS = 10.0  # for a question on which little depends
-SHIM = Path(__file__).with_name("container_shim.py")
 ENTRY_POINT = "the image's own entry point"  # in place of a command
 # Variables of the client itself, whose values for the replica go another way.
 CLIENTS_OWN = ("PATH", "HOME", "LD_", "DOCKER_", "XDG_", "CONTAINER")
 METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
 GPUS = "CUDA_VISIBLE_DEVICES"
-PLATFORM = "--platform=linux/amd64"  # that of Vertex AI's machines, also on others
 # With this machine: its network; its memory for exchange between processes; its folders, whatever SELinux calls them.
 SHARED = ("--network=host", "--ipc=host", "--security-opt=label=disable")
 
 
-@dataclass(frozen=True)
-class Containers(Isolation):
-    """Runs a client's command, and removes its container whatever becomes of the client."""
-
-    client: str = CLIENTS[0]
-
-    def command(self, command: tuple[str, ...]) -> list[str]:
-        name = next(word.partition("=")[2] for word in command if word.startswith("--name="))
-        return [*PYTHON, str(SHIM), self.client, name, *command]
+def installed() -> str:
+    """The client that is there, "" where none is."""
+    return next(filter(None, map(shutil.which, CLIENTS)), "")
 
 
 def client() -> str:
-    """The one that is there; raises FaultError where none is."""
-    found = _client_here()
+    """The client that is there; raises FaultError where none is."""
+    found = installed()
     if not found:
         raise FaultError("--containers: there is no docker and no podman here; leave it out to run processes")
     return found
 
 
 def label(image: str, name: str) -> str:
-    """What an image on this machine is labelled with; "" where it is not, or there is no client that answers soon."""
-    client = _client_here()
+    """The label of an image on this machine; "" where it is not, or there is no client that answers soon."""
+    client = installed()
     words = ("image", "inspect", f'--format={{{{index .Config.Labels "{name}"}}}}', image)
     with contextlib.suppress(subprocess.TimeoutExpired):
         said = _client(client, *words, seconds=ANSWER_SECONDS) if client else None
@@ -60,11 +52,7 @@ def label(image: str, name: str) -> str:
 
 
 def require_images(job: Job, client: str) -> None:
-    """Fetch the images that are not here.
-
-    Raises:
-        FaultError: one of them cannot be had, or a pool has no image of its own.
-    """
+    """Fetch the images that are not here; raises FaultError where one cannot be had, or a pool has none of its own."""
     for pool in job.pools:
         if pool.task == "pythonPackageSpec":
             raise FaultError(Finding(pool.at(), "has a pythonPackageSpec", "leave out --containers"), file=job.origin)
@@ -81,16 +69,12 @@ def require_images(job: Job, client: str) -> None:
 
 
 def entry_points(job: Job) -> dict[str, tuple[str, ...]]:
-    """What stands for the commands that only the images know."""
+    """Stand-ins for the commands that only the images know."""
     return {pool.spec.container_spec.image_uri: (ENTRY_POINT,) for pool in job.pools}
 
 
 def contained(job: Job, job_id: str, replica: Replica, theirs: Mapping[str, str], context: Context) -> Replica:
-    """A replica whose command is the client's, which runs its image.
-
-    Args:
-        theirs: the variables that the container gets besides those of its image.
-    """
+    """A replica whose command is the client's, which runs its image with these variables besides the image's own."""
     (image,) = (pool.spec.container_spec.image_uri for pool in job.pools if pool.index == replica.pool)
     first, *words = replica.command
     start = [] if first == ENTRY_POINT else [f"--entrypoint={first}"]
@@ -135,11 +119,6 @@ def _user(client: str) -> tuple[str, ...]:
     if os.getuid() == 0 or told.returncode or "rootless" in told.stdout:
         return ()
     return f"--user={os.getuid()}:{os.getgid()}", "--env=HOME=/tmp"
-
-
-def _client_here() -> str:
-    """The first that is there, "" where none is."""
-    return next(filter(None, map(shutil.which, CLIENTS)), "")
 
 
 def _client(client: str, *words: str, seconds: float | None = None) -> "subprocess.CompletedProcess[str]":

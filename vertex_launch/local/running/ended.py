@@ -1,12 +1,12 @@
-"""How replicas end, what their last words say of it, and which of several ends is the cause of the others."""
+"""Ends of replicas: their codes and last words, and which of several is the cause of the others."""
 
 import re
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from vertex_launch.contract import Replica
 from vertex_launch.local.running.lines import ERROR_CHARACTERS, LAST_LINES, message
-from vertex_launch.replicas import Replica
 
 # Exit code of a trainer that lost a peer: "try again later". Source: sysexits.h, EX_TEMPFAIL.
 PEER_LOST = 75
@@ -26,7 +26,7 @@ LOST = re.compile(
 
 @dataclass(frozen=True)
 class Ended:
-    """How one replica ended by itself; a code above 128 is a signal's number plus 128."""
+    """The end of one replica, by itself; a code above 128 is a signal's number plus 128."""
 
     replica: Replica
     code: int
@@ -62,7 +62,7 @@ class Ended:
 
     @property
     def verdict(self) -> str:
-        """What the service says of it, with its last words.
+        """The service's sentence on it, with its last words.
 
         Source: Vertex AI, "Understand the custom training service", mid 2026; the traceback behind it as in
         github.com/GoogleCloudPlatform/vertex-ai-samples, issue 1504.

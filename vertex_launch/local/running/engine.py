@@ -10,13 +10,13 @@ import math
 import queue
 import time
 from collections.abc import Callable
-from signal import SIGCONT, SIGKILL, SIGTERM
+from signal import SIGCONT, SIGTERM
 
 from vertex_launch.local.running.ended import PEER_LOST, Ended
 from vertex_launch.local.running.outcome import Attempt, Ending, Outcome, Phase
 from vertex_launch.local.running.prepare import PreparedJob
 from vertex_launch.local.running.process import Process, Show, open_log, tell
-from vertex_launch.local.running.replica_state import ReplicaState, Status
+from vertex_launch.local.running.replica_state import Action, ReplicaState, Status
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.spec import CHIEF_REPLICA
 from vertex_launch.state_dir import private
@@ -69,24 +69,11 @@ class Execution:
     def cancel(self) -> None:
         self._events.put(lambda: self._end(Ending.CANCELLED))
 
-    def preempt(self, name: str) -> None:
-        """Take a machine away: SIGTERM, the grace time, SIGKILL; then the whole job starts again."""
-        self._enqueue(name, lambda state: state.preempt(self._policy.grace))
-
-    def kill(self, name: str) -> None:
-        self._enqueue(name, lambda state: state.send_signal(SIGKILL))
-
-    def freeze(self, name: str, seconds: float) -> None:
-        """Stop every process of one replica for some seconds."""
-        self._enqueue(name, lambda state: state.freeze(seconds))
-
-    def delay(self, name: str, seconds: float) -> None:
-        """Delay the next start of one replica."""
-        self._enqueue(name, lambda state: state.delay(seconds))
-
-    def _enqueue(self, name: str, act: Callable[[ReplicaState], None]) -> None:
+    def disturb(self, action: Action, name: str, seconds: float = 0) -> None:
+        """Do to a replica what happens to machines; after a preemption the whole job starts again."""
         state = self._states[name]  # a KeyError is the caller's
-        self._events.put(lambda: act(state))
+        lasts = self._policy.grace if action == "preempt" else seconds
+        self._events.put(lambda: state.disturb(action, lasts))
 
     def _run_attempt(self) -> Ending:
         """Run all replicas from their start to the end of the attempt."""

@@ -1,4 +1,4 @@
-"""What this machine provides in place of the cloud: addresses, buckets, GPUs and the image's environment."""
+"""Addresses, GPUs and the image's environment, which this machine provides in place of the cloud."""
 
 import contextlib
 import functools
@@ -67,7 +67,7 @@ def first_ephemeral_port() -> int:
 
 
 def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: str) -> dict[str, str]:
-    """What stands for the image's environment: little of the shell, this Python first, and a home folder for the job.
+    """Stand in for the image's environment: little of the shell, this Python first, and a home folder for the job.
 
     Replicas do not get the user's home folder, where Google's clients, git and others would find credentials.
     """

@@ -1,10 +1,10 @@
 """Runs the command of one replica in isolation, passes orders on to it, and leaves no process of it behind.
 
-    python init_shim.py none|root|user BUCKETS|- COMMAND [ARGUMENT ...]
+    python init_shim.py none|root|user|container BUCKETS|- COMMAND [ARGUMENT ...]
 
 With `root`, or with `user` where Linux permits that without root's rights, the command is process 1 of a PID
 namespace, as in a container: it ignores SIGTERM unless it handles it, and everything that it started ends with it.
-If BUCKETS is a folder, the command finds it at /gcs.
+If BUCKETS is a folder, the command finds it at /gcs. With `container` the command is `CLIENT run --name=NAME ...`.
 
 Standard input brings signals, a byte with the number of each. Its end means that the launcher is gone. Then, as after
 the command's own end, everything that the command started is killed; on Linux, detached processes too.
@@ -25,6 +25,8 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 1 << 17, 1 << 28, 1 << 29
 MS_BIND, MS_REC, MS_UNBINDABLE, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 17, 1 << 18
 
+NAMESPACES = ("root", "user")
+
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -32,7 +34,7 @@ def main(world: str, buckets: str, command: list[str]) -> int:
     """The command's exit code; a signal's number plus 128 if one ended it, as containers report it."""
     with contextlib.suppress(AttributeError):  # only on Linux: orphans among our descendants become our children
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    if world != "none":
+    if world in NAMESPACES:
         _separate(as_user=world == "user")
     try:
         # In a session of its own, as in a container: `kill 0` in a shell script must not reach us.
@@ -44,6 +46,8 @@ def main(world: str, buckets: str, command: list[str]) -> int:
         return 127
     code = _attend(process)
     _end_what_is_left(process.pid)
+    if world == "container":
+        _remove_container(command)
     return 128 - code if code < 0 else code
 
 
@@ -77,10 +81,10 @@ def _separate(as_user: bool) -> None:
 
 
 def _set_up(world: str, buckets: str) -> None:
-    """What the new process does before it becomes the command."""
+    """Prepare the new process, which then becomes the command."""
     with contextlib.suppress(AttributeError):  # only on Linux: the command ends even if somebody kills us
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if world == "none":
+    if world not in NAMESPACES:
         return
     _check(libc.unshare(CLONE_NEWNS), "unshare")
     _mount("none", "/", None, MS_REC | MS_PRIVATE)
@@ -148,6 +152,16 @@ def _end_what_is_left(command: int) -> None:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
+
+
+def _remove_container(command: list[str]) -> None:
+    """Remove the container of a client, which leaves it behind if it was killed."""
+    name = next(word.partition("=")[2] for word in command if word.startswith("--name="))
+    quiet = subprocess.DEVNULL
+    for _ in range(2):  # a client that is killed while it starts a container may leave one a moment later
+        # In a session of its own: it goes on where this process is killed.
+        removal = (command[0], "rm", "--force", name)
+        subprocess.Popen(removal, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True).wait()
 
 
 def _descendants(process: int) -> Iterator[int]:

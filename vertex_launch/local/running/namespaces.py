@@ -1,4 +1,4 @@
-"""How far this machine can isolate a replica, as a container would."""
+"""Isolation of a replica, as a container would have it, as far as this machine can."""
 
 import contextlib
 import functools
@@ -14,9 +14,9 @@ PROBE_SECONDS = 10
 
 @dataclass(frozen=True)
 class Isolation:
-    """What init_shim.py does before it starts a command."""
+    """The work of init_shim.py before it starts a command."""
 
-    world: str = "none"  # or "root" or "user": a PID namespace, made with or without root's rights
+    world: str = "none"  # or a PID namespace, made as "root" or "user"; or a "container", made by the command itself
     buckets: Path | None = None  # the folder that a replica sees as /gcs
 
     def command(self, command: tuple[str, ...]) -> list[str]:

@@ -1,4 +1,4 @@
-"""How a job stands, what has happened in one attempt of it, and how it ended."""
+"""Phases of a job, the events of one attempt of it, and its end."""
 
 import math
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ Phase = Literal["PENDING", "RUNNING"]  # it waits for machines; all of its repli
 
 
 class Ending(Enum):
-    """How a job, or one attempt of it, ended."""
+    """The end of a job, or of one attempt of it."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -67,7 +67,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the job ended."""
+    """The end of a job, and why."""
 
     failures: tuple[Ended, ...] = ()  # the likely cause first; none unless the job failed
     ending: Ending = Ending.SUCCEEDED
@@ -92,7 +92,7 @@ class Outcome:
 
     @property
     def message(self) -> str:
-        """What happened, in the service's words and with the traceback; then everything else, a line each."""
+        """The cause, in the service's words and with the traceback; then everything else, a line each."""
         lines = [f"the job {self.ending.value}"]
         if self.failures:
             lines = [self.failures[0].verdict, *self.others]

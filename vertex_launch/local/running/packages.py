@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import IO
 
 from vertex_launch.addresses import object_path
+from vertex_launch.contract import Replica
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.local.running.namespaces import Isolation
-from vertex_launch.replicas import Replica
 from vertex_launch.spec import Job, Pool
 from vertex_launch.state_dir import private, private_file
 
@@ -44,50 +44,42 @@ Variables = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment, in which the packages of `beneath` and of the launcher can be imported, too."""
+    """A virtual environment, in front of which others may stand."""
 
     folder: Path
-    beneath: "Environment | None" = None
 
     @property
     def packages(self) -> tuple[Path, ...]:
-        """Folders with packages, in the order of the search."""
+        """Folders with packages, in the order of the search; the last is the target of `pip install --user`."""
         own = sysconfig.get_path("purelib", "venv", {"base": str(self.folder)})
-        user = sysconfig.get_path("purelib", sysconfig.get_preferred_scheme("user"), {"userbase": str(self._user)})
-        return (Path(own), Path(user), *(self.beneath.packages if self.beneath else ()))
+        user = sysconfig.get_path(
+            "purelib", sysconfig.get_preferred_scheme("user"), {"userbase": f"{self.folder}/user"}
+        )
+        return Path(own), Path(user)
 
     def variables(self, env: Variables) -> dict[str, str]:
-        """The variables `env` of a process, changed so that it runs in this environment."""
+        """The variables `env` of a process, changed so that it finds this environment first."""
         return {
             **env,
             **(NOT_ISOLATED if _builds_wheels() else {}),
-            "PATH": _before(env.get("PATH"), self._scripts),
+            "PATH": _before(env.get("PATH"), [self.folder / "bin"]),
             # Scripts of the launcher's environment, such as tensorboard, start the launcher's Python.
             "PYTHONPATH": _before(env.get("PYTHONPATH"), self.packages),
-            "PYTHONUSERBASE": str(self._user),
+            "PYTHONUSERBASE": f"{self.folder}/user",
             "VIRTUAL_ENV": str(self.folder),
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PIP_NO_CACHE_DIR": "1",  # or pip reuses the wheel of a package that was uploaded again under its name
         }
 
-    @property
-    def _user(self) -> Path:
-        """Where `pip install --user` installs."""
-        return self.folder / "user"
 
-    @property
-    def _scripts(self) -> tuple[Path, ...]:
-        return (self.folder / "bin", *(self.beneath._scripts if self.beneath else ()))
-
-
-def create(folder: Path, beneath: Environment | None = None) -> Environment:
-    """Make an environment; that takes milliseconds, because files are linked."""
-    environment = Environment(folder, beneath)
+def create(folder: Path, beneath: Sequence[Path] = ()) -> Environment:
+    """Make an environment in front of these packages and the launcher's; milliseconds, because files are linked."""
+    environment = Environment(folder)
     # Without the system's packages, `pip install --user` refuses; they come last.
     builder = venv.EnvBuilder(system_site_packages=True, symlinks=True, with_pip=not util.find_spec("pip"))
     builder.create(folder)
     launchers = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
-    lines = [f"import site; site.addsitedir({str(one)!a})\n" for one in (*environment.packages[2:], *launchers)]
+    lines = [f"import site; site.addsitedir({str(one)!a})\n" for one in (*beneath, *launchers)]
     (environment.packages[0] / "beneath.pth").write_text("".join(lines), encoding="ascii")
     for name in ("pip", "pip3"):
         script = folder / "bin" / name
@@ -130,13 +122,8 @@ def prepared(
 ) -> list[Replica]:
     """The replicas; each that installs something gets an environment of its own, with the job's packages in it.
 
-    Args:
-        folder: for the environments and pip.log; one for each run of the job.
-        environ: the shell's; pip installs packageUris with the shell's settings for pip.
-        stopping: is set when nobody wants the job any more.
-
-    Raises:
-        FaultError: a package is not in its bucket, or pip refuses it.
+    The environments and pip.log go to `folder`, and pip has the shell's settings, from `environ`, for packageUris.
+    Raises FaultError: a package is not in its bucket, pip refuses it, or nobody wants the job: `stopping` is set.
     """
     folder = folder.absolute()
     of_pip = {name: value for name, value in environ.items() if name in PIPS_OWN or name.startswith("PIP_")}
@@ -148,13 +135,14 @@ def prepared(
     for one in everyone:
         if one.pool in fetched:
             files = fetched[one.pool]
-            if files and files not in shared:
+            if files not in shared:
                 shared[files] = create(folder / f"packages-{len(shared)}")
-                place = f"{job.origin}: workerPoolSpecs[{one.pool}].pythonPackageSpec"
-                install(place, files, shared[files], {**one.env, **of_pip}, folder / "pip.log", stopping)
+                if files:
+                    place = f"{job.origin}: workerPoolSpecs[{one.pool}].pythonPackageSpec"
+                    install(place, files, shared[files], {**one.env, **of_pip}, folder / "pip.log", stopping)
             # One for each replica: several may call pip at the same time.
-            own = create(folder / "environments" / one.name, shared.get(files))
-            one = replace(one, env=own.variables(one.env))
+            own = create(folder / "environments" / one.name, shared[files].packages)
+            one = replace(one, env=own.variables(shared[files].variables(one.env)))
         ready.append(one)
     return ready
 

@@ -9,19 +9,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
+from vertex_launch.contract import Replica, replicas, require_commands
 from vertex_launch.local.context import Context
 from vertex_launch.local.running import containers, host, packages, restart_policy
-from vertex_launch.local.running.containers import Containers
 from vertex_launch.local.running.namespaces import Isolation, isolation
 from vertex_launch.local.running.restart_policy import Policy
-from vertex_launch.replicas import Replica, replicas, require_commands
 from vertex_launch.spec import Job
 from vertex_launch.state_dir import output_folder
 
 
 @dataclass(frozen=True)
 class Extras:
-    """What a tuning trial or a training pipeline adds to its job."""
+    """Additions of a tuning trial or a training pipeline to its job."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     trial: str = ""  # its id
@@ -47,25 +46,16 @@ def prepare(
 ) -> PreparedJob:
     """Give a job's replicas addresses, their share of the machine, environments and installed packages.
 
-    Reducers get an address, and nothing else. `stopping` is set when nobody wants the job any more.
-
-    Raises:
-        FaultError: only the image knows what a pool runs.
-        FaultError: it is to run in containers, and an image cannot be had.
-        FaultError: the job's output folder is not in a bucket.
-        FaultError: a package is not in its bucket, or pip refuses it.
+    Reducers get an address, and nothing else. `stopping` is set when nobody wants the job any more. Raises FaultError
+    where only the image knows what a pool runs, or an image, the output folder's bucket or a package cannot be had.
     """
     started = _placed(job, job_id, context, extras or Extras())
     logs, buckets = context.state_dir.logs(job_id), context.state_dir.buckets
     policy = restart_policy.policy(job, context.options)
-    if client := context.options.containers:
-        return PreparedJob(tuple(started), logs, policy, Containers(client=client))
-    return PreparedJob(
-        tuple(packages.prepared(job, started, logs, buckets, context.environ, stopping)),
-        logs,
-        policy,
-        isolation(buckets),
-    )
+    if context.options.containers:
+        return PreparedJob(tuple(started), logs, policy, Isolation("container"))
+    ready = packages.prepared(job, started, logs, buckets, context.environ, stopping)
+    return PreparedJob(tuple(ready), logs, policy, isolation(buckets))
 
 
 def _placed(job: Job, job_id: str, context: Context, extras: Extras) -> list[Replica]:

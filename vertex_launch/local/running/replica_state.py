@@ -4,14 +4,17 @@ import math
 import time
 from dataclasses import dataclass, field
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM, Signals
+from typing import Literal
 
+from vertex_launch.contract import Replica
 from vertex_launch.local.running.process import Process
-from vertex_launch.replicas import Replica
+
+Action = Literal["preempt", "kill", "freeze", "delay"]
 
 
 @dataclass(frozen=True)
 class Status:
-    """What others see of a replica's state."""
+    """A replica's state, as others see it."""
 
     name: str
     state: str  # waiting, running, frozen or ended
@@ -43,7 +46,7 @@ class ReplicaState:
 
     @property
     def next_time(self) -> float:
-        """When the next act is due."""
+        """The time of the next act."""
         return min((self.start_at, *self.planned.values()))
 
     @property
@@ -72,15 +75,16 @@ class ReplicaState:
         if self.process:
             self.process.send_signal(number)
 
-    def preempt(self, grace: float) -> None:
-        if self.process and not self.preempted:
-            self.preempted, self.planned[SIGKILL] = True, time.monotonic() + grace
-            self.process.send_signal(SIGTERM)
-
-    def freeze(self, seconds: float) -> None:
-        if self.process:
-            self.planned[SIGCONT] = time.monotonic() + seconds
-            self.process.send_signal(SIGSTOP)
-
-    def delay(self, seconds: float) -> None:
-        self.postponed += seconds
+    def disturb(self, action: Action, seconds: float) -> None:
+        """Do what happens to machines; `seconds` are a grace time, or for how long."""
+        match action:
+            case "delay":  # the next start
+                self.postponed += seconds
+            case "kill":
+                self.send_signal(SIGKILL)
+            case "freeze" if self.process:  # with all that it started
+                self.planned[SIGCONT] = time.monotonic() + seconds
+                self.send_signal(SIGSTOP)
+            case "preempt" if self.process and not self.preempted:
+                self.preempted, self.planned[SIGKILL] = True, time.monotonic() + seconds
+                self.send_signal(SIGTERM)

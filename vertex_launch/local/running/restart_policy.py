@@ -1,4 +1,4 @@
-"""When a replica or a whole job starts again: how often, after which end, and with which grace.
+"""Restarts of a replica or a whole job: how often, after which end, and with which grace.
 
 Source: Vertex AI documentation, "Understand the custom training service" and "Use Spot VMs with training", mid 2026.
 """
@@ -28,7 +28,7 @@ USER_CODES = (1, 2, 126, 127)
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """When to start again and when to give up; times in seconds. The defaults are a laptop's: fail at once."""
+    """Limits after which a job gives up; times in seconds. The defaults are a laptop's: fail at once."""
 
     replica_restarts: int = 0  # in place, for each replica and attempt of the job
     job_retries: int = 0  # of the whole job, after those and after a crash

@@ -71,16 +71,12 @@ class Buckets:
 
     def find(self, bucket: str, name: str) -> Object | None:
         """The object as it is now, or None; raises ApiError if no file can have the name."""
-        path = self._path(bucket, name)
-        try:
+        path, is_folder = self._path(bucket, name), name.endswith("/")
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             found = path.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        if name.endswith("/"):
-            exists = stat.S_ISDIR(found.st_mode) and not any(path.iterdir())
-        else:
-            exists = stat.S_ISREG(found.st_mode)
-        return object_of(bucket, name, found) if exists else None
+            if (stat.S_ISDIR if is_folder else stat.S_ISREG)(found.st_mode) and not (is_folder and any(path.iterdir())):
+                return object_of(bucket, name, found)
+        return None
 
     def get(self, bucket: str, name: str) -> Object:
         """The object as it is now; raises ApiError if it does not exist."""

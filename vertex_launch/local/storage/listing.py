@@ -8,7 +8,7 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from vertex_launch.addresses import LONGEST_NAME, name_fault
@@ -75,33 +75,27 @@ def _glob(pattern: str) -> Callable[[str], bool]:
     if len(pattern) > LONGEST_NAME:
         raise bad_request(f"matchGlob has more than {LONGEST_NAME} characters; shorten it.")
     try:
-        steps = [_step(token) for token in re.findall(r"\*\*|\[[^]]+]|{[^}]*}|.", pattern, re.DOTALL)]
+        steps = [(token, _texts(token)) for token in re.findall(r"\*\*|\[[^]]+]|{[^}]*}|.", pattern, re.DOTALL)]
     except re.error as error:
         raise bad_request(f'matchGlob "{pattern}" cannot be read: {error}.') from None
-    return lambda name: len(name) in functools.reduce(lambda reached, step: _reach(name, reached, step), steps, {0})
+    return lambda name: len(name) in functools.reduce(lambda reached, step: _reach(name, reached, *step), steps, {0})
 
 
-def _step(token: str) -> str | re.Pattern[str]:
-    """A pattern for one character; *, ** and {a,b} stay as they are."""
-    if token in ("*", "**") or (token[0] == "{" and len(token) > 1):
-        return token
-    if token == "?":
-        return re.compile("[^/]")
-    return re.compile(re.sub(r"^\[!", "[^", token) if len(token) > 1 else re.escape(token))
+def _texts(token: str) -> list[re.Pattern[str]]:
+    """Patterns for the texts that a token of a glob stands for; a star also stands for the beginnings of its text."""
+    if token in ("*", "**", "?"):
+        return [re.compile({"*": "[^/]*", "**": ".*", "?": "[^/]"}[token], re.DOTALL)]
+    if token[0] == "{" and len(token) > 1:
+        return [re.compile(re.escape(text)) for text in token[1:-1].split(",")]
+    return [re.compile(re.sub(r"^\[!", "[^", token) if len(token) > 1 else re.escape(token))]
 
 
-def _reach(name: str, starts: set[int], step: str | re.Pattern[str]) -> set[int]:
-    """The positions in a name at which a step can end if it begins at one of these."""
-    if isinstance(step, re.Pattern):
-        return {start + 1 for start in starts if step.match(name, start)}
-    if step[0] == "{":
-        texts = step[1:-1].split(",")
-        return {start + len(text) for start in starts for text in texts if name.startswith(text, start)}
+def _reach(name: str, starts: set[int], token: str, texts: Sequence[re.Pattern[str]]) -> set[int]:
+    """The positions in a name at which a token can end if it begins at one of these."""
     ends: set[int] = set()
     for start in sorted(starts):
-        if start not in ends:
-            slash = name.find("/", start) if step == "*" else -1
-            ends.update(range(start, (slash if slash >= 0 else len(name)) + 1))
+        for match in filter(None, (text.match(name, start) for text in texts if token[0] != "*" or start not in ends)):
+            ends.update(range(start, match.end() + 1) if token[0] == "*" else [match.end()])
     return ends
 
 

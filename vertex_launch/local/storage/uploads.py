@@ -4,6 +4,7 @@ import fcntl
 import os
 import re
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -12,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from vertex_launch.local.api.errors import ApiError
-from vertex_launch.local.api.http import Call, json_object, read_body
+from vertex_launch.local.api.http import Call, read_body
 from vertex_launch.local.storage.buckets import Buckets
 from vertex_launch.local.storage.objects import BLOCK, Object, bad_request, check, checksums
 
@@ -26,7 +27,7 @@ async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response
         raise bad_request("upload_id is missing; name the upload to give up.")
     kind = call.query.get("uploadType", "")
     if kind == "resumable":
-        return await run_in_threadpool(_begin, buckets, call, bucket, json_object(await read_body(call)))
+        return await run_in_threadpool(_begin, buckets, replace(call, body=await read_body(call)), bucket)
     if kind not in ("media", "multipart"):
         raise bad_request(f'uploadType "{kind}" is not known; use media, multipart or resumable.')
     part = buckets.new_part()
@@ -39,8 +40,9 @@ async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response
         part.unlink(missing_ok=True)
 
 
-def _begin(buckets: Buckets, call: Call, bucket: str, about: Mapping[str, Any]) -> Response:
+def _begin(buckets: Buckets, call: Call, bucket: str) -> Response:
     """The address of a new session. The address holds all of the session's state, so it outlives the service."""
+    about: Mapping[str, Any] = call.json()
     name = _name(call, about)
     check(call.query, buckets.find(bucket, name))
     sums = {key: str(about[key]) for key in ("crc32c", "md5Hash") if key in about}
@@ -106,7 +108,7 @@ async def _receive_multipart(call: Call, part: Path) -> Mapping[str, Any]:
         if end not in last:
             raise bad_request("The multipart upload ends early; send it again.")
         file.truncate(begin + last.rindex(end))
-    return await run_in_threadpool(json_object, about)
+    return await run_in_threadpool(replace(call, body=about).json)
 
 
 def _parts(first: bytes) -> tuple[bytes, bytes, bytes, bytes]:

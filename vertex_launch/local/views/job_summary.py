@@ -27,7 +27,7 @@ def summaries(store: Store, jobs: Jobs, count: int) -> list[dict[str, Any]]:
 
 
 def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str]) -> dict[str, Any]:
-    """What a job lacks is "" or empty; times are as in the API."""
+    """A job for the page: "" or empty where the job lacks a field, and times as in the API."""
     _, project, _, location, collection, id = resource["name"].split("/")
     spec = resource.get("jobSpec") or resource.get("trialJobSpec") or {}
     return {

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from vertex_launch.contract import Replica, limit, replicas, require_commands, with_arguments
 from vertex_launch.errors import FaultError
-from vertex_launch.replicas import Replica, limit, replicas, require_commands, with_arguments
 from vertex_launch.spec import Job, parse
 
 TRAINER = {

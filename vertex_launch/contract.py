@@ -1,22 +1,26 @@
 """Who runs: every replica of a job with its command and its exact environment.
 
 Source: Vertex AI documentation, "Distributed training" and "Code requirements", mid 2026; the node-level
-RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are what Google's notebooks for custom images read.
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are what Google's notebooks for custom images read. References such as
+$(AIP_MODEL_DIR): Kubernetes, third_party/forked/golang/expansion; google-cloud-aiplatform 2.7.0, types/env_var.py.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec, WorkerPoolSpec
+from google.cloud.aiplatform_v1.types.env_var import EnvVar
 
 from vertex_launch.errors import FaultError, Finding
-from vertex_launch.expansion import expand, expanded
 from vertex_launch.spec import CHIEF, EVALUATORS, WORKERS, Job, Pool, as_json
 
 TRAINING_POOLS = (CHIEF, WORKERS)
+REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")  # to a variable
 
 # TF_CONFIG's names of the pools, by position.
 ROLES = ("chief", "worker", "ps", "evaluator")
@@ -81,7 +85,6 @@ def replicas(
         for pool in job.pools
         if pool.replica_count
     }
-    own = {"trial": trial} if trial else {}
     same = _same_for_all(job, job_id, trial)
     job_json = as_json(job.spec)
     hidden = (EVALUATORS,) if reducers_as_ps else (EVALUATORS, *(pool.index for pool in job.reducers))
@@ -89,14 +92,14 @@ def replicas(
     for pool in job.pools:
         for index in range(pool.replica_count):
             bare = Replica(pool.index, index, (), {}, pool.reduces)
-            env = same | _cluster_variables(bare, members, hidden, own, job_json) | {**additions(bare.name)}
+            env = same | _cluster_variables(bare, members, hidden, trial, job_json) | {**additions(bare.name)}
             env = expanded(pool.env, env) | env
             everyone.append(replace(bare, command=command(pool, commands, env), env=env))
     return tuple(everyone)
 
 
 def limit(job: Job, count: int) -> Job:
-    """The same job with at most `count` replicas that train: the chief and count - 1 workers; the others stay."""
+    """Keep at most `count` replicas that train, the chief and count - 1 workers, and all others."""
     spec = CustomJobSpec(job.spec)
     pools = list(spec.worker_pool_specs)
     if len(pools) > WORKERS:
@@ -108,7 +111,7 @@ def limit(job: Job, count: int) -> Job:
 
 
 def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
-    """The same job, with more arguments for pools that train or serve, or that run the chief's program otherwise."""
+    """Append arguments in pools that train or serve, or that run the chief's program otherwise."""
     extended = replace(job, spec=CustomJobSpec(job.spec))
     for pool in extended.pools:
         if pool.trains or pool.serves or _program(pool) == _program(extended.pools[0]):
@@ -132,8 +135,26 @@ def command(pool: Pool, commands: Commands, variables: Mapping[str, str] = Mappi
     return (*start, *(expand(word, variables) for word in container.args)) if start else ()
 
 
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Replace each $(NAME) by its variable; $$ becomes $, and an unknown name stays as it is."""
+
+    def value(found: re.Match[str]) -> str:
+        return "$" if found[1] is None else variables.get(found[1], found[0])
+
+    return REFERENCE.sub(value, text)
+
+
+def expanded(env: Iterable[EnvVar], known: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a job; a value may refer to earlier ones and to those in `known`."""
+    variables: dict[str, str] = {}
+    both = ChainMap({**known}, variables)
+    for one in env:
+        variables[one.name] = expand(one.value, both)
+    return variables
+
+
 def _program(pool: Pool) -> tuple[str, ...]:
-    """What a pool runs, without arguments."""
+    """The program of a pool, without arguments."""
     package, container = pool.spec.python_package_spec, pool.spec.container_spec
     return (package.executor_image_uri, package.python_module, container.image_uri, *container.command)
 
@@ -154,10 +175,10 @@ def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
 
 
 def _cluster_variables(
-    replica: Replica, members: Members, hidden: Sequence[int], own: Mapping[str, str], job_json: Mapping[str, Any]
+    replica: Replica, members: Members, hidden: Sequence[int], trial: str, job_json: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The variables that tell a replica of the others; TF_CONFIG leaves out `hidden` pools, and `own` is a trial's."""
-    task = {"index": replica.index, **own}
+    """The variables that tell a replica of the others; TF_CONFIG leaves out `hidden` pools."""
+    task = {"index": replica.index} | ({"trial": trial} if trial else {})
     cluster_spec = {
         "cluster": {f"workerpool{pool}": addresses for pool, addresses in members.items()},
         "environment": "cloud",

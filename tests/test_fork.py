@@ -1,0 +1,67 @@
+"""A fork stays a fork: defaults, header, question and optimizer of a platform team break none of the tests.
+
+CONTRIBUTING.md, "Fork it", says what a team changes, and in which files.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CACHES, PROJECT, ROOT, run
+
+HEADER = "# Copyright 2026 Acme Inc.\n# For Acme's own use.\n\n"
+DEFAULTS = {
+    "project_name": "Acme Training",
+    "gcp_project": "acme-ml",
+    "region": "europe-west4",
+    "bucket": "acme-data",
+    "machine_count": "4",
+}
+FIRST = {"worker_machine": "a3-highgpu-8g", "license": "MIT"}
+
+
+def fork(folder: Path) -> Path:
+    """The template as another organization has it."""
+    shutil.copytree(ROOT, folder, ignore=lambda where, names: {*CACHES(where, names), ".git", "demo"} & {*names})
+    own_questions(folder / "cookiecutter.json")
+    for path in (folder / PROJECT).rglob("*.py"):
+        path.write_text(HEADER + path.read_text(encoding="utf-8"), encoding="utf-8")
+    for path in (folder / "README.md", folder / PROJECT / "README.md", folder / "vertex_launch/README.md"):
+        path.write_text(
+            path.read_text(encoding="utf-8").replace("github.com/org/", "github.com/acme/"), encoding="utf-8"
+        )
+    change(folder / PROJECT / "frameworks/pytorch/trainer/train.py", "optim.AdamW(groups", "optim.Adam(groups")
+    change(
+        folder / PROJECT / "vertex.toml",
+        "# [machines.c3",
+        "# Bills go to {{ cookiecutter.cost_center }}.\n# [machines.c3",
+    )
+    return folder
+
+
+def own_questions(path: Path) -> None:
+    """Other defaults, and one more question."""
+    answers = json.loads(path.read_text(encoding="utf-8"))
+    answers |= DEFAULTS
+    for question, choice in FIRST.items():
+        answers[question] = sorted(answers[question], key=lambda one: one != choice)
+    questions = {"cost_center": "ml-platform"} | answers
+    questions["__prompts__"] = {"cost_center": "Who pays?"} | answers["__prompts__"]
+    path.write_text(json.dumps(questions, indent=2), encoding="utf-8")
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.proof
+def test_a_fork_with_defaults_of_its_own_passes_the_quick_tests(tmp_path: Path) -> None:
+    quick = ("-q", "-p", "no:cacheprovider", "-m", "not slow and not proof", "tests")
+    done = run(fork(tmp_path / "fork"), sys.executable, "-m", "pytest", *quick)
+    assert done.returncode == 0, done.stdout

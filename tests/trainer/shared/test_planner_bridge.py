@@ -1,0 +1,38 @@
+"""The launcher and the trainer agree on needs and speed of a run, the peak of a GPU and the metrics of a trial."""
+
+from dataclasses import fields
+from pathlib import Path
+
+from trainer.resource_estimate import ResourceEstimate
+from trainer.storage import Trial
+from trainer.telemetry import TensorBoard
+from trainer.tuning import MetricFile
+from trainer.utilization import peak_flops
+from vertex_launch import catalog
+from vertex_launch.local.jobs import search
+from vertex_launch.plan import measured_speed
+from vertex_launch.plan.workload import Workload
+
+
+def test_what_the_trainer_says_it_needs_is_what_the_planner_asks() -> None:
+    assert {field.name for field in fields(ResourceEstimate)} == {field.name for field in fields(Workload)}
+
+
+def test_the_speed_of_a_run_is_read_from_its_curves(tmp_path: Path) -> None:
+    curves = TensorBoard(tmp_path / "logs")
+    curves.write(1, {"train/samples_per_second_per_device": 400.0})
+    curves.close()
+    assert measured_speed.samples_per_second_per_gpu(tmp_path) == 400
+
+
+def test_the_planner_and_the_trainer_measure_a_gpu_by_the_same_peak() -> None:
+    cards = catalog.standard().accelerators
+    peaks = {name: peak_flops(name.replace("_", " "), card.precision) for name, card in cards.items()}
+    assert peaks == {name: card.tflops * 1e12 for name, card in cards.items()}
+
+
+def test_what_a_trial_reports_is_what_the_search_reads(tmp_path: Path) -> None:
+    file = MetricFile(Trial("3", tmp_path / "metrics"))
+    file.write(10, {"heldout/loss": 0.5, "heldout/accuracy": 0.25, "train/loss": 9.0})
+    (one,) = search.measurements((tmp_path / "metrics").read_text(), ["accuracy", "loss"])
+    assert (one.step, one.metrics) == (10, {"loss": 0.5, "accuracy": 0.25})

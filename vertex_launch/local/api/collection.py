@@ -1,0 +1,101 @@
+"""Collections of resources: the standard methods of Vertex AI's API, so that a new kind of resource is a few lines."""
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from vertex_launch import spec, strict_yaml
+from vertex_launch.errors import FaultError, Finding
+from vertex_launch.job_resource import Resource, camel
+from vertex_launch.local.api import filters
+from vertex_launch.local.api.create_validation import OUTPUT_ONLY, label_findings, without_output
+from vertex_launch.local.api.errors import invalid, refuse
+from vertex_launch.local.api.http import Call
+from vertex_launch.local.api.store import Store
+
+TYPES = "type.googleapis.com/google."
+EMPTY: Resource = {"@type": f"{TYPES}protobuf.Empty"}
+
+# Takes a request and the name in its address. What it returns goes into an operation if it has a "@type"; None is {},
+# and after a deletion EMPTY.
+Act = Callable[[Call, str], Resource | None]
+
+
+class Collection:
+    """Resources of one kind, kept in the store. A subclass says what is special about them, and how to create them."""
+
+    collection: str  # of the names: customJobs, or tensorboards/*/experiments where they lie below others
+    message: Any  # the type of a resource
+    long_running = False  # whether an operation answers `create`
+    takes_ids = False  # whether a client may choose a new resource's id
+    output_only: tuple[str, ...] = OUTPUT_ONLY  # fields that clients cannot set
+    hidden: tuple[str, ...] = ()  # fields of ours, which clients may filter by and never see
+    create: Callable[..., Resource]
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def methods(self) -> dict[str, Act]:
+        """By HTTP method and address, in which * stands for an id."""
+        listed, one = self.collection, f"{self.collection}/*"
+        methods: dict[str, Act] = {
+            f"GET {listed}": lambda call, name: self.page(call, self.list(name.rpartition("/")[0])),
+            f"GET {one}": lambda call, name: self._shown(call, [self.get(name)])[0],
+            f"DELETE {one}": lambda call, name: self.delete(name),
+        }
+        return methods | ({f"POST {listed}": self._created} if hasattr(self, "create") else {})
+
+    def get(self, name: str) -> Resource:
+        """Raises ApiError NOT_FOUND."""
+        return self._store.get(name)
+
+    def list(self, parent: str) -> Sequence[Resource]:
+        """The newest first; the parent need not exist, as the TensorBoard of a job may exist only in Google Cloud."""
+        return self._store.list(parent, self.collection.rpartition("/")[2])
+
+    def delete(self, name: str) -> None:
+        """Raises ApiError NOT_FOUND."""
+        self._store.delete(name)
+
+    def page(self, call: Call, resources: Sequence[Resource]) -> Resource:
+        """One page of a list, by the call's parameters."""
+        found, token = filters.page(resources, fields(self.message) | {*self.hidden}, **call.query)
+        key = f"{field_of(self.message).removesuffix('s')}s"
+        return {key: self._shown(call, found)} | ({"nextPageToken": token} if token else {})
+
+    def _created(self, call: Call, name: str) -> Resource:
+        message = without_output(read_message(call, self.message), self.output_only)
+        refuse(label_findings(getattr(message, "labels", {})))
+        given = {"id": call.query.get(f"{field_of(self.message)}Id", "")} if self.takes_ids else {}
+        created = self.create(name.rpartition("/")[0], message, **given)
+        kind = {"@type": f"{TYPES}{self.message.pb().DESCRIPTOR.full_name.removeprefix('google.')}"}
+        return {**created, **(kind if self.long_running else {})}
+
+    def _shown(self, call: Call, resources: Iterable[Resource]) -> Sequence[Resource]:
+        """The fields of a readMask or, without one, all that clients know; a field stands for all within it."""
+        known, mask = fields(self.message), call.query.get("readMask", "")
+        wanted = {camel(field.partition(".")[0].strip()) for field in mask.split(",") if field} or {"*"}
+        unknown = [f'"{field}" is not a field of this resource' for field in sorted(wanted - {"*", *known})]
+        refuse(Finding("readMask", fault, "write fields as in name,displayName") for fault in unknown)
+        shown = known if "*" in wanted else wanted
+        return [{key: value for key, value in one.items() if key in shown} for one in resources]
+
+
+@functools.cache
+def fields(message: Any) -> frozenset[str]:
+    """The fields of a message, in camelCase."""
+    return frozenset(field.json_name for field in message.pb().DESCRIPTOR.fields)
+
+
+def field_of(message: Any) -> str:
+    """A message's name as a field: tensorboardRun of TensorboardRun."""
+    name = str(message.__name__)
+    return name[0].lower() + name[1:]
+
+
+def read_message(call: Call, kind: Any) -> Any:
+    """The body as one of the API's messages; raises ApiError with all its faults."""
+    try:
+        return spec.read(strict_yaml.from_json(call.text()), kind)
+    except FaultError as error:
+        raise invalid(error.findings) from None
