@@ -4,6 +4,7 @@ What follows a -- goes to the session: nox -s demo -- tensorflow text
 """
 
 import os
+import shlex
 import shutil
 import sys
 import tomllib
@@ -56,7 +57,7 @@ def demo(session: nox.Session) -> None:
     framework, example = (*session.posargs, *(FRAMEWORKS[0], EXAMPLES[0])[len(session.posargs) :])
     project = bake(session, framework, ROOT / "demo" / f"{framework}-{example}", example)
     session.run("nox", "--noxfile", str(project / "noxfile.py"), "--session", "local", interrupt_timeout=None)
-    nox_command = Path(sys.executable).with_name("nox")
+    nox_command = shlex.quote(str(Path(sys.executable).with_name("nox")))
     print(f"The project is in {project}. Next: read its README.md, or go there and try")
     print(f"  {nox_command} -s local -- jobs/reduction-server.yaml --fresh --max-replicas 3")
     print(f"  {nox_command} -s tests")

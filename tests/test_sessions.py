@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ def with_python(project: Path) -> Path:
     names = ("cpu.txt", "trainer.txt", "laptop.txt")
     python = project / ".venv/bin/python"
     python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     python.chmod(0o755)
     wanted = "".join((project / "requirements" / name).read_text() for name in names)
     (project / ".venv/requirements.txt").write_text(f"# Python {sys.version}\n{wanted}")

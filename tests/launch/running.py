@@ -1,7 +1,9 @@
 """Where the launcher under test lies, small jobs for it, and what tests ask of processes."""
 
 import contextlib
+import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +29,13 @@ def job(**container: Any) -> dict[str, Any]:
         "containerSpec": {"imageUri": "image", **container},
     }
     return {"workerPoolSpecs": [pool], "baseOutputDirectory": {"outputUriPrefix": "gs://b/run"}}
+
+
+def write_program(path: Path, text: str) -> None:
+    """Write a Python program that starts by its name; `#!` alone cannot name an interpreter whose path has a space."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"""#!/bin/sh\n'''exec' {shlex.quote(sys.executable)} "$0" "$@"\n' '''\n{text}""", encoding="utf-8")
+    path.chmod(0o755)
 
 
 def processes(*words: str) -> list[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.launch.running import job
+from tests.launch.running import job, write_program
 from tests.launch.test_run import environment, launch, pool, project, write
 from vertex_launch.cli import run
 from vertex_launch.cli.main import COMMANDS
@@ -89,9 +89,7 @@ def test_no_help_cuts_a_flag_in_a_terminal_of_80_columns(project: Path, words: l
 
 def test_messages_call_the_program_as_the_user_started_it(project: Path) -> None:
     script = project / "bin/vertex-launch"
-    script.parent.mkdir()
-    script.write_text(f"#!{sys.executable}\nfrom vertex_launch.cli.main import main\nmain()\n")
-    script.chmod(0o755)
+    write_program(script, "from vertex_launch.cli.main import main\nmain()\n")
     by_script = subprocess.run([script, "check"], cwd=project, env=environment(), capture_output=True, text=True)
     assert by_script.stderr == "no job file is named; write vertex-launch check JOB.yaml\n"
     by_module = launch(project, "check")

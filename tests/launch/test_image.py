@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ def recorded(folder: Path, name: str, then: str = "") -> Path:
     """A program of that name, first on the PATH: it appends its words to a file, which is returned."""
     (folder / "bin").mkdir(exist_ok=True)
     program, words = folder / "bin" / name, folder / f"{name}.txt"
-    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {words}\n{then}\n')
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {shlex.quote(str(words))}\n{then}\n')
     program.chmod(0o755)
     return words
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.launch.running import DEADLINE, SOURCE
+from tests.launch.running import DEADLINE, SOURCE, write_program
 from tests.launch.servers import Replying, serving
 from vertex_launch.cloud.project_files import changed, renamed
 from vertex_launch.cloud.setup import steps
@@ -40,7 +40,7 @@ baseOutputDirectory: {outputUriPrefix: gs://my-project-training/run}
 """
 METRIC = "aiplatform.googleapis.com/custom_model_training_cpus"
 # A step is there once the line that makes it was told.
-GCLOUD = """#!{python}
+GCLOUD = """
 import json, os, pathlib, sys
 words = [word for word in sys.argv[1:] if not word.startswith("--format") and word != "--quiet"]
 told = pathlib.Path(os.environ["TOLD"])
@@ -87,10 +87,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "vertex.toml").write_text(OLD)
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs/run.yaml").write_text(JOB)
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin/gcloud"
-    program.write_text(GCLOUD.replace("{python}", sys.executable))
-    program.chmod(0o755)
+    write_program(tmp_path / "bin/gcloud", GCLOUD)
     return tmp_path
 
 
@@ -116,6 +113,12 @@ def test_dry_run_prints_the_lines_and_asks_nobody(folder: Path) -> None:
     assert "budgets" not in done.stdout
     assert "gcloud billing budgets create --billing-account=" in setup(folder, "--dry-run", "--budget", "100").stdout
     assert (folder / "vertex.toml").read_text() == OLD
+
+
+def test_the_lines_of_a_dry_run_can_be_pasted_where_a_folder_has_a_space(folder: Path) -> None:
+    shown = setup(folder, "--dry-run", VERTEX_STATE_DIR="my state").stdout.splitlines()[1]
+    subprocess.run(["sh", "-c", shown], cwd=folder, check=True)
+    assert json.loads((folder / "my state/clean-up.json").read_text())[0]["action"] == {"type": "Keep"}
 
 
 def test_it_asks_once_takes_what_is_missing_and_then_finds_all_there(folder: Path) -> None:

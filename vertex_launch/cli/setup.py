@@ -62,7 +62,8 @@ class SetupOptions(SettingsOptions):
 def show(new: Settings, budget: float) -> None:
     """Print the lines that would be run."""
     policy = state_dir().clean_up
-    written = f"mkdir -p {policy.parent} && echo {shlex.quote(json.dumps(cloud.CLEAN_UP))} > {policy}"
+    folder, file, text = map(shlex.quote, (str(policy.parent), str(policy), json.dumps(cloud.CLEAN_UP)))
+    written = f"mkdir -p {folder} && echo {text} > {file}"
     console.print("# USER and BILLING_ACCOUNT stand for yours", written, sep="\n", markup=False)
     for step in cloud.steps(new, "user:USER", policy, budget, "BILLING_ACCOUNT"):
         console.print(f"# {step.title}", cloud.shown(step.act), sep="\n", markup=False)

@@ -17,28 +17,31 @@ from trainer.cluster import Cluster, Node
 from trainer.errors import TrainerError
 from trainer.storage import Storage, Trial, from_env
 
-NOBODY = 65534
+USER = os.geteuid() or 65534  # root may write everywhere, and becomes nobody
 OUTPUTS = {"AIP_MODEL_DIR": "run/model", "AIP_CHECKPOINT_DIR": "run/checkpoints", "AIP_TENSORBOARD_LOG_DIR": "run/logs"}
-# The imports come first: the interpreter's own files may be out of that user's reach.
-AS_NOBODY = f"""
+# All imports come first, those of the first parsing, too: their files may be out of that user's reach.
+AS_USER = f"""
 import os, sys
 # As task.py has them before TensorFlow is imported; of oneDNN it tells only where the processor has what oneDNN uses.
 os.environ |= {{"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}}
-from trainer import replica, task
-os.setgroups([]), os.setgid({NOBODY}), os.setuid({NOBODY})
+from trainer import config, replica, task
+config.parse([])
+if os.geteuid() == 0:
+    os.setgroups([]), os.setgid({USER}), os.setuid({USER})
 sys.exit(task.main(sys.argv[1:], os.environ))
 """
 FULL_DISK = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=1m none "$0" && exec "$@"')
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user, and mount a disk")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder of root's that everybody may read; pytest's own are closed to others."""
-    folder = Path(tempfile.mkdtemp())
+    """A folder that everybody may read; pytest's own are closed to others, and those above TMPDIR may be."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
     folder.chmod(0o755)
     yield folder
+    folder.chmod(0o755)
     shutil.rmtree(folder)
 
 
@@ -108,27 +111,26 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
         file.write("x")
 
 
-@as_root
 def test_before_it_waits_for_anybody_the_chief_names_every_place_that_is_not_its_users(place: Path) -> None:
     cluster = {"cluster": {"workerpool0": ["a:1"], "workerpool1": ["b:1"]}, "task": {"type": "workerpool0", "index": 0}}
+    place.chmod(0o555)
     tuning = {"CLOUD_ML_TRIAL_ID": "1", "CLOUD_ML_HP_METRIC_FILE": str(place / "metrics")}
-    done = run(place, sys.executable, "-c", AS_NOBODY, CLUSTER_SPEC=json.dumps(cluster), **tuning)
+    done = run(place, sys.executable, "-c", AS_USER, CLUSTER_SPEC=json.dumps(cluster), **tuning)
     lines = [json.loads(line)["message"] for line in done.stdout.splitlines()]
     assert (done.returncode, done.stderr, contents(place)) == (1, "", [])
-    why = f"cannot be written (Permission denied: {place}, as user {NOBODY}); run as root, as the image does, or"
+    why = f"cannot be written (Permission denied: {place}, as user {USER}); run as root, as the image does, or"
     kinds = {"model": "run/model", "checkpoints": "run/checkpoints", "logs": "run/logs", "metric file": "metrics"}
     assert [line.partition(why)[0] for line in lines] == [f"{kind}: {place / path} " for kind, path in kinds.items()]
 
 
-@as_root
 def test_a_trial_whose_metric_file_is_anothers_ends_before_it_trains(place: Path) -> None:
     (place / "run").mkdir(mode=0o777)
     (place / "run").chmod(0o777)
-    (place / "metrics").write_text("")
+    (place / "metrics").touch(0o444)
     metrics = str(place / "metrics")
-    done = run(place, sys.executable, "-c", AS_NOBODY, CLOUD_ML_HP_METRIC_FILE=metrics)
+    done = run(place, sys.executable, "-c", AS_USER, CLOUD_ML_HP_METRIC_FILE=metrics)
     assert json.loads(done.stdout)["message"] == (
-        f"metric file: {metrics} cannot be written (Permission denied: {metrics}, as user {NOBODY}); "
+        f"metric file: {metrics} cannot be written (Permission denied: {metrics}, as user {USER}); "
         "run as root, as the image does, or let this user write there"
     )
     assert (done.returncode, done.stderr, contents(place / "run")) == (1, "", [])
