@@ -23,6 +23,8 @@ TYPED = ("trainer", "tests", "noxfile.py", "--follow-imports=silent", "--untyped
 OF_THE_FILES = [f"tests/test_{name}.py" for name in ("data", "model", "export")]
 # Two processes, one of them killed; the example's own mistakes and words; what is made of it over HTTP.
 OF_THE_EXAMPLE = [f"tests/test_{name}.py" for name in ("train", "example", "served")]
+# Threads of several replicas wait for one another in loops, where cores are fewer.
+ONE_THREAD = ("--pass-env", "OMP_NUM_THREADS")
 # What there is to find in a job file, and said in its first lines.
 WARNED = {"evaluator.yaml": "pool-gap", "prebuilt.yaml": "prebuilt-ended"}
 MACHINES = json.loads((ROOT / "cookiecutter.json").read_text(encoding="utf-8"))["worker_machine"]
@@ -51,6 +53,15 @@ def laid_over(request: pytest.FixtureRequest, project: Path) -> list[str]:
         assert not target.exists()
         shutil.copy(file, target)
     return [f"tests/{file.name}" for file in files if file.name.startswith("test_")]
+
+
+def trained(project: Path, job: str, *words: str) -> str:
+    """What `vertex-launch run` says of a job that succeeds."""
+    command = ("-m", "vertex_launch", "run", f"jobs/{job}.yaml", *ONE_THREAD, *words)
+    done = run(project, str(project / ".venv/bin/python"), *command, OMP_NUM_THREADS="1")
+    print(done.stdout)
+    assert done.returncode == 0
+    return done.stdout
 
 
 @pytest.mark.slow
@@ -84,7 +95,8 @@ class OfTheTemplate(Framework):
 
     @pytest.mark.proof
     def test_the_three_replicas_of_the_demo_train_to_the_accuracy_that_the_readme_shows(self, project: Path) -> None:
-        done = run(project, sys.executable, "-m", "nox", "--session", "local")
+        demo = ("local", "--", "jobs/workers.yaml", "--max-replicas", "3", *ONE_THREAD)
+        done = run(project, sys.executable, "-m", "nox", "--session", *demo, OMP_NUM_THREADS="1")
         print(done.stdout)
         assert done.returncode == 0
         assert "Job succeeded" in done.stdout
@@ -137,50 +149,32 @@ class OfTheTemplate(Framework):
 
     @pytest.mark.proof
     def test_reducers_are_named_and_not_started(self, project: Path) -> None:
-        shown = run(
-            project,
-            *(str(project / ".venv/bin/python"), "-m", "vertex_launch", "run", "jobs/reduction-server.yaml"),
-            *("--max-replicas", "3", "--", "--steps", "60", "--warmup", "10"),
-        )
-        print(shown.stdout)
-        assert shown.returncode == 0
-        assert "3 replicas on this machine" in shown.stdout
-        assert "not started: workerpool2-0 to workerpool2-9, reducers" in shown.stdout
-        assert "10 reducers are not used: this run is on CPUs, and reducers serve GPUs" in shown.stdout
+        shown = trained(project, "reduction-server", "--max-replicas", "3", "--", "--steps", "60", "--warmup", "10")
+        assert "3 replicas on this machine" in shown
+        assert "not started: workerpool2-0 to workerpool2-9, reducers" in shown
+        assert "10 reducers are not used: this run is on CPUs, and reducers serve GPUs" in shown
 
     @pytest.mark.proof
     def test_every_other_job_file_trains_here_and_names_its_strategy(self, project: Path) -> None:
-        python = str(project / ".venv/bin/python")
+        words = ("--fresh", "--max-replicas", "2", "--", "--steps", "20", "--warmup", "5")
         for job, said in self.strategies.items():
-            limits, flags = ("--fresh", "--max-replicas", "2"), ("--steps", "20", "--warmup", "5")
-            shown = run(project, python, "-m", "vertex_launch", "run", f"jobs/{job}.yaml", *limits, "--", *flags)
-            print(shown.stdout)
-            assert shown.returncode == 0
-            assert said in shown.stdout
+            assert said in trained(project, job, *words)
 
     @pytest.mark.proof
     def test_a_job_in_googles_image_runs_with_the_package_that_was_packed(self, project: Path) -> None:
-        python = str(project / ".venv/bin/python")
         packed = run(project, sys.executable, "-m", "nox", "--session", "package")
         print(packed.stdout)
         assert "send it: gcloud storage cp dist/" in packed.stdout
-        shown = run(
-            project, python, "-m", "vertex_launch", "run", "jobs/prebuilt.yaml", "--", "--steps", "10", "--warmup", "2"
-        )
-        print(shown.stdout)
-        assert shown.returncode == 0
-        assert "the end of its availability was" in shown.stdout
-        assert "Job succeeded" in shown.stdout
+        shown = trained(project, "prebuilt", "--", "--steps", "10", "--warmup", "2")
+        assert "the end of its availability was" in shown
+        assert "Job succeeded" in shown
 
     @pytest.mark.proof
     def test_the_job_with_an_evaluator_scores_its_checkpoints(self, project: Path) -> None:
         flags = ("--steps", "60", "--warmup", "10", "--checkpoint-every", "30")
-        python, limits = str(project / ".venv/bin/python"), ("--fresh", "--max-replicas", "2")
-        shown = run(project, python, "-m", "vertex_launch", "run", "jobs/evaluator.yaml", *limits, "--", *flags)
-        print(shown.stdout)
-        assert shown.returncode == 0
-        assert "3 of 4 replicas on this machine" in shown.stdout
-        assert "[workerpool3-0] step 30/60  heldout loss" in shown.stdout
+        shown = trained(project, "evaluator", "--fresh", "--max-replicas", "2", "--", *flags)
+        assert "3 of 4 replicas on this machine" in shown
+        assert "[workerpool3-0] step 30/60  heldout loss" in shown
 
 
 class OfText(Framework):

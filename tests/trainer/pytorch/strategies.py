@@ -48,7 +48,6 @@ FOURS = {
     "fsdp without resharding, 5 micro-batches": replace(COMMON, strategy="fsdp", reshard=False, micro_batches=5),
     "hsdp, recomputed": replace(HSDP, recompute=True),
     "hsdp in bfloat16": replace(HSDP, precision="bfloat16"),
-    "two pipelines": PIPELINE,
     "gpipe": replace(PIPELINE, schedule="gpipe"),
     "interleaved, recomputed": replace(PIPELINE, schedule="interleaved", recompute=True),
     "pipeline in bfloat16": replace(PIPELINE, precision="bfloat16"),
