@@ -84,12 +84,14 @@ def kept_folder(name: str, otherwise: Path) -> Path:
 
 def give_environment(project: Path, framework: str, otherwise: Path) -> None:
     """Make the project's .venv, as its own noxfile does. All projects of a framework share one, which is kept."""
-    (project / ".venv").symlink_to(environment(framework, kept_folder(f"{framework}-environment", otherwise)))
+    home = environment(framework, kept_folder(f"{framework}-environment", otherwise))
+    (project / ".venv").symlink_to(home / ".venv")
+    shutil.copy(home / "requirements/laptop.txt", project / "requirements")  # which names the folder of its template
 
 
 @functools.cache
 def environment(framework: str, home: Path) -> Path:
-    """The .venv in `home`, made or brought up to date."""
+    """The folder `home` with a .venv, made or brought up to date."""
     with (home / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for old in ("template", "work"):
@@ -100,7 +102,7 @@ def environment(framework: str, home: Path) -> Path:
         made = run(home, sys.executable, "-m", "nox", "--session", "types", "--", "--version")
         assert made.returncode == 0, made.stdout
         use_this_launcher(home / ".venv")
-    return home / ".venv"
+    return home
 
 
 def use_this_launcher(environment: Path) -> None:
