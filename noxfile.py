@@ -97,15 +97,15 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Write docs/rules.md anew, from the rules themselves."""
+    """Write docs/launcher/rules.md from the rules themselves."""
     session.install("--constraint", "constraints.txt", ".")
     page = session.run("python", "-m", "vertex_launch.rules", silent=True)
-    (ROOT / "docs" / "rules.md").write_text(str(page), encoding="utf-8")
+    (ROOT / "docs/launcher/rules.md").write_text(str(page), encoding="utf-8")
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure what the README states: step time and memory against hand-written and built-in loops."""
+    """Measure what docs/speed.md states: step time and memory against hand-written and built-in loops."""
     session.install(*TOOLS)
     session.run("python", "benchmarks/bake.py")
     page, strategies = (("--page", f"docs/{name}.md") for name in ("speed", "strategies"))
@@ -146,9 +146,10 @@ def bench_gpu(session: nox.Session) -> None:
 
 @nox.session
 def network(session: nox.Session) -> None:
-    """Hold the planner's formulas against emulated networks; rewrites docs/planner-proof, or see -- --help."""
+    """Hold the planner's formulas against emulated networks; writes their page, or see -- --help."""
     session.install("-r", str(PROJECT / "frameworks/pytorch/requirements/cpu.txt"), NUMPY, "matplotlib==3.11.2")
-    session.run("python", "benchmarks/network/measure.py", *(session.posargs or ("--page", "docs/planner-proof.md")))
+    page = ("--page", "docs/launcher/planner-proof.md")
+    session.run("python", "benchmarks/network/measure.py", *(session.posargs or page))
 
 
 def run_tests(session: nox.Session, *arguments: str, **environ: str) -> None:

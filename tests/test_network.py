@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.launch.running import processes
 
-PAGE = ROOT / "docs" / "planner-proof.md"
+PAGE = ROOT / "docs/launcher/planner-proof.md"
 BYTES_APART, SECONDS_APART = 1.0, 10.0  # percent
 SECONDS = 300  # for the small cell, which needs two on an idle machine
 HEAD = "| Mbit/s | Machines | All-reduce by | MiB sent | predicted | error, % | Seconds | predicted | error, % |"

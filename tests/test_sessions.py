@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.conftest import bake
 from tests.launch.running import DEADLINE, deadline
+from tests.launch.test_image import alone, recorded
 
 # Takes longer to end than nox would wait by itself.
 SLOW_TO_END = """
@@ -56,58 +57,20 @@ workerPoolSpecs:
     assert running.returncode != 0
 
 
-def recorded(folder: Path, name: str, then: str = "") -> Path:
-    """A program of that name, first on the PATH: it appends its words to a file, which is returned."""
-    (folder / "bin").mkdir(exist_ok=True)
-    program, words = folder / "bin" / name, folder / f"{name}.txt"
-    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {words}\n{then}\n')
-    program.chmod(0o755)
-    return words
-
-
-def image(project: Path, folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """`nox -s image` where there are no programs but those of the folder, and Python's."""
-    environ = {"PATH": f"{folder / 'bin'}:{Path(sys.executable).parent}", "HOME": str(folder), **variables}
-    command = [sys.executable, "-m", "nox", "--session", "image", "--", *words]
-    return subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, timeout=DEADLINE)
-
-
-def test_google_builds_the_image_where_there_is_no_engine(tmp_path: Path) -> None:
+def test_a_team_reads_one_page_of_python_besides_its_trainer_and_its_tests(tmp_path: Path) -> None:
     project = bake(tmp_path).project
-    done = image(project, tmp_path)
-    assert done.returncode == 1
-    assert "there is no docker and no podman here; nox -s image -- cloud has Google build it" in done.stderr
-    words = recorded(tmp_path, "gcloud")
-    done = image(project, tmp_path, "cloud", "cpu")
+    files = [path.relative_to(project) for path in project.rglob("*.py")]
+    lines = {path: len((project / path).read_text().splitlines()) for path in files}
+    assert lines[Path("noxfile.py")] <= 100
+    assert sum(count for path, count in lines.items() if path.parts[0] not in ("trainer", "tests")) <= 120
+
+
+def test_the_session_image_hands_its_words_to_the_launcher(tmp_path: Path) -> None:
+    project, words = with_python(bake(tmp_path).project), recorded(tmp_path, "docker")
+    command = [sys.executable, "-m", "nox", "--session", "image", "--", "cpu", "push", "--no-cache"]
+    done = subprocess.run(command, cwd=project, env=alone(tmp_path), capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
-    (said,) = words.read_text().splitlines()
-    assert said.startswith("builds submit --project=my-project --config=")
-    config = json.loads((project / said.split("--config=")[1].split()[0]).read_text())
-    assert [name.rpartition("/")[2] for name in config["images"]] == ["distributed-training:1-cpu"]
-    built, labelled = (step["args"] for step in config["steps"])
-    assert "--build-arg=REQUIREMENTS=cpu.txt" in built
-    docker = recorded(tmp_path, "docker", 'test "$1" = build || printf -- "--label=a=b c\\n--label=d=e\\n"')
-    subprocess.run(
-        ["bash", "-c", labelled[1].replace("$$", "$")], env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}, check=True
-    )
-    run, _, build = docker.read_text().partition("\nbuild ")
-    assert run.startswith("run --rm --network=none --entrypoint=sh ")
-    assert build.endswith(" --quiet . --label=a=b c --label=d=e\n")
-
-
-def test_podman_builds_and_pushes_where_docker_is_not(tmp_path: Path) -> None:
-    project, words = bake(tmp_path).project, recorded(tmp_path, "podman")
-    done = image(project, tmp_path, "cpu", "push")
-    assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in words.read_text().splitlines()] == ["build", "run", "push"]
-
-
-def test_the_image_may_be_named_by_a_variable_and_must_be_named(tmp_path: Path) -> None:
-    project, words = bake(tmp_path).project, recorded(tmp_path, "podman")
-    settings = project / "vertex.toml"
-    kept = [line for line in settings.read_text().splitlines() if not line.startswith("image = ")]
-    settings.write_text("\n".join(kept))
-    done = image(project, tmp_path)
-    assert (done.returncode, 'vertex.toml has no line image = "..."' in done.stderr) == (1, True)
-    assert image(project, tmp_path, VERTEX_IMAGE="registry/mine:3").returncode == 0
-    assert "--tag=registry/mine:3 " in words.read_text()
+    build, _, push = words.read_text().splitlines()
+    assert build.startswith("build --platform=linux/amd64 ")
+    assert build.endswith("distributed-training:1-cpu --no-cache .")
+    assert push.endswith("/distributed-training:1-cpu")

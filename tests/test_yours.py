@@ -1,5 +1,6 @@
 """The recipes of docs/yours.md, done as they are told: each changes a project that was just baked, and trains it."""
 
+import ast
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ import pytest
 from tests.conftest import ROOT, bake, give_environment, run
 
 PAGE = (ROOT / "docs/yours.md").read_text(encoding="utf-8")
+REPLACED = re.compile(r"^# (trainer/\S+), in place of (\w+)\n(def .*)", re.DOTALL)
 HELDOUT, FIRST = re.compile(r"heldout loss ([0-9.]+)"), re.compile(r"step [0-9]+/[0-9]+  loss ([0-9.]+)")
 
 
@@ -42,7 +44,18 @@ def changed(recipe: Recipe, tmp: Path) -> Path:
         (tmp / "change.diff").write_text(diff, encoding="utf-8")
         done = run(project, "git", "apply", str(tmp / "change.diff"))
         assert done.returncode == 0, done.stdout
+    for found in filter(None, map(REPLACED.match, recipe.texts("python"))):
+        replace(project / found[1], found[2], found[3])
     return project
+
+
+def replace(file: Path, name: str, function: str) -> None:
+    """Write this function in place of the one of that name."""
+    text = file.read_text(encoding="utf-8")
+    (old,) = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == name]
+    lines = text.splitlines(keepends=True)
+    lines[old.lineno - 1 : old.end_lineno] = [function]
+    file.write_text("".join(lines), encoding="utf-8")
 
 
 def make(recipe: Recipe, tmp: Path) -> Path:
@@ -53,6 +66,8 @@ def make(recipe: Recipe, tmp: Path) -> Path:
         install(project)
     for text in recipe.texts("python"):
         first, _, rest = text.partition("\n")
+        if REPLACED.match(text):
+            continue  # that is done
         if first.startswith("# trainer/"):
             (project / first.removeprefix("# ")).write_text(rest, encoding="utf-8")
         else:

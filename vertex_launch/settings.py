@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from typing_extensions import TypedDict
 
 from vertex_launch import catalog
+from vertex_launch import labels as of_jobs
 from vertex_launch.catalog import OWN, Catalog
 from vertex_launch.errors import FaultError, Finding, Findings, did_you_mean, read_text
 
@@ -73,6 +74,7 @@ Figure = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Usd = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 ShellsOwn = Annotated[bool, Field(strict=True), AfterValidator(_true)]
 Command = Annotated[list[str], Field(min_length=1)]
+Labels = Mapping[Annotated[str, AfterValidator(of_jobs.key)], Annotated[str, AfterValidator(of_jobs.value)]]
 
 
 class MachineRow(TypedDict, total=False):
@@ -102,6 +104,8 @@ class VertexToml:
     commands: Mapping[str, Command] = field(default_factory=dict)
     # Of replicas here; True is the shell's own value.
     env: Mapping[Annotated[str, AfterValidator(_variable)], str | ShellsOwn] = field(default_factory=dict)
+    # Of jobs that are sent.
+    labels: Annotated[Labels, AfterValidator(of_jobs.counted)] = field(default_factory=dict)
     # Machine or GPU type -> USD per hour, as billed.
     prices: Mapping[Annotated[str, AfterValidator(_priced)], Usd] = field(default_factory=dict)
     machines: Mapping[str, MachineRow] = field(default_factory=dict)
@@ -166,6 +170,20 @@ def passing(settings: Settings, names: Sequence[str]) -> Settings:
     return replace(settings, env={**settings.env, **passed})
 
 
+def typed_labels(words: Sequence[str]) -> dict[str, str]:
+    """Read labels that are written KEY=VALUE.
+
+    Raises:
+        FaultError: one of them is not, or Google would refuse it.
+    """
+    if found := [Finding("--label", f"{word} has no =", "write KEY=VALUE") for word in words if "=" not in word]:
+        raise FaultError(*found)
+    labels = {key: value for key, _, value in (word.partition("=") for word in words)}
+    if found := [replace(one, place="--label") for one in _findings({"labels": labels})]:
+        raise FaultError(*found)
+    return labels
+
+
 def _table(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_text(path))
@@ -204,7 +222,8 @@ def _finding(error: ErrorDetails, table: Mapping[str, Any]) -> Finding:
     key, *names = map(str, error["loc"])
     if error["type"] == "unexpected_keyword_argument":
         return Finding("", f'unknown key "{key}"', _known(key, table[key]))
-    if names and isinstance(table[key][names[0]], dict) and key != "machines":  # what TOML makes of dots without quotes
+    # What TOML makes of dots without quotes; labels have no dots, machines are tables.
+    if names and isinstance(table[key][names[0]], dict) and key not in ("labels", "machines"):
         meaning, line, _ = TABLES[key]
         return Finding(key, f"the {meaning.lower()} {names[0]}... is not in quotes", f"write {line.format(meaning)}")
     if error["type"] == "value_error":
@@ -236,6 +255,7 @@ def _in_table(error: ErrorDetails, key: str, name: str, inner: str = "") -> Find
 TABLES = {
     "commands": ("IMAGE", '"{}" = ["python", "-m", "trainer.task"]', "a list of words"),
     "env": ("VARIABLE", "{} = true", "a text, or true for the value that your shell has"),
+    "labels": ("LABEL", '{} = "vision"', "a text"),
     "prices": ("TYPE", '"{}" = 1.25', "a number of USD per hour"),
     "machines": ("TYPE", "[machines.{}]", "a table"),
 }

@@ -33,6 +33,11 @@ class StateDir:
         """What a repository of images is told to delete."""
         return self.folder / "clean-up.json"
 
+    @property
+    def cloud_build(self) -> Path:
+        """Cloud Build's configuration for the image."""
+        return self.folder / "cloudbuild.json"
+
     def curves(self, job_id: str) -> Path:
         """Copies of a sent job's curves."""
         return self.folder / "curves" / job_id

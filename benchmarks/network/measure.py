@@ -2,7 +2,7 @@
 
     python benchmarks/network/measure.py
     python benchmarks/network/measure.py --machines 3 --reducers 2 4 --mbit 200 --without-ring
-    python benchmarks/network/measure.py --page docs/planner-proof.md
+    python benchmarks/network/measure.py --page docs/launcher/planner-proof.md
 
 A measuring instrument only: nothing of it is part of the template. It emulates hosts on one Linux machine, in which a
 ring (torch.distributed with gloo) and reducers (exchange.py) sum real vectors through network cards of limited rate.

@@ -280,7 +280,7 @@ def test_tuning_finds_the_best_of_six_trials(vertex: Service) -> None:
 
 
 # google-cloud-aiplatform 2.7.0 does not count EXPIRED among the last states, here as in the cloud. A newer one that
-# does makes this test fail, and docs/local-vertex.md wrong.
+# does makes this test fail, and docs/launcher/local-vertex.md wrong.
 @pytest.mark.proof
 def test_the_sdk_waits_for_ever_for_a_job_that_has_expired(tmp_path: Path) -> None:
     waits = """

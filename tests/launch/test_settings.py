@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from vertex_launch.errors import FaultError
-from vertex_launch.settings import Settings, load, passing, require
+from vertex_launch.settings import Settings, load, passing, require, typed_labels
 
 GOOD = """
 project = "demo"
@@ -20,7 +20,7 @@ MALFORMED = [
     (
         "a table",
         GOOD + "[vertex]",
-        ['unknown key "vertex"', "the tables are [commands], [env], [prices], [machines]", "[vertex]"],
+        ['unknown key "vertex"', "the tables are [commands], [env], [labels], [prices], [machines]", "[vertex]"],
     ),
     ("no table", GOOD + 'commands = "python"', ["commands: must be a table, not text", "write [commands]"]),
     (
@@ -54,6 +54,17 @@ MALFORMED = [
         GOOD + '[prices]\n"n1-highcpu16" = 1',
         ["no machine type or GPU", "did you mean n1-highcpu-16?"],
     ),
+    ("a label in capitals", GOOD + '[labels]\nTeam = "x"', ['labels: "Team" cannot be the key of a label; begin with']),
+    ("a label of digits", GOOD + '[labels]\n1 = "x"', ['labels: "1" cannot be the key', "begin with a letter and use"]),
+    (
+        "a label of many words",
+        GOOD + '[labels]\nteam = "a b"',
+        ['"a b" cannot be the value', "lower-case letters, digits"],
+    ),
+    ("a long label", GOOD + f'[labels]\nteam = "{"a" * 64}"', ["cannot be the value", "63 characters at most"]),
+    ("a number as a label", GOOD + "[labels]\nteam = 7", ['labels: "team": must be a text; write team = "vision"']),
+    ("a label with a dot", GOOD + '[labels]\ncost.center = "7"', ['labels: "cost": must be a text; write cost = ']),
+    ("many labels", GOOD + "[labels]\n" + "".join(f'l{i} = ""\n' for i in range(65)), ["have 65 labels", "at most 64"]),
     ("a machine half told", GOOD + "[machines.c9-standard-8]\nvcpus = 8", ["is a new type", "memory_gb and gbps"]),
     (
         "a machine of strange keys",
@@ -116,6 +127,25 @@ def test_not_every_variable_can_be_passed(name: str) -> None:
         passing(Settings("p", "r", "b", "i"), ["GOOD", name])
 
 
+def test_labels_are_googles(tmp_path: Path) -> None:
+    path = tmp_path / "vertex.toml"
+    longest = "a" * 63
+    path.write_text(
+        GOOD + f'[labels]\nteam = "vision"\ncost-center_1 = "4711"\n"été" = ""\n{longest} = "{longest}"\n',
+        encoding="utf-8",
+    )
+    assert load(path).labels == {"team": "vision", "cost-center_1": "4711", "été": "", longest: longest}
+
+
+def test_typed_labels_have_a_key_and_a_value() -> None:
+    assert typed_labels(["team=vision", "stage=", "team=speech"]) == {"team": "speech", "stage": ""}
+    with pytest.raises(FaultError) as caught:
+        typed_labels(["team", "stage"])
+    assert str(caught.value).splitlines() == [f"--label: {key} has no =; write KEY=VALUE" for key in ("team", "stage")]
+    with pytest.raises(FaultError, match=r'^--label: "Vision" cannot be the value of a label; use lower-case '):
+        typed_labels(["team=Vision"])
+
+
 def test_what_is_known_better_here_goes_into_the_catalog(tmp_path: Path) -> None:
     path = tmp_path / "vertex.toml"
     path.write_text(GOOD + '[prices]\n"n1-highcpu-16" = 0.5\n[machines.n1-highcpu-16]\ngbps = 20\n')
@@ -132,6 +162,7 @@ def test_the_examples_in_our_own_file_are_right(tmp_path: Path, project: Path) -
     settings = load(path)
     assert settings.prices.keys() == {"a2-highgpu-8g", "NVIDIA_TESLA_T4"}
     assert settings.catalog.network_gbps("c3-standard-8") == 23
+    assert settings.labels == {"team": "research", "cost_center": "4711"}
     assert settings.env == {"NCCL_DEBUG": "INFO", "WANDB_API_KEY": True}
 
 

@@ -13,6 +13,7 @@ from tests.launch.running import DEADLINE, JOBS, SOURCE
 from tests.launch.vertex import Json, Service, service
 
 SECONDS = 600  # gcloud takes one or two; its first start compiles itself, and others may need the machine, too
+LABELS = ("--label", "team=vision", "--label", "cost-center=4711")
 RUNS = {"gcloud": ["bash", "-c"], "curl": ["bash", "-c"], "python": [sys.executable, "-c"]}
 
 
@@ -63,18 +64,19 @@ def test_each_client_sends_the_same(vertex: Service, project: Path, name: str) -
             continue
         if client == "gcloud" and name == "evaluator.yaml":
             continue  # the one with an empty pool
-        text = launch(vertex, project, f"jobs/{name}", "--print", client)
+        text = launch(vertex, project, f"jobs/{name}", *LABELS, "--print", client)
         environ = os.environ | {"CLOUDSDK_CONFIG": str(vertex.folder / "gcloud"), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
         done = subprocess.run([*run, text], cwd=project, env=environ, capture_output=True, text=True, timeout=SECONDS)
         assert done.returncode == 0, done.stderr
         sent.append(newest(vertex, collection))
         cancel(vertex)
-    launch(vertex, project, f"jobs/{name}", "--yes", "--no-follow")
+    launch(vertex, project, f"jobs/{name}", *LABELS, "--yes", "--no-follow")
     ours = newest(vertex, collection)
     cancel(vertex)
     for one in (*sent, ours):
         del one["labels"]["submission"]  # of each request its own
     assert len(sent) > 1
+    assert {"team": "vision", "cost-center": "4711"}.items() <= ours["labels"].items()
     assert all(one == ours for one in sent)
 
 

@@ -302,6 +302,28 @@ def test_the_account_in_the_file_goes_before_the_one_in_the_settings(in_file: st
     assert job.spec.service_account == in_file  # the job itself stays as it was
 
 
+def labels(job: Job | TuningJob, settings: Settings, typed: Mapping[str, str]) -> dict[str, str]:
+    """The labels that are sent, without that of the request."""
+    sent = request(job, settings, typed).resource["labels"]
+    return {key: value for key, value in sent.items() if key != "submission"}
+
+
+def test_labels_that_were_typed_go_before_those_of_the_file_and_these_before_those_in_the_settings() -> None:
+    settings = replace(SETTINGS, labels={"team": "toml", "stage": "toml", "bill": "toml"})
+    search = replace(TUNING_JOB, spec=HyperparameterTuningJob(TUNING_JOB.spec))
+    search.spec.labels.update({"team": "file", "stage": "file"})
+    assert labels(JOB, settings, {"team": "typed"}) == {"team": "typed", "stage": "toml", "bill": "toml"}
+    assert labels(search, settings, {"team": "typed"}) == {"team": "typed", "stage": "file", "bill": "toml"}
+    assert search.spec.labels == {"team": "file", "stage": "file"}  # the job itself stays as it was
+
+
+def test_a_job_has_as_many_labels_as_google_takes_with_the_one_of_its_request() -> None:
+    many = {f"l{i}": "" for i in range(63)}
+    assert len(request(JOB, replace(SETTINGS, labels=many)).resource["labels"]) == 64
+    with pytest.raises(FaultError, match="a job cannot have 65 labels; keep at most 64, of which submit itself sets"):
+        request(JOB, replace(SETTINGS, labels=many), {"team": "vision"})
+
+
 def test_the_summary_shows_machines_place_and_output() -> None:
     assert (
         summary(JOB, replace(SETTINGS, service_account=ACCOUNT))
@@ -339,12 +361,20 @@ def test_the_summary_says_what_holds_where_the_file_says_nothing() -> None:
     ]
 
 
+TOML = 'project = "demo"\nregion = "europe-west4"\nbucket = "demo-data"\nimage = "registry/trainer:1"\n'
+
+
+def submitted(folder: Path, endpoint: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Run `vertex-launch submit` in a folder."""
+    environ = os.environ | {"PYTHONPATH": str(SOURCE), "VERTEX_ENDPOINT": endpoint}
+    command = [sys.executable, "-m", "vertex_launch", "submit", "run.yaml", "--yes", *words]
+    return subprocess.run(command, cwd=folder, env=environ, text=True, capture_output=True, timeout=120)
+
+
 @pytest.fixture
 def send(vertex: Vertex, tmp_path: Path) -> Callable[[], "subprocess.Popen[str]"]:
     """Starts `vertex-launch submit` in a folder of its own, against that server."""
-    (tmp_path / "vertex.toml").write_text(
-        'project = "demo"\nregion = "europe-west4"\nbucket = "demo-data"\nimage = "registry/trainer:1"\n'
-    )
+    (tmp_path / "vertex.toml").write_text(TOML)
     (tmp_path / "run.yaml").write_text(TEXT)
     environ = os.environ | {"PYTHONPATH": str(SOURCE), "VERTEX_ENDPOINT": vertex.endpoint}
     words = [sys.executable, "-m", "vertex_launch", "submit", "run.yaml", "--yes"]
@@ -360,6 +390,20 @@ def test_a_job_for_the_local_vertex_is_said_to_go_there_and_has_its_page(
     assert said.startswith(f"to the local Vertex at {vertex.endpoint}, not to Google Cloud\nrun -> ")
     follow = "follow it with: python -m vertex_launch logs 456 --follow\n"
     assert said.endswith(f"sent: {NAME}\n{vertex.endpoint}/#456\n{follow}")
+
+
+def test_labels_of_vertex_toml_and_of_the_command_line_are_shown_and_sent(vertex: Vertex, tmp_path: Path) -> None:
+    (tmp_path / "vertex.toml").write_text(f'{TOML}[labels]\nteam = "vision"\ncost-center = "4711"\n')
+    (tmp_path / "run.yaml").write_text(TEXT)
+    sent = submitted(tmp_path, vertex.endpoint, "--label", "team=speech", "--label", "stage=")
+    assert sent.returncode == 0, sent.stderr
+    assert "  labels   cost-center=4711, stage=, submission=" in sent.stdout
+    ((_, body, _),) = vertex.received
+    assert isinstance(body["labels"], dict)
+    assert {"team": "speech", "cost-center": "4711", "stage": ""}.items() <= body["labels"].items()
+    refused = submitted(tmp_path, vertex.endpoint, "--label", "Team=speech")
+    assert (refused.returncode, len(vertex.received)) == (1, 1)
+    assert '\n--label: "Team" cannot be the key of a label; begin with a letter and use ' in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -384,13 +428,9 @@ def test_any_other_endpoint_is_refused(endpoint: str) -> None:
 
 
 def test_submit_refuses_an_endpoint_elsewhere_before_it_sends_anything(tmp_path: Path) -> None:
-    (tmp_path / "vertex.toml").write_text(
-        'project = "demo"\nregion = "europe-west4"\nbucket = "demo-data"\nimage = "registry/trainer:1"\n'
-    )
+    (tmp_path / "vertex.toml").write_text(TOML)
     (tmp_path / "run.yaml").write_text(TEXT)
-    environ = os.environ | {"PYTHONPATH": str(SOURCE), "VERTEX_ENDPOINT": "http://example.org"}
-    words = [sys.executable, "-m", "vertex_launch", "submit", "run.yaml", "--yes"]
-    sent = subprocess.run(words, cwd=tmp_path, env=environ, text=True, capture_output=True, timeout=120)
+    sent = submitted(tmp_path, "http://example.org")
     assert (sent.returncode, sent.stdout) == (1, "")
     assert 'VERTEX_ENDPOINT: "http://example.org" is not an http(s) address of this machine; write' in sent.stderr
     assert "Traceback" not in sent.stderr

@@ -18,7 +18,7 @@ COMMANDS: dict[str, Any] = dict.fromkeys(
     (
         *("check", "plan", "run", "emulate", "predict"),
         *("setup", "submit", "jobs", "status", "logs", "cancel", "cost", "model", "tensorboard"),
-        *("package", "schema"),
+        *("image", "lock", "package", "schema"),
     )
 )
 

@@ -31,6 +31,8 @@ def _stand_in(meaning: str, variable: str) -> Any:
 
 
 Bucket = Annotated[str, _stand_in("Bucket for data and results, without gs://", "VERTEX_BUCKET")]
+Image = Annotated[str, _stand_in("Your container image", "VERTEX_IMAGE")]
+Project = Annotated[str, _stand_in("ID of the Google Cloud project", "VERTEX_PROJECT")]
 
 
 def state_dir() -> StateDir:
@@ -51,7 +53,7 @@ class StandIns:
 class ProjectOptions(StandIns):
     """Where jobs are."""
 
-    project: Annotated[str, _stand_in("ID of the Google Cloud project", "VERTEX_PROJECT")] = ""
+    project: Project = ""
     region: Annotated[str, _stand_in("Region of the machines", "VERTEX_REGION")] = ""
 
 
@@ -60,7 +62,7 @@ class SettingsOptions(ProjectOptions):
     """All of vertex.toml, on every command that reads a job file."""
 
     bucket: Bucket = ""
-    image: Annotated[str, _stand_in("Your container image", "VERTEX_IMAGE")] = ""
+    image: Image = ""
     service_account: Annotated[str, _stand_in("Account that the job runs as", "VERTEX_SERVICE_ACCOUNT")] = ""
 
 
@@ -116,23 +118,32 @@ def app_of(act: Callable[[typer.Context, Any], None], cls: type[TyperCommand] = 
     return app
 
 
-class TrainerCommand(TyperCommand):
-    """A command with flags of the trainer behind a lone --, which become `obj` of its context.
-
-    An unknown option is most likely one of those.
-    """
+class PassingCommand(TyperCommand):
+    """A command with words of another program behind a lone --, which become `obj` of its context."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = [*itertools.takewhile(lambda word: word != "--", args)]
+        own = _own(args)
         ctx.obj = tuple(args[len(own) + 1 :])
+        return super().parse_args(ctx, own)
+
+
+class TrainerCommand(PassingCommand):
+    """A command with flags of the trainer behind a lone --; an unknown option is most likely one of those."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
-        for word in own:
+        for word in _own(args):
             if word.startswith("--") and word.partition("=")[0] not in (*known, "--help"):
                 meant = "flags of the trainer stand"
                 if guess := nearest(word, known):
                     meant = f"did you mean {guess}? If it is the trainer's, it stands"
                 raise FaultError(f"{self.name} has no option {word}; {meant} behind a lone --, as in -- {word}")
-        return super().parse_args(ctx, own)
+        return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- TRAINER FLAGS]"]
+
+
+def _own(args: list[str]) -> list[str]:
+    """The words before a lone --."""
+    return [*itertools.takewhile(lambda word: word != "--", args)]

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 from google.api_core.exceptions import ServerError
 
+from vertex_launch import settings
 from vertex_launch.check import Examined
 from vertex_launch.cli.cloud_options import CloudOptions
 from vertex_launch.cli.following import again, detached, follow_to_end
@@ -29,6 +30,10 @@ from vertex_launch.spec import Job, TuningJob
 class SubmitOptions(CloudOptions, SettingsOptions):
     job: JobFile
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before sending.")] = False
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A label of the job, which reaches the bill; can be repeated."),
+    ] = None
     print: Annotated[
         Literal["gcloud", "curl", "python"] | None,
         typer.Option(help="Send nothing; print what sends the same."),
@@ -42,19 +47,20 @@ class SubmitOptions(CloudOptions, SettingsOptions):
 def submit(click: typer.Context, wanted: SubmitOptions) -> None:
     """Send a job to Vertex AI; shows what will be sent, and asks."""
     loaded = approved(wanted.job, wanted.settings())
+    code = revision.labels(Path())
+    labels = {**settings.typed_labels(wanted.label or ()), **code}
     if wanted.print:
         ours, endpoint = wanted.where()
-        request, parent = cloud.request(loaded, ours, revision.labels(Path())), parent_of(ours)
+        request, parent = cloud.request(loaded, ours, labels), parent_of(ours)
         console.print(spelled.CLIENTS[wanted.print](request, wanted.job, parent, endpoint), markup=False)
         return
     ours, service = wanted.cloud()
     if service.endpoint:
         console.print(f"to the local Vertex at {service.endpoint}, not to Google Cloud", markup=False)
-    code = revision.labels(Path())
     with interrupted("nothing was sent" if wanted.yes else "nothing was sent; --yes sends without a question"):
         with google_errors(ours):
             found = preflight.look(loaded, service, ours, code.get("git-revision", ""))
-        request = cloud.request(loaded, ours, code, found.images)
+        request = cloud.request(loaded, ours, labels, found.images)
         examined = shown(loaded, request, found, ours)
         agreed = examined.passes(strict=False) and (wanted.yes or typer.confirm("Send it?"))
     if not agreed:

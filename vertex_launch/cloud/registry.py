@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from google.api_core.exceptions import GoogleAPICallError
 
 from vertex_launch.cloud.service import NoAnswerError, Service
+from vertex_launch.image import REVISION
 from vertex_launch.job_resource import Resource
 from vertex_launch.rules.containers import OF_REDUCERS, untagged
 
@@ -20,7 +21,6 @@ GOOGLES = ("vertex-ai/", "vertex-ai-restricted/")  # projects whose images only 
 INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
 ACCEPTED = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
-REVISION = "org.opencontainers.image.revision"  # a label
 
 
 @dataclass(frozen=True)

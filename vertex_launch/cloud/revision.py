@@ -1,4 +1,4 @@
-"""Which code a job is of, as labels of the job."""
+"""The revision of the code that a job or an image is of."""
 
 import subprocess
 from pathlib import Path
@@ -13,6 +13,11 @@ def labels(folder: Path) -> dict[str, str]:
     changed = _git(folder, "status", "--porcelain")
     dirty = {"git-dirty": "unknown" if changed is None else "true"} if changed != "" else {}
     return {"git-revision": revision, **dirty}
+
+
+def described(folder: Path) -> str:
+    """The revision as the label and tag of an image, with `-dirty` where files differ from it; "" outside of git."""
+    return _git(folder, "describe", "--always", "--dirty", "--abbrev=12", "--match=") or ""
 
 
 def _git(folder: Path, *words: str) -> str | None:

@@ -218,16 +218,20 @@ def ask(*line: str) -> str:
     return answer.strip() if code == 0 else ""
 
 
+def gcloud(otherwise: str = "") -> str:
+    """The program; raises a FaultError where it is not, whose cure ends with what one can do without it."""
+    if program := shutil.which("gcloud"):
+        return program
+    raise FaultError(f"gcloud is not here; install it: https://cloud.google.com/sdk/docs/install{otherwise}")
+
+
 def shown(line: Sequence[str]) -> str:
     return shlex.join(("gcloud", *line))
 
 
 def _gcloud(*line: str) -> tuple[int, str, str]:
     """Exit code, answer, and the last thing that was said of a fault."""
-    program = shutil.which("gcloud")
-    if not program:
-        cure = "install it: https://cloud.google.com/sdk/docs/install; --dry-run prints what it would be asked"
-        raise FaultError(f"gcloud is not here; {cure}")
+    program = gcloud("; --dry-run prints what it would be asked")
     try:
         done = subprocess.run(
             (program, *line), capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL

@@ -12,6 +12,7 @@ from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
+from vertex_launch import labels as of_jobs
 from vertex_launch import program, study_validation
 from vertex_launch.cloud.preflight import Preflight
 from vertex_launch.cloud.refusals import said_by
@@ -64,18 +65,24 @@ def summary(job: Job | TuningJob, settings: Settings, found: Preflight = NOTHING
 
 
 def request(
-    job: Job | TuningJob, settings: Settings, revision: Mapping[str, str] | None = None, images: Sequence[Image] = ()
+    job: Job | TuningJob, settings: Settings, labels: Mapping[str, str] | None = None, images: Sequence[Image] = ()
 ) -> Request:
-    """The request as the API takes it; the account in the file goes before the one in vertex.toml.
+    """Return the request as the API takes it; account and labels in the file go before those in vertex.toml.
 
-    Its job has a label of its own, by which it is found when the answer is lost, and those of its `revision` and image.
+    The job has a label of its own, by which it is found when the answer is lost, and one of its image.
 
     Args:
+        labels: more of them, such as the revision; they go before those of the file.
         images: what names of images mean now; the job gets these, whatever is pushed under the same names.
+
+    Raises:
+        FaultError: these are too many labels.
     """
     spec = _with_images(_with_account(trial(job).spec, settings), images)
     digest = {"image-digest": images[0].short} if images else {}
-    labels = {**(revision or {}), **digest, SUBMISSION: uuid.uuid4().hex[:12]}
+    in_file = job.spec.labels if isinstance(job, TuningJob) else {}
+    own = {**(labels or {}), **digest, SUBMISSION: uuid.uuid4().hex[:12]}
+    labels = of_jobs.counted({**settings.labels, **in_file, **own})
     if not isinstance(job, TuningJob):
         return Request("customJobs", as_json(CustomJob(display_name=job.name, job_spec=spec, labels=labels)))
     tuning_job = HyperparameterTuningJob(job.spec)

@@ -6,7 +6,7 @@ Three ways, for S bytes of gradients and M machines with G GPUs each, N = M x G:
   each link of the ring. Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce", 2009.
 * hierarchical ring: first a reduction inside each machine, then a ring of machines: 2 (M - 1) / M x S.
 * reducers: a machine sends its gradients once, S, and receives the result once. Each of R reducers receives, and
-  sends, M x S / R. Source: Vertex AI, "Distributed training", Reduction Server; formulas in docs/planner.md.
+  sends, M x S / R. Source: Vertex AI, "Distributed training", Reduction Server; formulas in docs/launcher/planner.md.
 
 Seconds are the time that the slowest network card is busy: a lower bound, without latency, without the traffic among
 the GPUs of a machine, and without the time to add. Network cards send and receive at once.

@@ -1,4 +1,4 @@
-"""docs/cloud.md is what it says: every command is typed, and every line is there, figures aside."""
+"""Commands of docs/launcher/cloud.md print every line that it shows, figures aside."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from trainer.data import EXAMPLES
 
 pytestmark = [pytest.mark.proof, pytest.mark.skipif("digits" not in EXAMPLES, reason="the page has a run of images")]
 
-PAGE = next(folder for folder in map(Path, sys.path) if (folder / "docs/cloud.md").exists()) / "docs/cloud.md"
+PAGE = next(filter(Path.exists, (Path(folder, "docs/launcher/cloud.md") for folder in sys.path)))
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What differs from one run to the next: an address, a folder, a label, a duration, a figure.
 FIGURES = (

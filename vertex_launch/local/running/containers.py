@@ -13,6 +13,7 @@ from pathlib import Path
 
 from vertex_launch.contract import Replica
 from vertex_launch.errors import FaultError, Finding
+from vertex_launch.image import PLATFORM
 from vertex_launch.local.context import Context
 from vertex_launch.local.running.namespaces import PYTHON, Isolation
 from vertex_launch.spec import Job
@@ -25,7 +26,6 @@ ENTRY_POINT = "the image's own entry point"  # in place of a command
 CLIENTS_OWN = ("PATH", "HOME", "LD_", "DOCKER_", "XDG_", "CONTAINER")
 METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
 GPUS = "CUDA_VISIBLE_DEVICES"
-PLATFORM = "--platform=linux/amd64"  # that of Vertex AI's machines, also on others
 # With this machine: its network; its memory for exchange between processes; its folders, whatever SELinux calls them.
 SHARED = ("--network=host", "--ipc=host", "--security-opt=label=disable")
 
@@ -41,9 +41,14 @@ class Containers(Isolation):
         return [*PYTHON, str(SHIM), self.client, name, *command]
 
 
+def installed() -> str:
+    """The client that is there, "" where none is."""
+    return next(filter(None, map(shutil.which, CLIENTS)), "")
+
+
 def client() -> str:
-    """The one that is there; raises FaultError where none is."""
-    found = _client_here()
+    """The client that is there; raises FaultError where none is."""
+    found = installed()
     if not found:
         raise FaultError("--containers: there is no docker and no podman here; leave it out to run processes")
     return found
@@ -51,7 +56,7 @@ def client() -> str:
 
 def label(image: str, name: str) -> str:
     """What an image on this machine is labelled with; "" where it is not, or there is no client that answers soon."""
-    client = _client_here()
+    client = installed()
     words = ("image", "inspect", f'--format={{{{index .Config.Labels "{name}"}}}}', image)
     with contextlib.suppress(subprocess.TimeoutExpired):
         said = _client(client, *words, seconds=ANSWER_SECONDS) if client else None
@@ -135,11 +140,6 @@ def _user(client: str) -> tuple[str, ...]:
     if os.getuid() == 0 or told.returncode or "rootless" in told.stdout:
         return ()
     return f"--user={os.getuid()}:{os.getgid()}", "--env=HOME=/tmp"
-
-
-def _client_here() -> str:
-    """The first that is there, "" where none is."""
-    return next(filter(None, map(shutil.which, CLIENTS)), "")
 
 
 def _client(client: str, *words: str, seconds: float | None = None) -> "subprocess.CompletedProcess[str]":

@@ -1,0 +1,87 @@
+"""The command `image`: build the image of a folder, here or by Google, and label it."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vertex_launch import image as images
+from vertex_launch import settings
+from vertex_launch.cli.calling import WithOptions, call
+from vertex_launch.cli.options import Image, Project, StandIns, app_of, state_dir
+from vertex_launch.cli.output import console, errors
+from vertex_launch.cloud import revision, setup
+from vertex_launch.errors import FaultError
+from vertex_launch.image import Build
+from vertex_launch.local.running import containers
+from vertex_launch.rules.containers import OF_REDUCERS
+from vertex_launch.state_dir import private
+
+KINDS = ("cpu", "push", "cloud")
+HELP = "What to do; an option of docker build is one word, or stands behind a lone --."
+NO_ENGINE = "there is no docker and no podman here; with the word cloud Google builds the image"
+NO_KIND = "{} is none of cpu, push and cloud; options of docker build stand behind a lone --, as in -- --build-arg A=1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions(StandIns):
+    words: Annotated[list[str] | None, typer.Argument(metavar="cpu|push|cloud", help=HELP)] = None
+    project: Project = ""
+    image: Image = ""
+
+
+def image(click: typer.Context, wanted: ImageOptions) -> None:
+    """Build the image of this folder; cpu takes the small one, push sends it, cloud has Google build and keep it."""
+    words = wanted.words or []
+    kinds = [word for word in words if not word.startswith("-")]
+    options = [word for word in words if word.startswith("-")]
+    if unknown := [word for word in kinds if word not in KINDS]:
+        raise FaultError(NO_KIND.format(unknown[0]))
+    ours = wanted.settings()
+    settings.require(ours, "image")
+    build = images.build(ours.image, revision.described(Path()), "cpu" in kinds, (*options, *click.obj))
+    if "cloud" in kinds:
+        build_by_google(build, ours.project)
+    else:
+        build_here(build, "push" in kinds)
+
+
+def build_by_google(build: Build, project: str) -> None:
+    """Have Google build the image; without a project it is that of gcloud's own configuration."""
+    config = state_dir().cloud_build
+    private(config.parent)
+    config.write_text(json.dumps(images.cloud_build(build)), encoding="utf-8")
+    where = [f"--project={project}"] if project else []
+    call(setup.gcloud(), "builds", "submit", *where, f"--config={config}", ".")
+
+
+def build_here(build: Build, push: bool) -> None:
+    """Build the image with the engine of this machine; the last line says whether its NCCL can use reducers."""
+    engine = containers.installed()
+    if not engine:
+        raise FaultError(NO_ENGINE)
+    call(engine, *build.words, ".")
+    labels = printed_labels(engine, build.print_labels)
+    if labels:
+        call(engine, *build.again, *labels, ".")
+    for name in build.names if push else ():
+        call(engine, "push", name)
+    for label in labels:
+        if verdict := label.partition(f"={OF_REDUCERS}=")[2]:
+            console.print(verdict, markup=False)
+
+
+def printed_labels(engine: str, words: Sequence[str]) -> list[str]:
+    """Read labels off the image, as options of `docker build`; an image of another Dockerfile may give none."""
+    done = subprocess.run((engine, *words), capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode > 2:  # the engine's own; 1 and 2 are of the last line in the image
+        errors.print(done.stderr, markup=False)
+        raise typer.Exit(done.returncode)
+    return [line for line in done.stdout.splitlines() if line.startswith("--label=")]
+
+
+app = app_of(image, WithOptions)

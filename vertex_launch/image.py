@@ -1,0 +1,70 @@
+"""The words with which Docker, Podman and Cloud Build make an image and label it for `submit`."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vertex_launch.rules.containers import OF_REDUCERS, untagged
+
+REVISION = "org.opencontainers.image.revision"  # a label
+PLATFORM = "--platform=linux/amd64"  # that of Vertex AI's machines, also on others
+CPU = ("--build-arg=BASE_IMAGE=ubuntu:24.04", "--build-arg=REQUIREMENTS=cpu.txt", "--label=cuda=")
+# Prints, in an image, the labels that only its content tells: its plug-in, its NCCL, and whether that can use reducers.
+LABELS = "; ".join(
+    (
+        r"dpkg-query --show --showformat='--label=reduction-server=${Package} ${Version}\n' google-reduction-server",
+        "pip freeze | sed -n 's/^nvidia-nccl-cu[0-9]*==/--label=nccl=/p'",
+        f"sed -n '$s/^/--label={OF_REDUCERS}=/p' /app/reduction-server.txt",
+    )
+)
+DOCKER = "gcr.io/cloud-builders/docker"
+SECONDS = 7200  # that Google may build
+
+
+@dataclass(frozen=True)
+class Build:
+    """An image: its names, and the words of `docker build` but the folder."""
+
+    names: tuple[str, ...]
+    words: tuple[str, ...]
+
+    @property
+    def print_labels(self) -> tuple[str, ...]:
+        """The words for an engine that print what the built image has, as labels."""
+        return ("run", "--rm", "--network=none", "--entrypoint=sh", self.names[0], "-c", LABELS)
+
+    @property
+    def again(self) -> tuple[str, ...]:
+        """The words of the same build for more labels, which takes all else from the first one."""
+        return (*(word for word in self.words if word not in ("--no-cache", "--pull")), "--quiet")
+
+
+def build(name: str, revision: str, cpu: bool, options: Sequence[str]) -> Build:
+    """Describe the build of an image.
+
+    Args:
+        revision: of the code, "" where it is not known; a clean one is a tag, too, which finds the image again after
+            the tag in vertex.toml has moved on.
+        cpu: whether it is the small image without CUDA, whose names end in -cpu.
+        options: of `docker build`, besides.
+    """
+    clean = revision and not revision.endswith("-dirty")
+    names = [f"{one}-cpu" if cpu else one for one in (name, *([f"{untagged(name)}:{revision}"] if clean else ()))]
+    labels = (f"--label={REVISION}={revision}", *(CPU if cpu else ()))
+    return Build(tuple(names), ("build", PLATFORM, *labels, *(f"--tag={one}" for one in names), *options))
+
+
+def cloud_build(one: Build) -> dict[str, Any]:
+    """The configuration with which Google builds, labels and keeps the image.
+
+    Source: Cloud Build, "Build configuration file schema".
+    """
+    print_labels, again = (shlex.join(("docker", *words)) for words in (one.print_labels, one.again))
+    label = f"{print_labels} | xargs --delimiter='\\n' {again} ."
+    steps: list[dict[str, Any]] = [
+        {"args": [*one.words, "."]},
+        {"entrypoint": "bash", "args": ["-c", label.replace("$", "$$")]},  # one $ would begin a name of Google's
+    ]
+    step = {"name": DOCKER, "env": ["DOCKER_BUILDKIT=1"]}
+    return {"steps": [step | more for more in steps], "images": [*one.names], "timeout": f"{SECONDS}s"}
