@@ -19,7 +19,7 @@ nox.options.reuse_existing_virtualenvs = True
 ROOT = Path(__file__).parent
 PROJECT = ROOT / "{{cookiecutter.project_slug}}"
 KEPT = ROOT / ".nox/baked"  # the environments of baked projects, from run to run
-RECORDS = KEPT / "proofs"  # what pytest writes of them, for the page
+RECORDS = KEPT / "proofs"  # what passed on which tree
 TOOLBOX = ROOT / ".nox/toolbox"  # the environment that lint, tests and proofs share
 INSTALLING = {"PIP_COMPILE": "0"}  # pip compiles all of a library, of which the tests import a part
 # Four processes test the generated projects, which often wait; one tests the launcher and the template meanwhile.
@@ -72,11 +72,9 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def proofs(session: nox.Session) -> None:
-    """What takes longer and changes less; all of it writes docs/proofs.md, a part (-- -k rollcall) does not."""
-    shutil.rmtree(RECORDS, ignore_errors=True)
-    run_tests(session, "-n", "2", "-m", "proof", f"--junitxml={RECORDS / 'template.xml'}", *session.posargs)
-    if not session.posargs:
-        tool(session, "python", "-m", "tests.proofs_page", str(RECORDS), str(KEPT), "docs/proofs.md")
+    """What takes longer and changes less; what has passed on this commit is not run again, but with -- --anew."""
+    run_tests(session, "-p", "tests.kept", "-n", "2", "-m", "proof", *session.posargs, PROOFS=str(RECORDS))
+    tool(session, "python", "-m", "tests.proofs_page", str(RECORDS), str(KEPT))
 
 
 @nox.session(name="image-test", venv_backend="none")
@@ -155,12 +153,14 @@ def network(session: nox.Session) -> None:
     session.run("python", "benchmarks/network/measure.py", *(session.posargs or page))
 
 
-def run_tests(session: nox.Session, *arguments: str) -> None:
+def run_tests(session: nox.Session, *arguments: str, **environ: str) -> None:
     """Run the template's tests; the tests of a module, or of a class in it, follow each other in one process."""
     spread = ("--dist", "loadscope", "--no-loadscope-reorder", "--durations", "15")
     # Some machines forbid to keep compiled code, and hundreds of processes would compile the same again.
     compiled = {"PYTHONDONTWRITEBYTECODE": "", **INSTALLING}
-    tool(session, "pytest", *spread, *arguments, BAKED=str(KEPT), PROOFS=str(RECORDS), **compiled)
+    # Threads that wait for one another in a loop would take the cores from the processes beside them.
+    shared = {"OMP_NUM_THREADS": "1", "MYPY_CACHE_DIR": str(KEPT / "mypy")}
+    tool(session, "python", "-m", "pytest", *spread, *arguments, BAKED=str(KEPT), **compiled, **shared, **environ)
 
 
 def tool(session: nox.Session, name: str, *arguments: str, **environ: str) -> None:

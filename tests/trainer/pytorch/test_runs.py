@@ -19,7 +19,7 @@ from trainer.storage import Storage
 
 pytestmark = pytest.mark.proof
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-STEPS = ("--steps", "150")
+STEPS = ("--steps", "150", "--global-batch", "25")  # which neither 2 nor 3 processes share evenly
 SAVED = (*STEPS, "--checkpoint-every", "15")
 
 
@@ -65,14 +65,8 @@ def test_shards_export_the_same_model_bit_for_bit(pair: Run, tmp_path: Path) -> 
 def test_a_strategy_that_does_not_fit_is_refused_before_anyone_waits(tmp_path: Path) -> None:
     run = train(tmp_path, 3, *STEPS, "--strategy", "hsdp", "--degree", "4", "--micro-batches", "3")
     assert run.code == 1
-    assert "--micro-batches is 3, must be at most the samples of a process (--global-batch 24 / 12 = 2)" in run.output
+    assert "--micro-batches is 3, must be at most the samples of a process (--global-batch 25 / 12 = 2)" in run.output
     assert "Traceback" not in run.output
-
-
-def test_a_batch_that_does_not_divide_evenly_changes_nothing(tmp_path: Path) -> None:
-    flags = ("--global-batch", "25", "--steps", "10")
-    one, three = train(tmp_path / "1", 1, *flags), train(tmp_path / "3", 3, *flags)
-    assert three.losses == pytest.approx(one.losses, abs=1e-5)
 
 
 def test_the_exported_model_is_where_vertex_wants_it(alone: Run) -> None:

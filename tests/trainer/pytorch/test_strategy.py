@@ -7,7 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from tests.strategies import COMMON, COMPILED, SOME, STEPS, Found
+from tests.strategies import COMMON, COMPILED, GROUPS, SOME, STEPS, Found
 from tests.training import DEADLINE, PROJECT
 from trainer import layout, model, shards
 from trainer.config import Config, learning_rate
@@ -24,7 +25,7 @@ from trainer.errors import TrainerError
 from trainer.precision import precision
 from trainer.shards import Dataset
 
-SECONDS = 1800  # for all strategies; a minute on an idle machine
+SECONDS = 1800  # for a group; half a minute on an idle machine
 EXACT, ROUNDED = 1e-5, 0.05
 
 
@@ -80,9 +81,9 @@ def mean_loss(net: nn.Module, batch: Batch) -> torch.Tensor:
     return model.losses(net(tensors.inputs), tensors).mean()
 
 
-def found(shards: Path, *words: str, **variables: str) -> dict[str, Found]:
-    """What tests/strategies.py has done."""
-    command, environ = [sys.executable, "-m", "tests.strategies", str(shards), *words], os.environ | variables
+def found(shards: Path, group: str, **variables: str) -> dict[str, Found]:
+    """Run a group of tests/strategies.py; returns what each strategy did."""
+    command, environ = [sys.executable, "-m", "tests.strategies", str(shards), group], os.environ | variables
     process = subprocess.Popen(
         command, cwd=PROJECT, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -99,9 +100,11 @@ def found(shards: Path, *words: str, **variables: str) -> dict[str, Found]:
 
 
 @pytest.fixture(scope="module")
-def spread(folder: Path) -> dict[str, Found]:
-    """Each strategy, in up to four processes."""
-    return found(folder)
+def spread(folder: Path) -> Callable[[str], Found]:
+    """What a strategy did, in up to four processes; those of its group run once."""
+    of_group = cache(partial(found, folder))
+    groups = {name: group for group, (_, configs) in GROUPS.items() for name in configs}
+    return lambda name: of_group(groups.get(name, "relay"))[name]
 
 
 @pytest.fixture(scope="module")
@@ -121,16 +124,16 @@ def without(word: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if word not in name]
 
 
-def test_a_pipeline_loses_as_much_as_one_process(folder: Path, plain: Plain) -> None:
-    pipeline = found(folder, "pipeline")["pipeline"]
+def test_a_pipeline_loses_as_much_as_one_process(plain: Plain, spread: Callable[[str], Found]) -> None:
+    pipeline = spread("pipeline")
     assert pipeline["losses"] == pytest.approx(plain.losses, abs=EXACT)
     assert pipeline["heldout"] == pytest.approx(plain.heldout, abs=EXACT)
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("name", without("compiled", STEPS))
-def test_a_strategy_loses_as_much_as_one_process(name: str, plain: Plain, spread: dict[str, Found]) -> None:
-    losses = spread[name]["losses"]
+def test_a_strategy_loses_as_much_as_one_process(name: str, plain: Plain, spread: Callable[[str], Found]) -> None:
+    losses = spread(name)["losses"]
     assert len(losses) == STEPS[name]
     assert losses == pytest.approx(plain.losses[: len(losses)], abs=ROUNDED if "bfloat16" in name else EXACT)
 
@@ -138,42 +141,40 @@ def test_a_strategy_loses_as_much_as_one_process(name: str, plain: Plain, spread
 @pytest.mark.proof
 @pytest.mark.parametrize("name", [name for name, steps in STEPS.items() if steps == COMMON.steps])
 def test_a_strategy_scores_what_is_held_out_as_one_process_does(
-    name: str, plain: Plain, spread: dict[str, Found]
+    name: str, plain: Plain, spread: Callable[[str], Found]
 ) -> None:
-    assert spread[name]["heldout"] == pytest.approx(plain.heldout, abs=EXACT)
+    assert spread(name)["heldout"] == pytest.approx(plain.heldout, abs=EXACT)
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("name", without("bfloat16", without("compiled", STEPS)))
-def test_the_norm_for_clipping_is_that_of_the_whole_model(name: str, norm: float, spread: dict[str, Found]) -> None:
-    assert spread[name]["norm"] == pytest.approx(norm, rel=1e-4)
+def test_the_norm_for_clipping_is_that_of_the_whole_model(
+    name: str, norm: float, spread: Callable[[str], Found]
+) -> None:
+    assert spread(name)["norm"] == pytest.approx(norm, rel=1e-4)
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("name", without("compiled", STEPS))
-def test_clipping_asks_the_other_processes_only_where_the_model_is_cut(name: str, spread: dict[str, Found]) -> None:
-    assert spread[name]["collectives"] == (0 if name.startswith("ddp") else 1)
+def test_clipping_asks_the_other_processes_only_where_the_model_is_cut(
+    name: str, spread: Callable[[str], Found]
+) -> None:
+    assert spread(name)["collectives"] == (0 if name.startswith("ddp") else 1)
 
 
 @pytest.mark.proof
 def test_a_checkpoint_of_one_strategy_and_number_of_processes_resumes_under_another(
-    plain: Plain, spread: dict[str, Found]
+    plain: Plain, spread: Callable[[str], Found]
 ) -> None:
-    legs = {name: found["losses"] for name, found in spread.items() if name.startswith("relay")}
-    assert [*legs] == [
-        "relay replicate 2",
-        "relay shard 3",
-        "relay replicate 1",
-        "relay replicate 1 x stage 2",
-    ]
-    losses = [one for leg in legs.values() for one in leg]
+    legs = [f"relay {mesh}" for mesh in ("replicate 2", "shard 3", "replicate 1", "replicate 1 x stage 2")]
+    losses = [one for leg in legs for one in spread(leg)["losses"]]
     assert losses == pytest.approx(plain.losses[: len(losses)], abs=EXACT)
 
 
 @pytest.mark.proof
-def test_bfloat16_is_really_less_precise(plain: Plain, spread: dict[str, Found]) -> None:
+def test_bfloat16_is_really_less_precise(plain: Plain, spread: Callable[[str], Found]) -> None:
     for name in (name for name in STEPS if "bfloat16" in name):
-        assert spread[name]["losses"] != pytest.approx(plain.losses[:SOME], abs=EXACT)
+        assert spread(name)["losses"] != pytest.approx(plain.losses[:SOME], abs=EXACT)
 
 
 @pytest.mark.proof
@@ -181,16 +182,16 @@ def test_bfloat16_is_really_less_precise(plain: Plain, spread: dict[str, Found])
     ("name", "share"), [("fsdp", 0.5), ("fsdp of 4", 0.25), ("hsdp", 0.5), ("pipeline", 0.5), ("tensor", 0.5)]
 )
 def test_a_process_keeps_its_share_of_parameters_gradients_and_moments(
-    name: str, share: float, spread: dict[str, Found]
+    name: str, share: float, spread: Callable[[str], Found]
 ) -> None:
-    whole = spread["relay replicate 1"]["kept"]
-    assert spread[name]["kept"] / whole == pytest.approx(share, rel=0.1)
+    whole = spread("relay replicate 1")["kept"]
+    assert spread(name)["kept"] / whole == pytest.approx(share, rel=0.1)
 
 
 @pytest.mark.proof
-def test_fsdp_keeps_no_whole_gradients_between_micro_batches(spread: dict[str, Found]) -> None:
-    of_gradients = spread["fsdp of 4"]["kept"] / 4  # beside parameters and two moments
-    assert spread["fsdp of 4"]["cut"] == pytest.approx(of_gradients, rel=0.1)
+def test_fsdp_keeps_no_whole_gradients_between_micro_batches(spread: Callable[[str], Found]) -> None:
+    of_gradients = spread("fsdp of 4")["kept"] / 4  # beside parameters and two moments
+    assert spread("fsdp of 4")["cut"] == pytest.approx(of_gradients, rel=0.1)
 
 
 @pytest.mark.proof

@@ -44,11 +44,12 @@ def test_the_parts_of_a_run_add_up_to_its_time_within_a_twentieth(tmp_path: Path
         "--checkpoint-every",
         "30",
     )
+    outputs = {"AIP_MODEL_DIR": str(tmp_path / "model"), "OMP_NUM_THREADS": "1"}
     with printed.open("w") as output:
         subprocess.run(
             [sys.executable, "-m", "trainer.task", *flags],
             cwd=tmp_path,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), "AIP_MODEL_DIR": str(tmp_path / "model")},
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), **outputs},
             stdout=output,
             check=True,
             timeout=DEADLINE,

@@ -13,7 +13,8 @@ import pytest
 from tests.training import PROJECT, train
 from trainer.profiled import split
 
-FLAGS = ("--warmup", "2", "--log-every", "4", "--checkpoint-every", "4", "--evaluate-every", "4")
+EVERY = ("--log-every", "4", "--checkpoint-every", "4", "--evaluate-every", "4")
+FLAGS = ("--warmup", "2", "--global-batch", "24", *EVERY)
 
 
 TOLD = re.compile(r"([0-9.]+) ms a step: computing ([0-9.]+), communicating ([0-9.]+), of which")
@@ -22,7 +23,7 @@ TOLD = re.compile(r"([0-9.]+) ms a step: computing ([0-9.]+), communicating ([0-
 def run(folder: Path, *flags: str) -> str:
     outputs = {name: str(folder / name) for name in ("AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR", "AIP_TENSORBOARD_LOG_DIR")}
     command = [sys.executable, "-m", "trainer.task", *FLAGS, *flags]
-    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), **outputs}
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1", **outputs}
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training import train
+from tests.training import Run, train
 from trainer import data, shards
 from trainer.config import Config
 
@@ -20,31 +20,31 @@ def test_a_loss_that_is_no_number_becomes_no_checkpoint(tmp_path: Path) -> None:
     assert not [*tmp_path.glob(".vertex/gcs/b/run/checkpoints/*")]
 
 
-def test_a_resumed_run_trains_by_its_own_flags(tmp_path: Path) -> None:
-    begun = train(tmp_path / "begun", 1, "--steps", "10")
-    assert begun.code == 0, begun.output
-    losses = []
-    for decay in ("0.01", "20"):
-        folder = tmp_path / decay
-        shutil.copytree(begun.output_folder / "checkpoints", folder / ".vertex/gcs/b/run/checkpoints")
-        resumed = train(folder, 1, "--steps", "20", "--weight-decay", decay)
-        assert "resumed at step 10" in resumed.output
-        losses.append(resumed.losses)
-    before, after = losses
-    assert before[0] == after[0]
-    assert before[-1] != pytest.approx(after[-1], rel=1e-3)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One process, 20 steps, and a checkpoint in the middle."""
+    run = train(tmp_path_factory.mktemp("whole"), 1, "--steps", "20", "--checkpoint-every", "10")
+    assert run.code == 0, run.output
+    return run
 
 
-def test_a_run_that_has_taken_more_steps_than_it_is_to_take_is_refused(tmp_path: Path) -> None:
-    begun = train(tmp_path, 1, "--steps", "10")
-    assert begun.code == 0, begun.output
-    model = {path: path.stat().st_mtime_ns for path in (begun.output_folder / "model").iterdir()}
-    refused = train(tmp_path, 1, "--steps", "9")
+def test_a_resumed_run_trains_by_its_own_flags(whole: Run, tmp_path: Path) -> None:
+    begun = ".vertex/gcs/b/run/checkpoints/step-000000010"
+    shutil.copytree(whole.folder / begun, tmp_path / begun)
+    resumed = train(tmp_path, 1, "--steps", "20", "--weight-decay", "20")
+    assert "resumed at step 10" in resumed.output
+    assert resumed.losses[0] == pytest.approx(whole.losses[10], rel=1e-6)
+    assert resumed.losses[-1] != pytest.approx(whole.losses[-1], rel=1e-3)
+
+
+def test_a_run_that_has_taken_more_steps_than_it_is_to_take_is_refused(whole: Run) -> None:
+    model = {path: path.stat().st_mtime_ns for path in (whole.output_folder / "model").iterdir()}
+    refused = train(whole.folder, 1, "--steps", "19")
     assert refused.code == 1
     assert (
-        "--steps is 9, and the run has taken 10 already; raise it, or begin anew: here with --fresh" in refused.output
+        "--steps is 19, and the run has taken 20 already; raise it, or begin anew: here with --fresh" in refused.output
     )
-    assert model == {path: path.stat().st_mtime_ns for path in (begun.output_folder / "model").iterdir()}
+    assert model == {path: path.stat().st_mtime_ns for path in (whole.output_folder / "model").iterdir()}
 
 
 def test_one_held_out_sample_is_enough_to_score_and_export(tmp_path: Path) -> None:

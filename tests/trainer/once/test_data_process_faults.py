@@ -1,0 +1,62 @@
+"""The order of the batches that other processes make, and the end of these processes when something goes wrong."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.samples import EXAMPLE
+from tests.test_data_processes import OTHERS, STEPS
+from tests.test_writable import FULL_DISK, as_root
+from tests.training import DEADLINE, PROJECT, eventually, processes, signal_trainer, train
+from trainer import shards
+from trainer.config import Config
+
+pytestmark = pytest.mark.proof
+
+
+def test_the_batches_of_processes_are_those_of_threads_in_their_order(tmp_path: Path) -> None:
+    shards.write_example(EXAMPLE, tmp_path)
+    dataset, config = shards.Dataset(tmp_path, "train"), Config(steps=12, global_batch=24)
+    both = (
+        shards.train_batches(dataset, one, start=3, rank=1, world_size=2)
+        for one in (config, Config(steps=12, global_batch=24, data_processes=2))
+    )
+    pairs = [*zip(*both, strict=True)]
+    assert len(pairs) == 9
+    for threads, others in pairs:
+        for mine, theirs in zip(threads, others, strict=True):
+            assert np.array_equal(mine, theirs)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_a_replica_that_is_killed_leaves_no_process_for_its_data(tmp_path: Path) -> None:
+    killed: list[bool] = []
+
+    def kill_the_worker_after_the_first_steps() -> None:
+        logs = [*tmp_path.glob(".vertex/jobs/*/workerpool0-0.log")]
+        if not killed and logs and "step 3/" in logs[0].read_text(encoding="utf-8"):
+            killed.append(signal_trainer(tmp_path, "workerpool1-0", signal.SIGKILL))
+
+    broken = train(tmp_path, 2, "--steps", "2000", *OTHERS, watch=kill_the_worker_after_the_first_steps)
+    assert (broken.code, killed) == (1, [True]), broken.output
+    assert eventually(lambda: not processes("CLUSTER_SPEC", str(tmp_path)))
+
+
+@as_root
+def test_shared_memory_that_is_too_small_for_the_batches_is_one_sentence(tmp_path: Path) -> None:
+    small = (*FULL_DISK, "/dev/shm")
+    if subprocess.run([*small, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this machine lets nobody mount a disk")
+    command = [sys.executable, "-m", "trainer.task", *STEPS, "--warmup", "1", *OTHERS, "--global-batch", "2000"]
+    environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*small, *command], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=DEADLINE
+    )
+    assert done.returncode == 1, done.stderr
+    assert "/dev/shm has no room for the batches of --data-processes; " in done.stdout
+    assert "lower --data-processes, or let threads make them (0), or give the container more" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
