@@ -13,6 +13,25 @@ import pytest
 from tests.conftest import CACHES, PROJECT, ROOT, run
 
 HEADER = "# Copyright 2026 Acme Inc.\n# For Acme's own use.\n\n"
+RULE = '''"""Rules of our house."""
+
+from vertex_launch.rules import Finding, Findings, Job, RuleContext, rule
+
+
+@rule("acme-timeout", "error", "documented", "handbook.example.com/training")
+def ends_within_a_week(job: Job, context: RuleContext) -> Findings:
+    """A job ends within a week."""
+    if job.spec.scheduling.timeout.days >= 7:
+        yield Finding("scheduling.timeout", "is longer than a week", "write 604800s or less")
+'''
+SETTINGS = """
+[labels]
+cost_center = "{{ cookiecutter.cost_center }}"
+
+[rules]
+image-tag = "error"
+module = "house_rules.py"
+"""
 DEFAULTS = {
     "project_name": "Acme Training",
     "gcp_project": "acme-ml",
@@ -34,11 +53,9 @@ def fork(folder: Path) -> Path:
             path.read_text(encoding="utf-8").replace("github.com/org/", "github.com/acme/"), encoding="utf-8"
         )
     change(folder / PROJECT / "frameworks/pytorch/trainer/train.py", "optim.AdamW(groups", "optim.Adam(groups")
-    change(
-        folder / PROJECT / "vertex.toml",
-        "# [machines.c3",
-        "# Bills go to {{ cookiecutter.cost_center }}.\n# [machines.c3",
-    )
+    (folder / PROJECT / "house_rules.py").write_text(RULE, encoding="utf-8")
+    with (folder / PROJECT / "vertex.toml").open("a", encoding="utf-8") as file:
+        file.write(SETTINGS)
     return folder
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import bake
+from tests.conftest import bake, line_count
 from tests.launch.running import DEADLINE, deadline
 from tests.launch.test_image import alone, recorded
 
@@ -61,7 +61,7 @@ workerPoolSpecs:
 def test_a_team_reads_one_page_of_python_besides_its_trainer_and_its_tests(tmp_path: Path) -> None:
     project = bake(tmp_path).project
     files = [path.relative_to(project) for path in project.rglob("*.py")]
-    lines = {path: len((project / path).read_text().splitlines()) for path in files}
+    lines = {path: line_count(project / path) for path in files}
     assert lines[Path("noxfile.py")] <= 100
     assert sum(count for path, count in lines.items() if path.parts[0] not in ("trainer", "tests")) <= 120
 
@@ -73,5 +73,5 @@ def test_the_session_image_hands_its_words_to_the_launcher(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     build, _, push = words.read_text().splitlines()
     assert build.startswith("build --platform=linux/amd64 ")
-    assert build.endswith("distributed-training:1-cpu --no-cache .")
-    assert push.endswith("/distributed-training:1-cpu")
+    assert build.endswith(f"{project.name}:1-cpu --no-cache .")
+    assert push.endswith(f"/{project.name}:1-cpu")
