@@ -5,23 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from vertex_launch.errors import Finding, first
-
-# Status -> HTTP status and google.rpc.Code. Source: googleapis, google/rpc/code.proto.
-STATUSES = {
-    "CANCELLED": (499, 1),
-    "INVALID_ARGUMENT": (400, 3),
-    "DEADLINE_EXCEEDED": (504, 4),
-    "NOT_FOUND": (404, 5),
-    "ALREADY_EXISTS": (409, 6),
-    "PERMISSION_DENIED": (403, 7),
-    "RESOURCE_EXHAUSTED": (429, 8),
-    "FAILED_PRECONDITION": (400, 9),
-    "ABORTED": (409, 10),
-    "UNIMPLEMENTED": (501, 12),
-    "INTERNAL": (500, 13),
-    "UNAVAILABLE": (503, 14),
-    "CONDITION_NOT_MET": (412, 9),  # Cloud Storage's own; Vertex AI has no such status
-}
+from vertex_launch.local.rpc_status import STATUSES, rpc_status
 
 STORAGE = ("/upload/", "/storage/", "/resumable/", "/download/", "/batch/")  # where Cloud Storage's addresses begin
 
@@ -52,11 +36,6 @@ class ApiError(Exception):
         """The body of Cloud Storage's answer, which has a reason in place of a status."""
         reason = {"message": self.message, "domain": "global", "reason": REASONS.get(self.http_status, "invalid")}
         return {"error": {"code": self.http_status, "message": self.message, "errors": [reason]}}
-
-
-def rpc_status(status: str, message: str) -> dict[str, Any]:
-    """A resource's `error` field, a google.rpc.Status."""
-    return {"code": STATUSES[status][1], "message": message}
 
 
 def invalid(findings: Iterable[Finding]) -> ApiError:
