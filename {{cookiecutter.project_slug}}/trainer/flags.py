@@ -12,7 +12,7 @@ from trainer import optional
 def module_in(folder: str) -> Any:
     """The kind of flag whose choices are the modules in a folder of trainer/; their first lines are its help.
 
-    As in `strategy: Annotated[str, module_in("strategies")]`, which `vertex_launch check` reads without an import.
+    As in `strategy: Annotated[str, module_in("strategies")]`, which `vertex-launch check` reads without an import.
     """
     purposes = optional.purposes(folder)
     help = "\n".join(f"{name}: {purpose}" for name, purpose in purposes.items())
