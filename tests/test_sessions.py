@@ -39,7 +39,7 @@ def test_ctrl_c_waits_for_the_run_which_says_how_to_resume(tmp_path: Path) -> No
 workerPoolSpecs:
 - machineSpec: {{machineType: n1-standard-4}}
   replicaCount: 1
-  containerSpec: {{imageUri: image, command: [python, -c, {json.dumps(SLOW_TO_END)}]}}
+  containerSpec: {{imageUri: 'image:1', command: [python, -c, {json.dumps(SLOW_TO_END)}]}}
 """)
     words = [sys.executable, "-m", "nox", "--session", "local", "--", "slow.yaml"]
     running = subprocess.Popen(
