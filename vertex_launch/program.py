@@ -1,4 +1,4 @@
-"""What messages call this program: as the user started it."""
+"""The name of this program in messages: as the user started it."""
 
 import sys
 from collections.abc import Sequence
