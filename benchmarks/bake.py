@@ -1,4 +1,4 @@
-"""How long one bake of the default project takes: the median of ten, as a user's shell sees it.
+"""Seconds of one bake of the default project: the median of ten, as a user's shell sees it.
 
 python benchmarks/bake.py
 """

@@ -1,4 +1,4 @@
-"""How fast a checkpoint is verified: GB/s of a core, of a file that is in memory.
+"""Speed at which a checkpoint is verified: GB/s of a core, of a file that is in memory.
 
 python benchmarks/checksum.py PROJECT
 """

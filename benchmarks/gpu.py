@@ -1,4 +1,4 @@
-"""What the GPUs of this machine make of the trainer: MFU, speed, memory and the wait for a checkpoint.
+"""Measure the trainer on the GPUs of this machine: MFU, speed, memory and the wait for a checkpoint.
 
     python benchmarks/gpu.py IMAGES TEXT [--page docs/gpu.md] [--size large]
 
@@ -78,20 +78,20 @@ class Report(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a run has told."""
+    """Reports of a run."""
 
     device: str
     gpus: int
     reports: list[Report]
 
     def median(self, name: str) -> float:
-        """Of all reports but the first, whose steps begin with a compilation; 0.0 where none has it."""
+        """Median of all reports but the first, whose steps begin with a compilation; 0.0 where none has it."""
         told = [report.values[name] for report in self.reports[1:] if name in report.values]
         return float(statistics.median(told)) if told else 0.0
 
 
 def loads(size: str, shards: Path) -> list[Load]:
-    """What models of this size do; of all but the tiny one, if none is named."""
+    """Return the loads of models of this size; of all sizes but the tiny one, if none is named."""
     if size == "tiny":
         return [Load(example, "tiny", 4, [], steps=7, every=1, save=2) for example in ("images", "text")]
     images = ["--data", str(shards), "--noise", "0", "--patch", str(PATCH)]
@@ -127,7 +127,7 @@ def ways(size: str) -> dict[str, list[str]]:
 
 
 def fitted(load: Load, flags: list[str]) -> Load:
-    """In float32 a step takes seconds: fewer of them are enough to write a checkpoint."""
+    """Shorten a run in float32, whose steps take seconds, to what is enough for a checkpoint."""
     return load._replace(steps=min(load.steps, 70), save=min(load.save, 20)) if "float32" in flags else load
 
 
@@ -187,7 +187,7 @@ def checkpoint_waits(reports: list[Report], every: int) -> list[float]:
 
 
 def forecast_bytes(needs: dict[str, Any], run: Run, flags: list[str]) -> float:
-    """Of one GPU, as the planner adds it up; of what FSDP shards it holds a part."""
+    """Bytes of one GPU, as the planner adds them up; with FSDP it holds a part of each tensor."""
     names = ("plan.memory", "plan.workload")
     planner, workload = (importlib.import_module(f"vertex_launch.{name}") for name in names)
     # From P4 to V100 the trainer computes in float32, whatever --describe says of newer GPUs.
@@ -248,7 +248,7 @@ def cause(said: list[Line]) -> str:
 
 
 def fields_of(text: str) -> dict[str, Any]:
-    """Of a line for Cloud Logging; of any other there are none."""
+    """Return the fields of a line for Cloud Logging, and none of any other line."""
     try:
         values = json.loads(text)
     except ValueError:
@@ -257,7 +257,7 @@ def fields_of(text: str) -> dict[str, Any]:
 
 
 def describe(project: Path, load: Load, flags: list[str]) -> dict[str, Any]:
-    """What the trainer says that it needs.
+    """Return the needs of a run, as the trainer describes them.
 
     Raises:
         RunError: it cannot tell.

@@ -1,4 +1,4 @@
-"""Where a step of TensorFlow goes, in the trainer and in `fit`: seconds of operations by kind, from a trace of each.
+"""Trace a step of TensorFlow, in the trainer and in `fit`: seconds of operations by kind, from a trace of each.
 
     python benchmarks/operations.py PROJECT [--page docs/speed.md] [--size base] [--rounds 3]
 

@@ -14,7 +14,7 @@ GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 
 
 class Line(NamedTuple):
-    """What a program has printed, on either stream, and when it came, on the clock of time.monotonic."""
+    """A line that a program has printed, on either stream, and when it came, on the clock of time.monotonic."""
 
     at: float
     text: str

@@ -1,4 +1,4 @@
-"""What the local Vertex costs: its memory, its answers' time, and what `vertex-launch run` adds to a start.
+"""Measure the local Vertex: its memory, its answers' time, and what `vertex-launch run` adds to a start.
 
     python benchmarks/service.py PROJECT
 

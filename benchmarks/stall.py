@@ -1,4 +1,4 @@
-"""What checkpoints cost a training: a model in two processes, with one every 20 steps and with one at the end.
+"""Measure the cost of checkpoints: a model in two processes, with one every 20 steps and with one at the end.
 
     python benchmarks/stall.py pytorch|tensorflow PROJECT [--page docs/speed.md] [--size base] [--steps 60] [--rounds 3]
 
@@ -59,7 +59,7 @@ def measure(project: Path, size: str, steps: int, every: int) -> Run:
 
 
 def found(log: str, saves: int) -> Run:
-    """What the chief has told. The first report has no save before it, and the first step in it."""
+    """Read the chief's reports. The first has no save before it, and the first step in it."""
     told = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     steps = [report["train/step_seconds"] for report in told if "train/step_seconds" in report]
     (seconds,) = (line["seconds"] for line in told if "goodput" in line)

@@ -1,4 +1,4 @@
-"""What `vertex-launch run` adds to a start: seconds to the first training step, against the same processes by hand.
+"""Measure the start by `vertex-launch run`: seconds to the first training step, against the same processes by hand.
 
     python benchmarks/start.py pytorch|tensorflow PROJECT
 

@@ -47,7 +47,7 @@ RIVALS = {
 
 
 class Load(NamedTuple):
-    """What one job does with a model of one size."""
+    """The load of one job: a model of one size."""
 
     steps: int
     batch: int
@@ -64,7 +64,7 @@ LOADS = {"tiny": Load(400, 96, 50), "small": Load(40, 16, 5), "base": Load(12, 1
 
 
 class Job(NamedTuple):
-    """What a job has told: seconds of a step, and MiB of its largest process."""
+    """Figures of a job: seconds of a step, and MiB of its largest process."""
 
     seconds: float
     memory: float
@@ -138,7 +138,7 @@ def run_job(command: list[str], project: Path, folder: Path) -> tuple[str, float
 
 
 def step_seconds(log: str) -> float:
-    """Of the trainer with what its reports cost, which a rival's seconds contain."""
+    """Seconds of a step of the trainer, its reports included, which a rival's seconds contain."""
     told = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     steps = [report["train/step_seconds"] for report in told if "train/step_seconds" in report]
     last = max((report["step"] for report in told if "step" in report), default=1)

@@ -1,4 +1,4 @@
-"""What several steps in one call of TensorFlow gain: the trainer in one process with 1 and with 10 of them.
+"""Measure several steps in one call of TensorFlow: the trainer in one process with 1 and with 10 of them.
 
     PROJECT/.venv/bin/python benchmarks/steps_per_call.py PROJECT
 

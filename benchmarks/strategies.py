@@ -1,4 +1,4 @@
-"""What each strategy of the PyTorch project keeps in memory, and how long a step takes, against ddp.
+"""Measure memory and step time of each strategy of the PyTorch project, against ddp.
 
     python benchmarks/strategies.py PROJECT [--page docs/strategies.md]
 
@@ -91,7 +91,7 @@ def images(count: int) -> Any:
 
 
 def work(config: Any, mesh: Any) -> None:
-    """What each of the processes does."""
+    """Train in one of the processes."""
     torch, processes = importlib.import_module("torch"), importlib.import_module("trainer.processes")
     with processes.join(mesh, timeout=300) as world:
         before = resident("VmRSS")

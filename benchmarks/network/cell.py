@@ -36,7 +36,7 @@ class Cell:
 
     @property
     def way(self) -> str:
-        """What sums."""
+        """The name of whatever sums the gradients."""
         return f"{self.reducers} reducer{'s' * (self.reducers > 1)}" if self.reducers else "ring"
 
     @property
@@ -47,7 +47,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one repetition took."""
+    """Seconds and bytes of one repetition."""
 
     seconds: float  # from the first worker's start to the last one's end
     sent: float  # bytes, by the worker that sent most

@@ -67,7 +67,7 @@ def way(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def connect(count: int, mbit: int) -> list[Host]:
-    """So many hosts at one switch; each sends and receives at most so many Mbit/s, at once, with headers counted.
+    """Make hosts at one switch; each sends and receives at most so many Mbit/s, at once, with headers counted.
 
     To be called once, by a process that began in a `way`.
     """

@@ -1,4 +1,4 @@
-"""What was measured as a table and a page: measured, predicted, and how far apart they are."""
+"""Write a table and a page of the measurements: measured, predicted, and their difference."""
 
 import importlib
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def too_far(rows: Sequence[Row]) -> list[str]:
 
 
 def around(path: Path) -> tuple[str, str]:
-    """What stands before the page's table and after it; ends in a sentence when the markers are not there."""
+    """Return the text before the page's table and after it; ends in a sentence when the markers are not there."""
     before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):

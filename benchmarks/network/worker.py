@@ -1,4 +1,4 @@
-"""What the workers of a ring and those of reducers share: they all-reduce vectors on request, and check the result."""
+"""Common parts of workers in a ring and with reducers: they all-reduce vectors on request, and check the result."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ Vector = npt.NDArray[np.float32]
 
 
 def work(add: Callable[[Vector], None], rank: int, workers: int, length: int, repetitions: int) -> None:
-    """So many all-reduces by `add`, which replaces a worker's vector by the sum of all workers' vectors.
+    """Time all-reduces by `add`, which replaces a worker's vector by the sum of all workers' vectors.
 
     In each repetition a worker prints three lines: that it is ready, when it began and ended, and whether its result is
     right. After the first two it waits for a line, so that no worker calculates while another one is timed.
