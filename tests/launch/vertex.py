@@ -67,8 +67,10 @@ class Service:
         deadline = time.monotonic() + seconds
         while True:
             resource = self.get(name)
-            if resource["state"].rpartition("_STATE_")[2] in (states or ENDED):
+            state = resource["state"].rpartition("_STATE_")[2]
+            if state in (states or ENDED):
                 return resource
+            assert state not in ENDED, resource
             assert time.monotonic() < deadline, f"after {seconds:g} s still {resource}"
             time.sleep(0.02)
 

@@ -31,7 +31,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_resumed_run_trains_by_its_own_flags(whole: Run, tmp_path: Path) -> None:
     begun = ".vertex/gcs/b/run/checkpoints/step-000000010"
     shutil.copytree(whole.folder / begun, tmp_path / begun)
-    resumed = train(tmp_path, 1, "--steps", "20", "--weight-decay", "20")
+    resumed = train(tmp_path, 1, "--steps", "20", "--weight-decay", "200")
     assert "resumed at step 10" in resumed.output
     assert resumed.losses[0] == pytest.approx(whole.losses[10], rel=1e-6)
     assert resumed.losses[-1] != pytest.approx(whole.losses[-1], rel=1e-3)

@@ -33,7 +33,8 @@ Figures = dict[tuple[int, str], float]  # by step and name
 
 @pytest.fixture(scope="module")
 def vertex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with service(tmp_path_factory.mktemp("vertex"), "--grace-seconds", "1") as running:
+    here = f'[env]\nPYTHONPATH = "{PROJECT}"\n'  # where the replicas find the trainer
+    with service(tmp_path_factory.mktemp("vertex"), "--grace-seconds", "1", settings=here) as running:
         yield running
 
 
