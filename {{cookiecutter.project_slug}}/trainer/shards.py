@@ -12,6 +12,7 @@ What a sample is stands in trainer/data.py. Write its example data set, and with
 
 import contextlib
 import errno
+import gc
 import signal
 import sys
 import tempfile
@@ -213,7 +214,9 @@ def _of_processes(batches: grain.IterDataset[Part]) -> Iterator[Part]:
         cure = "lower --data-processes, or let threads make them (0), or give the container more (docker --shm-size)"
         raise TrainerError(f"/dev/shm has no room for the batches of --data-processes; {cure}") from None
     finally:
-        made.close()  # ends the processes, which would leave semaphores behind
+        made.close()  # ends the processes
+        del made
+        gc.collect()  # frees their semaphores, which grain holds in reference cycles; os._exit would leak them
 
 
 def micro_batches(batch: Batch, count: int) -> list[Batch]:

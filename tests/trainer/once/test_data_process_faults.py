@@ -16,6 +16,17 @@ from trainer import shards
 from trainer.config import Config
 
 pytestmark = pytest.mark.proof
+AT_ONCE = """
+import gc, os, sys
+from pathlib import Path
+from trainer import shards
+from trainer.config import Config
+
+gc.disable()
+dataset, config = shards.Dataset(Path(sys.argv[1]), "train"), Config(steps=4, global_batch=24, data_processes=2)
+print(len([*shards.train_batches(dataset, config, start=0, rank=0, world_size=1)]), flush=True)
+os._exit(0)
+"""
 
 
 def test_the_batches_of_processes_are_those_of_threads_in_their_order(tmp_path: Path) -> None:
@@ -30,6 +41,14 @@ def test_the_batches_of_processes_are_those_of_threads_in_their_order(tmp_path: 
     for threads, others in pairs:
         for mine, theirs in zip(threads, others, strict=True):
             assert np.array_equal(mine, theirs)
+
+
+def test_semaphores_of_processes_do_not_wait_for_the_garbage_collector(tmp_path: Path) -> None:
+    shards.write_example(EXAMPLE, tmp_path)
+    command = [sys.executable, "-c", AT_ONCE, str(tmp_path)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.stdout == "4\n", done.stderr
+    assert "leaked semaphore" not in done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
