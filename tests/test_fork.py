@@ -24,14 +24,14 @@ def ends_within_a_week(job: Job, context: RuleContext) -> Findings:
     if job.spec.scheduling.timeout.days >= 7:
         yield Finding("scheduling.timeout", "is longer than a week", "write 604800s or less")
 '''
-SETTINGS = """
-[labels]
-cost_center = "{{ cookiecutter.cost_center }}"
-
-[rules]
-image-tag = "error"
-module = "house_rules.py"
-"""
+SETTINGS = {  # of vertex.toml, where they are comments
+    '# [labels]\n# team = "research"\n# cost_center = "4711"\n': (
+        '[labels]\nteam = "acme"\ncost_center = "{{ cookiecutter.cost_center }}"\n'
+    ),
+    '# [rules]\n# image-tag = "error"\n# module = "house_rules.py"\n': (
+        '[rules]\nimage-tag = "error"\nmodule = "house_rules.py"\n'
+    ),
+}
 DEFAULTS = {
     "project_name": "Acme Training",
     "gcp_project": "acme-ml",
@@ -54,8 +54,8 @@ def fork(folder: Path) -> Path:
         )
     change(folder / PROJECT / "frameworks/pytorch/trainer/train.py", "optim.AdamW(groups", "optim.Adam(groups")
     (folder / PROJECT / "house_rules.py").write_text(RULE, encoding="utf-8")
-    with (folder / PROJECT / "vertex.toml").open("a", encoding="utf-8") as file:
-        file.write(SETTINGS)
+    for old, new in SETTINGS.items():
+        change(folder / PROJECT / "vertex.toml", old, new)
     return folder
 
 
@@ -79,6 +79,6 @@ def change(path: Path, old: str, new: str) -> None:
 @pytest.mark.slow
 @pytest.mark.proof
 def test_a_fork_with_defaults_of_its_own_passes_the_quick_tests(tmp_path: Path) -> None:
-    quick = ("-q", "-p", "no:cacheprovider", "-m", "not slow and not proof", "tests")
+    quick = ("-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadscope", "-m", "not slow and not proof", "tests")
     done = run(fork(tmp_path / "fork"), sys.executable, "-m", "pytest", *quick)
     assert done.returncode == 0, done.stdout

@@ -551,9 +551,10 @@ image = "us-central1-docker.pkg.dev/demo/training/trainer:1"
 
 @pytest.fixture
 def folder(tmp_path: Path, project: Path) -> Path:
-    """A folder with the job files of a generated project, and with its settings."""
+    """A folder with the job files of a generated project, and with its settings and house rules, if it has some."""
     shutil.copytree(project / "jobs", tmp_path / "jobs")
-    shutil.copy(project / "vertex.toml", tmp_path)
+    for path in (project / "vertex.toml", *project.glob("*.py")):
+        shutil.copy(path, tmp_path)
     return tmp_path
 
 
