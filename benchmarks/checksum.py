@@ -16,7 +16,7 @@ ROUNDS = 5
 
 def main(project: Path) -> None:
     sys.path.insert(0, str(project))
-    commit_marker = importlib.import_module("trainer.commit_marker")
+    commit_marker = importlib.import_module("trainer.checkpoints.commit_marker")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "file"
         file.write_bytes(os.urandom(SIZE))

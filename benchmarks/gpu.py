@@ -191,7 +191,7 @@ def forecast_bytes(needs: dict[str, Any], run: Run, flags: list[str]) -> float:
     names = ("plan.memory", "plan.workload")
     planner, workload = (importlib.import_module(f"vertex_launch.{name}") for name in names)
     # From P4 to V100 the trainer computes in float32, whatever --describe says of newer GPUs.
-    is_old = importlib.import_module("trainer.utilization").peak_flops(run.device, "float32") > 0
+    is_old = importlib.import_module("trainer.reports.mfu").peak_flops(run.device, "float32") > 0
     card = SimpleNamespace(precision="float32" if is_old else needs["precision"], memory_gb=0)
     told = workload.Workload(**{field.name: needs[field.name] for field in fields(workload.Workload)})
     memory = planner.memory(told, run.gpus, card)

@@ -16,7 +16,7 @@ from pathlib import Path
 from step import HERE, LOADS, OURS, run_job, turn, write
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
-from trainer.profiling import OPERATION, spans
+from trainer.reports.profile import OPERATION, times
 
 FIRST, LAST = 5, 8  # the steps that are traced, counted from 1
 COMMANDS = {
@@ -55,7 +55,7 @@ def measure(command: list[str], project: Path) -> Counter[str]:
         (trace,) = Path(folder).rglob("*.xplane.pb")
         space = XSpace.FromString(trace.read_bytes())
     found = Counter[str]()
-    for name, (start, end) in spans(space.planes, OPERATION):
+    for name, (start, end) in times(space.planes, OPERATION):
         kind = next(kind for kind, names in KINDS.items() if names.search(name))
         found[kind] += (end - start) / (LAST - FIRST + 1)
     return found

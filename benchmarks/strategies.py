@@ -74,14 +74,15 @@ FORMS = {"kept": ".0f", "peak": ".0f", "step": ".2f"}
 
 def launch(flags: list[str]) -> None:
     """Train with these flags in four processes; the chief prints what was found."""
-    config, model, layout, processes, cluster = (
-        importlib.import_module(f"trainer.{name}") for name in ("config", "model", "layout", "processes", "cluster")
+    config, model, layout, processes, spec = (
+        importlib.import_module(f"trainer.{name}")
+        for name in ("config", "model", "parallel.mesh", "cluster.processes", "cluster.spec")
     )
     parsed = config.parse([*flags, "--warmup", "1", "--steps", str(WARMUP + STEPS)])
     with importlib.import_module("torch").device("meta"):
         net = model.build(parsed, images(1))
     mesh = layout.lay_out(parsed, machines=1, processes=COUNT, net=net)
-    processes.launch(cluster.Cluster(), mesh, 60, work, parsed, mesh)
+    processes.launch(spec.Cluster(), mesh, 60, work, parsed, mesh)
 
 
 def images(count: int) -> Any:
@@ -92,7 +93,7 @@ def images(count: int) -> Any:
 
 def work(config: Any, mesh: Any) -> None:
     """Train in one of the processes."""
-    torch, processes = importlib.import_module("torch"), importlib.import_module("trainer.processes")
+    torch, processes = importlib.import_module("torch"), importlib.import_module("trainer.cluster.processes")
     with processes.join(mesh, timeout=300) as world:
         before = resident("VmRSS")
         kept, seconds = train(config, world)
@@ -105,18 +106,23 @@ def work(config: Any, mesh: Any) -> None:
 
 def train(config: Any, world: Any) -> tuple[int, list[float]]:
     """Bytes that are kept, and the seconds of each step after the first one."""
-    train = importlib.import_module("trainer.train")
-    batch = images(config.global_batch // world.data_size)
-    state = train.start(config, batch, world)
+    train, model, saver, devices, strategies = (
+        importlib.import_module(f"trainer.{name}")
+        for name in ("train", "model", "checkpoints.saver", "cluster.devices", "parallel.strategy")
+    )
+    importlib.import_module("torch").manual_seed(config.seed)
+    strategy, batch = strategies.load(config.strategy), images(config.global_batch // world.data_size)
+    net = strategy.wrap(config, model.build(config, batch), world)
+    state = saver.State(net, train.new_optimizer(config, net))
     seconds = []
     for _ in range(config.steps):
         world.wait()
         began = time.perf_counter()
-        train.train_step(config, state, batch, world)
+        train.train_step(config, strategy, state, devices.copy(batch, world.device), world)
         seconds.append(time.perf_counter() - began)
     moments = [value for one in state.optimizer.state.values() for value in one.values() if value.ndim]
     # Gradients are gone after a step; while there, they are as large as the parameters.
-    return size([*state.model.parameters()]) * 2 + size(moments), seconds[WARMUP:]
+    return size([*net.parameters()]) * 2 + size(moments), seconds[WARMUP:]
 
 
 def size(tensors: Iterable[Any]) -> int:

@@ -33,7 +33,7 @@ def delete(paths: list[Path]) -> list[str]:
     """Delete them; returns the strategies that are gone."""
     for path in paths:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return [path.stem for path in paths if path.parent.name == "strategies"]
+    return [path.stem for path in paths if path.parent.name == "parallel"]
 
 
 @pytest.mark.parametrize("framework", PARTS)

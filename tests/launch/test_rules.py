@@ -212,6 +212,17 @@ def test_the_flags_of_the_trainer_are_read_from_its_source(tmp_path: Path) -> No
     assert not {"f2", "train/f2"} & project.names
 
 
+def test_the_strategies_of_the_trainer_are_the_modules_that_define_one(tmp_path: Path) -> None:
+    folder = tmp_path / "trainer/parallel"
+    (folder / "servers").mkdir(parents=True)
+    source = 'class Config:\n    strategy: Annotated[str, module_in("parallel")] = "ddp"\n'
+    (tmp_path / "trainer/config.py").write_text(source)
+    (folder / "servers/__init__.py").write_text('"""Servers."""\n\nSTRATEGY = Servers()\n')
+    (folder / "ddp.py").write_text('"""Copies."""\n\nSTRATEGY = Copies()\n')
+    (folder / "mesh.py").write_text("def lay_out():\n    STRATEGY = None\n")
+    assert training.project(tmp_path, date(2026, 1, 1)).values == {"strategy": ("ddp", "servers")}
+
+
 def flags_of(folder: Path, **files: str) -> dict[str, object]:
     """The flags that are read from a trainer with these files."""
     (folder / "trainer").mkdir()

@@ -238,12 +238,20 @@ def _taken(annotation: ast.expr, folder: Path) -> tuple[str, ...]:
         case ast.Subscript(value=ast.Name(id="Literal"), slice=choices):
             return tuple(str(_plain(one)) for one in getattr(choices, "elts", [choices]))
         case ast.Subscript(slice=ast.Tuple(elts=[_, ast.Call(func=ast.Name(id="module_in"), args=[place])])):
-            modules = pkgutil.iter_modules([str(folder / "trainer" / str(_plain(place)))])
-            return tuple(sorted(one.name for one in modules))
+            return _strategies(folder / "trainer" / str(_plain(place)))
         case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):
             taken = _taken(left, folder)
             return (*taken, "None") if taken else ()
     return ()
+
+
+def _strategies(folder: Path) -> tuple[str, ...]:
+    """Names of the modules in a folder that define STRATEGY."""
+    files = {
+        one.name: folder / one.name / "__init__.py" if one.ispkg else folder / f"{one.name}.py"
+        for one in pkgutil.iter_modules([str(folder)])
+    }
+    return tuple(sorted(name for name, file in files.items() if "\nSTRATEGY = " in _text(file)))
 
 
 def _plain(value: ast.expr | None) -> object:

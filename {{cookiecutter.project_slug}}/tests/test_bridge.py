@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 import vertex_launch
-from trainer.cluster import Cluster, from_env
-from trainer.storage import from_env as storage_from_env
+from trainer.cluster.spec import Cluster, from_env
+from trainer.vertex.storage import from_env as storage_from_env
 from vertex_launch import Replica
 
 SERVERS = 2  # the pool of reducers and parameter servers, which never count as ranks

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from trainer.cluster import Cluster, ClusterError, Node, from_env
+from trainer.cluster.spec import Cluster, ClusterError, Node, from_env
 
 CHIEF, WORKERS, REDUCERS, EVALUATORS = ("workerpool0", "workerpool1", "workerpool2", "workerpool3")
 FULL = {

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from trainer.config import Config, LoopFlags, learning_rate, parse, problems
-from trainer.errors import TrainerError
+from trainer.vertex.errors import TrainerError
 
 # The field, a value that it must not have, and words of the sentence.
 WRONG: list[tuple[str, Any, str]] = [
     ("steps", 0, "--steps is 0, must be at least 1"),
+    ("steps", -1, "--steps is -1, must be at least 1"),
     ("global_batch", -8, "--global-batch is -8, must be at least 1"),
     ("micro_batches", 0, "--micro-batches is 0, must be at least 1"),
     ("log_every", 0, "--log-every is 0, must be at least 1"),

@@ -1,4 +1,4 @@
-"""What `check` finds in this project's own job files: nothing but what two of them are about."""
+"""Findings of `check` in this project's own job files: nothing but what two of them are about."""
 
 import json
 import subprocess

@@ -17,9 +17,9 @@ from tests.training import DEADLINE, PROJECT
 from trainer import data, shards
 from trainer.config import Config
 from trainer.data import EXAMPLES, Batch, Sample
-from trainer.errors import TrainerError
 from trainer.shards import Dataset, heldout_batches, micro_batches, order, train_batches
-from trainer.storage import Storage
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.storage import Storage
 
 COUNT = 101
 PLAIN = Config(data="shards", global_batch=24, steps=100)
@@ -40,7 +40,7 @@ def dataset(samples: list[Sample], tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def number(samples: list[Sample]) -> dict[bytes, int]:
-    """What a sample is in a batch -> which one it is."""
+    """Map a sample's content to its index."""
     return {row: i for i, sample in enumerate(samples) for row in rows(data.collate([sample], PLAIN))}
 
 

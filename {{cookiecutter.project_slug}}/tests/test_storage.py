@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.errors import TrainerError
-from trainer.storage import Storage, Trial, from_env, to_path
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.storage import Storage, Trial, from_env, to_path
 
 VERTEX = {
     "AIP_MODEL_DIR": "gs://b/run/model/",

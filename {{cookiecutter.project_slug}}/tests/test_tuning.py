@@ -7,12 +7,11 @@ from pathlib import Path
 import yaml
 
 import vertex_launch
-from tests.test_telemetry import lines
+from tests.test_telemetry import lines, reporter
 from tests.training import PROJECT
 from trainer.config import parse
-from trainer.storage import Trial
-from trainer.telemetry import Telemetry, sinks
-from trainer.tuning import MetricFile
+from trainer.vertex.storage import Trial
+from trainer.vertex.tuning import MetricFile
 
 
 def test_the_trainer_takes_what_the_tuning_job_tries() -> None:
@@ -27,11 +26,11 @@ def test_the_trainer_takes_what_the_tuning_job_tries() -> None:
 
 def test_a_trial_reports_its_held_out_metrics_in_the_librarys_format(tmp_path: Path) -> None:
     file, began = tmp_path / "hypertune" / "output.metrics", time.time()
-    telemetry = Telemetry((MetricFile(Trial("3", file)),), start=0, per_step={"samples": 1}, device_count=1)
-    telemetry.report(5, {"loss": 9.0, "accuracy": 0.0})
-    assert not file.exists()  # training values do not count
-    telemetry.evaluation(5, {"loss": 0.5, "accuracy": 0.25})
-    telemetry.evaluation(10, {"loss": math.nan})
+    with reporter(tmp_path, Trial("3", file)) as reports:
+        reports.training(5, {"loss": 9.0, "accuracy": 0.0})
+        assert not file.exists()  # training values do not count
+        reports.heldout(5, {"loss": 0.5, "accuracy": 0.25})
+        reports.heldout(10, {"loss": math.nan})
     entries = lines(file.read_text())
     assert [list(entry) for entry in entries] == [sorted(entry) for entry in entries]
     assert all(began <= entry.pop("timestamp") <= time.time() for entry in entries)
@@ -54,6 +53,6 @@ def test_the_metric_file_keeps_the_last_hundred_reports(tmp_path: Path) -> None:
 def test_only_a_trial_of_a_tuning_job_has_a_metric_file(tmp_path: Path) -> None:
     trial = Trial("3", tmp_path / "m")
     for known in (None, trial):
-        with Telemetry(sinks(tmp_path, 1, 0, known), start=0, per_step={"samples": 1}, device_count=1) as telemetry:
-            telemetry.evaluation(1, {"accuracy": 0.25})
+        with reporter(tmp_path, known) as reports:
+            reports.heldout(1, {"accuracy": 0.25})
         assert trial.metric_file.exists() == (known is not None)

@@ -54,7 +54,7 @@ class Run:
 
     @property
     def losses_by_step(self) -> list[tuple[int, float]]:
-        """In the order of the reports: a step that was not saved before a restart comes twice."""
+        """Losses in the order of the reports: a step that was not saved before a restart comes twice."""
         return [(report["step"], report["train/loss"]) for report in self.reports if "train/loss" in report]
 
     @property

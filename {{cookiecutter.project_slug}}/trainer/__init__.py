@@ -1,4 +1,4 @@
-"""What runs in the container: from CLUSTER_SPEC and flags to a trained, exported model."""
+"""The program in the container: from CLUSTER_SPEC and flags to a trained, exported model."""
 
 from absl import logging
 

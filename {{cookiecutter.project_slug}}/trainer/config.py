@@ -6,16 +6,17 @@ model.py repeats has its default from there.
 """
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import tyro
 
-from trainer import data, flags, model, parallelism, profiled
-from trainer.errors import TrainerError
+from trainer import data, flags, model, parallelism
 from trainer.model import ModelFlags
 from trainer.parallelism import Parallelism
+from trainer.vertex.errors import TrainerError
 
 TIMEOUTS = ("collective_timeout", "rollcall_timeout")
 
@@ -80,7 +81,7 @@ def parse(argv: Sequence[str]) -> Config:
 
 
 def problems(config: Config) -> Iterator[str]:
-    """What is wrong with the values, each in one phrase that names the flag."""
+    """Yield a phrase, which names the flag, for each wrong value."""
     yield from data.problems(config)
     yield from model.problems(config)
     yield from flags.at_least(1, config, "steps", "global_batch", "micro_batches")
@@ -91,8 +92,17 @@ def problems(config: Config) -> Iterator[str]:
     yield from flags.at_least(0, config, "warmup", "weight_decay", "data_processes")
     if not 0 <= config.seed < 2**32:
         yield f"--seed is {config.seed}, must be from 0 to 2**32 - 1"
-    yield from profiled.problems(config.profile, config.steps)
+    if config.profile is not None and not traced_steps(config):
+        yield f"--profile is {config.profile}, must be two numbers of steps such as 20:25"
+    elif (traced := traced_steps(config)) and traced.stop > config.steps:
+        yield f"--profile is {config.profile}, must end by the last step, {config.steps}"
     yield from parallelism.problems(config)
+
+
+def traced_steps(config: Config) -> range:
+    """Indices of the steps to trace, counted from 0: for 20:25 the five that end with steps 21 to 25; else none."""
+    found = re.fullmatch(r"(\d{1,9}):(\d{1,9})", config.profile or "")
+    return range(int(found[1]), int(found[2])) if found else range(0)
 
 
 def learning_rate(config: Config, step: int) -> float:
@@ -101,3 +111,8 @@ def learning_rate(config: Config, step: int) -> float:
         return config.learning_rate * (step + 1) / config.warmup
     progress = (step - config.warmup) / (config.steps - config.warmup)
     return config.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def due(step: int, config: Config, *intervals: int) -> bool:
+    """True for the last step, and for each step that is a multiple of an interval."""
+    return step == config.steps or any(step % interval == 0 for interval in intervals)

@@ -1,4 +1,4 @@
-"""For the files that declare flags: checks, which say in one phrase what is wrong with a value, and a kind of flag."""
+"""Checks for the files that declare flags, each of which yields a phrase for a wrong value, and a kind of flag."""
 
 import math
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from trainer import optional
 
 
 def module_in(folder: str) -> Any:
-    """The kind of flag whose choices are the modules in a folder of trainer/; their first lines are its help.
+    """Kind of flag whose choices are the strategies in a folder of trainer/; the modules' first lines are its help.
 
-    As in `strategy: Annotated[str, module_in("strategies")]`, which `vertex-launch check` reads without an import.
+    Used as in `strategy: Annotated[str, module_in("parallel")]`, which `vertex-launch check` reads without an import.
     """
-    purposes = optional.purposes(folder)
+    purposes = optional.strategies()
     help = "\n".join(f"{name}: {purpose}" for name, purpose in purposes.items())
     choices: Any = Literal[tuple(purposes)]
     return tyro.conf.arg(constructor=choices, help=help, help_behavior_hint=_default)
@@ -48,5 +48,5 @@ def _given(flags: object, names: tuple[str, ...]) -> Iterator[tuple[str, float]]
 
 
 def _default(words: str) -> str:
-    """Of `['first']`, as tyro gives the default of a flag with a constructor: `(default: first)`."""
+    """Turn `['first']`, as tyro gives the default of a flag with a constructor, into `(default: first)`."""
     return "(default: " + words.strip("[']") + ")"

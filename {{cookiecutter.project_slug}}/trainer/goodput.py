@@ -1,23 +1,28 @@
-"""Where the time of a run goes: each second belongs to one part, and the share that trained is the goodput.
+"""Goodput: each second of a run belongs to one part, and the share that trained is the goodput.
 
-A lap ends a part: what has passed since the lap before is that part's. So all parts together are the time since the
-program began.
+A lap ends a part: the time since the lap before is that part's. So all parts together are the time since the program
+began.
 """
 
 import os
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 START, ROLL_CALL, FIRST_STEP, DATA, TRAINING = "start", "roll call", "first step", "data", "training"
 REPORTS, CHECKPOINTS, EVALUATION, EXPORT = "reports", "checkpoints", "evaluation", "export"
 LAST_CHECKPOINT = "last checkpoint"  # nothing trains any more while it is written
 REPEATED = "repeated"  # steps that a start before this one had taken, and lost
 
+IdleTimer = Callable[[], Callable[[], float]]
+Item = TypeVar("Item")
+
 
 def process_start() -> float:
-    """When this process began, on the clock of time.monotonic; now, where the system does not tell.
+    """Time at which this process began, on the clock of time.monotonic; now, where the system does not tell.
 
     Source: proc_pid_stat(5), field 22, in clock ticks since the boot.
     """
@@ -30,28 +35,43 @@ def process_start() -> float:
 
 
 @dataclass
-class Stopwatch:
-    """The seconds of each part; another process of this machine may go on with it."""
+class Clock:
+    """Seconds of each part of a run; another process of this machine may go on with it."""
 
     last: float = field(default_factory=time.monotonic)
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     repeats: bool = False  # whether the present steps were taken before
 
-    def lap(self, part: str, but: float = 0.0) -> None:
-        """What has passed since the last lap, all but the last so many seconds, was this part."""
-        end = max(time.monotonic() - but, self.last)
+    def lap(self, part: str, excluding: float = 0.0) -> None:
+        """Add the time since the last lap to this part, without its last `excluding` seconds."""
+        end = max(time.monotonic() - excluding, self.last)
         part = REPEATED if self.repeats and part == TRAINING else part
         self.seconds[part] += end - self.last
         self.last = end
 
+    def timed(self, batches: Iterator[Item], idle_timer: IdleTimer | None) -> Iterator[Item]:
+        """Yield the batches and time how long the device waited for each.
+
+        Args:
+            idle_timer: returns a function that returns for how many seconds the device has had nothing to do; None
+                where nobody can tell.
+        """
+        idle = idle_timer and idle_timer()
+        for batch in batches:
+            self.lap(TRAINING, excluding=idle() if idle else 0.0)
+            if idle:
+                self.lap(DATA)
+            yield batch
+            idle = idle_timer and idle_timer()
+
     @property
     def stepping(self) -> float:
-        """Seconds of all steps, with what they waited for."""
+        """Seconds of all steps, with their waits for data."""
         return sum(self.seconds.get(part, 0.0) for part in (FIRST_STEP, REPEATED, TRAINING, DATA))
 
     @property
     def goodput(self) -> float:
-        """The share that trained."""
+        """Share of the time that trained."""
         return self.seconds[TRAINING] / sum(self.seconds.values())
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The parts of the trainer that a project may delete, a file or a folder each: found by name when a run asks."""
+"""Parts of the trainer that a project may delete, a file or a folder each: found by name when a run asks."""
 
 import ast
 import importlib
@@ -6,21 +6,22 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import TrainerError
+from trainer.vertex.errors import TrainerError
 
 HERE = Path(__file__).parent
 
 
-def purposes(folder: str) -> dict[str, str]:
-    """Module -> the first line of its docstring, for each module in a folder of trainer/; none of them is imported."""
-    files = {path.stem: path for path in (HERE / folder).glob("[!_]*.py")}
-    files |= {path.parent.name: path for path in (HERE / folder).glob("*/__init__.py")}
-    said = {name: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) for name, path in files.items()}
-    return {name: (said[name] or "").partition("\n")[0] for name in sorted(said)}
+def strategies() -> dict[str, str]:
+    """Map each module of trainer/parallel/ that defines STRATEGY to its purpose, its docstring's first line."""
+    files = {path.stem: path for path in (HERE / "parallel").glob("[!_]*.py")}
+    files |= {path.parent.name: path for path in (HERE / "parallel").glob("*/__init__.py")}
+    sources = {name: files[name].read_text(encoding="utf-8") for name in sorted(files)}
+    chosen = {name: ast.parse(source) for name, source in sources.items() if "\nSTRATEGY = " in source}
+    return {name: (ast.get_docstring(module) or "").partition("\n")[0] for name, module in chosen.items()}
 
 
 def load(name: str, why: str) -> Any:
-    """The module trainer.NAME.
+    """Return the module trainer.NAME.
 
     Raises:
         TrainerError: this project has deleted it.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.errors import TrainerError
+from trainer.vertex.errors import TrainerError
 
 OURS = ("loss", "samples")  # what the loop itself sums under these names
 

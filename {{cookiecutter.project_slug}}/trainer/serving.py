@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from trainer import export, storage
-from trainer.errors import TrainerError
+from trainer import export
 from trainer.export import Exported
-from trainer.telemetry import say, say_lines
+from trainer.vertex import storage
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.log import say, say_lines
 
 LONGEST = 32 * 2**20  # bytes of a request; the service takes less
 FORM = 'write {"instances": [...]}, each of them numbers in lists'
@@ -29,7 +30,7 @@ FORM = 'write {"instances": [...]}, each of them numbers in lists'
 
 @dataclass(frozen=True)
 class Container:
-    """How the service starts it: AIP_* variables; the defaults are for a start by hand."""
+    """Settings by which the service starts it, from AIP_* variables; the defaults are for a start by hand."""
 
     model: str  # a folder, or a gs:// address
     port: int = 8080

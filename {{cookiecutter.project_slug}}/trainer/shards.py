@@ -30,8 +30,10 @@ from grain.multiprocessing import MultiprocessingOptions
 from trainer import data
 from trainer.config import Config
 from trainer.data import EXAMPLES, Batch, Sample
-from trainer.errors import TrainerError
-from trainer.storage import Storage
+from trainer.goodput import IdleTimer
+from trainer.job import Job
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.storage import Storage
 
 Split = Literal["train", "heldout"]
 Part = TypeVar("Part")
@@ -124,6 +126,28 @@ class Dataset:
         return data.collate(self.samples(indices), config)
 
 
+class Data:
+    """The data set of a job: batches for training, in one global order, and held out."""
+
+    def __init__(self, job: Job) -> None:
+        self._config, self._clock = job.config, job.clock
+        self.train, self.heldout = Dataset(job.shards, "train"), Dataset(job.shards, "heldout")
+
+    @property
+    def example(self) -> Batch:
+        """A batch of one sample, for its shapes and types."""
+        return self.heldout.batch([0], self._config)
+
+    def training(self, start: int, rank: int, size: int, idle_timer: IdleTimer | None) -> Iterator[Batch]:
+        """Yield one process's part of the global batch of each step from `start` on; the clock learns of each wait."""
+        batches = train_batches(self.train, self._config, start=start, rank=rank, world_size=size)
+        return self._clock.timed(batches, idle_timer)
+
+    def evaluation(self, rank: int, size: int, micro_batches: int) -> Iterator[Masked]:
+        """Yield the batches of every held-out sample that one process scores."""
+        return heldout_batches(self.heldout, self._config, rank=rank, world_size=size, micro_batches=micro_batches)
+
+
 def _readable(path: str) -> bool:
     try:
         return len(grain.sources.ArrayRecordDataSource(path)) >= 0
@@ -132,7 +156,7 @@ def _readable(path: str) -> bool:
 
 
 def per_step(config: Config) -> dict[str, int]:
-    """What an optimizer step takes, for reports: {"samples": 96, "tokens": 6144}."""
+    """Return the counts of an optimizer step, for reports: {"samples": 96, "tokens": 6144}."""
     return {name: config.global_batch * count for name, count in {"samples": 1, **data.counts(config)}.items()}
 
 
@@ -150,7 +174,7 @@ def require_samples(config: Config, world_size: int) -> None:
 
 
 def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, world_size: int) -> Iterator[Batch]:
-    """This process's part of the global batch of each step from `start` on.
+    """Yield this process's part of the global batch of each step from `start` on.
 
     Parts differ by at most one sample when the global batch does not divide evenly.
 

@@ -8,14 +8,14 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from trainer import nccl, reducers
-from trainer.cluster import Cluster, Node
-from trainer.errors import TrainerError
-from trainer.nccl import Seen, Verdict, Versions
+from trainer.vertex import nccl, reducers
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.nccl import Seen, Verdict, Versions
 
 # What the libraries pass to dlsym, read from their wheels.
 ASKED = {"2.18.1": range(4, 7), "2.21.5": range(5, 9), "2.27.7": range(6, 11), "2.29.7": range(6, 12)}
@@ -102,7 +102,7 @@ def test_a_library_that_was_cut_off_offers_nothing_or_a_part_and_no_traceback(tm
 
 
 def test_without_nccl_the_command_says_so_and_only_fails_if_it_must() -> None:
-    command = [sys.executable, "-m", "trainer.nccl"]
+    command = [sys.executable, "-m", "trainer.vertex.nccl"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (
         0,
@@ -110,7 +110,7 @@ def test_without_nccl_the_command_says_so_and_only_fails_if_it_must() -> None:
     )
     assert subprocess.run([*command, "--required"], capture_output=True, timeout=300).returncode == 1
     refused = subprocess.run([*command, "--1"], capture_output=True, text=True, timeout=300)
-    assert (refused.returncode, refused.stderr) == (2, "python -m trainer.nccl takes --required, and not --1\n")
+    assert (refused.returncode, refused.stderr) == (2, "python -m trainer.vertex.nccl takes --required, and not --1\n")
 
 
 @pytest.mark.proof
@@ -199,8 +199,8 @@ MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symb
         ("Communicator has 1 nodes which is less than CollNet node threshold 2", False, "two or more machines"),
         ("CollNet currently only supports up to 8 GPUs per node, disabling CollNet", False, "at most 8 GPUs"),
         ("NET/Plugin: External network plugin libnccl-net.so is unsupported", False, "takes no version of the plug-in"),
-        (MISSING.replace("Coll", ""), False, "NCCL takes no version of the plug-in; see python -m trainer.nccl"),
-        ("NCCL version 2.29.7", False, "NCCL's log does not mention them; see python -m trainer.nccl in the image"),
+        (MISSING.replace("Coll", ""), False, "NCCL takes no version of the plug-in; see python -m trainer.vertex.nccl"),
+        ("NCCL version 2.29.7", False, "NCCL's log does not mention them; see python -m trainer.vertex.nccl in the"),
         ("", None, "whether 4 reducers are used cannot be told: NCCL has written no log into /tmp; see that"),
     ],
 )
@@ -277,9 +277,6 @@ def test_once_it_is_read_the_log_no_longer_grows(tmp_path: Path, logs: dict[str,
     assert theirs.read_text() == "kept\n"
 
 
-WITH = Cluster((Node("workerpool0-0", "a:1"), Node("workerpool1-0", "b:1")), servers=(Node("workerpool2-0", "c:1"),))
-
-
 def settled(environ: Mapping[str, str], *, required: bool) -> dict[str, float]:
     """As rank 0 of 16, of which one is connected."""
 
@@ -295,10 +292,10 @@ def test_required_reducers_that_are_idle_end_the_run_with_a_code_of_their_own(
 ) -> None:
     assert reducers.IdleReducersError.exit_code == 78
     with pytest.raises(reducers.IdleReducersError):
-        reducers.prepare(WITH, {}, gpus=False, required=True)
+        reducers.prepare(1, {}, rank=0, gpus=False, required=True)
     assert "1 reducers are not used: this run is on CPUs, and reducers" in capsys.readouterr().out
     with pytest.raises(TrainerError, match="the job has none"):
-        reducers.prepare(Cluster(), {}, gpus=True, required=True)
+        reducers.prepare(0, {}, rank=0, gpus=True, required=True)
     own_log(tmp_path).write_text(BOTH)
     with pytest.raises(reducers.IdleReducersError, match="--require-reducers, and the reducers are not used"):
         settled(logs, required=True)
@@ -318,13 +315,22 @@ def test_all_machines_settle_what_became_of_them_and_the_chief_says_early_what_i
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     environ: dict[str, str] = {}
-    assert reducers.prepare(WITH, environ, gpus=True, required=True) == 1  # whatever this machine's image has
+    reducers.prepare(1, environ, rank=0, gpus=True, required=True)
     assert environ["NCCL_COLLNET_ENABLE"] == "1"
     assert "1 reducers are not used: there is no NCCL here" in capsys.readouterr().out
+    added = [0, 0]  # numbers of each rank: who adds fewer than the others would leave them waiting
+
+    def add(rank: int, number: int) -> int:
+        added[rank] += 1
+        return number
+
+    for rank, its_own in enumerate((environ, {})):  # whatever this machine's image has
+        reducers.settle(1, its_own, partial(add, rank), rank=rank, ranks=2, gpus=8, required=False)
+    assert added == [3, 3]
 
 
 def test_a_job_without_reducers_hears_nothing_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     environ: dict[str, str] = {}
-    assert reducers.prepare(Cluster(), environ, gpus=True, required=False) == 0
-    assert (environ, reducers.settle(0, {}, lambda n: n, rank=0, ranks=1, gpus=0, required=False)) == ({}, {})
+    reducers.prepare(0, environ, rank=0, gpus=True, required=False)
+    assert (environ, reducers.settle(0, {}, lambda n: n, rank=0, ranks=1, gpus=8, required=False)) == ({}, {})
     assert capsys.readouterr().out == ""

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from trainer import rollcall
-from trainer.cluster import Cluster, ClusterError, Node
-from trainer.rollcall import RollcallError
+from trainer.cluster import rollcall
+from trainer.cluster.rollcall import RollcallError
+from trainer.cluster.spec import Cluster, ClusterError, Node
 from vertex_launch.local.running.host import free_addresses
 
 TIMEOUT = 2.0  # seconds, where nobody is heard: that is known after it

@@ -22,14 +22,20 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 
 from tests.samples import batch
-from trainer import checkpoint, layout, model, parallel, processes, train
-from trainer.checkpoint import State
-from trainer.cluster import Cluster, Node
+from trainer import model, train
+from trainer.checkpoints.saver import Checkpoints, State
+from trainer.cluster import devices, processes
+from trainer.cluster.spec import Cluster, Node
+from trainer.cluster.world import Mesh, World
 from trainer.config import Config
 from trainer.data import Batch
-from trainer.meshes import Mesh
-from trainer.processes import World
-from trainer.shards import Dataset, train_batches
+from trainer.job import Job
+from trainer.parallel import mesh as layout
+from trainer.parallel import strategy as strategies
+from trainer.parallel.strategy import Strategy
+from trainer.shards import Data
+from trainer.totals import means
+from trainer.vertex.storage import Storage
 from vertex_launch.local.running.host import free_addresses
 
 DEGREE = 2  # processes that hold one copy of the model
@@ -116,43 +122,46 @@ def tell(name: str, found: Found, world: World) -> None:
 
 def go(config: Config, world: World, shards: Path, steps: int, checkpoints: Path | None = None) -> Found:
     """So many steps; where there are checkpoints, from the newest to a new one."""
-    dataset, heldout = Dataset(shards, "train"), Dataset(shards, "heldout")
-    state = train.start(config, dataset.batch([0], config), world)
+    job = Job(config, Storage(checkpoints=checkpoints or Storage.checkpoints), shards)
+    strategy, data = strategies.load(config.strategy), Data(job)
+    torch.manual_seed(config.seed)
+    net = strategy.wrap(config, model.build(config, data.example), world)
+    state = State(net, train.new_optimizer(config, net))
+    saver = Checkpoints(job, strategy, world)
     if checkpoints:
-        checkpoint.restore(state, checkpoints, world)
-    share = {"rank": world.data_rank, "world_size": world.data_size}
-    batches = [*islice(train_batches(dataset, config, start=state.step, **share), steps)]
-    train.backward(config, state, train.on_device(batches[0], world), world)
+        saver.restore(state)
+    share = islice(data.training(state.step, world.data_rank, world.data_size, None), steps)
+    batches = [devices.copy(batch, world.device) for batch in share]
+    (strategy.forward_backward or train.forward_backward)(config, strategy, net, batches[0], world)
     with CommDebugMode() as collectives:
-        norm = float(parallel.clip_gradients(state.model, math.inf, world))
+        norm = float(strategy.clip(net, math.inf, world))
     state.optimizer.zero_grad()
-    totals = [train.train_step(config, state, batch, world) for batch in batches]
+    totals = [train.train_step(config, strategy, state, batch, world) for batch in batches]
     if checkpoints:
-        saver = checkpoint.Saver(checkpoints, 2, world, TIMEOUT)
         saver.save(state)
         saver.wait()
     most = torch.tensor(kept(state), dtype=torch.float64)
     dist.all_reduce(most, dist.ReduceOp.MAX)
     return {
-        "losses": [world.means(one)["loss"] for one in totals],
-        "heldout": train.evaluate(config, state.model, heldout, world)["loss"],
+        "losses": [means(one, world)["loss"] for one in totals],
+        "heldout": train.evaluate(config, strategy, net, data, world)["loss"],
         "norm": norm,
         "collectives": collectives.get_total_counts(),
         "kept": float(most),
-        "cut": cut(state.model, train.on_device(batches[0], world)) if isinstance(state.model, FSDPModule) else 0,
+        "cut": cut(strategy, net, batches[0]) if isinstance(net, FSDPModule) else 0,
     }
 
 
-def cut(net: Any, first: Batch) -> int:
+def cut(strategy: Strategy, net: Any, first: Batch) -> int:
     """Bytes of the gradients, cut, behind a backward pass that is not the last one of its step."""
-    with parallel.sync_gradients(net, last=False):
+    with strategy.sync(net, last=False):
         model.losses(net(first.inputs), first).sum().backward()
     return sum(one.grad.to_local().nbytes for one in net.parameters() if isinstance(one.grad, DTensor))
 
 
 def kept(state: State) -> int:
     """Bytes of this process; gradients, which are gone after a step, are as large as the parameters."""
-    parameters = [*state.model.parameters()]
+    parameters = [*state.net.parameters()]
     moments = [value for one in state.optimizer.state.values() for value in one.values() if value.ndim]
     mine = [one.to_local() if isinstance(one, DTensor) else one for one in [*parameters, *parameters, *moments]]
     return sum(one.nbytes for one in mine)

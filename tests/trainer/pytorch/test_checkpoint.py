@@ -2,8 +2,8 @@
 
 import torch
 
-from trainer.checkpoint import share
-from trainer.processes import World
+from trainer.checkpoints.saver import share
+from trainer.cluster.world import World
 
 STATE = {"head.weight": torch.ones(64, 8), "head.bias": torch.ones(8), "blocks.weight": torch.ones(64, 8), "lr": 0.1}
 

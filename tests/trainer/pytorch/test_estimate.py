@@ -9,9 +9,10 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from tests.samples import batch
-from trainer import estimate, model, train
+from trainer import model, train
 from trainer.config import Config
 from trainer.data import Batch
+from trainer.describe import estimate
 
 CONFIG = Config()
 DESCRIPTION = estimate.describe(CONFIG, batch(1))

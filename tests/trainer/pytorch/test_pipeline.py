@@ -9,11 +9,11 @@ from torch import nn
 
 from tests.samples import batch
 from trainer import model
+from trainer.cluster.world import Mesh
 from trainer.config import Config
-from trainer.errors import TrainerError
-from trainer.layout import lay_out, processes
-from trainer.meshes import Mesh
-from trainer.strategies import pipeline
+from trainer.parallel import pipeline
+from trainer.parallel.mesh import lay_out, processes
+from trainer.vertex.errors import TrainerError
 
 PIPELINE: dict[str, Any] = {"strategy": "pipeline", "degree": 4, "micro_batches": 4, "global_batch": 96}
 

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 
 from tests.training import DEADLINE, PROJECT
-from trainer import processes
-from trainer.cluster import Cluster, Node
-from trainer.errors import TrainerError
-from trainer.meshes import Mesh
+from trainer.cluster import processes
+from trainer.cluster.spec import Cluster, Node
+from trainer.cluster.world import Mesh
+from trainer.vertex.errors import TrainerError
 from vertex_launch.local.running.host import free_addresses
 
 PLACE = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"

@@ -14,8 +14,10 @@ from tests.checkpoints import damage, whole
 from tests.training import Run, eventually, processes, started, train
 from trainer import export, shards
 from trainer.config import Config
-from trainer.errors import TrainerError
-from trainer.storage import Storage
+from trainer.job import Job
+from trainer.shards import Data
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.storage import Storage
 
 pytestmark = pytest.mark.proof
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
@@ -167,7 +169,7 @@ def test_a_damaged_checkpoint_is_not_exported(tmp_path: Path) -> None:
     shards.write_example(Config.data, tmp_path / "shards")
     folder = whole(tmp_path, 50)
     damage(folder / "weights")
-    storage = Storage(model=tmp_path / "model", checkpoints=tmp_path)
+    job = Job(Config(steps=50), Storage(model=tmp_path / "model", checkpoints=tmp_path), tmp_path / "shards")
     with pytest.raises(TrainerError, match=r"step-000000050 is not exported: weights is damaged: .*; run again"):
-        export.finish(Config(steps=50), storage, shards.Dataset(tmp_path / "shards", "heldout"), {"loss": 0.9})
+        export.finish(job, Data(job), {"loss": 0.9})
     assert not (tmp_path / "model").exists()

@@ -18,12 +18,13 @@ from torch import nn, optim
 
 from tests.strategies import COMMON, COMPILED, GROUPS, SOME, STEPS, Found
 from tests.training import DEADLINE, PROJECT
-from trainer import layout, model, shards
+from trainer import model, shards
 from trainer.config import Config, learning_rate
 from trainer.data import Batch
-from trainer.errors import TrainerError
-from trainer.precision import precision
+from trainer.parallel import mesh as layout
+from trainer.parallel.precision import precision
 from trainer.shards import Dataset
+from trainer.vertex.errors import TrainerError
 
 SECONDS = 1800  # for a group; half a minute on an idle machine
 EXACT, ROUNDED = 1e-5, 0.05

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from torch import nn
 
+from trainer.cluster.world import Mesh
 from trainer.config import Config
-from trainer.errors import TrainerError
-from trainer.layout import lay_out, processes
-from trainer.meshes import Mesh
+from trainer.parallel.mesh import lay_out, processes
+from trainer.vertex.errors import TrainerError
 
 
 class Heads(nn.Module):

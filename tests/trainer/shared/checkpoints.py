@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainer import commit_marker
+from trainer.checkpoints import commit_marker
 
 
 def whole(root: Path, number: int) -> Path:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from trainer.background import Background
-from trainer.errors import TrainerError
+from trainer.checkpoints.background import Background
+from trainer.vertex.errors import TrainerError
 
 
 def test_whoever_starts_work_goes_on_and_waits_for_it_later() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoints import damage, whole
-from trainer import commit_marker
-from trainer.errors import TrainerError
+from trainer.checkpoints import commit_marker
+from trainer.vertex.errors import TrainerError
 
 DAMAGED = "weights is damaged: its content is not what was saved"
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.driver import installed, why_no_gpu
+from trainer.vertex.driver import installed, why_no_gpu
 
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder)\n"

@@ -14,11 +14,14 @@ import pytest
 
 from tests.checkpoints import damage, whole
 from tests.training import DEADLINE, PROJECT, Run, eventually, train
-from trainer import commit_marker, evaluator, shards
+from trainer import evaluator, shards
+from trainer.checkpoints import commit_marker
 from trainer.config import Config, parse
-from trainer.errors import TrainerError
 from trainer.evaluator import Metrics, follow
 from trainer.evaluator.scoring import scorer
+from trainer.job import Job
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.storage import Storage
 
 STEPS = 40
 EVERY = ("--steps", str(STEPS), "--checkpoint-every", "10", "--evaluate-every", "10", "--keep", "9")
@@ -207,7 +210,8 @@ def scored(alone: Run, folder: Path, *flags: str) -> list[tuple[int, Any, Any]]:
     shutil.copytree(alone.output_folder / "checkpoints", folder / "checkpoints")
     shards.write_example(Config.data, folder / "shards")
     config, told = parse([*FLAGS, *flags]), dict[int, Metrics]()
-    follow(config, folder / "checkpoints", scorer(config, folder / "shards"), told.__setitem__)
+    job = Job(config, Storage(checkpoints=folder / "checkpoints"), folder / "shards")
+    follow(config, folder / "checkpoints", scorer(job), told.__setitem__)
     return [(step, metrics["loss"], metrics["accuracy"]) for step, metrics in told.items()]
 
 

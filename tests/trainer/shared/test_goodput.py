@@ -13,20 +13,20 @@ import pytest
 
 from tests.changed import change
 from tests.training import DEADLINE, PROJECT, train
-from trainer.goodput import Stopwatch
+from trainer.goodput import Clock
 
 
 def test_a_lap_may_leave_its_last_seconds_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    watch = Stopwatch(last=90.0)
-    watch.lap("training", but=3.0)
-    watch.lap("data")
-    assert watch.seconds == {"training": 7.0, "data": 3.0}
+    clock = Clock(last=90.0)
+    clock.lap("training", excluding=3.0)
+    clock.lap("data")
+    assert clock.seconds == {"training": 7.0, "data": 3.0}
     now = 105.0
-    watch.lap("training", but=math.inf)
-    watch.lap("data")
-    assert watch.seconds == {"training": 7.0, "data": 8.0}
+    clock.lap("training", excluding=math.inf)
+    clock.lap("data")
+    assert clock.seconds == {"training": 7.0, "data": 8.0}
 
 
 @pytest.mark.proof

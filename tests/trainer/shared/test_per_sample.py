@@ -1,13 +1,14 @@
 """What losses() and metrics() must not return, in the sentence that names the function."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.test_telemetry import reporter
 from trainer import per_sample
-from trainer.errors import TrainerError
-from trainer.telemetry import JsonLines, Telemetry
+from trainer.vertex.errors import TrainerError
 
 EACH = np.zeros(4)
 
@@ -45,9 +46,12 @@ def test_an_output_of_several_tensors_is_refused() -> None:
         per_sample.require((EACH, EACH), EACH, {}, 4)
 
 
-def test_a_loss_that_is_no_number_ends_the_run_with_where_to_look(capsys: pytest.CaptureFixture[str]) -> None:
-    told = Telemetry((JsonLines(9),), start=0, per_step={"samples": 1}, device_count=1)
-    told.report(3, {"loss": 0.5})
-    with pytest.raises(TrainerError, match=r"^the loss is no number any more, since a step after 3; lower --learning-"):
-        told.report(6, {"loss": float("nan")})
+def test_a_loss_that_is_no_number_ends_the_run_with_where_to_look(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sentence = r"^the loss is no number any more, since a step after 3; lower --learning-"
+    with reporter(tmp_path, steps=9) as reports:
+        reports.training(3, {"loss": 0.5})
+        with pytest.raises(TrainerError, match=sentence):
+            reports.training(6, {"loss": float("nan")})
     assert "step 6/9  loss nan" in capsys.readouterr().out

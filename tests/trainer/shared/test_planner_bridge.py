@@ -3,11 +3,11 @@
 from dataclasses import fields
 from pathlib import Path
 
-from trainer.resource_estimate import ResourceEstimate
-from trainer.storage import Trial
-from trainer.telemetry import TensorBoard
-from trainer.tuning import MetricFile
-from trainer.utilization import peak_flops
+from trainer.describe.resource_estimate import ResourceEstimate
+from trainer.reports.mfu import peak_flops
+from trainer.reports.sinks import TensorBoard
+from trainer.vertex.storage import Trial
+from trainer.vertex.tuning import MetricFile
 from vertex_launch import catalog
 from vertex_launch.local.jobs import search
 from vertex_launch.plan import measured_speed

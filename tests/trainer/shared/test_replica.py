@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.training import DEADLINE, PROJECT, eventually, signal_trainer, started
-from trainer.errors import PeerError
+from trainer.vertex.errors import PeerError
 from vertex_launch.contract import Replica
 from vertex_launch.local.running.ended import Ended
 from vertex_launch.local.running.host import free_addresses
@@ -24,7 +24,7 @@ PATH = "/usr/bin:/bin"
 # Imports take longer than the roll call, on a busy machine; both wait for a line before they begin.
 TOGETHER = """
 import os, sys
-from trainer import replica, task
+from trainer import shards, task
 print("ready", flush=True)
 sys.stdin.readline()
 sys.exit(task.main(sys.argv[1:], os.environ))

@@ -17,8 +17,8 @@ from tests.launch.vertex import service
 from tests.samples import batch
 from tests.training import DEADLINE, PROJECT
 from trainer import export
-from trainer.errors import TrainerError
 from trainer.serving import folder
+from trainer.vertex.errors import TrainerError
 
 pytestmark = pytest.mark.proof
 

@@ -3,9 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from trainer.errors import TrainerError
 from trainer.export import Exported
 from trainer.serving import Container, from_env, respond
+from trainer.vertex.errors import TrainerError
 
 DOUBLE = Exported(lambda array: 2 * array, (None, 2), np.dtype("float32"))
 

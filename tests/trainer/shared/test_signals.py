@@ -9,7 +9,7 @@ from tests.training import DEADLINE, PROJECT
 
 TALKS = """
 import os, signal
-from trainer.telemetry import say, say_last
+from trainer.vertex.log import say, say_last
 signal.signal(signal.SIGTERM, lambda *_: (say_last("stopped"), os._exit(143)))
 say("more than a pipe takes " * 10**5)
 """

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.training import DEADLINE, PROJECT
-from trainer import replica, writable
-from trainer.cluster import Cluster, Node
-from trainer.errors import TrainerError
-from trainer.storage import Storage, Trial, from_env
+from trainer import task
+from trainer.vertex import writable
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.storage import Storage, Trial, from_env
 
 USER = os.geteuid() or 65534  # root may write everywhere, and becomes nobody
 OUTPUTS = {"AIP_MODEL_DIR": "run/model", "AIP_CHECKPOINT_DIR": "run/checkpoints", "AIP_TENSORBOARD_LOG_DIR": "run/logs"}
@@ -24,7 +24,7 @@ AS_USER = f"""
 import os, sys
 # As task.py has them before TensorFlow is imported; of oneDNN it tells only where the processor has what oneDNN uses.
 os.environ |= {{"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}}
-from trainer import config, replica, task
+from trainer import config, shards, task
 config.parse([])
 if os.geteuid() == 0:
     os.setgroups([]), os.setgid({USER}), os.setuid({USER})
@@ -95,11 +95,18 @@ def test_a_replica_answers_only_for_what_it_writes(tmp_path: Path) -> None:
         writable.require(storage(tmp_path), writable.CHIEF)
 
 
-def test_only_the_chief_writes_the_model() -> None:
-    nodes = tuple(Node(f"workerpool{pool}-0", "host:1") for pool in (0, 1))
-    chief, worker, evaluator = (Cluster(nodes, f"workerpool{pool}-0") for pool in (0, 1, 3))
-    assert (replica.places(chief), replica.places(evaluator)) == (writable.CHIEF, writable.EVALUATOR)
-    assert {*replica.places(worker)} <= {*writable.WORKER}
+@pytest.mark.parametrize(
+    ("pool", "words"), [(0, "^model: .*/run/model cannot be written"), (1, "^--data none: "), (3, "^--data none: ")]
+)
+def test_only_the_chief_writes_the_model(pool: int, words: str, tmp_path: Path) -> None:
+    """The others come as far as their data, which is not there."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/model").write_text("not a folder")
+    pools = {f"workerpool{number}": ["host:1"] for number in (0, 1, 3)}
+    spec = {"cluster": pools, "task": {"type": f"workerpool{pool}", "index": 0}}
+    outputs = {name: str(tmp_path / path) for name, path in OUTPUTS.items()}
+    with pytest.raises(TrainerError, match=words):
+        task.run(["--data", "none"], {"CLUSTER_SPEC": json.dumps(spec), **outputs})
 
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:

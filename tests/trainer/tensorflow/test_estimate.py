@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 
 from tests.samples import EXAMPLE, batch
-from trainer import estimate, model, train
+from trainer import model, train
 from trainer.config import Config
+from trainer.describe import estimate
 
 Precision = Literal["auto", "float32", "bfloat16"]
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 import pytest
 
 from tests.training import eventually
-from trainer import rollcall
-from trainer.cluster import Cluster, Node
-from trainer.errors import PeerError
-from trainer.strategies.parameter_server import heartbeat
-from trainer.strategies.parameter_server.heartbeat import Heartbeats
+from trainer.cluster import rollcall
+from trainer.cluster.spec import Cluster, Node
+from trainer.parallel.parameter_server import heartbeat
+from trainer.parallel.parameter_server.heartbeat import Heartbeats
+from trainer.vertex.errors import PeerError
 from vertex_launch.local.running.host import free_addresses
 
 pytestmark = pytest.mark.proof

@@ -11,11 +11,11 @@ import pytest
 import tensorflow as tf
 
 from tests.training import eventually, processes, signal_trainer, train
-from trainer.cluster import Cluster, Node
+from trainer.cluster.spec import Cluster, Node
 from trainer.config import Config
-from trainer.errors import TrainerError
-from trainer.strategies import multi_worker_mirrored, parameter_server
-from trainer.strategies.parameter_server import team
+from trainer.parallel import multi_worker_mirrored, parameter_server
+from trainer.parallel.parameter_server import team
+from trainer.vertex.errors import TrainerError
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 SERVED = ("--strategy", "parameter_server")
@@ -168,5 +168,5 @@ def test_a_run_with_parameter_servers_needs_workers_and_servers() -> None:
 def test_pool_2_is_told_what_it_lacks_when_it_runs_the_trainer_without_the_flag() -> None:
     reducers = Cluster((CHIEF, WORKER), SERVER.name, (SERVER,))
     with pytest.raises(TrainerError, match=r"workerpool2-0: only pools 0 and 1 train; .* --strategy parameter_server"):
-        multi_worker_mirrored.servers(Config(), reducers)
-    assert multi_worker_mirrored.servers(Config(), Cluster((CHIEF, WORKER), servers=(SERVER,))) == ()
+        multi_worker_mirrored.STRATEGY.servers(Config(), reducers)
+    assert multi_worker_mirrored.STRATEGY.servers(Config(), Cluster((CHIEF, WORKER), servers=(SERVER,))) == ()

@@ -110,7 +110,7 @@ def test_other_flags_than_those_of_the_checkpoint_are_refused_in_one_sentence(tm
 def test_the_others_wait_for_a_chief_that_writes_for_longer_than_a_step_may_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    change(tmp_path / "project", "trainer/commit_marker.py", SLOW, monkeypatch)
+    change(tmp_path / "project", "trainer/checkpoints/commit_marker.py", SLOW, monkeypatch)
     flags = ("--steps", "10", "--checkpoint-every", "5", "--collective-timeout", "40")
     run = train(tmp_path / "run", 2, *flags)
     assert run.code == 0, run.output

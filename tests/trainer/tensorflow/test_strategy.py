@@ -15,12 +15,20 @@ import tensorflow as tf
 
 from tests.samples import batch
 from tests.training import DEADLINE, PROJECT
-from trainer import checkpoint, cluster, model, placement, shards, strategy, train
-from trainer.calls import calls, counted, tensors, until_due
+from trainer import model, shards, train
+from trainer.checkpoints.saver import Checkpoints
+from trainer.cluster import processes, spec, world
+from trainer.cluster.world import World
 from trainer.config import Config
 from trainer.data import Batch
-from trainer.errors import PeerError, TrainerError
-from trainer.strategy import World
+from trainer.job import Job
+from trainer.parallel import optimizers, placement
+from trainer.parallel.calls import calls, counted, tensors, until_due
+from trainer.parallel.multi_worker_mirrored import Mirrored
+from trainer.parallel.precision import compute_in
+from trainer.totals import means
+from trainer.vertex.errors import PeerError, TrainerError
+from trainer.vertex.storage import Storage
 
 CONFIG = Config(global_batch=11, steps=12, warmup=3)  # a batch that two devices do not share evenly
 
@@ -28,10 +36,10 @@ CONFIG = Config(global_batch=11, steps=12, warmup=3)  # a batch that two devices
 def losses(folder: Path, devices: list[str], config: Config, layers: Sequence[str] = ("",)) -> list[float]:
     """The mean loss of each call on these devices of one machine."""
     world = World(tf.distribute.MirroredStrategy(devices), rank=0, size=1, layer_devices=layers)
-    state = train.start(config, batch(1), world)
-    mirrored = train.Mirrored(config, state, batch(1), world)
-    of_each = calls(config, shards.Dataset(folder, "train"), 0, mirrored.ranks, mirrored.size)
-    return [train.means(mirrored.take(steps), mirrored.names)["loss"] for steps in of_each]
+    job, state = Job(config, Storage(), folder), train.new_state(config, batch(1), world)
+    mirrored = Mirrored(job, state, batch(1), world)
+    of_each = calls(job, shards.Dataset(folder, "train"), 0, mirrored.ranks, mirrored.size)
+    return [means(mirrored.take(steps), mirrored.names)["loss"] for steps in of_each]
 
 
 @pytest.fixture(scope="module")
@@ -73,24 +81,25 @@ def test_layers_on_two_devices_take_the_steps_of_one_device(folder: Path) -> Non
 
 def test_each_device_has_the_variables_and_the_moments_of_its_layers() -> None:
     world = World(tf.distribute.MirroredStrategy(["CPU:0"]), 0, 1, layer_devices=["CPU:0", "CPU:1"])
-    state = train.start(CONFIG, batch(1), world)
+    state = train.new_state(CONFIG, batch(1), world)
     layers: dict[int, keras.Layer] = {}  # of each variable the first that has it
-    for layer in state.model.layers:
+    for layer in state.net.layers:
         layers |= {id(v): layer for v in layer.trainable_variables if id(v) not in layers}
     devices: dict[keras.Layer, set[str]] = {}
-    for variable in state.model.trainable_variables:
+    for variable in state.net.trainable_variables:
         devices.setdefault(layers[id(variable)], set()).add(placement.device_of(variable)[-5:])
     # The embedding and two blocks, two blocks and the head.
-    assert [devices[one] for one in state.model.layers if one in devices] == [{"CPU:0"}] * 3 + [{"CPU:1"}] * 3
+    assert [devices[one] for one in state.net.layers if one in devices] == [{"CPU:0"}] * 3 + [{"CPU:1"}] * 3
     moments = [v for v in state.optimizer.variables if v.path.endswith("_velocity")]
-    for moment, variable in zip(moments, state.model.trainable_variables, strict=True):
+    for moment, variable in zip(moments, state.net.trainable_variables, strict=True):
         assert placement.device_of(moment) == placement.device_of(variable)
 
 
 def test_the_backward_pass_of_a_layer_runs_on_its_device() -> None:
     world = World(tf.distribute.MirroredStrategy(["CPU:0"]), 0, 1, layer_devices=["CPU:0", "CPU:1"])
     config = replace(CONFIG, model_parallel=2, micro_batches=2)
-    mirrored = train.Mirrored(config, train.start(config, batch(1), world), batch(1), world)
+    job = Job(config, Storage(), Path())
+    mirrored = Mirrored(job, train.new_state(config, batch(1), world), batch(1), world)
     parts = world.distribute([tensors(Batch(*(array[None] for array in batch(10))))])
     graph = mirrored._take.get_concrete_function(parts, *counted([0.1], config)).graph
     products = [one for one in graph.get_operations() if "MatMul" in one.type]
@@ -105,16 +114,17 @@ def test_a_checkpoint_does_not_depend_on_the_devices_of_the_layers(tmp_path: Pat
     mirrored = World(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), 0, 1)
     spread = World(tf.distribute.MirroredStrategy(["CPU:0"]), 0, 1, layer_devices=["CPU:0", "CPU:1"])
     for writer, reader in ((mirrored, spread), (spread, mirrored)):
-        folder = tmp_path / str(len(writer.layer_devices))
-        written = train.start(CONFIG, batch(1), writer)
+        storage = Storage(checkpoints=tmp_path / str(len(writer.layer_devices)))
+        job = Job(CONFIG, storage, Path())
+        written = train.new_state(CONFIG, batch(1), writer)
         written.step = 7
-        saver = checkpoint.Saver(folder, 1, train.start(CONFIG, batch(1), reader), reader.wait)
-        saver.save(written)
-        saver.wait()
-        read = train.start(replace(CONFIG, seed=1), batch(1), reader)
-        checkpoint.restore(read, folder, reader)
+        checkpoints = Checkpoints(job, reader, train.new_state(CONFIG, batch(1), reader))
+        checkpoints.save(written)
+        checkpoints.wait()
+        read = train.new_state(replace(CONFIG, seed=1), batch(1), reader)
+        Checkpoints(job, reader, None).restore(read)
         assert read.step == 7
-        for ours, theirs in zip(read.model.get_weights(), written.model.get_weights(), strict=True):
+        for ours, theirs in zip(read.net.get_weights(), written.net.get_weights(), strict=True):
             assert np.array_equal(ours, theirs)
 
 
@@ -129,9 +139,9 @@ def test_layers_are_split_evenly_and_in_order() -> None:
 def test_several_steps_in_one_call_are_the_same_steps(one: list[float], folder: Path) -> None:
     """A call ends where a report is due, and a shorter one is filled up."""
     config = replace(CONFIG, steps_per_call=5, log_every=8)
-    means = losses(folder, ["CPU:0"], config)
+    of_each = losses(folder, ["CPU:0"], config)
     bounds = [0, 5, 8, 12]
-    assert means == pytest.approx([np.mean(one[a:b]) for a, b in pairwise(bounds)], abs=1e-5)
+    assert of_each == pytest.approx([np.mean(one[a:b]) for a, b in pairwise(bounds)], abs=1e-5)
 
 
 def test_a_call_ends_where_a_trace_begins_and_ends() -> None:
@@ -148,23 +158,23 @@ def test_the_precision_is_the_flag_s_and_bfloat16_of_itself_only_on_gpus_that_ha
 ) -> None:
     before = keras.config.dtype_policy()
     try:
-        strategy.compute_in(precision, gpus=())
+        compute_in(precision, gpus=())
         assert keras.config.dtype_policy().name == policy
     finally:
         keras.config.set_dtype_policy(before)
 
 
 def test_a_keras_with_other_inner_names_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    strategy.require_keras()
-    monkeypatch.setattr(strategy, "PRIVATE", ("_renamed",))
+    optimizers.require_keras()
+    monkeypatch.setattr(optimizers, "PRIVATE", ("_renamed",))
     with pytest.raises(TrainerError, match=rf"Keras {keras.__version__} has no _renamed, .* install the version of"):
-        strategy.require_keras()
+        optimizers.require_keras()
 
 
 def test_a_reducer_is_not_in_the_cluster_that_the_strategy_waits_for() -> None:
-    spec = '{"cluster": {"workerpool0": ["a:1"], "workerpool1": ["b:1"], "workerpool2": ["c:1"]}, "task": %s}'
-    worker = cluster.from_env({"CLUSTER_SPEC": spec % '{"type": "workerpool1", "index": 0}'})
-    resolver = strategy.resolver(worker, gpus=2)
+    text = '{"cluster": {"workerpool0": ["a:1"], "workerpool1": ["b:1"], "workerpool2": ["c:1"]}, "task": %s}'
+    worker = spec.from_env({"CLUSTER_SPEC": text % '{"type": "workerpool1", "index": 0}'})
+    resolver = world.resolver(worker, gpus=2)
     assert resolver.cluster_spec().as_dict() == {"chief": ["a:1"], "worker": ["b:1"]}
     assert (resolver.task_type, resolver.task_id) == ("worker", 0)
     assert resolver.num_accelerators() == {"GPU": 2}
@@ -188,7 +198,7 @@ Collective has timed out during execution.
 \t [[{{node CollectiveReduceV2_1}}]] [Op:__inference__take_2345]"""
 SLOW = "no answer within --collective-timeout: a replica is stuck or slow"
 NCCL = "NCCL: remote process exited or there was a network error"
-PAIR = cluster.Cluster((cluster.Node("workerpool0-0", "h:1"), cluster.Node("workerpool1-0", "h:2")))
+PAIR = spec.Cluster((spec.Node("workerpool0-0", "h:1"), spec.Node("workerpool1-0", "h:2")))
 
 
 @pytest.mark.parametrize(
@@ -211,19 +221,19 @@ PAIR = cluster.Cluster((cluster.Node("workerpool0-0", "h:1"), cluster.Node("work
     ],
 )
 def test_a_lost_peer_is_told_apart_from_every_other_error(error: tf.errors.OpError, told: str) -> None:
-    assert strategy.lost_peer(error, PAIR) == told
-    assert strategy.lost_peer(error, cluster.Cluster()) == ""  # who is alone has no peer
+    assert processes.lost_peer(error, PAIR) == told
+    assert processes.lost_peer(error, spec.Cluster()) == ""  # who is alone has no peer
 
 
 @pytest.mark.parametrize("error", [ValueError("no such layer"), KeyError("labels"), MemoryError()])
 def test_an_exception_of_the_model_stays_what_it_is(error: Exception) -> None:
-    with pytest.raises(type(error)), strategy.with_peers(PAIR):
+    with pytest.raises(type(error)), processes.with_peers(PAIR):
         raise error
 
 
 def test_a_lost_peer_is_one_sentence_with_the_code_that_asks_for_another_start() -> None:
     told = "workerpool0-0 lost a peer: Socket closed; the next start resumes"
-    with pytest.raises(PeerError, match=told) as raised, strategy.with_peers(PAIR):
+    with pytest.raises(PeerError, match=told) as raised, processes.with_peers(PAIR):
         raise tf.errors.UnavailableError(None, None, "Socket closed")
     assert raised.value.exit_code == 75
 
@@ -231,8 +241,8 @@ def test_a_lost_peer_is_one_sentence_with_the_code_that_asks_for_another_start()
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the code is faulthandler's, 1")
 @pytest.mark.parametrize(("seconds", "wait", "code"), [(0.5, 2000, 75), (2000, 1, 0)])
 def test_a_wait_that_holds_pythons_lock_is_bounded(seconds: float, wait: int, code: int) -> None:
-    program = "import ctypes; from trainer import watchdog\n"
-    program += f"with watchdog.bounded({seconds}): ctypes.PyDLL(None).sleep({wait})"
+    program = "import ctypes; from trainer.cluster.processes import bounded\n"
+    program += f"with bounded({seconds}): ctypes.PyDLL(None).sleep({wait})"
     command = [sys.executable, "-c", program]
     waiting = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
     assert waiting.returncode == code

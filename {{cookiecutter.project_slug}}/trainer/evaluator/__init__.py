@@ -1,4 +1,4 @@
-"""Scores the checkpoints of a training while it runs: the work of a replica of pool 3.
+"""The evaluator, a replica of pool 3, which scores the checkpoints of a training while it runs.
 
 An evaluator is no part of the cluster. It sees of the trainers only the checkpoints in the job's folder; the trainers
 see of it only the mark on the best checkpoint, which they do not remove. So neither waits for the other.
@@ -12,15 +12,16 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from trainer import commit_marker
+from trainer.checkpoints import commit_marker
 from trainer.config import Config
 from trainer.evaluator.scoring import scorer
-from trainer.storage import Storage
-from trainer.telemetry import JsonLines, Telemetry, TensorBoard, say, say_last, warn
+from trainer.job import Job
+from trainer.reports.sinks import HELDOUT, Lines, TensorBoard
+from trainer.vertex.log import say, say_last, warn
 
 NAME = "evaluator"  # of its run in TensorBoard
 RESULTS = "evaluations.json"  # beside the checkpoints: what an evaluator that restarts need not do again
@@ -29,25 +30,28 @@ PATIENCE_SECONDS = 86_400.0  # without a new checkpoint; the training goes on wi
 AT_ONCE = 32  # samples that are scored: one device need not hold a batch of all of them
 ATTEMPTS = 3  # to read a checkpoint that looks whole; a mounted bucket may show one that is gone already
 
-Metrics = dict[str, float]
+Metrics = Mapping[str, float]
 Score = Callable[[Path], Metrics]  # checkpoint -> loss and metrics over all held-out samples
 Report = Callable[[int, Metrics], None]
 
 
-def run(config: Config, storage: Storage, shards: Path) -> None:
+def run(job: Job) -> None:
     """Score checkpoints until the training is over, under a run name of their own.
 
     Raises:
         TrainerError: there is no held-out shard, or a checkpoint is of another model.
     """
-    score = scorer(replace(config, global_batch=min(config.global_batch, AT_ONCE)), shards)
-    sinks = (TensorBoard(storage.logs / NAME), JsonLines(config.steps))
-    with (
-        _stopped_by_sigterm(),
-        Telemetry(sinks, start=0, per_step={"samples": config.global_batch}, device_count=1) as reports,
-    ):
-        say(f"evaluating the checkpoints in {storage.checkpoints}")
-        follow(config, storage.checkpoints, score, reports.evaluation)
+    config, root = job.config, job.storage.checkpoints
+    score = scorer(replace(job, config=replace(config, global_batch=min(config.global_batch, AT_ONCE))))
+    sinks = (TensorBoard(job.storage.logs / NAME), Lines(config.steps))
+
+    def report(step: int, metrics: Metrics) -> None:
+        for sink in sinks:
+            sink.write(step, {f"{HELDOUT}{name}": value for name, value in metrics.items()})
+
+    with _stopped_by_sigterm(), contextlib.closing(sinks[0]):
+        say(f"evaluating the checkpoints in {root}")
+        follow(config, root, score, report)
 
 
 def follow(config: Config, root: Path, score: Score, report: Report, patience: float = PATIENCE_SECONDS) -> None:
@@ -81,7 +85,7 @@ def follow(config: Config, root: Path, score: Score, report: Report, patience: f
 
 
 def next_checkpoint(root: Path, done: Container[int]) -> Path | None:
-    """The oldest whole checkpoint whose step is not done."""
+    """Return the oldest whole checkpoint whose step is not done."""
     waiting = (folder for folder in commit_marker.oldest_first(root) if commit_marker.number(folder) not in done)
     return next((folder for folder in waiting if not commit_marker.fault(folder)), None)
 
@@ -112,7 +116,7 @@ def _write_results(root: Path, results: dict[int, Metrics]) -> None:
 
 
 def _attempt(score: Score, folder: Path, attempts: Counter[Path]) -> Metrics | None:
-    """The checkpoint's metrics; none if it was removed meanwhile, is damaged, or is worth another attempt."""
+    """Return the checkpoint's metrics; none if it was removed meanwhile, is damaged, or is worth another attempt."""
     attempts[folder] += 1
     problem = commit_marker.damage(folder)
     try:

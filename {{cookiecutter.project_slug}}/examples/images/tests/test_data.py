@@ -6,7 +6,7 @@ import pytest
 from trainer import data
 from trainer.config import Config, problems
 from trainer.data import Sample
-from trainer.errors import TrainerError
+from trainer.vertex.errors import TrainerError
 
 RANDOM = np.random.default_rng(0)
 GREY = Sample(np.full((200, 200, 1), 128, np.uint8), 7)

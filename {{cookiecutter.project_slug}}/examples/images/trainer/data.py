@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from trainer import flags
-from trainer.errors import TrainerError
+from trainer.vertex.errors import TrainerError
 
 Array: TypeAlias = Any  # of numpy here; in model.py a tensor of the framework
 
@@ -35,7 +35,7 @@ class DataFlags:
 
 
 def problems(config: DataFlags) -> Iterator[str]:
-    """What is wrong with the values, each in one phrase that names the flag."""
+    """Yield a phrase, which names the flag, for each wrong value."""
     yield from flags.at_least(1, config, "classes")
     yield from flags.at_least(0, config, "noise")
 
@@ -68,7 +68,7 @@ def decode(record: bytes) -> Sample:
 
 
 def augment(sample: Sample, random: np.random.Generator, config: DataFlags) -> Sample:
-    """What a training step sees of a sample; `random` follows from the seed and the sample's place in the run."""
+    """Return a sample as a training step sees it; `random` follows from the seed and the sample's place in the run."""
     noise = config.noise
     if noise is None:
         noise = EXAMPLE_NOISE if config.data in EXAMPLES else 0
@@ -89,12 +89,12 @@ def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
 
 
 def counts(config: DataFlags) -> dict[str, int]:
-    """What reports count besides samples, and how many of it a sample has."""
+    """Return the counts that reports have besides samples, for one sample."""
     return {}
 
 
 def show(answer: Callable[[Array], Array], batch: Batch) -> str:
-    """What the exported model makes of some held-out samples, in a sentence."""
+    """Say in a sentence how the exported model answers some held-out samples."""
     shown, seen = (" ".join(map(str, labels)) for labels in (batch.labels, np.argmax(answer(batch.inputs), axis=1)))
     return f"held-out images show {shown}, and the model sees {seen}"
 

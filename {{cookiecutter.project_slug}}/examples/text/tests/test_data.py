@@ -6,7 +6,7 @@ import pytest
 from trainer import data
 from trainer.config import Config, problems
 from trainer.data import BYTES, LENGTH, Array, Sample
-from trainer.errors import TrainerError
+from trainer.vertex.errors import TrainerError
 
 
 @pytest.fixture(scope="module")

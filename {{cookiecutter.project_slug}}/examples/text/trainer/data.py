@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from trainer import flags
-from trainer.errors import TrainerError
+from trainer.vertex.errors import TrainerError
 
 Array: TypeAlias = Any  # of numpy here; in model.py a tensor of the framework
 
@@ -36,7 +36,7 @@ class DataFlags:
 
 
 def problems(config: DataFlags) -> Iterator[str]:
-    """What is wrong with the values, each in one phrase that names the flag."""
+    """Yield a phrase, which names the flag, for each wrong value."""
     yield from flags.at_least(1, config, "context")
 
 
@@ -75,12 +75,12 @@ def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
 
 
 def counts(config: DataFlags) -> dict[str, int]:
-    """What reports count besides samples, and how many of it a sample has."""
+    """Return the counts that reports have besides samples, for one sample."""
     return {"tokens": config.context}
 
 
 def show(answer: Callable[[Array], Array], batch: Batch) -> str:
-    """What the exported model makes of some held-out samples: it goes on where the first of them ends."""
+    """Say how the exported model goes on where the first of some held-out samples ends."""
     text, context = batch.inputs[:1], batch.inputs.shape[1]
     random = np.random.default_rng(0)
     for _ in range(WRITTEN):

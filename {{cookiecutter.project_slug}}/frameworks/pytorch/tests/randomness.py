@@ -8,7 +8,7 @@ from trainer.config import Config
 
 
 def draws() -> bool:
-    """As dropout does."""
+    """Draw numbers, as dropout does."""
     net, inputs = model.build(Config(), batch(1)).train(), torch.from_numpy(batch(4).inputs)
     with torch.no_grad():
         return not torch.equal(net(inputs), net(inputs))

@@ -7,8 +7,8 @@ import torch
 from tests.samples import batch
 from trainer import export, model
 from trainer.config import Config
-from trainer.errors import TrainerError
 from trainer.serving import fits
+from trainer.vertex.errors import TrainerError
 
 SOME, MORE = (torch.from_numpy(batch(count).inputs) for count in (4, 9))
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from trainer.cluster.world import Mesh
 from trainer.config import Config, parse
-from trainer.errors import TrainerError
-from trainer.layout import lay_out, processes
-from trainer.meshes import Mesh
+from trainer.parallel.mesh import lay_out, processes
+from trainer.vertex.errors import TrainerError
 
 
 def laid_out(machines: int = 3, per_machine: int = 8, **flags: Any) -> Mesh:

@@ -1,4 +1,4 @@
-"""The trained model, in the form that PyTorch serves: a `torch.export` program, and its weights."""
+"""Export of the trained model, in the form that PyTorch serves: a `torch.export` program, and its weights."""
 
 import copy
 import tempfile
@@ -11,13 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainer import checkpoint, commit_marker, data, model, telemetry, writable
-from trainer.config import Config
-from trainer.data import Array
-from trainer.errors import TrainerError
-from trainer.shards import Dataset
-from trainer.storage import Storage, copy_files
-from trainer.telemetry import Values
+from trainer import model
+from trainer.checkpoints import commit_marker, saver
+from trainer.data import Array, show
+from trainer.job import Job
+from trainer.reports.sinks import Values, describe
+from trainer.shards import Data
+from trainer.vertex import writable
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.log import say, say_lines
+from trainer.vertex.storage import copy_files
 
 PROGRAM = "model.pt2"
 WEIGHTS = "weights.pt"
@@ -33,23 +36,24 @@ class Exported(NamedTuple):
     dtype: np.dtype[np.generic]
 
 
-def finish(config: Config, storage: Storage, heldout: Dataset, final: Values) -> None:
+def finish(job: Job, data: Data, final: Values) -> None:
     """Export the model from the last checkpoint: there, whatever the strategy, it is whole.
 
     Raises:
         TrainerError: the checkpoint is damaged.
     """
-    folder = commit_marker.numbered(storage.checkpoints, config.steps)
+    config, target = job.config, job.storage.model
+    folder = commit_marker.numbered(job.storage.checkpoints, config.steps)
     if problem := commit_marker.damage(folder):
         raise TrainerError(f"{folder} is not exported: {problem}; run again, and it resumes from the one before")
-    count = max(min(len(heldout), SAMPLES), 2)  # for PyTorch, one sample would mean that there is always one
-    samples = heldout.batch([index % len(heldout) for index in range(count)], config)
+    count = max(min(len(data.heldout), SAMPLES), 2)  # for PyTorch, one sample would mean that there is always one
+    samples = data.heldout.batch([index % len(data.heldout) for index in range(count)], config)
     net = model.build(config, samples)
-    checkpoint.read_model(net, folder)
-    with writable.writing(storage.model):
-        answer = export(net, torch.from_numpy(samples.inputs), storage.model)
-    telemetry.say_lines(data.show(answer, samples))
-    telemetry.say(f"{telemetry.describe(final)}; model in {storage.model}", **final)
+    saver.read_model(net, folder)
+    with writable.writing(target):
+        answer = export(net, torch.from_numpy(samples.inputs), target)
+    say_lines(show(answer, samples))
+    say(f"{describe(final)}; model in {target}", **final)
 
 
 def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:

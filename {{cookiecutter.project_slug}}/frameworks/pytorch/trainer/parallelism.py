@@ -14,7 +14,7 @@ OF_SOME = ("degree", "schedule", "reshard")  # that not every strategy takes
 class Parallelism:
     """The flags of Config for parallelism."""
 
-    strategy: Annotated[str, module_in("strategies")] = "ddp"
+    strategy: Annotated[str, module_in("parallel")] = "ddp"
     degree: int | None = None
     """GPUs along the last of two dimensions of the mesh that the chief names; by default those of one machine."""
     schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
@@ -31,5 +31,5 @@ class Parallelism:
 
 
 def problems(config: Parallelism) -> Iterator[str]:
-    """What is wrong with the values, each in one phrase that names the flag; layout.py says which do not fit."""
+    """Yield a phrase, which names the flag, for each wrong value; parallel/mesh.py says which do not fit together."""
     yield from flags.at_least(1, config, "degree")

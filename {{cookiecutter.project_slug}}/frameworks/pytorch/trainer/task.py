@@ -4,19 +4,64 @@ import os
 import sys
 from collections.abc import MutableMapping, Sequence
 
-from trainer import replica
-from trainer.errors import TrainerError
-from trainer.telemetry import say_lines
+from trainer import config as configs
+from trainer import optional, shards
+from trainer.cluster import rollcall, spec
+from trainer.goodput import ROLL_CALL, START, Clock, process_start
+from trainer.job import Job
+from trainer.vertex import reducers, storage, writable
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.log import say_lines
+
+DESCRIBE = "--describe"
 
 
 def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
-    """One replica's run, or what it would need; returns its exit code."""
+    """Run one replica's part of the job; returns its exit code."""
     try:
-        replica.run(argv, environ)
+        run(argv, environ)
     except TrainerError as error:
         say_lines(str(error), "ERROR")
         return error.exit_code
     return 0
+
+
+def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
+    """Describe, evaluate or train. Raises TrainerError for a fault that the user can cure."""
+    clock, config = Clock(process_start()), configs.parse([word for word in argv if word != DESCRIBE])
+    folders = storage.from_env(environ)
+    if DESCRIBE in argv:
+        optional.load("describe.estimate", DESCRIBE).show(config, folders)
+        return
+    cluster = spec.from_env(environ)
+    writable.require(
+        folders, writable.EVALUATOR if cluster.evaluates else writable.WORKER if cluster.rank else writable.CHIEF
+    )
+    with shards.at(config.data, folders) as folder:
+        job = Job(config, folders, folder, cluster, clock)
+        if cluster.evaluates:
+            optional.load("evaluator", f"{cluster.name}, an evaluator,").run(job)
+        else:
+            take_part(job, environ)
+
+
+def take_part(job: Job, environ: MutableMapping[str, str]) -> None:
+    """Wait for all replicas, then train in a process for each GPU."""
+    import torch  # takes seconds: a mistake in the flags is told at once
+
+    from trainer import train
+    from trainer.cluster import processes
+    from trainer.parallel import mesh
+
+    config, cluster, count = job.config, job.cluster, len(job.cluster.servers)
+    patience = config.rollcall_timeout or (60 if job.storage.emulated else 600)
+    layout = mesh.of_job(job, environ.get("CXX", ""))
+    job.clock.lap(START)
+    rollcall.call(cluster, patience)
+    job.clock.lap(ROLL_CALL)
+    gpus = torch.cuda.is_available()
+    reducers.prepare(count, environ, rank=cluster.rank, gpus=gpus, required=config.require_reducers)
+    processes.launch(cluster, layout, patience, train.run, job, layout)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,6 @@ from trainer.config import Config
 
 
 def draws() -> bool:
-    """As dropout does."""
+    """Draw numbers, as dropout does."""
     net, inputs = model.build(Config(), batch(1)), batch(4).inputs
     return not bool(tf.reduce_all(net(inputs, training=True) == net(inputs, training=True)))

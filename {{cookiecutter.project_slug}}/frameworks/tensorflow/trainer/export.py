@@ -1,4 +1,4 @@
-"""The trained model, in the form that TensorFlow serves: a SavedModel."""
+"""Export of the trained model, in the form that TensorFlow serves: a SavedModel."""
 
 import tempfile
 from collections.abc import Callable
@@ -9,14 +9,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import data, model, telemetry, writable
-from trainer.checkpoint import State
-from trainer.config import Config
-from trainer.data import Array
-from trainer.errors import TrainerError
-from trainer.shards import Dataset
-from trainer.storage import Storage, copy_files
-from trainer.telemetry import Values
+from trainer import model
+from trainer.checkpoints.saver import State
+from trainer.data import Array, show
+from trainer.job import Job
+from trainer.reports.sinks import Values, describe
+from trainer.shards import Data
+from trainer.vertex import writable
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.log import say, say_lines
+from trainer.vertex.storage import copy_files
 
 SAMPLES = 32  # that must be answered alike
 Answer: TypeAlias = Callable[[Array], Array]  # inputs -> output, arrays of numpy
@@ -30,16 +32,17 @@ class Exported(NamedTuple):
     dtype: np.dtype[np.generic]
 
 
-def finish(config: Config, storage: Storage, state: State, heldout: Dataset, final: Values) -> None:
+def finish(job: Job, data: Data, state: State, final: Values) -> None:
     """Export the model without the strategy and in float32: what is served must not depend on how it was trained."""
+    config, target = job.config, job.storage.model
     keras.config.set_dtype_policy("float32")
-    samples = heldout.batch(range(min(len(heldout), SAMPLES)), config)
+    samples = data.heldout.batch(range(min(len(data.heldout), SAMPLES)), config)
     net = model.build(config, samples)
-    net.set_weights(state.model.get_weights())
-    with writable.writing(storage.model):
-        answer = export(net, samples.inputs, storage.model)
-    telemetry.say_lines(data.show(answer, samples))
-    telemetry.say(f"{telemetry.describe(final)}; model in {storage.model}", **final)
+    net.set_weights(state.net.get_weights())
+    with writable.writing(target):
+        answer = export(net, samples.inputs, target)
+    say_lines(show(answer, samples))
+    say(f"{describe(final)}; model in {target}", **final)
 
 
 def export(net: keras.Model, inputs: Array, folder: Path) -> Answer:

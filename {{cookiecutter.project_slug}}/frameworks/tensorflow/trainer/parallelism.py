@@ -12,7 +12,7 @@ from trainer.flags import module_in
 class Parallelism:
     """The flags of Config for parallelism."""
 
-    strategy: Annotated[str, module_in("strategies")] = "multi_worker_mirrored"
+    strategy: Annotated[str, module_in("parallel")] = "multi_worker_mirrored"
     model_parallel: int = 1
     """GPUs of each machine that share the layers of one model; 1: each GPU has the whole model."""
     steps_per_call: int = 1
@@ -23,5 +23,5 @@ class Parallelism:
 
 
 def problems(config: Parallelism) -> Iterator[str]:
-    """What is wrong with the values, each in one phrase that names the flag."""
+    """Yield a phrase, which names the flag, for each wrong value."""
     yield from flags.at_least(1, config, "model_parallel", "steps_per_call", "bytes_per_pack")

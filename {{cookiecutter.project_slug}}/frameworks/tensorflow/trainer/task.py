@@ -5,27 +5,72 @@ import signal
 import sys
 import traceback
 from collections.abc import MutableMapping, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from trainer.errors import TrainerError
-from trainer.telemetry import say_last, say_lines
+from trainer import optional
+from trainer.cluster import rollcall, spec
+from trainer.goodput import ROLL_CALL, START, Clock, process_start
+from trainer.vertex import storage, writable
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.log import say_last, say_lines
+
+if TYPE_CHECKING:
+    from trainer.job import Job
+
+DESCRIBE = "--describe"
 
 
 def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
-    """One replica's run, or what it would need; returns its exit code."""
+    """Run one replica's part of the job; returns its exit code."""
+    # TensorFlow reads these when it is imported.
     environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # a lost peer is an error at once, not after retries
     environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # on a CPU: the same sums in the same order
-    # Of a lost worker it would tell in dozens of lines, and the chief of parameter servers does in one.
+    # TensorFlow logs dozens of lines for a lost worker; the chief of parameter servers says it in one.
     serves = any("parameter_server" in word for word in argv)
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3" if serves else "2")
-    from trainer import replica  # not before: TensorFlow reads these when it is imported
-
     try:
-        replica.run(argv, environ)
+        run(argv, environ)
     except TrainerError as error:
         say_lines(str(error), "ERROR")
         return error.exit_code
     return 0
+
+
+def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
+    """Describe, evaluate or train. Raises TrainerError for a fault that the user can cure."""
+    from trainer import config as configs  # not before: these import TensorFlow
+    from trainer import shards
+    from trainer.job import Job
+
+    clock, config = Clock(process_start()), configs.parse([word for word in argv if word != DESCRIBE])
+    folders = storage.from_env(environ)
+    if DESCRIBE in argv:
+        environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would take the memory of GPUs that it does not use
+        optional.load("describe.estimate", DESCRIBE).show(config, folders)
+        return
+    cluster = spec.from_env(environ)
+    # TensorFlow must not see TF_CONFIG: it may list reducers, for which it would wait in silence.
+    environ.pop("TF_CONFIG", None)
+    writes = writable.CHIEF if cluster.name == cluster.chief.name else ()
+    writable.require(folders, writable.EVALUATOR if cluster.evaluates else writes)
+    with shards.at(config.data, folders) as folder:
+        job = Job(config, folders, folder, cluster, clock)
+        if cluster.evaluates:
+            optional.load("evaluator", f"{cluster.name}, an evaluator,").run(job)
+        else:
+            take_part(job)
+
+
+def take_part(job: "Job") -> None:
+    """Wait for all replicas, then do this one's part."""
+    from trainer.parallel import strategy as strategies
+
+    config, strategy = job.config, strategies.load(job.config.strategy)
+    servers = strategy.servers(config, job.cluster)
+    job.clock.lap(START)
+    rollcall.call(job.cluster, config.rollcall_timeout or (60 if job.storage.emulated else 600), servers)
+    job.clock.lap(ROLL_CALL)
+    strategy.take_part(job)
 
 
 def stop(*_: object) -> None:

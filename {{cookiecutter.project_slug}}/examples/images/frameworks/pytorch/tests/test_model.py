@@ -10,11 +10,11 @@ from torch import Tensor
 from trainer import model
 from trainer.config import Config, problems
 from trainer.data import Batch
-from trainer.errors import TrainerError
+from trainer.vertex.errors import TrainerError
 
 
 def images(*shape: int) -> Batch:
-    """So many blank ones."""
+    """Return so many blank samples."""
     return Batch(np.zeros(shape, np.float32), np.zeros(shape[0], np.int64))
 
 

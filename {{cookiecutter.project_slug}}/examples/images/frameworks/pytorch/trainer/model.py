@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from trainer import flags
 from trainer.data import Batch, DataFlags
-from trainer.errors import TrainerError
+from trainer.vertex.errors import TrainerError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class ModelFlags(DataFlags):
 
 
 def problems(config: ModelFlags) -> Iterator[str]:
-    """What is wrong with the values, each in one phrase that names the flag."""
+    """Yield a phrase, which names the flag, for each wrong value."""
     yield from flags.at_least(1, config, "patch")
 
 
@@ -167,10 +167,10 @@ def build(config: ModelFlags, example: Batch) -> nn.Module:
 
 
 def losses(output: Tensor, batch: Batch) -> Tensor:
-    """What training minimizes the mean of: logits (n, classes) -> the cross-entropy of each sample, (n,) in float32."""
+    """Return losses to minimize the mean of: logits (n, classes) -> cross-entropy of each sample, (n,), float32."""
     return functional.cross_entropy(output.float(), batch.labels, reduction="none")
 
 
 def metrics(output: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """What is reported besides the loss: logits (n, classes) -> 1 for a sample that is answered correctly, else 0."""
+    """Return the metrics, reported besides the loss: logits (n, classes) -> 1 for a right answer, else 0, (n,)."""
     return {"accuracy": (output.argmax(dim=1) == batch.labels).float()}

@@ -16,9 +16,10 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from trainer import flags, placement
+from trainer import flags
 from trainer.data import Batch, DataFlags
-from trainer.errors import TrainerError
+from trainer.parallel import placement
+from trainer.vertex.errors import TrainerError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class ModelFlags(DataFlags):
 
 
 def problems(config: ModelFlags) -> Iterator[str]:
-    """What is wrong with the values, each in one phrase that names the flag."""
+    """Yield a phrase, which names the flag, for each wrong value."""
     yield from flags.at_least(1, config, "patch")
 
 
@@ -145,10 +146,10 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
 
 
 def losses(output: tf.Tensor, batch: Batch) -> tf.Tensor:
-    """What training minimizes the mean of: logits (n, classes) -> the cross-entropy of each sample, (n,) in float32."""
+    """Return losses to minimize the mean of: logits (n, classes) -> cross-entropy of each sample, (n,), float32."""
     return tf.nn.sparse_softmax_cross_entropy_with_logits(batch.labels, output)
 
 
 def metrics(output: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
-    """What is reported besides the loss: logits (n, classes) -> 1 for a sample that is answered correctly, else 0."""
+    """Return the metrics, reported besides the loss: logits (n, classes) -> 1 for a right answer, else 0, (n,)."""
     return {"accuracy": tf.cast(tf.argmax(output, axis=1) == batch.labels, tf.float32)}

@@ -28,7 +28,7 @@ class ModelFlags(DataFlags):
 
 
 def problems(config: ModelFlags) -> Iterator[str]:
-    """What is wrong with the values, each in one phrase that names the flag."""
+    """Yield a phrase, which names the flag, for each wrong value."""
     yield from ()
 
 
@@ -94,7 +94,7 @@ class Embed(nn.Module):
 
 
 class Head(nn.Module):
-    """How alike each token is to each byte, by the same vectors that embed them."""
+    """Likeness of each token to each byte, by the same vectors that embed them."""
 
     def __init__(self, width: int, weight: nn.Parameter) -> None:
         super().__init__()
@@ -151,11 +151,11 @@ def build(config: ModelFlags, example: Batch) -> nn.Module:
 
 
 def losses(output: Tensor, batch: Batch) -> Tensor:
-    """What training minimizes the mean of: logits (n, tokens, 256) -> cross-entropy of each sample, (n,), float32."""
+    """Return losses to minimize the mean of: logits (n, tokens, 256) -> cross-entropy of each sample, (n,), float32."""
     of_each = functional.cross_entropy(output.flatten(0, 1).float(), batch.targets.flatten(), reduction="none")
     return of_each.view_as(batch.targets).mean(dim=1)
 
 
 def metrics(output: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """What is reported besides the loss: the share of bytes that are guessed, (n,)."""
+    """Return the metrics, reported besides the loss: the share of bytes that are guessed, (n,)."""
     return {"accuracy": (output.argmax(dim=2) == batch.targets).float().mean(dim=1)}

@@ -15,7 +15,7 @@ CONTEXT = 16
 
 
 def text(count: int, length: int = CONTEXT) -> Batch:
-    """So many random ones."""
+    """Return so many random samples."""
     drawn = np.random.default_rng(0).integers(0, BYTES, (count, length + 1))
     return Batch(drawn[:, :-1].astype(np.int32), drawn[:, 1:])
 

@@ -15,9 +15,9 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from trainer import placement
 from trainer.data import BYTES, Batch, DataFlags
-from trainer.errors import TrainerError
+from trainer.parallel import placement
+from trainer.vertex.errors import TrainerError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class ModelFlags(DataFlags):
 
 
 def problems(config: ModelFlags) -> Iterator[str]:
-    """What is wrong with the values, each in one phrase that names the flag."""
+    """Yield a phrase, which names the flag, for each wrong value."""
     yield from ()
 
 
@@ -98,7 +98,7 @@ class Embed(layers.Layer):
 
 
 class Head(layers.Layer):
-    """How alike each token is to each byte, by the same vectors that embed them: (n, tokens, width) -> logits.
+    """Likeness of each token to each byte, by the same vectors that embed them: (n, tokens, width) -> logits.
 
     They are (n, tokens, 256), in float32 also where the rest computes in bfloat16.
     """
@@ -137,11 +137,11 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
 
 
 def losses(output: tf.Tensor, batch: Batch) -> tf.Tensor:
-    """What training minimizes the mean of: logits (n, tokens, 256) -> cross-entropy of each sample, (n,), float32."""
+    """Return losses to minimize the mean of: logits (n, tokens, 256) -> cross-entropy of each sample, (n,), float32."""
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch.targets, output), axis=1)
 
 
 def metrics(output: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
-    """What is reported besides the loss: the share of bytes that are guessed, (n,)."""
+    """Return the metrics, reported besides the loss: the share of bytes that are guessed, (n,)."""
     right = tf.argmax(output, axis=2) == batch.targets
     return {"accuracy": tf.reduce_mean(tf.cast(right, tf.float32), axis=1)}

@@ -1,0 +1,237 @@
+"""Checkpoints of a run, saved whole or not at all by all processes together, while they train on."""
+
+import io
+import os
+import re
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn, optim
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.tensor import DTensor
+
+from trainer.checkpoints import commit_marker
+from trainer.checkpoints.background import Background
+from trainer.cluster.world import World
+from trainer.config import due
+from trainer.goodput import CHECKPOINTS, LAST_CHECKPOINT
+from trainer.job import Job
+from trainer.parallel.clip import holder_count
+from trainer.parallel.strategy import Strategy
+from trainer.vertex import writable
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.log import say, warn
+
+# Keyed by parameter names, not by positions in the optimizer, so that another strategy can load them.
+BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
+OF_TODAY = (".weight_decay", ".fused")  # set by flags and machine, whatever the checkpoint has
+NOT_WRITTEN = re.compile(r"\[enforce fail at inline_container")  # torch.save, of a disk that is full
+
+
+@dataclass
+class State:
+    """State of a run, as a checkpoint holds it; `step` counts finished steps."""
+
+    net: nn.Module  # as the strategy has wrapped it
+    optimizer: optim.Optimizer
+    step: int = 0
+
+
+class Checkpoints(Background):
+    """Checkpoints that another thread of each process writes: a step waits for a copy of the state, not for files.
+
+    The copy lies in the machine's memory, pinned where it comes from a GPU. Every process must call the methods at the
+    same steps. After an error of the loop, what is being written is still written to its end.
+    """
+
+    def __init__(self, job: Job, strategy: Strategy, world: World) -> None:
+        super().__init__()
+        self._config, self._root, self._clock = job.config, job.storage.checkpoints, job.clock
+        self._strategy, self._world = strategy, world
+        self._writers = world.with_own_group(job.config.collective_timeout)  # for the thread that writes
+        on_gpu = world.device.type == "cuda"
+        options = {"use_pinned_memory": on_gpu, "use_non_blocking_copy": on_gpu, "use_shared_memory": False}
+        self._stager = DefaultStager(StagingOptions(**options, use_async_staging=False))
+
+    def restore(self, state: State) -> State:
+        """Load the newest whole checkpoint, if there is one, into the state.
+
+        Raises:
+            TrainerError: the checkpoint is of another model, or has taken more steps than the run is to take.
+        """
+        folder = newest(self._root, self._world)
+        if folder:
+            load(state, self._strategy.bare(state.net), folder)
+            if self._world.is_chief:
+                say(f"resumed at step {state.step} from {folder}")
+        commit_marker.require_within(self._config.steps, state.step)
+        return state
+
+    def step(self, state: State) -> None:
+        """Save the state where a checkpoint is due.
+
+        Raises:
+            TrainerError: an earlier checkpoint cannot be written.
+        """
+        if due(state.step, self._config, self._config.checkpoint_every):
+            self.save(state)
+            self._clock.lap(CHECKPOINTS)
+        self.check()
+
+    def save(self, state: State) -> None:
+        """Begin the checkpoint of this step, once the one before is written."""
+        self.wait()
+        net = self._strategy.bare(state.net)
+        model, optimizer = get_state_dict(net, state.optimizer, options=BY_NAME)
+        world = self._writers
+        copy = self._stager.stage({"model": share(model, world), "optimizer": share(optimizer, world)})
+        assert isinstance(copy, dict), "the stager was not told to go on by itself"
+        self.start(partial(write, copy, commit_marker.numbered(self._root, state.step), self._config.keep, world))
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._clock.lap(LAST_CHECKPOINT)
+
+
+def share(part: dict[str, Any], world: World) -> dict[str, Any]:
+    """Return the tensors that this process writes: those that it alone holds, and its share of those that all hold."""
+    loads, ours = [0] * world.size, {}
+    for name, value in part.items():
+        least = loads.index(min(loads))
+        if isinstance(value, DTensor) or holder_count(value, world) < world.size:
+            least = world.rank
+        else:
+            loads[least] += value.nbytes if isinstance(value, Tensor) else 0
+        if least == world.rank:
+            ours[name] = value
+    return ours
+
+
+def write(copy: dict[str, Any], folder: Path, keep: int, world: World) -> None:
+    """Write a checkpoint, then its commit marker, and keep the newest `keep` beside it. Every process must call it.
+
+    Raises:
+        TrainerError: it cannot be written.
+    """
+    with writable.writing(folder.parent):
+        try:
+            _write(copy, folder, keep, world)
+        except CheckpointException as error:  # every process learns what happened in one of them
+            cause = first_cause(error)
+            is_full = isinstance(cause, RuntimeError) and NOT_WRITTEN.match(str(cause))
+            raise OSError(one_line(cause)) if is_full else cause from None
+
+
+def _write(copy: dict[str, Any], folder: Path, keep: int, world: World) -> None:
+    if world.is_chief:
+        commit_marker.begin(folder)
+    world.wait()
+    # What copies ahead from a GPU would take some of GPU 0's memory in this thread of each process, and all is here.
+    writer, files = FileSystemWriter(folder, per_thread_copy_ahead=0), ChecksumFiles()
+    writer.fs = files
+    state_dict_saver.save(copy, storage_writer=writer, process_group=world.group)
+    of_each = world.gather(files.checksums)
+    if world.is_chief:
+        commit_marker.commit(folder, {name: checksum for one in of_each for name, checksum in one.items()})
+        commit_marker.prune(folder.parent, keep)
+        say(f"saved {folder}")
+
+
+class ChecksumFiles(FileSystem):
+    """Files that a process writes, with their checksums: reading them back from a bucket may take long."""
+
+    def __init__(self) -> None:
+        self.checksums: dict[str, int] = {}  # by file name
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+        with ChecksumStream(io.FileIO(path, mode)) as stream:
+            yield stream
+        self.checksums[Path(path).name] = stream.checksum
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        super().rename(path, new_path)
+        self.checksums[Path(new_path).name] = self.checksums.pop(Path(path).name)
+
+
+class ChecksumStream(io.BufferedWriter):
+    checksum = 0
+
+    def write(self, data: Any, /) -> int:
+        self.checksum = zlib.crc32(data, self.checksum)
+        return super().write(data)
+
+
+def load(state: State, net: nn.Module, folder: Path) -> None:
+    """Load a checkpoint, of any strategy, into the state, whose bare model is `net`. Every process must call it.
+
+    Raises:
+        TrainerError: the checkpoint is of another model.
+    """
+    model, optimizer = get_state_dict(net, state.optimizer, options=BY_NAME)
+    of_today = {name: value for name, value in optimizer.items() if name.endswith(OF_TODAY)}
+    try:
+        state_dict_loader.load({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
+    except CheckpointException as error:
+        raise commit_marker.unfit(folder, one_line(first_cause(error))) from None
+    optimizer |= of_today
+    set_state_dict(net, state.optimizer, model_state_dict=model, optim_state_dict=optimizer, options=BY_NAME)
+    state.step = commit_marker.number(folder)
+
+
+def newest(root: Path, world: World) -> Path | None:
+    """Return the newest whole, undamaged checkpoint; each process reads its share of the files to find out.
+
+    The chief alone might read for longer than the others wait for it.
+    """
+    # The chief chooses for all: the others' view of a mounted bucket may be older.
+    folders = commit_marker.whole(root, warn) if world.is_chief else iter(())
+    while True:
+        candidate = next(folders, None)
+        step = int(world.sum(torch.tensor(commit_marker.number(candidate) if candidate else 0, device=world.device)))
+        if step == 0:
+            return None
+        folder = commit_marker.numbered(root, step)
+        problems = [one for one in world.gather(commit_marker.damage(folder, world.rank, world.size)) if one]
+        if not problems:
+            return folder
+        if world.is_chief:
+            commit_marker.invalidate(folder, problems[0])
+            warn(f"skipped {folder}: {problems[0]}")
+
+
+def read_model(net: nn.Module, folder: Path) -> None:
+    """Put the weights of a whole checkpoint, of any strategy, into a plain model. One process alone may call it.
+
+    Raises:
+        TrainerError: the checkpoint is of another model.
+    """
+    weights = net.state_dict()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as it should be
+            state_dict_loader.load({"model": weights}, checkpoint_id=folder, no_dist=True)
+    except CheckpointException as error:
+        raise TrainerError(f"{folder} does not fit this model ({one_line(first_cause(error))})") from None
+    net.load_state_dict(weights)
+
+
+def first_cause(error: CheckpointException) -> BaseException:
+    """Return the failure of one process."""
+    cause, _ = next(iter(error.failures.values()))
+    return cause
+
+
+def one_line(cause: BaseException) -> str:
+    return str(cause).partition("\n")[0]

@@ -1,0 +1,71 @@
+"""The device of a process: its name, its versions, its memory, and the time for which it idles."""
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+import torch
+
+from trainer.vertex import driver
+
+Batch = TypeVar("Batch", bound=tuple[Any, ...])  # a NamedTuple, of arrays before and of tensors after the copy
+
+
+def describe(device: torch.device) -> str:
+    """`NVIDIA A100-SXM4-40GB (driver 580.65.06, CUDA 13.0, NCCL 2.29.3)`, or `CPU`."""
+    if device.type != "cuda":
+        return name(device)
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    return f"{name(device)} ({driver.versions(str(torch.version.cuda), nccl)})"
+
+
+def name(device: torch.device) -> str:
+    """`NVIDIA A100-SXM4-40GB`, or `CPU`."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+
+
+def peak_memory(device: torch.device) -> dict[str, float]:
+    """Most bytes that a GPU had in use, for a report."""
+    return {"memory_bytes": float(torch.cuda.max_memory_allocated(device))} if device.type == "cuda" else {}
+
+
+def idle_timer(device: torch.device) -> Callable[[], Callable[[], float]]:
+    """Return a timer for a device; started, it returns a function: seconds since the device finished its work."""
+
+    def start() -> Callable[[], float]:
+        if device.type != "cuda":
+            return lambda: math.inf
+        done = torch.cuda.Event(enable_timing=True)
+        done.record()
+
+        def idle() -> float:
+            if not done.query():
+                return 0.0
+            now = torch.cuda.Event(enable_timing=True)
+            now.record()
+            now.synchronize()  # at once: nothing is before it
+            return float(done.elapsed_time(now)) / 1000
+
+        return idle
+
+    return start
+
+
+def copy(batch: Batch, device: torch.device) -> Batch:
+    """Copy a batch of arrays to the device as tensors, while a GPU computes the batch before."""
+    tensors = type(batch)(*(torch.from_numpy(array) for array in batch))
+    if device.type == "cpu":
+        return tensors
+    copies, computes = _copy_stream(device), torch.cuda.current_stream(device)
+    with torch.cuda.stream(copies):  # which takes pinned memory
+        there = type(batch)(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors))
+    computes.wait_stream(copies)
+    for tensor in there:
+        tensor.record_stream(computes)  # its memory is not given to a later copy while it is read
+    return there
+
+
+@cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)

@@ -1,0 +1,184 @@
+"""The processes of a replica, and the process group and device mesh that they join.
+
+Each replica runs one process per GPU, or one on the CPU, started by torch's elastic agent with static
+ranks from the cluster. The agent never restarts a process in place: Vertex restarts the replica, and the
+run resumes from its last whole checkpoint.
+"""
+
+import contextlib
+import gc
+import logging
+import math
+import os
+import re
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from trainer.cluster.spec import Cluster, Node
+from trainer.cluster.world import Mesh, World
+from trainer.vertex import driver
+from trainer.vertex.errors import PeerError, TrainerError
+from trainer.vertex.log import say
+
+NEIGHBOUR_SECONDS = 3.0  # the agent looks at its processes ten times a second
+# How gloo, as a plain RuntimeError, and NCCL say that a peer is gone or silent. What else either says may be a fault
+# of the program: sizes that differ between processes, or a GPU that two of them use.
+GLOO_LOST = re.compile(r"\[\S*/gloo/(transport|rendezvous)/\S+\] |Gloo connectFullMesh failed")
+NCCL_LOST = re.compile(r"ncclRemoteError|key-value store")
+
+
+def launch(cluster: Cluster, mesh: Mesh, timeout: float, main: Callable[..., None], *args: Any) -> None:
+    """Run `main(*args)` in this replica's share of the mesh's processes; return when all replicas have finished.
+
+    Raises:
+        ProcessError: a process failed; the text says which and how.
+        PeerError: the others cannot be met.
+        TrainerError: no GPU is usable.
+    """
+    launch_entry(cluster, mesh, timeout, run_process, cluster.name, main, args)
+
+
+def launch_entry(cluster: Cluster, mesh: Mesh, timeout: float, entry: Callable[..., None] | str, *args: Any) -> None:
+    """Run an entry as torch's agent takes one, a function or a program, and its arguments in place of `main`."""
+    count = mesh.size // len(cluster.nodes)
+    # By default each process would have a thread for every core, also where many processes share the cores.
+    neighbours = mesh.size if cluster.chief.is_local else count
+    os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // neighbours, 1)))
+    # Gloo would ask for the address of the host's name, which need not lead anywhere.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_to(cluster.chief))
+    if torch.backends.cuda.is_built() and not torch.cuda.is_available() and not cluster.chief.is_local:
+        raise TrainerError(f"{cluster.name}: {driver.why_no_gpu(str(torch.version.cuda), driver.installed())}")
+    # The agent would log its own traceback for each failed process, and a line for SIGTERM; we say who failed or was
+    # stopped, the process why.
+    for name in ("multiprocessing.api", "agent.server.api"):
+        logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)
+    try:
+        elastic_launch(_launch_config(cluster, count, timeout), entry)(*args)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode == -signal.SIGABRT and torch.cuda.is_available() and mesh.size > 1:
+            told = f"process {rank} of {cluster.name} was aborted, as NCCL does when a peer is gone"
+            raise PeerError(f"{told}; if none is, the lines above say why") from None
+        raise ProcessError(f"process {rank} of {cluster.name} failed", failure.exitcode) from None
+    except dist.DistError as error:
+        raise PeerError(f"{cluster.name} cannot meet the others at {cluster.chief.address}: {error}") from None
+    except SignalException as error:
+        raise ProcessError(f"{cluster.name} was stopped by {error.sigval.name}", -error.sigval) from None
+
+
+def interface_to(node: Node) -> str:
+    """Name of the network interface by which this machine reaches another one; empty where the system does not tell."""
+    if node.is_local:
+        return "lo0" if sys.platform == "darwin" else "lo"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        try:
+            way.connect((node.host, 9))  # which sends nothing: the system only chooses the way
+        except OSError:
+            return ""
+        own = way.getsockname()[0]
+    addresses = psutil.net_if_addrs().items()
+    return next((name for name, ones in addresses if own in (one.address for one in ones)), "")
+
+
+def _launch_config(cluster: Cluster, count: int, timeout: float) -> LaunchConfig:
+    """Return torchrun's settings for `count` processes in this replica."""
+    return LaunchConfig(
+        min_nodes=len(cluster.nodes),
+        max_nodes=len(cluster.nodes),
+        nproc_per_node=count,
+        run_id="training",
+        rdzv_backend="static",
+        rdzv_endpoint=cluster.chief.address if len(cluster.nodes) > 1 else f"localhost:{_free_port()}",
+        rdzv_configs={"rank": cluster.rank, "timeout": math.ceil(timeout)},
+        local_addr=cluster.nodes[cluster.rank].host,
+        max_restarts=0,
+        shutdown_timeout=5,
+    )
+
+
+def _free_port() -> int:
+    """Return a port for the processes of a single replica: another run beside it may have any fixed one."""
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        return int(one.getsockname()[1])
+
+
+def run_process(replica: str, main: Callable[..., None], args: tuple[Any, ...]) -> None:
+    """Call `main` in a process that the agent has started; after an error end the process at once.
+
+    Tearing down a process group whose peers are gone can hang or abort; exiting cannot.
+    """
+    try:
+        return main(*args)
+    except TrainerError as error:
+        say(str(error), "ERROR")
+        code = error.exit_code
+    except Exception as error:
+        code = TrainerError.exit_code
+        if loss := lost_peer(error):
+            say(f"{replica} lost a peer: {loss}; the next start resumes from the last checkpoint", "ERROR")
+            code = PeerError.exit_code
+        else:
+            traceback.print_exc()
+    sys.stdout.flush()
+    if code == PeerError.exit_code and int(os.environ["LOCAL_WORLD_SIZE"]) > 1:
+        time.sleep(NEIGHBOUR_SECONDS)  # the agent reports the first to end: that must be a neighbour, if it was the one
+    os._exit(code)
+
+
+def lost_peer(error: Exception) -> str:
+    """Say in one line which peer is gone or silent by this error; empty for every other error."""
+    text = str(error) or type(error).__name__
+    is_loss = isinstance(error, dist.DistNetworkError | dist.DistStoreError)
+    if isinstance(error, dist.DistBackendError):
+        is_loss = bool(NCCL_LOST.search(text))
+    elif type(error) is RuntimeError:
+        is_loss = bool(GLOO_LOST.match(text))
+    first = re.sub(r"^\[\S+\] ", "", text).partition("\n")[0]
+    return first.partition(". This is typically")[0] if is_loss else ""
+
+
+class ProcessError(TrainerError):
+    """A process of this replica failed, its own output has said why; or the replica was stopped."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        # Python reports signal N as -N, containers as 128 + N.
+        self.exit_code = 128 - exit_code if exit_code < 0 else exit_code or 1
+        super().__init__(f"{text} (exit code {self.exit_code})")
+
+
+@contextlib.contextmanager
+def join(mesh: Mesh, timeout: float) -> Iterator[World]:
+    """Join the process group, once, in a process that `launch` started, and lay the processes out as in `mesh`.
+
+    The wrapped model must be gone when the block ends. Its reducer would own the group's last reference and
+    wait, with Python's lock held, for threads of the group that need this lock (pytorch/pytorch#56297).
+    """
+    backend, device = "gloo", torch.device("cpu")
+    if torch.cuda.is_available():
+        # The local rank: on the second machine there is no cuda:8.
+        backend, device = "nccl", torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    device_id = device if device.type == "cuda" else None
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout), device_id=device_id)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if size != mesh.size:
+        raise TrainerError(f"{size} processes have joined, not {mesh.size}; give all machines the same number of GPUs")
+    names, sizes = zip(*mesh.sizes.items(), strict=True)
+    yield World(rank, size, device, init_device_mesh(device.type, sizes, mesh_dim_names=names))
+    gc.collect()
+    dist.destroy_process_group()

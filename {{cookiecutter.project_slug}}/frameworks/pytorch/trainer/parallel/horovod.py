@@ -1,0 +1,135 @@
+"""Each GPU holds the model, as in ddp, and Horovod averages the gradients, where it is installed.
+
+Neither horovodrun nor ssh takes part. Torch's elastic agent has started the processes, and the process group that
+they have joined tells them where Horovod's rendezvous listens. The group stays for what is no gradient: sums,
+barriers, checkpoints. HOROVOD_FUSION_THRESHOLD, the bytes of one all-reduce, is the job file's to set.
+Source: Horovod 0.28.1, horovod/runner/gloo_run.py and horovod/common/gloo/gloo_context.cc.
+"""
+
+import contextlib
+import functools
+import importlib.util
+import math
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from trainer.cluster.world import World
+from trainer.config import Config
+from trainer.parallel.blocks import compile_and_recompute
+from trainer.parallel.strategy import Strategy
+from trainer.vertex.errors import PeerError, TrainerError
+
+
+def environment(agent: Mapping[str, str], port: int, timeout: float) -> dict[str, str]:
+    """Return the variables that horovodrun would set for this process, from those of torch's elastic agent."""
+    return {
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": agent["MASTER_ADDR"],
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_GLOO_IFACE": agent["GLOO_SOCKET_IFNAME"],
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(math.ceil(timeout)),
+        # Only a name for the processes that share a machine; local replicas share their host name, too.
+        "HOROVOD_HOSTNAME": f"replica-{agent['GROUP_RANK']}",
+        "HOROVOD_RANK": agent["RANK"],
+        "HOROVOD_SIZE": agent["WORLD_SIZE"],
+        "HOROVOD_LOCAL_RANK": agent["LOCAL_RANK"],
+        "HOROVOD_LOCAL_SIZE": agent["LOCAL_WORLD_SIZE"],
+        "HOROVOD_CROSS_RANK": agent["GROUP_RANK"],
+        "HOROVOD_CROSS_SIZE": agent["GROUP_WORLD_SIZE"],
+    }
+
+
+class Averaged(nn.Module):
+    """Model whose gradients are averaged when `backward` returns, as DistributedDataParallel's are.
+
+    Every parameter must get a gradient in every backward pass.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        import horovod.torch as hvd
+
+        super().__init__()
+        self.module = module
+        hvd.broadcast_parameters(module.state_dict(), root_rank=0)
+        self._averages = True
+        self._handles: list[int] = []
+        named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+        self._count = len(named)
+        for name, parameter in named:
+            parameter.register_post_accumulate_grad_hook(functools.partial(self._average, name))
+
+    def forward(self, *args: Tensor) -> Tensor:
+        output: Tensor = self.module(*args)
+        return output
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        self._averages = False
+        yield
+        self._averages = True
+
+    def _average(self, name: str, parameter: Tensor) -> None:
+        """Start to average this gradient; after the last one of the pass, wait for all."""
+        import horovod.torch as hvd
+
+        if not self._averages:
+            return
+        self._handles.append(hvd.allreduce_async_(parameter.grad, name=name, op=hvd.Average))
+        if len(self._handles) == self._count:
+            for handle in self._handles:
+                hvd.synchronize(handle)
+            self._handles.clear()
+
+
+class Horovod(Strategy):
+    def require(self) -> None:
+        """Raise TrainerError where Horovod is not installed, as in an image built without it."""
+        if importlib.util.find_spec("horovod") is None:
+            raise TrainerError(
+                "--strategy horovod: Horovod is not installed; run requirements/horovod.sh, in an image build with"
+                " --build-arg HOROVOD=1, or train with --strategy ddp"
+            )
+
+    @contextlib.contextmanager
+    def join(self, world: World, timeout: float) -> Iterator[None]:
+        """Meet the others, in a process that has joined the process group. Every process must call it.
+
+        Raises:
+            PeerError: another process has died, or has been silent for `timeout` seconds.
+        """
+        import horovod.torch as hvd
+        from horovod.runner.http.http_server import RendezvousServer
+
+        server = RendezvousServer()
+        port = server.start() if world.is_chief else 0
+        port = int(world.sum(torch.tensor(port, device=world.device)))
+        os.environ.update(environment(os.environ, port, timeout))
+        hvd.init()
+        world.wait()
+        if world.is_chief:
+            server.stop()
+        try:
+            yield
+        except hvd.HorovodInternalError as error:
+            if "Mismatched" in str(error):  # tensors that differ between processes: a fault of the program
+                raise
+            raise PeerError("Horovod has lost a process; the first replica that failed says why") from None
+        hvd.shutdown()
+
+    def wrap(self, config: Config, net: nn.Module, world: World) -> Averaged:
+        compile_and_recompute(config, net)
+        return Averaged(net.to(world.device))
+
+    def bare(self, net: Any) -> nn.Module:
+        return cast(nn.Module, net.module)
+
+    def sync(self, net: Any, last: bool) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if last else cast(Averaged, net).no_sync()
+
+
+STRATEGY = Horovod()

@@ -1,0 +1,196 @@
+"""Each GPU holds some of the layers, a stage, and sends activations to the next.
+
+The stages of one pipeline lie along `stage` of the mesh. Along `replicate` there are copies of the pipeline; their
+gradients are all-reduced stage by stage. A parameter that layers of several stages use, as one matrix may embed bytes
+and read them out, is in each of these stages, and they sum its gradient.
+"""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence, Set
+from datetime import timedelta
+from itertools import accumulate, pairwise
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+
+from trainer import model
+from trainer.cluster.world import Mesh, World
+from trainer.config import Config
+from trainer.data import Batch
+from trainer.parallel.blocks import compile_and_recompute
+from trainer.parallel.precision import autocast
+from trainer.parallel.strategy import Strategy
+from trainer.totals import Totals, measure
+
+SCHEDULES: dict[str, tuple[Any, int]] = {  # with the stages on each GPU
+    "gpipe": (ScheduleGPipe, 1),
+    "1f1b": (Schedule1F1B, 1),
+    "interleaved": (ScheduleInterleaved1F1B, 2),
+}
+
+
+class Stages(nn.Module):
+    """A process's stage, or its two if they are interleaved; all other layers leave the model.
+
+    Called, it returns the model's output in the last stage, without gradients, and None in the others.
+    """
+
+    def __init__(self, config: Config, net: Any, world: World) -> None:
+        super().__init__()
+        self.module = net
+        count, stage = world.extent("stage"), world.rank % world.extent("stage")
+        self._first, self._last = stage == 0, stage == count - 1
+        self._copies, self._global_batch = world.along("replicate").get_group(), config.global_batch
+        compile_and_recompute(config, net)
+        schedule, each = SCHEDULES[config.schedule]
+        layers = cut(net, count * each)
+        mine = range(stage, len(layers), count)
+        stages = {i: nn.Sequential(*layers[i]) for i in mine}
+        self._tied = tied(layers, world, config.collective_timeout)
+        self.holders = {parameter: dist.get_world_size(group) for parameter, group in self._tied}
+        kept = set(nn.ModuleList(stages.values()).parameters())
+        drop([layer for i, others in enumerate(layers) if i not in mine for layer in others], kept)
+        net.to(world.device)  # not before: the whole model may be too large
+        group = world.along("stage").get_group()
+        ready = [PipelineStage(stages[i], i, len(layers), world.device, group=group) for i in mine]
+        self._schedule = schedule(
+            ready if len(ready) > 1 else ready[0],
+            n_microbatches=config.micro_batches,
+            loss_fn=self._loss,
+            scale_grads=False,
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor | None:
+        return self._run(self._schedule.eval, inputs)
+
+    def forward_backward(self, batch: Batch) -> Tensor | None:
+        """Add the gradients of the sum of losses, divided by the global batch and all-reduced; returns the output."""
+        self._batch = batch
+        output = self._run(self._schedule.step, batch.inputs)
+        # DistributedDataParallel, which would overlap the all-reduce, loses count of the micro-batches of a schedule.
+        sums = [dist.all_reduce(p.grad, group=self._copies, async_op=True) for p in self.parameters()]
+        for one in sums:
+            one.wait()
+        for parameter, group in self._tied:
+            dist.all_reduce(parameter.grad, group=group)
+        return output
+
+    def _run(self, step: Any, inputs: Tensor) -> Tensor | None:
+        """Take a step of the schedule, with the places of the samples, which it divides as it does the inputs."""
+        places = torch.arange(len(inputs), device=inputs.device)  # from a CPU they would be waited for
+        output = step(*((inputs,) if self._first else ()), **({"target": places} if self._last else {}))
+        return output if self._last else None
+
+    def _loss(self, output: Tensor, places: Tensor) -> Tensor:
+        """Return the loss of a micro-batch; in evaluation the schedule asks for one, too, and nobody needs it."""
+        if not self.training:
+            return output.new_zeros(())
+        batch = Batch(*(array[places] for array in self._batch))
+        return model.losses(output, batch).sum() / self._global_batch
+
+
+def cut(net: Any, count: int) -> list[list[nn.Module]]:
+    """Divide the layers into stages, such that the largest stage is as small as can be.
+
+    The first stage also has the embedding, and the last stage the head.
+    """
+    weights = [size(block) for block in net.blocks]
+    weights[0] += size(net.embed)
+    weights[-1] += size(net.head)
+    stages: list[list[nn.Module]] = [[*net.blocks][a:b] for a, b in pairwise((0, *ends(weights, count)))]
+    stages[0].insert(0, net.embed)
+    stages[-1].append(net.head)
+    return stages
+
+
+def tied(layers: Sequence[Sequence[nn.Module]], world: World, timeout: float) -> list[tuple[nn.Parameter, Any]]:
+    """Return the parameters that layers of this process and of others use, each with the group of these processes.
+
+    Every process must call it, before any layer is gone.
+    """
+    users: dict[nn.Parameter, dict[int, None]] = {}
+    count, mine = world.extent("stage"), world.rank % world.extent("stage")
+    for stage, parts in enumerate(layers):
+        for parameter in nn.ModuleList(parts).parameters():
+            users.setdefault(parameter, {})[stage % count] = None
+    found = []
+    for parameter, stages in users.items():
+        if len(stages) > 1:
+            groups = [[first + stage for stage in stages] for first in range(0, world.size, count)]
+            group, _ = dist.new_subgroups_by_enumeration(groups, timedelta(seconds=timeout))
+            found += [(parameter, group)] if mine in stages else []
+    return found
+
+
+def ends(weights: Sequence[int], count: int) -> tuple[int, ...]:
+    """End of each of `count` consecutive parts, none of them empty, so that the heaviest is as light as can be."""
+    before = [0, *accumulate(weights)]
+
+    @functools.cache
+    def best(end: int, parts: int) -> tuple[int, tuple[int, ...]]:
+        """Divide the first `end` weights: the heaviest part, and the end of each."""
+        if parts == 1:
+            return before[end], (end,)
+        ways = ((best(start, parts - 1), before[end] - before[start]) for start in range(parts - 1, end))
+        return min((max(heaviest, last), (*found, end)) for (heaviest, found), last in ways)
+
+    return best(len(weights), count)[1]
+
+
+def size(layers: nn.Module) -> int:
+    return sum(p.numel() for p in layers.parameters())
+
+
+def drop(layers: Sequence[nn.Module], kept: Set[nn.Parameter]) -> None:
+    """Take the parameters out of other processes' layers; those to be kept keep all names that checkpoints have."""
+    for module in nn.ModuleList(layers).modules():
+        for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+            if value not in kept:
+                setattr(module, name, None)
+
+
+def forward_backward(config: Config, strategy: Strategy, net: Any, batch: Batch, world: World) -> Totals:
+    """Take a batch through both passes by the schedule, in place of the loop over micro-batches."""
+    with autocast(config, world.device):
+        output = net.forward_backward(batch)
+    return measure(output, batch)
+
+
+class Pipeline(Strategy):
+    dimensions = ("replicate", "stage")
+    needs = ("embed", "blocks", "head")
+    flags = ("degree", "schedule")
+    forward_backward = staticmethod(forward_backward)
+
+    def wrap(self, config: Config, net: Any, world: World) -> Stages:
+        return Stages(config, net, world)
+
+    def bare(self, net: Any) -> nn.Module:
+        return cast(nn.Module, net.module)
+
+    def holders(self, net: Any) -> Mapping[nn.Parameter, int]:
+        return cast(Stages, net).holders
+
+    def findings(self, config: Config, mesh: Mesh, net: Any) -> Iterator[str]:
+        batch, parts, degree = config.global_batch, config.micro_batches, mesh.sizes["stage"]
+        stages = degree * SCHEDULES[config.schedule][1]
+        if stages > len(net.blocks):
+            flags = f"--degree {degree} with --schedule {config.schedule}"
+            yield f"{flags} makes {stages} stages of {len(net.blocks)} blocks"
+        if parts < degree:
+            # With m micro-batches p stages idle for (p - 1) / (m + p - 1) of the time: Huang et al., "GPipe", 2018.
+            few = f"--micro-batches is {parts}, must be at least --degree ({degree})"
+            yield f"{few}; with {4 * degree}, the stages idle little"
+        elif config.schedule == "interleaved" and parts % degree:
+            yield f"--micro-batches is {parts}, must be a multiple of --degree ({degree}) for --schedule interleaved"
+        if batch % (mesh.data_size * parts):
+            yield (
+                f"--global-batch is {batch}, must be a multiple of {mesh.data_size * parts}"
+                f" ({mesh.data_size} pipelines x {parts} micro-batches)"
+            )
+
+
+STRATEGY = Pipeline()

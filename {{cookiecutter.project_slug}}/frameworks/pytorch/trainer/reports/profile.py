@@ -1,0 +1,77 @@
+"""Traces of some steps of the chief's process, with each kernel and each operation."""
+
+import re
+
+import torch
+from torch import profiler
+from torch.autograd.profiler_util import FunctionEvent
+
+from trainer.job import Job
+from trainer.reports import spans
+from trainer.vertex.log import say
+from trainer.vertex.writable import writing
+
+# Names that PyTorch gives to the operations that it traces.
+OPERATION = re.compile("aten::|gloo:")
+COPIES = ("Memcpy", "Memset")  # a GPU makes them beside its computations
+COMMUNICATES = re.compile("nccl|gloo:")
+
+
+class Trace:
+    """Trace of the steps that --profile names; told after each step of the run.
+
+    Args:
+        start: steps that were taken before this run.
+        is_chief: whether this process writes one.
+    """
+
+    def __init__(self, job: Job, start: int, is_chief: bool) -> None:
+        steps = spans.steps_ahead(job.config, start) if is_chief else range(0)
+        self._steps, self._folder = steps, job.storage.logs / "profile"
+        self._profiler: profiler.profile | None = None
+        if steps:
+            # The step before warms the profiler up: its own start would be the longest thing in the trace.
+            warmup = min(steps.start - start, 1)
+            ahead = steps.start - start - warmup
+            plan = profiler.schedule(skip_first=ahead, wait=0, warmup=warmup, active=len(steps), repeat=1)
+            self._profiler = profiler.profile(schedule=plan, on_trace_ready=self._write, acc_events=True)
+            self._profiler.start()
+
+    def step(self, step: int) -> None:
+        """Go on to the next step; `step` counts the finished ones."""
+        if self._profiler is None:
+            return
+        if step == self._steps.start and torch.cuda.is_available():
+            torch.cuda.synchronize()  # the GPU's earlier work does not belong to the traced steps
+        self._profiler.step()
+        if step >= self._steps.stop:
+            self._profiler.stop()
+            self._profiler = None
+
+    def _write(self, traced: profiler.profile) -> None:
+        path = self._folder / f"steps-{self._steps.start}-{self._steps.stop}.json.gz"  # PyTorch packs what ends so
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            traced.export_chrome_trace(str(path))
+        say(
+            f"a trace of steps {self._steps.start + 1} to {self._steps.stop} is in {path}; open it at https://ui.perfetto.dev"
+        )
+        say(summary(traced, len(self._steps)))
+
+
+def summary(traced: profiler.profile, count: int) -> str:
+    """Say what the device did in so many steps: a GPU by its kernels, a CPU by its operations."""
+    events = traced.events() or []
+    steps = [one for one in events if one.name.startswith("ProfilerStep") and one.device_type.name == "CPU"]
+    on_gpu = [one for one in events if one.device_type.name == "CUDA" and not one.is_user_annotation]
+    kernels = [one for one in on_gpu if not one.name.startswith(COPIES)]
+    work = kernels or [one for one in events if OPERATION.match(one.name)]
+    communicating = [one for one in work if COMMUNICATES.match(one.name)]
+    computing = [one for one in work if not COMMUNICATES.match(one.name)]
+    # A GPU ends after the program that has told it what to do.
+    seconds = max(end for _, end in times([*steps, *work])) - min(begin for begin, _ in times(steps))
+    return spans.split(times(computing), times(communicating), seconds, count)
+
+
+def times(events: list[FunctionEvent]) -> list[spans.Span]:
+    return [(one.time_range.start / 1e6, one.time_range.end / 1e6) for one in events]

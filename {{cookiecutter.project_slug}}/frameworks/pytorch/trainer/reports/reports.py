@@ -1,0 +1,84 @@
+"""Reports of a training run: after each step, and of what was held out."""
+
+import os
+from collections.abc import Iterator
+
+import torch
+
+from trainer import optional
+from trainer.checkpoints.saver import State
+from trainer.cluster import devices
+from trainer.cluster.world import World
+from trainer.config import due, learning_rate
+from trainer.data import Batch
+from trainer.goodput import FIRST_STEP, REPORTS, TRAINING
+from trainer.job import Job
+from trainer.parallel.precision import precision
+from trainer.parallel.strategy import Strategy
+from trainer.reports import mfu, profile
+from trainer.reports.reporter import Reporter
+from trainer.shards import Dataset
+from trainer.totals import Totals, add, means
+from trainer.vertex import reducers
+
+
+class Reports(Reporter):
+    """Reports of a run that begins with this state. Every process must make them, and report each step."""
+
+    def __init__(self, job: Job, strategy: Strategy, world: World, state: State) -> None:
+        self._job, self._strategy, self._world, self._first = job, strategy, world, state.step + 1
+        self._step, self._totals, self._reducers = state.step, Totals(), dict[str, float]()
+        flops = share_of_peak(job, world) if world.is_chief else 0.0
+        super().__init__(job, is_chief=world.is_chief, start=state.step, device_count=world.size, flops=flops)
+        self._trace = profile.Trace(job, state.step, world.is_chief)
+
+    def traced(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield the batches of the loop, whose traced steps end with all that the loop does after them."""
+        for batch in batches:
+            yield batch
+            self._trace.step(self._step)
+            self._clock.lap(REPORTS)
+
+    def step(self, state: State, totals: Totals) -> None:
+        """Count a step that was taken, and report where a report, an evaluation or a checkpoint is due.
+
+        Raises:
+            TrainerError: the loss is no number any more.
+            IdleReducersError: reducers are required, and are not used.
+        """
+        add(self._totals, totals)
+        config, step = self._job.config, state.step
+        if step == self._first:  # the gradients have been all-reduced
+            self._reducers = self._settle_reducers()
+        self._clock.lap(FIRST_STEP if step == self._first else TRAINING)
+        if due(step, config, config.log_every, config.checkpoint_every, config.evaluate_every):
+            values = {**means(self._totals, self._world), "learning_rate": learning_rate(config, step - 1)}
+            values |= self._reducers | devices.peak_memory(self._world.device)
+            self.training(step, values | self._strategy.communication(state.net))
+            self._totals = {}
+        self._step = step
+        self._clock.lap(REPORTS)
+
+    def _settle_reducers(self) -> dict[str, float]:
+        """Find out whether the reducers are used, once the device has nothing left to do."""
+        world, count = self._world, len(self._job.cluster.servers)
+        gpus = torch.cuda.device_count() if world.device.type == "cuda" else 0
+        if gpus:
+            torch.cuda.synchronize(world.device)
+
+        def add_up(number: int) -> int:
+            return int(world.sum(torch.tensor(float(number), device=world.device)))
+
+        here = {"rank": world.rank, "ranks": world.size, "gpus": gpus}
+        return reducers.settle(count, os.environ, add_up, **here, required=self._job.config.require_reducers)
+
+
+def share_of_peak(job: Job, world: World) -> float:
+    """Return the operations of a step as a share of the devices' peak in a second; 0 where the peak is not known."""
+    config = job.config
+    peak = mfu.peak_flops(devices.name(world.device), str(precision(config, world.device)).removeprefix("torch."))
+    if not peak:
+        return 0.0
+    estimate = optional.load("describe.estimate", "train/mfu")  # takes a second, and few devices have a known peak
+    sample = Dataset(job.shards, "heldout").batch([0], config)
+    return float(estimate.flops_per_sample(config, sample) * config.global_batch / (world.size * peak))

@@ -1,0 +1,133 @@
+"""Checkpoints of a run, saved whole or not at all by the chief, while it trains on."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer.checkpoints import commit_marker
+from trainer.checkpoints.background import Background
+from trainer.cluster.world import World
+from trainer.config import due
+from trainer.goodput import CHECKPOINTS, LAST_CHECKPOINT
+from trainer.job import Job
+from trainer.vertex import writable
+from trainer.vertex.errors import PeerError, TrainerError
+from trainer.vertex.log import say, warn
+
+PREFIX = "state"
+# TensorFlow raises these for a full disk, and for a folder that belongs to somebody else.
+FILE_ERRORS = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
+
+
+@dataclass
+class State:
+    """State of a run, as a checkpoint holds it; `step` counts finished steps."""
+
+    net: keras.Model
+    optimizer: keras.Optimizer
+    step: int = 0
+
+    def objects(self) -> tf.train.Checkpoint:
+        return tf.train.Checkpoint(model=self.net, optimizer=self.optimizer)
+
+    def variables(self) -> list[keras.Variable]:
+        return [*self.net.variables, *self.optimizer.variables]
+
+
+class Checkpoints(Background):
+    """Checkpoints that another thread writes: a step waits for a copy of the state, not for files.
+
+    TensorFlow's own (`experimental_enable_async_checkpoint`) fails at the second checkpoint of variables of Keras 3
+    (TensorFlow 2.21, Keras 3.15, November 2026).
+
+    Args:
+        copy: a second state on the CPU, which is overwritten; None in all replicas but the chief, which alone writes.
+    """
+
+    def __init__(self, job: Job, world: World, copy: State | None) -> None:
+        super().__init__()
+        self._config, self._root, self._clock = job.config, job.storage.checkpoints, job.clock
+        self._world, self._copy = world, copy
+
+    def restore(self, state: State) -> State:
+        """Load the newest whole checkpoint, if there is one, into the state. Every machine must call it.
+
+        Raises:
+            TrainerError: the checkpoint is of another model, or has taken more steps than the run is to take.
+            PeerError: this machine does not see what the chief has chosen.
+        """
+        # The chief chooses for all: the others' view of a mounted bucket may be older.
+        newest = commit_marker.latest(self._root, warn) if self._world.is_chief else None
+        step = self._world.sum(commit_marker.number(newest) if newest else 0)
+        if step == 0:
+            return state
+        folder = commit_marker.numbered(self._root, step)
+        if not folder.is_dir():
+            raise PeerError(
+                f"{folder}, which the chief has chosen, is not here; do all machines have one output folder?"
+            )
+        try:
+            with self._world.scope():
+                state.objects().read(str(folder / PREFIX)).assert_consumed()
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
+            raise commit_marker.unfit(folder, str(error).partition("\n")[0]) from None
+        state.step = step
+        if self._world.is_chief:
+            say(f"resumed at step {state.step} from {folder}")
+        commit_marker.require_within(self._config.steps, state.step)
+        return state
+
+    def step(self, state: State) -> None:
+        """Save the state where a checkpoint is due. Every machine must call it.
+
+        Raises:
+            TrainerError: an earlier checkpoint cannot be written.
+        """
+        if due(state.step, self._config, self._config.checkpoint_every):
+            self.save(state)
+            self._clock.lap(CHECKPOINTS)
+        self.check()
+
+    def save(self, state: State) -> None:
+        """Begin the checkpoint of this step, once the one before is written."""
+        self.wait()
+        self._world.wait()  # in the next step the others would not wait for so long
+        if self._copy is None:
+            return
+        for ours, theirs in zip(self._copy.variables(), state.variables(), strict=True):
+            ours.assign(theirs)
+        self.start(partial(write, self._copy, commit_marker.numbered(self._root, state.step), self._config.keep))
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._clock.lap(LAST_CHECKPOINT)
+
+
+def write(state: State, folder: Path, keep: int) -> None:
+    """Write a checkpoint, then its commit marker, and keep the newest `keep` beside it.
+
+    Raises:
+        TrainerError: it cannot be written.
+    """
+    with writable.writing(folder.parent, *FILE_ERRORS):
+        commit_marker.begin(folder)
+        state.objects().write(str(folder / PREFIX))
+        commit_marker.commit(folder)
+        commit_marker.prune(folder.parent, keep)
+    say(f"saved {folder}")
+
+
+def read_model(net: keras.Model, folder: Path) -> None:
+    """Put the weights of a whole checkpoint into a plain model. One process alone may call it.
+
+    Raises:
+        TrainerError: the checkpoint is of another model.
+    """
+    try:
+        tf.train.Checkpoint(model=net).read(str(folder / PREFIX)).expect_partial().assert_existing_objects_matched()
+    except (AssertionError, ValueError, tf.errors.OpError) as error:
+        raise TrainerError(f"{folder} does not fit this model ({str(error).partition(chr(10))[0]})") from None

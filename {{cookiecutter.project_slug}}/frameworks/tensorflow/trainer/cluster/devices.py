@@ -1,0 +1,87 @@
+"""The devices of a machine: their names, versions and memory."""
+
+from collections.abc import Sequence
+from importlib import metadata
+
+import tensorflow as tf
+
+from trainer.cluster.spec import Cluster
+from trainer.vertex import driver
+from trainer.vertex.errors import TrainerError
+
+
+def describe() -> str:
+    """`NVIDIA A100-SXM4-40GB (driver 580.65.06, CUDA 12.5.1, NCCL 2.27.7)`, or `CPU`."""
+    if not tf.config.list_physical_devices("GPU"):
+        return name()
+    return f"{name()} ({driver.versions(built_with_cuda(), nccl())})"
+
+
+def name() -> str:
+    """`NVIDIA A100-SXM4-40GB`, or `CPU`."""
+    gpus = tf.config.list_physical_devices("GPU")
+    return str(tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")) if gpus else "CPU"
+
+
+def peak_memory() -> dict[str, float]:
+    """Most bytes that a GPU of this machine had in use, for a report."""
+    count = len(tf.config.list_physical_devices("GPU"))
+    peaks = [tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(count)]
+    return {"memory_bytes": float(max(peaks))} if peaks else {}
+
+
+def usable_gpus(cluster: Cluster) -> list[tf.config.PhysicalDevice]:
+    """Return the GPUs of this machine.
+
+    Raises:
+        TrainerError: the image is made for GPUs, and none is usable.
+    """
+    gpus = set_up_gpus()
+    if tf.test.is_built_with_cuda() and not gpus and not cluster.chief.is_local:
+        raise TrainerError(f"{cluster.name}: {driver.why_no_gpu(built_with_cuda(), driver.installed())}")
+    return gpus
+
+
+def set_up_gpus() -> list[tf.config.PhysicalDevice]:
+    """Return the GPUs of this machine, told to take memory as they need it; none is no fault."""
+    gpus: list[tf.config.PhysicalDevice] = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    return gpus
+
+
+def has_bfloat16(gpu: tf.config.PhysicalDevice) -> bool:
+    """True for GPUs that compute in bfloat16, from A100 and L4 on."""
+    capability: tuple[int, int] = tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
+    return capability >= (8, 0)
+
+
+def layer_devices(count: int, gpus: Sequence[tf.config.PhysicalDevice], cluster: Cluster) -> Sequence[str]:
+    """Return the devices for `--model-parallel`; on a machine without GPUs the CPU is divided into as many.
+
+    Raises:
+        TrainerError: the machine has fewer GPUs.
+    """
+    if count == 1:
+        return ("",)
+    if gpus:
+        if len(gpus) < count:
+            raise TrainerError(f"--model-parallel is {count}, must be at most the {len(gpus)} GPUs of {cluster.name}")
+        return [f"GPU:{i}" for i in range(count)]
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    if len(tf.config.get_logical_device_configuration(cpu) or ()) < count:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    return [f"CPU:{i}" for i in range(count)]
+
+
+def built_with_cuda() -> str:
+    """The version of CUDA that this TensorFlow was built with."""
+    return str(tf.sysconfig.get_build_info().get("cuda_version", "none"))
+
+
+def nccl() -> str:
+    """The version of NCCL's wheel, which the image installs."""
+    try:
+        return metadata.version("nvidia-nccl-cu12")
+    except metadata.PackageNotFoundError:
+        return "unknown"

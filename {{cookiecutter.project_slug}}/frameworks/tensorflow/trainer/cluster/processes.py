@@ -1,0 +1,110 @@
+"""The process of a replica: it never waits without a limit, and says in one sentence that a peer was lost."""
+
+import contextlib
+import ctypes
+import faulthandler
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from trainer.cluster.spec import Cluster
+from trainer.vertex.errors import PeerError
+
+MONOTONIC, IN_A_THREAD = 1, 2  # CLOCK_MONOTONIC and SIGEV_THREAD of Linux
+LAST_WORDS_SECONDS = 3.0
+# TensorFlow raises these for a peer that is gone or silent, and never for a fault of the model or the data.
+LOSSES = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
+TIMED_OUT = "Collective has timed out"
+NCCL_LOST = "remote process exited or there was a network error"  # within an InternalError
+
+
+class _Event(ctypes.Structure):
+    """`struct sigevent` of Linux, 64 bits."""
+
+    _fields_ = (
+        ("value", ctypes.c_void_p),
+        ("signal", ctypes.c_int),
+        ("how", ctypes.c_int),
+        ("function", ctypes.c_void_p),
+        ("rest", ctypes.c_char * 40),
+    )
+
+
+@contextlib.contextmanager
+def bounded(seconds: float) -> Iterator[None]:
+    """After so many seconds in the block print where it waits, and end the process with the code of a lost peer.
+
+    The wait may be one in C that holds Python's lock: no Python thread and no signal handler would run.
+    """
+    # faulthandler's own end has code 1, which would blame the user; on macOS and old Linux it has to do.
+    has_timers = sys.platform == "linux" and hasattr(ctypes.CDLL(None), "timer_create")
+    faulthandler.dump_traceback_later(seconds, exit=not has_timers)
+    try:
+        with _exit_after(seconds + LAST_WORDS_SECONDS) if has_timers else contextlib.nullcontext():
+            yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@contextlib.contextmanager
+def _exit_after(seconds: float) -> Iterator[None]:
+    """A timer of the system, which calls C's `_exit` in a thread of its own."""
+    system, timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
+    end = ctypes.cast(system._exit, ctypes.c_void_p).value
+    event = _Event(value=PeerError.exit_code, how=IN_A_THREAD, function=end)
+    never_again_then = (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))
+    if system.timer_create(MONOTONIC, ctypes.byref(event), ctypes.byref(timer)):
+        raise OSError(ctypes.get_errno(), "timer_create")
+    system.timer_settime(timer, 0, never_again_then, None)
+    try:
+        yield
+    finally:
+        system.timer_delete(timer)
+
+
+def take_back_sigterm() -> None:
+    """Let SIGTERM end this process again: to join others, TensorFlow puts a handler in its place that only takes note.
+
+    Source: TensorFlow 2.21, xla/tsl/distributed_runtime/preemption/preemption_notifier.h, SigtermNotifier.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+
+
+@contextlib.contextmanager
+def with_peers(cluster: Cluster) -> Iterator[None]:
+    """Say in one sentence that a peer was lost, instead of where this replica waited for it.
+
+    Raises:
+        PeerError: TensorFlow lost a machine, in a cluster of several.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        loss = lost_peer(error, cluster)
+        if not loss:
+            raise
+        said = f"{cluster.name} lost a peer: {loss}; the next start resumes from the last checkpoint"
+        raise PeerError(said) from None
+
+
+def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:
+    """Say in one line which peer is gone or silent by this error, with our names; empty for every other error."""
+    text = str(error.message) or type(error).__name__
+    if len(cluster.nodes) == 1 or not (isinstance(error, LOSSES) or NCCL_LOST in text):
+        return ""
+    if TIMED_OUT in text:
+        return "no answer within --collective-timeout: a replica is stuck or slow"
+    first, *others = (text.rpartition("Collective ops is aborted by: ")[2] or text).splitlines()
+    what = f"{first} {others[0]}" if first.endswith(":") and others else first.partition(". ")[0]
+    return re.sub(r"/job:(chief|worker)(?:/replica:\d+)?/task:(\d+)", lambda task: _name(cluster, *task.groups()), what)
+
+
+def _name(cluster: Cluster, job: str, index: str) -> str:
+    """Name of the replica behind a job and an index of TensorFlow."""
+    rank = int(index) + (job == "worker")
+    return cluster.nodes[rank].name if rank < len(cluster.nodes) else f"{job} {index}"

@@ -1,0 +1,1 @@
+"""Finds who trains, and starts and joins the processes."""

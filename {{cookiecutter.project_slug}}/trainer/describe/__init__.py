@@ -1,0 +1,1 @@
+"""Describes, without training, what a run will need."""

@@ -1,0 +1,1 @@
+"""Spreads the model over the devices of a run."""

@@ -1,0 +1,1 @@
+"""Reports a run: log lines, curves, goodput, traces."""

@@ -1,0 +1,79 @@
+"""Reports of a run: measured values with speeds, to every sink."""
+
+import math
+from types import TracebackType
+from typing import TypeVar
+
+from trainer.config import Config
+from trainer.goodput import DATA, EVALUATION, REPORTS, START, TRAINING
+from trainer.job import Job
+from trainer.reports.sinks import HELDOUT, PER_DEVICE, PER_SECOND, TRAIN, Values, last_reported, sinks
+from trainer.shards import per_step
+from trainer.vertex.errors import TrainerError
+
+Own = TypeVar("Own", bound="Reporter")
+
+
+class Reporter:
+    """Reports of one run, from the end of its start. Every process reports, and only the chief's has sinks.
+
+    Args:
+        start: steps that were finished before this run, as after a resume.
+        device_count: devices that share a step.
+        flops: operations of a step as a share of the operations that the devices are built for in a second; 0 where
+            unknown.
+    """
+
+    def __init__(self, job: Job, *, is_chief: bool, start: int, device_count: int, flops: float = 0.0) -> None:
+        config: Config = job.config
+        self._clock, self._device_count, self._flops = job.clock, device_count, flops
+        self._per_step, self._reported = per_step(config), start
+        self._last_start = last_reported(job.storage.logs) if is_chief else 0  # before there are curves of this start
+        self._sinks = sinks(job.storage.logs, config.steps, job.storage.trial) if is_chief else ()
+        self._clock.repeats = start < self._last_start
+        self._stepping, self._waiting = self._clock.stepping, self._clock.seconds.get(DATA, 0.0)
+
+    def training(self, step: int, values: Values) -> None:
+        """Report training values since the last report; `step` counts finished steps.
+
+        Raises:
+            TrainerError: the loss is no number any more. In all processes, which are told the same values.
+        """
+        clock = self._clock
+        clock.lap(TRAINING)  # a GPU has worked until the values were there
+        steps = step - self._reported
+        seconds = (clock.stepping - self._stepping) / steps
+        speed = {f"{TRAIN}{name}{PER_SECOND}": count / seconds for name, count in self._per_step.items()}
+        speed |= {f"{TRAIN}step_seconds": seconds, PER_DEVICE: self._per_step["samples"] / seconds / self._device_count}
+        if DATA in clock.seconds:  # else nobody knows how long the device has waited
+            speed[f"{TRAIN}data_seconds"] = (clock.seconds[DATA] - self._waiting) / steps
+        speed |= {f"{TRAIN}mfu": self._flops / seconds} if self._flops else {}
+        self._write(step, {f"{TRAIN}{name}": value for name, value in values.items()} | speed)
+        if math.isnan(values.get("loss", 0.0)):
+            raise TrainerError(
+                f"the loss is no number any more, since a step after {self._reported}; lower --learning-rate or --clip,"
+                " or look for a sample or an operation that gives none"
+            )
+        self._reported, self._stepping, self._waiting = step, clock.stepping, clock.seconds.get(DATA, 0.0)
+        clock.lap(REPORTS)
+        clock.repeats = step < self._last_start
+
+    def heldout(self, step: int, values: Values) -> None:
+        """Report the evaluation that has just ended."""
+        self._clock.lap(EVALUATION)
+        self._write(step, {f"{HELDOUT}{name}": value for name, value in values.items()})
+        self._clock.lap(REPORTS)
+
+    def _write(self, step: int, values: Values) -> None:
+        for sink in self._sinks:
+            sink.write(step, values)
+
+    def __enter__(self: Own) -> Own:
+        self._clock.lap(START)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for sink in self._sinks:
+            sink.close()

@@ -1,0 +1,1 @@
+"""Keeps the contract of the service: folders, outputs, log lines, exit codes, reducers."""

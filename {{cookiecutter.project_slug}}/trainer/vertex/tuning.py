@@ -1,0 +1,38 @@
+"""The metric file of a trial: its held-out metrics, from which the service takes the search's metric."""
+
+import json
+import time
+from collections import deque
+from collections.abc import Mapping
+
+from trainer.vertex.storage import Trial
+from trainer.vertex.writable import writing
+
+HELDOUT = "heldout/"  # with which the names of these metrics begin in the reports
+
+
+class MetricFile:
+    """The held-out metrics of a tuning trial, under their plain names: `accuracy`, `loss`.
+
+    The format is that of cloudml-hypertune 0.1.0.dev6: one JSON object a metric and step, numbers as text, the last
+    hundred in a file that is written anew each time, and in place: nobody documents how the service follows it.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        with writing(trial.metric_file):
+            trial.metric_file.parent.mkdir(parents=True, exist_ok=True)
+        self._trial = trial
+        self._lines: deque[str] = deque(maxlen=100)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        heldout = {name.removeprefix(HELDOUT): value for name, value in values.items() if name.startswith(HELDOUT)}
+        for name, value in heldout.items():
+            entry = {"timestamp": time.time(), "trial": self._trial.id, "checkpoint_path": ""}
+            entry |= {name: str(float(value)), "global_step": str(step)}
+            self._lines.append(json.dumps(entry, sort_keys=True) + "\n")
+        if heldout:
+            with writing(self._trial.metric_file):
+                self._trial.metric_file.write_text("".join(self._lines), encoding="utf-8")
+
+    def close(self) -> None:
+        """Nothing is kept open."""
