@@ -1,0 +1,121 @@
+"""A training loop of one's own under `python -m trainer.cluster.run`: who takes part, and who is to blame."""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+import vertex_launch
+from tests import own_loop
+
+LOOP = """
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import mine  # beside this script
+
+steps, fault = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group()
+rank, size = dist.get_rank(), dist.get_world_size()
+assert (rank, size) == (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+net = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(steps):
+    net(torch.full((2, 4), rank + mine.ONE)).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step == 2:
+        print(f"process {os.getpid()} trains as rank {rank} of {size}", flush=True)
+    if step == 5 and rank == 1 and fault == "error":
+        raise KeyError("labels")
+    if step == 5 and rank == 1 and fault == "once" and not os.path.exists("killed"):
+        open("killed", "w").close()
+        os.kill(os.getpid(), 9)
+    time.sleep(0.01)
+dist.destroy_process_group()
+if fault == "no farewell":
+    os._exit(0)
+sys.exit({"none": 0, "once": 0, "exit": 3, "words": "the data are gone"}[fault])
+"""
+TRAINS = re.compile(r"process (\d+) trains as rank (\d) of 3")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the script and what it imports."""
+    (tmp_path / "loop.py").write_text(LOOP)
+    (tmp_path / "mine.py").write_text("ONE = 1.0\n")
+    return tmp_path
+
+
+def test_a_script_or_module_that_is_not_there_is_refused_in_one_sentence_before_anybody_waits(folder: Path) -> None:
+    assert own_loop.refused(folder, "no.py").startswith(f"no.py: there is no such script in {folder}; ")
+    assert own_loop.refused(folder, "-m", "no.such").startswith("no.such: there is no such module")
+    assert own_loop.refused(folder) == "python -m trainer.cluster.run [-m] SCRIPT ARGS: names no script"
+
+
+@pytest.mark.parametrize("pool", ["workerpool2", "workerpool3"])
+def test_a_replica_that_does_not_train_is_refused_in_one_sentence(folder: Path, pool: str) -> None:
+    told = own_loop.refused(folder, "loop.py", task=pool)
+    assert told.startswith(f"{pool}-0: only pools 0 and 1 train; give this pool a command of its own")
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("words", [["loop.py"], ["-m", "loop"]])
+def test_every_process_of_a_job_takes_part_once(folder: Path, words: list[str]) -> None:
+    run = own_loop.train(folder, *words, "20", "none")
+    assert run.code == 0, run.output
+    ranks = [TRAINS.findall("\n".join(lines)) for lines in run.lines.values()]
+    assert sorted(rank for ((_, rank),) in ranks) == ["0", "1", "2"]
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(("fault", "words"), [("error", "KeyError: 'labels'"), ("words", "the data are gone")])
+def test_a_fault_of_the_script_is_a_user_s_error(folder: Path, fault: str, words: str) -> None:
+    with own_loop.started(folder, "loop.py", "20", fault) as replicas:
+        codes = replicas.codes()
+    assert codes == ([75, 1, 75] if fault == "error" else [1, 1, 1])
+    assert words in replicas.printed(1)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(("fault", "code"), [("exit", 3), ("no farewell", 0)])
+def test_the_script_s_own_exit_code_is_kept(folder: Path, fault: str, code: int) -> None:
+    with own_loop.started(folder, "loop.py", "5", fault) as replicas:
+        assert replicas.codes() == [code] * 3
+
+
+@pytest.mark.proof
+def test_a_lost_peer_is_named_and_ends_the_others_within_seconds_with_a_code_that_restarts(folder: Path) -> None:
+    with own_loop.started(folder, "loop.py", "100000", "none", reducers=2) as replicas:
+        replicas.wait_for("trains as rank")
+        ((victim, _),) = TRAINS.findall(replicas.printed(2))
+        os.kill(int(victim), signal.SIGKILL)
+        assert replicas.codes(60) == [75, 75, 137]
+    assert "2 reducers are not used: this run is on CPUs" in replicas.printed(0)
+    for rank, name in enumerate(("workerpool0-0", "workerpool1-0")):
+        assert f"{name} lost a peer: " in replicas.printed(rank)
+        assert "Traceback" not in replicas.printed(rank)
+
+
+@pytest.mark.proof
+def test_a_job_that_lost_a_process_starts_again(folder: Path) -> None:
+    run = own_loop.train(folder, "loop.py", "20", "once", options=("--restarts",))
+    assert run.code == 0, run.output
+    assert (folder / "killed").exists()
+
+
+@pytest.mark.proof
+def test_a_loop_with_accelerate_trains(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    script = str(Path(vertex_launch.__file__).resolve().parents[1] / "benchmarks/rivals/with_accelerate.py")
+    with own_loop.started(tmp_path, script, "--steps", "10", "--log-every", "5", count=2) as replicas:
+        assert replicas.codes() == [0, 0], replicas.printed(0)
+    assert "train/loss" in replicas.printed(0)

@@ -1,0 +1,123 @@
+"""A training loop of one's own under `python -m trainer.cluster.run`: who takes part, and who is to blame."""
+
+import json
+import os
+import re
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests import own_loop
+from trainer.cluster import run
+from trainer.cluster.spec import Cluster, Node
+
+LOOP = """
+import json
+import os
+import sys
+import time
+
+import tensorflow as tf
+
+import mine  # beside this script
+
+steps, fault = int(sys.argv[1]), sys.argv[2]
+config = json.loads(os.environ["TF_CONFIG"])
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+size = strategy.num_replicas_in_sync
+assert [*config["cluster"]] == ["chief", "worker"]
+rank = config["task"]["index"] + (config["task"]["type"] == "worker")
+with strategy.scope():
+    weight = tf.Variable(0.0, aggregation=tf.VariableAggregation.MEAN)
+
+@tf.function
+def step():
+    def one():
+        with tf.GradientTape() as tape:
+            loss = (weight - mine.GOAL) ** 2
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        return loss
+    return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(one), axis=None)
+
+for number in range(steps):
+    loss = float(step())
+    if number == 2:
+        print(f"process {os.getpid()} trains as rank {rank} of {size}", flush=True)
+    if number == 5 and rank == 1 and fault == "error":
+        raise KeyError("labels")
+    time.sleep(0.01)
+if rank == 0 and fault == "none":
+    time.sleep(5)  # the others have ended, while the chief writes the model
+print(f"loss {loss:.6f}", flush=True)
+sys.exit({"none": 0, "exit": 3, "words": "the data are gone"}[fault])
+"""
+TRAINS = re.compile(r"process (\d+) trains as rank (\d) of 3")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the script and what it imports."""
+    (tmp_path / "loop.py").write_text(LOOP)
+    (tmp_path / "mine.py").write_text("GOAL = 3.0\n")
+    return tmp_path
+
+
+def test_a_script_or_module_that_is_not_there_is_refused_in_one_sentence_before_anybody_waits(folder: Path) -> None:
+    assert own_loop.refused(folder, "no.py").startswith(f"no.py: there is no such script in {folder}; ")
+    assert own_loop.refused(folder, "-m", "no.such").startswith("no.such: there is no such module")
+    assert own_loop.refused(folder) == "python -m trainer.cluster.run [-m] SCRIPT ARGS: names no script"
+
+
+@pytest.mark.parametrize("pool", ["workerpool2", "workerpool3"])
+def test_a_replica_that_does_not_train_is_refused_in_one_sentence(folder: Path, pool: str) -> None:
+    told = own_loop.refused(folder, "loop.py", task=pool)
+    assert told.startswith(f"{pool}-0: only pools 0 and 1 train; give this pool a command of its own")
+
+
+def test_the_script_finds_the_chief_and_the_workers_and_nobody_else() -> None:
+    nodes = tuple(Node(name, f"{name}:2222") for name in ("workerpool0-0", "workerpool1-0", "workerpool1-1"))
+    cluster = Cluster(nodes, "workerpool1-1", servers=(Node("workerpool2-0", "reducer:2222"),))
+    assert json.loads(run.tf_config(cluster)) == {
+        "cluster": {"chief": ["workerpool0-0:2222"], "worker": ["workerpool1-0:2222", "workerpool1-1:2222"]},
+        "task": {"type": "worker", "index": 1},
+    }
+    assert json.loads(run.tf_config(replace(cluster, name="workerpool0-0")))["task"] == {"type": "chief", "index": 0}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("words", [["loop.py"], ["-m", "loop"]])
+def test_every_machine_of_a_job_takes_part_once(folder: Path, words: list[str]) -> None:
+    done = own_loop.train(folder, *words, "20", "none")
+    assert done.code == 0, done.output
+    ranks = [TRAINS.findall("\n".join(lines)) for lines in done.lines.values()]
+    assert sorted(rank for ((_, rank),) in ranks) == ["0", "1", "2"]
+
+
+@pytest.mark.proof
+def test_a_fault_of_the_script_is_a_user_s_error(folder: Path) -> None:
+    with own_loop.started(folder, "loop.py", "20", "error") as replicas:
+        assert replicas.codes() == [75, 1, 75]
+    assert "KeyError: 'labels'" in replicas.printed(1)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(("fault", "code", "words"), [("exit", 3, "exit code 3"), ("words", 1, "the data are gone")])
+def test_the_script_s_own_exit_code_is_kept(folder: Path, fault: str, code: int, words: str) -> None:
+    with own_loop.started(folder, "loop.py", "5", fault) as replicas:
+        assert replicas.codes() == [code] * 3
+    assert words in replicas.printed(2)
+
+
+@pytest.mark.proof
+def test_a_lost_peer_is_named_and_ends_the_others_within_seconds_with_a_code_that_restarts(folder: Path) -> None:
+    with own_loop.started(folder, "loop.py", "100000", "none", reducers=2) as replicas:
+        replicas.wait_for("trains as rank")
+        ((victim, _),) = TRAINS.findall(replicas.printed(2))
+        os.kill(int(victim), signal.SIGKILL)
+        assert replicas.codes(60) == [75, 75, -signal.SIGKILL]
+    assert "2 reducers are not used: this run is on CPUs" in replicas.printed(0)
+    for rank, name in enumerate(("workerpool0-0", "workerpool1-0")):
+        assert f"{name} lost a peer: " in replicas.printed(rank)
+        assert "Traceback" not in replicas.printed(rank)

@@ -1,0 +1,70 @@
+"""python -m trainer.cluster.run [-m] SCRIPT ARGS: a training loop of your own, in a process for each GPU of the job.
+
+It takes the place of torchrun, for any script that torchrun can start: torch's agent sets RANK, WORLD_SIZE, LOCAL_RANK,
+MASTER_ADDR and so on. Beyond that, every replica is waited for by name, and the exit code says who is to blame.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+
+from trainer.cluster import rollcall, script, spec
+from trainer.cluster.script import Script
+from trainer.cluster.spec import Cluster
+from trainer.vertex import reducers, storage
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.log import say_lines
+
+AGENT = "TORCHELASTIC_RUN_ID"  # which torch's agent sets in the processes that it starts
+
+
+def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
+    """Run one replica's part of the job; returns its exit code."""
+    try:
+        run(argv, environ)
+    except TrainerError as error:
+        say_lines(str(error), "ERROR")
+        return error.exit_code
+    return 0
+
+
+def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
+    """Run the script in the processes of this replica. Raises TrainerError for a fault that the user can cure."""
+    program, cluster = script.find(argv), spec.from_env(environ)
+    if AGENT in environ:
+        from trainer.cluster import processes
+
+        processes.run_process(cluster.name, run_script, (program, len(cluster.servers), environ))
+    else:
+        take_part(argv, cluster, environ)
+
+
+def take_part(argv: Sequence[str], cluster: Cluster, environ: MutableMapping[str, str]) -> None:
+    """Wait for all replicas, then have torch's agent start this same command in a process for each GPU."""
+    rank = cluster.rank  # which a replica that does not train lacks
+
+    import torch  # takes seconds: a mistake in the command is told at once
+
+    from trainer.cluster import processes
+    from trainer.cluster.world import Mesh
+
+    patience = script.LOCAL_PATIENCE_SECONDS if storage.from_env(environ).emulated else script.PATIENCE_SECONDS
+    rollcall.call(cluster, patience)
+    gpus = torch.cuda.device_count()
+    reducers.prepare(len(cluster.servers), environ, rank=rank, gpus=gpus > 0, required=False)
+    mesh = Mesh({"replicate": max(gpus, 1) * len(cluster.nodes)})
+    processes.launch_entry(cluster, mesh, patience, sys.executable, "-m", "trainer.cluster.run", *argv)
+
+
+def run_script(program: Script, reducers: int, environ: Mapping[str, str]) -> None:
+    """Run the script in a process of the agent, which has set this process's RANK."""
+    import torch
+
+    if reducers and torch.cuda.is_available():
+        program.run_with_reducers(reducers, is_chief=environ["RANK"] == "0")
+    else:
+        program.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

@@ -1,0 +1,89 @@
+"""A script or module of your own: found before anybody waits, and run as Python itself runs one."""
+
+import os
+import runpy
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+
+from trainer.vertex import nccl
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.log import say
+
+USAGE = "python -m trainer.cluster.run [-m] SCRIPT ARGS"
+PATIENCE_SECONDS, LOCAL_PATIENCE_SECONDS = 600.0, 60.0  # of a roll call, in the cloud and in the local Vertex
+LOG_SECONDS = 300.0  # within which NCCL has chosen its way
+
+
+class ScriptError(TrainerError):
+    """The script is missing; or it has ended itself, with a code other than 0."""
+
+    def __init__(self, text: str, exit_code: int = 1) -> None:
+        self.exit_code = exit_code
+        super().__init__(text)
+
+
+@dataclass(frozen=True)
+class Script:
+    """A file, or with -m a module, and its arguments."""
+
+    name: str
+    args: tuple[str, ...] = ()
+    is_module: bool = False
+
+    def run(self) -> None:
+        """Run it as `__main__`. Raises ScriptError where it exits with a code other than 0."""
+        sys.argv = [self.name, *self.args]
+        try:
+            if self.is_module:
+                runpy.run_module(self.name, run_name="__main__", alter_sys=True)
+            else:
+                sys.path.insert(0, str(Path(self.name).resolve().parent))
+                runpy.run_path(self.name, run_name="__main__")
+        except SystemExit as end:
+            if isinstance(end.code, str):
+                raise ScriptError(end.code) from None
+            if end.code:
+                raise ScriptError(f"{self.name} has ended itself with exit code {end.code}", end.code) from None
+
+    def run_with_reducers(self, count: int, *, is_chief: bool) -> None:
+        """Run it, and let the chief's process say what NCCL's log tells of the job's reducers."""
+        ended = threading.Event()
+        teller = threading.Thread(target=_tell, args=(count, is_chief, ended), daemon=True)
+        teller.start()
+        self.run()
+        ended.set()
+        teller.join()
+
+
+def find(argv: Sequence[str]) -> Script:
+    """Return what a command line names. Raises ScriptError where there is no such thing."""
+    is_module, words = argv[:1] == ["-m"], argv[argv[:1] == ["-m"] :]
+    if not words:
+        raise ScriptError(f"{USAGE}: names no script")
+    name, *args = words
+    if not (_has_module(name) if is_module else Path(name).is_file()):
+        kind = "module" if is_module else "script"
+        raise ScriptError(f"{name}: there is no such {kind} in {Path.cwd()}; the image has the files of trainer/ alone")
+    return Script(name, tuple(args), is_module)
+
+
+def _has_module(name: str) -> bool:
+    try:
+        return util.find_spec(name) is not None
+    except (ImportError, ValueError):  # a package above it is none
+        return False
+
+
+def _tell(reducers: int, is_chief: bool, ended: threading.Event) -> None:
+    """Wait for NCCL's log or the script's end, say what the log tells, and end it: days of it would fill the disk."""
+    while not ended.wait(LOG_SECONDS) and not nccl.seen(os.environ).logged:
+        pass
+    if is_chief:
+        use = nccl.use(nccl.seen(os.environ), reducers)
+        state = {True: "in use", False: "idle", None: "not known"}[use.used]
+        say(use.sentence, "INFO" if use.used else "WARNING", reducers=state)
+    nccl.end_log(os.environ)
