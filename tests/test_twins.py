@@ -54,8 +54,6 @@ ALONE = {
     "train.new_state": "built in the scope of TensorFlow's strategy, and once more for the checkpoints",
     "train.new_copy": "likewise",
     "train.clock": "TensorFlow's step is timed within its graph; DistributedDataParallel times itself",
-    "task.stop": "TensorFlow ignores SIGTERM while it waits",
-    "task.end": "TensorFlow waits for peers when it ends",
     "model.VisionTransformer": "Keras puts layers together by calling them",
     "model.GPT": "likewise",
     "model.initialize": "Keras' layers begin so by themselves",

@@ -26,6 +26,11 @@ class RollcallError(PeerError):
     """The replicas did not find each other; the text names the absent ones by pool and index."""
 
 
+def patience(*, emulated: bool) -> float:
+    """Seconds for which replicas wait for one another: machines of the cloud come late, processes here do not."""
+    return 60.0 if emulated else 600.0
+
+
 def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = ()) -> None:
     """Return once every replica that takes part has checked in.
 

@@ -14,7 +14,6 @@ from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import say
 
 USAGE = "python -m trainer.cluster.run [-m] SCRIPT ARGS"
-PATIENCE_SECONDS, LOCAL_PATIENCE_SECONDS = 600.0, 60.0  # of a roll call, in the cloud and in the local Vertex
 LOG_SECONDS = 300.0  # within which NCCL has chosen its way
 
 

@@ -7,10 +7,13 @@ Source: Cloud Logging documentation, "Structured logging", 2026.
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import rich
 import rich.markup
+
+from trainer.vertex.errors import TrainerError
 
 
 def say(message: str, severity: str = "INFO", /, **fields: Any) -> None:
@@ -36,6 +39,16 @@ def say_lines(text: str, severity: str = "INFO") -> None:
     """Print each line of a text as a sentence of its own."""
     for line in text.splitlines():
         say(line, severity)
+
+
+def exit_code(run: Callable[..., None], *args: Any) -> int:
+    """Call a program's main part; returns its exit code. A TrainerError is printed, without a traceback."""
+    try:
+        run(*args)
+    except TrainerError as error:
+        say_lines(str(error), "ERROR")
+        return error.exit_code
+    return 0
 
 
 def warn(message: str) -> None:

@@ -10,20 +10,14 @@ from trainer.cluster import rollcall, spec
 from trainer.goodput import ROLL_CALL, START, Clock, process_start
 from trainer.job import Job
 from trainer.vertex import reducers, storage, writable
-from trainer.vertex.errors import TrainerError
-from trainer.vertex.log import say_lines
+from trainer.vertex.log import exit_code
 
 DESCRIBE = "--describe"
 
 
 def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
     """Run one replica's part of the job; returns its exit code."""
-    try:
-        run(argv, environ)
-    except TrainerError as error:
-        say_lines(str(error), "ERROR")
-        return error.exit_code
-    return 0
+    return exit_code(run, argv, environ)
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
@@ -54,7 +48,7 @@ def take_part(job: Job, environ: MutableMapping[str, str]) -> None:
     from trainer.parallel import mesh
 
     config, cluster, count = job.config, job.cluster, len(job.cluster.servers)
-    patience = config.rollcall_timeout or (60 if job.storage.emulated else 600)
+    patience = config.rollcall_timeout or rollcall.patience(emulated=job.storage.emulated)
     layout = mesh.of_job(job, environ.get("CXX", ""))
     job.clock.lap(START)
     rollcall.call(cluster, patience)

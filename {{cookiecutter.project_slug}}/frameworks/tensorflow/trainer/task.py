@@ -1,18 +1,14 @@
 """python -m trainer.task: environment and flags in, a trained and exported model out."""
 
-import os
-import signal
-import sys
-import traceback
 from collections.abc import MutableMapping, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from trainer import optional
 from trainer.cluster import rollcall, spec
+from trainer.cluster.ending import run_to_end
 from trainer.goodput import ROLL_CALL, START, Clock, process_start
 from trainer.vertex import storage, writable
-from trainer.vertex.errors import TrainerError
-from trainer.vertex.log import say_last, say_lines
+from trainer.vertex.log import exit_code
 
 if TYPE_CHECKING:
     from trainer.job import Job
@@ -28,12 +24,7 @@ def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
     # TensorFlow logs dozens of lines for a lost worker; the chief of parameter servers says it in one.
     serves = any("parameter_server" in word for word in argv)
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3" if serves else "2")
-    try:
-        run(argv, environ)
-    except TrainerError as error:
-        say_lines(str(error), "ERROR")
-        return error.exit_code
-    return 0
+    return exit_code(run, argv, environ)
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
@@ -68,29 +59,11 @@ def take_part(job: "Job") -> None:
     config, strategy = job.config, strategies.load(job.config.strategy)
     servers = strategy.servers(config, job.cluster)
     job.clock.lap(START)
-    rollcall.call(job.cluster, config.rollcall_timeout or (60 if job.storage.emulated else 600), servers)
+    patience = config.rollcall_timeout or rollcall.patience(emulated=job.storage.emulated)
+    rollcall.call(job.cluster, patience, servers)
     job.clock.lap(ROLL_CALL)
     strategy.take_part(job)
 
 
-def stop(*_: object) -> None:
-    """End at once: a machine that is taken away has no time, and TensorFlow would wait for its peers."""
-    say_last("stopped by SIGTERM", "ERROR")
-    os._exit(128 + signal.SIGTERM)
-
-
-def end(code: int) -> NoReturn:
-    """End without a farewell: TensorFlow would wait for peers that may be gone."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, stop)  # process 1 of a container ignores what it does not handle
-    try:
-        code = main(sys.argv[1:], os.environ)
-    except Exception:
-        traceback.print_exc()
-        code = 1
-    end(code)
+    run_to_end(main)

@@ -12,20 +12,14 @@ from trainer.cluster import rollcall, script, spec
 from trainer.cluster.script import Script
 from trainer.cluster.spec import Cluster
 from trainer.vertex import reducers, storage
-from trainer.vertex.errors import TrainerError
-from trainer.vertex.log import say_lines
+from trainer.vertex.log import exit_code
 
 AGENT = "TORCHELASTIC_RUN_ID"  # which torch's agent sets in the processes that it starts
 
 
 def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
     """Run one replica's part of the job; returns its exit code."""
-    try:
-        run(argv, environ)
-    except TrainerError as error:
-        say_lines(str(error), "ERROR")
-        return error.exit_code
-    return 0
+    return exit_code(run, argv, environ)
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
@@ -48,7 +42,7 @@ def take_part(argv: Sequence[str], cluster: Cluster, environ: MutableMapping[str
     from trainer.cluster import processes
     from trainer.cluster.world import Mesh
 
-    patience = script.LOCAL_PATIENCE_SECONDS if storage.from_env(environ).emulated else script.PATIENCE_SECONDS
+    patience = rollcall.patience(emulated=storage.from_env(environ).emulated)
     rollcall.call(cluster, patience)
     gpus = torch.cuda.device_count()
     reducers.prepare(len(cluster.servers), environ, rank=rank, gpus=gpus > 0, required=False)

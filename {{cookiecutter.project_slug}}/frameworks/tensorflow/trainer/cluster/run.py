@@ -5,37 +5,26 @@ replica is waited for by name, and the exit code says who is to blame.
 """
 
 import json
-import os
-import signal
-import sys
-import traceback
 from collections.abc import MutableMapping, Sequence
-from typing import NoReturn
 
 from trainer.cluster import rollcall, script, spec
+from trainer.cluster.ending import run_to_end
 from trainer.cluster.script import Script
 from trainer.cluster.spec import Cluster
 from trainer.vertex import reducers, storage
-from trainer.vertex.errors import TrainerError
-from trainer.vertex.log import say_last, say_lines
+from trainer.vertex.log import exit_code
 
 
 def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
     """Run one replica's part of the job; returns its exit code."""
-    try:
-        run(argv, environ)
-    except TrainerError as error:
-        say_lines(str(error), "ERROR")
-        return error.exit_code
-    return 0
+    return exit_code(run, argv, environ)
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     """Wait for all replicas, then run the script. Raises TrainerError for a fault that the user can cure."""
     program, cluster = script.find(argv), spec.from_env(environ)
-    patience = script.LOCAL_PATIENCE_SECONDS if storage.from_env(environ).emulated else script.PATIENCE_SECONDS
     config = tf_config(cluster)
-    rollcall.call(cluster, patience)
+    rollcall.call(cluster, rollcall.patience(emulated=storage.from_env(environ).emulated))
     environ.pop("TF_CONFIG", None)
     if len(cluster.nodes) > 1:
         environ["TF_CONFIG"] = config
@@ -67,24 +56,5 @@ def run_process(program: Script, cluster: Cluster, environ: MutableMapping[str, 
             program.run()
 
 
-def stop(*_: object) -> None:
-    """End at once: process 1 of a container would ignore the signal."""
-    say_last("stopped by SIGTERM", "ERROR")
-    os._exit(128 + signal.SIGTERM)
-
-
-def end(code: int) -> NoReturn:
-    """End without a farewell: TensorFlow would wait for peers that may be gone."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        code = main(sys.argv[1:], os.environ)
-    except Exception:
-        traceback.print_exc()
-        code = 1
-    end(code)
+    run_to_end(main)
