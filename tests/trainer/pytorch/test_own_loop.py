@@ -55,18 +55,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_script_or_module_that_is_not_there_is_refused_in_one_sentence_before_anybody_waits(folder: Path) -> None:
-    assert own_loop.refused(folder, "no.py").startswith(f"no.py: there is no such script in {folder}; ")
-    assert own_loop.refused(folder, "-m", "no.such").startswith("no.such: there is no such module")
-    assert own_loop.refused(folder) == "python -m trainer.cluster.run [-m] SCRIPT ARGS: names no script"
-
-
-@pytest.mark.parametrize("pool", ["workerpool2", "workerpool3"])
-def test_a_replica_that_does_not_train_is_refused_in_one_sentence(folder: Path, pool: str) -> None:
-    told = own_loop.refused(folder, "loop.py", task=pool)
-    assert told.startswith(f"{pool}-0: only pools 0 and 1 train; give this pool a command of its own")
-
-
 @pytest.mark.proof
 @pytest.mark.parametrize("words", [["loop.py"], ["-m", "loop"]])
 def test_every_process_of_a_job_takes_part_once(folder: Path, words: list[str]) -> None:
