@@ -59,7 +59,7 @@ class Run:
 
     @property
     def output_folder(self) -> Path:
-        """What AIP_MODEL_DIR and the like are below."""
+        """Folder of AIP_MODEL_DIR and its kin."""
         return self.folder / ".vertex/gcs/b/run"
 
 

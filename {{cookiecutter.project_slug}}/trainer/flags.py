@@ -14,7 +14,7 @@ def module_in(folder: str) -> Any:
 
     Used as in `strategy: Annotated[str, module_in("parallel")]`, which `vertex-launch check` reads without an import.
     """
-    purposes = optional.strategies()
+    purposes = optional.strategies(folder)
     help = "\n".join(f"{name}: {purpose}" for name, purpose in purposes.items())
     choices: Any = Literal[tuple(purposes)]
     return tyro.conf.arg(constructor=choices, help=help, help_behavior_hint=_default)

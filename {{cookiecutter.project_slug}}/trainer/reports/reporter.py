@@ -4,7 +4,6 @@ import math
 from types import TracebackType
 from typing import TypeVar
 
-from trainer.config import Config
 from trainer.goodput import DATA, EVALUATION, REPORTS, START, TRAINING
 from trainer.job import Job
 from trainer.reports.sinks import HELDOUT, PER_DEVICE, PER_SECOND, TRAIN, Values, last_reported, sinks
@@ -25,7 +24,7 @@ class Reporter:
     """
 
     def __init__(self, job: Job, *, is_chief: bool, start: int, device_count: int, flops: float = 0.0) -> None:
-        config: Config = job.config
+        config = job.config
         self._clock, self._device_count, self._flops = job.clock, device_count, flops
         self._per_step, self._reported = per_step(config), start
         self._last_start = last_reported(job.storage.logs) if is_chief else 0  # before there are curves of this start

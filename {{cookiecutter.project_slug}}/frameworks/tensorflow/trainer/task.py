@@ -1,6 +1,8 @@
 """python -m trainer.task: environment and flags in, a trained and exported model out."""
 
 from collections.abc import MutableMapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer import optional
@@ -32,6 +34,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     from trainer import config as configs  # not before: these import TensorFlow
     from trainer import shards
     from trainer.job import Job
+    from trainer.parallel import strategy as strategies
 
     clock, config = Clock(process_start()), configs.parse([word for word in argv if word != DESCRIBE])
     folders = storage.from_env(environ)
@@ -44,7 +47,8 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     environ.pop("TF_CONFIG", None)
     writes = writable.CHIEF if cluster.name == cluster.chief.name else ()
     writable.require(folders, writable.EVALUATOR if cluster.evaluates else writes)
-    with shards.at(config.data, folders) as folder:
+    reads = cluster.evaluates or strategies.load(config.strategy).reads_data(cluster)
+    with shards.at(config.data, folders) if reads else nullcontext(Path()) as folder:
         job = Job(config, folders, folder, cluster, clock)
         if cluster.evaluates:
             optional.load("evaluator", f"{cluster.name}, an evaluator,").run(job)

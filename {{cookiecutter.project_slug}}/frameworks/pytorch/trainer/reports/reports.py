@@ -26,7 +26,7 @@ class Reports(Reporter):
     """Reports of a run that begins with this state. Every process must make them, and report each step."""
 
     def __init__(self, job: Job, strategy: Strategy, world: World, state: State) -> None:
-        self._job, self._strategy, self._world, self._first = job, strategy, world, state.step + 1
+        self._job, self._strategy, self._world = job, strategy, world
         self._step, self._totals, self._reducers = state.step, Totals(), dict[str, float]()
         flops = share_of_peak(job, world) if world.is_chief else 0.0
         super().__init__(job, is_chief=world.is_chief, start=state.step, device_count=world.size, flops=flops)
@@ -48,9 +48,10 @@ class Reports(Reporter):
         """
         add(self._totals, totals)
         config, step = self._job.config, state.step
-        if step == self._first:  # the gradients have been all-reduced
+        is_first = FIRST_STEP not in self._clock.seconds
+        if is_first:  # the gradients have been all-reduced
             self._reducers = self._settle_reducers()
-        self._clock.lap(FIRST_STEP if step == self._first else TRAINING)
+        self._clock.lap(FIRST_STEP if is_first else TRAINING)
         if due(step, config, config.log_every, config.checkpoint_every, config.evaluate_every):
             values = {**means(self._totals, self._world), "learning_rate": learning_rate(config, step - 1)}
             values |= self._reducers | devices.peak_memory(self._world.device)

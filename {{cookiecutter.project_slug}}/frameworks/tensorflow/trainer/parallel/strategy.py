@@ -15,6 +15,10 @@ class Strategy:
         """Return the replicas of pool 2 that take part. Raises TrainerError where flags and pools do not fit."""
         raise NotImplementedError
 
+    def reads_data(self, cluster: Cluster) -> bool:
+        """Whether this replica reads the data set."""
+        return True
+
     def take_part(self, job: Job) -> None:
         """Do this replica's part of the run, when all that take part are here."""
         raise NotImplementedError

@@ -20,7 +20,7 @@ class Reports(Reporter):
     """Reports of a run that begins with this state. Every machine must make them, and report each step."""
 
     def __init__(self, job: Job, replicas: Replicas, state: State) -> None:
-        self._job, self._replicas, self._is_first = job, replicas, True
+        self._job, self._replicas = job, replicas
         self._step, self._totals, self._reducers = state.step, 0.0, dict[str, float]()
         flops = share_of_peak(job, replicas) if replicas.is_chief else 0.0
         devices = replicas.device_count
@@ -43,10 +43,10 @@ class Reports(Reporter):
         """
         self._totals += totals
         config, step = self._job.config, state.step
-        if self._is_first:  # the gradients have been all-reduced
+        is_first = FIRST_STEP not in self._clock.seconds
+        if is_first:  # the gradients have been all-reduced
             self._reducers = self._replicas.settle_reducers()
-        self._clock.lap(FIRST_STEP if self._is_first else TRAINING)
-        self._is_first = False
+        self._clock.lap(FIRST_STEP if is_first else TRAINING)
         if due(step, config, config.log_every, config.checkpoint_every, config.evaluate_every):
             values = {**means(self._totals, self._replicas.names), "learning_rate": learning_rate(config, step - 1)}
             self.training(step, values | self._reducers | self._replicas.observed)

@@ -171,6 +171,9 @@ class ParameterServer(Strategy):
     def servers(self, config: Config, cluster: Cluster) -> tuple[Node, ...]:
         return servers(config, cluster)
 
+    def reads_data(self, cluster: Cluster) -> bool:
+        return cluster.name == cluster.chief.name
+
     def take_part(self, job: Job) -> None:
         take_part(job)
 
