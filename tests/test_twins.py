@@ -54,6 +54,7 @@ ALONE = {
     "train.new_state": "built in the scope of TensorFlow's strategy, and once more for the checkpoints",
     "train.new_copy": "likewise",
     "train.clock": "TensorFlow's step is timed within its graph; DistributedDataParallel times itself",
+    "task.data_set": "the workers and servers of TensorFlow's parameter servers read no data",
     "model.VisionTransformer": "Keras puts layers together by calling them",
     "model.GPT": "likewise",
     "model.initialize": "Keras' layers begin so by themselves",

@@ -1,18 +1,21 @@
 """python -m trainer.task: environment and flags in, a trained and exported model out."""
 
 from collections.abc import MutableMapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer import optional
 from trainer.cluster import rollcall, spec
 from trainer.cluster.ending import run_to_end
+from trainer.cluster.spec import Cluster
 from trainer.goodput import ROLL_CALL, START, Clock, process_start
 from trainer.vertex import storage, writable
 from trainer.vertex.log import exit_code
+from trainer.vertex.storage import Storage
 
 if TYPE_CHECKING:
+    from trainer.config import Config
     from trainer.job import Job
 
 DESCRIBE = "--describe"
@@ -32,9 +35,7 @@ def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     """Describe, evaluate or train. Raises TrainerError for a fault that the user can cure."""
     from trainer import config as configs  # not before: these import TensorFlow
-    from trainer import shards
     from trainer.job import Job
-    from trainer.parallel import strategy as strategies
 
     clock, config = Clock(process_start()), configs.parse([word for word in argv if word != DESCRIBE])
     folders = storage.from_env(environ)
@@ -47,13 +48,21 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     environ.pop("TF_CONFIG", None)
     writes = writable.CHIEF if cluster.name == cluster.chief.name else ()
     writable.require(folders, writable.EVALUATOR if cluster.evaluates else writes)
-    reads = cluster.evaluates or strategies.load(config.strategy).reads_data(cluster)
-    with shards.at(config.data, folders) if reads else nullcontext(Path()) as folder:
+    with data_set(config, cluster, folders) as folder:
         job = Job(config, folders, folder, cluster, clock)
         if cluster.evaluates:
             optional.load("evaluator", f"{cluster.name}, an evaluator,").run(job)
         else:
             take_part(job)
+
+
+def data_set(config: "Config", cluster: Cluster, folders: Storage) -> AbstractContextManager[Path]:
+    """Return the folder of the data set, on a replica that reads it."""
+    from trainer import shards
+    from trainer.parallel import strategy as strategies
+
+    reads = cluster.evaluates or strategies.load(config.strategy).reads_data(cluster)
+    return shards.at(config.data, folders) if reads else nullcontext(Path())
 
 
 def take_part(job: "Job") -> None:
