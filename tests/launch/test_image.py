@@ -179,3 +179,9 @@ def test_ctrl_c_waits_for_gcloud_which_cancels_the_build(folder: Path) -> None:
     _, said = running.communicate(timeout=DEADLINE)
     assert (running.returncode, said) == (3, "")
     assert (folder / "cancelled").exists()
+
+
+def test_ctrl_c_while_gcloud_starts_waits_for_it_too(folder: Path) -> None:
+    recorded(folder, "gcloud", "kill -INT $PPID; /bin/sleep 0.5; exit 3")
+    done = image(folder, "cloud")
+    assert (done.returncode, done.stderr) == (3, "")

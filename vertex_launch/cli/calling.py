@@ -1,6 +1,7 @@
 """Programs that a command calls, which speak for themselves, and whose options it hands on."""
 
 import shlex
+import signal
 import subprocess
 
 import typer
@@ -16,12 +17,16 @@ class WithOptions(PassingCommand):
 
 
 def call(*words: str) -> None:
-    """Show a line and run it; where it fails, this program ends with its exit code."""
+    """Show a line and run it; where it fails, this program ends with its exit code.
+
+    Ctrl-C reaches the program, too, which ends in its own time: gcloud has yet to cancel what Google builds.
+    """
     console.print(shlex.join(words), markup=False)
-    with subprocess.Popen(words) as running:
-        try:
-            code = running.wait()
-        except KeyboardInterrupt:  # which has reached it, too: gcloud has yet to cancel what Google builds
-            code = running.wait() or 130
-    if code:
-        raise typer.Exit(128 - code if code < 0 else code)
+    interrupts: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        code = subprocess.run(words, check=False).returncode
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if code or interrupts:
+        raise typer.Exit(128 - code if code < 0 else code or 130)
