@@ -61,7 +61,7 @@ def test_reduction_server_is_installed_and_fast_socket_is_not(path: Path) -> Non
 def test_the_build_ends_with_whether_nccl_can_use_reducers_and_fails_only_if_it_must(path: Path) -> None:
     names = [name for name, _ in instructions(path)]
     last = of(path, "RUN")[-1]
-    assert last.startswith("python -m trainer.vertex.nccl ${REDUCTION_SERVER:+")
+    assert last.startswith("bash /opt/requirements/reducers.sh ${REDUCTION_SERVER:+")
     assert {*names[len(names) - names[::-1].index("RUN") :]} == {"ENV", "ENTRYPOINT"}
     assert "REDUCTION_SERVER=" in of(path, "ARG")
 

@@ -14,7 +14,7 @@ LOGS = f"""
 import sys
 from trainer.vertex import nccl
 if sys.argv[1] == "with-nccl":
-    nccl._log().write_text({LOG!r})
+    nccl._path().write_text({LOG!r})
 """
 
 
@@ -43,7 +43,7 @@ def test_the_chief_says_whether_reducers_were_used(
     try:
         Script(str(script), (word,)).run_with_reducers(4, is_chief=is_chief)
     finally:
-        nccl._log().unlink(missing_ok=True)
+        nccl._path().unlink(missing_ok=True)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["reducers"] for line in lines] == [state for state, _ in told]
     assert all(line["message"].startswith(words) for line, (_, words) in zip(lines, told, strict=True))

@@ -79,10 +79,10 @@ def _has_module(name: str) -> bool:
 
 def _tell(reducers: int, is_chief: bool, ended: threading.Event) -> None:
     """Wait for NCCL's log or the script's end, say what the log tells, and end it: days of it would fill the disk."""
-    while not ended.wait(LOG_SECONDS) and not nccl.seen(os.environ).logged:
+    while not ended.wait(LOG_SECONDS) and not nccl.read_log(os.environ).is_ours:
         pass
     if is_chief:
-        use = nccl.use(nccl.seen(os.environ), reducers)
+        use = nccl.judge(nccl.read_log(os.environ), reducers)
         state = {True: "in use", False: "idle", None: "not known"}[use.used]
         say(use.sentence, "INFO" if use.used else "WARNING", reducers=state)
     nccl.end_log(os.environ)

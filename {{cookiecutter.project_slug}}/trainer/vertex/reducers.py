@@ -1,10 +1,14 @@
 """The reducers of pool 2: have NCCL use them, and say whether it does, as nothing else would."""
 
+import contextlib
 from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
 
 from trainer.vertex import nccl
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import say
+
+VERDICT = Path("/app/reduction-server.txt")  # of requirements/reducers.sh, which the build of the image has run
 
 
 class IdleReducersError(TrainerError):
@@ -27,8 +31,8 @@ def prepare(count: int, environ: MutableMapping[str, str], *, rank: int, gpus: b
         raise _idle(f"{count} reducers are not used: {why}", rank)
     if count and gpus:
         nccl.watch(environ)
-        if rank == 0 and not (found := nccl.verdict(environ)).loads:
-            why = str(found)  # the log will tell, and this says it before the first step
+        with contextlib.suppress(OSError):  # the log will tell, and this says it before the first step
+            why = next((line for line in VERDICT.read_text().splitlines() if "idle" in line), "")
     if count and why and rank == 0:
         say(f"{count} reducers are not used: {why}", "WARNING", reducers="idle")
 
@@ -55,10 +59,10 @@ def settle(
     """
     if not count or not gpus:
         return {}
-    ours = nccl.seen(environ)
+    log = nccl.read_log(environ)
     nccl.end_log(environ)
-    failed, connected = add(int(ours.failed)), add(ours.connected)
-    use = nccl.use(ours, count, ranks, 0 if failed else connected, gpus)
+    failed, connected = add(int(log.failed)), add(log.connected)
+    use = nccl.judge(log, count, ranks, 0 if failed else connected, gpus)
     # Only the log of rank 0 tells all: 0 for idle, 1 for used, 2 for not known.
     used = add((2 if use.used is None else int(use.used)) if rank == 0 else 0)
     if required and not used:
