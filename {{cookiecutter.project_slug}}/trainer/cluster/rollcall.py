@@ -5,21 +5,24 @@ for one waits in silence. Before any framework call each replica therefore check
 the chief's own address. The chief answers everybody at once: go, or who is absent.
 """
 
+import asyncio
 import contextlib
 import json
-import selectors
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeAlias
 
 from trainer.cluster.spec import Cluster, Node
 from trainer.vertex.errors import PeerError
 
 RETRY_SECONDS = 0.2
-ANSWER_SECONDS = 10.0  # the chief's answer may come this much after its deadline, until it has heard who called by then
+ANSWER_SECONDS = 10.0  # beyond the deadline, for the chief's answer
+HEAR_SECONDS = 1.0  # beyond the deadline, for messages that had arrived by then
 LONGEST_LINE = 1 << 20  # bytes; the addresses of some ten thousand replicas
+
+Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class RollcallError(PeerError):
@@ -45,91 +48,78 @@ def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = ()) -> No
     leads = not any(node.name == cluster.name for node in servers) and cluster.rank == 0
     if len(everyone) == 1:
         return
-    problem = _lead(cluster, everyone, timeout) if leads else _check_in(cluster, everyone, timeout)
+    problem = asyncio.run(_lead(cluster, everyone, timeout)) if leads else _check_in(cluster, everyone, timeout)
     if problem:
         raise RollcallError(f"rollcall: {problem} (waited {time.monotonic() - began:.0f} s)")
 
 
-def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float) -> str:
+async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float) -> str:
     """The chief's part: collect, then answer all; returns the problem, empty if there is none."""
-    deadline = time.monotonic() + timeout
-    expected = {node.name for node in everyone[1:]}
-    present: dict[str, socket.socket] = {}
-    problem = ""
-    with _listen(cluster.chief, len(expected)) as server, _Callers(server) as callers:
-        while (missing := expected - present.keys()) and not problem:
-            left = deadline - time.monotonic()
-            arrived = callers.wait(left)
-            if left < 0 and not (arrived and left > -ANSWER_SECONDS):  # who has called by then is not absent
-                problem = _absent(everyone, missing)
-            for connection, message in callers.heard(arrived):
-                name = str(message.get("name"))
-                present[name] = connection
-                if message.get("nodes") != [node.address for node in everyone]:
-                    problem = f"{name} describes another cluster than {cluster.name}; are two jobs mixed?"
-        server.close()  # whoever has the answer may look for the framework at this address, and must not find us
-        for connection in present.values():
-            _send(connection, {"problem": problem})
-        for connection in present.values():
-            _receive(connection)  # ends when the caller, who has read the answer, hangs up
+    expected, addresses = {node.name for node in everyone[1:]}, [node.address for node in everyone]
+    present: dict[str, Streams] = {}
+    strangers: list[str] = []
+    callers: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
+    settled = asyncio.Event()
+
+    def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Closing resets the connection, so that this port is free for the framework at once.
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        # Callers are heard side by side: a port scanner that stays silent holds nobody up.
+        callers[writer] = asyncio.create_task(hear(reader, writer))
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        message = _parsed(await _line(reader))
+        if not message:
+            return writer.close()
+        name = str(message.get("name"))
+        present[name] = reader, writer
+        if message.get("nodes") != addresses:
+            strangers.append(name)
+        if strangers or expected <= present.keys():
+            settled.set()
+
+    sock = _listen(cluster.chief)
+    server = await asyncio.start_server(meet, sock=sock, limit=LONGEST_LINE, backlog=len(everyone) + 8)
+    # This process may have been unable to listen until now: whoever has called in time is still heard.
+    await _within(settled.wait(), timeout) or await _within(settled.wait(), HEAR_SECONDS)
+    problem = _absent(everyone, missing) if (missing := expected - present.keys()) else ""
+    if strangers:
+        problem = f"{strangers[0]} describes another cluster than {cluster.name}; are two jobs mixed?"
+    server.close()  # whoever has the answer may look for the framework at this address, and must not find us
+    await asyncio.gather(*(_answer(streams, problem) for streams in present.values()))
+    for writer in callers:
+        writer.close()
     return problem
 
 
-class _Callers:
-    """Everybody who called, heard side by side: a stranger who connects and stays silent holds nobody up."""
-
-    def __init__(self, server: socket.socket) -> None:
-        self._server = server
-        self._lines: dict[socket.socket, bytes] = {}
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(server, selectors.EVENT_READ)
-
-    def wait(self, timeout: float) -> list[Any]:
-        """The sockets at which something has arrived; waits for it."""
-        return [key.fileobj for key, _ in self._selector.select(max(timeout, 0))]
-
-    def heard(self, arrived: list[Any]) -> Iterator[tuple[socket.socket, dict[str, Any]]]:
-        """The messages that are whole now; whoever speaks otherwise is dropped."""
-        for connection in arrived:
-            if connection is self._server:
-                self._accept()
-                continue
-            part = _part(connection)
-            self._lines[connection] += part
-            line = self._lines[connection]
-            if part and b"\n" not in part and len(line) < LONGEST_LINE:
-                continue
-            self._selector.unregister(connection)
-            message = _parsed(line)
-            if message:
-                yield connection, message
-            else:
-                connection.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # hung up already
-            connection, _ = self._server.accept()
-            connection.settimeout(ANSWER_SECONDS)
-            # Closing resets the connection, so that this port is free for the framework at once.
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self._lines[connection] = b""
-            self._selector.register(connection, selectors.EVENT_READ)
-
-    def __enter__(self) -> "_Callers":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._selector.close()
-        for connection in self._lines:
-            connection.close()
+async def _answer(streams: Streams, problem: str) -> None:
+    """Send the answer, and wait until the caller, who has read it, hangs up."""
+    reader, writer = streams
+    writer.write(_line_of({"problem": problem}))
+    await _within(reader.read(), ANSWER_SECONDS)
 
 
-def _listen(node: Node, backlog: int) -> socket.socket:
+async def _within(work: Coroutine[Any, Any, Any], seconds: float) -> bool:
+    """Wait for the work; returns False where it takes longer, or its connection is gone."""
+    with contextlib.suppress(OSError, TimeoutError, asyncio.TimeoutError):
+        await asyncio.wait_for(work, seconds)
+        return True
+    return False
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """Read a line; empty where the caller hangs up or sends too much."""
+    with contextlib.suppress(OSError, ValueError):
+        return await reader.readline()
+    return b""
+
+
+def _listen(node: Node) -> socket.socket:
     """Listen at the chief's port; on every interface in a cluster, where a machine may call itself 127.0.1.1."""
     host = node.host if node.is_local else ""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, node.port), family=family, backlog=backlog + 8)
+        return socket.create_server((host, node.port), family=family)
     except OSError as error:
         raise RollcallError(f"rollcall: cannot listen at {node.address}, the chief's address: {error}") from None
 
@@ -142,12 +132,12 @@ def _check_in(cluster: Cluster, everyone: Sequence[Node], timeout: float) -> str
         try:
             address, patience = (cluster.chief.host, cluster.chief.port), max(deadline - time.monotonic(), 0.1)
             with socket.create_connection(address, timeout=min(patience, 5)) as connection:
-                _send(connection, {"name": cluster.name, "nodes": [node.address for node in everyone]})
+                problem = f"{cluster.chief.name}, the chief, is here but gave no answer"
+                connection.sendall(_line_of({"name": cluster.name, "nodes": [node.address for node in everyone]}))
                 connection.settimeout(timeout + ANSWER_SECONDS)  # from now on, as the chief may have begun just now
-                verdict = _receive(connection)
+                verdict = _parsed(connection.makefile("rb").readline(LONGEST_LINE))
                 if "problem" in verdict:
                     return str(verdict["problem"])
-                problem = f"{cluster.chief.name}, the chief, is here but gave no answer"
         except OSError:  # not there yet: refused, unresolved or reset
             pass
         if time.monotonic() > deadline:
@@ -161,29 +151,12 @@ def _absent(everyone: Sequence[Node], names: set[str]) -> str:
     return f"{', '.join(listed)} {verb} absent; {len(everyone) - len(listed)} of {len(everyone)} are here"
 
 
-def _send(connection: socket.socket, message: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # gone already: its own exit code speaks
-        connection.sendall(json.dumps(message).encode() + b"\n")
-
-
-def _receive(connection: socket.socket) -> dict[str, Any]:
-    """One JSON object on a line; empty when the peer closed, sent nothing in time, or spoke otherwise."""
-    try:
-        with connection.makefile("rb") as stream:
-            return _parsed(stream.readline(LONGEST_LINE))
-    except OSError:
-        return {}
-
-
-def _part(connection: socket.socket) -> bytes:
-    """Return the bytes that have arrived; none when the peer is gone."""
-    try:
-        return connection.recv(1 << 16)
-    except OSError:
-        return b""
+def _line_of(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
+    """Return the JSON object on a line; empty for anything else."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
