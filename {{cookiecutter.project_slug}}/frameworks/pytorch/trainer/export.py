@@ -16,7 +16,7 @@ from trainer.checkpoints import commit_marker, saver
 from trainer.data import Array, show
 from trainer.job import Job
 from trainer.reports.sinks import Values, describe
-from trainer.shards import Data
+from trainer.shards import Dataset
 from trainer.vertex import writable
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import say, say_lines
@@ -36,18 +36,18 @@ class Exported(NamedTuple):
     dtype: np.dtype[np.generic]
 
 
-def finish(job: Job, data: Data, final: Values) -> None:
+def finish(job: Job, final: Values) -> None:
     """Export the model from the last checkpoint: there, whatever the strategy, it is whole.
 
     Raises:
         TrainerError: the checkpoint is damaged.
     """
-    config, target = job.config, job.storage.model
+    config, target, heldout = job.config, job.storage.model, Dataset(job.shards, "heldout")
     folder = commit_marker.numbered(job.storage.checkpoints, config.steps)
     if problem := commit_marker.damage(folder):
         raise TrainerError(f"{folder} is not exported: {problem}; run again, and it resumes from the one before")
-    count = max(min(len(data.heldout), SAMPLES), 2)  # for PyTorch, one sample would mean that there is always one
-    samples = data.heldout.batch([index % len(data.heldout) for index in range(count)], config)
+    count = max(min(len(heldout), SAMPLES), 2)  # for PyTorch, one sample would mean that there is always one
+    samples = heldout.batch([index % len(heldout) for index in range(count)], config)
     net = model.build(config, samples)
     saver.read_model(net, folder)
     with writable.writing(target):

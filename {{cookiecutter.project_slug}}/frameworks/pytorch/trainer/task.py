@@ -28,9 +28,8 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
         optional.load("describe.estimate", DESCRIBE).show(config, folders)
         return
     cluster = spec.from_env(environ)
-    writable.require(
-        folders, writable.EVALUATOR if cluster.evaluates else writable.WORKER if cluster.rank else writable.CHIEF
-    )
+    kinds = writable.EVALUATOR if cluster.evaluates else writable.WORKER if cluster.rank else writable.CHIEF
+    writable.require(folders, kinds)
     with shards.at(config.data, folders) as folder:
         job = Job(config, folders, folder, cluster, clock)
         if cluster.evaluates:
@@ -47,14 +46,13 @@ def take_part(job: Job, environ: MutableMapping[str, str]) -> None:
     from trainer.cluster import processes
     from trainer.parallel import mesh
 
-    config, cluster, count = job.config, job.cluster, len(job.cluster.servers)
+    config, cluster, gpus = job.config, job.cluster, torch.cuda.is_available()
     patience = config.rollcall_timeout or rollcall.patience(emulated=job.storage.emulated)
     layout = mesh.of_job(job, environ.get("CXX", ""))
     job.clock.lap(START)
     rollcall.call(cluster, patience)
     job.clock.lap(ROLL_CALL)
-    gpus = torch.cuda.is_available()
-    reducers.prepare(count, environ, rank=cluster.rank, gpus=gpus, required=config.require_reducers)
+    reducers.prepare(len(cluster.servers), environ, rank=cluster.rank, gpus=gpus, required=config.require_reducers)
     processes.launch(cluster, layout, patience, train.run, job, layout)
 
 

@@ -30,11 +30,17 @@ def run(job: Job, mesh: Mesh) -> None:
     with processes.join(mesh, timeout) as world, strategy.join(world, timeout):
         if world.is_chief:
             say(f"training on {world.size} x {devices.describe(world.device)}, {job.config.strategy}: {mesh}")
-        train(job, strategy, world)
+        final = train(job, strategy, world)
+    if world.is_chief:  # the state of the training has left the memory
+        from trainer import export  # takes half a second, and only the chief exports
+
+        export.finish(job, final)
+        job.clock.lap(EXPORT)
+        say(str(job.clock), goodput=job.clock.goodput, seconds=dict(job.clock.seconds))
 
 
-def train(job: Job, strategy: Strategy, world: World) -> None:
-    """Train from the first step, or from the newest whole checkpoint, to the last one, and export the model."""
+def train(job: Job, strategy: Strategy, world: World) -> Mapping[str, float]:
+    """Train from the first step, or from the newest whole checkpoint, to the last; returns the held-out metrics."""
     config, data = job.config, Data(job)
     torch.manual_seed(config.seed)  # so all processes begin with the same weights
     net = strategy.wrap(config, model.build(config, data.example), world)
@@ -50,12 +56,7 @@ def train(job: Job, strategy: Strategy, world: World) -> None:
                 reports.heldout(state.step, evaluate(config, strategy, net, data, world))
         final = evaluate(config, strategy, net, data, world)
         reports.heldout(state.step, final)
-    if world.is_chief:
-        from trainer import export  # takes half a second, and only the chief exports
-
-        export.finish(job, data, final)
-        job.clock.lap(EXPORT)
-        say(str(job.clock), goodput=job.clock.goodput, seconds=dict(job.clock.seconds))
+    return final
 
 
 def train_step(config: Config, strategy: Strategy, state: State, batch: Batch, world: World) -> Totals:

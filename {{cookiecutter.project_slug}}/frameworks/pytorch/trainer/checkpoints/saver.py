@@ -17,7 +17,7 @@ from torch import Tensor, nn, optim
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.staging import AsyncStager, BlockingAsyncStager, DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.tensor import DTensor
 
@@ -60,9 +60,7 @@ class Checkpoints(Background):
         self._config, self._root, self._clock = job.config, job.storage.checkpoints, job.clock
         self._strategy, self._world = strategy, world
         self._writers = world.with_own_group(job.config.collective_timeout)  # for the thread that writes
-        on_gpu = world.device.type == "cuda"
-        options = {"use_pinned_memory": on_gpu, "use_non_blocking_copy": on_gpu, "use_shared_memory": False}
-        self._stager = DefaultStager(StagingOptions(**options, use_async_staging=False))
+        self._stager = new_stager(world.device)
 
     def restore(self, state: State) -> State:
         """Load the newest whole checkpoint, if there is one, into the state.
@@ -102,6 +100,13 @@ class Checkpoints(Background):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self._clock.lap(LAST_CHECKPOINT)
+
+
+def new_stager(device: torch.device) -> AsyncStager:
+    """Return what copies the state: from a GPU to pinned memory, which is kept, as it takes long to get."""
+    if device.type == "cuda":
+        return DefaultStager(StagingOptions(use_shared_memory=False, use_async_staging=False))
+    return BlockingAsyncStager()  # the copy is freed when it is written
 
 
 def share(part: dict[str, Any], world: World) -> dict[str, Any]:
