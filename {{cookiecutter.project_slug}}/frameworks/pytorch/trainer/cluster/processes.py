@@ -71,8 +71,10 @@ def launch_entry(cluster: Cluster, mesh: Mesh, timeout: float, entry: Callable[.
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode == -signal.SIGABRT and torch.cuda.is_available() and mesh.size > 1:
-            told = f"process {rank} of {cluster.name} was aborted, as NCCL does when a peer is gone"
-            raise PeerError(f"{told}; if none is, the lines above say why") from None
+            raise PeerError(
+                f"process {rank} of {cluster.name} was aborted, as NCCL does when a peer is gone; if none is, the lines"
+                " above say why"
+            ) from None
         raise ProcessError(f"process {rank} of {cluster.name} failed", failure.exitcode) from None
     except dist.DistError as error:
         raise PeerError(f"{cluster.name} cannot meet the others at {cluster.chief.address}: {error}") from None
@@ -84,14 +86,14 @@ def interface_to(node: Node) -> str:
     """Name of the network interface by which this machine reaches another one; empty where the system does not tell."""
     if node.is_local:
         return "lo0" if sys.platform == "darwin" else "lo"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            way.connect((node.host, 9))  # which sends nothing: the system only chooses the way
+            probe.connect((node.host, 9))  # which sends nothing: the system only chooses an interface
         except OSError:
             return ""
-        own = way.getsockname()[0]
-    addresses = psutil.net_if_addrs().items()
-    return next((name for name, ones in addresses if own in (one.address for one in ones)), "")
+        own = probe.getsockname()[0]
+    interfaces = psutil.net_if_addrs().items()
+    return next((name for name, addresses in interfaces if own in {each.address for each in addresses}), "")
 
 
 def _launch_config(cluster: Cluster, count: int, timeout: float) -> LaunchConfig:
@@ -112,9 +114,9 @@ def _launch_config(cluster: Cluster, count: int, timeout: float) -> LaunchConfig
 
 def _free_port() -> int:
     """Return a port for the processes of a single replica: another run beside it may have any fixed one."""
-    with socket.socket() as one:
-        one.bind(("localhost", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as server:
+        server.bind(("localhost", 0))
+        return int(server.getsockname()[1])
 
 
 def run_process(replica: str, main: Callable[..., None], args: tuple[Any, ...]) -> None:
@@ -143,13 +145,11 @@ def run_process(replica: str, main: Callable[..., None], args: tuple[Any, ...]) 
 def lost_peer(error: Exception) -> str:
     """Say in one line which peer is gone or silent by this error; empty for every other error."""
     text = str(error) or type(error).__name__
-    is_loss = isinstance(error, dist.DistNetworkError | dist.DistStoreError)
-    if isinstance(error, dist.DistBackendError):
-        is_loss = bool(NCCL_LOST.search(text))
-    elif type(error) is RuntimeError:
-        is_loss = bool(GLOO_LOST.match(text))
-    first = re.sub(r"^\[\S+\] ", "", text).partition("\n")[0]
-    return first.partition(". This is typically")[0] if is_loss else ""
+    of_nccl, of_gloo = isinstance(error, dist.DistBackendError), type(error) is RuntimeError
+    is_loss = (of_nccl and NCCL_LOST.search(text)) or (of_gloo and GLOO_LOST.match(text))
+    if not is_loss and not isinstance(error, dist.DistNetworkError | dist.DistStoreError):
+        return ""
+    return re.sub(r"^\[\S+\] ", "", text).partition("\n")[0].partition(". This is typically")[0]
 
 
 class ProcessError(TrainerError):

@@ -20,19 +20,19 @@ def clip_gradients(net: nn.Module, limit: float, world: World, holders: Mapping[
     Args:
         holders: number of stages that hold a parameter, where several do.
     """
-    found = {p: p.grad for p in net.parameters() if p.grad is not None}
-    mine = [g.to_local() if isinstance(g, DTensor) else g for g in found.values()]
-    by_count = defaultdict[int, list[Tensor]](list)
-    for (parameter, gradient), part in zip(found.items(), mine, strict=True):
-        by_count[holder_count(gradient, world) * holders.get(parameter, 1)].append(part)
+    by_count, local = defaultdict[int, list[Tensor]](list), list[Tensor]()
+    for parameter in net.parameters():
+        if (gradient := parameter.grad) is not None:
+            local.append(gradient.to_local() if isinstance(gradient, DTensor) else gradient)
+            by_count[holder_count(gradient, world) * holders.get(parameter, 1)].append(local[-1])
     if [*by_count] == [world.size]:  # each process holds them all: nobody need be asked
-        square = sum_of_squares(mine)
+        square = sum_of_squares(local)
     else:
         # Each process counts what it holds, divided by the number of processes that hold the same.
         parts = [sum_of_squares(held) / count for count, held in by_count.items()]
         square = world.sum(torch.stack(parts).sum())
     norm = square.sqrt()
-    torch._foreach_mul_(mine, (limit / norm).clamp(max=1).float())
+    torch._foreach_mul_(local, (limit / norm).clamp(max=1).float())
     return norm
 
 

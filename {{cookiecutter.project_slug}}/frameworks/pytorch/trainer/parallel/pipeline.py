@@ -116,13 +116,13 @@ def tied(layers: Sequence[Sequence[nn.Module]], world: World, timeout: float) ->
     for stage, parts in enumerate(layers):
         for parameter in nn.ModuleList(parts).parameters():
             users.setdefault(parameter, {})[stage % count] = None
-    found = []
+    shared = []
     for parameter, stages in users.items():
         if len(stages) > 1:
             groups = [[first + stage for stage in stages] for first in range(0, world.size, count)]
             group, _ = dist.new_subgroups_by_enumeration(groups, timedelta(seconds=timeout))
-            found += [(parameter, group)] if mine in stages else []
-    return found
+            shared += [(parameter, group)] if mine in stages else []
+    return shared
 
 
 def ends(weights: Sequence[int], count: int) -> tuple[int, ...]:
@@ -135,7 +135,7 @@ def ends(weights: Sequence[int], count: int) -> tuple[int, ...]:
         if parts == 1:
             return before[end], (end,)
         ways = ((best(start, parts - 1), before[end] - before[start]) for start in range(parts - 1, end))
-        return min((max(heaviest, last), (*found, end)) for (heaviest, found), last in ways)
+        return min((max(heaviest, last), (*earlier, end)) for (heaviest, earlier), last in ways)
 
     return best(len(weights), count)[1]
 
