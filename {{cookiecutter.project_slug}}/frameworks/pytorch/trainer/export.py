@@ -15,11 +15,10 @@ from trainer import model
 from trainer.checkpoints import commit_marker, saver
 from trainer.data import Array, show
 from trainer.job import Job
-from trainer.reports.sinks import Values, describe
 from trainer.shards import Dataset
 from trainer.vertex import writable
 from trainer.vertex.errors import TrainerError
-from trainer.vertex.log import say, say_lines
+from trainer.vertex.log import say_lines
 from trainer.vertex.storage import copy_files
 
 PROGRAM = "model.pt2"
@@ -36,7 +35,7 @@ class Exported(NamedTuple):
     dtype: np.dtype[np.generic]
 
 
-def finish(job: Job, final: Values) -> None:
+def finish(job: Job) -> None:
     """Export the model from the last checkpoint: there, whatever the strategy, it is whole.
 
     Raises:
@@ -53,7 +52,6 @@ def finish(job: Job, final: Values) -> None:
     with writable.writing(target):
         answer = export(net, torch.from_numpy(samples.inputs), target)
     say_lines(show(answer, samples))
-    say(f"{describe(final)}; model in {target}", **final)
 
 
 def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:

@@ -1,6 +1,5 @@
 """Training, readable from top to bottom: `run` in each process, `train`, and what happens in a step."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from trainer.parallel import strategy as strategies
 from trainer.parallel.precision import autocast
 from trainer.parallel.strategy import Strategy
 from trainer.reports.reports import Reports
+from trainer.reports.sinks import Values, describe
 from trainer.shards import Data, micro_batches
 from trainer.totals import Totals, add, means, measure
 from trainer.vertex.log import say
@@ -34,12 +34,13 @@ def run(job: Job, mesh: Mesh) -> None:
     if world.is_chief:  # the state of the training has left the memory
         from trainer import export  # takes half a second, and only the chief exports
 
-        export.finish(job, final)
+        export.finish(job)
         job.clock.lap(EXPORT)
+        say(f"{describe(final)}; model in {job.storage.model}", **final)
         say(str(job.clock), goodput=job.clock.goodput, seconds=dict(job.clock.seconds))
 
 
-def train(job: Job, strategy: Strategy, world: World) -> Mapping[str, float]:
+def train(job: Job, strategy: Strategy, world: World) -> Values:
     """Train from the first step, or from the newest whole checkpoint, to the last; returns the held-out metrics."""
     config, data = job.config, Data(job)
     torch.manual_seed(config.seed)  # so all processes begin with the same weights
@@ -89,7 +90,7 @@ def forward_backward(config: Config, strategy: Strategy, net: nn.Module, batch: 
 
 
 @torch.no_grad()
-def evaluate(config: Config, strategy: Strategy, net: nn.Module, data: Data, world: World) -> Mapping[str, float]:
+def evaluate(config: Config, strategy: Strategy, net: nn.Module, data: Data, world: World) -> Values:
     """Return the mean loss and metrics over every held-out sample exactly once. Every process must call it."""
     net.eval()
     totals = Totals()
