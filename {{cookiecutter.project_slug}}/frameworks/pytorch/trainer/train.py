@@ -1,5 +1,6 @@
 """Training, readable from top to bottom: `run` in each process, `train`, and what happens in a step."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def train(job: Job, strategy: Strategy, world: World) -> Values:
     checkpoints = Checkpoints(job, strategy, world)
     state = checkpoints.restore(State(net, new_optimizer(config, net)))
     with Reports(job, strategy, world, state) as reports, checkpoints:
-        batches = data.training(state.step, world.data_rank, world.data_size, devices.idle_timer(world.device))
+        batches = data.training(state.step, world.data_rank, world.data_size, partial(devices.idle_timer, world.device))
         for batch in reports.traced(batches):
             totals = train_step(config, strategy, state, devices.copy(batch, world.device), world)
             reports.step(state, totals)  # first: a loss that is no number must not become a checkpoint

@@ -129,28 +129,22 @@ def write(copy: dict[str, Any], folder: Path, keep: int, world: World) -> None:
     Raises:
         TrainerError: it cannot be written.
     """
-    with writable.writing(folder.parent):
-        try:
-            _write(copy, folder, keep, world)
-        except CheckpointException as error:  # every process learns what happened in one of them
-            cause = first_cause(error)
-            is_full = isinstance(cause, RuntimeError) and NOT_WRITTEN.match(str(cause))
-            raise OSError(one_line(cause)) if is_full else cause from None
-
-
-def _write(copy: dict[str, Any], folder: Path, keep: int, world: World) -> None:
-    if world.is_chief:
-        commit_marker.begin(folder)
-    world.wait()
     # What copies ahead from a GPU would take some of GPU 0's memory in this thread of each process, and all is here.
     writer, files = FileSystemWriter(folder, per_thread_copy_ahead=0), ChecksumFiles()
     writer.fs = files
-    state_dict_saver.save(copy, storage_writer=writer, process_group=world.group)
-    of_each = world.gather(files.checksums)
-    if world.is_chief:
-        commit_marker.commit(folder, {name: checksum for one in of_each for name, checksum in one.items()})
-        commit_marker.prune(folder.parent, keep)
-        say(f"saved {folder}")
+    with writable.writing(folder.parent):
+        if world.is_chief:
+            commit_marker.begin(folder)
+        world.wait()
+        try:
+            state_dict_saver.save(copy, storage_writer=writer, process_group=world.group)
+        except CheckpointException as error:  # every process learns what happened in one of them
+            raise first_cause(error) from None
+        of_each = world.gather(files.checksums)
+        if world.is_chief:
+            commit_marker.commit(folder, {name: checksum for one in of_each for name, checksum in one.items()})
+            commit_marker.prune(folder.parent, keep)
+            say(f"saved {folder}")
 
 
 class ChecksumFiles(FileSystem):
@@ -233,9 +227,9 @@ def read_model(net: nn.Module, folder: Path) -> None:
 
 
 def first_cause(error: CheckpointException) -> BaseException:
-    """Return the failure of one process."""
+    """Return the failure of one process; torch.save reports a full disk as a RuntimeError, which becomes an OSError."""
     cause, _ = next(iter(error.failures.values()))
-    return cause
+    return OSError(one_line(cause)) if NOT_WRITTEN.match(str(cause)) else cause
 
 
 def one_line(cause: BaseException) -> str:

@@ -30,26 +30,22 @@ def peak_memory(device: torch.device) -> dict[str, float]:
     return {"memory_bytes": float(torch.cuda.max_memory_allocated(device))} if device.type == "cuda" else {}
 
 
-def idle_timer(device: torch.device) -> Callable[[], Callable[[], float]]:
-    """Return a timer for a device; started, it returns a function: seconds since the device finished its work."""
+def idle_timer(device: torch.device) -> Callable[[], float]:
+    """Return a function: seconds since the device finished the work that it has until now."""
+    if device.type != "cuda":
+        return lambda: math.inf
+    done = torch.cuda.Event(enable_timing=True)
+    done.record()
 
-    def start() -> Callable[[], float]:
-        if device.type != "cuda":
-            return lambda: math.inf
-        done = torch.cuda.Event(enable_timing=True)
-        done.record()
+    def idle() -> float:
+        if not done.query():
+            return 0.0
+        now = torch.cuda.Event(enable_timing=True)
+        now.record()
+        now.synchronize()  # at once: nothing is before it
+        return float(done.elapsed_time(now)) / 1000
 
-        def idle() -> float:
-            if not done.query():
-                return 0.0
-            now = torch.cuda.Event(enable_timing=True)
-            now.record()
-            now.synchronize()  # at once: nothing is before it
-            return float(done.elapsed_time(now)) / 1000
-
-        return idle
-
-    return start
+    return idle
 
 
 def copy(batch: Batch, device: torch.device) -> Batch:

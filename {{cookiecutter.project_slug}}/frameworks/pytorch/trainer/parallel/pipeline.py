@@ -6,7 +6,7 @@ and read them out, is in each of these stages, and they sum its gradient.
 """
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from datetime import timedelta
 from itertools import accumulate, pairwise
 from typing import Any, cast
@@ -21,6 +21,7 @@ from trainer.cluster.world import Mesh, World
 from trainer.config import Config
 from trainer.data import Batch
 from trainer.parallel.blocks import compile_and_recompute
+from trainer.parallel.clip import clip_gradients
 from trainer.parallel.precision import autocast
 from trainer.parallel.strategy import Strategy
 from trainer.totals import Totals, measure
@@ -171,8 +172,8 @@ class Pipeline(Strategy):
     def bare(self, net: Any) -> nn.Module:
         return cast(nn.Module, net.module)
 
-    def holders(self, net: Any) -> Mapping[nn.Parameter, int]:
-        return cast(Stages, net).holders
+    def clip(self, net: Any, limit: float, world: World) -> Tensor:
+        return clip_gradients(net, limit, world, net.holders)
 
     def findings(self, config: Config, mesh: Mesh, net: Any) -> Iterator[str]:
         batch, parts, degree = config.global_batch, config.micro_batches, mesh.sizes["stage"]

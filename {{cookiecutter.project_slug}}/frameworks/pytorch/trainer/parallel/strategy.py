@@ -1,6 +1,6 @@
 """The interface of a strategy, which decides how the model is spread over the processes."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from trainer import optional
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config
-from trainer.parallel import clip
+from trainer.parallel.clip import clip_gradients
 from trainer.totals import Totals
 
 
@@ -50,13 +50,9 @@ class Strategy:
         """Average gradients over the processes after the backward pass of the last micro-batch, and not before."""
         return nullcontext()
 
-    def holders(self, net: Any) -> Mapping[nn.Parameter, int]:
-        """Number of stages that hold a parameter, where several do."""
-        return {}
-
-    def clip(self, net: nn.Module, limit: float, world: World) -> Tensor:
+    def clip(self, net: Any, limit: float, world: World) -> Tensor:
         """Scale the gradients to a norm of at most `limit` over the whole model; returns the norm that they had."""
-        return clip.clip_gradients(net, limit, world, self.holders(net))
+        return clip_gradients(net, limit, world)
 
     def communication(self, net: Any) -> dict[str, float]:
         """Seconds of the newest timed step in which this process only communicated or waited; empty if unknown."""
