@@ -101,8 +101,8 @@ def problems(config: Config) -> Iterator[str]:
 
 def traced_steps(config: Config) -> range:
     """Indices of the steps to trace, counted from 0: for 20:25 the five that end with steps 21 to 25; else none."""
-    found = re.fullmatch(r"(\d{1,9}):(\d{1,9})", config.profile or "")
-    return range(int(found[1]), int(found[2])) if found else range(0)
+    bounds = re.fullmatch(r"(\d{1,9}):(\d{1,9})", config.profile or "")
+    return range(int(bounds[1]), int(bounds[2])) if bounds else range(0)
 
 
 def learning_rate(config: Config, step: int) -> float:

@@ -23,5 +23,5 @@ def peak_flops(device: str, precision: str) -> float:
         device: `NVIDIA A100-SXM4-40GB`.
         precision: `bfloat16` or `float32`.
     """
-    known = PEAKS.get(precision, {}).items()
-    return next((peak * 1e12 for name, peak in known if re.search(rf"\b{name}\b", device)), 0.0)
+    peaks = PEAKS.get(precision, {}).items()
+    return next((peak * 1e12 for name, peak in peaks if re.search(rf"\b{name}\b", device)), 0.0)

@@ -23,8 +23,8 @@ def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: flo
 
     `52.1 ms a step: computing 30.0, communicating 25.0, of which 8.0 alone; neither 14.1`
     """
-    one, other = [*computing], [*communicating]
-    either, computed, communicated = covered([*one, *other]), covered(one), covered(other)
+    kernels, messages = [*computing], [*communicating]
+    either, computed, communicated = covered(kernels + messages), covered(kernels), covered(messages)
     parts = (seconds, computed, communicated, either - computed, max(seconds - either, 0.0))
     step, computes, communicates, alone, neither = (f"{1000 * part / steps:.1f}" for part in parts)
     summary = f"{step} ms a step: computing {computes}, communicating {communicates}, of which {alone} alone"

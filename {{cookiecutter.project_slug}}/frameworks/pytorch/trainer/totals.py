@@ -36,7 +36,7 @@ def measure(output: Tensor | None, batch: Batch, losses: Tensor | None = None, m
 def means(totals: Totals, world: World) -> Mapping[str, float]:
     """Divide the sums of all processes by their samples. Every process must call it, with or without sums."""
     of_each = world.gather({name: float(value) for name, value in totals.items()})
-    names = dict.fromkeys(name for one in of_each for name in one)
-    sums = {name: sum(one.get(name, 0.0) for one in of_each) for name in names}
+    names = dict.fromkeys(name for rank in of_each for name in rank)
+    sums = {name: sum(rank.get(name, 0.0) for rank in of_each) for name in names}
     samples = sums.pop("samples")
     return {name: value / samples for name, value in sums.items()}

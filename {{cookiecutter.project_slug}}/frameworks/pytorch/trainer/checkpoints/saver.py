@@ -111,16 +111,16 @@ def new_stager(device: torch.device) -> AsyncStager:
 
 def share(part: dict[str, Any], world: World) -> dict[str, Any]:
     """Return the tensors that this process writes: those that it alone holds, and its share of those that all hold."""
-    loads, ours = [0] * world.size, {}
+    bytes_of_rank, written = [0] * world.size, {}
     for name, value in part.items():
-        least = loads.index(min(loads))
+        least = bytes_of_rank.index(min(bytes_of_rank))
         if isinstance(value, DTensor) or holder_count(value, world) < world.size:
             least = world.rank
         else:
-            loads[least] += value.nbytes if isinstance(value, Tensor) else 0
+            bytes_of_rank[least] += value.nbytes if isinstance(value, Tensor) else 0
         if least == world.rank:
-            ours[name] = value
-    return ours
+            written[name] = value
+    return written
 
 
 def write(copy: dict[str, Any], folder: Path, keep: int, world: World) -> None:
@@ -142,7 +142,7 @@ def write(copy: dict[str, Any], folder: Path, keep: int, world: World) -> None:
             raise first_cause(error) from None
         of_each = world.gather(files.checksums)
         if world.is_chief:
-            commit_marker.commit(folder, {name: checksum for one in of_each for name, checksum in one.items()})
+            commit_marker.commit(folder, {name: checksum for rank in of_each for name, checksum in rank.items()})
             commit_marker.prune(folder.parent, keep)
             say(f"saved {folder}")
 
@@ -202,7 +202,7 @@ def newest(root: Path, world: World) -> Path | None:
         if step == 0:
             return None
         folder = commit_marker.numbered(root, step)
-        problems = [one for one in world.gather(commit_marker.damage(folder, world.rank, world.size)) if one]
+        problems = [*filter(None, world.gather(commit_marker.damage(folder, world.rank, world.size)))]
         if not problems:
             return folder
         if world.is_chief:

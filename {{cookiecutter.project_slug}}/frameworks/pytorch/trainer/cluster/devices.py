@@ -53,13 +53,13 @@ def copy(batch: Batch, device: torch.device) -> Batch:
     tensors = type(batch)(*(torch.from_numpy(array) for array in batch))
     if device.type == "cpu":
         return tensors
-    copies, computes = _copy_stream(device), torch.cuda.current_stream(device)
-    with torch.cuda.stream(copies):  # which takes pinned memory
-        there = type(batch)(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors))
-    computes.wait_stream(copies)
-    for tensor in there:
-        tensor.record_stream(computes)  # its memory is not given to a later copy while it is read
-    return there
+    copying, computing = _copy_stream(device), torch.cuda.current_stream(device)
+    with torch.cuda.stream(copying):  # which takes pinned memory
+        copied = type(batch)(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors))
+    computing.wait_stream(copying)
+    for tensor in copied:
+        tensor.record_stream(computing)  # its memory is not given to a later copy while it is read
+    return copied
 
 
 @cache

@@ -112,8 +112,8 @@ class Kept:
     def total(self, parameters: Iterable[Tensor]) -> int:
         """Bytes besides the parameters; of the blocks that are computed again, one is there at a time."""
         all_through = self._all - (stored := {p.untyped_storage() for p in parameters})
-        of_each = (sum(one.nbytes() for one in block - all_through - stored) for block in self._of_each)
-        return sum(one.nbytes() for one in all_through) + max(of_each, default=0)
+        of_each = (sum(storage.nbytes() for storage in block - all_through - stored) for block in self._of_each)
+        return sum(storage.nbytes() for storage in all_through) + max(of_each, default=0)
 
 
 def total_bytes(tensors: Iterable[Tensor]) -> int:

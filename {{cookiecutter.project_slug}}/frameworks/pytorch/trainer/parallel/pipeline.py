@@ -73,8 +73,8 @@ class Stages(nn.Module):
         output = self._run(self._schedule.step, batch.inputs)
         # DistributedDataParallel, which would overlap the all-reduce, loses count of the micro-batches of a schedule.
         sums = [dist.all_reduce(p.grad, group=self._copies, async_op=True) for p in self.parameters()]
-        for one in sums:
-            one.wait()
+        for work in sums:
+            work.wait()
         for parameter, group in self._tied:
             dist.all_reduce(parameter.grad, group=group)
         return output

@@ -62,16 +62,16 @@ class Trace:
 def summary(traced: profiler.profile, count: int) -> str:
     """Say what the device did in so many steps: a GPU by its kernels, a CPU by its operations."""
     events = traced.events() or []
-    steps = [one for one in events if one.name.startswith("ProfilerStep") and one.device_type.name == "CPU"]
-    on_gpu = [one for one in events if one.device_type.name == "CUDA" and not one.is_user_annotation]
-    kernels = [one for one in on_gpu if not one.name.startswith(COPIES)]
-    work = kernels or [one for one in events if OPERATION.match(one.name)]
-    communicating = [one for one in work if COMMUNICATES.match(one.name)]
-    computing = [one for one in work if not COMMUNICATES.match(one.name)]
+    steps = [event for event in events if event.name.startswith("ProfilerStep") and event.device_type.name == "CPU"]
+    on_gpu = [event for event in events if event.device_type.name == "CUDA" and not event.is_user_annotation]
+    kernels = [event for event in on_gpu if not event.name.startswith(COPIES)]
+    work = kernels or [event for event in events if OPERATION.match(event.name)]
+    communicating = [event for event in work if COMMUNICATES.match(event.name)]
+    computing = [event for event in work if not COMMUNICATES.match(event.name)]
     # A GPU ends after the program that has told it what to do.
     seconds = max(end for _, end in times([*steps, *work])) - min(begin for begin, _ in times(steps))
     return spans.split(times(computing), times(communicating), seconds, count)
 
 
 def times(events: list[FunctionEvent]) -> list[spans.Span]:
-    return [(one.time_range.start / 1e6, one.time_range.end / 1e6) for one in events]
+    return [(event.time_range.start / 1e6, event.time_range.end / 1e6) for event in events]

@@ -70,8 +70,8 @@ class Reports(Reporter):
         def add_up(number: int) -> int:
             return int(world.sum(torch.tensor(float(number), device=world.device)))
 
-        here = {"rank": world.rank, "ranks": world.size, "gpus": gpus}
-        return reducers.settle(count, os.environ, add_up, **here, required=self._job.config.require_reducers)
+        ranks = {"rank": world.rank, "ranks": world.size, "gpus": gpus}
+        return reducers.settle(count, os.environ, add_up, **ranks, required=self._job.config.require_reducers)
 
 
 def share_of_peak(job: Job, world: World) -> float:
