@@ -44,7 +44,7 @@ def finish(job: Job, data: Data, final: Values) -> None:
     """
     config, target = job.config, job.storage.model
     folder = commit_marker.numbered(job.storage.checkpoints, config.steps)
-    if problem := commit_marker.damage(folder):
+    if problem := commit_marker.why_corrupt(folder):
         raise TrainerError(f"{folder} is not exported: {problem}; run again, and it resumes from the one before")
     count = max(min(len(data.heldout), SAMPLES), 2)  # for PyTorch, one sample would mean that there is always one
     samples = data.heldout.batch([index % len(data.heldout) for index in range(count)], config)
