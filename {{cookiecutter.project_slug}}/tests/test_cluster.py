@@ -55,11 +55,10 @@ def test_every_training_replica_finds_its_own_rank_in_the_same_list() -> None:
     assert ranks == {name: rank for rank, name in enumerate(TRAINING)}
 
 
-def test_reducers_and_evaluators_are_known_and_never_counted() -> None:
+def test_reducers_are_known_and_neither_they_nor_evaluators_are_counted() -> None:
     cluster = from_env(cluster_spec(FULL))
     assert names(cluster.servers) == ["workerpool2-0", "workerpool2-1"]
-    assert names(cluster.evaluators) == ["workerpool3-0"]
-    assert len(cluster.nodes) == 3
+    assert names(cluster.nodes) == TRAINING
 
 
 def test_the_one_evaluator_knows_what_it_is_and_a_second_one_is_told_that_it_is_too_many() -> None:
@@ -83,15 +82,6 @@ def test_the_number_of_reducers_changes_nothing_for_those_that_train() -> None:
     without = from_env(cluster_spec({pool: FULL[pool] for pool in (CHIEF, WORKERS)}, WORKERS, 1))
     with_many = from_env(cluster_spec(FULL | {REDUCERS: [f"r{i}:2222" for i in range(20)]}, WORKERS, 1))
     assert (without.nodes, without.rank) == (with_many.nodes, with_many.rank)
-
-
-@pytest.mark.parametrize(("trial", "read"), [("3", "3"), (3, "3"), ("", ""), (None, "")])
-def test_the_trial_of_a_tuning_job_is_known_by_its_id(trial: Any, read: str) -> None:
-    assert from_env(cluster_spec(FULL, trial=trial)).trial == read
-
-
-def test_without_tuning_there_is_no_trial() -> None:
-    assert from_env(cluster_spec(FULL)).trial == ""
 
 
 @pytest.mark.parametrize("workers", [{}, {WORKERS: []}, {WORKERS: None}])
@@ -130,7 +120,7 @@ def test_chief_and_master_are_the_same_replica(role: str) -> None:
 def test_tf_config_says_the_same_as_cluster_spec() -> None:
     roles = {"chief": FULL[CHIEF], "worker": FULL[WORKERS], "ps": FULL[REDUCERS]}
     spec = {pool: FULL[pool] for pool in (CHIEF, WORKERS, REDUCERS)}
-    assert from_env(tf_config(roles, "worker", 1, trial="7")) == from_env(cluster_spec(spec, WORKERS, 1, trial="7"))
+    assert from_env(tf_config(roles, "worker", 1)) == from_env(cluster_spec(spec, WORKERS, 1))
 
 
 def test_reducers_that_tf_config_lists_as_ps_never_count() -> None:
@@ -166,6 +156,7 @@ TWO = {CHIEF: ["a:2222"], WORKERS: ["b:2222"]}
 DEEP = "[" * 900 + "]" * 900
 SHAPE = 'expected {"cluster": {...}, "task": {...}}'
 TASK = 'expected {"type": "workerpool0", "index": 0}'
+INDEX = 'expected a whole number, as in "index": 0'
 
 # What is wrong, the environment, and words that its one sentence must hold.
 MALFORMED: list[tuple[str, dict[str, str], list[str]]] = [
@@ -174,44 +165,42 @@ MALFORMED: list[tuple[str, dict[str, str], list[str]]] = [
     ("too deep", {"CLUSTER_SPEC": "[" * 100_000}, ["CLUSTER_SPEC: is nested too deeply", SHAPE]),
     ("type is too deep", {"CLUSTER_SPEC": f'{{"cluster": {{}}, "task": {DEEP}}}'}, ["CLUSTER_SPEC: ", "expected"]),
     ("TF_CONFIG, too deep", {"TF_CONFIG": '{"cluster":' * 100_000}, ["TF_CONFIG: is nested too deeply", SHAPE]),
-    ("a list", {"CLUSTER_SPEC": "[]"}, ["CLUSTER_SPEC: is a list", SHAPE]),
-    ("a number", {"CLUSTER_SPEC": "1"}, ["CLUSTER_SPEC: is a number", SHAPE]),
-    ("null", {"CLUSTER_SPEC": "null"}, ["CLUSTER_SPEC: is missing", SHAPE]),
+    ("a list", {"CLUSTER_SPEC": "[]"}, ["CLUSTER_SPEC: the text is []", SHAPE]),
+    ("a number", {"CLUSTER_SPEC": "1"}, ["CLUSTER_SPEC: the text is 1", SHAPE]),
+    ("null", {"CLUSTER_SPEC": "null"}, ["CLUSTER_SPEC: the text is missing", SHAPE]),
     ("no cluster", {"CLUSTER_SPEC": '{"task": {}}'}, ["cluster is missing", '{"workerpool0": ["host:2222"], ...}']),
-    ("cluster is a list", cluster_spec(["a:2222"]), ["cluster is a list", '"host:2222"']),
+    ("cluster is a list", cluster_spec(["a:2222"]), ['cluster is ["a:2222"]', '"host:2222"']),
     ("role for a pool", cluster_spec({"chief": ["a:2222"]}), ["cluster.workerpool0 has 0 replicas", "exactly one"]),
     ("no chief", cluster_spec({WORKERS: ["b:2222"]}, WORKERS), ["cluster.workerpool0 has 0 replicas", "exactly one"]),
     ("two chiefs", cluster_spec({CHIEF: ["a:1", "b:1"]}), ["cluster.workerpool0 has 2 replicas", "exactly one"]),
-    ("text for a pool", cluster_spec({CHIEF: "a:2222"}), ["cluster.workerpool0 is a string", '["host:2222"]']),
-    ("no text for a pool", cluster_spec(ONE | {WORKERS: ""}), ["cluster.workerpool1 is a string", '["host:2222"]']),
-    ("object for a pool", cluster_spec({CHIEF: {"0": "a:1"}}), ["cluster.workerpool0 is an object", '["host:2222"]']),
+    ("text for a pool", cluster_spec({CHIEF: "a:2222"}), ['cluster.workerpool0 is "a:2222"', '["host:2222"]']),
+    ("no text for a pool", cluster_spec(ONE | {WORKERS: ""}), ['cluster.workerpool1 is ""', '["host:2222"]']),
+    ("object for a pool", cluster_spec({CHIEF: {"0": "a:1"}}), ['workerpool0 is {"0": "a:1"}', '["host:2222"]']),
     ("no port", cluster_spec({CHIEF: ["a"]}), ['cluster.workerpool0[0] is "a"', "host:port"]),
     ("empty port", cluster_spec({CHIEF: ["a:"]}), ['[0] is "a:"', "host:port"]),
     ("no host", cluster_spec({CHIEF: [":2222"]}), ['[0] is ":2222"', "host:port"]),
     ("port too large", cluster_spec({CHIEF: ["a:65536"]}), ['[0] is "a:65536"', "host:port"]),
     ("port in other digits", cluster_spec({CHIEF: ["a:\u00b2"]}), ["[0] is", "host:port"]),
     ("address is a number", cluster_spec({CHIEF: [2222]}), ["[0] is 2222", "host:port"]),
-    ("second address", cluster_spec(TWO | {WORKERS: ["b:1", None]}), ["workerpool1[1] is null", "host:port"]),
+    ("second address", cluster_spec(TWO | {WORKERS: ["b:1", None]}), ["workerpool1[1] is missing", "host:port"]),
     ("no task", {"CLUSTER_SPEC": json.dumps({"cluster": ONE})}, ["task is missing", TASK]),
-    ("task is text", {"CLUSTER_SPEC": json.dumps({"cluster": ONE, "task": "chief"})}, ["task is a string", TASK]),
+    ("task is text", {"CLUSTER_SPEC": json.dumps({"cluster": ONE, "task": "chief"})}, ['task is "chief"', TASK]),
     ("unknown type", cluster_spec(ONE, "worker"), ['task.type is "worker"', "expected one of workerpool0"]),
     ("type is a list", cluster_spec(ONE, [CHIEF]), ["task.type is [", "expected one of workerpool0"]),
-    ("type is missing", cluster_spec(ONE, None), ["task.type is null", "expected one of workerpool0"]),
-    ("index is text", cluster_spec(ONE, CHIEF, "first"), ['task.index is "first"', TASK]),
-    ("index in other digits", cluster_spec(ONE, CHIEF, "\u00b2"), ["task.index is", TASK]),
-    ("index below 0", cluster_spec(TWO, WORKERS, -1), ["task.index is -1", TASK]),
-    ("index is a fraction", cluster_spec(TWO, WORKERS, 0.5), ["task.index is 0.5", TASK]),
-    ("index is true", cluster_spec(TWO, WORKERS, True), ["task.index is true", TASK]),
-    ("index too large", cluster_spec(TWO, WORKERS, 1), ["task.index is 1", "an index into that list"]),
-    ("pool without replicas", cluster_spec(ONE, REDUCERS), ["task.index is 0", "lists 0 replicas"]),
-    ("trial is a list", cluster_spec(ONE, trial=["1"]), ["task.trial is a list", 'as in "3"']),
-    ("trial is true", cluster_spec(ONE, trial=True), ["task.trial is true or false", 'as in "3"']),
+    ("type is missing", cluster_spec(ONE, None), ["task.type is missing", "expected one of workerpool0"]),
+    ("index is text", cluster_spec(ONE, CHIEF, "first"), ['task.index is "first"', INDEX]),
+    ("index in other digits", cluster_spec(ONE, CHIEF, "\u00b2"), ["task.index is", INDEX]),
+    ("index below 0", cluster_spec(TWO, WORKERS, -1), ["task.index is -1", INDEX]),
+    ("index is a fraction", cluster_spec(TWO, WORKERS, 0.5), ["task.index is 0.5", INDEX]),
+    ("index is true", cluster_spec(TWO, WORKERS, True), ["task.index is true", INDEX]),
+    ("index too large", cluster_spec(TWO, WORKERS, 1), ["task.index is 1", "an index into the 1 replicas"]),
+    ("pool without replicas", cluster_spec(ONE, REDUCERS), ["task.index is 0", "the 0 replicas"]),
     ("TF_CONFIG, not JSON", {"TF_CONFIG": "{"}, ["TF_CONFIG: not JSON", SHAPE]),
     ("TF_CONFIG, pool for a role", tf_config(ONE), ["TF_CONFIG", "expected"]),
     ("TF_CONFIG, unknown role", tf_config({"chief": ["a:1"]}, "boss"), ['task.type is "boss"', "chief, master"]),
-    ("TF_CONFIG, nobody trains", tf_config({"ps": ["a:1"]}, "ps"), ["no chief and no worker", "at least one"]),
-    ("TF_CONFIG, role not listed", tf_config({"worker": ["a:1"]}, "chief"), ["task.index is 0", "lists 0 replicas"]),
-    ("TF_CONFIG, two chiefs", tf_config({"chief": ["a:1"], "master": ["b:1"]}), ["2 replicas", "at most one"]),
+    ("TF_CONFIG, nobody trains", tf_config({"ps": ["a:1"]}, "ps"), ["cluster.chief has 0 replicas", "exactly one"]),
+    ("TF_CONFIG, role not listed", tf_config({"worker": ["a:1"]}, "chief"), ["task.index is 0", "the 0 replicas"]),
+    ("TF_CONFIG, two chiefs", tf_config({"chief": ["a:1"], "master": ["b:1"]}), ["has 2 replicas", "exactly one"]),
     ("TF_CONFIG, two evaluators", tf_config({"chief": ["a:1"], "evaluator": ["b:1"]}, "evaluator", 1), ["index is 1"]),
 ]
 

@@ -17,7 +17,8 @@ from tests.training import DEADLINE, PROJECT
 from trainer import data, shards
 from trainer.config import Config
 from trainer.data import EXAMPLES, Batch, Sample
-from trainer.shards import Dataset, heldout_batches, micro_batches, order, train_batches
+from trainer.job import Job
+from trainer.shards import Data, Dataset, Masked, micro_batches, order, train_batches
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import Storage
 
@@ -39,6 +40,15 @@ def dataset(samples: list[Sample], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
+def heldout(samples: list[Sample], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of shards with the same samples, held out."""
+    folder = tmp_path_factory.mktemp("heldout")
+    shards.write(samples[:1], folder, "train")
+    shards.write(samples, folder, "heldout", shard_count=3)
+    return folder
+
+
+@pytest.fixture(scope="module")
 def number(samples: list[Sample]) -> dict[bytes, int]:
     """Map a sample's content to its index."""
     return {row: i for i, sample in enumerate(samples) for row in rows(data.collate([sample], PLAIN))}
@@ -50,6 +60,11 @@ def rows(batch: Batch) -> list[bytes]:
 
 def batches(dataset: Dataset, config: Config, count: int, start: int = 0, rank: int = 0, world: int = 1) -> list[Batch]:
     return list(islice(train_batches(dataset, config, start=start, rank=rank, world_size=world), count))
+
+
+def evaluation(folder: Path, global_batch: int, rank: int, world: int) -> list[Masked]:
+    job = Job(replace(PLAIN, global_batch=global_batch), Storage(), folder)
+    return list(Data(job).evaluation(rank, world))
 
 
 def test_shards_hold_every_sample_once(dataset: Dataset, samples: list[Sample]) -> None:
@@ -80,7 +95,8 @@ def test_a_batch_has_the_samples_next_in_order_each_with_numbers_of_its_own_plac
     config, indices = replace(PLAIN, global_batch=size, seed=3), order(COUNT, replace(PLAIN, seed=3))
     for step, batch in enumerate(batches(dataset, config, 2)):
         draws = {place: np.random.default_rng((3, place)) for place in range(step * size, (step + 1) * size)}
-        seen = [data.augment(dataset[indices[place]], random, config) for place, random in draws.items()]
+        samples = dataset.samples(indices[place] for place in draws)
+        seen = [data.augment(*pair, config) for pair in zip(samples, draws.values(), strict=True)]
         assert rows(batch) == rows(data.collate(seen, config))
 
 
@@ -119,10 +135,9 @@ def test_a_global_batch_smaller_than_the_world_is_refused(dataset: Dataset) -> N
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
 @pytest.mark.parametrize("size", [1, 16, 101, 500])
 def test_every_held_out_sample_is_seen_exactly_once(
-    dataset: Dataset, number: dict[bytes, int], world: int, size: int
+    heldout: Path, number: dict[bytes, int], world: int, size: int
 ) -> None:
-    config = replace(PLAIN, global_batch=size * world)
-    ranks = [list(heldout_batches(dataset, config, rank=rank, world_size=world)) for rank in range(world)]
+    ranks = [evaluation(heldout, size * world, rank, world) for rank in range(world)]
     parts = [part for rank in ranks for part in rank]
     seen = [row for part in parts for row, real in zip(rows(part.batch), part.mask, strict=True) if real]
     assert sorted(number[row] for row in seen) == list(range(COUNT))
@@ -130,8 +145,8 @@ def test_every_held_out_sample_is_seen_exactly_once(
     assert {len(part.batch.inputs) for part in parts} == {size}
 
 
-def test_the_mask_of_a_last_batch_ends_with_what_fills_it_up(dataset: Dataset) -> None:
-    *_, last = heldout_batches(dataset, replace(PLAIN, global_batch=60), rank=0, world_size=1)
+def test_the_mask_of_a_last_batch_ends_with_what_fills_it_up(heldout: Path) -> None:
+    *_, last = evaluation(heldout, 60, rank=0, world=1)
     assert last.mask.tolist() == [1.0] * 41 + [0.0] * 19
     assert last.mask.dtype == np.float32
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from trainer.vertex.errors import TrainerError
-from trainer.vertex.storage import Storage, Trial, from_env, to_path
+from trainer.vertex.storage import Storage, Trial, from_env
 
 VERTEX = {
     "AIP_MODEL_DIR": "gs://b/run/model/",
@@ -53,14 +53,13 @@ def test_each_folder_has_a_default_of_its_own() -> None:
     ],
 )
 def test_an_address_is_a_path_below_the_mount_or_an_ordinary_one(address: str, path: str) -> None:
-    assert to_path(address, Path("/mount")) == Path(path)
     assert Storage(mount=Path("/mount")).path(address) == Path(path)
 
 
 @pytest.mark.parametrize("address", ["s3://b/data", "https://example.org/data", "file:///data", "GS://b/data"])
 def test_what_no_mount_can_serve_is_refused_with_a_cure(address: str) -> None:
     with pytest.raises(TrainerError, match=f"^{address}: .*gs://BUCKET/FOLDER; copy the data to a bucket first$"):
-        to_path(address, Path("/gcs"))
+        Storage().path(address)
 
 
 @pytest.mark.parametrize(

@@ -17,22 +17,20 @@ def module_in(folder: str) -> Any:
     purposes = optional.strategies(folder)
     help = "\n".join(f"{name}: {purpose}" for name, purpose in purposes.items())
     choices: Any = Literal[tuple(purposes)]
-    return tyro.conf.arg(constructor=choices, help=help, help_behavior_hint=_default)
+    # tyro gives the default of a flag with a constructor as ['ddp'].
+    return tyro.conf.arg(
+        constructor=choices, help=help, help_behavior_hint=lambda text: "(default: " + text.strip("[']") + ")"
+    )
 
 
 def at_least(least: float, flags: object, *names: str) -> Iterator[str]:
-    """A phrase for each of these fields that is below `least`, or not finite; None is no fault."""
-    must = "0 or more" if least == 0 else f"at least {least}"
-    for name, value in _given(flags, names):
-        if not least <= value < math.inf:
-            yield f"{flag(name)} is {value}, must be {must}"
+    """Yield a phrase for each of these fields that is below `least`, or not finite; None is no fault."""
+    yield from _outside("0 or more" if least == 0 else f"at least {least}", least, flags, names)
 
 
 def above_zero(flags: object, *names: str) -> Iterator[str]:
-    """A phrase for each of these fields that is 0, below it, or not finite; None is no fault."""
-    for name, value in _given(flags, names):
-        if not 0 < value < math.inf:
-            yield f"{flag(name)} is {value}, must be above 0"
+    """Yield a phrase for each of these fields that is 0, below it, or not finite; None is no fault."""
+    yield from _outside("above 0", math.ulp(0.0), flags, names)
 
 
 def flag(field: str) -> str:
@@ -40,13 +38,8 @@ def flag(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 
 
-def _given(flags: object, names: tuple[str, ...]) -> Iterator[tuple[str, float]]:
+def _outside(must: str, least: float, flags: object, names: tuple[str, ...]) -> Iterator[str]:
     for name in names:
         value = getattr(flags, name)
-        if value is not None:
-            yield name, value
-
-
-def _default(words: str) -> str:
-    """Turn `['first']`, as tyro gives the default of a flag with a constructor, into `(default: first)`."""
-    return "(default: " + words.strip("[']") + ")"
+        if value is not None and not least <= value < math.inf:
+            yield f"{flag(name)} is {value}, must be {must}"

@@ -22,7 +22,7 @@ from trainer import export
 from trainer.export import Exported
 from trainer.vertex import storage
 from trainer.vertex.errors import TrainerError
-from trainer.vertex.log import say, say_lines
+from trainer.vertex.log import exit_code, say
 
 LONGEST = 32 * 2**20  # bytes of a request; the service takes less
 FORM = 'write {"instances": [...]}, each of them numbers in lists'
@@ -39,22 +39,21 @@ class Container:
     host: str = "127.0.0.1"
 
 
-def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Load the model and answer until a signal comes; returns the exit code."""
+def serve(argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Load the model and answer until a signal comes. Raises TrainerError where there is no model, or no free port."""
+    container = from_env(argv, environ)
+    with tempfile.TemporaryDirectory() as aside:
+        model = export.load(folder(container.model, environ, Path(aside)))
     try:
-        container = from_env(argv, environ)
-        with tempfile.TemporaryDirectory() as aside:
-            model = export.load(folder(container.model, environ, Path(aside)))
         server = Server(container, model)
-    except TrainerError as error:
-        say_lines(str(error), "ERROR")
-        return error.exit_code
+    except OSError as error:
+        reason = f"{error.strerror}; set AIP_HTTP_PORT to another port"
+        raise TrainerError(f"port {container.port} cannot be listened at: {reason}") from None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     say(f"{container.model} answers at http://{container.host}:{container.port}{container.predict}")
     with server:
         server.serve_forever()
-    return 0
 
 
 def from_env(argv: Sequence[str], environ: Mapping[str, str]) -> Container:
@@ -62,8 +61,7 @@ def from_env(argv: Sequence[str], environ: Mapping[str, str]) -> Container:
     model = "".join(argv[:1]) or environ.get("AIP_STORAGE_URI", "")
     if not model or model.startswith("-"):
         raise TrainerError("no model is named; write its folder: python -m trainer.serving output/model")
-    in_cloud = "AIP_HTTP_PORT" in environ and not storage.from_env(environ).emulated
-    port = environ.get("AIP_HTTP_PORT", str(Container.port))
+    port, in_cloud = environ.get("AIP_HTTP_PORT", "8080"), not storage.from_env(environ).emulated
     if not port.isdecimal():
         raise TrainerError(f'AIP_HTTP_PORT is "{port}", must be a port')
     return Container(
@@ -71,7 +69,7 @@ def from_env(argv: Sequence[str], environ: Mapping[str, str]) -> Container:
         int(port),
         environ.get("AIP_HEALTH_ROUTE", Container.health),
         environ.get("AIP_PREDICT_ROUTE", Container.predict),
-        "0.0.0.0" if in_cloud else Container.host,
+        "0.0.0.0" if "AIP_HTTP_PORT" in environ and in_cloud else Container.host,
     )
 
 
@@ -104,14 +102,15 @@ def folder(address: str, environ: Mapping[str, str], aside: Path) -> Path:
 
 
 def respond(model: Exported, body: bytes) -> tuple[int, dict[str, Any]]:
-    """The HTTP status and the answer to a request."""
+    """Return the HTTP status and the answer to a request."""
     try:
-        given = np.array(json.loads(body)["instances"])
-        inputs = given.astype(model.dtype, casting="same_kind" if given.dtype.kind in "biuf" else "no")
+        instances = np.array(json.loads(body)["instances"])
+        inputs = instances.astype(model.dtype, casting="same_kind" if instances.dtype.kind in "biuf" else "no")
     except (ValueError, TypeError, KeyError, RecursionError):
         return 400, {"error": f"this is no request; {FORM} of the same shape, {model.dtype}"}
     if not fits(inputs.shape, model.shape):
-        return 400, {"error": f"the instances are of shape {shown(inputs.shape)}, must be {shown(model.shape)}"}
+        shape = str(model.shape).replace("None", "any")
+        return 400, {"error": f"the instances are of shape {inputs.shape}, must be {shape}"}
     try:
         predictions = model.answer(inputs)
         if not np.isfinite(predictions).all():  # JSON has no word for them
@@ -124,28 +123,17 @@ def respond(model: Exported, body: bytes) -> tuple[int, dict[str, Any]]:
         return 500, {"error": f"the model fails: {str(error).strip().partition(chr(10))[0]}"}
 
 
-def fits(given: Sequence[int], wanted: Sequence[int | None]) -> bool:
-    """Whether each size is the wanted one, of which None is free."""
-    return len(given) == len(wanted) and all(want in (None, size) for size, want in zip(given, wanted, strict=True))
-
-
-def shown(shape: Sequence[int | None]) -> str:
-    """`(any, 8, 8, 1)` of (None, 8, 8, 1)."""
-    return f"({', '.join('any' if size is None else str(size) for size in shape)})"
+def fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
+    """Return whether each size is the wanted one, of which None is free."""
+    return len(shape) == len(wanted) and all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
 
 
 class Server(ThreadingHTTPServer):
-    """Listens from now on; raises TrainerError where it cannot."""
-
-    daemon_threads = True
+    """Listens from now on; raises OSError where it cannot."""
 
     def __init__(self, container: Container, model: Exported) -> None:
         self.container, self.model = container, model
-        try:
-            super().__init__((container.host, container.port), Handler)
-        except OSError as error:
-            reason = f"{error.strerror}; set AIP_HTTP_PORT to another port"
-            raise TrainerError(f"port {container.port} cannot be listened at: {reason}") from None
+        super().__init__((container.host, container.port), Handler)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -156,20 +144,17 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 60.0  # for a client that says nothing
 
     def do_GET(self) -> None:
-        healthy = self.path == self.server.container.health
-        self.reply(*((200, {}) if healthy else (404, {"error": f"{self.path}: ask {self.server.container.health}"})))
+        health = self.server.container.health
+        self.reply(*((200, {}) if self.path == health else (404, {"error": f"{self.path}: ask {health}"})))
 
     def do_POST(self) -> None:
-        told = self.headers.get("Content-Length", "")
-        if not told.isdecimal():
-            self.close_connection = True
-            return self.reply(411, {"error": "a request must tell its Content-Length"})
-        length = int(told)
-        if self.path != self.server.container.predict or length > LONGEST:
+        predict, length = self.server.container.predict, self.headers.get("Content-Length", "")
+        fault = 404 if self.path != predict else 411 if not length.isdecimal() else 413 if int(length) > LONGEST else 0
+        if fault:
             self.close_connection = True  # its body stays unread
-            fault = f"POST at most {LONGEST} bytes to {self.server.container.predict}"
-            return self.reply(413 if length > LONGEST else 404, {"error": fault})
-        self.reply(*respond(self.server.model, self.rfile.read(length)))
+            sentence = f"POST at most {LONGEST} bytes, with their Content-Length, to {predict}"
+            return self.reply(fault, {"error": sentence})
+        self.reply(*respond(self.server.model, self.rfile.read(int(length))))
 
     def reply(self, status: int, content: dict[str, Any]) -> None:
         body = json.dumps(content).encode()
@@ -184,4 +169,4 @@ class Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], os.environ))
+    sys.exit(exit_code(serve, sys.argv[1:], os.environ))

@@ -71,11 +71,8 @@ def at(address: str, storage: Storage) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix=f"{address}-") as aside:
             write_example(address, Path(aside))
             yield Path(aside)
-        return
-    path = storage.path(address)
-    if not path.is_dir():
-        raise TrainerError(f"--data {address}: there is no folder {path}; write shards there with trainer.shards.write")
-    yield path
+    else:
+        yield _folder(address, storage, "; write shards there with trainer.shards.write")
 
 
 def example(config: Config, storage: Storage) -> Batch:
@@ -86,13 +83,15 @@ def example(config: Config, storage: Storage) -> Batch:
     """
     if config.data in EXAMPLES:
         return data.collate(EXAMPLES[config.data]()["heldout"][:1], config)
-    path = storage.path(config.data)
+    cure = " to learn the shape of a sample from; copy one of its heldout shards there"
+    return Dataset(_folder(config.data, storage, cure), "heldout").batch([0], config)
+
+
+def _folder(address: str, storage: Storage, cure: str) -> Path:
+    path = storage.path(address)
     if not path.is_dir():
-        raise TrainerError(
-            f"--data {config.data}: there is no folder {path} to learn the shape of a sample from; copy one of its"
-            " heldout shards there"
-        )
-    return Dataset(path, "heldout").batch([0], config)
+        raise TrainerError(f"--data {address}: there is no folder {path}{cure}")
+    return path
 
 
 class Dataset:
@@ -113,9 +112,6 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self._source)
-
-    def __getitem__(self, index: int) -> Sample:
-        return data.decode(self._source[index])
 
     def samples(self, indices: Iterable[int]) -> list[Sample]:
         # One call: the source reads in parallel, which matters where each read asks a bucket.
@@ -143,9 +139,23 @@ class Data:
         batches = train_batches(self.train, self._config, start=start, rank=rank, world_size=size)
         return self._clock.timed(batches, idle_timer)
 
-    def evaluation(self, rank: int, size: int, micro_batches: int) -> Iterator[Masked]:
-        """Yield the batches of every held-out sample that one process scores."""
-        return heldout_batches(self.heldout, self._config, rank=rank, world_size=size, micro_batches=micro_batches)
+    def evaluation(self, rank: int, size: int, micro_batches: int = 1) -> Iterator[Masked]:
+        """Yield every held-out sample to exactly one of `size` processes, and as many equal batches to each of them.
+
+        A batch is as large as one of the `micro_batches` into which a process divides its part of a global batch. At
+        the end it is filled up with a sample that counts for nothing.
+        """
+        length = -(-self._config.global_batch // (size * micro_batches))
+        block = length * size  # samples of all processes
+
+        def part(number: int) -> Masked:
+            indices = range(number * block + rank, min((number + 1) * block, len(self.heldout)), size)
+            samples = self.heldout.samples(indices or [0])
+            filled = samples + samples[:1] * (length - len(samples))
+            mask = (np.arange(length) < len(indices)).astype(np.float32)
+            return Masked(data.collate(filled, self._config), mask)
+
+        return _ahead(part, range(-(-len(self.heldout) // block)))
 
 
 def _readable(path: str) -> bool:
@@ -192,28 +202,6 @@ def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, wo
         return data.collate([data.augment(*pair, config) for pair in zip(samples, draws, strict=True)], config)
 
     return _ahead(part, range(start, config.steps), config.data_processes)
-
-
-def heldout_batches(
-    dataset: Dataset, config: Config, *, rank: int, world_size: int, micro_batches: int = 1
-) -> Iterator[Masked]:
-    """Every sample on exactly one process; the same number of equal batches on each of them.
-
-    What is missing at the end is filled up with a sample that counts for nothing.
-
-    Args:
-        micro_batches: into which a process divides its part of a global batch; a batch is as large as one of them.
-    """
-    size = -(-config.global_batch // (world_size * micro_batches))
-
-    def part(number: int) -> Masked:
-        first, end = number * size * world_size, min((number + 1) * size * world_size, len(dataset))
-        mine = range(first + rank, end, world_size)
-        samples = dataset.samples(mine or [0])
-        filled = samples + samples[:1] * (size - len(samples))
-        return Masked(data.collate(filled, config), (np.arange(size) < len(mine)).astype(np.float32))
-
-    return _ahead(part, range(-(-len(dataset) // (size * world_size))))
 
 
 def _ahead(part: Callable[[int], Part], numbers: range, processes: int = 0) -> Iterator[Part]:

@@ -19,7 +19,7 @@ def unheard(message: str) -> None:
 
 def test_a_committed_folder_is_whole(tmp_path: Path) -> None:
     folder = whole(tmp_path, 3)
-    assert commit_marker.fault(folder) == ""
+    assert commit_marker.why_incomplete(folder) == ""
     assert commit_marker.latest(tmp_path, unheard) == folder
     assert commit_marker.number(folder) == 3
 
@@ -31,7 +31,7 @@ def test_a_folder_that_another_process_removes_meanwhile_is_no_error(tmp_path: P
             (folder / f"part/{name}").touch()
         removal = threading.Thread(target=shutil.rmtree, args=(folder,))
         removal.start()
-        while not commit_marker.fault(folder):
+        while not commit_marker.why_incomplete(folder):
             pass
         removal.join()
 
@@ -39,45 +39,45 @@ def test_a_folder_that_another_process_removes_meanwhile_is_no_error(tmp_path: P
 def test_a_folder_without_a_seal_was_never_finished(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
     (folder / commit_marker.MARKER).unlink()
-    assert commit_marker.fault(folder) == "it was never finished"
+    assert commit_marker.why_incomplete(folder) == "it was never finished"
 
 
 def test_a_seal_that_is_still_being_written_does_not_count(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
     (folder / commit_marker.MARKER).rename(folder / f"{commit_marker.MARKER}.partial")
-    assert commit_marker.fault(folder) == "it was never finished"
+    assert commit_marker.why_incomplete(folder) == "it was never finished"
 
 
 @pytest.mark.parametrize(("name", "size"), [("weights", 99), ("part/0", 0), ("weights", 101)])
 def test_a_file_of_another_size_breaks_the_folder(tmp_path: Path, name: str, size: int) -> None:
     folder = whole(tmp_path, 1)
     (folder / name).write_bytes(bytes(size))
-    assert commit_marker.fault(folder) == f"{name} is missing or was cut short"
+    assert commit_marker.why_incomplete(folder) == f"{name} is missing or was cut short"
 
 
 def test_a_missing_file_breaks_the_folder(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
     (folder / "part/0").unlink()
-    assert commit_marker.fault(folder) == "part/0 is missing or was cut short"
+    assert commit_marker.why_incomplete(folder) == "part/0 is missing or was cut short"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"files": []}', '{"files": null}', "null", "\x00"])
 def test_a_broken_seal_breaks_the_folder(tmp_path: Path, text: str) -> None:
     folder = whole(tmp_path, 1)
     (folder / commit_marker.MARKER).write_text(text)
-    assert "committed.json cannot be read" in commit_marker.fault(folder)
+    assert "committed.json cannot be read" in commit_marker.why_incomplete(folder)
 
 
 def test_a_seal_that_is_no_text_breaks_the_folder(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
     (folder / commit_marker.MARKER).write_bytes(b"\xff\xfe")
-    assert "committed.json cannot be read" in commit_marker.fault(folder)
+    assert "committed.json cannot be read" in commit_marker.why_incomplete(folder)
 
 
 def test_a_file_that_came_later_breaks_nothing(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
     (folder / "notes").write_text("good run")
-    assert commit_marker.fault(folder) == ""
+    assert commit_marker.why_incomplete(folder) == ""
 
 
 def test_the_newest_whole_folder_is_taken_and_newer_broken_ones_are_named(tmp_path: Path) -> None:
@@ -142,33 +142,33 @@ def test_a_file_that_another_machine_wrote_elsewhere_is_named(tmp_path: Path) ->
         TrainerError, match=r"lacks elsewhere, which another machine has written; .* baseOutputDirectory"
     ):
         commit_marker.commit(folder, {"weights": 5, "elsewhere": 6})
-    assert commit_marker.fault(folder) == "it was never finished"
+    assert commit_marker.why_incomplete(folder) == "it was never finished"
 
 
 def test_content_that_changed_at_the_same_size_is_found_by_who_reads_it_all_and_by_nobody_else(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
-    assert commit_marker.damage(folder) == ""
+    assert commit_marker.why_corrupt(folder) == ""
     damage(folder / "weights")
-    assert commit_marker.damage(folder) == DAMAGED
-    assert commit_marker.fault(folder) == ""
+    assert commit_marker.why_corrupt(folder) == DAMAGED
+    assert commit_marker.why_incomplete(folder) == ""
 
 
 def test_each_of_several_readers_reads_a_share_and_together_they_read_all(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
     damage(folder / "weights")
-    assert [commit_marker.damage(folder, reader, 3) for reader in range(3)] == ["", DAMAGED, ""]
+    assert [commit_marker.why_corrupt(folder, reader, 3) for reader in range(3)] == ["", DAMAGED, ""]
 
 
 def test_a_file_that_cannot_be_read_is_damage(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
     (folder / "part/0").unlink()
-    assert "it cannot be read ([Errno 2] No such file" in commit_marker.damage(folder)
+    assert "it cannot be read ([Errno 2] No such file" in commit_marker.why_corrupt(folder)
 
 
 def test_what_cannot_be_read_for_a_while_counts_again_afterwards(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
     (folder / "part").rename(tmp_path / "away")
-    commit_marker.invalidate(folder, commit_marker.damage(folder))
+    commit_marker.invalidate(folder, commit_marker.why_corrupt(folder))
     (tmp_path / "away").rename(folder / "part")
     assert commit_marker.latest(tmp_path, unheard) == folder
 
@@ -187,7 +187,7 @@ def test_a_folder_that_was_found_damaged_takes_nobody_s_place_and_is_not_read_ag
     commit_marker.latest(tmp_path, lambda _: None)
     commit_marker.prune(tmp_path, 1)
     assert sorted(tmp_path.iterdir()) == folders[1:]
-    assert commit_marker.fault(folders[2]) == DAMAGED
+    assert commit_marker.why_incomplete(folders[2]) == DAMAGED
 
 
 def test_a_seal_from_before_there_were_checksums_vouches_for_sizes(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_seal_from_before_there_were_checksums_vouches_for_sizes(tmp_path: Pat
     commit_marker.write_json(folder / commit_marker.MARKER, {"files": {"part/0": 10, "weights": 100}})
     assert commit_marker.latest(tmp_path, unheard) == folder
     (folder / "weights").write_bytes(bytes(99))
-    assert commit_marker.fault(folder) == "weights is missing or was cut short"
+    assert commit_marker.why_incomplete(folder) == "weights is missing or was cut short"
 
 
 def test_prune_keeps_the_newest_whole_folders(tmp_path: Path) -> None:

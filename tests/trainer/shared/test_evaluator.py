@@ -107,7 +107,7 @@ def test_the_mark_keeps_a_checkpoint_and_goes_to_the_next_best_when_it_is_gone_a
     one = Following(tmp_path, step_10=0.1, step_20=0.3, step_30=0.2)
     one.follow(30)
     commit_marker.prune(tmp_path, 1)
-    assert [commit_marker.number(folder) for folder in commit_marker.oldest_first(tmp_path)] == [10, 30]
+    assert [commit_marker.number(folder) for folder in commit_marker.folders(tmp_path)] == [10, 30]
     shutil.rmtree(commit_marker.numbered(tmp_path, 10))
     one.follow(30)
     assert one.best["step"] == 30

@@ -22,7 +22,7 @@ def test_instances_are_answered_by_as_many_predictions() -> None:
         (b"[]", "this is no request"),
         (b'{"instances": [[1, 2], [3]]}', "this is no request"),
         (b'{"instances": [["a", "b"]]}', "this is no request"),
-        (b'{"instances": []}', "the instances are of shape (0), must be (any, 2)"),
+        (b'{"instances": []}', "the instances are of shape (0,), must be (any, 2)"),
         (b'{"instances": [[1, 2, 3]]}', "the instances are of shape (1, 3), must be (any, 2)"),
     ],
 )

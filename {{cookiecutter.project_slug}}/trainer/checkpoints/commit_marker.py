@@ -4,8 +4,8 @@ A folder is written first and committed last: its commit marker lists every file
 stores, also when mounted under /gcs, cannot rename a folder in one step, so one last small file decides.
 
 Sizes are compared wherever a folder is listed. Checksums need a read of every byte, so only the code that trains on,
-scores or exports the contents of a folder compares them, with `damage`. They are CRC-32, which finds accidents, not
-forgery: the standard library has nothing faster (measured in November 2026, one core: 4 to 6 GB/s; SHA-256 1.8,
+scores or exports the contents of a folder compares them, with `why_corrupt`. They are CRC-32, which finds accidents,
+not forgery: the standard library has nothing faster (measured in November 2026, one core: 4 to 6 GB/s; SHA-256 1.8,
 BLAKE2b 1).
 """
 
@@ -33,57 +33,51 @@ def begin(folder: Path) -> None:
     folder.mkdir(parents=True)
 
 
-def commit(folder: Path, known: Mapping[str, int] = {}) -> None:
+def commit(folder: Path, checksums: Mapping[str, int] = {}) -> None:
     """Write the commit marker: from now on the folder counts as whole.
 
     Args:
-        known: checksums by file name, computed while writing; all other files are read again.
+        checksums: by file name, computed while writing; all other files are read again.
 
     Raises:
-        TrainerError: a known file is not there.
+        TrainerError: a file that has a checksum is not there.
     """
     sizes = _sizes(folder)
-    if strayed := sorted(known.keys() - sizes.keys()):
+    if strayed := sorted(checksums.keys() - sizes.keys()):
         raise TrainerError(
             f"{folder} lacks {strayed[0]}, which another machine has written; give all of them one output folder:"
             " set baseOutputDirectory in the job file"
         )
-    read = _checksums(folder, [name for name in sizes if name not in known])
-    sums = {name: read[name] if name in read else known[name] for name in sizes}
-    write_json(folder / MARKER, {"files": sizes, "crc32": sums})
+    read = _checksums(folder, [name for name in sizes if name not in checksums])
+    write_json(folder / MARKER, {"files": sizes, "crc32": {**checksums, **read}})
 
 
-def fault(folder: Path) -> str:
+def why_incomplete(folder: Path) -> str:
     """Why the folder is not whole, judged by file sizes; empty if it is whole."""
     try:
-        content = json.loads((folder / MARKER).read_text())
-        if "damage" in content:
-            return str(content["damage"])
-        files = content["files"].items()
+        marker = json.loads((folder / MARKER).read_text())
+        if "damage" in marker:
+            return str(marker["damage"])
+        sizes = _sizes(folder)
+        changed = sorted(name for name, size in marker["files"].items() if sizes.get(name) != size)
     except FileNotFoundError:
         return "it was never finished"
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return f"its {MARKER} cannot be read ({error})"
-    try:
-        sizes = _sizes(folder)
-    except OSError as error:  # such as of a folder that another process removes meanwhile
-        return f"its files cannot be listed ({error})"
-    changed = sorted(name for name, size in files if sizes.get(name) != size)
     return f"{changed[0]} is missing or was cut short" if changed else ""
 
 
-def damage(folder: Path, reader: int = 0, readers: int = 1) -> str:
+def why_corrupt(folder: Path, reader: int = 0, readers: int = 1) -> str:
     """Why the files differ from what was committed; empty if they do not. Reads this reader's share of the files.
 
     A marker without checksums, from an older version, is compared by sizes alone: a long run must not start anew.
     """
     try:
         committed = json.loads((folder / MARKER).read_text()).get("crc32", {})
-        share = sorted(committed)[reader::readers]
-        found = _checksums(folder, share)
+        checksums = _checksums(folder, sorted(committed)[reader::readers])
     except (OSError, ValueError, TypeError, AttributeError) as error:
         return f"{UNREADABLE} ({error})"
-    changed = [name for name in share if found[name] != committed[name]]
+    changed = [name for name, value in checksums.items() if value != committed[name]]
     return f"{changed[0]} is damaged: its content is not what was saved" if changed else ""
 
 
@@ -108,28 +102,31 @@ def numbered(root: Path, number: int) -> Path:
     return root / f"step-{number:09d}"
 
 
-def oldest_first(root: Path) -> list[Path]:
-    """All folders, whole or not."""
-    return _newest_first(root)[::-1]
+def number(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
 
 
-def whole(root: Path, warn: Callable[[str], None]) -> Iterator[Path]:
-    """The folders that are whole by their file sizes, newest first; warns of each broken one on the way."""
-    for folder in _newest_first(root):
-        problem = fault(folder)
-        if problem:
+def folders(root: Path) -> list[Path]:
+    """All folders, whole or not, oldest first."""
+    return sorted(root.glob("step-" + "[0-9]" * 9))
+
+
+def complete_folders(root: Path, warn: Callable[[str], None]) -> Iterator[Path]:
+    """Yield the folders that are whole by their file sizes, newest first; warn of each broken one on the way."""
+    for folder in reversed(folders(root)):
+        if problem := why_incomplete(folder):
             warn(f"skipped {folder}: {problem}")
         else:
             yield folder
 
 
 def latest(root: Path, warn: Callable[[str], None]) -> Path | None:
-    """The newest folder that is whole and undamaged; warns of each newer one that is not.
+    """Return the newest folder that is whole and undamaged; warn of each newer one that is not.
 
     For one process alone that is about to resume from there: it invalidates every folder that it finds damaged.
     """
-    for folder in whole(root, warn):
-        problem = damage(folder)
+    for folder in complete_folders(root, warn):
+        problem = why_corrupt(folder)
         if not problem:
             return folder
         invalidate(folder, problem)
@@ -139,10 +136,10 @@ def latest(root: Path, warn: Callable[[str], None]) -> Path | None:
 
 def prune(root: Path, keep: int) -> None:
     """Keep the newest `keep` whole folders and the one that is marked as the best; remove all others that are older."""
-    whole = [folder for folder in _newest_first(root) if not fault(folder)]
+    kept = [folder for folder in folders(root) if not why_incomplete(folder)][-keep:]
     best = marked(root)
-    for folder in _newest_first(root):
-        if len(whole) >= keep and folder.name < whole[keep - 1].name and folder != best:
+    for folder in folders(root):
+        if len(kept) == keep and folder < kept[0] and folder != best:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -177,14 +174,6 @@ def write_json(file: Path, value: Any) -> None:
     aside = file.with_name(f"{file.name}.partial")
     aside.write_text(json.dumps(value, indent=1))
     aside.replace(file)
-
-
-def number(folder: Path) -> int:
-    return int(folder.name.removeprefix("step-"))
-
-
-def _newest_first(root: Path) -> list[Path]:
-    return sorted(root.glob("step-" + "[0-9]" * 9), reverse=True)
 
 
 def _sizes(folder: Path) -> dict[str, int]:

@@ -17,14 +17,16 @@ from trainer.vertex.errors import TrainerError
 
 CHIEF, WORKERS, SERVERS, EVALUATORS = POOLS = ("workerpool0", "workerpool1", "workerpool2", "workerpool3")
 
-# Older runtimes call the chief "master"; both are the one replica of pool 0.
-POOL_OF_ROLE = {"chief": CHIEF, "master": CHIEF, "worker": WORKERS, "ps": SERVERS, "evaluator": EVALUATORS}
-
-SHAPE = 'expected {"cluster": {...}, "task": {...}}'
+# Variable -> role -> pool. Older runtimes call the chief "master"; both are the one replica of pool 0.
+POOL_OF_ROLE = {
+    "CLUSTER_SPEC": dict(zip(POOLS, POOLS, strict=True)),
+    "TF_CONFIG": {"chief": CHIEF, "master": CHIEF, "worker": WORKERS, "ps": SERVERS, "evaluator": EVALUATORS},
+}
+SHAPE = '{"cluster": {...}, "task": {...}}'
 
 
 class ClusterError(TrainerError):
-    """The environment describes no cluster; the text names the key and the expected shape."""
+    """Fault of the environment's description of a cluster; the text names the key and the expected shape."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The replicas that train, chief first; the others, which never count; and which one this is."""
+    """The replicas that train, chief first; the servers, which never count; and which replica this is."""
 
     nodes: tuple[Node, ...] = (Node("workerpool0-0", "localhost:29500"),)
     name: str = "workerpool0-0"
     servers: tuple[Node, ...] = ()  # pool 2: reducers or parameter servers
-    evaluators: tuple[Node, ...] = ()
-    trial: str = ""  # id of the tuning trial, if this job is one
 
     @property
     def chief(self) -> Node:
@@ -84,13 +84,12 @@ class Cluster:
         Raises:
             ClusterError: this replica is a reducer or an evaluator.
         """
-        for rank, node in enumerate(self.nodes):
-            if node.name == self.name:
-                return rank
-        raise ClusterError(
-            f"{self.name}: only pools 0 and 1 train; give this pool a command of its own"
-            " (reducers run Google's image without a command)"
-        )
+        if not self.trains:
+            raise ClusterError(
+                f"{self.name}: only pools 0 and 1 train; give this pool a command of its own"
+                " (reducers run Google's image without a command)"
+            )
+        return [node.name for node in self.nodes].index(self.name)
 
 
 def from_env(environ: Mapping[str, str]) -> Cluster:
@@ -99,103 +98,61 @@ def from_env(environ: Mapping[str, str]) -> Cluster:
     Raises:
         ClusterError: the variable is there but malformed.
     """
-    for key, read in (("CLUSTER_SPEC", _from_cluster_spec), ("TF_CONFIG", _from_tf_config)):
+    for key, pool_of in POOL_OF_ROLE.items():
         if environ.get(key):
             try:
-                return read(environ[key])
+                return _cluster(json.loads(environ[key]), pool_of)
+            except ClusterError as error:
+                fault = str(error)
             except RecursionError:
-                raise ClusterError(f"{key}: is nested too deeply; {SHAPE}") from None
+                fault = f"is nested too deeply; expected {SHAPE}"
+            except ValueError as error:
+                fault = f"not JSON ({error}); expected {SHAPE}"
+            raise ClusterError(f"{key}: {fault}")
     return Cluster()
 
 
-def _from_cluster_spec(text: str) -> Cluster:
-    spec = _object("CLUSTER_SPEC", text)
-    pools = _pools("CLUSTER_SPEC", spec, {name: name for name in POOLS})
-    if len(pools[CHIEF]) != 1:
-        raise ClusterError(
-            f"CLUSTER_SPEC: cluster.{CHIEF} has {len(pools[CHIEF])} replicas; expected exactly one, the chief"
-        )
-    return _cluster("CLUSTER_SPEC", pools, *_task("CLUSTER_SPEC", spec, {name: name for name in POOLS}))
+def _cluster(spec: Any, pool_of: Mapping[str, str]) -> Cluster:
+    role = next(iter(pool_of))
+    _require("the text", spec, isinstance(spec, dict), SHAPE)
+    cluster, task = spec.get("cluster"), spec.get("task")
+    _require("cluster", cluster, isinstance(cluster, dict), f'{{"{role}": ["host:2222"], ...}}')
+    _require("task", task, isinstance(task, dict), f'{{"type": "{role}", "index": 0}}')
+    pools = _pools(cluster, pool_of)
+    chiefs = len(pools[CHIEF])
+    # TF_CONFIG may list no chief: then the first worker leads.
+    if chiefs > 1 or (chiefs == 0 and (role == CHIEF or not pools[WORKERS])):
+        raise ClusterError(f"cluster.{role} has {chiefs} replicas; expected exactly one, the chief")
+    pool, index = _task(task, pool_of)
+    # TF_CONFIG lists no evaluators; one only knows its own index.
+    is_listed = index < len(pools[pool]) or (pool == EVALUATORS and not pools[pool])
+    _require("task.index", index, is_listed, f"an index into the {len(pools[pool])} replicas of its pool")
+    return Cluster(pools[CHIEF] + pools[WORKERS], f"{pool}-{index}", pools[SERVERS])
 
 
-def _from_tf_config(text: str) -> Cluster:
-    config = _object("TF_CONFIG", text)
-    pools = _pools("TF_CONFIG", config, POOL_OF_ROLE)
-    if len(pools[CHIEF]) > 1:
-        raise ClusterError(
-            f"TF_CONFIG: cluster.chief and cluster.master have {len(pools[CHIEF])} replicas; expected at most one,"
-            " the chief"
-        )
-    pool, index, trial = _task("TF_CONFIG", config, POOL_OF_ROLE)
-    if pool == EVALUATORS and not pools[EVALUATORS]:
-        # The service lists no evaluators in the cluster; one only knows its own index.
-        pools[EVALUATORS], index = (Node(f"{EVALUATORS}-{index}", "localhost:0"),), 0
-    return _cluster("TF_CONFIG", pools, pool, index, trial)
-
-
-def _cluster(key: str, pools: dict[str, tuple[Node, ...]], pool: str, index: int, trial: str) -> Cluster:
-    if index >= len(pools[pool]):
-        raise ClusterError(
-            f"{key}: task.index is {index}, but the cluster lists {len(pools[pool])} replicas there;"
-            " expected an index into that list"
-        )
-    nodes = pools[CHIEF] + pools[WORKERS]
-    if not nodes:
-        raise ClusterError(f"{key}: cluster lists no chief and no worker; expected at least one that trains")
-    return Cluster(nodes, pools[pool][index].name, pools[SERVERS], pools[EVALUATORS], trial)
-
-
-def _object(key: str, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ClusterError(f"{key}: not JSON ({error}); {SHAPE}") from None
-    if not isinstance(value, dict):
-        raise ClusterError(f"{key}: is {_kind(value)}; {SHAPE}")
-    return value
-
-
-def _pools(key: str, spec: dict[str, Any], names: dict[str, str]) -> dict[str, tuple[Node, ...]]:
-    cluster = spec.get("cluster")
-    if not isinstance(cluster, dict):
-        raise ClusterError(
-            f'{key}: cluster is {_kind(cluster)}; expected {{"{next(iter(names))}": ["host:2222"], ...}}'
-        )
+def _pools(cluster: Mapping[str, Any], pool_of: Mapping[str, str]) -> dict[str, tuple[Node, ...]]:
+    """Return the replicas of each pool; other keys, which the service may add one day, are no pools."""
     pools: dict[str, tuple[Node, ...]] = dict.fromkeys(POOLS, ())
-    for name in names.keys() & cluster.keys():  # others, which the service may add one day, are no ranks
-        addresses = [] if cluster[name] is None else cluster[name]
-        pools[names[name]] += _nodes(f"{key}: cluster.{name}", names[name], addresses)
+    for role in pool_of.keys() & cluster.keys():
+        pool, addresses = pool_of[role], [] if cluster[role] is None else cluster[role]
+        _require(f"cluster.{role}", addresses, isinstance(addresses, list), 'a list such as ["host:2222"]')
+        for index, address in enumerate(addresses):
+            port = re.fullmatch(r"\S+:([0-9]{1,5})", str(address))
+            is_address = port is not None and int(port[1]) < 2**16
+            _require(f"cluster.{role}[{index}]", address, is_address, 'host:port, as in "host:2222"')
+            pools[pool] += (Node(f"{pool}-{index}", address),)
     return pools
 
 
-def _nodes(place: str, pool: str, addresses: Any) -> tuple[Node, ...]:
-    if not isinstance(addresses, list):
-        raise ClusterError(f'{place} is {_kind(addresses)}; expected a list such as ["host:2222"]')
-    for index, address in enumerate(addresses):
-        match = re.fullmatch(r"\S+:([0-9]{1,5})", address) if isinstance(address, str) else None
-        if not match or int(match[1]) > 65535:
-            raise ClusterError(f'{place}[{index}] is {json.dumps(address)}; expected host:port, as in "host:2222"')
-    return tuple(Node(f"{pool}-{index}", address) for index, address in enumerate(addresses))
+def _task(task: Mapping[str, Any], pool_of: Mapping[str, str]) -> tuple[str, int]:
+    """Return this replica's pool and its index there."""
+    role, index = task.get("type"), task.get("index", 0)
+    _require("task.type", role, str(role) in pool_of, f"one of {', '.join(pool_of)}")
+    _require("task.index", index, bool(re.fullmatch("[0-9]{1,9}", str(index))), 'a whole number, as in "index": 0')
+    return pool_of[str(role)], int(index)
 
 
-def _task(key: str, spec: dict[str, Any], names: dict[str, str]) -> tuple[str, int, str]:
-    shape = f'expected {{"type": "{next(iter(names))}", "index": 0}}'
-    task = spec.get("task")
-    if not isinstance(task, dict):
-        raise ClusterError(f"{key}: task is {_kind(task)}; {shape}")
-    if str(task.get("type")) not in names:
-        raise ClusterError(f"{key}: task.type is {json.dumps(task.get('type'))}; expected one of {', '.join(names)}")
-    index = task.get("index", 0)
-    if isinstance(index, str) and re.fullmatch("[0-9]{1,9}", index):
-        index = int(index)
-    if not isinstance(index, int) or isinstance(index, bool) or index < 0:
-        raise ClusterError(f"{key}: task.index is {json.dumps(index)}; {shape}")
-    trial = task.get("trial") or ""
-    if not isinstance(trial, str | int) or isinstance(trial, bool):
-        raise ClusterError(f'{key}: task.trial is {_kind(trial)}; expected the id of a trial, as in "3"')
-    return names[task["type"]], index, str(trial)
-
-
-def _kind(value: Any) -> str:
-    kinds = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "missing"}
-    return kinds.get(type(value), "a number")
+def _require(place: str, value: Any, is_right: bool, shape: str) -> None:
+    """Raise a ClusterError such as `task.index is -1; expected ...` where the value is not right."""
+    if not is_right:
+        raise ClusterError(f"{place} is {'missing' if value is None else json.dumps(value)[:80]}; expected {shape}")

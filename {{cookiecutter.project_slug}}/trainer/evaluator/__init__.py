@@ -12,7 +12,7 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +38,9 @@ Report = Callable[[int, Metrics], None]
 def run(job: Job) -> None:
     """Score checkpoints until the training is over, under a run name of their own.
 
+    SIGTERM ends it with 143, not with 0: the service stops an evaluator also when it takes the machine away, and must
+    not count it as finished then. When the job is over, nobody asks how it ended.
+
     Raises:
         TrainerError: there is no held-out shard, or a checkpoint is of another model.
     """
@@ -49,7 +52,12 @@ def run(job: Job) -> None:
         for sink in sinks:
             sink.write(step, {f"{HELDOUT}{name}": value for name, value in metrics.items()})
 
-    with _stopped_by_sigterm(), contextlib.closing(sinks[0]):
+    def stop(*_: object) -> None:
+        say_last("the evaluator was stopped by SIGTERM")
+        raise SystemExit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, stop)
+    with contextlib.closing(sinks[0]):
         say(f"evaluating the checkpoints in {root}")
         follow(config, root, score, report)
 
@@ -60,44 +68,34 @@ def follow(config: Config, root: Path, score: Score, report: Report, patience: f
     Raises:
         TrainerError: a checkpoint is of another model.
     """
-    results, attempts = read_results(root), Counter[Path]()
-    progress = time.monotonic()
+    results, attempts, deadline = read_results(root), Counter[int](), time.monotonic() + patience
     while True:
         mark_best(root, results)
-        given_up = {commit_marker.number(folder) for folder, count in attempts.items() if count == ATTEMPTS}
-        done = given_up | results.keys()
-        folder = next_checkpoint(root, done)
+        done = results.keys() | {step for step, count in attempts.items() if count == ATTEMPTS}
+        waiting = (folder for folder in commit_marker.folders(root) if commit_marker.number(folder) not in done)
+        folder = next((folder for folder in waiting if not commit_marker.why_incomplete(folder)), None)
         if folder:
-            metrics = _attempt(score, folder, attempts)
-            if metrics:
-                results[commit_marker.number(folder)] = metrics
-                _write_results(root, results)
-                report(commit_marker.number(folder), metrics)
-                progress = time.monotonic()
+            step = commit_marker.number(folder)
+            attempts[step] += 1
+            if metrics := _attempt(score, folder, is_last=attempts[step] == ATTEMPTS):
+                results[step], deadline = metrics, time.monotonic() + patience
+                commit_marker.write_json(root / RESULTS, results)
+                report(step, metrics)
                 continue
         elif max(done, default=0) >= config.steps:
-            say(f"that was the last checkpoint; the best one is {commit_marker.marked(root)}")
-            return
-        if time.monotonic() - progress > patience:
-            warn(f"no new checkpoint in {root} within {patience:g} s; the evaluator ends, the training goes on")
-            return
+            return say(f"that was the last checkpoint; the best one is {commit_marker.marked(root)}")
+        if time.monotonic() > deadline:
+            return warn(f"no new checkpoint in {root} within {patience:g} s; the evaluator ends, the training goes on")
         time.sleep(LOOK_SECONDS)
 
 
-def next_checkpoint(root: Path, done: Container[int]) -> Path | None:
-    """Return the oldest whole checkpoint whose step is not done."""
-    waiting = (folder for folder in commit_marker.oldest_first(root) if commit_marker.number(folder) not in done)
-    return next((folder for folder in waiting if not commit_marker.fault(folder)), None)
-
-
-def mark_best(root: Path, results: dict[int, Metrics]) -> None:
+def mark_best(root: Path, results: Mapping[int, Metrics]) -> None:
     """Mark the checkpoint with the smallest held-out loss of those that are still there."""
-    there = [folder for folder in commit_marker.oldest_first(root) if commit_marker.number(folder) in results]
-    if not there:
-        return
-    best = min(there, key=lambda folder: results[commit_marker.number(folder)]["loss"])
-    if best != commit_marker.marked(root):
-        commit_marker.mark(best, results[commit_marker.number(best)])
+    losses = {step: metrics["loss"] for step, metrics in results.items() if commit_marker.numbered(root, step).is_dir()}
+    if losses:
+        step = min(losses, key=losses.__getitem__)
+        if commit_marker.numbered(root, step) != commit_marker.marked(root):
+            commit_marker.mark(commit_marker.numbered(root, step), results[step])
 
 
 def read_results(root: Path) -> dict[int, Metrics]:
@@ -111,44 +109,18 @@ def read_results(root: Path) -> dict[int, Metrics]:
         return {}
 
 
-def _write_results(root: Path, results: dict[int, Metrics]) -> None:
-    commit_marker.write_json(root / RESULTS, results)
-
-
-def _attempt(score: Score, folder: Path, attempts: Counter[Path]) -> Metrics | None:
+def _attempt(score: Score, folder: Path, *, is_last: bool) -> Metrics | None:
     """Return the checkpoint's metrics; none if it was removed meanwhile, is damaged, or is worth another attempt."""
-    attempts[folder] += 1
-    problem = commit_marker.damage(folder)
+    problem = commit_marker.why_corrupt(folder)
     try:
         if not problem:
             return score(folder)
-    except Exception as error:  # what a file that vanishes looks like, each framework says in its own way
-        if attempts[folder] == ATTEMPTS and not commit_marker.fault(folder):
+    except Exception as error:  # each framework says in its own way that a file has vanished
+        if is_last and not commit_marker.why_incomplete(folder):
             raise
         problem = str(error).partition("\n")[0]
-    if commit_marker.fault(folder):
+    if commit_marker.why_incomplete(folder):
         warn(f"skipped {folder}: it was removed while it was read")
-    elif attempts[folder] < ATTEMPTS:
-        warn(f"{folder} cannot be read ({problem}); trying again")
     else:
-        warn(f"skipped {folder}: {problem}")
+        warn(f"skipped {folder}: {problem}" if is_last else f"{folder} cannot be read ({problem}); trying again")
     return None
-
-
-@contextlib.contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the block, which may still close what it has opened, and then the process.
-
-    With 143, not with 0: the service stops an evaluator also when it takes the machine away, and must not count it
-    as finished then. When the job is over, nobody asks how it ended.
-    """
-
-    def stop(*_: object) -> None:
-        say_last("the evaluator was stopped by SIGTERM")
-        raise SystemExit(128 + signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -11,12 +11,9 @@ NEEDED = {"11": 450, "12": 525, "13": 580}
 
 
 def installed(version: Path = VERSION) -> str:
-    """Such as 580.65.06; "" where there is none."""
-    try:
-        found = MODULE.search(version.read_text(encoding="utf-8"))
-    except OSError:
-        return ""
-    return found[1] if found else ""
+    """Version such as 580.65.06; "" where there is no driver."""
+    match = MODULE.search(version.read_text(encoding="utf-8")) if version.exists() else None
+    return match[1] if match else ""
 
 
 def versions(cuda: str, nccl: str) -> str:
@@ -33,11 +30,10 @@ def why_no_gpu(cuda: str, driver: str) -> str:
     """
     needed = NEEDED.get(cuda.partition(".")[0], 0)
     needs = f", which needs driver {needed} or newer" if needed else ""
-    said = f"no usable GPU, but this image is made for GPUs (CUDA {cuda}{needs})"
     if not driver:
-        return f"{said}: this machine has no driver; is there an acceleratorType in the job's machineSpec?"
-    if int(driver.partition(".")[0]) < needed:
-        return (
-            f"{said}: the driver is {driver}; build the image with an older CUDA, or take machines with a newer driver"
-        )
-    return f"{said}: the driver {driver} is new enough; CUDA_VISIBLE_DEVICES may hide the GPUs"
+        cure = "this machine has no driver; is there an acceleratorType in the job's machineSpec?"
+    elif int(driver.partition(".")[0]) < needed:
+        cure = f"the driver is {driver}; build the image with an older CUDA, or take machines with a newer driver"
+    else:
+        cure = f"the driver {driver} is new enough; CUDA_VISIBLE_DEVICES may hide the GPUs"
+    return f"no usable GPU, but this image is made for GPUs (CUDA {cuda}{needs}): {cure}"

@@ -6,13 +6,14 @@ GCS_MOUNT, set by the local Vertex, is another folder in place of /gcs; nothing 
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainer.vertex.errors import TrainerError
 
 # Where cloudml-hypertune 0.1.0.dev6 writes, and the service reads, unless told otherwise.
 METRIC_FILE = "/tmp/hypertune/output.metrics"
+FOLDERS = {"model": "AIP_MODEL_DIR", "checkpoints": "AIP_CHECKPOINT_DIR", "logs": "AIP_TENSORBOARD_LOG_DIR"}
 
 
 @dataclass(frozen=True)
@@ -39,18 +40,17 @@ class Storage:
         return self.mount != Path("/gcs")
 
     def path(self, address: str) -> Path:
-        """A gs:// address, a /gcs path or an ordinary path, as a path of this machine."""
-        return to_path(address, self.mount)
+        """Return a gs:// address, a /gcs path or an ordinary path as a path of this machine.
 
-
-def to_path(address: str, mount: Path) -> Path:
-    """Raises TrainerError for an address that no mount can serve."""
-    for prefix in ("gs://", "/gcs/"):
-        if address.startswith(prefix):
-            return mount / address.removeprefix(prefix).lstrip("/")
-    if "://" in address:
-        raise TrainerError(f"{address}: neither a path nor gs://BUCKET/FOLDER; copy the data to a bucket first")
-    return Path(address)
+        Raises:
+            TrainerError: no mount can serve the address.
+        """
+        for prefix in ("gs://", "/gcs/"):
+            if address.startswith(prefix):
+                return self.mount / address.removeprefix(prefix).lstrip("/")
+        if "://" in address:
+            raise TrainerError(f"{address}: neither a path nor gs://BUCKET/FOLDER; copy the data to a bucket first")
+        return Path(address)
 
 
 def copy_files(source: Path, target: Path) -> None:
@@ -64,20 +64,8 @@ def copy_files(source: Path, target: Path) -> None:
 
 def from_env(environ: Mapping[str, str]) -> Storage:
     """AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and AIP_TENSORBOARD_LOG_DIR, each with its default; the tuning trial."""
-    mount = Path(environ.get("GCS_MOUNT") or "/gcs")
-
-    def folder(variable: str, default: Path) -> Path:
-        return to_path(environ[variable], mount) if environ.get(variable) else default
-
-    return Storage(
-        model=folder("AIP_MODEL_DIR", Storage.model),
-        checkpoints=folder("AIP_CHECKPOINT_DIR", Storage.checkpoints),
-        logs=folder("AIP_TENSORBOARD_LOG_DIR", Storage.logs),
-        mount=mount,
-        trial=_trial(environ),
-    )
-
-
-def _trial(environ: Mapping[str, str]) -> Trial | None:
+    mounted = Storage(mount=Path(environ.get("GCS_MOUNT") or "/gcs"))
+    folders = {name: mounted.path(environ[variable]) for name, variable in FOLDERS.items() if environ.get(variable)}
     id, file = environ.get("CLOUD_ML_TRIAL_ID", ""), environ.get("CLOUD_ML_HP_METRIC_FILE", "")
-    return Trial(id or "0", Path(file or METRIC_FILE)) if id or file else None
+    trial = Trial(id or "0", Path(file or METRIC_FILE)) if id or file else None
+    return replace(mounted, **folders, trial=trial)

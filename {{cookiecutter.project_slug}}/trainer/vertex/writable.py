@@ -6,23 +6,29 @@ The test writes a probe file: permission bits tell nothing about a mounted bucke
 import contextlib
 import errno
 import os
-import uuid
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import Storage
 
-# What each kind of replica writes.
+# Outputs of each kind of replica.
 CHIEF = ("model", "checkpoints", "logs", "metric file")
 WORKER = ("checkpoints",)
 EVALUATOR = ("checkpoints", "logs")
 
 PROBE = ".writable-"
-
 DENIED = (errno.EACCES, errno.EPERM)
-FULL = (errno.ENOSPC, errno.EDQUOT)
-IN_THE_WAY = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
+SPACE = "make space there, or choose another output folder"
+IN_THE_WAY = "a file is in the way: remove it, or choose another output folder"
+USER = "run as root, as the image does, or let this user write there"
+BUCKET = "look whether there is such a bucket, and whether the job's service account has Storage Object Admin on it"
+CURES: dict[int | None, str] = {
+    **dict.fromkeys((None, errno.ENOSPC, errno.EDQUOT), SPACE),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST, errno.EISDIR), IN_THE_WAY),
+    errno.EROFS: "choose an output folder on a disk that is not read-only",
+}
 
 
 def require(storage: Storage, kinds: tuple[str, ...]) -> None:
@@ -34,20 +40,18 @@ def require(storage: Storage, kinds: tuple[str, ...]) -> None:
     Raises:
         TrainerError: a line for each place that cannot be written.
     """
-    places: dict[str, tuple[Path, Callable[[Storage, Path], None]]] = {
-        "model": (storage.model, _try_folder),
-        "checkpoints": (storage.checkpoints, _try_folder),
-        "logs": (storage.logs, _try_folder),
-    }
+    places = {"model": storage.model, "checkpoints": storage.checkpoints, "logs": storage.logs}
     if storage.trial:
-        places["metric file"] = (storage.trial.metric_file, _try_file)
+        places["metric file"] = storage.trial.metric_file
     faults = []
-    for kind, (path, attempt) in places.items():
+    for kind in (kind for kind in places if kind in kinds):
         try:
-            if kind in kinds:
-                attempt(storage, path)
+            if kind == "metric file" and places[kind].exists():
+                places[kind].open("r+b").close()  # it stays as it is
+            else:
+                _probe(storage, places[kind])
         except OSError as error:
-            faults.append(_sentence(path, error, kind))
+            faults.append(f"{kind}: {_sentence(places[kind], error)}")
     if faults:
         raise TrainerError("\n".join(faults))
 
@@ -65,75 +69,30 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, (OSError, *others)):
-            raise TrainerError(_sentence(path, error)) from None
-        raise
+        if not isinstance(error, (OSError, *others)):
+            raise
+        raise TrainerError(_sentence(path, error)) from None
 
 
-def _try_folder(storage: Storage, folder: Path) -> None:
-    """Write where the folder will be made, or in it if it is there; raises OSError."""
-    there = _nearest(storage, folder)
-    probe = there / f"{PROBE}{uuid.uuid4().hex}"
-    try:
-        probe.write_bytes(b"\n")  # a mounted bucket refuses only what has a content, when the file is closed
-    except OSError:
-        with contextlib.suppress(OSError):
-            probe.unlink()
-        raise
-    probe.unlink()
+def _probe(storage: Storage, path: Path) -> None:
+    """Write in `path`, or in the nearest folder above it that exists; raises OSError."""
+    places = [path, *path.parents]
+    if not storage.emulated and path.is_relative_to(storage.mount):
+        # Where no bucket is mounted, root could make its folder, and a whole training would be lost with the machine.
+        places = places[: -len(storage.mount.parts)] or places
+    folder = next((place for place in places if place.exists()), places[-1])
+    with tempfile.NamedTemporaryFile(prefix=PROBE, dir=folder) as probe:
+        probe.write(b"\n")  # a mounted bucket refuses only what has a content, when the file is closed
 
 
-def _try_file(storage: Storage, file: Path) -> None:
-    """Write where the file will be made; one that is there stays as it is."""
-    if file.exists():
-        file.open("r+b").close()
-    else:
-        _try_folder(storage, file.parent)
-
-
-def _nearest(storage: Storage, folder: Path) -> Path:
-    """The folder itself, or the nearest one above it that is there; in the cloud none above its bucket.
-
-    Where no bucket is mounted, root could make its folder, and a whole training would be lost with the machine.
-    """
-    bucket = None
-    if not storage.emulated and folder.is_relative_to(storage.mount):
-        bucket = storage.mount.joinpath(*folder.relative_to(storage.mount).parts[:1])
-    for there in (folder, *folder.parents):
-        if there.exists():
-            break
-        if there == bucket:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(bucket))
-    if not there.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
-    return there
-
-
-def _sentence(path: Path, error: Exception, kind: str = "") -> str:
-    """`logs: /gcs/b/run/logs cannot be written (Permission denied: /gcs/b/run, as user 1000); run as root ...`"""
-    start, number, where = f"{kind}: " if kind else "", None, ""
-    reason = str(error).partition("\n")[0]
+def _sentence(path: Path, error: Exception) -> str:
+    """`/gcs/b/run/logs cannot be written (Permission denied: /gcs/b/run, as user 1000); run as root ...`"""
+    reason, number = str(error).partition("\n")[0], None
     if isinstance(error, OSError) and error.errno:
-        reason, number = os.strerror(error.errno), error.errno
-        name = error.filename2 or error.filename
-        where = f": {_folder(name)}" if name else ""
-    who = f", as user {os.geteuid()}" if number in DENIED else ""
-    return f"{start}{path} cannot be written ({reason}{where}{who}); {_cure(number)}"
-
-
-def _folder(name: str) -> Path:
-    """The folder of a probe file, whose own name says nothing; any other file."""
-    path = Path(name)
-    return path.parent if path.name.startswith(PROBE) else path
-
-
-def _cure(number: int | None) -> str:
-    if number in DENIED and os.geteuid() != 0:
-        return "run as root, as the image does, or let this user write there"
-    if number in (None, *FULL):
-        return "make space there, or choose another output folder"
-    if number in IN_THE_WAY:
-        return "a file is in the way: remove it, or choose another output folder"
-    if number == errno.EROFS:
-        return "choose an output folder on a disk that is not read-only"
-    return "look whether there is such a bucket, and whether the job's service account has Storage Object Admin on it"
+        number, file = error.errno, Path(error.filename2 or error.filename or "")
+        place = file.parent if file.name.startswith(PROBE) else file  # the name of a probe says nothing
+        reason = f"{os.strerror(number)}: {place}" if error.filename else os.strerror(number)
+    if number in DENIED:
+        user = os.geteuid()
+        return f"{path} cannot be written ({reason}, as user {user}); {USER if user else BUCKET}"
+    return f"{path} cannot be written ({reason}); {CURES.get(number, BUCKET)}"

@@ -195,14 +195,14 @@ def newest(root: Path, world: World) -> Path | None:
     The chief alone might read for longer than the others wait for it.
     """
     # The chief chooses for all: the others' view of a mounted bucket may be older.
-    folders = commit_marker.whole(root, warn) if world.is_chief else iter(())
+    folders = commit_marker.complete_folders(root, warn) if world.is_chief else iter(())
     while True:
         candidate = next(folders, None)
         step = int(world.sum(torch.tensor(commit_marker.number(candidate) if candidate else 0, device=world.device)))
         if step == 0:
             return None
         folder = commit_marker.numbered(root, step)
-        problems = [*filter(None, world.gather(commit_marker.damage(folder, world.rank, world.size)))]
+        problems = [*filter(None, world.gather(commit_marker.why_corrupt(folder, world.rank, world.size)))]
         if not problems:
             return folder
         if world.is_chief:
