@@ -555,7 +555,12 @@ CASES = [
         "image-version",
         alone(CPU, **{"containerSpec.imageUri": registry("tf-cpu.2-17.py310:latest")}),
         alone(CPU, **{"containerSpec.imageUri": registry("tf-cpu.2-17.py310:latest")}),
-        ("workerPoolSpecs[0].containerSpec.imageUri", "has tensorflow 2.17", "run with 2.21.0", "tensorflow==2.17.*"),
+        (
+            "workerPoolSpecs[0].containerSpec.imageUri",
+            "by its name it has tensorflow 2.17",
+            "run with 2.21.0",
+            "tensorflow==2.17.*",
+        ),
         project=replace(PROJECT, versions={"tensorflow": "2.21.0"}),
     ),
     Case(

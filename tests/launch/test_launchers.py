@@ -20,7 +20,6 @@ from tests.launch.casebook import (
     write,
 )
 from vertex_launch import check
-from vertex_launch.rules import build_context
 
 LOOP = "import torch\nfrom torch import nn\n"
 TOLD = ("--nnodes=$(WORLD_SIZE)", "--node-rank=$(RANK)", "--master-addr=$(MASTER_ADDR)")
@@ -162,21 +161,26 @@ def test_a_file_that_dockerignore_keeps_out_is_named(folder: Path) -> None:
         ("trainers/task.py", False),
         ("scripts/a.py", True),
         ("scripts/more/a.py", False),
-        ("requirements/any.txt", True),
+        ("requirements/any.yaml", True),
         ("notes.py", False),
-        ("x", False),
     ],
 )
-def test_what_a_dockerfile_copies_is_read_from_it(file: str, copied: bool) -> None:
-    assert build_context.is_copied(file, DOCKERFILE) == copied
+def test_what_a_dockerfile_copies_is_read_from_it(folder: Path, file: str, copied: bool) -> None:
+    (folder / "Dockerfile").write_text(DOCKERFILE)
+    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+    (folder / file).write_text("x = 1\n")
+    job = alone(CPU, **{"containerSpec.command": ["python", file]})
+    assert [code for code, _ in found(folder, job)] == ([] if copied else ["image-file"])
 
 
 @pytest.mark.parametrize(
     ("line", "ignored"),
-    [("a/", True), ("**/b.py", True), ("b.py", False), ("a/*.py", True), ("# a", False), ("", False)],
+    [("mine/", True), ("**/train.py", True), ("train.py", False), ("mine/*.py", True), ("# mine", False), ("", False)],
 )
-def test_what_dockerignore_names_is_read_from_it(line: str, ignored: bool) -> None:
-    assert build_context.is_ignored("a/b.py", f"c\n{line}\n") == ignored
+def test_what_dockerignore_names_is_read_from_it(folder: Path, line: str, ignored: bool) -> None:
+    (folder / ".dockerignore").write_text(f"c\n{line}\n")
+    job = alone(CPU, **{"containerSpec.command": ["python", "-m", "mine.train"]})
+    assert [code for code, _ in found(folder, job)] == ["image-file"] * ignored
 
 
 def test_a_framework_that_the_package_brings_or_that_is_the_same_is_right(folder: Path) -> None:

@@ -15,6 +15,7 @@ from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 from vertex_launch.errors import FaultError, Finding, Findings, first
 from vertex_launch.rules import (
     containers,
+    image_contents,
     launchers,
     machines,
     pools,
@@ -46,7 +47,9 @@ def _declared(*modules: ModuleType) -> Iterator[Rule]:
 
 OURS = (
     form,
-    *_declared(pools, machines, region_and_output, reducers, scheduling, containers, training, launchers),
+    *_declared(
+        pools, machines, region_and_output, reducers, scheduling, containers, image_contents, training, launchers
+    ),
     *tuning.STUDY_RULES,
     *_declared(tuning),
 )

@@ -1,6 +1,5 @@
 """Programs of the pools: images, packages and environment variables."""
 
-import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,7 +8,6 @@ from typing import NamedTuple
 
 from vertex_launch.contract import REFERENCE, expand, expanded
 from vertex_launch.errors import Finding, Findings, nearest
-from vertex_launch.rules import build_context
 from vertex_launch.rules.rule import RuleContext, more, rule, rule_of_pool
 from vertex_launch.settings import VARIABLE
 from vertex_launch.spec import Job, Pool
@@ -18,10 +16,6 @@ RESTRICTED = "/vertex-ai-restricted/"  # where the reduction server is
 OF_REDUCERS = "reducers"  # the label of an image that says whether NCCL can use them there
 CPU = "-cpu"  # behind the image of the settings: the same without CUDA
 CUDA = re.compile(r'^LABEL\s(?:.*\\\n)*.*\bcuda="?([0-9]+)([0-9.]*)', re.MULTILINE)
-FILE = re.compile(r"[\w.-][\w./-]*\.(?:py|sh|ya?ml|toml)")  # a program, or what configures it
-FRAMEWORK = re.compile(r"\b(pytorch|tf|tensorflow)(?:2?-[cgtx]pu|/tensorflow|/pytorch)[.:](\d+)[-.](\d+)")
-DISTRIBUTION = {"pytorch": "torch", "tf": "tensorflow", "tensorflow": "tensorflow"}
-REQUIREMENTS = ("requirements/prebuilt.txt", "setup.py", "pyproject.toml")  # of a package
 # Variables of jobs with several replicas, and what they would be in a job of one.
 OF_SEVERAL = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 IMAGE = {"containerSpec": "containerSpec.imageUri", "pythonPackageSpec": "pythonPackageSpec.executorImageUri"}
@@ -134,68 +128,6 @@ def image_uses_gpus(pool: Pool, context: RuleContext) -> Findings:
     ours = context.settings.image
     if ours and pool.accelerator and image_of(pool) == f"{ours}{CPU}":
         yield Finding(IMAGE[pool.task], "this image has no CUDA, and the machine has GPUs", f"write {ours}")
-
-
-@rule("image-file", "warning", "inferred", "dockerfile")
-def image_has_files(job: Job, context: RuleContext) -> Findings:
-    """A file of the project that our image's program names is one that the Dockerfile copies into the image.
-
-    Otherwise: The job runs here; in the cloud every replica ends at once, as there is no such file.
-    """
-    project = context.project
-    copied, ignored = project.dockerfile, project.text(".dockerignore")
-    folders = [one for one in build_context.sources(copied) if project.folder and (project.folder / one).is_dir()]
-    for file, place in _files(job, context).items():
-        line = f"the line COPY {file} {file} to the Dockerfile"
-        if not build_context.is_copied(file, copied):
-            cure = (
-                f"move it into {folders[0].rstrip('/')}/, which the Dockerfile copies, or add {line}"
-                if folders
-                else f"add {line}"
-            )
-            yield Finding(place, f"the Dockerfile copies no {file}, so the image lacks it", cure)
-        elif build_context.is_ignored(file, ignored):
-            yield Finding(place, f".dockerignore keeps {file} out of the image", f"add the line !{file} to its end")
-
-
-def _files(job: Job, context: RuleContext) -> dict[str, str]:
-    """Files of the project that programs in our image name, each with the first place that does."""
-    found: dict[str, str] = {}
-    for pool in (pool for pool in job.pools if context.project.dockerfile and is_ours(context, image_of(pool))):
-        for (_, before), (place, word) in pairwise([("", ""), *words(pool, context)]):
-            name = posixpath.normpath(word.rpartition("=")[2])
-            for file in module_files(word) if before == "-m" else [name] if FILE.fullmatch(name) else []:
-                if not file.startswith("..") and context.project.text(file):
-                    found.setdefault(file, place)
-    return found
-
-
-def module_files(name: str) -> list[str]:
-    """The files of which one is a module's: trainer/task.py or trainer/task/__main__.py of trainer.task."""
-    path = re.sub(r"[^\w.]", "", name).replace(".", "/")
-    return [f"{path}.py", f"{path}/__main__.py"]
-
-
-@rule("image-version", "warning", "inferred", "prebuilt-containers", "dockerfile")
-def image_as_here(job: Job, context: RuleContext) -> Findings:
-    """The PyTorch or TensorFlow that an image's name tells, or that of its base in the Dockerfile, is the one that jobs
-    have here.
-
-    Otherwise: What runs here may not run there, or may compute something else.
-    """
-    for pool, image in images(job):
-        told = "".join(re.findall(r"^(?:FROM|ARG) .*\n", context.project.dockerfile, re.MULTILINE))
-        for name, *numbers in FRAMEWORK.findall(told if is_ours(context, image) else image):
-            framework, there = DISTRIBUTION[name], ".".join(numbers)
-            here = context.project.versions.get(framework, there)
-            brought = pool.task == "pythonPackageSpec" and any(
-                re.search(rf"^[\"' ]*{framework}\b", context.project.text(file), re.MULTILINE) for file in REQUIREMENTS
-            )
-            if not (brought or here.startswith(f"{there}.") or here == there):
-                fault = f"it has {framework} {there} by its name, and here jobs run with {here}"
-                yield Finding(
-                    image_at(pool), fault, f"install {framework}=={there}.* here, or take an image with {here}"
-                )
 
 
 @rule("prebuilt-unknown", "warning", "uncertain", "prebuilt-containers")
