@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import pytest
 
+from noxfile import RIVALS
 from tests import kept
 from tests.conftest import ROOT, bake, give_environment, run
 from tests.launch.running import while_fresh
@@ -143,6 +144,8 @@ class OfTheTemplate(Framework):
 
     @pytest.mark.proof
     def test_the_template_s_own_proofs_of_the_trainer_pass(self, project: Path, laid_over: list[str]) -> None:
+        installed = run(project, ".venv/bin/python", "-m", "pip", "install", "-q", *RIVALS[self.framework])
+        assert installed.returncode == 0, installed.stdout
         done = run(project, *TRAINER_TESTS, "proof", *kept.options(self.framework), *laid_over, PYTHONPATH=str(ROOT))
         print(done.stdout)
         assert done.returncode == 0

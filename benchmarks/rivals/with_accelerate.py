@@ -35,8 +35,8 @@ def main(argv: list[str]) -> None:
             optimizer.step()
             schedule.step()
             reports.step(loss.item)
-    if world_size != 2:
-        raise SystemExit(f"Accelerate sees {world_size} processes, not 2")
+    if world_size != int(os.environ["WORLD_SIZE"]):
+        raise SystemExit(f"Accelerate sees {world_size} processes, not {os.environ['WORLD_SIZE']}")
     dist.barrier()
     os._exit(0)
 

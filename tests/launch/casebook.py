@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from tests.conftest import ROOT
 from vertex_launch import catalog
 from vertex_launch.rules import Project
 from vertex_launch.settings import Settings
@@ -33,6 +34,9 @@ PROJECT = Project(
     metrics=("accuracy", "loss"),
     names=frozenset({"accuracy", "loss"}),
 )
+# The same beside the scripts of benchmarks/rivals, of which the image gets trainer/ alone, and where the trainer is.
+BESIDE = replace(PROJECT, folder=ROOT / "benchmarks/rivals", dockerfile="COPY trainer trainer\n")
+WITH_LAUNCHER = replace(PROJECT, folder=ROOT / "{{cookiecutter.project_slug}}/frameworks/pytorch")
 REDUCER_IMAGE = CATALOG.reduction_server_image("us-central1")
 PREBUILT = f"{CATALOG.prebuilt_registries[0]}/sklearn-cpu.1-6:latest"
 A100: Part = {"machineType": "a2-highgpu-8g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 8}
@@ -119,6 +123,13 @@ def write(folder: Path, document: Any) -> Path:
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump(_copy(document), sort_keys=False), encoding="utf-8")
     return path
+
+
+def started(*words: str) -> Edits:
+    """Edits for pools 0 and 1 with this program and nothing behind it."""
+    return {
+        f"{pool}.containerSpec.{key}": value for pool in (P0, P1) for key, value in (("command", words), ("args", []))
+    }
 
 
 def alone(machine: Part, **more: Any) -> Edits:
@@ -534,6 +545,25 @@ CASES = [
         ("workerPoolSpecs[0].containerSpec.imageUri", "has no CUDA", f"write {SETTINGS.image}"),
     ),
     Case(
+        "image-file",
+        alone(CPU, **{"containerSpec.command": ["python", "with_accelerate.py"]}),
+        alone(CPU),
+        ("containerSpec.command[1]", "copies no with_accelerate.py", "COPY with_accelerate.py with_accelerate.py"),
+        project=BESIDE,
+    ),
+    Case(
+        "image-version",
+        alone(CPU, **{"containerSpec.imageUri": registry("tf-cpu.2-17.py310:latest")}),
+        alone(CPU, **{"containerSpec.imageUri": registry("tf-cpu.2-17.py310:latest")}),
+        (
+            "workerPoolSpecs[0].containerSpec.imageUri",
+            "by its name it has tensorflow 2.17",
+            "run with 2.21.0",
+            "tensorflow==2.17.*",
+        ),
+        project=replace(PROJECT, versions={"tensorflow": "2.21.0"}),
+    ),
+    Case(
         "prebuilt-unknown",
         alone(CPU, **{"containerSpec.imageUri": registry("sklearn-cpu.1-7:latest")}),
         alone(CPU, **{"containerSpec.imageUri": PREBUILT}),
@@ -558,6 +588,41 @@ CASES = [
     Case("env-name", env("MY-SEED"), env("MY_SEED"), ('"MY-SEED"', "write MY_SEED")),
     Case("env-name", env("7TH"), env("_7TH"), ("env[0].name", "write _7TH")),
     Case("env-repeated", env("SEED", "SEED"), env("SEED", "SEED_2"), ("SEED is set 2 times",)),
+    Case(
+        "env-unset",
+        alone(CPU, **{"containerSpec.args": ["--steps", "$(RANK)"]}),
+        told("--steps", "$(RANK)"),
+        ("containerSpec.args[1]", "$(RANK) is set in jobs of several replicas only", "write 0 in its place"),
+    ),
+    Case(
+        "launcher-machines",
+        started("torchrun", "--nproc-per-node=8", "train.py", "--epochs", "3"),
+        started("torchrun", "--nnodes=2", "--rdzv-endpoint=$(MASTER_ADDR):2222", "train.py"),
+        (
+            "containerSpec.command[0]",
+            "torchrun is not told of the other machines",
+            "torchrun --nproc-per-node=8 --nnodes=",
+        ),
+    ),
+    Case(
+        "launcher-machines",
+        started("torchrun", "--nnodes=2", "--rdzv-endpoint=$(MASTER_ADDR):2222", "-m", "mine.train", "--epochs", "3"),
+        started("python", "-m", "trainer.cluster.run", "-m", "mine.train", "--epochs", "3"),
+        ("ends with code 1", "write python -m trainer.cluster.run -m mine.train --epochs 3"),
+        project=WITH_LAUNCHER,
+    ),
+    Case(
+        "launcher-gpus",
+        started("python3", "-u", "with_accelerate.py", "--steps", "9"),
+        started("python3", "-u", "launch.py", "with_accelerate.py", "--steps", "9"),
+        (
+            "command[0]",
+            "one process on a machine of 8 GPUs",
+            "write torchrun --nproc-per-node=8 ",
+            "with_accelerate.py --steps 9",
+        ),
+        project=replace(BESIDE, dockerfile=f"{PROJECT.dockerfile}COPY . .\n"),
+    ),
     # training
     Case(
         "flag-unknown",

@@ -207,7 +207,7 @@ def test_the_flags_of_the_trainer_are_read_from_its_source(tmp_path: Path) -> No
     flags = {"steps": 5, "data": None, "rate": None, "size": "a", "limit": None}
     values = {"steps": ("int",), "rate": ("float",), "size": ("a", "b"), "limit": ("float", "None")}
     project = training.project(tmp_path, day)
-    assert replace(project, names=frozenset()) == Project(day, flags, values, "FROM scratch\n")
+    assert replace(project, names=frozenset(), folder=None) == Project(day, flags, values, "FROM scratch\n")
     assert {"f1", "recall", "a"} <= project.names
     assert not {"f2", "train/f2"} & project.names
 

@@ -13,7 +13,18 @@ from types import ModuleType
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 
 from vertex_launch.errors import FaultError, Finding, Findings, first
-from vertex_launch.rules import containers, machines, pools, reducers, region_and_output, scheduling, training, tuning
+from vertex_launch.rules import (
+    containers,
+    image_contents,
+    launchers,
+    machines,
+    pools,
+    reducers,
+    region_and_output,
+    scheduling,
+    training,
+    tuning,
+)
 from vertex_launch.rules.house import merged, raised_only
 from vertex_launch.rules.rule import Project, Rule, RuleContext, rule, rule_of_pool, rule_of_search
 from vertex_launch.settings import Settings
@@ -36,7 +47,9 @@ def _declared(*modules: ModuleType) -> Iterator[Rule]:
 
 OURS = (
     form,
-    *_declared(pools, machines, region_and_output, reducers, scheduling, containers, training),
+    *_declared(
+        pools, machines, region_and_output, reducers, scheduling, containers, image_contents, training, launchers
+    ),
     *tuning.STUDY_RULES,
     *_declared(tuning),
 )

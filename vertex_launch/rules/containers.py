@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from vertex_launch.contract import expand, expanded
+from vertex_launch.contract import REFERENCE, expand, expanded
 from vertex_launch.errors import Finding, Findings, nearest
 from vertex_launch.rules.rule import RuleContext, more, rule, rule_of_pool
 from vertex_launch.settings import VARIABLE
@@ -16,6 +16,8 @@ RESTRICTED = "/vertex-ai-restricted/"  # where the reduction server is
 OF_REDUCERS = "reducers"  # the label of an image that says whether NCCL can use them there
 CPU = "-cpu"  # behind the image of the settings: the same without CUDA
 CUDA = re.compile(r'^LABEL\s(?:.*\\\n)*.*\bcuda="?([0-9]+)([0-9.]*)', re.MULTILINE)
+# Variables of jobs with several replicas, and what they would be in a job of one.
+OF_SEVERAL = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 IMAGE = {"containerSpec": "containerSpec.imageUri", "pythonPackageSpec": "pythonPackageSpec.executorImageUri"}
 
 
@@ -212,6 +214,20 @@ def env_distinct(pool: Pool, context: RuleContext) -> Findings:
     for name, count in Counter(variable.name for variable in pool.env).items():
         if count > 1:
             yield Finding(f"{pool.task}.env", f"{name} is set {count} times", "keep one of them")
+
+
+@rule("env-unset", "warning", "inferred", "distributed-training", "vertex_launch/contract.py")
+def references_set(job: Job, context: RuleContext) -> Findings:
+    """A job of one replica refers to no RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT: those of several have them.
+
+    Otherwise: The program is given the text $(RANK) itself, where it wants a number.
+    """
+    for pool in job.pools if sum(pool.replica_count for pool in job.pools) == 1 else ():
+        for place, word in words(pool, context):
+            for name in REFERENCE.findall(word):
+                if name in OF_SEVERAL:
+                    fault = f"$({name}) is set in jobs of several replicas only, and stays these letters here"
+                    yield Finding(place, fault, f"write {OF_SEVERAL[name]} in its place, or leave the flag out")
 
 
 def _tag(image: str) -> str:

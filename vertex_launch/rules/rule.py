@@ -1,8 +1,10 @@
 """A rule, its findings, and what it is given to look at."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from vertex_launch.catalog import Catalog, Certainty
@@ -11,6 +13,13 @@ from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, Pool, TuningJob
 
 Subject = TypeVar("Subject", Job, Pool, TuningJob)
+
+
+def text(path: Path) -> str:
+    """Return the text of a file, "" where it cannot be read or has a name that no file can have."""
+    with contextlib.suppress(OSError, ValueError):
+        return path.read_text(encoding="utf-8")
+    return ""
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,14 @@ class Project:
     metrics: tuple[str, ...] = ()  # that the trainer is seen to report of held-out samples
     names: frozenset[str] = frozenset()  # that stand in the trainer's files, in quotes or as keywords
     outputs: Mapping[str, str] = field(default_factory=dict)  # output folder -> the file of another job that has it
+    versions: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of the frameworks that are installed here: torch -> 2.13.0
+    folder: Path | None = None  # in which its files lie
+
+    def text(self, name: str) -> str:
+        """Return the text of one of its files, "" where it cannot be read."""
+        return text(self.folder / name) if self.folder else ""
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ import pkgutil
 import re
 from collections.abc import Mapping
 from datetime import date
+from importlib import metadata
 from pathlib import Path
 
 from vertex_launch.contract import REFERENCE
 from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.rules.containers import Flag, flags, image_of, is_ours, prebuilt_name, untagged, words
-from vertex_launch.rules.rule import Declare, Project, RuleContext, rule, rule_of_pool
+from vertex_launch.rules.rule import Declare, Project, RuleContext, rule, rule_of_pool, text
 from vertex_launch.spec import CHIEF, EVALUATORS, Job, Pool
 
 MODULE = "trainer.task"
@@ -25,6 +26,7 @@ FLAGS, CONFIG = "trainer/config.py", "Config"  # the file and its class whose fi
 NO_COMPILER = re.compile(r"^ARG COMPILE=\s*$", re.MULTILINE)
 MODEL = "trainer/model.py"  # whose function metrics() names what is reported besides the loss
 NAMES = re.compile(r"""(?<=["'])[^"'/\n]+(?=["'])|\b\w+(?==)""")  # in Python: "f1", f1=
+FRAMEWORKS = ("torch", "tensorflow", "tensorflow-cpu")
 WITHOUT_FIELD = ("help", "describe")  # flags that are no fields of Config
 
 
@@ -33,25 +35,40 @@ def project(folder: Path, today: date) -> Project:
     fields: Mapping[str, ast.AnnAssign] = {}
     with contextlib.suppress(LookupError, RecursionError):
         fields = _fields(folder, FLAGS, CONFIG)
-    sources = map(_text, sorted((folder / "trainer").rglob("*.py")))
+    sources = map(text, sorted((folder / "trainer").rglob("*.py")))
     return Project(
         today,
         flags={name: _plain(field.value) for name, field in fields.items()},
         values={name: taken for name, field in fields.items() if (taken := _taken(field.annotation, folder))},
-        dockerfile=_text(folder / "Dockerfile"),
+        dockerfile=text(folder / "Dockerfile"),
         metrics=_metrics(folder),
         names=frozenset(name for source in sources for name in NAMES.findall(source)),
+        versions=_versions(),
+        folder=folder,
     )
+
+
+def _versions() -> dict[str, str]:
+    """Versions of the frameworks beside this program, with which jobs run here."""
+    installed = {}
+    for name in FRAMEWORKS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            installed[name.partition("-")[0]] = metadata.version(name).partition("+")[0]
+    return installed
 
 
 def runs_trainer(pool: Pool | None, context: RuleContext) -> bool:
     """Whether a pool runs the project's own trainer: there is one, and the image is not known to be another's."""
     if pool is None or not context.project.names:  # there are no files of one
         return False
-    ours, image = context.settings.image, image_of(pool)
-    own = not ours or untagged(image) == untagged(ours) or bool(prebuilt_name(context, image))
     packaged = pool.spec.python_package_spec.python_module == MODULE
-    return packaged or (own and MODULE in (word for _, word in words(pool, context)))
+    return packaged or (has_project(pool, context) and MODULE in (word for _, word in words(pool, context)))
+
+
+def has_project(pool: Pool, context: RuleContext) -> bool:
+    """Whether a pool's image may hold the project: it is not known to be another's."""
+    ours, image = context.settings.image, image_of(pool)
+    return not ours or untagged(image) == untagged(ours) or bool(prebuilt_name(context, image))
 
 
 def _flags(pool: Pool, context: RuleContext) -> list[Flag]:
@@ -191,16 +208,10 @@ def one_evaluator(pool: Pool, context: RuleContext) -> Findings:
         yield Finding("replicaCount", fault, "set it to 1")
 
 
-def _text(path: Path) -> str:
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return path.read_text(encoding="utf-8")
-    return ""
-
-
 def _statements(path: Path) -> list[ast.stmt]:
     """The statements of a file of Python; none if it cannot be read."""
     with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-        return ast.parse(_text(path)).body
+        return ast.parse(text(path)).body
     return []
 
 
@@ -251,7 +262,7 @@ def _strategies(folder: Path) -> tuple[str, ...]:
         one.name: folder / one.name / "__init__.py" if one.ispkg else folder / f"{one.name}.py"
         for one in pkgutil.iter_modules([str(folder)])
     }
-    return tuple(sorted(name for name, file in files.items() if "\nSTRATEGY = " in _text(file)))
+    return tuple(sorted(name for name, file in files.items() if "\nSTRATEGY = " in text(file)))
 
 
 def _plain(value: ast.expr | None) -> object:

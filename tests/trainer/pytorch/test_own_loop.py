@@ -44,6 +44,8 @@ if fault == "no farewell":
     os._exit(0)
 sys.exit({"none": 0, "once": 0, "exit": 3, "words": "the data are gone"}[fault])
 """
+RIVALS = Path(vertex_launch.__file__).resolve().parents[1] / "benchmarks/rivals"
+RIVAL_FLAGS = ("--steps", "300", "--log-every", "50", "--global-batch", "96")
 TRAINS = re.compile(r"process (\d+) trains as rank (\d) of 3")
 
 
@@ -100,10 +102,23 @@ def test_a_job_that_lost_a_process_starts_again(folder: Path) -> None:
     assert (folder / "killed").exists()
 
 
+@pytest.fixture(scope="module")
+def bare_losses(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of a bare loop with DistributedDataParallel in three processes, of which none is lost."""
+    run = own_loop.train(tmp_path_factory.mktemp("bare"), f"{RIVALS}/ddp.py", *RIVAL_FLAGS)
+    assert run.code == 0, run.output
+    return [report["train/loss"] for report in run.reports]
+
+
 @pytest.mark.proof
-def test_a_loop_with_accelerate_trains(tmp_path: Path) -> None:
-    pytest.importorskip("accelerate")
-    script = str(Path(vertex_launch.__file__).resolve().parents[1] / "benchmarks/rivals/with_accelerate.py")
-    with own_loop.started(tmp_path, script, "--steps", "10", "--log-every", "5", count=2) as replicas:
-        assert replicas.codes() == [0, 0], replicas.printed(0)
-    assert "train/loss" in replicas.printed(0)
+@pytest.mark.parametrize("library", ["accelerate", "lightning"])
+def test_a_loop_of_other_people_starts_again_with_all_its_processes_and_loses_as_much_as_a_bare_one(
+    tmp_path: Path, bare_losses: list[float], library: str
+) -> None:
+    pytest.importorskip(library)
+    run = own_loop.train_losing_one(tmp_path, f"{RIVALS}/with_{library}.py", *RIVAL_FLAGS)
+    for rank, peer in enumerate(("workerpool0-0", "workerpool1-0")):
+        assert f"{peer} lost a peer: " in run.output
+        assert f"process {rank} of {peer} failed (exit code 75)" in run.output
+    losses = [report["train/loss"] for report in run.reports if "train/loss" in report]
+    assert losses[-len(bare_losses) :] == pytest.approx(bare_losses, rel=1e-3)  # they save nothing: from the first step

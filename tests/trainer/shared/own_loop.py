@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ MARK = "STARTED_BY_A_TEST_IN"  # a variable that all processes of a test have
 
 def train(folder: Path, *words: str, options: tuple[str, ...] = ()) -> Run:
     """Run `trainer.cluster.run WORDS` as a job of three replicas in the local Vertex, to its end."""
-    spec = job(3)
+    spec = job(3) | {"scheduling": {"timeout": "3600s", "restartJobOnWorkerRestart": True}}
     for pool in spec["workerPoolSpecs"]:
         pool["containerSpec"] |= {"command": ["python", *RUN, *words]}
     (folder / "vertex.toml").write_text(SETTINGS)
@@ -33,6 +34,24 @@ def train(folder: Path, *words: str, options: tuple[str, ...] = ()) -> Run:
     (logs,) = (folder / ".vertex/jobs").iterdir()
     lines = {path.stem: path.read_text().splitlines() for path in logs.glob("*.log")}
     return Run(done.returncode, done.stdout + done.stderr, lines, folder)
+
+
+def train_losing_one(folder: Path, *words: str) -> Run:
+    """Run such a job and kill the last worker's training process once, after the chief's first report of a loss.
+
+    All replicas must start again, and the job succeed.
+    """
+
+    def kill() -> None:
+        logs = ".vertex/jobs/*/workerpool0-0.log"
+        assert eventually(lambda: any('"train/loss"' in log.read_text() for log in folder.glob(logs)))
+        os.kill(max(processes(str(folder), '"workerpool1", "index": 1', RUN[1])), signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    run = train(folder, *words, options=("--restarts",))
+    assert run.code == 0, run.output
+    assert "workerpool1-1 was ended by SIGKILL (exit code 137); all replicas start again, restart 1 of 5" in run.output
+    return run
 
 
 @dataclass(frozen=True)

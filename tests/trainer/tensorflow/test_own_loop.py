@@ -53,6 +53,34 @@ if rank == 0 and fault == "none":
 print(f"loss {loss:.6f}", flush=True)
 sys.exit({"none": 0, "exit": 3, "words": "the data are gone"}[fault])
 """
+KERAS = """
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 3 fits on one machine alone
+
+import json
+import time
+
+import numpy as np
+import tensorflow as tf
+import tf_keras as keras
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+rows = np.linspace(-1, 1, 96, dtype=np.float32)[:, None]
+dataset = tf.data.Dataset.from_tensor_slices((rows, 3 * rows + 1)).batch(24)
+with strategy.scope():
+    net = keras.Sequential([keras.layers.Dense(1, input_shape=(1,), kernel_initializer="zeros")])
+    net.compile(keras.optimizers.SGD(0.1), "mse")
+
+def report(epoch, logs):
+    print(json.dumps({"epoch": epoch, "train/loss": logs["loss"]}), flush=True)
+    time.sleep(0.1)
+
+callbacks = [keras.callbacks.BackupAndRestore("backup"), keras.callbacks.LambdaCallback(on_epoch_end=report)]
+net.fit(dataset, epochs=30, verbose=0, callbacks=callbacks)
+kernel, bias = (value.item() for value in net.get_weights())
+print(json.dumps({"kernel": kernel, "bias": bias}), flush=True)
+"""
 TRAINS = re.compile(r"process (\d+) trains as rank (\d) of 3")
 
 
@@ -109,3 +137,18 @@ def test_a_lost_peer_is_named_and_ends_the_others_within_seconds_with_a_code_tha
     for rank, name in enumerate(("workerpool0-0", "workerpool1-0")):
         assert f"{name} lost a peer: " in replicas.printed(rank)
         assert "Traceback" not in replicas.printed(rank)
+
+
+@pytest.mark.proof
+def test_a_script_with_fit_of_keras_starts_again_with_all_its_machines_and_ends_where_it_would_have(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("tf_keras")
+    (tmp_path / "keras_fit.py").write_text(KERAS)
+    done = own_loop.train_losing_one(tmp_path, "keras_fit.py")
+    for peer in ("workerpool0-0", "workerpool1-0"):
+        assert f"{peer} lost a peer: " in done.output
+    losses = {report["epoch"]: report["train/loss"] for report in done.reports if "epoch" in report}
+    assert [*losses] == [*range(30)]
+    assert [*losses.values()] == sorted(losses.values(), reverse=True)  # it goes on from its backup
+    assert done.reports[-1] == pytest.approx({"kernel": 3, "bias": 1}, abs=0.05)
