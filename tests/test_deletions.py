@@ -1,4 +1,4 @@
-"""What the project's README says may be deleted can be: what is left passes its own checks, and names it no more."""
+"""Parts that docs/yours.md lets a team delete can be deleted: the rest passes its own checks without them."""
 
 import ast
 import re
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import bake, give_environment, run
+from tests.conftest import ROOT, bake, give_environment, run
 
-ROW = re.compile(r"^\| (?P<part>[^|]+) \| (?P<code>`[^|]+`) \| `(?P<job>jobs/[^|]+)` \|$", re.MULTILINE)
+ROW = re.compile(r"^\| (?P<part>[^|]+) \| (?P<of>\w+) \| (?P<code>`[^|]+`) \| `(?P<job>jobs/[^|]+)` \|$", re.MULTILINE)
 PARTS = {
     "pytorch": ["Pipelines", "Tensor parallelism", "Horovod", "Evaluator", "Searches", "Google's own images"],
     "tensorflow": ["Parameter servers", "Evaluator", "Searches", "Google's own images"],
@@ -19,10 +19,11 @@ PARTS = {
 EACH = [(framework, part) for framework, parts in PARTS.items() for part in parts]
 
 
-def parts(project: Path) -> dict[str, list[Path]]:
-    """Each part of the table in the README, and its files and folders."""
-    rows = ROW.finditer((project / "README.md").read_text(encoding="utf-8"))
-    return {row["part"]: [project / name for name in (*row["code"][1:-1].split("`, `"), row["job"])] for row in rows}
+def parts(project: Path, framework: str) -> dict[str, list[Path]]:
+    """Return the files and folders of each part that the page names for a framework."""
+    rows = ROW.finditer((ROOT / "docs/yours.md").read_text(encoding="utf-8"))
+    own = [row for row in rows if row["of"].lower() in (framework, "both")]
+    return {row["part"]: [project / name for name in (*row["code"][1:-1].split("`, `"), row["job"])] for row in own}
 
 
 def sources(path: Path) -> Iterator[Path]:
@@ -39,7 +40,7 @@ def delete(paths: list[Path]) -> list[str]:
 @pytest.mark.parametrize("framework", PARTS)
 def test_nothing_that_stays_imports_what_may_be_deleted(framework: str, tmp_path: Path) -> None:
     project = bake(tmp_path, framework=framework).project
-    found = parts(project)
+    found = parts(project, framework)
     assert [*found] == PARTS[framework]
     for paths in found.values():
         gone = {file for path in paths for file in sources(path)}
@@ -64,7 +65,7 @@ def imported(file: Path) -> set[str]:
 @pytest.mark.parametrize(("framework", "part"), EACH, ids=[f"{part}-{framework}" for framework, part in EACH])
 def test_a_part_that_is_deleted_leaves_a_whole_project(framework: str, part: str, tmp_path: Path) -> None:
     project = bake(tmp_path, framework=framework).project
-    check_without(project, framework, parts(project)[part], tmp_path, "-m", "not slow")
+    check_without(project, framework, parts(project, framework)[part], tmp_path, "-m", "not slow")
 
 
 @pytest.mark.slow
@@ -72,7 +73,9 @@ def test_a_part_that_is_deleted_leaves_a_whole_project(framework: str, part: str
 @pytest.mark.parametrize("framework", PARTS)
 def test_all_parts_that_are_deleted_leave_a_whole_project_which_trains(framework: str, tmp_path: Path) -> None:
     project = bake(tmp_path, framework=framework).project
-    check_without(project, framework, [path for paths in parts(project).values() for path in paths], tmp_path)
+    check_without(
+        project, framework, [path for paths in parts(project, framework).values() for path in paths], tmp_path
+    )
 
 
 def check_without(project: Path, framework: str, paths: list[Path], tmp_path: Path, *which: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
+from tests.samples import batch
 from tests.training import PROJECT
 from trainer.config import Config
 from trainer.goodput import CHECKPOINTS, DATA, EXPORT, FIRST_STEP, START, TRAINING, Clock
@@ -53,7 +54,7 @@ def reporter(
 ) -> Reporter:
     """Reports of a run with these flags, which has its logs in this folder and begins now."""
     job = Job(Config(**flags), Storage(logs=folder / "logs", trial=trial), folder, clock=Clock(time.monotonic()))
-    return Reporter(job, is_chief=is_chief, start=start, device_count=device_count, flops=flops)
+    return Reporter(job, batch(1), is_chief=is_chief, start=start, device_count=device_count, flops=flops)
 
 
 def read_curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -139,7 +140,7 @@ def test_a_report_is_a_training_value_with_its_speed(
         stopped.now += 4
         reports.training(12, {"loss": 0.5})
     (line,) = lines(capsys.readouterr().out)
-    counts = per_step(Config(global_batch=96))
+    counts = per_step(Config(global_batch=96), batch(1))
     speed = {"step_seconds": 2.0, "samples_per_second_per_device": 12.0}
     speed |= {f"{name}_per_second": count / 2 for name, count in counts.items()}
     assert line.pop("message").startswith("step 12/600  loss 0.5000  48 samples/s")
@@ -169,7 +170,7 @@ def test_what_is_no_step_is_not_counted_as_one_and_waiting_for_data_is_told(
 ) -> None:
     clock = Clock(stopped.now)
     job = Job(Config(), Storage(logs=tmp_path), tmp_path, clock=clock)
-    with Reporter(job, is_chief=True, start=0, device_count=1) as reports:
+    with Reporter(job, batch(1), is_chief=True, start=0, device_count=1) as reports:
         for part, seconds in ((DATA, 0.5), (FIRST_STEP, 1.0), (CHECKPOINTS, 100.0), (TRAINING, 0.5)):
             stopped.now += seconds
             clock.lap(part)
@@ -206,7 +207,7 @@ def test_steps_that_a_start_before_had_taken_and_lost_train_nothing(stopped: Tim
     before.close()
     clock = Clock(stopped.now)
     job = Job(Config(), Storage(logs=tmp_path), tmp_path, clock=clock)
-    with Reporter(job, is_chief=True, start=2, device_count=1) as after:
+    with Reporter(job, batch(1), is_chief=True, start=2, device_count=1) as after:
         for step in (4, 6):
             stopped.now += 3
             after.training(step, {})

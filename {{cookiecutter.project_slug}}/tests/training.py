@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,13 @@ DEADLINE = 600.0  # seconds; a guard against hanging, many times what a run need
 FLAGS = (
     *("--global-batch", "24", "--warmup", "5", "--log-every", "1", "--evaluate-every", "1000"),
     *("--rollcall-timeout", "300"),
+)
+
+# Differences of two runs' losses: of the first ten steps; of the later ones, where rounding grows from step to step.
+FIRST, LATER, GROWTH = 1e-5, 1e-4, 10.0
+SUSPECTS = (
+    "in the first steps suspect a mean in losses() or the statistics of BatchNorm, which a process takes over its own"
+    " share; later suspect rounding, which grows faster the higher --learning-rate is"
 )
 
 
@@ -61,6 +68,17 @@ class Run:
     def output_folder(self) -> Path:
         """Folder of AIP_MODEL_DIR and its kin."""
         return self.folder / ".vertex/gcs/b/run"
+
+
+def parting(expected: Mapping[int, float], losses: Sequence[tuple[int, float]]) -> str:
+    """Name the first step whose loss is further from the expected one than rounding takes it; empty if none is."""
+    rounding = FIRST
+    for step, loss in losses:
+        difference = abs(loss - expected[step])
+        if not difference <= (FIRST if step <= 10 else max(LATER, GROWTH * rounding)):
+            return f"step {step}: losses {loss} and {expected[step]} are {difference:.1e} apart; {SUSPECTS}"
+        rounding = max(rounding, difference)
+    return ""
 
 
 def train(

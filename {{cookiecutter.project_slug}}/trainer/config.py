@@ -82,6 +82,8 @@ def parse(argv: Sequence[str]) -> Config:
 
 def problems(config: Config) -> Iterator[str]:
     """Yield a phrase, which names the flag, for each wrong value."""
+    if "inputs" not in (names := data.Batch._fields):
+        yield f"trainer/data.py: Batch has {', '.join(names)} and no inputs; give that name to the array for the model"
     yield from data.problems(config)
     yield from model.problems(config)
     yield from flags.at_least(1, config, "steps", "global_batch", "micro_batches")

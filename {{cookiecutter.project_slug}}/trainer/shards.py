@@ -165,9 +165,9 @@ def _readable(path: str) -> bool:
         return False
 
 
-def per_step(config: Config) -> dict[str, int]:
+def per_step(config: Config, example: Batch) -> dict[str, int]:
     """Return the counts of an optimizer step, for reports: {"samples": 96, "tokens": 6144}."""
-    return {name: config.global_batch * count for name, count in {"samples": 1, **data.counts(config)}.items()}
+    return {name: config.global_batch * count for name, count in {"samples": 1, **data.counts(config, example)}.items()}
 
 
 def order(count: int, config: Config) -> Any:

@@ -4,6 +4,7 @@ import math
 from types import TracebackType
 from typing import TypeVar
 
+from trainer.data import Batch
 from trainer.goodput import DATA, EVALUATION, REPORTS, START, TRAINING
 from trainer.job import Job
 from trainer.reports.sinks import HELDOUT, PER_DEVICE, PER_SECOND, TRAIN, Values, last_reported, sinks
@@ -17,16 +18,19 @@ class Reporter:
     """Reports of one run, from the end of its start. Every process reports, and only the chief's has sinks.
 
     Args:
+        example: a batch of one sample.
         start: steps that were finished before this run, as after a resume.
         device_count: devices that share a step.
         flops: operations of a step as a share of the operations that the devices are built for in a second; 0 where
             unknown.
     """
 
-    def __init__(self, job: Job, *, is_chief: bool, start: int, device_count: int, flops: float = 0.0) -> None:
+    def __init__(
+        self, job: Job, example: Batch, *, is_chief: bool, start: int, device_count: int, flops: float = 0.0
+    ) -> None:
         config = job.config
         self._clock, self._device_count, self._flops = job.clock, device_count, flops
-        self._per_step, self._reported = per_step(config), start
+        self._per_step, self._reported = per_step(config, example), start
         self._last_start = last_reported(job.storage.logs) if is_chief else 0  # before there are curves of this start
         self._sinks = sinks(job.storage.logs, config.steps, job.storage.trial) if is_chief else ()
         self._clock.repeats = start < self._last_start

@@ -88,8 +88,8 @@ def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
     return Batch(images, labels)
 
 
-def counts(config: DataFlags) -> dict[str, int]:
-    """Return the counts that reports have besides samples, for one sample."""
+def counts(config: DataFlags, example: Batch) -> dict[str, int]:
+    """Return the counts that reports have besides samples, for one sample; `example` is a batch of one."""
     return {}
 
 

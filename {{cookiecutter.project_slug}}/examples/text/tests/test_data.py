@@ -76,4 +76,5 @@ def test_a_wrong_flag_is_one_phrase_that_names_it() -> None:
 
 
 def test_reports_count_tokens() -> None:
-    assert data.counts(Config(context=32)) == {"tokens": 32}
+    config = Config(context=3)
+    assert data.counts(config, data.collate([sample(b"abcd")], config)) == {"tokens": 3}

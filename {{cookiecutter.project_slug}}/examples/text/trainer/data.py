@@ -74,9 +74,9 @@ def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
     return Batch(text[:, :-1].astype(np.int32), text[:, 1:].astype(np.int64))
 
 
-def counts(config: DataFlags) -> dict[str, int]:
-    """Return the counts that reports have besides samples, for one sample."""
-    return {"tokens": config.context}
+def counts(config: DataFlags, example: Batch) -> dict[str, int]:
+    """Return the counts that reports have besides samples, for one sample; `example` is a batch of one."""
+    return {"tokens": example.inputs.shape[1]}
 
 
 def show(answer: Callable[[Array], Array], batch: Batch) -> str:

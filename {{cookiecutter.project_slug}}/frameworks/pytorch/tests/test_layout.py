@@ -64,6 +64,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers(flags: dict[str, Any], se
         ({"degree": 2}, r"--degree is for .*hsdp.*, not for --strategy ddp"),
         ({"strategy": "fsdp", "schedule": "gpipe"}, r"--schedule is for .*, not for --strategy fsdp"),
         ({"reshard": False}, r"--no-reshard is for fsdp, hsdp.*, not for --strategy ddp"),
+        ({"strategy": "fsdp", "bucket_cap_mb": 1}, r"--bucket-cap-mb is for ddp, not for --strategy fsdp"),
     ],
 )
 def test_a_flag_of_another_strategy_is_refused(flags: dict[str, Any], words: str) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from trainer import flags
 from trainer.flags import module_in
 
-OF_SOME = ("degree", "schedule", "reshard")  # that not every strategy takes
+OF_SOME = ("bucket_cap_mb", "degree", "schedule", "reshard")  # that not every strategy takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +15,9 @@ class Parallelism:
     """The flags of Config for parallelism."""
 
     strategy: Annotated[str, module_in("parallel")] = "ddp"
+    bucket_cap_mb: int = 64
+    """MiB of gradients that travel in one all-reduce: large buckets fill a fast network and Reduction Server, while the
+    first of several small ones leaves before the last gradient is known."""
     degree: int | None = None
     """GPUs along the last of two dimensions of the mesh that the chief names; by default those of one machine."""
     schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
@@ -32,4 +35,4 @@ class Parallelism:
 
 def problems(config: Parallelism) -> Iterator[str]:
     """Yield a phrase, which names the flag, for each wrong value; parallel/mesh.py says which do not fit together."""
-    yield from flags.at_least(1, config, "degree")
+    yield from flags.at_least(1, config, "bucket_cap_mb", "degree")

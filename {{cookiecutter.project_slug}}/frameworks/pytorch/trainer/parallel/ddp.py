@@ -14,14 +14,17 @@ from trainer.parallel.strategy import Strategy
 
 
 class DataParallel(Strategy):
+    flags = ("bucket_cap_mb",)
+
     def wrap(self, config: Config, net: nn.Module, world: World) -> DistributedDataParallel:
-        """Average the gradients over the world, in buckets of 64 MB.
+        """Average the gradients over the world, in buckets of --bucket-cap-mb.
 
         Fewer, larger all-reduces are what Reduction Server and a network of 100 Gbps want.
         Source: Vertex AI documentation, "Distributed training", mid 2026.
         """
         compile_and_recompute(config, net)
-        net = DistributedDataParallel(net.to(world.device), bucket_cap_mb=64, gradient_as_bucket_view=True)
+        cap = config.bucket_cap_mb
+        net = DistributedDataParallel(net.to(world.device), bucket_cap_mb=cap, gradient_as_bucket_view=True)
         # DDP times only the steps that are reported, as it waits for a GPU to do so.
         every = math.gcd(config.log_every, config.checkpoint_every, config.evaluate_every)
         net._set_ddp_runtime_logging_sample_rate(min(every, config.steps))

@@ -28,8 +28,9 @@ class Reports(Reporter):
     def __init__(self, job: Job, strategy: Strategy, world: World, state: State) -> None:
         self._job, self._strategy, self._world = job, strategy, world
         self._step, self._totals, self._reducers = state.step, Totals(), dict[str, float]()
-        flops = share_of_peak(job, world) if world.is_chief else 0.0
-        super().__init__(job, is_chief=world.is_chief, start=state.step, device_count=world.size, flops=flops)
+        example = Dataset(job.shards, "heldout").batch([0], job.config)
+        flops = share_of_peak(job, world, example) if world.is_chief else 0.0
+        super().__init__(job, example, is_chief=world.is_chief, start=state.step, device_count=world.size, flops=flops)
         self._trace = profile.Trace(job, state.step, world.is_chief)
 
     def traced(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -74,12 +75,11 @@ class Reports(Reporter):
         return reducers.settle(count, os.environ, add_up, **ranks, required=self._job.config.require_reducers)
 
 
-def share_of_peak(job: Job, world: World) -> float:
+def share_of_peak(job: Job, world: World, example: Batch) -> float:
     """Return the operations of a step as a share of the devices' peak in a second; 0 where the peak is not known."""
     config = job.config
     peak = mfu.peak_flops(devices.name(world.device), str(precision(config, world.device)).removeprefix("torch."))
     if not peak:
         return 0.0
     estimate = optional.load("describe.estimate", "train/mfu")  # takes a second, and few devices have a known peak
-    sample = Dataset(job.shards, "heldout").batch([0], config)
-    return float(estimate.flops_per_sample(config, sample) * config.global_batch / (world.size * peak))
+    return float(estimate.flops_per_sample(config, example) * config.global_batch / (world.size * peak))

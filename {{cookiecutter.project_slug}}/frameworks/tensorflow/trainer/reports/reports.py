@@ -7,6 +7,7 @@ import keras
 from trainer import optional
 from trainer.checkpoints.saver import State
 from trainer.config import due, learning_rate
+from trainer.data import Batch
 from trainer.goodput import FIRST_STEP, REPORTS, TRAINING
 from trainer.job import Job
 from trainer.parallel.calls import Replicas, Steps
@@ -22,9 +23,10 @@ class Reports(Reporter):
     def __init__(self, job: Job, replicas: Replicas, state: State) -> None:
         self._job, self._replicas = job, replicas
         self._step, self._totals, self._reducers = state.step, 0.0, dict[str, float]()
-        flops = share_of_peak(job, replicas) if replicas.is_chief else 0.0
+        example = Dataset(job.shards, "heldout").batch([0], job.config)
+        flops = share_of_peak(job, replicas, example) if replicas.is_chief else 0.0
         devices = replicas.device_count
-        super().__init__(job, is_chief=replicas.is_chief, start=state.step, device_count=devices, flops=flops)
+        super().__init__(job, example, is_chief=replicas.is_chief, start=state.step, device_count=devices, flops=flops)
         self._trace = profile.Trace(job, state.step, replicas.is_chief)
 
     def traced(self, batches: Iterator[Steps]) -> Iterator[Steps]:
@@ -55,13 +57,12 @@ class Reports(Reporter):
         self._clock.lap(REPORTS)
 
 
-def share_of_peak(job: Job, replicas: Replicas) -> float:
+def share_of_peak(job: Job, replicas: Replicas, example: Batch) -> float:
     """Return the operations of a step as a share of the devices' peak in a second; 0 where the peak is not known."""
     config = job.config
     peak = mfu.peak_flops(replicas.device_name, keras.config.dtype_policy().compute_dtype)
     if not peak:
         return 0.0
     estimate = optional.load("describe.estimate", "train/mfu")  # few devices have a known peak
-    sample = Dataset(job.shards, "heldout").batch([0], config)
-    operations = estimate.flops_per_sample(config, sample) * config.global_batch
+    operations = estimate.flops_per_sample(config, example) * config.global_batch
     return float(operations / (replicas.device_count * peak))
