@@ -167,4 +167,4 @@ def service_line(event: Lost | Back) -> Text:
     now = clock(datetime.now(UTC))
     if isinstance(event, Back):
         return Text(f"{now} the service answers again", style="yellow")
-    return Text(f"{now} {printable(event.said)}; it is asked again", style="yellow")
+    return Text(f"{now} {printable(event.reason)}; it is asked again", style="yellow")

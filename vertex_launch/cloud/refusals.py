@@ -119,9 +119,9 @@ def _right(text: str, settings: Settings) -> str:
         return f"let yourself use that account: {who} --member=user:YOU --role={ROLES['iam.serviceAccounts.']}"
     if NO_PROJECT.search(text):
         return f"look at the project in {settings.origin('project')}; yours are: gcloud projects list"
-    permission = PERMISSION.search(text)
-    asked = permission[1] if permission else "logging." if "log view" in text else "aiplatform."
-    role = next((role for begin, role in ROLES.items() if asked.startswith(begin)), ROLES["aiplatform."])
+    match = PERMISSION.search(text)
+    permission = match[1] if match else "logging." if "log view" in text else "aiplatform."
+    role = next((role for begin, role in ROLES.items() if permission.startswith(begin)), ROLES["aiplatform."])
     return f"ask an owner of the project for the role {role}: {_grant(role, text, settings)}"
 
 
