@@ -19,7 +19,7 @@ LABELS = "; ".join(
     )
 )
 DOCKER = "gcr.io/cloud-builders/docker"
-SECONDS = 7200  # that Google may build
+SECONDS = 7200  # time limit of a build by Google
 
 
 @dataclass(frozen=True)

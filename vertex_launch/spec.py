@@ -197,7 +197,7 @@ def as_json(message: Any) -> dict[str, Any]:
 
 
 def _custom_job_spec(document: Any, file: str) -> CustomJobSpec:
-    for key, told in OTHER_RESOURCES.items():
+    for key, problem in OTHER_RESOURCES.items():
         if isinstance(document, dict) and key in document:
-            raise FaultError(Finding("", *told), file=file)
+            raise FaultError(Finding("", *problem), file=file)
     return read(document, CustomJobSpec, file)
