@@ -92,9 +92,9 @@ def findings(value: Any, message: Descriptor, place: str = "") -> Findings:
             yield Finding(place, f"the key {_quoted(key)} is snake_case", cure, value.lines[key])
         yield from _of_field(inner, field, _below(place, field.json_name))
     for oneof in message.oneofs:
-        given = [field.json_name for field in oneof.fields if {field.json_name, field.name} & value.keys()]
-        if len(given) > 1:
-            yield Finding(place, f"{' and '.join(given)} exclude each other", "keep one")
+        present = [field.json_name for field in oneof.fields if {field.json_name, field.name} & value.keys()]
+        if len(present) > 1:
+            yield Finding(place, f"{' and '.join(present)} exclude each other", "keep one")
 
 
 def _below(place: str, key: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from google.api_core.exceptions import ServerError, TooManyRequests
 
-from vertex_launch.cloud.refusals import said_by
+from vertex_launch.cloud.refusals import message_of
 from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.job_resource import ENDED, Resource, custom_jobs, fault, id_of, moment, state
 from vertex_launch.printable import plain, printable
@@ -162,7 +162,7 @@ def follow(service: Service, name: str, log: Log, pace: Pace | None = None) -> I
             yield from log.new(job)
         except PASSING as error:
             if not failed:
-                yield Lost(said_by(error))
+                yield Lost(message_of(error))
             failed += 1
         else:
             if failed:
@@ -182,7 +182,7 @@ def once(service: Service, job: Resource, log: Log) -> Iterator[Line | Lost]:
             if tried == TRIES:
                 raise
             if tried == 1:
-                yield Lost(said_by(error))
+                yield Lost(message_of(error))
         time.sleep(min(pace_of(service).between * 2**tried, LONGEST_PAUSE))
 
 

@@ -11,7 +11,7 @@ from google.api_core.exceptions import Forbidden, GoogleAPICallError, NotFound
 from vertex_launch import program, spec
 from vertex_launch.cloud import jobs, registry
 from vertex_launch.cloud import quota as quotas
-from vertex_launch.cloud.refusals import said_by
+from vertex_launch.cloud.refusals import message_of
 from vertex_launch.cloud.registry import Image
 from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.errors import Finding, Findings
@@ -65,7 +65,7 @@ def _folder(job: Job | TuningJob, service: Service) -> tuple[str, list[Finding]]
         findings += [] if service.endpoint else [_no_bucket(bucket, service)]
     except Forbidden as error:
         cure = "see that the account of the job may write there: roles/storage.objectAdmin"
-        findings.append(warning(OUTPUT, f"you cannot look at it ({said_by(error)})", cure))
+        findings.append(warning(OUTPUT, f"you cannot look at it ({message_of(error)})", cure))
     return folder, findings
 
 
@@ -88,7 +88,7 @@ def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], lis
             findings.append(Finding(place, f"there is no image {name}", "build it and send it, or mend the name"))
         except (GoogleAPICallError, NoAnswerError) as error:
             cure = "see that it is there; looking takes roles/artifactregistry.reader"
-            findings.append(warning(place, f"you cannot look at the image ({said_by(error)})", cure))
+            findings.append(warning(place, f"you cannot look at the image ({message_of(error)})", cure))
         else:
             if image:
                 images.append(image)
@@ -156,7 +156,7 @@ def _taken(address: str, service: Service) -> Findings:
     try:
         writers = [job for job in jobs.unfinished(service) if output_folder(job) == address]
     except Forbidden as error:
-        fault = f"whether another job writes there cannot be seen ({said_by(error)})"
+        fault = f"whether another job writes there cannot be seen ({message_of(error)})"
         yield warning(OUTPUT, fault, "see to it that none does")
         return
     for job in writers[:1]:

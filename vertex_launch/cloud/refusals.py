@@ -61,12 +61,12 @@ def google_errors(settings: Settings) -> Iterator[None]:
     try:
         yield
     except (GoogleAPIError, GoogleAuthError) as error:
-        raise CloudError(f"Google Cloud: {said_by(error)}; {cure(error, settings)}") from None
+        raise CloudError(f"Google Cloud: {message_of(error)}; {cure(error, settings)}") from None
     except NoAnswerError as error:
         raise CloudError(f"{error}; {_reach(str(error), settings)}") from None
 
 
-def said_by(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """`403 Permission ... denied on resource ...`: the code and the service's words, without the request's address."""
     if not isinstance(error, GoogleAPICallError):
         return str(error).partition("\n")[0].rstrip(".")

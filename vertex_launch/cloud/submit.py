@@ -18,7 +18,7 @@ from google.cloud.aiplatform_v1.types.study import StudySpec
 from vertex_launch import labels as of_jobs
 from vertex_launch import program, study_validation
 from vertex_launch.cloud.preflight import Preflight
-from vertex_launch.cloud.refusals import said_by
+from vertex_launch.cloud.refusals import message_of
 from vertex_launch.cloud.registry import Image
 from vertex_launch.cloud.service import NoAnswerError, Service, host_of, parent_of
 from vertex_launch.errors import FaultError
@@ -120,7 +120,7 @@ def submit(request: Request, service: Service, say: Callable[[str], None] = lamb
         try:
             return made or str(service.create(request.collection, request.resource)["name"])
         except ServerError as error:
-            say(f"{said_by(error)}; trying again in {seconds:g} s")
+            say(f"{message_of(error)}; trying again in {seconds:g} s")
         time.sleep(seconds)
         made = _name(request, service)  # the request may have arrived all the same
     return made or str(service.create(request.collection, request.resource)["name"])
@@ -138,7 +138,7 @@ def whereabouts(request: Request, service: Service, more: Callable[[str], str]) 
             if name := _name(request, brief):
                 return f"the job was created: {name}{more(name)}"
     except GoogleAPICallError as error:
-        return f"whether the job was created is not known ({said_by(error)}); {look}"
+        return f"whether the job was created is not known ({message_of(error)}); {look}"
     except (GoogleAuthError, NoAnswerError, KeyboardInterrupt):
         return f"whether the job was created is not known; {look}"
     return f"the service has no such job; should the request still arrive, {look}"

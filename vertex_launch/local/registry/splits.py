@@ -27,15 +27,15 @@ def fractions(split: Mapping[str, float]) -> Fractions:
 
     Raises ApiError INVALID_ARGUMENT if a fraction is negative or their sum exceeds 1.
     """
-    given = [split.get(f"{name}Fraction", 0.0) for name in SETS]
-    remainder = 1 - sum(given)
-    if min(given) < 0 or remainder < -1e-9:
-        fault = f"the fractions {', '.join(map(str, given))} do not add up to at most 1"
+    stated = [split.get(f"{name}Fraction", 0.0) for name in SETS]
+    remainder = 1 - sum(stated)
+    if min(stated) < 0 or remainder < -1e-9:
+        fault = f"the fractions {', '.join(map(str, stated))} do not add up to at most 1"
         raise invalid([Finding("inputDataConfig", fault, "correct them")])
-    if not any(given):
+    if not any(stated):
         return DEFAULT
-    unset = [i for i, fraction in enumerate(given) if not fraction] or [0]
-    return [fraction + (remainder / len(unset) if i in unset else 0) for i, fraction in enumerate(given)]
+    unset = [i for i, fraction in enumerate(stated) if not fraction] or [0]
+    return [fraction + (remainder / len(unset) if i in unset else 0) for i, fraction in enumerate(stated)]
 
 
 def by_fraction(count: int, shares: Fractions) -> Assignment:
