@@ -1,4 +1,4 @@
-"""Who runs: every replica of a job with its command and its exact environment.
+"""Replicas of a job, each with its command and its exact environment.
 
 Source: Vertex AI documentation, "Distributed training" and "Code requirements", mid 2026; the node-level
 RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are what Google's notebooks for custom images read. References such as

@@ -8,7 +8,7 @@ from typing import Any
 from vertex_launch.rules.containers import OF_REDUCERS, untagged
 
 REVISION = "org.opencontainers.image.revision"  # a label
-PLATFORM = "--platform=linux/amd64"  # that of Vertex AI's machines, also on others
+PLATFORM = "--platform=linux/amd64"  # platform of Vertex AI's machines, whatever machine builds
 CPU = ("--build-arg=BASE_IMAGE=ubuntu:24.04", "--build-arg=REQUIREMENTS=cpu.txt", "--label=cuda=")
 # Print in an image the labels that depend on its content: its plug-in, its NCCL, and whether NCCL can use reducers.
 LABELS = "; ".join(

@@ -103,10 +103,10 @@ def trials(search: Resource) -> list[dict[str, Any]]:
             "id": trial["id"],
             "state": trial.get("state", ""),
             "parameters": {pair["parameterId"]: pair.get("value") for pair in trial.get("parameters", ())},
-            "metrics": measured[trial["id"]],  # of its final measurement
+            "metrics": measured[trial["id"]],  # values of the final measurement
             "job": id_of(trial.get("customJob", "")),
             "reason": trial.get("infeasibleReason", "").partition("\n")[0],  # the job shows the traceback
-            "best": trial["id"] == best,  # of all ended trials, by the study's first metric
+            "best": trial["id"] == best,  # best of all ended trials by the study's first metric
         }
         for trial in search.get("trials", ())
     ]

@@ -200,7 +200,7 @@ def _is_list(value: Any, kind: type) -> bool:
 class _Table:
     """A table of vertex.toml."""
 
-    names: str  # what its keys are
+    names: str  # noun for its keys
     line: str  # one of its lines, for a name
     wanted: str  # in such a line
     fits: Callable[[Any], bool]

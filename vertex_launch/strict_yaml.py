@@ -27,7 +27,7 @@ CLEARER = {  # by how PyYAML's sentence begins
 VALUES_LIMIT = 100_000  # in YAML with every alias written out
 JSON_LIMIT = 10_000  # values in one request; its job is checked within a second
 TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"')  # in JSON
-PART = re.compile(r"[^.\[\]]+")  # of a place
+PART = re.compile(r"[^.\[\]]+")  # one part of a place
 
 
 class Scalar(str):

@@ -33,7 +33,7 @@ DISCRETE_LIMIT = 1000
 # Trials carry all numbers as doubles: integers must stay exact, and the width of a range finite.
 LARGEST = {"integer_value_spec": 2**53, "double_value_spec": 5e307}
 
-# What Google documents for Vizier, and neither optuna nor the code around it does here.
+# Fields that Google documents for Vizier and the local Vertex, which uses optuna, does not implement.
 NOT_HERE = {
     "convex_automated_stopping_spec": "use medianAutomatedStoppingSpec or decayCurveStoppingSpec",
     "study_stopping_config": "use maxTrialCount and maxFailedTrialCount",

@@ -25,7 +25,7 @@ def table(search: Resource, jobs: Mapping[str, str]) -> Table:
     for trial in trials(search):
         values = [*map(trial["parameters"].get, parameters), *map(trial["metrics"].get, metrics)]
         cells = (trial["id"], *map(_cell, values), _end(trial, jobs.get(trial["id"], ""), search["studySpec"]))
-        shown.add_row(*(Text(printable(cell)) for cell in cells))  # what the user wrote is no markup
+        shown.add_row(*(Text(printable(cell)) for cell in cells))  # the user's words are no markup
     return shown
 
 

@@ -25,7 +25,7 @@ from vertex_launch.spec import CHIEF_REPLICA
 
 EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 1, "PARTIALLY_SUCCEEDED": 1, "CANCELLED": 3, "EXPIRED": 4}
 UNSEEN, DETACHED = 5, 130  # the job goes on, but can no longer be seen, or is no longer looked at
-# As the trainer prints it: `step 50/600  loss 0.1234  accuracy 0.9722`; the first metric stands beside the bar.
+# The trainer prints `step 50/600  loss 0.1234  accuracy 0.9722`; the first metric stands beside the bar.
 METRIC = r"[a-z]\w*(?: \w+){0,5} -?(?:[\d.]+|nan|inf)"
 STEP = re.compile(rf"\bstep (\d{{1,12}})/(\d{{1,12}})\b(?:  ({METRIC})(?=  |$))?", re.IGNORECASE)
 

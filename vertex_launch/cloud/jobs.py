@@ -34,8 +34,8 @@ from vertex_launch.plan.formatting import clock
 from vertex_launch.printable import printable
 from vertex_launch.spec import Job
 
-PREFIXES = {"trainingPipelines": "PIPELINE_STATE_"}  # of states; those of all others begin with JOB_STATE_
-NEVER = "trainingPipelines", "EXPIRED"  # a state that those do not have
+PREFIXES = {"trainingPipelines": "PIPELINE_STATE_"}  # prefixes of states; the default is JOB_STATE_
+NEVER = "trainingPipelines", "EXPIRED"  # a state that training pipelines do not have
 NEAR = 100  # newest jobs among which a name may have been meant, or which may have made the newest custom jobs
 MAKERS = tuple(kind for kind in KINDS if kind != "customJobs")  # their custom jobs are no jobs of their own
 UNFINISHED = ("QUEUED", "PENDING", "RUNNING", "CANCELLING")

@@ -29,8 +29,8 @@ class Image:
 
     name: str
     digest: str  # sha256:...
-    revision: str = ""  # of the code it was built from, "" where it does not say
-    reducers: str = ""  # whether NCCL can use them there, in a sentence of its build
+    revision: str = ""  # revision of the code it was built from, "" without the label
+    reducers: str = ""  # sentence of its build on whether NCCL can use reducers there
 
     @property
     def pinned(self) -> str:

@@ -22,7 +22,7 @@ from vertex_launch.settings import Settings
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 PAGE_SIZE = 100
-MOST_PAGES = 20  # of a folder; a page may be empty, and yet not the last
+MOST_PAGES = 20  # pages of a folder to read; an empty page need not be the last
 LOG_PAGE_SIZE = 1000
 LOG_SECONDS = 1.1  # between pages: Cloud Logging answers 60 times a minute. Source: its "Quotas and limits", 2026
 
@@ -42,7 +42,7 @@ class Service:
     settings: Settings  # with a project and a region
     endpoint: str  # of the local Vertex; "" for Google Cloud
     session: AuthorizedSession = field(repr=False)
-    seconds: float = 60.0  # that an answer may take
+    seconds: float = 60.0  # time limit of an answer
 
     def get(self, name: str) -> Resource:
         """Return a resource by its name."""

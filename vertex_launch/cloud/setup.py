@@ -45,13 +45,13 @@ Line = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that must be there."""
+    """Step of the setup: a thing that must exist, and the lines that look for it and make it."""
 
     title: str
-    looks: Line  # what is asked, of gcloud; its answer is JSON
-    act: Line  # what makes it
+    looks: Line  # the gcloud line that looks for it; its answer is JSON
+    act: Line  # the gcloud line that makes it
     done: Callable[[Any], object] = bool  # whether the answer says that it is there
-    differs: Callable[[Any], Iterator[str]] = lambda _: iter(())  # what of it is not as the lines would make it
+    differs: Callable[[Any], Iterator[str]] = lambda _: iter(())  # sentences on what differs from what `act` would make
 
 
 def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing: str = "") -> Iterator[Step]:

@@ -61,10 +61,10 @@ class Plan:
     gradient_bytes: float
     compute: Compute | None
     memory: Memory | None  # of one GPU
-    remedy: str  # what would make the job fit; "" if it fits
+    remedy: str  # the change that would make the job fit; "" if it fits
     advised: Option
     present: Option | None  # the reducers in the file, if there are any
-    all_reduce: AllReduce  # as the job does it: by the reducers in the file, if they are not idle, or by a ring
+    all_reduce: AllReduce  # the job's own: by the reducers in the file, if they are not idle, or by a ring
     here: Point | None  # as it is in the file
     curves: tuple[Curve, ...]
     compiled: date  # of the facts behind the plan

@@ -27,7 +27,7 @@ DEPTH = 50  # parentheses and NOTs within each other
 LONGEST_FILTER = 20_000  # characters; source: Cloud Logging documentation, "Quotas and limits", 2026
 MOST_ORDERS = 10  # fields to order by; each one sorts the whole list again
 
-# Of log entries, from the least on. Source: Cloud Logging API v2, LogSeverity.
+# Severities of log entries, the lowest first. Source: Cloud Logging API v2, LogSeverity.
 SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 
 TOKEN = re.compile(

@@ -36,7 +36,7 @@ QUEUED, PENDING, SUCCEEDED, FAILED = (f"{PREFIX}{state}" for state in ("QUEUED",
 ENDED = frozenset((SUCCEEDED, FAILED, f"{PREFIX}CANCELLED", f"{PREFIX}EXPIRED"))
 
 EVENTS = 1000  # kept until they are shown; the newest
-LONGEST_WAIT_SECONDS = 24 * 3600.0  # of FLEX_START, if the job names no time; 0 is for ever
+LONGEST_WAIT_SECONDS = 24 * 3600.0  # default wait of FLEX_START jobs; 0 waits for ever
 
 
 @dataclass

@@ -96,7 +96,7 @@ class Outcome:
         lines = [f"the job {self.ending.value}"]
         if self.failures:
             lines = [self.failures[0].verdict, *self.others]
-            if not self.failures[0].code:  # it left the others; show what that did to one of them, too
+            if not self.failures[0].code:  # it exited with 0 before the others; add the verdict on one that failed
                 lines += [next(ended for ended in self.failures if ended.code).verdict]
         if self.ending is Ending.TIMED_OUT:
             lines[0] += f" of {self.timeout:g} s"

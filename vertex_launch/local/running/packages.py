@@ -28,7 +28,7 @@ from vertex_launch.state_dir import private, private_file
 PIP = re.compile(r"\bpip3?\b")
 PIP_ERROR = re.compile(r"^\s*(?:ERROR: |\u00d7 )(.+)$", re.MULTILINE)
 PIP_SCRIPT = '#!/bin/sh\nexec "$(dirname "$0")/python" -m pip "$@"\n'
-PIPS_OWN = ("HOME", "NETRC", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS")  # and PIP_*: its indexes and their passwords
+PIPS_OWN = ("HOME", "NETRC", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS")  # with PIP_*: pip's indexes and their passwords
 NEVER = threading.Event()  # is never set
 POLL_SECONDS = 0.05
 PIP_SECONDS = 900.0  # for one installation; a large dependency may have to be downloaded
@@ -68,7 +68,7 @@ class Environment:
             "PYTHONUSERBASE": f"{self.folder}/user",
             "VIRTUAL_ENV": str(self.folder),
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-            "PIP_NO_CACHE_DIR": "1",  # or pip reuses the wheel of a package that was uploaded again under its name
+            "PIP_NO_CACHE_DIR": "1",  # else pip reuses the wheel of a package that was uploaded again under its name
         }
 
 

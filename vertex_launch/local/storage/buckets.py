@@ -37,7 +37,7 @@ class Buckets:
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self._root = root.resolve()
-        self._parts = self._root / ".uploads"  # not a bucket, because of the dot
+        self._parts = self._root / ".uploads"  # the dot keeps it from being a bucket
         self._changing = threading.Lock()  # held over a precondition and the change that it guards
         self._checksums: dict[Object, Checksums] = {}
         self._forget_abandoned_uploads()
