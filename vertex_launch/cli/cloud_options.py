@@ -62,6 +62,6 @@ class SentJobOptions(CloudOptions):
 
     @contextlib.contextmanager
     def sent(self) -> Iterator[tuple[Service, Resource]]:
-        """Yield the service and the named job, for a block as of `cloud`."""
+        """Yield the service and the named job; a refusal in the block becomes a sentence, as in `cloud`."""
         with self.cloud() as service:
             yield service, jobs.find(service, self.job)

@@ -68,7 +68,7 @@ class Log:
     def _forget(self, since: datetime | None) -> None:
         """Start the next request LATE before the newest line, because lines of other machines may arrive late."""
         if self._seen:
-            newest = min(max(self._seen.values()), datetime.now(UTC)) - LATE  # a replica may write any time stamp
+            newest = min(max(self._seen.values()), datetime.now(UTC)) - LATE  # a replica may write any timestamp
             self._since = max(since, newest) if since else newest
             self._seen = {id: time for id, time in self._seen.items() if time >= self._since}
 

@@ -79,7 +79,7 @@ def _content_range(call: Call) -> tuple[int, int | None]:
 
 
 async def _append(part: Path, call: Call, begin: int) -> int:
-    """Append the request's bytes, the first of which is byte `begin`, as far as new; returns the part's new size."""
+    """Append the request's bytes that the part lacks, the first being byte `begin`; returns the part's new size."""
     with part.open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

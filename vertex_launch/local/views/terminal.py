@@ -21,7 +21,7 @@ FOLLOWED = 1000  # jobs, the newest
 
 
 def reports(store: Store, jobs: Jobs, console: Console) -> AbstractContextManager[None]:
-    """Return a block in which another thread prints what happens to jobs."""
+    """Return a context manager; in its block another thread prints each change of a job's state and each restart."""
     states = {job["name"]: state(job) for job in newest(everything(store), FOLLOWED)}  # already known: not printed
 
     def report() -> None:
