@@ -18,7 +18,7 @@ LONGEST_PART = 255  # bytes between two slashes; what file systems take
 
 
 def object_path(address: str, buckets: Path) -> Path | None:
-    """The file that stands for gs://BUCKET/NAME; None if the address has another form or leaves its bucket."""
+    """Return the file that stands for gs://BUCKET/NAME; None if the address has another form or leaves its bucket."""
     bucket, _, name = address.removeprefix("gs://").partition("/")
     parts = PurePosixPath(name).parts
     if not address.startswith("gs://") or not BUCKET.fullmatch(bucket) or not parts:
@@ -29,19 +29,19 @@ def object_path(address: str, buckets: Path) -> Path | None:
 
 
 def folder_fault(address: str, place: str) -> Finding | None:
-    """Why the address that stands at this place is no folder in a bucket."""
+    """Return why the address at this place is no folder in a bucket, None if it is one."""
     bucket, _, name = address.removeprefix("gs://").rstrip("/").partition("/")
-    found = name_fault(name) if name else None
+    finding = name_fault(name) if name else None
     if not address.startswith("gs://") or not bucket:
-        found = Finding("", "is no folder in a bucket", "write gs://BUCKET/FOLDER")
+        finding = Finding("", "is no folder in a bucket", "write gs://BUCKET/FOLDER")
     elif not BUCKET.fullmatch(bucket):
         cure = "write a-z, 0-9, -, _ and ., with a letter or a digit at both ends"
-        found = Finding("", "begins with no bucket's name", cure)
-    return found and replace(found, place=place, fault=f"{json.dumps(address)} {found.fault}")
+        finding = Finding("", "begins with no bucket's name", cure)
+    return finding and replace(finding, place=place, fault=f"{json.dumps(address)} {finding.fault}")
 
 
 def name_fault(name: str) -> Finding | None:
-    """Why no file can have an object's name."""
+    """Return why no file can have this object name, None if one can."""
     parts = name.removesuffix("/").split("/")
     try:
         lengths = [len(part.encode()) for part in parts]

@@ -92,7 +92,7 @@ class N1Network:
 
     gbps_per_vcpu: float
     cap_gbps: Mapping[str, Mapping[int, float]]
-    documented: Mapping[str, tuple[int, ...]]  # the caps that are
+    documented: Mapping[str, tuple[int, ...]]  # GPU type -> the counts whose cap is documented
 
     def cap(self, machine: Machine | None, accelerator: str, count: int) -> float | None:
         """The cap of an N1 with GPUs, in Gbit/s; None for other machines, and where it is unknown."""
@@ -127,30 +127,30 @@ class Catalog:
         return (today - self.compiled).days > FRESH_DAYS
 
     def network_gbps(self, machine_type: str, accelerator: str = "", count: int = 0) -> float | None:
-        """The rate at which one machine can send, in Gbit/s; None if the type or its figure is unknown.
+        """Return the egress rate of one machine in Gbit/s; None if the type or its figure is unknown.
 
         On an N1 the GPUs set the bound: min(2 x vCPUs, a cap for their type and count).
         Source: Compute Engine, "GPU network bandwidth"; n1-highmem-96 with 8 V100 -> 100.
         """
-        known = self.machine(machine_type)
-        cap = self.n1_gpu_network.cap(known, accelerator, count)
-        if known is None or cap is None:
-            return known.gbps if known else None
-        return min(self.n1_gpu_network.gbps_per_vcpu * known.vcpus, cap)
+        machine = self.machine(machine_type)
+        cap = self.n1_gpu_network.cap(machine, accelerator, count)
+        if machine is None or cap is None:
+            return machine.gbps if machine else None
+        return min(self.n1_gpu_network.gbps_per_vcpu * machine.vcpus, cap)
 
     def network_certainty(self, machine_type: str, accelerator: str = "", count: int = 0) -> Certainty:
         """The certainty of `network_gbps`."""
-        known, network = self.machine(machine_type), self.n1_gpu_network
-        if known is None:
+        machine, network = self.machine(machine_type), self.n1_gpu_network
+        if machine is None:
             return "uncertain"
-        documented = count in network.documented.get(accelerator, ()) or known.source == (OWN,)
-        return known.certainty if documented or network.cap(known, accelerator, count) is None else "uncertain"
+        documented = count in network.documented.get(accelerator, ()) or machine.source == (OWN,)
+        return machine.certainty if documented or network.cap(machine, accelerator, count) is None else "uncertain"
 
     def price(self, machine_type: str, accelerator: str = "", count: int = 0) -> Price | None:
-        """The price per hour of one machine with its GPUs; None if a part of it has no public price."""
-        known, gpu = self.machine(machine_type), self.accelerators.get(accelerator)
-        parts = [(1, known.price if known else None)]
-        if known and count and not known.needs_gpus:
+        """Return the price per hour of one machine with its GPUs; None if a part of it has no public price."""
+        machine, gpu = self.machine(machine_type), self.accelerators.get(accelerator)
+        parts = [(1, machine.price if machine else None)]
+        if machine and count and not machine.needs_gpus:
             parts.append((count, gpu.price if gpu else None))
         return total(parts)
 
@@ -166,13 +166,13 @@ class Catalog:
 
 
 def total(parts: Sequence[tuple[int, Price | None]]) -> Price | None:
-    """The price of so many of each part, as sure as the least sure of them; None if one is unknown, or all are."""
-    known = [(count, price) for count, price in parts if price]
-    if len(known) < len(parts) or not known:
+    """Return the price of all parts, with their lowest certainty; None without parts, or if one has no price."""
+    priced = [(count, price) for count, price in parts if price]
+    if len(priced) < len(parts) or not priced:
         return None
-    worst = max((price.certainty for _, price in known), key=CERTAINTIES.index)
-    sources = sorted({price.source for _, price in known})
-    return Price(sum(count * price.usd for count, price in known), worst, "; ".join(sources))
+    worst = max((price.certainty for _, price in priced), key=CERTAINTIES.index)
+    sources = sorted({price.source for _, price in priced})
+    return Price(sum(count * price.usd for count, price in priced), worst, "; ".join(sources))
 
 
 def reducers_needed(worker_count: int, worker_gbps: float, reducer_gbps: float) -> int:
@@ -199,14 +199,14 @@ def standard() -> Catalog:
 
 
 def with_own(catalog: Catalog, machines: Mapping[str, Mapping[str, Any]], prices: Mapping[str, float]) -> Catalog:
-    """The catalog with the user's machine types, whole or in part, and with what the user pays per hour by type."""
+    """Return the catalog with the user's machine types, which may change single fields, and prices per hour by type."""
     own = {name: Price(usd, "documented", OWN) for name, usd in prices.items()}
-    known = dict(catalog.machines)
+    merged = dict(catalog.machines)
     for name, row in machines.items():
-        before = known.get(name) or Machine(name, 0, 0)
+        before = merged.get(name) or Machine(name, 0, 0)
         gpus = {kind: tuple(counts) for kind, counts in row.get("gpus", before.gpus).items()}
-        known[name] = replace(before, **{**row, "gpus": gpus, "source": (OWN,)})
-    return replace(catalog, machines=_priced(known, own), accelerators=_priced(catalog.accelerators, own))
+        merged[name] = replace(before, **{**row, "gpus": gpus, "source": (OWN,)})
+    return replace(catalog, machines=_priced(merged, own), accelerators=_priced(catalog.accelerators, own))
 
 
 def _priced(entries: Mapping[str, Entry], prices: Mapping[str, Price]) -> dict[str, Entry]:
@@ -225,6 +225,6 @@ def _listed(prices: Mapping[str, Any], row: Mapping[str, Any]) -> Price | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    # Written in C where PyYAML was built with it: four times faster.
+    # The loader in C, where PyYAML has it, is four times faster.
     facts: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return facts

@@ -40,15 +40,15 @@ def examine_all(paths: Iterable[Path], settings: Settings, project: Project) -> 
     examined: list[Examined] = []
     outputs: dict[str, str] = {}
     for path in dict.fromkeys(paths):
-        one = examine(path, settings, replace(project, outputs=dict(outputs)))
-        examined.append(one)
-        if one.job and (folder := region_and_output.output(spec.trial(one.job))):
+        file = examine(path, settings, replace(project, outputs=dict(outputs)))
+        examined.append(file)
+        if file.job and (folder := region_and_output.output(spec.trial(file.job))):
             outputs.setdefault(folder, str(path))
     return examined
 
 
 def notice(catalog: Catalog, today: date) -> str:
-    """A sentence if the facts behind the rules are old, else nothing."""
+    """Return a warning if the facts behind the rules are old, else ""."""
     if not catalog.is_old(today):
         return ""
     cure = "look at their sources, or update vertex_launch"

@@ -1,4 +1,4 @@
-"""Who runs: every replica of a job with its command and its exact environment.
+"""Replicas of a job, each with its command and its exact environment.
 
 Source: Vertex AI documentation, "Distributed training" and "Code requirements", mid 2026; the node-level
 RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are what Google's notebooks for custom images read. References such as
@@ -75,7 +75,7 @@ def replicas(
     commands: Commands = MappingProxyType({}),
     additions: Additions = lambda replica: {},
 ) -> tuple[Replica, ...]:
-    """All replicas, chief first; each $(NAME) in the job becomes the replica's variable.
+    """Return all replicas, chief first; each $(NAME) in the job becomes the replica's variable.
 
     `trial` is the id of the job's tuning trial. TF_CONFIG may list reducers as "ps" or not: the documentation does not
     say, so a trainer must survive both.
@@ -104,7 +104,7 @@ def limit(job: Job, count: int) -> Job:
     pools = list(spec.worker_pool_specs)
     if len(pools) > WORKERS:
         pools[WORKERS].replica_count = min(pools[WORKERS].replica_count, count - 1)
-        if not pools[WORKERS].replica_count:  # a pool that has machines, and none of them, would be a mistake
+        if not pools[WORKERS].replica_count:  # a machineSpec with 0 replicas would be a mistake
             pools[WORKERS] = WorkerPoolSpec()
             spec.worker_pool_specs = pools
     return replace(job, spec=spec)
@@ -121,7 +121,7 @@ def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
 
 
 def command(pool: Pool, commands: Commands, variables: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
-    """The whole command of a replica with these variables; empty if only the image knows it.
+    """Return the whole command of a replica with these variables; empty if only the image knows it.
 
     The job's command replaces the image's entry point. References in an entry point are not expanded.
     """
@@ -138,18 +138,18 @@ def command(pool: Pool, commands: Commands, variables: Mapping[str, str] = Mappi
 def expand(text: str, variables: Mapping[str, str]) -> str:
     """Replace each $(NAME) by its variable; $$ becomes $, and an unknown name stays as it is."""
 
-    def value(found: re.Match[str]) -> str:
-        return "$" if found[1] is None else variables.get(found[1], found[0])
+    def value(match: re.Match[str]) -> str:
+        return "$" if match[1] is None else variables.get(match[1], match[0])
 
     return REFERENCE.sub(value, text)
 
 
-def expanded(env: Iterable[EnvVar], known: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a job; a value may refer to earlier ones and to those in `known`."""
+def expanded(env: Iterable[EnvVar], service_env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a job; a value may refer to earlier ones and to those in `service_env`."""
     variables: dict[str, str] = {}
-    both = ChainMap({**known}, variables)
-    for one in env:
-        variables[one.name] = expand(one.value, both)
+    both = ChainMap({**service_env}, variables)
+    for variable in env:
+        variables[variable.name] = expand(variable.value, both)
     return variables
 
 
@@ -160,7 +160,7 @@ def _program(pool: Pool) -> tuple[str, ...]:
 
 
 def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
-    """The variables that the service sets alike for all replicas; each tuning trial has its own folders."""
+    """Return the variables that the service sets alike for all replicas; each tuning trial has its own folders."""
     env = {"CLOUD_ML_JOB_ID": job_id, "CLOUD_ML_PROJECT_ID": PROJECT_NUMBER}
     if trial:
         env["CLOUD_ML_TRIAL_ID"] = trial
@@ -177,7 +177,7 @@ def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
 def _cluster_variables(
     replica: Replica, members: Members, hidden: Sequence[int], trial: str, job_json: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The variables that tell a replica of the others; TF_CONFIG leaves out `hidden` pools."""
+    """Return the variables that describe the cluster to a replica; TF_CONFIG leaves out `hidden` pools."""
     task = {"index": replica.index} | ({"trial": trial} if trial else {})
     cluster_spec = {
         "cluster": {f"workerpool{pool}": addresses for pool, addresses in members.items()},
@@ -198,7 +198,7 @@ def _cluster_variables(
 
 
 def _node_level(replica: Replica, members: Members) -> dict[str, str]:
-    """RANK and its kin, which count machines, not processes."""
+    """Return RANK, WORLD_SIZE and the master's address, which count machines, not processes."""
     training = [(pool, index) for pool in TRAINING_POOLS for index in range(len(members.get(pool, ())))]
     host, _, port = members[CHIEF][0].rpartition(":")
     return {

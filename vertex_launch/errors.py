@@ -44,66 +44,66 @@ class FaultError(ValueError):
     """The user's mistakes, one line each, which `file` begins; a sentence stands for a finding without a place."""
 
     def __init__(self, *findings: Finding | str, file: Path | str = "") -> None:
-        self.findings = tuple(one if isinstance(one, Finding) else Finding("", one) for one in findings)
-        super().__init__("\n".join(f"{start(file, one.line)}{one}" for one in self.findings))
+        self.findings = tuple(finding if isinstance(finding, Finding) else Finding("", finding) for finding in findings)
+        super().__init__("\n".join(f"{start(file, finding.line)}{finding}" for finding in self.findings))
 
 
 def start(file: Path | str, line: int) -> str:
-    """The start of a line that editors and terminals can open: `jobs/run.yaml:31: `, or less where less is known."""
+    """Return the start of a line that editors can open: `jobs/run.yaml:31: `, without the parts that are unknown."""
     return f"{file}:{line}: " if file and line else f"{file}: " if file else ""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The known name that `word` was probably meant to be, or ""; case, - and _ do not count."""
-    names = {letters(name): name for name in known}
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """Return the candidate that `word` was probably meant to be, or ""; case, - and _ do not count."""
+    names = {letters(name): name for name in candidates}
     close = difflib.get_close_matches(letters(word), names, n=1)
     return names[close[0]] if close else ""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A cure for a misspelt name: the nearest one, else all that are known."""
-    names = tuple(known)
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+    """Return a cure for a misspelt name: the nearest candidate, else all of them."""
+    names = tuple(candidates)
     guess = nearest(word, names)
     return f"did you mean {guess}?" if guess else f"use one of {', '.join(names)}"
 
 
 def first(findings: Iterable[Finding]) -> Findings:
-    """Yields the first findings and one that counts the rest; to apply it twice changes nothing."""
-    rest = iter(findings)
-    yield from islice(rest, SHOWN)
-    others = [*islice(rest, COUNTED - SHOWN)]
-    if len(others) == 1:
-        yield from others
-    elif others:
-        least = "at least " if SHOWN + len(others) == COUNTED else ""
-        yield replace(others[0], fault=f"... and {least}{len(others):,} more", cure="mend those above first")
+    """Yield the first findings and one that counts the others; a second call changes nothing."""
+    iterator = iter(findings)
+    yield from islice(iterator, SHOWN)
+    surplus = [*islice(iterator, COUNTED - SHOWN)]
+    if len(surplus) == 1:
+        yield from surplus
+    elif surplus:
+        least = "at least " if SHOWN + len(surplus) == COUNTED else ""
+        yield replace(surplus[0], fault=f"... and {least}{len(surplus):,} more", cure="mend those above first")
 
 
 def read_text(path: Path) -> str:
-    """The text of a small UTF-8 file; whatever prevents that is raised as a FaultError."""
+    """Return the text of a small UTF-8 file; raises FaultError for any other file."""
     try:
         with path.open("rb") as file:
             data = file.read(FILE_LIMIT + 1)
         if len(data) <= FILE_LIMIT:
             return data.decode()
-        told = ("is larger than 1 MiB", "this is hardly the file you meant")
+        problem = ("is larger than 1 MiB", "this is hardly the file you meant")
     except FileNotFoundError:
-        told = ("there is no such file", _other_name(path))
+        problem = ("there is no such file", _other_name(path))
     except IsADirectoryError:
-        told = ("is a folder", "name a file in it")
+        problem = ("is a folder", "name a file in it")
     except OSError as fault:
-        told = (f"cannot be read ({fault.strerror})", "check its permissions")
+        problem = (f"cannot be read ({fault.strerror})", "check its permissions")
     except UnicodeDecodeError as fault:
-        told = (f"byte {fault.start} is not UTF-8 text", "save the file as UTF-8")
-    raise FaultError(Finding("", *told), file=path)
+        problem = (f"byte {fault.start} is not UTF-8 text", "save the file as UTF-8")
+    raise FaultError(Finding("", *problem), file=path)
 
 
 def letters(word: str) -> str:
-    """The letters of a name alone, which camelCase, snake_case and gcloud's spelling have in common."""
+    """Return a name's letters alone, which are the same in camelCase, snake_case and gcloud's spelling."""
     return word.replace("-", "").replace("_", "").casefold()
 
 
 def _other_name(path: Path) -> str:
-    others = {other.stem: other.name for other in path.parent.glob("[!.]*") if other.is_file()}
-    guess = others.get(nearest(path.stem, others))  # without the ending, which makes all of them alike
+    siblings = {file.stem: file.name for file in path.parent.glob("[!.]*") if file.is_file()}
+    guess = siblings.get(nearest(path.stem, siblings))  # without the ending: equal endings make all names similar
     return f"did you mean {guess}?" if guess else "check its name and the folder you are in"

@@ -8,9 +8,9 @@ from typing import Any
 from vertex_launch.rules.containers import OF_REDUCERS, untagged
 
 REVISION = "org.opencontainers.image.revision"  # a label
-PLATFORM = "--platform=linux/amd64"  # that of Vertex AI's machines, also on others
+PLATFORM = "--platform=linux/amd64"  # platform of Vertex AI's machines, whatever machine builds
 CPU = ("--build-arg=BASE_IMAGE=ubuntu:24.04", "--build-arg=REQUIREMENTS=cpu.txt", "--label=cuda=")
-# Prints, in an image, the labels that only its content tells: its plug-in, its NCCL, and whether that can use reducers.
+# Print in an image the labels that depend on its content: its plug-in, its NCCL, and whether NCCL can use reducers.
 LABELS = "; ".join(
     (
         r"dpkg-query --show --showformat='--label=reduction-server=${Package} ${Version}\n' google-reduction-server",
@@ -19,7 +19,7 @@ LABELS = "; ".join(
     )
 )
 DOCKER = "gcr.io/cloud-builders/docker"
-SECONDS = 7200  # that Google may build
+SECONDS = 7200  # time limit of a build by Google
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Build:
 
     @property
     def print_labels(self) -> tuple[str, ...]:
-        """The words for an engine that print what the built image has, as labels."""
+        """Words for an engine that print the labels of the built image's content."""
         return ("run", "--rm", "--network=none", "--entrypoint=sh", self.names[0], "-c", LABELS)
 
     @property
-    def again(self) -> tuple[str, ...]:
-        """The words of the same build for more labels, which takes all else from the first one."""
+    def label_command(self) -> tuple[str, ...]:
+        """Words of a second build that adds labels and takes all layers from the first one."""
         return (*(word for word in self.words if word not in ("--no-cache", "--pull")), "--quiet")
 
 
@@ -50,21 +50,21 @@ def build(name: str, revision: str, cpu: bool, options: Sequence[str]) -> Build:
         options: of `docker build`, besides.
     """
     clean = revision and not revision.endswith("-dirty")
-    names = [f"{one}-cpu" if cpu else one for one in (name, *([f"{untagged(name)}:{revision}"] if clean else ()))]
+    names = [f"{tag}-cpu" if cpu else tag for tag in (name, *([f"{untagged(name)}:{revision}"] if clean else ()))]
     labels = (f"--label={REVISION}={revision}", *(CPU if cpu else ()))
-    return Build(tuple(names), ("build", PLATFORM, *labels, *(f"--tag={one}" for one in names), *options))
+    return Build(tuple(names), ("build", PLATFORM, *labels, *(f"--tag={tag}" for tag in names), *options))
 
 
-def cloud_build(one: Build) -> dict[str, Any]:
-    """The configuration with which Google builds, labels and keeps the image.
+def cloud_build(image: Build) -> dict[str, Any]:
+    """Return the configuration with which Google builds, labels and keeps the image.
 
     Source: Cloud Build, "Build configuration file schema".
     """
-    print_labels, again = (shlex.join(("docker", *words)) for words in (one.print_labels, one.again))
-    label = f"{print_labels} | xargs --delimiter='\\n' {again} ."
+    print_labels, add_labels = (shlex.join(("docker", *words)) for words in (image.print_labels, image.label_command))
+    label = f"{print_labels} | xargs --delimiter='\\n' {add_labels} ."
     steps: list[dict[str, Any]] = [
-        {"args": [*one.words, "."]},
+        {"args": [*image.words, "."]},
         {"entrypoint": "bash", "args": ["-c", label.replace("$", "$$")]},  # one $ would begin a name of Google's
     ]
     step = {"name": DOCKER, "env": ["DOCKER_BUILDKIT=1"]}
-    return {"steps": [step | more for more in steps], "images": [*one.names], "timeout": f"{SECONDS}s"}
+    return {"steps": [step | more for more in steps], "images": [*image.names], "timeout": f"{SECONDS}s"}

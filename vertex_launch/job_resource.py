@@ -27,28 +27,28 @@ def collection_of(name: str) -> str:
 
 
 def state(resource: Resource) -> str:
-    """Its state: RUNNING for JOB_STATE_RUNNING and PIPELINE_STATE_RUNNING."""
+    """Return a job's state: RUNNING for JOB_STATE_RUNNING and PIPELINE_STATE_RUNNING."""
     return str(resource.get("state", "")).partition("_STATE_")[2]
 
 
 def style(resource: Resource) -> str:
-    """Rich's name of the style in which a terminal shows its state."""
+    """Return Rich's name of the style in which a terminal shows a job's state."""
     return STYLES.get(state(resource), "yellow")
 
 
 def moment(resource: Resource, key: str) -> datetime | None:
-    """A time such as startTime; None if it has none yet."""
+    """Return a time such as startTime; None if the resource has none yet."""
     text = resource.get(key)
     return datetime.fromisoformat(text) if text else None
 
 
 def fault(resource: Resource) -> str:
-    """Why it failed, "" if it did not."""
+    """Return why a job failed, "" if it did not."""
     return str(resource.get("error", {}).get("message", ""))
 
 
 def custom_jobs(resource: Resource) -> list[str]:
-    """The names of the custom jobs that run it: its own, a pipeline's one, a search's one for each trial."""
+    """Return the names of a job's custom jobs: itself, a pipeline's one, or one for each trial of a search."""
     own = resource["name"] if collection_of(resource["name"]) == "customJobs" else ""
     made = [trial.get("customJob", "") for trial in resource.get("trials", ())]
     return [name for name in (own, backing(resource), *made) if name]
@@ -60,7 +60,7 @@ def backing(pipeline: Resource) -> str:
 
 
 def run_spec(resource: Resource) -> Resource:
-    """The CustomJobSpec of each of its runs, or what a training pipeline has in its place."""
+    """Return the CustomJobSpec of each run of a job; for a training pipeline, its inputs."""
     own: Resource = resource.get("jobSpec") or resource.get("trialJobSpec") or {}
     return own or tidy(resource.get("trainingTaskInputs") or {})
 
@@ -71,7 +71,7 @@ def camel(field: str) -> str:
 
 
 def tidy(inputs: Any) -> Any:
-    """A pipeline's inputs without nulls, with whole floats as integers and keys in camelCase: clients write each so."""
+    """Return a pipeline's inputs in camelCase, without nulls, whole floats as integers: clients vary in these."""
     if isinstance(inputs, dict):
         return {camel(key): tidy(inner) for key, inner in inputs.items() if inner is not None}
     if isinstance(inputs, list):
@@ -80,7 +80,7 @@ def tidy(inputs: Any) -> Any:
 
 
 def output_folder(resource: Resource) -> str:
-    """The address of its output folder, without a slash at its end; "" where it names none."""
+    """Return the address of a job's output folder, without a slash at its end; "" where the job names none."""
     return str(run_spec(resource).get("baseOutputDirectory", {}).get("outputUriPrefix", "")).rstrip("/")
 
 
@@ -102,29 +102,29 @@ def trials(search: Resource) -> list[dict[str, Any]]:
         {
             "id": trial["id"],
             "state": trial.get("state", ""),
-            "parameters": {one["parameterId"]: one.get("value") for one in trial.get("parameters", ())},
-            "metrics": measured[trial["id"]],  # of its final measurement
+            "parameters": {pair["parameterId"]: pair.get("value") for pair in trial.get("parameters", ())},
+            "metrics": measured[trial["id"]],  # values of the final measurement
             "job": id_of(trial.get("customJob", "")),
             "reason": trial.get("infeasibleReason", "").partition("\n")[0],  # the job shows the traceback
-            "best": trial["id"] == best,  # of all ended trials, by the study's first metric
+            "best": trial["id"] == best,  # best of all ended trials by the study's first metric
         }
         for trial in search.get("trials", ())
     ]
 
 
 def trial_of(search: Resource, job: str) -> str:
-    """The id of the trial whose custom job has this number, "" for other jobs."""
-    found = (trial["id"] for trial in search.get("trials", ()) if id_of(trial.get("customJob", "")) == job)
-    return next(found, "")
+    """Return the id of the trial whose custom job has this number, "" for other jobs."""
+    ids = (trial["id"] for trial in search.get("trials", ()) if id_of(trial.get("customJob", "")) == job)
+    return next(ids, "")
 
 
 def _metrics(trial: Resource) -> dict[str, float]:
-    found = trial.get("finalMeasurement", {}).get("metrics", ())
-    return {one["metricId"]: one.get("value", 0.0) for one in found}
+    metrics = trial.get("finalMeasurement", {}).get("metrics", ())
+    return {metric["metricId"]: metric.get("value", 0.0) for metric in metrics}
 
 
 def _best(measured: Mapping[str, Mapping[str, float]], wanted: Sequence[Mapping[str, Any]]) -> str:
-    """The id of the best trial, "" if no trial has ended."""
+    """Return the id of the best trial, "" if no trial has ended."""
     if not wanted:
         return ""
     metric, sign = wanted[0].get("metricId", ""), -1 if wanted[0].get("goal") == "MINIMIZE" else 1

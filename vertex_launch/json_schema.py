@@ -32,7 +32,7 @@ MARKUP = (
 
 
 def job_schema() -> Schema:
-    """The schema of both kinds of job file; a file that has a key of a tuning job is checked as one."""
+    """Return the schema of both kinds of job file; a key of a tuning job selects the schema of tuning jobs."""
     custom, tuning = (kind.pb(kind()).DESCRIPTOR for kind in (types.CustomJobSpec, types.HyperparameterTuningJob))
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -49,14 +49,14 @@ def text() -> str:
 
 
 def _messages(*roots: Descriptor) -> list[Descriptor]:
-    """The roots and every message of the API that they hold, each once."""
-    found = list(roots)
-    for message in found:  # grows meanwhile
+    """Return the roots and every message of the API that they hold, each once."""
+    messages = list(roots)
+    for message in messages:  # the list grows in the loop
         for field in message.fields:
             inner = item(field).message_type
-            if inner and inner not in found and not inner.full_name.startswith(WELL_KNOWN):
-                found.append(inner)
-    return found
+            if inner and inner not in messages and not inner.full_name.startswith(WELL_KNOWN):
+                messages.append(inner)
+    return messages
 
 
 def _message(message: Descriptor) -> Schema:
@@ -64,7 +64,7 @@ def _message(message: Descriptor) -> Schema:
     properties = {field.json_name: _field(field) | explained.get(field.name, {}) for field in message.fields}
     schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
     exclusions = {
-        field.json_name: {"properties": {other.json_name: False for other in oneof.fields[index + 1 :]}}
+        field.json_name: {"properties": {later.json_name: False for later in oneof.fields[index + 1 :]}}
         for oneof in message.oneofs
         for index, field in enumerate(oneof.fields[:-1])
     }
@@ -92,15 +92,15 @@ def _value(field: FieldDescriptor) -> Schema:
 
 
 def _scalars() -> Schema:
-    """Scalars by their form; `patternErrorMessage` is for editors, and validators ignore it."""
+    """Return the schemas of scalars by type; `patternErrorMessage` is for editors, and validators ignore it."""
     patterns = {name: {"pattern": f"^({form.pattern})$"} for name, form in FORMS.items()}
     limits = {name: {"minimum": -form.largest, "maximum": form.largest} for name, form in FORMS.items()}
     examples = {DURATION: "3600s", TIMESTAMP: "2026-11-20T15:30:00Z"}
-    said = {name: f'Must be {FORMS[name].noun}, such as "{example}".' for name, example in examples.items()}
+    hints = {name: f'Must be {FORMS[name].noun}, such as "{example}".' for name, example in examples.items()}
     return {
         **{name: {"type": ["integer", "string"], **patterns[name], **limits[name]} for name in ("int32", "int64")},
         "number": {"type": ["number", "string"], **patterns["double"]},
-        **{name: {"type": "string", **patterns[name], "patternErrorMessage": said[name]} for name in examples},
+        **{name: {"type": "string", **patterns[name], "patternErrorMessage": hints[name]} for name in examples},
     }
 
 

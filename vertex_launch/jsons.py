@@ -19,10 +19,10 @@ def shallow(read: Callable[[], Any]) -> Any:
     try:
         level = [value := read()]
         for _ in range(DEEPEST + 1):  # level by level, because recursion could exhaust the stack here, too
-            level = [one for one in level if isinstance(one, dict | list)]
+            level = [node for node in level if isinstance(node, dict | list)]
             if not level:
                 return value
-            level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+            level = [inner for node in level for inner in (node.values() if isinstance(node, dict) else node)]
     except RecursionError:
         pass
     fault = f"is nested too deeply, in more than {DEEPEST} levels"

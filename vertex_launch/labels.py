@@ -33,8 +33,8 @@ def too_many(labels: Mapping[str, object]) -> Findings:
 def typed(words: list[str]) -> dict[str, str]:
     """Read labels that are written KEY=VALUE; raises FaultError for one that is not, or that Google would refuse."""
     pairs = [word.partition("=") for word in words]
-    found = [Finding("--label", f"{key} has no =", "write KEY=VALUE") for key, sign, _ in pairs if not sign]
-    found = found or [finding for key, _, value in pairs for finding in of_label(key, value, "--label")]
-    if found:
-        raise FaultError(*found)
+    findings = [Finding("--label", f"{key} has no =", "write KEY=VALUE") for key, sign, _ in pairs if not sign]
+    findings = findings or [finding for key, _, value in pairs for finding in of_label(key, value, "--label")]
+    if findings:
+        raise FaultError(*findings)
     return {key: value for key, _, value in pairs}

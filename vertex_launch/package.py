@@ -15,7 +15,7 @@ from vertex_launch.errors import FaultError, read_text
 
 DIST = "dist"
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
-# What setuptools itself leaves in a folder; it would pack whatever an old list of files names.
+# Leftovers of setuptools in a folder, which are not packed: an old list of files would add its files.
 LEFT = (DIST, "build", "*.egg-info", "__pycache__")
 
 
@@ -35,7 +35,7 @@ def build(folder: Path, dist: Path) -> Package:
     description = folder / "pyproject.toml"
     name = _name(description)
     with tempfile.TemporaryDirectory() as stand_in:
-        for path in {*folder.glob("[!.]*")} - {left for pattern in LEFT for left in folder.glob(pattern)}:
+        for path in {*folder.glob("[!.]*")} - {path for pattern in LEFT for path in folder.glob(pattern)}:
             _link(path.absolute(), Path(stand_in, path.name))
         command = [sys.executable, "-c", BUILD, str(dist.absolute())]
         done = subprocess.run(command, cwd=stand_in, capture_output=True, text=True)

@@ -12,7 +12,7 @@ def plain(text: str) -> str:
 
 def printable(text: str) -> str:
     """The text with a sign in place of each character that could steer a terminal."""
-    return "".join(one if one.isprintable() or one == "\t" else "\N{REPLACEMENT CHARACTER}" for one in text)
+    return "".join(char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def lines(text: str) -> str:

@@ -92,9 +92,9 @@ def findings(value: Any, message: Descriptor, place: str = "") -> Findings:
             yield Finding(place, f"the key {_quoted(key)} is snake_case", cure, value.lines[key])
         yield from _of_field(inner, field, _below(place, field.json_name))
     for oneof in message.oneofs:
-        given = [field.json_name for field in oneof.fields if {field.json_name, field.name} & value.keys()]
-        if len(given) > 1:
-            yield Finding(place, f"{' and '.join(given)} exclude each other", "keep one")
+        present = [field.json_name for field in oneof.fields if {field.json_name, field.name} & value.keys()]
+        if len(present) > 1:
+            yield Finding(place, f"{' and '.join(present)} exclude each other", "keep one")
 
 
 def _below(place: str, key: str) -> str:
@@ -109,15 +109,15 @@ def _repeated(mapping: Mapping, place: str) -> Findings:
         yield Finding(place, f"the key {_quoted(key)} is {where}", "keep one of them", lines[-1])
 
 
-def _inside(value: Mapping | list[Any], place: str, found: Callable[[Any, str], Findings]) -> Findings:
-    """Yields what is `found` in each value of a list, or of a mapping whose keys the user chooses."""
+def _inside(value: Mapping | list[Any], place: str, check: Callable[[Any, str], Findings]) -> Findings:
+    """Yield what `check` finds in each value of a list, or of a mapping whose keys the user chooses."""
     if isinstance(value, Mapping):
         yield from _repeated(value, place)
         entries = [(_below(place, key), inner) for key, inner in value.items()]
     else:
         entries = [(f"{place}[{index}]", inner) for index, inner in enumerate(value)]
     for below, inner in entries:
-        yield from found(inner, below)
+        yield from check(inner, below)
 
 
 def _of_field(value: Any, field: FieldDescriptor, place: str) -> Findings:
@@ -152,7 +152,7 @@ def _of_value(field: FieldDescriptor, value: Any, place: str) -> Findings:
 
 
 def _of_free_form(wanted: str, value: Any, place: str) -> Findings:
-    """A free form takes all that JSON can hold, if it is of the wanted kind; any kind for ""."""
+    """Yield findings on a free form: it takes any JSON of the wanted kind, "" being any kind."""
     if wanted and kind(value) != wanted:
         yield Finding(place, f"must be {wanted}, not {kind(value)}", "write one")
     elif isinstance(value, Mapping | list):
@@ -170,9 +170,9 @@ def _of_text(value: Any, place: str) -> Findings:
 
 
 def _of_enum(value: Any, field: FieldDescriptor, place: str) -> Findings:
-    numbers = {one.name: str(one.number) for one in field.enum_type.values}
-    known = {"text": [*numbers], "a number": [*numbers.values()]}
-    if value not in known.get(kind(value), []):
+    numbers = {member.name: str(member.number) for member in field.enum_type.values}
+    allowed = {"text": [*numbers], "a number": [*numbers.values()]}
+    if value not in allowed.get(kind(value), []):
         names = [name for name, number in numbers.items() if number != "0"]  # 0 is UNSPECIFIED
         yield Finding(place, f"unknown value {_shown(value)}", did_you_mean(str(value), names))
 

@@ -24,7 +24,7 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
 }
 REQUIRED = ("project", "region", "bucket", "image")  # in a file
 TEXTS = (*REQUIRED, "service_account", "launcher")
-MACHINE = ("vcpus", "memory_gb", "gbps", "fabric_gbps", "gpus")  # what the user may know of one
+MACHINE = ("vcpus", "memory_gb", "gbps", "fabric_gbps", "gpus")  # the fields of a machine that a user may give
 LOCAL = {"project": "local-project", "region": "us-central1", "bucket": "local-bucket"}
 
 # The service sets these in every replica, or sees to it that they are not set.
@@ -58,22 +58,22 @@ class Settings:
         return catalog.with_own(catalog.standard(), self.machines, self.prices)
 
     def origin(self, key: str) -> str:
-        """The place where a value was given: vertex.toml, --region, or VERTEX_REGION."""
+        """Return the place where a value was given: vertex.toml, --region, or VERTEX_REGION."""
         return self.origins.get(key, OWN)
 
 
 def load(path: Path, environ: Texts | None = None, flags: Texts | None = None) -> Settings:
     """Read settings from the flags, else the file, else the environment; raises FaultError for a malformed file."""
     table = _table(path) if path.exists() else {}
-    told = {key: source for key in VARIABLES for source in _sources(key, flags or {}, environ or {}, table)[:1]}
-    settings = table | {key: value for key, (_, value) in told.items()}
-    origins = {key: origin for key, (origin, _) in told.items()}
-    found = [*_findings(settings)]
+    sources = {key: source for key in VARIABLES for source in _sources(key, flags or {}, environ or {}, table)[:1]}
+    settings = table | {key: value for key, (_, value) in sources.items()}
+    origins = {key: origin for key, (origin, _) in sources.items()}
+    findings = [*_findings(settings)]
     missing = [key for key in REQUIRED if key not in settings] if path.exists() else []
-    found += [Finding("", f"the key {key} is missing", f'add a line {key} = "..."') for key in missing]
-    if found:
+    findings += [Finding("", f"the key {key} is missing", f'add a line {key} = "..."') for key in missing]
+    if findings:
         places = {key: f"{path}: {key}" for key in table} | origins | {"": str(path)}
-        raise FaultError(*(replace(one, place=places[one.place]) for one in found))
+        raise FaultError(*(replace(finding, place=places[finding.place]) for finding in findings))
     return Settings(**settings, origins=origins)
 
 
@@ -85,7 +85,7 @@ def require(settings: Settings, *keys: str) -> None:
 
 
 def for_local(settings: Settings) -> Settings:
-    """The settings for the local service: any project, region and bucket will do, and house rules are not its own."""
+    """Return the settings for the local service: stand-ins for project, region and bucket, and no house rules."""
     project, region, bucket = (getattr(settings, key) or name for key, name in LOCAL.items())
     return replace(settings, project=project, region=region, bucket=bucket, rules={})
 
@@ -93,8 +93,8 @@ def for_local(settings: Settings) -> Settings:
 def passing(settings: Settings, names: Sequence[str]) -> Settings:
     """Let more of the shell's variables reach replicas here; raises FaultError for one that cannot be passed."""
     passed = dict.fromkeys(names, True)
-    if found := [replace(one, place="--pass-env") for name in passed for one in _of_variable(name)]:
-        raise FaultError(*found)
+    if findings := [replace(finding, place="--pass-env") for name in passed for finding in _of_variable(name)]:
+        raise FaultError(*findings)
     return replace(settings, env={**settings.env, **passed})
 
 
@@ -106,14 +106,14 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _sources(key: str, flags: Texts, environ: Texts, file: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Names and values of the flag and the variables that give a key, in their order; the file hides variables."""
+    """Return name and value of the flag and the variables that give a key, in order; the file hides variables."""
     variables = [(name, environ.get(name)) for name in VARIABLES[key] if key not in file]
     both = ((f"--{key.replace('_', '-')}", flags.get(key)), *variables)
     return [(origin, value) for origin, value in both if value]
 
 
 def _findings(toml: Mapping[str, Any]) -> Findings:
-    """Yields what is wrong; the place is a key, "" for the file as a whole."""
+    """Yield the findings on vertex.toml; the place is a key, "" for the whole file."""
     for key, value in toml.items():
         if key in TABLES:
             yield from _of_table(key, value)
@@ -163,7 +163,7 @@ def _of_variable(name: str) -> Findings:
 
 
 def _of_price(name: str) -> Findings:
-    """Only machine types and GPUs that are billed alone have a price."""
+    """Yield a finding unless the name is a machine type, or a GPU that is billed alone."""
     machines, accelerators = catalog.standard().machines, catalog.standard().accelerators
     with_it = [machine for machine in machines.values() if name in machine.gpus]
     if name not in {**machines, **accelerators}:
@@ -181,7 +181,7 @@ def _of_machine(name: str, row: Mapping[str, Any]) -> Findings:
             yield Finding("machines", f'"{name}": unknown key {key}', did_you_mean(key, MACHINE))
         elif key != "gpus" and not (_is_amount(value) and value):
             yield Finding("machines", f'"{name}": {key} must be a number above 0', f"write {key} = 4")
-        elif key == "gpus" and not (isinstance(value, dict) and all(_is_list(one, int) for one in value.values())):
+        elif key == "gpus" and not (isinstance(value, dict) and all(_is_list(item, int) for item in value.values())):
             cure = "write gpus = {NVIDIA_L4 = [1, 2]}"
             yield Finding("machines", f'"{name}": gpus must have lists of counts', cure)
     if name not in catalog.standard().machines and not row.keys() >= {"vcpus", "memory_gb", "gbps"}:
@@ -193,14 +193,14 @@ def _is_amount(value: Any) -> bool:
 
 
 def _is_list(value: Any, kind: type) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(one) is kind for one in value)
+    return isinstance(value, list) and bool(value) and all(type(item) is kind for item in value)
 
 
 @dataclass(frozen=True)
 class _Table:
     """A table of vertex.toml."""
 
-    names: str  # what its keys are
+    names: str  # noun for its keys
     line: str  # one of its lines, for a name
     wanted: str  # in such a line
     fits: Callable[[Any], bool]

@@ -42,7 +42,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True)
 class Pool:
-    """One pool that holds machines: its position, its part of the spec, and what is often asked of it."""
+    """Pool that holds machines: its position, its part of the spec, and facts derived from it."""
 
     index: int
     spec: WorkerPoolSpec
@@ -139,7 +139,7 @@ class Job:
 
 @dataclass(frozen=True)
 class TuningJob:
-    """One file with a hyperparameter tuning job, read."""
+    """Hyperparameter tuning job, read from a file."""
 
     path: Path
     name: str  # its displayName, or the file's name without its ending
@@ -153,7 +153,7 @@ class TuningJob:
 
 
 def trial(job: Job | TuningJob) -> Job:
-    """The job of one trial of a search, or the job itself."""
+    """Return the job of one trial of a search, or the job itself."""
     return job.trial_job if isinstance(job, TuningJob) else job
 
 
@@ -167,12 +167,12 @@ def load(path: Path) -> Job | TuningJob:
 
 
 def parse(text: str, file: str) -> CustomJobSpec:
-    """A CustomJobSpec from YAML or JSON text; `file` begins every line of the FaultError that it may raise."""
+    """Return the CustomJobSpec in YAML or JSON text; `file` begins every line of the FaultError that it may raise."""
     return _custom_job_spec(strict_yaml.from_yaml(text, file), file)
 
 
 def read(document: Any, kind: type[M], file: str = "") -> M:
-    """The message of this kind that a document holds; raises FaultError with all differences, `file` before each."""
+    """Return the message of this kind in a document; raises FaultError with all differences, `file` before each."""
     message = kind()
     pb = cast(Any, kind).pb(message)
     findings = [*first(proto_validation.findings(document, pb.DESCRIPTOR))]
@@ -187,17 +187,17 @@ def read(document: Any, kind: type[M], file: str = "") -> M:
 
 
 def located(finding: Finding, document: Any) -> Finding:
-    """The finding with the line of its place, unless it has a line already; a document may be None."""
+    """Return the finding with the line of its place, unless it has a line already; a document may be None."""
     return replace(finding, line=finding.line or strict_yaml.line(document, finding.place))
 
 
 def as_json(message: Any) -> dict[str, Any]:
-    """One of the API's messages as it goes over the wire: camelCase, enums by name, 64-bit numbers as text."""
+    """Return an API message as it goes over the wire: camelCase, enums by name, 64-bit numbers as text."""
     return dict(json_format.MessageToDict(type(message).pb(message)))
 
 
 def _custom_job_spec(document: Any, file: str) -> CustomJobSpec:
-    for key, told in OTHER_RESOURCES.items():
+    for key, problem in OTHER_RESOURCES.items():
         if isinstance(document, dict) and key in document:
-            raise FaultError(Finding("", *told), file=file)
+            raise FaultError(Finding("", *problem), file=file)
     return read(document, CustomJobSpec, file)

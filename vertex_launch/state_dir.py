@@ -60,18 +60,18 @@ class StateDir:
 
 
 def output_folder(job: Job, state_dir: StateDir) -> Path | None:
-    """The folder that stands for the job's output, never one outside its bucket; none if the job names none."""
+    """Return the folder that stands for the job's output, always inside its bucket; None if the job names none."""
     prefix = job.spec.base_output_directory.output_uri_prefix
-    if prefix and (found := folder_fault(prefix, OUTPUT)):
-        raise FaultError(found, file=str(job.origin))
+    if prefix and (finding := folder_fault(prefix, OUTPUT)):
+        raise FaultError(finding, file=str(job.origin))
     return state_dir.buckets / prefix.removeprefix("gs://") if prefix else None
 
 
 def private(folder: Path) -> Path:
     """Make a folder, and what is missing above it, that nobody else may enter; returns it."""
-    for one in (*reversed(folder.parents), folder):
-        if not one.is_dir():
-            one.mkdir(mode=0o700, exist_ok=True)
+    for path in (*reversed(folder.parents), folder):
+        if not path.is_dir():
+            path.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 

@@ -27,7 +27,7 @@ CLEARER = {  # by how PyYAML's sentence begins
 VALUES_LIMIT = 100_000  # in YAML with every alias written out
 JSON_LIMIT = 10_000  # values in one request; its job is checked within a second
 TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"')  # in JSON
-PART = re.compile(r"[^.\[\]]+")  # of a place
+PART = re.compile(r"[^.\[\]]+")  # one part of a place
 
 
 class Scalar(str):
@@ -89,15 +89,15 @@ def from_json(text: str) -> Any:
 
 @contextmanager
 def _raising(file: str) -> Iterator[None]:
-    """Whatever the parsers raise becomes a FaultError."""
+    """Raise a FaultError in place of the parsers' own errors."""
     try:
         yield
         return
     except yaml.MarkedYAMLError as fault:
         problem = str(fault.problem)
-        clearer = (told for start, told in CLEARER.items() if problem.startswith(start))
-        told = next(clearer, (problem, "mend the YAML there or just above"))
-        finding = Finding("", *told, line=_line(fault.problem_mark))
+        clearer = (sentence for start, sentence in CLEARER.items() if problem.startswith(start))
+        sentence = next(clearer, (problem, "mend the YAML there or just above"))
+        finding = Finding("", *sentence, line=_line(fault.problem_mark))
     except yaml.YAMLError as fault:
         finding = Finding("", f"not YAML: {str(fault).splitlines()[0]}", "remove it")
     except json.JSONDecodeError as fault:
@@ -119,7 +119,7 @@ def kind(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The value as json.loads would return it; what only YAML knows, such as a date, becomes text."""
+    """Return the value as json.loads would; YAML's own types, such as a date, become text."""
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -174,7 +174,7 @@ class _Loader(yaml.SafeLoader):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._sizes: dict[Node, int] = {}  # how many values each node holds once aliases are written out
+        self._sizes: dict[Node, int] = {}  # node -> count of its values, with aliases written out
         self._keys = 0
 
     def compose_node(self, parent: Node | None, index: Any) -> Any:
@@ -183,7 +183,7 @@ class _Loader(yaml.SafeLoader):
         if is_alias and node not in self._sizes:
             raise _fault(node, "an alias stands inside the value it repeats", "write that part out")
         inner = [] if isinstance(node, ScalarNode) else node.value
-        self._sizes[node] = 1 + sum(self._sizes[one[1] if isinstance(one, tuple) else one] for one in inner)
+        self._sizes[node] = 1 + sum(self._sizes[child[1] if isinstance(child, tuple) else child] for child in inner)
         if self._sizes[node] > VALUES_LIMIT:
             raise _fault(node, f"its aliases unfold into more than {VALUES_LIMIT:,} values", "write them out")
         self._keys += isinstance(parent, MappingNode) and index is None

@@ -33,7 +33,7 @@ DISCRETE_LIMIT = 1000
 # Trials carry all numbers as doubles: integers must stay exact, and the width of a range finite.
 LARGEST = {"integer_value_spec": 2**53, "double_value_spec": 5e307}
 
-# What Google documents for Vizier, and neither optuna nor the code around it does here.
+# Fields that Google documents for Vizier and the local Vertex, which uses optuna, does not implement.
 NOT_HERE = {
     "convex_automated_stopping_spec": "use medianAutomatedStoppingSpec or decayCurveStoppingSpec",
     "study_stopping_config": "use maxTrialCount and maxFailedTrialCount",
@@ -183,7 +183,7 @@ def _condition(child: Conditional) -> Collection[Any]:
 
 def _is_one_of(value: Any, values: Collection[Any]) -> bool:
     if isinstance(value, float):
-        return any(abs(value - other) <= APART for other in values)
+        return any(abs(value - candidate) <= APART for candidate in values)
     return value in values
 
 
@@ -250,18 +250,18 @@ def _of_conditions(node: _Node) -> Findings:
 
 def _of_ids(nodes: Sequence[_Node]) -> Findings:
     """Two parameters may share a name only if no trial ever has both."""
-    known: dict[str, list[_Node]] = defaultdict(list)
+    by_name: dict[str, list[_Node]] = defaultdict(list)
     for node in nodes:
         name = node.spec.parameter_id
-        other = next((other for other in known[name] if name and not _exclude_each_other(node, other)), None)
-        if other:
-            fault = f'"{name}" is the name of {other.place}, too'
+        twin = next((twin for twin in by_name[name] if name and not _exclude_each_other(node, twin)), None)
+        if twin:
+            fault = f'"{name}" is the name of {twin.place}, too'
             yield Finding(f"{node.place}.parameterId", fault, "rename one of them")
-        known[name].append(node)
+        by_name[name].append(node)
 
 
-def _exclude_each_other(one: _Node, other: _Node) -> bool:
-    shared = one.conditions.keys() & other.conditions.keys()
+def _exclude_each_other(first: _Node, second: _Node) -> bool:
+    shared = first.conditions.keys() & second.conditions.keys()
     return any(
-        not any(_is_one_of(value, other.conditions[place]) for value in one.conditions[place]) for place in shared
+        not any(_is_one_of(value, second.conditions[place]) for value in first.conditions[place]) for place in shared
     )

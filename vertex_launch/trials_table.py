@@ -9,7 +9,7 @@ from rich.text import Text
 from vertex_launch.job_resource import Resource, trials
 from vertex_launch.printable import printable
 
-# What a trial is that one of the study's rules has ended.
+# The study's rule that stopped a trial early -> why.
 RULES = {
     "medianAutomatedStoppingSpec": "worse than the median of the others",
     "decayCurveStoppingSpec": "unlikely to reach the best",
@@ -18,19 +18,19 @@ UNFINISHED = {"REQUESTED": "waits", "ACTIVE": "runs", "STOPPING": "is being stop
 
 
 def table(search: Resource, jobs: Mapping[str, str]) -> Table:
-    """One row for each trial, the best marked; `jobs` has the states, such as SUCCEEDED, of those that are known."""
-    parameters = [one["parameterId"] for one in search["studySpec"]["parameters"]]
-    metrics = [one["metricId"] for one in search["studySpec"]["metrics"]]
+    """Return a row for each trial, the best marked; `jobs` maps trial ids to known states, such as SUCCEEDED."""
+    parameters = [parameter["parameterId"] for parameter in search["studySpec"]["parameters"]]
+    metrics = [metric["metricId"] for metric in search["studySpec"]["metrics"]]
     shown = Table("trial", *parameters, *metrics, "", box=None, header_style="bold")
     for trial in trials(search):
         values = [*map(trial["parameters"].get, parameters), *map(trial["metrics"].get, metrics)]
         cells = (trial["id"], *map(_cell, values), _end(trial, jobs.get(trial["id"], ""), search["studySpec"]))
-        shown.add_row(*(Text(printable(cell)) for cell in cells))  # what the user wrote is no markup
+        shown.add_row(*(Text(printable(cell)) for cell in cells))  # the user's words are no markup
     return shown
 
 
 def _end(trial: Mapping[str, Any], job: str, study: Resource) -> str:
-    """`succeeded, the best`: of a trial that its search has cancelled, by which rule."""
+    """Return how a trial ended, such as `succeeded, the best`, with the rule that stopped it early."""
     if trial["state"] != "SUCCEEDED":
         return UNFINISHED.get(trial["state"], f"failed: {trial['reason']}")
     rule = next((words for name, words in RULES.items() if name in study), "")

@@ -27,7 +27,7 @@ from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.running.journal import Journal
 from vertex_launch.local.views import page
-from vertex_launch.local.views.terminal import reporting
+from vertex_launch.local.views.terminal import reports
 from vertex_launch.settings import Settings
 from vertex_launch.spec import parse
 from vertex_launch.state_dir import StateDir
@@ -332,7 +332,7 @@ time.sleep(60)
 
 def plain(served: Served) -> tuple[AbstractContextManager[None], io.StringIO]:
     printed = io.StringIO()
-    return reporting(served.store, served.jobs, Console(file=printed, width=60, highlight=False)), printed
+    return reports(served.store, served.jobs, Console(file=printed, width=60, highlight=False)), printed
 
 
 def test_each_change_of_state_is_one_line(served: Served) -> None:

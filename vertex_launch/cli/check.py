@@ -30,33 +30,34 @@ class CheckOptions(SettingsOptions):
     ] = False
 
     def act(self) -> None:
-        ours = self.settings()
+        settings = self.settings()
         if self.explain:
-            told = [explain.explain(str(code), ours) for code in self.jobs or ()]
-            console.print("\n\n".join(told) or explain.overview(ours), markup=False)
+            texts = [explain.explain(str(code), settings) for code in self.jobs or ()]
+            console.print("\n\n".join(texts) or explain.overview(settings), markup=False)
             return
         if not self.jobs:
             raise FaultError(f"no job file is named; write {program.NAME} check JOB.yaml")
-        warn_of_age(ours.catalog)
-        if dropped := releases.notice(ours.launcher):
+        warn_of_age(settings.catalog)
+        if dropped := releases.notice(settings.launcher):
             complain(dropped, style="yellow")
-        examined = examine_all(self.jobs, ours, training.project(Path(), date.today()))
+        examined = examine_all(self.jobs, settings, training.project(Path(), date.today()))
         if self.as_json:
-            print(json.dumps([_entry(one.path, found, ours) for one in examined for found in one.findings], indent=2))
+            entries = [_entry(file.path, finding, settings) for file in examined for finding in file.findings]
+            print(json.dumps(entries, indent=2))
         else:
-            for one in examined:
-                report(one)
-                if one.passes(self.strict):
-                    count = len(one.findings)
+            for file in examined:
+                report(file)
+                if file.passes(self.strict):
+                    count = len(file.findings)
                     warned = f", with {count} {'warning' if count == 1 else 'warnings'}" if count else ""
-                    console.print(Text.assemble(f"{one.path}: ", ("ok", "green"), warned))
-            if formless := [str(one.path) for one in examined if one.job is None]:
+                    console.print(Text.assemble(f"{file.path}: ", ("ok", "green"), warned))
+            if formless := [str(file.path) for file in examined if file.job is None]:
                 complain(f"the rules were not applied to {', '.join(formless)}; mend the form first", style="dim")
-        raise typer.Exit(0 if all(one.passes(self.strict) for one in examined) else 1)
+        raise typer.Exit(0 if all(file.passes(self.strict) for file in examined) else 1)
 
 
-def _entry(path: Path, finding: Finding, ours: Settings) -> dict[str, Any]:
+def _entry(path: Path, finding: Finding, settings: Settings) -> dict[str, Any]:
     """Return a finding for --json, with the text of its rule."""
-    rule, sources = applied(ours)[finding.code], explain.sources
-    said = {"certainty": rule.certainty, "consequence": rule.consequence, "source": sources(rule, ours.catalog)}
-    return {**asdict(finding), "file": str(path), "line": finding.line or None, **said}
+    rule, sources = applied(settings)[finding.code], explain.sources
+    details = {"certainty": rule.certainty, "consequence": rule.consequence, "source": sources(rule, settings.catalog)}
+    return {**asdict(finding), "file": str(path), "line": finding.line or None, **details}

@@ -25,7 +25,7 @@ from vertex_launch.spec import CHIEF_REPLICA
 
 EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 1, "PARTIALLY_SUCCEEDED": 1, "CANCELLED": 3, "EXPIRED": 4}
 UNSEEN, DETACHED = 5, 130  # the job goes on, but can no longer be seen, or is no longer looked at
-# As the trainer prints it: `step 50/600  loss 0.1234  accuracy 0.9722`; the first metric stands beside the bar.
+# The trainer prints `step 50/600  loss 0.1234  accuracy 0.9722`; the first metric stands beside the bar.
 METRIC = r"[a-z]\w*(?: \w+){0,5} -?(?:[\d.]+|nan|inf)"
 STEP = re.compile(rf"\bstep (\d{{1,12}})/(\d{{1,12}})\b(?:  ({METRIC})(?=  |$))?", re.IGNORECASE)
 
@@ -40,19 +40,19 @@ def follow_to_end(
     Ctrl-C leaves the job, and says how to come back to it. `as_json` has stdout get JSON lines, and stderr all else.
     """
     job: Resource = {"name": name}
-    told = errors if as_json else console
+    output = errors if as_json else console
     try:
-        with google_errors(service.settings), signals_as_exceptions(), Screen(told, as_json) as screen:
+        with google_errors(service.settings), signals_as_exceptions(), Screen(output, as_json) as screen:
             for event in follow(service, name, log):
                 if isinstance(event, Changed):
                     before, job = state(job), event.job
                     screen.job = job
-                    if state(job) not in (before, *ENDED):  # the end is told last
-                        told.print(headline(job, service))
+                    if state(job) not in (before, *ENDED):  # the end is printed last
+                        output.print(headline(job, service))
                 elif isinstance(event, Line):
                     show(event, job, screen, service, wanted)
                 else:
-                    told.print(service_line(event))
+                    output.print(service_line(event))
     except (KeyboardInterrupt, CloudError) as error:
         unseen = isinstance(error, CloudError)
         if unseen:
@@ -60,7 +60,7 @@ def follow_to_end(
         if state(job) not in ENDED:
             errors.print(detached(service, name), markup=False)
             return UNSEEN if unseen else DETACHED
-    told.print(headline(job, service))
+    output.print(headline(job, service))
     with google_errors(service.settings):
         print_cause(service, job)
     return EXIT_CODES.get(state(job), 1)
@@ -71,15 +71,15 @@ def show(line: Line, job: Resource, screen: "Screen", service: Service, wanted: 
     if wanted(line):
         print_line(line, job, screen.as_json)
     moves = not screen.disable and "studySpec" not in job and line.replica == CHIEF_REPLICA
-    if moves and (found := STEP.search(line.text)):
-        screen.steps(int(found[1]), int(found[2]), found[3], so_far(job, service))
+    if moves and (step := STEP.search(line.text)):
+        screen.steps(int(step[1]), int(step[2]), step[3], so_far(job, service))
 
 
 def print_line(line: Line, job: Resource, as_json: bool) -> None:
     """`12:03:04 [workerpool0-0] step 50/600`, of a search with the trial; or an object with all that is known."""
     if as_json:
-        ours = {"time": line.time.isoformat(), "replica": line.replica, "job": line.job, "severity": line.severity}
-        print(json.dumps({"message": line.text, **line.fields, **ours}), flush=True)
+        origin = {"time": line.time.isoformat(), "replica": line.replica, "job": line.job, "severity": line.severity}
+        print(json.dumps({"message": line.text, **line.fields, **origin}), flush=True)
         return
     trial = trial_of(job, line.job)
     whose = f"trial {trial} " if trial else ""
@@ -89,13 +89,13 @@ def print_line(line: Line, job: Resource, as_json: bool) -> None:
 class Screen(Progress):
     """Lines and, where there is a terminal, below them how many steps are done; before the first one, the times."""
 
-    def __init__(self, told: Console, as_json: bool) -> None:
+    def __init__(self, output: Console, as_json: bool) -> None:
         self.as_json = as_json
         self.job: Resource = {}
         step = TextColumn("step {task.completed:.0f}/{task.total:.0f}")
         more = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("metric", "cost"))
         columns = (BarColumn(), step, TimeRemainingColumn(), *more)
-        super().__init__(*columns, console=told, disable=as_json or not told.is_terminal, transient=True)
+        super().__init__(*columns, console=output, disable=as_json or not output.is_terminal, transient=True)
 
     def get_renderables(self) -> Iterable[RenderableType]:
         if self.tasks or not state(self.job):
@@ -124,24 +124,24 @@ def times(job: Resource) -> list[str]:
     now = datetime.now(UTC)
     waited, ran = jobs.waited(job, now), jobs.ran(job, now)
     runs = "ran" if state(job) in ENDED else "runs for"
-    told = ((f"waited {duration(waited)}", waited), (f"{runs} {duration(ran)}", ran))
-    return [part for part, seconds in told if seconds >= 1]
+    parts = ((f"waited {duration(waited)}", waited), (f"{runs} {duration(ran)}", ran))
+    return [part for part, seconds in parts if seconds >= 1]
 
 
 def so_far(job: Resource, service: Service) -> str:
-    """`about $1.20`; "" where a price is not known."""
+    """Return the cost until now, `about $1.20`; "" where a price is unknown."""
     cost = jobs.cost(job, service.settings.catalog, datetime.now(UTC))
     return f"about {usd(cost.usd)}{' in the cloud' if service.endpoint else ''}" if cost else ""
 
 
 def print_cause(service: Service, job: Resource) -> None:
     """Print why a job ended badly: the service's words and, unless they have a traceback, the replica's last errors."""
-    said = fault(job).strip()
-    if said:
-        complain(said)
-    if state(job) != "FAILED" or logs.TRACEBACK in said:
+    message = fault(job).strip()
+    if message:
+        complain(message)
+    if state(job) != "FAILED" or logs.TRACEBACK in message:
         return
-    if lines := [line for line in logs.cause(service, job) if line.text not in said.splitlines()]:
+    if lines := [line for line in logs.cause(service, job) if line.text not in message.splitlines()]:
         complain(f"the last errors of {lines[0].replica}:")
         for line in lines:
             errors.print(Text(line.text))
@@ -151,15 +151,15 @@ def detached(service: Service, name: str) -> str:
     """Say how a person who has stopped to look at a job comes back to it, and how it is stopped."""
     id = id_of(name)
     return (
-        f"\nthe job goes on; come back to it with: {again(service, 'logs', id, '--follow')}\n"
-        f"stop it with: {again(service, 'cancel', id)}\n{service.page(name)}"
+        f"\nthe job goes on; come back to it with: {command(service, 'logs', id, '--follow')}\n"
+        f"stop it with: {command(service, 'cancel', id)}\n{service.page(name)}"
     )
 
 
-def again(service: Service, *words: str) -> str:
-    """Another command of this program for the same project and region."""
-    ours = service.settings
-    flags = (f"{ours.origin(key)} {getattr(ours, key)}" for key in ("project", "region"))
+def command(service: Service, *words: str) -> str:
+    """Return another command line of this program, for the same project and region."""
+    settings = service.settings
+    flags = (f"{settings.origin(key)} {getattr(settings, key)}" for key in ("project", "region"))
     return " ".join((program.NAME, *words, *(flag for flag in flags if flag.startswith("--"))))
 
 
@@ -167,4 +167,4 @@ def service_line(event: Lost | Back) -> Text:
     now = clock(datetime.now(UTC))
     if isinstance(event, Back):
         return Text(f"{now} the service answers again", style="yellow")
-    return Text(f"{now} {printable(event.said)}; it is asked again", style="yellow")
+    return Text(f"{now} {printable(event.reason)}; it is asked again", style="yellow")

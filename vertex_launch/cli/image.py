@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from vertex_launch import image as images
-from vertex_launch import settings
 from vertex_launch.cli.calling import WithOptions, call
 from vertex_launch.cli.options import Image, Project, StandIns, app_of, state_dir
 from vertex_launch.cli.output import console, errors
@@ -19,6 +18,7 @@ from vertex_launch.errors import FaultError
 from vertex_launch.image import Build
 from vertex_launch.local.running import containers
 from vertex_launch.rules.containers import OF_REDUCERS
+from vertex_launch.settings import require
 from vertex_launch.state_dir import private
 
 KINDS = ("cpu", "push", "cloud")
@@ -41,11 +41,11 @@ class ImageOptions(StandIns):
         options = [word for word in self.words or () if word.startswith("-")]
         if unknown := [word for word in kinds if word not in KINDS]:
             raise FaultError(NO_KIND.format(unknown[0]))
-        ours = self.settings()
-        settings.require(ours, "image")
-        build = images.build(ours.image, revision.described(Path()), "cpu" in kinds, (*options, *self.click.obj))
+        settings = self.settings()
+        require(settings, "image")
+        build = images.build(settings.image, revision.described(Path()), "cpu" in kinds, (*options, *self.click.obj))
         if "cloud" in kinds:
-            build_by_google(build, ours.project)
+            build_by_google(build, settings.project)
         else:
             build_here(build, "push" in kinds)
 
@@ -67,7 +67,7 @@ def build_here(build: Build, push: bool) -> None:
     call(engine, *build.words, ".")
     labels = printed_labels(engine, build.print_labels)
     if labels:
-        call(engine, *build.again, *labels, ".")
+        call(engine, *build.label_command, *labels, ".")
     for name in build.names if push else ():
         call(engine, "push", name)
     for label in labels:

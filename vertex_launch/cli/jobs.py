@@ -12,7 +12,7 @@ from rich.text import Text
 
 from vertex_launch.catalog import Catalog
 from vertex_launch.cli.cloud_options import CloudOptions, NamedJob, SentJobOptions
-from vertex_launch.cli.following import EXIT_CODES, again, headline, print_cause
+from vertex_launch.cli.following import EXIT_CODES, command, headline, print_cause
 from vertex_launch.cli.output import console, interrupted, print_table
 from vertex_launch.cloud import jobs
 from vertex_launch.cloud.jobs import Cost
@@ -48,21 +48,21 @@ class JobsOptions(CloudOptions):
 
     def act(self) -> None:
         with self.cloud() as service:
-            found = jobs.newest(service, self.limit, self.state or "")
+            resources = jobs.newest(service, self.limit, self.state or "")
         if self.json:
-            print(json.dumps(found, indent=2))
-        elif found:
-            print_table(table_of_jobs(found, service.settings.catalog))
+            print(json.dumps(resources, indent=2))
+        elif resources:
+            print_table(table_of_jobs(resources, service.settings.catalog))
         else:
             console.print(f"{service.place} has no {f'{self.state} ' if self.state else ''}job", markup=False)
 
 
-def table_of_jobs(found: list[Resource], catalog: Catalog) -> Table:
+def table_of_jobs(resources: list[Resource], catalog: Catalog) -> Table:
     """One row for each job."""
     now = datetime.now(UTC)
     number, stands = (Column(name, no_wrap=True, min_width=width) for name, width in (("job", 19), ("state", 9)))
     shown = Table(number, "name", stands, "created", "waited", "ran", "about", box=None, header_style="bold")
-    for job in found:
+    for job in resources:
         cost, created = jobs.cost(job, catalog, now), moment(job, "createTime")
         kind = "" if collection_of(job["name"]) == "customJobs" else f" ({KINDS[collection_of(job['name'])]})"
         shown.add_row(
@@ -108,7 +108,7 @@ def details(job: Resource, service: Service) -> Iterator[tuple[str, str]]:
     if cost := jobs.cost(job, service.settings.catalog, datetime.now(UTC)):
         rate = f"{usd(cost.per_hour.usd)} per hour{' and trial' if job.get('trials') else ''}"
         yield "cost", f"about {usd(cost.usd)}, at {rate} ({cost.per_hour.certainty}: {cost.per_hour.source})"
-    yield "log", again(service, "logs", id_of(job["name"]))
+    yield "log", command(service, "logs", id_of(job["name"]))
     yield "page", service.page(job["name"])
 
 
@@ -120,15 +120,15 @@ class CostOptions(SentJobOptions):
 
     def act(self) -> None:
         with self.sent() as (service, job):
-            found = jobs.cost(job, service.settings.catalog, datetime.now(UTC))
-        if found is None:
+            cost = jobs.cost(job, service.settings.catalog, datetime.now(UTC))
+        if cost is None:
             raise FaultError(f"{job['name']}: a price is not known; add yours under [prices] in vertex.toml")
-        price = found.per_hour
+        price = cost.per_hour
         if self.json:
-            print(json.dumps({"job": job["name"], "usd": found.usd, "hours": found.hours, "per_hour": price.usd}))
+            print(json.dumps({"job": job["name"], "usd": cost.usd, "hours": cost.hours, "per_hour": price.usd}))
             return
         console.print(headline(job, service))
-        print_table(table_of_cost(found))
+        print_table(table_of_cost(cost))
         console.print(f"{price.certainty}: {price.source}; what is billed may differ", markup=False)
 
 
@@ -151,9 +151,9 @@ class CancelOptions(CloudOptions):
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before.")] = False
 
     def act(self) -> None:
-        told = "nothing was stopped" if self.yes else "nothing was stopped; --yes stops without a question"
+        message = "nothing was stopped" if self.yes else "nothing was stopped; --yes stops without a question"
         with self.cloud() as service, signals_as_exceptions():
-            with interrupted(told):
+            with interrupted(message):
                 job = jobs.running(service, self.job)
                 name, id = job["name"], id_of(job["name"])
                 console.print(headline(job, service))
@@ -163,6 +163,6 @@ class CancelOptions(CloudOptions):
                     return
                 if not (self.yes or typer.confirm("Stop it?")):
                     raise typer.Exit(1)
-            with interrupted(f"whether it was stopped is not known; see: {again(service, 'status', id)}"):
+            with interrupted(f"whether it was stopped is not known; see: {command(service, 'status', id)}"):
                 service.cancel(name)
-        console.print(f"asked to stop; see it end with: {again(service, 'logs', id, '--follow')}", markup=False)
+        console.print(f"asked to stop; see it end with: {command(service, 'logs', id, '--follow')}", markup=False)

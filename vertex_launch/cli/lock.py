@@ -15,7 +15,7 @@ from vertex_launch.cli.options import app_of
 from vertex_launch.errors import FaultError
 
 FOLDER = Path("requirements")
-# The image, whatever this machine is; and the oldest Python of projects: what that takes Ubuntu's newer one takes, too.
+# The image's platform, and the oldest Python of projects: Ubuntu's newer one takes the same versions.
 TARGET = ("--python-version=3.11", "--python-platform=x86_64-manylinux_2_28")
 HOW = ("--quiet", "--no-annotate", "--index-strategy=unsafe-best-match")
 NO_UV = "this Python has no uv, which resolves the versions; install it: {} -m pip install uv"
@@ -38,7 +38,7 @@ class LockOptions:
             raise FaultError(NO_UV.format(sys.executable))
         words = (f"--custom-compile-command={self.custom_compile_command}", *(self.words or ()), *self.click.obj)
         resolve("lock.txt", str(FOLDER / "cuda.txt"), str(FOLDER / "trainer.txt"), *words)
-        # What of them belongs to the framework: its layer of the image is built again only where this changes.
+        # The framework's share of the lock: its layer of the image is built again only where this file changes.
         resolve("cuda.lock.txt", str(FOLDER / "cuda.txt"), f"--constraint={FOLDER / 'lock.txt'}", *words)
 
 
@@ -46,7 +46,7 @@ def resolve(name: str, *words: str) -> None:
     """Write one of the locks."""
     path = FOLDER / name
     call(sys.executable, "-m", "uv", "pip", "compile", *TARGET, *HOW, f"--output-file={path}", *words)
-    # Which build of a version it is (2.13.0+cu126) is left to cuda.txt and cpu.txt.
+    # cuda.txt and cpu.txt choose the build of a version, such as 2.13.0+cu126.
     path.write_text(re.sub(r"\+\w+$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE), encoding="utf-8")
 
 

@@ -30,17 +30,17 @@ class LogsOptions(SentJobOptions):
     json: Annotated[bool, typer.Option("--json", help="One JSON object for each line.")] = False
 
     def act(self) -> None:
-        found, since = pattern(self.grep).search, earliest(self.since, datetime.now(UTC))
+        search, since = pattern(self.grep).search, earliest(self.since, datetime.now(UTC))
         printed = 0
         with self.sent() as (service, job):
             known_replica(self.replica, job)
             log = Log(service, since, self.replica)
             if self.follow:
-                raise typer.Exit(follow_to_end(service, job["name"], log, lambda line: found(line.text), self.json))
+                raise typer.Exit(follow_to_end(service, job["name"], log, lambda line: search(line.text), self.json))
             for event in once(service, job, log):
                 if isinstance(event, Lost):
                     errors.print(service_line(event))
-                elif found(event.text):
+                elif search(event.text):
                     print_line(event, job, self.json)
                     printed += 1
         if not (printed or self.json):
@@ -50,9 +50,9 @@ class LogsOptions(SentJobOptions):
 def known_replica(name: str, job: Resource) -> None:
     """Raise FaultError for the name of a replica that the job lacks."""
     pools = enumerate(run_spec(job).get("workerPoolSpecs", ()))
-    known = [f"workerpool{pool}-{index}" for pool, one in pools for index in range(int(one.get("replicaCount", 0)))]
-    if name and known and name not in known:
-        raise FaultError(f"--replica {name}: the job has no such replica; {did_you_mean(name, known[:MOST_SHOWN])}")
+    names = [f"workerpool{pool}-{index}" for pool, spec in pools for index in range(int(spec.get("replicaCount", 0)))]
+    if name and names and name not in names:
+        raise FaultError(f"--replica {name}: the job has no such replica; {did_you_mean(name, names[:MOST_SHOWN])}")
 
 
 def pattern(text: str) -> re.Pattern[str]:
@@ -64,10 +64,10 @@ def pattern(text: str) -> re.Pattern[str]:
 
 
 def earliest(text: str, now: datetime) -> datetime | None:
-    """The moment that --since means, None without one; raises FaultError."""
+    """Return the moment that --since means, None without one; raises FaultError."""
     try:
-        if found := AGO.fullmatch(text):
-            return now - timedelta(**{UNITS[found[2]]: int(found[1])})
+        if ago := AGO.fullmatch(text):
+            return now - timedelta(**{UNITS[ago[2]]: int(ago[1])})
         return datetime.fromisoformat(text).astimezone() if text else None
     except (ValueError, OverflowError):
         raise FaultError(f"--since {text}: is no time; write 10m, 2h, 1d, or 2026-11-23T12:30") from None

@@ -53,7 +53,7 @@ def main() -> None:
     try:
         group(prog_name=program.NAME)
     except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its exit
     except (FaultError, OSError) as error:  # OSError: a full disk, a folder that is not ours, no network
         complain(str(error))
     raise SystemExit(1)

@@ -9,12 +9,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from vertex_launch import settings
 from vertex_launch.cli.output import complain
 from vertex_launch.errors import FaultError, nearest
 from vertex_launch.local.context import Context, Options
 from vertex_launch.local.running import host
-from vertex_launch.settings import Settings
+from vertex_launch.settings import VARIABLES, Settings, load, passing
 from vertex_launch.state_dir import StateDir
 
 SETTINGS = Path("vertex.toml")
@@ -45,7 +44,7 @@ class StandIns:
 
     def settings(self) -> Settings:
         """Return the values of these options, else of vertex.toml, else of the environment."""
-        return settings.load(SETTINGS, os.environ, {key: getattr(self, key, "") for key in settings.VARIABLES})
+        return load(SETTINGS, os.environ, {key: getattr(self, key, "") for key in VARIABLES})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +78,11 @@ class LocalOptions(SettingsOptions):
     ] = False
 
     def context(self, options: Options) -> Context:
-        """Return what all jobs have in common; says which variables this shell lacks."""
-        ours = settings.passing(self.settings(), self.pass_env or ())
-        for sentence in host.not_set(os.environ, ours.env):
+        """Return the context of all jobs, and complain of each variable to pass that this shell lacks."""
+        settings = passing(self.settings(), self.pass_env or ())
+        for sentence in host.not_set(os.environ, settings.env):
             complain(sentence, style="yellow")
-        return Context(StateDir(self.state_dir), ours, os.environ, options)
+        return Context(StateDir(self.state_dir), settings, os.environ, options)
 
 
 class Command(TyperCommand):
@@ -113,11 +112,11 @@ class TrainerCommand(PassingCommand):
     """A command with flags of the trainer behind a lone --; an unknown option is most likely one of those."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        known = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
+        options = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
         for word in _own(args):
-            if word.startswith("--") and word.partition("=")[0] not in (*known, "--help"):
+            if word.startswith("--") and word.partition("=")[0] not in (*options, "--help"):
                 meant = "flags of the trainer stand"
-                if guess := nearest(word, known):
+                if guess := nearest(word, options):
                     meant = f"did you mean {guess}? If it is the trainer's, it stands"
                 raise FaultError(f"{ctx.info_name} has no option {word}; {meant} behind a lone --, as in -- {word}")
         return super().parse_args(ctx, args)
@@ -127,5 +126,5 @@ class TrainerCommand(PassingCommand):
 
 
 def _own(args: list[str]) -> list[str]:
-    """The words before a lone --."""
+    """Return the words before a lone --."""
     return [*itertools.takewhile(lambda word: word != "--", args)]

@@ -24,9 +24,9 @@ console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def approved(path: Path, ours: Settings) -> Job | TuningJob:
-    """The job of a file; if a rule refuses it, all findings are printed and the program ends."""
-    examined = checks.examine(path, ours, training.project(Path(), date.today()))
+def approved(path: Path, settings: Settings) -> Job | TuningJob:
+    """Return the job of a file; if a rule refuses it, print all findings and end the program."""
+    examined = checks.examine(path, settings, training.project(Path(), date.today()))
     report(examined)
     if examined.job is None or not examined.passes(strict=False):
         raise typer.Exit(1)
@@ -47,22 +47,22 @@ def print_table(table: Table) -> None:
     (console if console.is_terminal else Console(highlight=False, width=WIDEST)).print(table)
 
 
-def warn_of_age(known: Catalog) -> None:
+def warn_of_age(catalog: Catalog) -> None:
     """Warn if the facts behind the rules are old."""
-    if old := checks.notice(known, date.today()):
+    if old := checks.notice(catalog, date.today()):
         complain(old, style="yellow")
 
 
 @contextlib.contextmanager
-def interrupted(said: str) -> Iterator[None]:
-    """Ctrl-C, at a question too, ends the program with this sentence."""
+def interrupted(message: str) -> Iterator[None]:
+    """End the program with this message on Ctrl-C, at a question too."""
     try:
         yield
     except (KeyboardInterrupt, typer.Abort):
-        errors.print(f"\n{said}", markup=False)
+        errors.print(f"\n{message}", markup=False)
         raise typer.Exit(130) from None
 
 
 def complain(text: str, style: str = "red") -> None:
-    """Print a fault as it is: brackets that the user wrote are no markup, and nothing steers the terminal."""
+    """Print a fault as it is: a user's brackets are no markup, and no character steers the terminal."""
     errors.print(Text(printable.lines(text), style=style))

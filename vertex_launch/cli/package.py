@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from vertex_launch import settings
 from vertex_launch.cli.options import Bucket, StandIns, state_dir
 from vertex_launch.cli.output import console
 from vertex_launch.local.run_job import shown
 from vertex_launch.package import DIST, build, place
+from vertex_launch.settings import require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +21,9 @@ class PackageOptions(StandIns):
     bucket: Bucket = ""
 
     def act(self) -> None:
-        ours = self.settings()
-        settings.require(ours, "bucket")
+        settings = self.settings()
+        require(settings, "bucket")
         made = build(self.folder, Path(DIST))
-        copy = place(made, ours.bucket, state_dir().buckets)
+        copy = place(made, settings.bucket, state_dir().buckets)
         console.print(f"{shown(made.file)}, and for the local Vertex {shown(copy)}", markup=False)
-        console.print(f"send it: gcloud storage cp {shown(made.file)} {made.address(ours.bucket)}", markup=False)
+        console.print(f"send it: gcloud storage cp {shown(made.file)} {made.address(settings.bucket)}", markup=False)

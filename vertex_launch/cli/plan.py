@@ -49,11 +49,11 @@ class PlanOptions(SettingsOptions):
     json: Annotated[bool, typer.Option("--json", help="One JSON document in place of tables.")] = False
 
     def act(self) -> None:
-        ours, flags = self.settings(), self.click.obj
-        warn_of_age(ours.catalog)
-        jobs = [approved(path, ours) for path in self.jobs]
+        settings, flags = self.settings(), self.click.obj
+        warn_of_age(settings.catalog)
+        jobs = [approved(path, settings) for path in self.jobs]
         _require_sense(self, flags)
-        plans = [_plan(job, ours, self, flags) for job in jobs]
+        plans = [_plan(job, settings, self, flags) for job in jobs]
         if self.chart:
             _draw(plans[0], self.chart)
         if self.chart and not self.json:
@@ -99,28 +99,29 @@ def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, obje
     }
 
 
-def _plan(job: Job | TuningJob, ours: Settings, wanted: PlanOptions, flags: Sequence[str]) -> Plan:
-    said = None
+def _plan(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, flags: Sequence[str]) -> Plan:
+    work = None
     if wanted.gradient_bytes is None:
-        said = workload.of(with_arguments(trial(job), flags), ours.commands, os.environ, state_dir())
+        work = workload.of(with_arguments(trial(job), flags), settings.commands, os.environ, state_dir())
     return planner.plan(
         job,
-        ours,
-        said,
+        settings,
+        work,
         gradient_bytes=wanted.gradient_bytes,
-        compute=_measured(job, ours, wanted, said),
+        compute=_measured(job, settings, wanted, work),
         mfu=wanted.mfu,
         image_says=containers.label(image_of(chief), OF_REDUCERS) if (chief := trial(job).chief) else "",
     )
 
 
-def _measured(job: Job | TuningJob, ours: Settings, wanted: PlanOptions, said: Workload | None) -> Compute | None:
+def _measured(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, work: Workload | None) -> Compute | None:
     if wanted.step_seconds is not None:
         return Compute(wanted.step_seconds, "measured, by --step-seconds")
-    if wanted.run and said:
+    if wanted.run and work:
         measured_speed.require_gpus(wanted.run, state_dir().buckets, host.visible_gpus(os.environ))
         rate = measured_speed.samples_per_second_per_gpu(wanted.run)
-        return planner.measured(trial(job), ours, said, rate, f"measured: {rate:.3g} samples/s per GPU in {wanted.run}")
+        how = f"measured: {rate:.3g} samples/s per GPU in {wanted.run}"
+        return planner.measured(trial(job), settings, work, rate, how)
     return None
 
 

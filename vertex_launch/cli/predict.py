@@ -16,7 +16,7 @@ from vertex_launch.errors import FaultError
 from vertex_launch.local import prediction
 from vertex_launch.local.running.signals import signals_as_exceptions
 
-SERVER = Path("trainer/serving.py")  # of the project; runs by default
+SERVER = Path("trainer/serving.py")  # the project's server, the default
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import typer
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
-from vertex_launch import program, rules, settings, study_validation
+from vertex_launch import program, rules, study_validation
 from vertex_launch.cli.options import JobFile, LocalOptions, TrainerCommand, app_of
 from vertex_launch.cli.output import approved, complain, console, errors
 from vertex_launch.contract import limit, with_arguments
@@ -24,7 +24,7 @@ from vertex_launch.local.context import Context, Options
 from vertex_launch.local.running import containers
 from vertex_launch.local.running.prepare import size
 from vertex_launch.rules import training
-from vertex_launch.settings import Settings
+from vertex_launch.settings import Settings, for_local
 from vertex_launch.spec import Job, TuningJob, trial
 from vertex_launch.state_dir import StateDir, output_folder
 
@@ -70,17 +70,17 @@ class RunOptions(LocalOptions):
         raise typer.Exit(0 if outcome.succeeded else 1)
 
 
-def refuse_unknown_flags(file: Job, job: Job, ours: Settings) -> None:
+def refuse_unknown_flags(file: Job, job: Job, settings: Settings) -> None:
     """Raise FaultError for flags behind -- that the trainer would refuse, before anything is deleted for them."""
     project = training.project(Path(), date.today())
-    before, after = (rules.findings(one, ours, project) for one in (file, job))
-    known = {one.sentence for one in before}
-    if told := {one.sentence for one in after if one.code in training.FLAG_RULES} - known:
-        raise FaultError(*(f"behind --: {sentence}" for sentence in sorted(told)))
+    before, after = rules.findings(file, settings, project), rules.findings(job, settings, project)
+    in_file = {finding.sentence for finding in before}
+    if new := {finding.sentence for finding in after if finding.code in training.FLAG_RULES} - in_file:
+        raise FaultError(*(f"behind --: {sentence}" for sentence in sorted(new)))
 
 
 def tried(flags: Sequence[str], study: StudySpec) -> list[str]:
-    """The flags that trials repeat with values of their own, which come later and so count."""
+    """Return the flags that each trial repeats with its own values; the later value counts."""
     parameters = {_field(name) for _, name in study_validation.parameter_ids(study)}
     names = [word.partition("=")[0] for word in flags if word.startswith("--")]
     return [name for name in names if _field(name) in parameters]
@@ -101,7 +101,7 @@ def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
     if not fresh and (folder := output_folder(job, context.state_dir)) and folder.exists() and any(folder.iterdir()):
         raise FaultError(f"{tuning.path}: an earlier search is in {run_job.shown(folder)}; add --fresh to forget it")
     options = replace(context.options, restarts=True, capacity=max(context.options.capacity, size(job)))
-    as_in_the_service = replace(context, options=options, settings=settings.for_local(context.settings))
+    as_in_the_service = replace(context, options=options, settings=for_local(context.settings))
     message = HyperparameterTuningJob(tuning.spec)
     message.display_name, message.trial_job_spec = tuning.name, job.spec
     try:
@@ -115,7 +115,7 @@ def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
 
 
 def advice(job: Job, state_dir: StateDir, argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """The command that goes on with an interrupted run, and whether it resumes."""
+    """Return the command that goes on with an interrupted run, and whether it resumes."""
     same = command(argv, environ)
     folder = output_folder(job, state_dir)
     if folder is None:
@@ -138,7 +138,7 @@ def command(argv: Sequence[str], environ: Mapping[str, str], fresh: bool = False
 
 
 def _shortest(file: Path, environ: Mapping[str, str]) -> str:
-    """The shortest name under which the user's shell finds a program."""
+    """Return the shortest name under which the user's shell finds a program."""
     for name in ("python", file.name):
         if shutil.which(name, path=environ.get("PATH", "")) == str(file):
             return name

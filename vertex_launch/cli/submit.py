@@ -11,7 +11,7 @@ from google.api_core.exceptions import ServerError
 from vertex_launch import labels
 from vertex_launch.check import Examined
 from vertex_launch.cli.cloud_options import CloudOptions
-from vertex_launch.cli.following import again, detached, follow_to_end
+from vertex_launch.cli.following import command, detached, follow_to_end
 from vertex_launch.cli.options import JobFile, SettingsOptions
 from vertex_launch.cli.output import approved, console, errors, interrupted, report
 from vertex_launch.cloud import preflight, revision
@@ -48,17 +48,17 @@ class SubmitOptions(CloudOptions, SettingsOptions):
         code = revision.labels(Path())
         own = {**labels.typed(self.label or []), **code}
         if self.print:
-            ours, endpoint = self.where()
-            request = cloud.request(loaded, ours, own)
-            console.print(cloud.CLIENTS[self.print](request, self.job, ours, endpoint), markup=False)
+            settings, endpoint = self.where()
+            request = cloud.request(loaded, settings, own)
+            console.print(cloud.CLIENTS[self.print](request, self.job, settings, endpoint), markup=False)
             return
         with self.cloud() as service:
             if service.endpoint:
                 console.print(f"to the local Vertex at {service.endpoint}, not to Google Cloud", markup=False)
             with interrupted("nothing was sent" if self.yes else "nothing was sent; --yes sends without a question"):
-                found = preflight.look(loaded, service, code.get("git-revision", ""))
-                request = cloud.request(loaded, service.settings, own, found.images)
-                examined = shown(loaded, request, found, service)
+                checks = preflight.look(loaded, service, code.get("git-revision", ""))
+                request = cloud.request(loaded, service.settings, own, checks.images)
+                examined = shown(loaded, request, checks, service)
                 if not (examined.passes(strict=False) and (self.yes or typer.confirm("Send it?"))):
                     raise typer.Exit(1)
             with signals_as_exceptions():
@@ -66,30 +66,30 @@ class SubmitOptions(CloudOptions, SettingsOptions):
         console.print(f"sent: {name}\n{service.page(name)}", markup=False)
         if sys.stdout.isatty() if self.follow is None else self.follow:
             raise typer.Exit(follow_to_end(service, name, Log(service)))
-        console.print(f"follow it with: {again(service, 'logs', id_of(name), '--follow')}", markup=False)
+        console.print(f"follow it with: {command(service, 'logs', id_of(name), '--follow')}", markup=False)
 
 
-def shown(job: Job | TuningJob, request: cloud.Request, found: Preflight, service: Service) -> Examined:
+def shown(job: Job | TuningJob, request: cloud.Request, checks: Preflight, service: Service) -> Examined:
     """Print the request, with the labels that find its job should the answer be lost, and the findings against it."""
-    console.print(cloud.summary(job, service.settings, found), markup=False)
+    console.print(cloud.summary(job, service.settings, checks), markup=False)
     labels = ", ".join(f"{key}={value}" for key, value in sorted(request.resource["labels"].items()))
     console.print(f"  labels   {labels}", markup=False)
-    report(examined := Examined(job.path, job, found.findings))
+    report(examined := Examined(job.path, job, checks.findings))
     return examined
 
 
 def send(request: cloud.Request, service: Service) -> str:
     """Return the name of the job; where no answer came, print what became of the request."""
 
-    def came_of_it() -> str:
+    def outcome() -> str:
         return cloud.whereabouts(request, service, lambda name: detached(service, name))
 
     try:
-        return cloud.submit(request, service, lambda said: errors.print(said, markup=False))
+        return cloud.submit(request, service, lambda message: errors.print(message, markup=False))
     except KeyboardInterrupt:
         errors.print("interrupted before the answer came; looking for the job")
-        errors.print(came_of_it(), markup=False)
+        errors.print(outcome(), markup=False)
         raise typer.Exit(130) from None
     except (ServerError, NoAnswerError):
-        errors.print(came_of_it(), markup=False)
+        errors.print(outcome(), markup=False)
         raise

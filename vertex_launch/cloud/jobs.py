@@ -34,8 +34,8 @@ from vertex_launch.plan.formatting import clock
 from vertex_launch.printable import printable
 from vertex_launch.spec import Job
 
-PREFIXES = {"trainingPipelines": "PIPELINE_STATE_"}  # of states; those of all others begin with JOB_STATE_
-NEVER = "trainingPipelines", "EXPIRED"  # a state that those do not have
+PREFIXES = {"trainingPipelines": "PIPELINE_STATE_"}  # prefixes of states; the default is JOB_STATE_
+NEVER = "trainingPipelines", "EXPIRED"  # a state that training pipelines do not have
 NEAR = 100  # newest jobs among which a name may have been meant, or which may have made the newest custom jobs
 MAKERS = tuple(kind for kind in KINDS if kind != "customJobs")  # their custom jobs are no jobs of their own
 UNFINISHED = ("QUEUED", "PENDING", "RUNNING", "CANCELLING")
@@ -55,7 +55,7 @@ class Cost:
 
 
 def newest(service: Service, most: int, wanted: str = "") -> list[Resource]:
-    """The newest jobs of every kind in a state, "" for any, without those that a search or a pipeline made."""
+    """Return the newest jobs of every kind in a state, "" for any, without those that a search or a pipeline made."""
     makers = [job for kind in MAKERS for job in service.list(kind, most=max(most, NEAR))]
     states = (wanted,) if wanted else ()
     shown = [job for kind in MAKERS for job in _in(service, kind, states, most)] if wanted else makers
@@ -65,62 +65,62 @@ def newest(service: Service, most: int, wanted: str = "") -> list[Resource]:
 
 
 def unfinished(service: Service) -> list[Resource]:
-    """All jobs that have not ended, without those that a search or a pipeline made."""
-    found = [job for kind in KINDS for job in _in(service, kind, UNFINISHED, sys.maxsize)]
-    return [*_without_made(found, [job for job in found if collection_of(job["name"]) in MAKERS])]
+    """Return all jobs that have not ended, without those that a search or a pipeline made."""
+    jobs = [job for kind in KINDS for job in _in(service, kind, UNFINISHED, sys.maxsize)]
+    return [*_without_made(jobs, [job for job in jobs if collection_of(job["name"]) in MAKERS])]
 
 
 def find(service: Service, word: str | None = None) -> Resource:
-    """The job of a number or resource name, the newest of a display name or job file, or of all; else FaultError."""
+    """Return the job of a number or resource name, the newest of a name or job file, or of all; raises FaultError."""
     if word is None:
-        if found := newest(service, 1):
-            return found[0]
+        if jobs := newest(service, 1):
+            return jobs[0]
         raise FaultError(f"{service.place}: there is no job yet; send one with: {program.NAME} submit JOB.yaml")
     return _meant(service, word)[0]
 
 
 def running(service: Service, word: str) -> Resource:
-    """The job that a person names, if it runs; raises FaultError where several of the name run."""
-    found = _meant(service, word)
-    alive = [job for job in found if state(job) not in ENDED]
+    """Return the job that a person names, the one that runs of several; raises FaultError where several run."""
+    jobs = _meant(service, word)
+    alive = [job for job in jobs if state(job) not in ENDED]
     if len(alive) > 1:
-        those = ", ".join(f"{id_of(job['name'])} of {clock(moment(job, 'createTime'))}" for job in alive)
-        raise FaultError(f"{len(alive)} jobs of the name {printable(word)} run; name one by its number: {those}")
-    return (alive or found)[0]
+        choices = ", ".join(f"{id_of(job['name'])} of {clock(moment(job, 'createTime'))}" for job in alive)
+        raise FaultError(f"{len(alive)} jobs of the name {printable(word)} run; name one by its number: {choices}")
+    return (alive or jobs)[0]
 
 
 def _meant(service: Service, word: str) -> list[Resource]:
-    """The jobs that a word means, the newest first: one by its number or resource name, several by their name."""
+    """Return the jobs that a word means, newest first: one by its number or resource name, several by their name."""
     names = _resource_names(service, word)
     for name in names:
         with contextlib.suppress(NotFound):
             return [service.get(name)]
     if names:
         raise FaultError(f"{service.place}: there is no job {word}; those that are there: {program.NAME} jobs")
-    there = newest(service, NEAR)
+    recent = newest(service, NEAR)
     name = Path(word).stem if word.endswith(JOB_FILES) else word
-    if found := [job for job in there if job.get("displayName") == name]:
-        return found
-    meant = nearest(word, [str(job.get("displayName")) for job in there])
+    if named := [job for job in recent if job.get("displayName") == name]:
+        return named
+    meant = nearest(word, [str(job.get("displayName")) for job in recent])
     guess = f"did you mean {printable(meant)}? " if meant else ""
     fault = f'is no job "{printable(word)}" among the newest {NEAR}'
     raise FaultError(f"{service.place}: there {fault}; {guess}those that are there: {program.NAME} jobs")
 
 
 def _resource_names(service: Service, word: str) -> list[str]:
-    """Names of one job that a word may be, in which Google writes the project's number in place of its ID."""
+    """Return the resource names that a word may stand for; Google writes the project's number in place of its ID."""
     if word.isdecimal():
         return [f"{service.parent}/{kind}/{word}" for kind in KINDS]
     if BRIEF.fullmatch(word):
         return [f"{service.parent}/{word}"]
     if "/locations/" not in word:
         return []
-    found = NAME.fullmatch(word)
-    if found is None:
+    match = NAME.fullmatch(word)
+    if match is None:
         raise FaultError(f"{printable(word)}: is no name of a job; write such as {service.parent}/customJobs/17")
-    here, there = service.settings.region, found["region"]
-    if there != here:
-        raise FaultError(f"{word}: is in {there}, not in {here}; add --region {there}")
+    region, job_region = service.settings.region, match["region"]
+    if job_region != region:
+        raise FaultError(f"{word}: is in {job_region}, not in {region}; add --region {job_region}")
     return [word]
 
 
@@ -128,16 +128,16 @@ def _created(job: Resource) -> str:
     return str(job.get("createTime"))
 
 
-def _without_made(found: Iterable[Resource], makers: Iterable[Resource]) -> Iterator[Resource]:
-    """The jobs without the custom jobs of these searches and pipelines."""
-    made = {id_of(one) for job in makers for one in custom_jobs(job)}
-    return (job for job in found if id_of(job["name"]) not in made)
+def _without_made(jobs: Iterable[Resource], makers: Iterable[Resource]) -> Iterator[Resource]:
+    """Yield the jobs without the custom jobs of these searches and pipelines."""
+    made = {id_of(run) for job in makers for run in custom_jobs(job)}
+    return (job for job in jobs if id_of(job["name"]) not in made)
 
 
 def cost(job: Resource, catalog: Catalog, now: datetime) -> Cost | None:
     """Cost of a job until now; None if the price of a machine of it is not known."""
     spec = CustomJobSpec()
-    with contextlib.suppress(json_format.ParseError):  # of a pipeline that is not a custom job's
+    with contextlib.suppress(json_format.ParseError):  # a pipeline may have inputs that are no CustomJobSpec's
         # A field that is newer than this package costs nothing.
         json_format.ParseDict(dict(run_spec(job)), CustomJobSpec.pb(spec), ignore_unknown_fields=True)
     rows, until = pools.rows(Job("", "", spec), catalog), moment(job, "endTime") or now
@@ -160,8 +160,8 @@ def ran(run: Resource, now: datetime) -> float:
 
 
 def _in(service: Service, collection: str, states: Sequence[str], most: int) -> Iterator[Resource]:
-    """The jobs of a collection in one of these states, or in any."""
+    """Yield the jobs of a collection in one of these states, or in any."""
     if (collection, *states) == NEVER:
         return iter(())
     prefix = PREFIXES.get(collection, "JOB_STATE_")
-    return service.list(collection, " OR ".join(f'state="{prefix}{one}"' for one in states), most)
+    return service.list(collection, " OR ".join(f'state="{prefix}{name}"' for name in states), most)

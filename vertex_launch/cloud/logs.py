@@ -11,7 +11,7 @@ from typing import Any
 
 from google.api_core.exceptions import ServerError, TooManyRequests
 
-from vertex_launch.cloud.refusals import said_by
+from vertex_launch.cloud.refusals import message_of
 from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.job_resource import ENDED, Resource, custom_jobs, fault, id_of, moment, state
 from vertex_launch.printable import plain, printable
@@ -23,7 +23,7 @@ CAUSE_LINES = 20  # where there is no traceback
 MOST_NAMED = 20  # replicas, in the service's message
 TRACEBACK = "Traceback (most recent call last):"
 REPLICA = re.compile(r"workerpool\d+-\d+")
-PASSING = (NoAnswerError, ServerError, TooManyRequests)  # a later request may not meet them
+PASSING = (NoAnswerError, ServerError, TooManyRequests)  # errors that a later request may not meet
 LONGEST_PAUSE = 60.0
 TRIES = 6  # to read the log of a job that has ended, or to read a log once
 
@@ -66,9 +66,9 @@ class Log:
             self._forget(since)
 
     def _forget(self, since: datetime | None) -> None:
-        """Ask next time for what is newer than all that was read, but for what may come late."""
+        """Start the next request LATE before the newest line, because lines of other machines may arrive late."""
         if self._seen:
-            newest = min(max(self._seen.values()), datetime.now(UTC)) - LATE  # a replica may write any time
+            newest = min(max(self._seen.values()), datetime.now(UTC)) - LATE  # a replica may write any timestamp
             self._since = max(since, newest) if since else newest
             self._seen = {id: time for id, time in self._seen.items() if time >= self._since}
 
@@ -132,9 +132,9 @@ class Changed:
 
 @dataclass(frozen=True)
 class Lost:
-    """No answer, or one that is no help; it is asked again and again, and `said` is why."""
+    """The service gives no usable answer, for this `reason`; `follow` repeats the request."""
 
-    said: str
+    reason: str
 
 
 class Back:
@@ -151,23 +151,23 @@ def follow(service: Service, name: str, log: Log, pace: Pace | None = None) -> I
     Raises GoogleAPICallError where the job may no longer be seen, GoogleAuthError where the login is no longer good.
     """
     pace = pace or pace_of(service)
-    known, runs, quiet, failed = "", list[str](), 0, 0
-    while quiet < pace.settles and not (known in ENDED and failed >= TRIES):
+    last_state, runs, quiet, failed = "", list[str](), 0, 0
+    while quiet < pace.settles and not (last_state in ENDED and failed >= TRIES):
         read = log.count
         try:
             job = service.get(name)
-            if (state(job), custom_jobs(job)) != (known, runs):
-                known, runs = state(job), custom_jobs(job)
+            if (state(job), custom_jobs(job)) != (last_state, runs):
+                last_state, runs = state(job), custom_jobs(job)
                 yield Changed(job)
             yield from log.new(job)
         except PASSING as error:
             if not failed:
-                yield Lost(said_by(error))
+                yield Lost(message_of(error))
             failed += 1
         else:
             if failed:
                 yield Back()
-            failed, quiet = 0, 0 if log.count > read or known not in ENDED else quiet + 1
+            failed, quiet = 0, 0 if log.count > read or last_state not in ENDED else quiet + 1
         if quiet < pace.settles:
             time.sleep(min(pace.between * 2 ** min(failed, 10), LONGEST_PAUSE))
 
@@ -182,7 +182,7 @@ def once(service: Service, job: Resource, log: Log) -> Iterator[Line | Lost]:
             if tried == TRIES:
                 raise
             if tried == 1:
-                yield Lost(said_by(error))
+                yield Lost(message_of(error))
         time.sleep(min(pace_of(service).between * 2**tried, LONGEST_PAUSE))
 
 

@@ -41,13 +41,13 @@ def fetch_model(job: Resource, service: Service, target: Path) -> Iterator[tuple
         raise FaultError(f"{target}: exists already; remove it, or name another folder with --to")
     if not target.absolute().parent.is_dir():
         raise FaultError(f"{target}: there is no folder {target.absolute().parent}; make it, or name another with --to")
-    where = model_address(job)
-    found = [*_blobs(where, service)]
-    if not found:
-        raise FaultError(f"{where}: there is no model; job {id_of(job['name'])} is {state(job)}, see status")
+    address = model_address(job)
+    blobs = [*_blobs(address, service)]
+    if not blobs:
+        raise FaultError(f"{address}: there is no model; job {id_of(job['name'])} is {state(job)}, see status")
     part = target.with_name(f".{target.name}.part")
-    shutil.rmtree(part, ignore_errors=True)  # of one that was cut off
-    for name, blob in found:
+    shutil.rmtree(part, ignore_errors=True)  # left by a copy that was interrupted
+    for name, blob in blobs:
         file = _place(part, name)
         blob.download_to_filename(str(file))
         yield str(name), file.stat().st_size
@@ -60,19 +60,19 @@ def copy_curves(job: Resource, service: Service, folder: Path) -> int:
     Such files only grow, and TensorBoard by itself reads no bucket. Raises FaultError where the job keeps none.
     """
     output = _output(job, "curves")
-    where = output if "studySpec" in job else f"{output}/logs"
-    found = [(name, blob) for name, blob in _blobs(where, service) if EVENTS in name.name]
-    for name, blob in found:
+    address = output if "studySpec" in job else f"{output}/logs"
+    blobs = [(name, blob) for name, blob in _blobs(address, service) if EVENTS in name.name]
+    for name, blob in blobs:
         file = _place(folder, name)
-        there = file.stat().st_size if file.exists() else 0
-        if there < (blob.size or 0):
+        size = file.stat().st_size if file.exists() else 0
+        if size < (blob.size or 0):
             with file.open("ab") as target:
-                target.write(blob.download_as_bytes(start=there, end=blob.size - 1))
-    return len(found)
+                target.write(blob.download_as_bytes(start=size, end=blob.size - 1))
+    return len(blobs)
 
 
 def _output(job: Resource, kept: str) -> str:
-    """The job's output folder; raises FaultError where it names none."""
+    """Return the job's output folder; raises FaultError where it names none."""
     output = output_folder(job)
     if not output:
         raise FaultError(f"{job['name']}: names no output folder, so it keeps no {kept}; set {OUTPUT}")
@@ -80,7 +80,7 @@ def _output(job: Resource, kept: str) -> str:
 
 
 def _blobs(address: str, service: Service) -> Iterator[tuple[PurePosixPath, Any]]:
-    """The objects of a folder, with their names below it; raises FaultError for one that cannot be a file."""
+    """Yield the objects of a folder, with their names below it; raises FaultError for one that cannot be a file."""
     bucket, _, prefix = f"{address.rstrip('/')}/".removeprefix("gs://").partition("/")
     options = ClientOptions(api_endpoint=service.endpoint) if service.endpoint else None  # type: ignore[no-untyped-call, unused-ignore]
     client = Client(project=bucket, credentials=service.session.credentials, client_options=options)
@@ -94,7 +94,7 @@ def _blobs(address: str, service: Service) -> Iterator[tuple[PurePosixPath, Any]
 
 
 def _place(folder: Path, name: PurePosixPath) -> Path:
-    """Return the path of a file, in folders that are there."""
+    """Return the path of a file, after making the folders above it."""
     file = folder.joinpath(*name.parts)
     file.parent.mkdir(parents=True, exist_ok=True)
     return file

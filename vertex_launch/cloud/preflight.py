@@ -11,7 +11,7 @@ from google.api_core.exceptions import Forbidden, GoogleAPICallError, NotFound
 from vertex_launch import program, spec
 from vertex_launch.cloud import jobs, registry
 from vertex_launch.cloud import quota as quotas
-from vertex_launch.cloud.refusals import said_by
+from vertex_launch.cloud.refusals import message_of
 from vertex_launch.cloud.registry import Image
 from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.errors import Finding, Findings
@@ -38,17 +38,17 @@ class Preflight:
 
 
 def look(job: Job | TuningJob, service: Service, revision: str = "") -> Preflight:
-    """Look at what a job that is sent now would meet; the `revision` is of the code here, "" if it is not known."""
+    """Run the checks before a job is sent; `revision` is the local code's, "" if it is unknown."""
     folder, findings, images = "", list[Finding](), list[Image]()
     if not service.endpoint:  # the local Vertex has no images, and needs no quota
         images, findings = _images(trial(job), service, revision)
         findings += _shortages(job, service)
     if output(trial(job)):
-        folder, found = _folder(job, service)
-        findings += found
+        folder, folder_findings = _folder(job, service)
+        findings += folder_findings
     if isinstance(job, TuningJob):
-        findings = [one.below("trialJobSpec") for one in findings]
-    return Preflight(folder, tuple(spec.located(one, job.document) for one in findings), tuple(images))
+        findings = [finding.below("trialJobSpec") for finding in findings]
+    return Preflight(folder, tuple(spec.located(finding, job.document) for finding in findings), tuple(images))
 
 
 def _folder(job: Job | TuningJob, service: Service) -> tuple[str, list[Finding]]:
@@ -60,19 +60,19 @@ def _folder(job: Job | TuningJob, service: Service) -> tuple[str, list[Finding]]
     try:
         folder = _content(objects, prefix)
         findings += _earlier(job, folder, objects, prefix)
-    except NotFound:  # Google's service finds out once the machines run; the local Vertex makes every bucket
+    except NotFound:  # Google reports it only once the machines run; the local Vertex makes every bucket
         folder = EMPTY if service.endpoint else ""
         findings += [] if service.endpoint else [_no_bucket(bucket, service)]
     except Forbidden as error:
         cure = "see that the account of the job may write there: roles/storage.objectAdmin"
-        findings.append(warning(OUTPUT, f"you cannot look at it ({said_by(error)})", cure))
+        findings.append(warning(OUTPUT, f"you cannot look at it ({message_of(error)})", cure))
     return folder, findings
 
 
 def _content(objects: Objects, prefix: str) -> str:
     """Say what is in a folder, for the summary; the folder's name may have characters that mean something in a glob."""
     names = objects(prefix=f"{prefix}checkpoints/step-", matchGlob="**/committed.json")
-    if steps := [int(found[1]) for name in names if (found := STEP.search(name))]:
+    if steps := [int(match[1]) for name in names if (match := STEP.search(name))]:
         return f"resumes at step {max(steps)}"
     return "not empty" if any(objects(prefix=prefix, maxResults="1")) else EMPTY
 
@@ -88,7 +88,7 @@ def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], lis
             findings.append(Finding(place, f"there is no image {name}", "build it and send it, or mend the name"))
         except (GoogleAPICallError, NoAnswerError) as error:
             cure = "see that it is there; looking takes roles/artifactregistry.reader"
-            findings.append(warning(place, f"you cannot look at the image ({said_by(error)})", cure))
+            findings.append(warning(place, f"you cannot look at the image ({message_of(error)})", cure))
         else:
             if image:
                 images.append(image)
@@ -113,12 +113,12 @@ def _idle(image: Image, place: str, pool: Pool, job: Job) -> Findings:
 
 def _shortages(job: Job | TuningJob, service: Service) -> Findings:
     """Find quotas that are smaller than what the job needs, where they may be looked at."""
-    ours = service.settings
+    settings = service.settings
     with contextlib.suppress(GoogleAPICallError, NoAnswerError):  # the service itself will say
-        for quota, limit in quotas.limits(quotas.needed(job, ours), service.quotas(), ours.region):
+        for quota, limit in quotas.limits(quotas.needed(job, settings), service.quotas(), settings.region):
             if limit < quota.amount:
-                fault = f"it needs {quota.amount} of {quota.metric} in {ours.region}, and the quota is {limit}"
-                more = pools.more_command(quota.metric, ours, quota.amount)
+                fault = f"it needs {quota.amount} of {quota.metric} in {settings.region}, and the quota is {limit}"
+                more = pools.more_command(quota.metric, settings, quota.amount)
                 cure = f"take another region or a smaller job, or ask for more: {more}"
                 yield warning("workerPoolSpecs", fault, cure)
 
@@ -154,12 +154,12 @@ def _elsewhere(bucket: str, service: Service) -> Findings:
 def _taken(address: str, service: Service) -> Findings:
     """Find another job that writes to the folder: two would write each other's checkpoints."""
     try:
-        there = [job for job in jobs.unfinished(service) if output_folder(job) == address]
+        writers = [job for job in jobs.unfinished(service) if output_folder(job) == address]
     except Forbidden as error:
-        fault = f"whether another job writes there cannot be seen ({said_by(error)})"
+        fault = f"whether another job writes there cannot be seen ({message_of(error)})"
         yield warning(OUTPUT, fault, "see to it that none does")
         return
-    for job in there[:1]:
+    for job in writers[:1]:
         id, name = id_of(job["name"]), printable(str(job.get("displayName")))
         cure = f"wait for its end, stop it with {program.NAME} cancel {id}, or name another folder"
         yield Finding(OUTPUT, f"job {id} ({name}) is {state(job)} and writes there", cure)

@@ -14,14 +14,14 @@ KEYS = (*REQUIRED, "service_account")
 
 
 def account_domain(project: str) -> str:
-    """The domain of a project's own accounts; that of example.com:p begins with p.example.com."""
+    """Return the domain of a project's accounts: p.example.com.iam.gserviceaccount.com for example.com:p."""
     organization, _, id = project.rpartition(":")
     return f"{id}{organization and f'.{organization}'}.iam.gserviceaccount.com"
 
 
 def renamed(old: Settings, new: Settings) -> Settings:
     """The new settings, with an image and an account of the new project where they are still the old one's."""
-    before, after = (f"{one.region}-docker.pkg.dev/{one.project.replace(':', '/')}/" for one in (old, new))
+    before, after = (f"{version.region}-docker.pkg.dev/{version.project.replace(':', '/')}/" for version in (old, new))
     image, account = new.image, new.service_account
     if old.project and image.startswith(before):
         image = f"{after}{image.removeprefix(before)}"
@@ -35,9 +35,9 @@ def changed(path: Path, jobs: Path, old: Settings, new: Settings) -> Iterator[tu
 
     Raises FaultError, before anything is yielded, for a vertex.toml that is written in a way that cannot be changed.
     """
-    before = {one: read_text(one) if one.exists() else "" for one in (path, *sorted(jobs.glob("*.yaml")))}
-    after = {one: _job(text, old, new) for one, text in before.items()} | {path: _toml(path, before[path], old, new)}
-    return ((one, after[one]) for one in before if after[one] != before[one])
+    before = {file: read_text(file) if file.exists() else "" for file in (path, *sorted(jobs.glob("*.yaml")))}
+    after = {file: _job(text, old, new) for file, text in before.items()} | {path: _toml(path, before[path], old, new)}
+    return ((file, after[file]) for file in before if after[file] != before[file])
 
 
 def _toml(path: Path, text: str, old: Settings, new: Settings) -> str:
@@ -45,8 +45,8 @@ def _toml(path: Path, text: str, old: Settings, new: Settings) -> str:
     head, *tables = re.split(r"^(?=\s*\[)", text, maxsplit=1, flags=re.MULTILINE)
     for key, value in wanted.items():
         line, old_line = f"{key} = {json.dumps(value)}", rf"^{key}\s*=\s*(\"[^\"]*\"|'[^']*')"
-        head, found = re.subn(old_line, line.replace("\\", r"\\"), head, count=1, flags=re.MULTILINE)
-        head = head if found else f"{line}\n{head}"
+        head, count = re.subn(old_line, line.replace("\\", r"\\"), head, count=1, flags=re.MULTILINE)
+        head = head if count else f"{line}\n{head}"
     text = "".join((head, *tables))
     of_commands = re.compile(rf'^"{re.escape(old.image)}"(?=\s*=)', re.MULTILINE)
     text = of_commands.sub(lambda _: json.dumps(new.image), text)

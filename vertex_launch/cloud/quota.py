@@ -17,16 +17,16 @@ def needed(job: Job | TuningJob, settings: Settings) -> tuple[Quota, ...]:
 
 
 def limits(wanted_quotas: Iterable[Quota], infos: Iterable[Resource], region: str) -> Iterator[tuple[Quota, int]]:
-    """Each quota that has a limit in this region, and the limit, as the API's quotaInfos tell them."""
+    """Yield each quota that has a limit in this region, with the limit, from the API's quotaInfos."""
     wanted = {quota.metric: quota for quota in wanted_quotas}
     for info in infos if wanted else ():
         if quota := wanted.pop(info.get("metric", ""), None):
-            here = [one for one in info.get("dimensionsInfos", ()) if region in _regions(one)]
-            values = [int(one.get("details", {}).get("value", 0)) for one in here]
+            regional = [entry for entry in info.get("dimensionsInfos", ()) if region in _regions(entry)]
+            values = [int(entry.get("details", {}).get("value", 0)) for entry in regional]
             yield from ((quota, value) for value in values[:1] if value >= 0)  # below 0: without a limit
         if not wanted:
             return
 
 
-def _regions(one: Resource) -> Sequence[str]:
-    return (*one.get("applicableLocations", ()), one.get("dimensions", {}).get("region"))
+def _regions(entry: Resource) -> Sequence[str]:
+    return (*entry.get("applicableLocations", ()), entry.get("dimensions", {}).get("region"))

@@ -61,12 +61,12 @@ def google_errors(settings: Settings) -> Iterator[None]:
     try:
         yield
     except (GoogleAPIError, GoogleAuthError) as error:
-        raise CloudError(f"Google Cloud: {said_by(error)}; {cure(error, settings)}") from None
+        raise CloudError(f"Google Cloud: {message_of(error)}; {cure(error, settings)}") from None
     except NoAnswerError as error:
         raise CloudError(f"{error}; {_reach(str(error), settings)}") from None
 
 
-def said_by(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """`403 Permission ... denied on resource ...`: the code and the service's words, without the request's address."""
     if not isinstance(error, GoogleAPICallError):
         return str(error).partition("\n")[0].rstrip(".")
@@ -119,9 +119,9 @@ def _right(text: str, settings: Settings) -> str:
         return f"let yourself use that account: {who} --member=user:YOU --role={ROLES['iam.serviceAccounts.']}"
     if NO_PROJECT.search(text):
         return f"look at the project in {settings.origin('project')}; yours are: gcloud projects list"
-    permission = PERMISSION.search(text)
-    asked = permission[1] if permission else "logging." if "log view" in text else "aiplatform."
-    role = next((role for begin, role in ROLES.items() if asked.startswith(begin)), ROLES["aiplatform."])
+    match = PERMISSION.search(text)
+    permission = match[1] if match else "logging." if "log view" in text else "aiplatform."
+    role = next((role for begin, role in ROLES.items() if permission.startswith(begin)), ROLES["aiplatform."])
     return f"ask an owner of the project for the role {role}: {_grant(role, text, settings)}"
 
 

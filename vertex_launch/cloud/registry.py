@@ -29,8 +29,8 @@ class Image:
 
     name: str
     digest: str  # sha256:...
-    revision: str = ""  # of the code it was built from, "" where it does not say
-    reducers: str = ""  # whether NCCL can use them there, in a sentence of its build
+    revision: str = ""  # revision of the code it was built from, "" without the label
+    reducers: str = ""  # sentence of its build on whether NCCL can use reducers there
 
     @property
     def pinned(self) -> str:
@@ -60,9 +60,9 @@ def look_up(name: str, service: Service) -> Image | None:
 def _labels(document: bytes, repository: str, service: Service) -> Resource:
     """Labels of the image; for an index, of its amd64 image. Raises TypeError or ValueError for no such document."""
     manifest = dict(json.loads(document))
-    for one in manifest.get("manifests", ()):
-        if one.get("platform", {}).get("architecture") == "amd64":
-            return _labels(service.fetch(f"{repository}/manifests/{one['digest']}", ACCEPTED), repository, service)
+    for entry in manifest.get("manifests", ()):
+        if entry.get("platform", {}).get("architecture") == "amd64":
+            return _labels(service.fetch(f"{repository}/manifests/{entry['digest']}", ACCEPTED), repository, service)
     if "config" not in manifest:
         return {}
     config = dict(json.loads(service.fetch(f"{repository}/blobs/{manifest['config']['digest']}")))

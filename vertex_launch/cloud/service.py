@@ -22,7 +22,7 @@ from vertex_launch.settings import Settings
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 PAGE_SIZE = 100
-MOST_PAGES = 20  # of a folder; a page may be empty, and yet not the last
+MOST_PAGES = 20  # pages of a folder to read; an empty page need not be the last
 LOG_PAGE_SIZE = 1000
 LOG_SECONDS = 1.1  # between pages: Cloud Logging answers 60 times a minute. Source: its "Quotas and limits", 2026
 
@@ -42,7 +42,7 @@ class Service:
     settings: Settings  # with a project and a region
     endpoint: str  # of the local Vertex; "" for Google Cloud
     session: AuthorizedSession = field(repr=False)
-    seconds: float = 60.0  # that an answer may take
+    seconds: float = 60.0  # time limit of an answer
 
     def get(self, name: str) -> Resource:
         """Return a resource by its name."""
@@ -50,9 +50,9 @@ class Service:
 
     def list(self, collection: str, expression: str = "", most: int = PAGE_SIZE) -> Iterator[Resource]:
         """Yield the resources that a filter matches, newest first, at most so many."""
-        asked = {"pageSize": str(min(most, PAGE_SIZE)), "filter": expression or None}
+        query = {"pageSize": str(min(most, PAGE_SIZE)), "filter": expression or None}
         address = f"{self._at(host_of(self.settings))}/v1/{self.parent}/{collection}"
-        return islice(self._items("GET", address, collection, asked, sys.maxsize), most)
+        return islice(self._items("GET", address, collection, query, sys.maxsize), most)
 
     def create(self, collection: str, resource: Resource) -> Resource:
         return self._call("POST", f"{self._at(host_of(self.settings))}/v1/{self.parent}/{collection}", json=resource)
@@ -62,17 +62,17 @@ class Service:
 
     def log_entries(self, expression: str, order: str) -> Iterator[Resource]:
         """Yield the entries of Cloud Logging that a filter matches."""
-        asked = {"resourceNames": [f"projects/{self.settings.project}"], "filter": expression, "orderBy": order}
+        query = {"resourceNames": [f"projects/{self.settings.project}"], "filter": expression, "orderBy": order}
         address, pause = f"{self._at('logging.googleapis.com')}/v2/entries:list", 0 if self.endpoint else LOG_SECONDS
-        return self._items("POST", address, "entries", {**asked, "pageSize": LOG_PAGE_SIZE}, sys.maxsize, pause)
+        return self._items("POST", address, "entries", {**query, "pageSize": LOG_PAGE_SIZE}, sys.maxsize, pause)
 
     def bucket(self, name: str) -> Resource:
         return self._call("GET", f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(name, safe='')}")
 
-    def objects(self, bucket: str, **asked: str) -> Iterator[str]:
+    def objects(self, bucket: str, **query: str) -> Iterator[str]:
         """Yield the names of objects, up to MOST_PAGES. Source: Cloud Storage JSON API, Objects: list."""
         address = f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(bucket, safe='')}/o"
-        return (item["name"] for item in self._items("GET", address, "items", asked, MOST_PAGES))
+        return (item["name"] for item in self._items("GET", address, "items", query, MOST_PAGES))
 
     def quotas(self) -> Iterator[Resource]:
         """Yield the project's quotas of Vertex AI, each with its regions."""
@@ -107,11 +107,11 @@ class Service:
     def _at(self, host: str) -> str:
         return self.endpoint or f"https://{host}"
 
-    def _items(self, method: str, url: str, key: str, asked: Resource, pages: int, pause: float = 0) -> Iterator[Any]:
+    def _items(self, method: str, url: str, key: str, query: Resource, pages: int, pause: float = 0) -> Iterator[Any]:
         """Yield the items of a list, page by page, with a pause in seconds between two."""
         where, token = "params" if method == "GET" else "json", None
         for _ in range(pages):
-            page = self._call(method, url, **{where: {**asked, "pageToken": token} if token else asked})
+            page = self._call(method, url, **{where: {**query, "pageToken": token} if token else query})
             yield from page.get(key, ())
             if not (token := page.get("nextPageToken")):
                 return

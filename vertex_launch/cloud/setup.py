@@ -30,7 +30,7 @@ ACCOUNT = "vertex-trainer"  # the account that jobs run as, unless vertex.toml n
 SECONDS = 300.0  # that a line may take; to switch services on takes a minute
 JSON = "--format=json"
 ABSENT = re.compile(r"not.?found|\b404\b|does not exist", re.IGNORECASE)
-PAUSES = (0.0, 10.0, 20.0, 40.0)  # s; what was just made is not known everywhere at once
+PAUSES = (0.0, 10.0, 20.0, 40.0)  # seconds; a new resource is not visible everywhere at once
 IMAGE = re.compile(
     r"(?P<host>(?P<location>[a-z0-9-]+)-docker\.pkg\.dev)"
     r"/(?P<project>([^/.]+(\.[^/.]+)+/)?[^/]+)/(?P<repository>[^/]+)/.+"  # a project may belong to a domain
@@ -45,17 +45,17 @@ Line = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that must be there."""
+    """Step of the setup: a thing that must exist, and the lines that look for it and make it."""
 
     title: str
-    looks: Line  # what is asked, of gcloud; its answer is JSON
-    act: Line  # what makes it
+    looks: Line  # the gcloud line that looks for it; its answer is JSON
+    act: Line  # the gcloud line that makes it
     done: Callable[[Any], object] = bool  # whether the answer says that it is there
-    differs: Callable[[Any], Iterator[str]] = lambda _: iter(())  # what of it is not as the lines would make it
+    differs: Callable[[Any], Iterator[str]] = lambda _: iter(())  # sentences on what differs from what `act` would make
 
 
 def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing: str = "") -> Iterator[Step]:
-    """All of them, in order; raises FaultError where the image is not in Artifact Registry.
+    """Yield all steps, in order; raises FaultError where the image is not in Artifact Registry.
 
     `you`, such as user:ada@example.com, submit jobs; the file `policy` will hold the clean-up policy; of the `budget`,
     USD a month or 0 for none, half and all are told by mail; `billing` is the account that pays, "" where it is unseen.
@@ -67,7 +67,7 @@ def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing
         f"services {', '.join(apis)}",
         ("services", "list", "--enabled", project),
         ("services", "enable", *names, project),
-        lambda found: {*names} <= {one["config"]["name"] for one in found},
+        lambda services: {*names} <= {service["config"]["name"] for service in services},
     )
     place = (f"--location={settings.region}", project)
     private = ("--uniform-bucket-level-access", "--public-access-prevention")
@@ -75,7 +75,7 @@ def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing
         f"bucket {bucket}",
         ("storage", "buckets", "describe", bucket),
         ("storage", "buckets", "create", bucket, *place, *private),
-        differs=lambda found: _bucket_differs(found, settings),
+        differs=lambda answer: _bucket_differs(answer, settings),
     )
     yield from _repository(settings.image, policy)
     yield from _account(settings, you)
@@ -83,13 +83,13 @@ def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing
         yield _budget(settings, budget, billing)
 
 
-def _bucket_differs(found: Any, settings: Settings) -> Iterator[str]:
-    """A bucket that is there stays as it is: somebody may want it so."""
-    location, bucket = str(found.get("location", "")).lower(), f"gs://{settings.bucket}"
-    if found.get("location_type") == "region" and location != settings.region:
+def _bucket_differs(answer: Any, settings: Settings) -> Iterator[str]:
+    """Yield how an existing bucket differs from what the lines would make; it stays as it is."""
+    location, bucket = str(answer.get("location", "")).lower(), f"gs://{settings.bucket}"
+    if answer.get("location_type") == "region" and location != settings.region:
         place = f"it is in {location}, and the machines are in {settings.region}: slower, and billed as egress"
         yield f"{place}; name a bucket in {settings.region} with --bucket"
-    if found.get("public_access_prevention", "enforced") != "enforced":
+    if answer.get("public_access_prevention", "enforced") != "enforced":
         cure = shown(("storage", "buckets", "update", bucket, "--public-access-prevention"))
         yield f"it can be made public; prevent that: {cure}"
 
@@ -101,13 +101,13 @@ def _repository(image: str, policy: Path) -> Iterator[Step]:
         raise FaultError(f"image: {image} is not in Artifact Registry; {cure}")
     repository, project = parts["repository"], parts["project"].replace("/", ":")
     place = (f"--location={parts['location']}", f"--project={project}")
-    here = ("artifacts", "repositories")
-    looks = (*here, "describe", repository, *place)
-    make = (*here, "create", repository, "--repository-format=docker", *place)
-    clean_up = (*here, "set-cleanup-policies", repository, f"--policy={policy}", "--no-dry-run", *place)
+    group = ("artifacts", "repositories")
+    looks = (*group, "describe", repository, *place)
+    make = (*group, "create", repository, "--repository-format=docker", *place)
+    clean_up = (*group, "set-cleanup-policies", repository, f"--policy={policy}", "--no-dry-run", *place)
     yield Step(f"repository {repository} for images", looks, make)
     yield Step(
-        f"repository {repository} deletes old images", looks, clean_up, lambda found: found.get("cleanupPolicies")
+        f"repository {repository} deletes old images", looks, clean_up, lambda answer: answer.get("cleanupPolicies")
     )
 
 
@@ -133,14 +133,14 @@ def _account(settings: Settings, you: str) -> Iterator[Step]:
     yield _binding("you read what they write", buckets, bucket, you, "roles/storage.objectViewer")
 
 
-def _binding(title: str, kind: Line, what: str, member: str, role: str, *rest: str) -> Step:
-    def given(found: Any) -> bool:
-        bindings = (one for one in found.get("bindings", ()) if one["role"] == role and "condition" not in one)
-        return any(member in one["members"] for one in bindings)
+def _binding(title: str, kind: Line, resource: str, member: str, role: str, *flags: str) -> Step:
+    def is_bound(policy: Any) -> bool:
+        bindings = (entry for entry in policy.get("bindings", ()) if entry["role"] == role and "condition" not in entry)
+        return any(member in entry["members"] for entry in bindings)
 
-    who = (f"--member={member}", f"--role={role}", "--condition=None")  # gcloud wants the word where others have one
-    give = (*kind, "add-iam-policy-binding", what, *who, *rest)
-    return Step(f"{title}: {role}", (*kind, "get-iam-policy", what, *rest), give, given)
+    who = (f"--member={member}", f"--role={role}", "--condition=None")  # gcloud requires it if others have one
+    give = (*kind, "add-iam-policy-binding", resource, *who, *flags)
+    return Step(f"{title}: {role}", (*kind, "get-iam-policy", resource, *flags), give, is_bound)
 
 
 def _budget(settings: Settings, usd: float, billing: str) -> Step:
@@ -152,41 +152,41 @@ def _budget(settings: Settings, usd: float, billing: str) -> Step:
         f"a mail at half and at all of {usd:.2f} USD a month",
         ("billing", "budgets", "list", where),
         (*create, f"--filter-projects=projects/{settings.project}", *rules),
-        lambda found: any(one.get("displayName") == name for one in found),
+        lambda budgets: any(budget.get("displayName") == name for budget in budgets),
     )
 
 
 def look(step: Step) -> tuple[bool, tuple[str, ...]]:
-    """Whether it is there, and what of it is not as the step would make it; raises FaultError."""
-    code, answer, said = _gcloud(*step.looks, JSON)
+    """Return whether the step is done, and what differs from what it would make; raises FaultError."""
+    code, output, error = _gcloud(*step.looks, JSON)
     if code == 0:
-        found = json.loads(answer or "null")
-        return bool(step.done(found)), tuple(step.differs(found))
-    if _is_absent(said):
+        answer = json.loads(output or "null")
+        return bool(step.done(answer)), tuple(step.differs(answer))
+    if _is_absent(error):
         return False, ()
-    raise FaultError(f"{step.title}: cannot be looked at: {said}; the line was: {shown(step.looks)}")
+    raise FaultError(f"{step.title}: cannot be looked at: {error}; the line was: {shown(step.looks)}")
 
 
 def quota_infos(project: str) -> list[Resource]:
     """The project's quotas of Vertex AI, each with its regions; nothing where they may not be seen."""
-    said = ask("beta", "quotas", "info", "list", "--service=aiplatform.googleapis.com", f"--project={project}", JSON)
-    return list(json.loads(said or "[]"))
+    answer = ask("beta", "quotas", "info", "list", "--service=aiplatform.googleapis.com", f"--project={project}", JSON)
+    return list(json.loads(answer or "[]"))
 
 
 def take(line: Line) -> None:
     """Run a line, again where it needs what was just made; raises FaultError where gcloud refuses."""
     for seconds in PAUSES:
         time.sleep(seconds)
-        code, _, said = _gcloud(*line, "--quiet")
-        if not (code and _is_absent(said)):
+        code, _, error = _gcloud(*line, "--quiet")
+        if not (code and _is_absent(error)):
             break
     if code:
-        raise FaultError(f"{said}; the line was: {shown(line)}")
+        raise FaultError(f"{error}; the line was: {shown(line)}")
 
 
-def _is_absent(said: str) -> bool:
-    """Whether gcloud knows nothing of what it was asked for, or its service is not switched on yet."""
-    return bool(ABSENT.search(said) or DISABLED.search(said))
+def _is_absent(error: str) -> bool:
+    """Whether gcloud does not know the resource, or the resource's service is not switched on yet."""
+    return bool(ABSENT.search(error) or DISABLED.search(error))
 
 
 def ask(*line: str) -> str:
@@ -196,7 +196,7 @@ def ask(*line: str) -> str:
 
 
 def gcloud(otherwise: str = "") -> str:
-    """The program; raises a FaultError where it is not, whose cure ends with what one can do without it."""
+    """Return the program's path; raises FaultError where it is missing, with `otherwise` at the end of the cure."""
     if program := shutil.which("gcloud"):
         return program
     raise FaultError(f"gcloud is not here; install it: https://cloud.google.com/sdk/docs/install{otherwise}")
@@ -207,7 +207,7 @@ def shown(line: Sequence[str]) -> str:
 
 
 def _gcloud(*line: str) -> tuple[int, str, str]:
-    """Run gcloud; returns its exit code, its answer, and its last words on a fault."""
+    """Run gcloud; returns its exit code, its output, and its error message."""
     program = gcloud("; --dry-run prints what it would be asked")
     try:
         done = subprocess.run(
@@ -215,5 +215,5 @@ def _gcloud(*line: str) -> tuple[int, str, str]:
         )
     except subprocess.TimeoutExpired:
         raise FaultError(f"no answer within {SECONDS:g} s; the line was: {shown(line)}") from None
-    said = " ".join(done.stderr.split()).rpartition("ERROR: ")[2]
-    return done.returncode, done.stdout, said or f"gcloud ended with exit code {done.returncode}"
+    error = " ".join(done.stderr.split()).rpartition("ERROR: ")[2]
+    return done.returncode, done.stdout, error or f"gcloud ended with exit code {done.returncode}"

@@ -18,7 +18,7 @@ from google.cloud.aiplatform_v1.types.study import StudySpec
 from vertex_launch import labels as of_jobs
 from vertex_launch import program, study_validation
 from vertex_launch.cloud.preflight import Preflight
-from vertex_launch.cloud.refusals import said_by
+from vertex_launch.cloud.refusals import message_of
 from vertex_launch.cloud.registry import Image
 from vertex_launch.cloud.service import NoAnswerError, Service, host_of, parent_of
 from vertex_launch.errors import FaultError
@@ -41,7 +41,7 @@ WIDTH = 116
 PYTHON = """\
 import json
 
-from google.cloud import aiplatform_v1{also}
+from google.cloud import aiplatform_v1{credentials_import}
 
 JOB = {job}
 
@@ -59,24 +59,24 @@ class Request:
 
     @property
     def label(self) -> str:
-        """The one by which its job is found: submission=ID."""
+        """The label by which its job is found: submission=ID."""
         return f"{SUBMISSION}={self.resource['labels'][SUBMISSION]}"
 
 
-def summary(job: Job | TuningJob, settings: Settings, found: Preflight = NOTHING) -> str:
-    """Say for a person to agree to: machines, place, output and price."""
-    one, search = trial(job), _search_lines(job.spec) if isinstance(job, TuningJob) else ()
-    spec = _spec(job, settings, found.images)
+def summary(job: Job | TuningJob, settings: Settings, checks: Preflight = NOTHING) -> str:
+    """Return the text that a person agrees to: machines, place, output and price."""
+    run, search = trial(job), _search_lines(job.spec) if isinstance(job, TuningJob) else ()
+    spec = _spec(job, settings, checks.images)
     address = spec.base_output_directory.output_uri_prefix or "nowhere: nothing is kept"
-    strategy = one.strategy if spec.scheduling.strategy else "STANDARD"
+    strategy = run.strategy if spec.scheduling.strategy else "STANDARD"
     hours = spec.scheduling.timeout.total_seconds() / 3600 if "timeout" in spec.scheduling else 7 * 24
     return "\n".join(
         [
             f"{job.name} -> {parent_of(settings)}",
             *search,
-            *map(_pool_line, one.pools),
-            *map(_image_line, found.images),
-            f"  output   {address}{f' ({found.folder})' if found.folder else ''}",
+            *map(_pool_line, run.pools),
+            *map(_image_line, checks.images),
+            f"  output   {address}{f' ({checks.folder})' if checks.folder else ''}",
             f"  account  {spec.service_account or 'Vertex AI service agent'}",
             f"  limits   {strategy}, at most {duration(3600 * hours)}{' a trial' if search else ''}",
             f"  price    {_price(job, hours, settings)}",
@@ -99,8 +99,8 @@ def request(
     digest = {"image-digest": images[0].digest.removeprefix("sha256:")[:12]} if images else {}
     in_file = job.spec.labels if isinstance(job, TuningJob) else {}
     labels = {**settings.labels, **in_file, **(labels or {}), **digest, SUBMISSION: uuid.uuid4().hex[:12]}
-    if found := [*of_jobs.too_many(labels)]:
-        raise FaultError(*found)
+    if findings := [*of_jobs.too_many(labels)]:
+        raise FaultError(*findings)
     if not isinstance(job, TuningJob):
         return Request("customJobs", as_json(CustomJob(display_name=job.name, job_spec=spec, labels=labels)))
     tuning_job = HyperparameterTuningJob(job.spec)
@@ -109,7 +109,7 @@ def request(
     return Request("hyperparameterTuningJobs", as_json(tuning_job))
 
 
-def submit(request: Request, service: Service, say: Callable[[str], None] = lambda said: None) -> str:
+def submit(request: Request, service: Service, say: Callable[[str], None] = lambda message: None) -> str:
     """Create the job; returns its resource name, such as projects/NUMBER/locations/REGION/customJobs/ID.
 
     A service that fails is asked again, unless it shows the job, which it may have made all the same.
@@ -120,7 +120,7 @@ def submit(request: Request, service: Service, say: Callable[[str], None] = lamb
         try:
             return made or str(service.create(request.collection, request.resource)["name"])
         except ServerError as error:
-            say(f"{said_by(error)}; trying again in {seconds:g} s")
+            say(f"{message_of(error)}; trying again in {seconds:g} s")
         time.sleep(seconds)
         made = _name(request, service)  # the request may have arrived all the same
     return made or str(service.create(request.collection, request.resource)["name"])
@@ -138,7 +138,7 @@ def whereabouts(request: Request, service: Service, more: Callable[[str], str]) 
             if name := _name(request, brief):
                 return f"the job was created: {name}{more(name)}"
     except GoogleAPICallError as error:
-        return f"whether the job was created is not known ({said_by(error)}); {look}"
+        return f"whether the job was created is not known ({message_of(error)}); {look}"
     except (GoogleAuthError, NoAnswerError, KeyboardInterrupt):
         return f"whether the job was created is not known; {look}"
     return f"the service has no such job; should the request still arrive, {look}"
@@ -150,7 +150,7 @@ def _name(request: Request, service: Service) -> str:
 
 
 def _spec(job: Job | TuningJob, settings: Settings, images: Sequence[Image]) -> CustomJobSpec:
-    """A copy of the spec with images by digest; the account in the file goes before the one in vertex.toml."""
+    """Return a copy of the spec with images by digest; the file's account goes before the one in vertex.toml."""
     spec, pinned = CustomJobSpec(trial(job).spec), {image.name: image.pinned for image in images}
     spec.service_account = spec.service_account or settings.service_account
     for pool in spec.worker_pool_specs:
@@ -165,7 +165,7 @@ def _image_line(image: Image) -> str:
 
 
 def _price(job: Job | TuningJob, hours: float, settings: Settings) -> str:
-    """The price per hour of all trials that run at once, and the most that the job can cost."""
+    """Return the price per hour of all trials that run at once, and the most that the job can cost."""
     price, trials = pools.price(pools.rows(trial(job), settings.catalog)), pools.trials(job) or pools.Trials(1, 1)
     if price is None:
         return "not known here; add yours under [prices] in vertex.toml"
@@ -174,14 +174,12 @@ def _price(job: Job | TuningJob, hours: float, settings: Settings) -> str:
 
 
 def _search_lines(job: HyperparameterTuningJob) -> tuple[str, ...]:
-    goals = StudySpec.MetricSpec.GoalType
-    wanted = [
-        f"{'lowest' if one.goal == goals.MINIMIZE else 'highest'} {one.metric_id}" for one in job.study_spec.metrics
-    ]
+    study, minimize = job.study_spec, StudySpec.MetricSpec.GoalType.MINIMIZE
+    wanted = [f"{'lowest' if metric.goal == minimize else 'highest'} {metric.metric_id}" for metric in study.metrics]
     counts = f"{job.max_trial_count} trials, {job.parallel_trial_count} at once"
     return (
         f"  search   {counts}, for the {' and the '.join(wanted)}",
-        *(f"{'':11}{one.parameter_id}: {study_validation.described(one)}" for one in job.study_spec.parameters),
+        *(f"{'':11}{spec.parameter_id}: {study_validation.described(spec)}" for spec in study.parameters),
     )
 
 
@@ -193,46 +191,46 @@ def _pool_line(pool: Pool) -> str:
     installed = [f"pip install {shlex.join(package.package_uris)}"] if package.package_uris else []
     module = ["python", "-m", package.python_module] if package.python_module else []
     command = shlex.join([*container.command, *module, *pool.args])
-    what = f"  pool {pool.index}   {pools.role(pool):<10} {machines}, {image}"
-    lines = [what, *installed, *([command] if command else [])]
+    first = f"  pool {pool.index}   {pools.role(pool):<10} {machines}, {image}"
+    lines = [first, *installed, *([command] if command else [])]
     return f"\n{'':14}".join(lines)
 
 
-def _gcloud(request: Request, file: Path, ours: Settings, endpoint: str) -> str:
-    """The command that sends the same; raises FaultError where gcloud cannot."""
+def _gcloud(request: Request, file: Path, settings: Settings, endpoint: str) -> str:
+    """Return the gcloud command that sends the request; raises FaultError where gcloud cannot."""
     job = request.resource
     if {} in run_spec(job)["workerPoolSpecs"]:
         raise FaultError(f"{file}: gcloud refuses the empty pool, which the service takes; write --print curl")
     labels = ",".join(f"{key}={value}" for key, value in job["labels"].items())
     words = ["gcloud", "ai", NAMES[request.collection][0], "create"]
-    words += [f"--project={ours.project}", f"--region={ours.region}", f"--display-name={job['displayName']}"]
+    words += [f"--project={settings.project}", f"--region={settings.region}", f"--display-name={job['displayName']}"]
     words += [f"--config={file}", f"--labels={labels}"]
     if account := run_spec(job).get("serviceAccount"):
         words.append(f"--service-account={account}")
-    there = f"CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM={endpoint}/ CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true "
-    return f"{there if endpoint else ''}{shlex.join(words)}"
+    local = f"CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM={endpoint}/ CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true "
+    return f"{local if endpoint else ''}{shlex.join(words)}"
 
 
-def _curl(request: Request, file: Path, ours: Settings, endpoint: str) -> str:
-    """The command that sends the same, from any shell."""
-    address = f"{endpoint or f'https://{host_of(ours)}'}/v1/{parent_of(ours)}/{request.collection}"
+def _curl(request: Request, file: Path, settings: Settings, endpoint: str) -> str:
+    """Return the curl command that sends the request, from any shell."""
+    address = f"{endpoint or f'https://{host_of(settings)}'}/v1/{parent_of(settings)}/{request.collection}"
     login = "" if endpoint else ' -H "Authorization: Bearer $(gcloud auth print-access-token)"'
     body = json.dumps(request.resource, indent=2)
     return f"curl -X POST{login} -H 'Content-Type: application/json' {address} -d {shlex.quote(body)}"
 
 
-def _python(request: Request, file: Path, ours: Settings, endpoint: str) -> str:
-    """The script that sends the same with google-cloud-aiplatform."""
+def _python(request: Request, file: Path, settings: Settings, endpoint: str) -> str:
+    """Return the script that sends the request with google-cloud-aiplatform."""
     _, kind, field = NAMES[request.collection]
-    options = {"api_endpoint": endpoint or host_of(ours)}
+    options = {"api_endpoint": endpoint or host_of(settings)}
     local = 'transport="rest", credentials=AnonymousCredentials(), ' if endpoint else ""
     return PYTHON.format(
-        also="\nfrom google.auth.credentials import AnonymousCredentials" if endpoint else "",
+        credentials_import="\nfrom google.auth.credentials import AnonymousCredentials" if endpoint else "",
         job=pprint.pformat(dict(request.resource), width=WIDTH, sort_dicts=False),
         arguments=f"{local}client_options={options!r}",
         kind=kind,
         field=field,
-        parent=parent_of(ours),
+        parent=parent_of(settings),
     )
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from vertex_launch import settings
 from vertex_launch.errors import FaultError
 from vertex_launch.local import resource_file
 from vertex_launch.local.context import Context
@@ -15,6 +14,7 @@ from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running import host
 from vertex_launch.local.running.journal import Journal
 from vertex_launch.local.running.outcome import Ending, Outcome, Phase
+from vertex_launch.settings import for_local
 from vertex_launch.spec import Job, as_json
 
 NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.:@-]+|^[.:@-]")
@@ -24,11 +24,11 @@ class JobRecord:
     """The resource and the journal of one job."""
 
     def __init__(self, job: Job, context: Context) -> None:
-        ours = settings.for_local(context.settings)
+        settings = for_local(context.settings)
         self.id = str(time.time_ns() // 1000)
         self.logs = context.state_dir.logs(self.id)
         self.journal = Journal(context.state_dir.journal(self.id))
-        project, region = (NOT_IN_A_NAME.sub("_", part) for part in (ours.project, ours.region))
+        project, region = (NOT_IN_A_NAME.sub("_", part) for part in (settings.project, settings.region))
         name = f"projects/{project}/locations/{region}/customJobs/{self.id}"
         self._file = context.state_dir.folder / f"{name}.json"
         self._resource: dict[str, Any] = {
@@ -64,7 +64,7 @@ class JobRecord:
 
 @contextlib.contextmanager
 def recorded(job: Job, context: Context) -> Iterator[JobRecord]:
-    """The record of a job that runs within; if an exception ends it, the record says so."""
+    """Yield the record of a job that runs in the block; if an exception ends the block, the record says so."""
     record = JobRecord(job, context)
     with contextlib.closing(record.journal):
         try:

@@ -12,7 +12,7 @@ from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import ENDED, SUCCEEDED
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.local.vertex_api import Vertex
-from vertex_launch.local.views.terminal import reporting
+from vertex_launch.local.views.terminal import reports
 from vertex_launch.trials_table import table
 
 
@@ -28,16 +28,16 @@ def run(
     vertex = Vertex(context)
     try:
         begin()
-        with signals_as_exceptions(), reporting(vertex.store, vertex.jobs, console):
+        with signals_as_exceptions(), reports(vertex.store, vertex.jobs, console):
             created = vertex.tunings.create(parent, message)
-            ended = vertex.store.wait(created["name"], lambda one: one["state"] in ENDED)
-            jobs = {one["id"]: state(vertex.store.get(one["customJob"])) for one in ended.get("trials", ())}
+            ended = vertex.store.wait(created["name"], lambda job: job["state"] in ENDED)
+            jobs = {trial["id"]: state(vertex.store.get(trial["customJob"])) for trial in ended.get("trials", ())}
     except ApiError as error:
         raise FaultError(error.message) from None
     finally:
         vertex.close()
     console.print(table(ended, jobs))
     if ended["state"] != SUCCEEDED:
-        said = ended.get("error", {}).get("message", ended["state"])
-        console.print(f"Search failed: {said}", style="bold red", markup=False)
+        reason = ended.get("error", {}).get("message", ended["state"])
+        console.print(f"Search failed: {reason}", style="bold red", markup=False)
     return bool(ended["state"] == SUCCEEDED)

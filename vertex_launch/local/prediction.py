@@ -22,7 +22,7 @@ from vertex_launch.local.running import host
 from vertex_launch.state_dir import StateDir
 
 COMMAND = (sys.executable, "-m", "trainer.serving")
-ROUTE = "/v1/endpoints/local/deployedModels/local"  # what the service asks unless the model was uploaded with others
+ROUTE = "/v1/endpoints/local/deployedModels/local"  # the service's, unless the model's upload names others
 READY_SECONDS = 300.0  # for the model to be loaded
 ANSWER_SECONDS = 60.0  # for one request
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL

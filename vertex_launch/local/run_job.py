@@ -38,8 +38,8 @@ def say_what_is_there(job: Job, state_dir: StateDir, console: Console) -> None:
     """Say that this run continues an earlier one, which the user may not expect."""
     folder = output_folder(job, state_dir)
     if folder and folder.exists() and any(folder.iterdir()):
-        told = f"an earlier run is in {shown(folder)}; this one continues it, --fresh starts over"
-        console.print(told, style="dim", markup=False)
+        notice = f"an earlier run is in {shown(folder)}; this one continues it, --fresh starts over"
+        console.print(notice, style="dim", markup=False)
 
 
 def run(job: Job, context: Context, console: Console, fresh: bool, whole: int) -> Outcome:
@@ -52,7 +52,7 @@ def run(job: Job, context: Context, console: Console, fresh: bool, whole: int) -
     introduce(job, whole, console)
     with recorded(job, context) as record:
         prepared = prepare(job, record.id, context)
-        if fresh:  # not before: a job that cannot run deletes nothing
+        if fresh:  # after `prepare`, so that a job that cannot run deletes nothing
             empty_output(job, context.state_dir)
         show = shower(prepared.replicas, console)
 
@@ -75,12 +75,12 @@ def introduce(job: Job, whole: int, console: Console) -> None:
     console.print(f"[bold]{escape(job.name)}[/]: {count}{part} {noun} on this machine")
     for pool in filter(lambda pool: pool.reduces, job.pools):
         last = f" to workerpool{pool.index}-{pool.replica_count - 1}" if pool.replica_count > 1 else ""
-        known = "CLUSTER_SPEC lists them, but no gradient passes through them here"
-        console.print(f"not started: workerpool{pool.index}-0{last}, reducers; {known}", style="dim")
+        reason = "CLUSTER_SPEC lists them, but no gradient passes through them here"
+        console.print(f"not started: workerpool{pool.index}-0{last}, reducers; {reason}", style="dim")
 
 
 def shower(replicas: Sequence[Replica], console: Console) -> Show:
-    """Prints a line behind the coloured name of its replica."""
+    """Return a function that prints a line behind the coloured name of its replica."""
     width = max(len(replica.name) for replica in replicas) + 2
     colours = {replica.name: COLOURS[i % len(COLOURS)] for i, replica in enumerate(replicas)}
 
@@ -92,7 +92,7 @@ def shower(replicas: Sequence[Replica], console: Console) -> Show:
 
 
 def printed(line: str) -> Text:
-    """A line, or its message if it is JSON; red only if it says so itself, as libraries print much else on stderr."""
+    """Return a line, or its message if it is JSON; red by its own severity alone, as libraries print much on stderr."""
     return Text(message(line), style=SEVERITY_STYLES.get(str(payload(line).get("severity")), ""))
 
 
@@ -102,8 +102,8 @@ def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, 
         console.print(f"Job failed: {ended}", style="bold red", markup=False)
         for line in ended.traceback or ended.last_lines:
             console.print(Text("    "), printed(line), sep="", soft_wrap=True)
-    for other in outcome.others:
-        console.print(str(other), style="dim", markup=False)
+    for sentence in outcome.others:
+        console.print(str(sentence), style="dim", markup=False)
     if outcome.succeeded:
         console.print(f"[bold green]Job succeeded[/] in {seconds:.0f} s")
         if output:
@@ -112,5 +112,5 @@ def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, 
 
 
 def shown(path: Path) -> Path:
-    """The path relative to the current folder, if it lies below."""
+    """Return the path relative to the current folder, if it lies below."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -32,13 +32,13 @@ LONGEST_DISTURBANCE = 7 * 24 * 3600  # seconds; no job lives longer
 
 
 class Vertex:
-    """Everything behind the API, with the state in the folder, or FaultError; without an endpoint, for no client."""
+    """All that the API serves, with its state in the folder; without an endpoint, for no client. Raises FaultError."""
 
     def __init__(self, context: Context, endpoint: str = "") -> None:
         self.state_dir, buckets = context.state_dir, context.state_dir.buckets
         self.store = Store(self.state_dir.folder, endpoint)
         (buckets / context.settings.bucket).mkdir(parents=True, exist_ok=True)
-        # So that google-cloud-storage and gcsfs in a job reach the same folders.
+        # With these variables google-cloud-storage and gcsfs in a job reach the same folders.
         reached = {"STORAGE_EMULATOR_HOST": endpoint, "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"} if endpoint else {}
         self.jobs = Jobs(self.store, replace(context, environ={**context.environ, **reached}))
         self.tunings = Tunings(self.store, self.state_dir, self.jobs)
@@ -94,7 +94,7 @@ class VertexApi:
         ]
 
     def resource(self, call: Call, parent: str, below: str) -> Any:
-        """Every method on a collection, on a resource in it, and those with a verb behind either."""
+        """Answer a method on a collection or on a resource in it, with or without a verb behind it."""
         path, colon, verb = below.partition(":")
         address = "/".join("*" if i % 2 else part for i, part in enumerate(path.split("/")))
         act = self._methods.get(f"{call.method} {address}{colon}{verb}")
@@ -104,20 +104,20 @@ class VertexApi:
         return self._operations.add(parent, answer) if "@type" in answer else answer
 
     def _refusal(self, method: str, below: str) -> ApiError:
-        collection, known = re.split("[/:]", below)[0], ", ".join(self._collections)
+        collection, collections = re.split("[/:]", below)[0], ", ".join(self._collections)
         if collection in self._collections:
-            fault = f"{method} {below} is not covered by the local Vertex, which has {known}"
+            fault = f"{method} {below} is not covered by the local Vertex, which has {collections}"
             return ApiError("UNIMPLEMENTED", fault)
-        return ApiError("NOT_FOUND", f"the local Vertex has no {collection}; it has {known}")
+        return ApiError("NOT_FOUND", f"the local Vertex has no {collection}; it has {collections}")
 
     def entries(self, call: Call) -> Any:
         """Cloud Logging's entries.list."""
         return logs.list_entries(self._vertex.store.all("customJobs"), self._vertex.state_dir, call.json())
 
     def disturb(self, call: Call, id: str, action: str) -> Any:
-        """Not Google's: a fault on demand for one replica of a job."""
-        asked = call.json()
-        replica, seconds = asked.get("replica"), asked.get("seconds", 0)
+        """Cause a fault in one replica of a job; an extension to Google's API."""
+        body = call.json()
+        replica, seconds = body.get("replica"), body.get("seconds", 0)
         if action not in get_args(Action):
             raise ApiError("NOT_FOUND", f'there is no action "{action}"; use {", ".join(get_args(Action))}')
         if not isinstance(replica, str):

@@ -49,13 +49,13 @@ def payload(mtu: int) -> float:
 
 
 def ring(size: float, machines: Machines, members: int, mtu: int = VPC_MTU) -> AllReduce:
-    """By a ring of so many members: a machine sends almost 2 x size among many, and nothing alone."""
+    """Return the cost by a ring of so many members: a machine sends almost 2 x size among many, and nothing alone."""
     sent = 2 * (members - 1) / members * size if machines.count > 1 else 0.0
     return AllReduce(sent, seconds(sent, machines.fabric_gbps or machines.gbps, mtu))
 
 
 def by_reducers(size: float, machines: Machines, count: int, gbps: float, mtu: int = VPC_MTU) -> AllReduce:
-    """By so many reducers: all wait for the slower of a machine's network card and a reducer's."""
+    """Return the cost by so many reducers: the slower one of a machine's and a reducer's network card sets the time."""
     sent = size if machines.count > 1 else 0.0
     of_a_reducer = sent * machines.count / count
     return AllReduce(sent, max(seconds(sent, machines.gbps, mtu), seconds(of_a_reducer, gbps, mtu)))

@@ -27,8 +27,8 @@ def clock(time: datetime | None) -> str:
     """Local time: "08:29:50", of another day than today "2026-11-23 08:29:50"; "" of None."""
     if time is None:
         return ""
-    here, today = time.astimezone(), datetime.now().astimezone().date()
-    return f"{here:%H:%M:%S}" if here.date() == today else f"{here:%Y-%m-%d %H:%M:%S}"
+    local, today = time.astimezone(), datetime.now().astimezone().date()
+    return f"{local:%H:%M:%S}" if local.date() == today else f"{local:%Y-%m-%d %H:%M:%S}"
 
 
 def duration(value: float) -> str:

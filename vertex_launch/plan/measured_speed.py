@@ -12,9 +12,9 @@ OUTPUT = Path("output")  # of a trainer without a launcher
 
 
 def require_gpus(folder: Path, buckets: Path, gpus: Sequence[str]) -> None:
-    """Raise FaultError for a run on CPUs of this machine, which only its folder tells: one of ours, or in `buckets`."""
-    here = folder.resolve()
-    if not gpus and (here.is_relative_to(buckets.resolve()) or here.is_relative_to(OUTPUT.resolve())):
+    """Raise FaultError for a run on this machine's CPUs, known by its folder: in `buckets`, or the default output."""
+    resolved = folder.resolve()
+    if not gpus and (resolved.is_relative_to(buckets.resolve()) or resolved.is_relative_to(OUTPUT.resolve())):
         cure = "copy the output of a run in the cloud from its bucket to another folder, or use --step-seconds"
         raise FaultError(f"{folder}: is a run of this machine, which has no GPU; {cure}")
 
@@ -26,7 +26,7 @@ def samples_per_second_per_gpu(folder: Path) -> float:
 
     loaders = (LegacyEventFileLoader(str(path)) for path in sorted(folder.glob("**/events.out.tfevents.*")))
     values = (value for loader in loaders for event in loader.Load() for value in event.summary.value)
-    rates: list[float] = [one.simple_value for one in values if one.tag == RATE and 0 < one.simple_value < math.inf]
+    rates: list[float] = [item.simple_value for item in values if item.tag == RATE and 0 < item.simple_value < math.inf]
     if not rates:
         raise FaultError(f"{folder}: holds no curve {RATE}; name the output folder of a run, copied from its bucket")
     return statistics.median(rates)

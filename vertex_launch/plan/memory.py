@@ -47,18 +47,18 @@ def memory(workload: Workload, gpus: int, card: Accelerator) -> Memory:
 
 def remedy(workload: Workload, gpus: int, card: Accelerator) -> str:
     """The change that makes a job fit: more micro-batches, the model sharded, or neither; "" if it fits."""
-    found = memory(workload, gpus, card)
-    if found.fits:
+    needs = memory(workload, gpus, card)
+    if needs.fits:
         return ""
-    state = found.parameters + found.gradients + found.optimizer
-    fitting = math.floor((found.card - RESERVED - state) / _activation_bytes(workload, card))
+    state = needs.parameters + needs.gradients + needs.optimizer
+    fitting = math.floor((needs.card - RESERVED - state) / _activation_bytes(workload, card))
     if fitting >= 1:
         micro_batches = math.ceil(math.ceil(workload.global_batch / gpus) / fitting)
         return f"--micro-batches {micro_batches} would fit, with micro-batches of {fitting} samples or fewer"
     shard = state / gpus
-    if shard + found.activations + RESERVED <= found.card:
-        what = f"parameters, gradients and optimizer sharded over all {gpus} GPUs would fit"
-        return f"{what}, {shard / 1e9:.1f} GB of them on each"
+    if shard + needs.activations + RESERVED <= needs.card:
+        sharded = f"parameters, gradients and optimizer sharded over all {gpus} GPUs would fit"
+        return f"{sharded}, {shard / 1e9:.1f} GB of them on each"
     return "not even sharded over all its GPUs does it fit: use GPUs with more memory, or split the model into stages"
 
 

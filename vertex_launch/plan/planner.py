@@ -61,10 +61,10 @@ class Plan:
     gradient_bytes: float
     compute: Compute | None
     memory: Memory | None  # of one GPU
-    remedy: str  # what would make the job fit; "" if it fits
+    remedy: str  # the change that would make the job fit; "" if it fits
     advised: Option
     present: Option | None  # the reducers in the file, if there are any
-    all_reduce: AllReduce  # as the job does it: by the reducers in the file, if they are not idle, or by a ring
+    all_reduce: AllReduce  # the job's own: by the reducers in the file, if they are not idle, or by a ring
     here: Point | None  # as it is in the file
     curves: tuple[Curve, ...]
     compiled: date  # of the facts behind the plan
@@ -127,7 +127,7 @@ def plan(
 
 
 def measured(job: Job, settings: Settings, workload: Workload, rate: float, how: str) -> Compute:
-    """The compute time of a step, from samples per second and GPU of a run on one machine, without a network."""
+    """Return the compute time of a step, from the samples per second and GPU of a run on one machine."""
     return Compute(workload.global_batch / pools.machines(pools.rows(job, settings.catalog)).members / rate, how)
 
 
@@ -184,8 +184,8 @@ def _faults(rows: Sequence[Row], trials: Trials | None) -> Iterator[str]:
 
 
 def _option(training: Training, sizing: Sizing) -> Option:
-    found = reducers.all_reduce_options(training.gradient_bytes, training.machines, sizing)
-    return Option(sizing, found, advice.verdict(training, sizing, found))
+    options = reducers.all_reduce_options(training.gradient_bytes, training.machines, sizing)
+    return Option(sizing, options, advice.verdict(training, sizing, options))
 
 
 def _estimated(workload: Workload | None, rows: Sequence[Row], catalog: Catalog, mfu: float) -> Compute | None:
@@ -210,7 +210,7 @@ def _uncertain(rows: Sequence[Row], catalog: Catalog) -> Iterator[str]:
 
 
 def _load(training: Training, workload: Workload | None) -> Load | None:
-    """A step on one machine, without reducers; None without its batch or its compute time."""
+    """Return a step on one machine, without reducers; None without its batch or its compute time."""
     if workload is None or training.compute is None:
         return None
     count, usd = training.machines.count, math.nan if training.usd is None else training.usd
@@ -225,7 +225,7 @@ def _curves(training: Training, load: Load | None, sizing: Sizing, *, idle: bool
 
 
 def _cards(rows: Sequence[Row], catalog: Catalog) -> list[Accelerator]:
-    """The kinds of GPUs that train; none if one is not known, or a machine has none."""
+    """Return the GPU types that train; none if one is unknown, or a machine has no GPU."""
     cards = [catalog.accelerators.get(row.accelerator) for row in pools.training(rows)]
-    known = [card for card in cards if card]
-    return known if len(known) == len(cards) else []
+    gpus = [card for card in cards if card]
+    return gpus if len(gpus) == len(cards) else []

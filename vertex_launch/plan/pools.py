@@ -56,7 +56,7 @@ class Quota:
 
 
 def rows(job: Job, catalog: Catalog) -> tuple[Row, ...]:
-    """One for each pool that holds machines."""
+    """Return a row for each pool that holds machines."""
     return tuple(_row(pool, catalog) for pool in job.pools)
 
 
@@ -84,7 +84,7 @@ def differ(all_rows: Sequence[Row]) -> bool:
 
 
 def trials(job: Job | TuningJob) -> Trials | None:
-    """None for a job that is no search."""
+    """Return the number of trials; None for a job that is no search."""
     if not isinstance(job, TuningJob):
         return None
     most = job.spec.max_trial_count
@@ -102,7 +102,7 @@ def quotas(job: Job, settings: Settings, at_once: int = 1) -> tuple[Quota, ...]:
     Source: Vertex AI, "Quotas and limits"; a SPOT or FLEX_START job uses the preemptible metrics.
     """
     catalog, preemptible = settings.catalog, job.spec.scheduling.strategy in PREEMPTIBLE
-    cards: Counter[tuple[str, str]] = Counter()  # last word of the metric, and what it counts -> how much
+    cards: Counter[tuple[str, str]] = Counter()  # last word of the metric, and the noun that it counts -> amount
     cpus: Counter[tuple[str, str]] = Counter()
     for pool in job.pools:
         count = at_once * pool.replica_count
@@ -112,8 +112,8 @@ def quotas(job: Job, settings: Settings, at_once: int = 1) -> tuple[Quota, ...]:
             family = "N1 and E2" if machine.quota == "cpus" else f"{machine.family.upper()} machines"
             cpus[machine.quota, f"vCPUs of {family}"] += count * machine.vcpus
     return tuple(
-        Quota(catalog.quota_metric(word, preemptible) if word else "", amount, what)
-        for (word, what), amount in (*cards.items(), *cpus.items())
+        Quota(catalog.quota_metric(word, preemptible) if word else "", amount, noun)
+        for (word, noun), amount in (*cards.items(), *cpus.items())
     )
 
 

@@ -108,8 +108,8 @@ def _all_reduce_table(plan: Plan) -> Table:
         where = f", {_where(plan, option)}" if len(plan.options) > 1 else ""
         ways[f"{option.sizing}{where}"] = option.all_reduce.reducers
     table = _table("all-reduce by", "a machine sends", "takes", "a step takes")
-    for way, found in ways.items():
-        table.add_row(way, size(found.bytes), seconds(found.seconds), _step_time(plan, found))
+    for way, all_reduce in ways.items():
+        table.add_row(way, size(all_reduce.bytes), seconds(all_reduce.seconds), _step_time(plan, all_reduce))
     return table
 
 
@@ -145,8 +145,8 @@ def _where(plan: Plan, option: Option) -> str:
     return "in the file" if option is plan.present else "advised"
 
 
-def _step_time(plan: Plan, found: AllReduce) -> str:
-    return seconds(step_seconds(plan.known_compute, found.seconds)) if plan.known_compute else UNKNOWN
+def _step_time(plan: Plan, all_reduce: AllReduce) -> str:
+    return seconds(step_seconds(plan.known_compute, all_reduce.seconds)) if plan.known_compute else UNKNOWN
 
 
 def _memory(plan: Plan) -> str:

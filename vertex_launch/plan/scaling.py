@@ -50,7 +50,7 @@ class Curve:
 
 
 def curves(load: Load, machines: Machines, reducer: Sizing) -> tuple[Curve, ...]:
-    """One for each way to all-reduce the gradients."""
+    """Return a curve for each way to all-reduce the gradients."""
     return tuple(
         Curve(way, tuple(_point(load, replace(machines, count=count), reducer, way) for count in COUNTS))
         for way in WAYS

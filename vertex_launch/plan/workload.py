@@ -56,7 +56,7 @@ def of(job: Job, commands: Commands, environ: Mapping[str, str], state_dir: Stat
 
 
 def _arguments(job: Job, commands: Commands) -> tuple[str, ...]:
-    """The arguments with which this Python starts the chief's trainer: -m, its module, its flags."""
+    """Return the arguments with which this Python starts the chief's trainer: -m, its module, its flags."""
     words = replicas(limit(job, 1), "", lambda *_: "localhost:0", commands=commands)[0].command if job.chief else ()
     start = words.index("-m") if "-m" in words else -1
     is_module = start > 0 and not any(word.endswith(".py") for word in words[1:start])
@@ -67,39 +67,39 @@ def _arguments(job: Job, commands: Commands) -> tuple[str, ...]:
 
 
 def _ask(job: Job, arguments: Sequence[str], environ: Mapping[str, str]) -> str:
-    asked = [sys.executable, *arguments, DESCRIBE]
+    command = [sys.executable, *arguments, DESCRIBE]
     try:
-        answer = subprocess.run(asked, capture_output=True, text=True, env=environ, timeout=PATIENCE, check=False)
+        answer = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired:
         raise FaultError(f"{job.path}: the trainer said nothing in {PATIENCE} s; {INSTEAD}") from None
     if answer.returncode:
-        said = _complaint(answer.stderr) or _last_line(answer.stdout) or _last_line(answer.stderr)
-        raise FaultError(f"{job.path}: the trainer cannot be described: {said}; mend that, or {INSTEAD}")
+        reason = _complaint(answer.stderr) or _last_line(answer.stdout) or _last_line(answer.stderr)
+        raise FaultError(f"{job.path}: the trainer cannot be described: {reason}; mend that, or {INSTEAD}")
     return _last_line(answer.stdout)
 
 
 def _read(job: Job, text: str) -> Workload:
     try:
-        said = json.loads(text)
-        return Workload(**{field.name: said[field.name] for field in fields(Workload)})
+        sizes = json.loads(text)
+        return Workload(**{field.name: sizes[field.name] for field in fields(Workload)})
     except (ValueError, TypeError, KeyError):
         raise FaultError(f"{job.path}: the trainer does not answer {DESCRIBE} with its sizes; {INSTEAD}") from None
 
 
 def _complaint(text: str) -> str:
-    """The first words of a box of usage, or an exception with its place in this folder; "" without either."""
+    """Return the text of a usage box, or an exception with its place in this folder; "" without either."""
     boxed = itertools.takewhile(lambda line: line.strip("│─ "), (line for line in text.splitlines() if line[:1] == "│"))
     usage = " ".join(line.strip("│ ") for line in boxed)
     frames = [(Path(name), line) for name, line in FRAME.findall(text)]
     if usage or not frames:
         return usage
-    ours = [(path.relative_to(Path.cwd()), line) for path, line in frames if path.is_relative_to(Path.cwd())]
-    path, line = (ours or frames)[-1]
+    own_frames = [(path.relative_to(Path.cwd()), line) for path, line in frames if path.is_relative_to(Path.cwd())]
+    path, line = (own_frames or frames)[-1]
     return f"{path}:{line}: {_last_line(text)}"
 
 
 def _last_line(text: str) -> str:
-    """The last line with words in it; the message alone, if it is a line for Cloud Logging."""
+    """Return the last line that holds a word; its message alone, if the line is JSON for Cloud Logging."""
     lines = [line.strip(" \t│") for line in text.splitlines() if any(map(str.isalnum, line))]
     line = lines[-1] if lines else ""
     try:
@@ -109,7 +109,7 @@ def _last_line(text: str) -> str:
 
 
 def _key(arguments: Sequence[str]) -> str:
-    """A name for these flags together with every file of the trainer."""
+    """Return a digest of these flags and every file of the trainer."""
     digest = hashlib.sha256(repr(arguments).encode())
     for path in sorted(Path("trainer").glob("**/*.py")):
         digest.update(path.read_bytes())

@@ -16,8 +16,8 @@ from vertex_launch.local.api.store import Store
 TYPES = "type.googleapis.com/google."
 EMPTY: Resource = {"@type": f"{TYPES}protobuf.Empty"}
 
-# Takes a request and the name in its address. What it returns goes into an operation if it has a "@type"; None is {},
-# and after a deletion EMPTY.
+# Takes a request and the name in its address. A result with a "@type" goes into an operation; None stands for {}, after
+# a deletion for EMPTY.
 Act = Callable[[Call, str], Resource | None]
 
 
@@ -36,12 +36,12 @@ class Collection:
         self._store = store
 
     def methods(self) -> dict[str, Act]:
-        """By HTTP method and address, in which * stands for an id."""
-        listed, one = self.collection, f"{self.collection}/*"
+        """Return the methods by HTTP method and address, in which * stands for an id."""
+        listed, member = self.collection, f"{self.collection}/*"
         methods: dict[str, Act] = {
             f"GET {listed}": lambda call, name: self.page(call, self.list(name.rpartition("/")[0])),
-            f"GET {one}": lambda call, name: self._shown(call, [self.get(name)])[0],
-            f"DELETE {one}": lambda call, name: self.delete(name),
+            f"GET {member}": lambda call, name: self._shown(call, [self.get(name)])[0],
+            f"DELETE {member}": lambda call, name: self.delete(name),
         }
         return methods | ({f"POST {listed}": self._created} if hasattr(self, "create") else {})
 
@@ -50,7 +50,7 @@ class Collection:
         return self._store.get(name)
 
     def list(self, parent: str) -> Sequence[Resource]:
-        """The newest first; the parent need not exist, as the TensorBoard of a job may exist only in Google Cloud."""
+        """List the newest first; the parent need not exist, as a job's TensorBoard may exist only in Google Cloud."""
         return self._store.list(parent, self.collection.rpartition("/")[2])
 
     def delete(self, name: str) -> None:
@@ -58,27 +58,27 @@ class Collection:
         self._store.delete(name)
 
     def page(self, call: Call, resources: Sequence[Resource]) -> Resource:
-        """One page of a list, by the call's parameters."""
-        found, token = filters.page(resources, fields(self.message) | {*self.hidden}, **call.query)
+        """Return one page of a list, by the call's parameters."""
+        shown, token = filters.page(resources, fields(self.message) | {*self.hidden}, **call.query)
         key = f"{field_of(self.message).removesuffix('s')}s"
-        return {key: self._shown(call, found)} | ({"nextPageToken": token} if token else {})
+        return {key: self._shown(call, shown)} | ({"nextPageToken": token} if token else {})
 
     def _created(self, call: Call, name: str) -> Resource:
         message = without_output(read_message(call, self.message), self.output_only)
         refuse(label_findings(getattr(message, "labels", {})))
-        given = {"id": call.query.get(f"{field_of(self.message)}Id", "")} if self.takes_ids else {}
-        created = self.create(name.rpartition("/")[0], message, **given)
+        ids = {"id": call.query.get(f"{field_of(self.message)}Id", "")} if self.takes_ids else {}
+        created = self.create(name.rpartition("/")[0], message, **ids)
         kind = {"@type": f"{TYPES}{self.message.pb().DESCRIPTOR.full_name.removeprefix('google.')}"}
         return {**created, **(kind if self.long_running else {})}
 
     def _shown(self, call: Call, resources: Iterable[Resource]) -> Sequence[Resource]:
-        """The fields of a readMask or, without one, all that clients know; a field stands for all within it."""
-        known, mask = fields(self.message), call.query.get("readMask", "")
+        """Return resources with the fields of a readMask, else all public ones; a field includes those within it."""
+        all_fields, mask = fields(self.message), call.query.get("readMask", "")
         wanted = {camel(field.partition(".")[0].strip()) for field in mask.split(",") if field} or {"*"}
-        unknown = [f'"{field}" is not a field of this resource' for field in sorted(wanted - {"*", *known})]
+        unknown = [f'"{field}" is not a field of this resource' for field in sorted(wanted - {"*", *all_fields})]
         refuse(Finding("readMask", fault, "write fields as in name,displayName") for fault in unknown)
-        shown = known if "*" in wanted else wanted
-        return [{key: value for key, value in one.items() if key in shown} for one in resources]
+        shown = all_fields if "*" in wanted else wanted
+        return [{key: value for key, value in resource.items() if key in shown} for resource in resources]
 
 
 @functools.cache

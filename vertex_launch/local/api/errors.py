@@ -25,31 +25,31 @@ class ApiError(Exception):
         self.rpc = rpc_status(status, message)
 
     def as_json(self) -> dict[str, Any]:
-        """The body of Vertex AI's answer. Source: google/rpc/status.proto and error_details.proto, BadRequest."""
+        """Return the body of Vertex AI's answer. Source: google/rpc/status.proto, error_details.proto (BadRequest)."""
         error: dict[str, Any] = {"code": self.http_status, "message": self.message, "status": self.status}
         if self.findings:
-            violations = [{"field": one.place, "description": one.sentence} for one in self.findings]
+            violations = [{"field": finding.place, "description": finding.sentence} for finding in self.findings]
             error["details"] = [{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations}]
         return {"error": error}
 
     def for_storage(self) -> dict[str, Any]:
-        """The body of Cloud Storage's answer, which has a reason in place of a status."""
+        """Return the body of Cloud Storage's answer, which has a reason in place of a status."""
         reason = {"message": self.message, "domain": "global", "reason": REASONS.get(self.http_status, "invalid")}
         return {"error": {"code": self.http_status, "message": self.message, "errors": [reason]}}
 
 
 def invalid(findings: Iterable[Finding]) -> ApiError:
-    """INVALID_ARGUMENT for the first of these findings; the message has them, too."""
-    told = tuple(first(findings))
-    return ApiError("INVALID_ARGUMENT", "\n".join(map(str, told)), told)
+    """Return INVALID_ARGUMENT for the first of these findings; the message has them, too."""
+    shown = tuple(first(findings))
+    return ApiError("INVALID_ARGUMENT", "\n".join(map(str, shown)), shown)
 
 
 def refuse(findings: Iterable[Finding]) -> None:
     """Raises ApiError INVALID_ARGUMENT if there is any finding."""
-    if found := tuple(findings):
-        raise invalid(found)
+    if findings := tuple(findings):
+        raise invalid(findings)
 
 
 def our_fault(error: Exception) -> ApiError:
-    """INTERNAL, for a fault of ours or of this machine."""
+    """Return INTERNAL, for a fault of the local Vertex or of this machine."""
     return ApiError("INTERNAL", f"the local Vertex failed: {traceback.format_exception_only(error)[-1].strip()}")

@@ -27,7 +27,7 @@ DEPTH = 50  # parentheses and NOTs within each other
 LONGEST_FILTER = 20_000  # characters; source: Cloud Logging documentation, "Quotas and limits", 2026
 MOST_ORDERS = 10  # fields to order by; each one sorts the whole list again
 
-# Of log entries, from the least on. Source: Cloud Logging API v2, LogSeverity.
+# Severities of log entries, the lowest first. Source: Cloud Logging API v2, LogSeverity.
 SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 
 TOKEN = re.compile(
@@ -44,32 +44,32 @@ COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def page(resources: Sequence[Resource], known: Container[str], /, **asked: str) -> tuple[list[Resource], str]:
-    """One page of a list, and the token of the next page, "" after the last one; raises ApiError INVALID_ARGUMENT.
+def page(resources: Sequence[Resource], fields: Container[str], /, **query: str) -> tuple[list[Resource], str]:
+    """Return one page of a list, and the token of the next page, "" after the last; raises ApiError INVALID_ARGUMENT.
 
-    `known` are the fields, in camelCase, by which a client may filter and order; `asked` are the call's parameters.
+    A client may filter and order by these `fields`, in camelCase; `query` has the call's parameters.
     """
-    matches = predicate(asked.get("filter", ""), known)
-    ordered = _ordered([one for one in resources if matches(one)], asked.get("orderBy", ""), known)
-    begin = _after(ordered, asked.get("pageToken", ""))
-    end = begin + _size(asked.get("pageSize", ""))
+    matches = predicate(query.get("filter", ""), fields)
+    ordered = _ordered([resource for resource in resources if matches(resource)], query.get("orderBy", ""), fields)
+    begin = _after(ordered, query.get("pageToken", ""))
+    end = begin + _size(query.get("pageSize", ""))
     last = _identity(ordered[end - 1]) if end < len(ordered) else ""
     return ordered[begin:end], base64.urlsafe_b64encode(last.encode()).decode()
 
 
-def predicate(expression: str, known: Container[str]) -> Predicate:
-    """A filter as a function of a resource, all of which match "" ; raises ApiError INVALID_ARGUMENT."""
+def predicate(expression: str, fields: Container[str]) -> Predicate:
+    """Return a filter as a function of a resource; "" matches all. Raises ApiError INVALID_ARGUMENT."""
     if len(expression) > LONGEST_FILTER:
         raise _fault("filter", f"has {len(expression)} characters", f"shorten it to {LONGEST_FILTER}")
-    return _Parser(expression, known).parse() if expression.strip() else lambda resource: True
+    return _Parser(expression, fields).parse() if expression.strip() else lambda resource: True
 
 
 class _Parser:
     """A recursive descent over the tokens, with one method for each level of precedence."""
 
-    def __init__(self, expression: str, known: Container[str]) -> None:
+    def __init__(self, expression: str, fields: Container[str]) -> None:
         self._expression = expression
-        self._known = known
+        self._fields = fields
         self._tokens = deque(_tokens(expression))
         self._depth = 0
 
@@ -109,7 +109,7 @@ class _Parser:
         return inner
 
     def _comparison(self) -> Predicate:
-        field = _known(self._text("a field"), self._known, "filter")
+        field = _checked_field(self._text("a field"), self._fields, "filter")
         symbol = self._take(":", *COMPARISONS)
         if not symbol:
             raise _fault("filter", f'after "{field}" must come a comparison', f'write {field}="value"')
@@ -118,11 +118,11 @@ class _Parser:
         return lambda resource: test(_value(resource, field))
 
     def _take(self, *wanted: str) -> str:
-        """The next token if it is one of these, else "" """
+        """Take the next token if it is one of these, else "" """
         return self._tokens.popleft() if self._tokens and self._tokens[0] in wanted else ""
 
     def _text(self, wanted: str) -> str:
-        """The next token, which is a word or a quoted text, without its quotes."""
+        """Take the next token, a word or a quoted text without its quotes; raises ApiError."""
         if not self._tokens or self._tokens[0] in ("(", ")", ":", *COMPARISONS):
             raise _fault("filter", f'"{self._expression}" lacks {wanted}', 'write a filter such as display_name="name"')
         token = self._tokens.popleft()
@@ -140,16 +140,16 @@ def _tokens(expression: str) -> Iterator[str]:
 
 
 def _value(resource: Any, field: str) -> Any:
-    """The value of a field such as `labels.team` or `create_time`, None if it is absent; a label may hold dots."""
+    """Return the value of a field such as `labels.team` or `create_time`, None if absent; a label may hold dots."""
     if not isinstance(resource, Mapping):
         return None
-    outer, dot, rest = field.partition(".")
+    outer, dot, below = field.partition(".")
     inner = resource.get(outer, resource.get(camel(outer)))
-    return resource.get(field, _value(inner, rest) if dot else inner)
+    return resource.get(field, _value(inner, below) if dot else inner)
 
 
 def _comparing(symbol: str, wanted: str) -> Callable[[Any], bool]:
-    """A comparison with a value: as severities, times, numbers or texts, whatever both are first."""
+    """Return a comparison with a value: as severities, times, numbers or texts, the first that both sides are."""
     compare = COMPARISONS[symbol]
     readings: list[tuple[Callable[[Any], Any], Any]] = []
     for read in (SEVERITIES.index, _moment, float):
@@ -170,11 +170,11 @@ def _comparing(symbol: str, wanted: str) -> Callable[[Any], bool]:
 
 
 def _has(wanted: str, actual: Any) -> bool:
-    """The `:` operator: a map has a key, a list has a member, or a text matches a pattern with *."""
+    """Apply the `:` operator: a map has a key, a list has a member, or a text matches a pattern with *."""
     if isinstance(actual, Mapping):
         return wanted in actual or wanted == "*"
     if isinstance(actual, list):
-        return any(_like(one, wanted) for one in actual)
+        return any(_like(member, wanted) for member in actual)
     return actual is not None and _like(actual, wanted)
 
 
@@ -188,28 +188,28 @@ def _moment(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _ordered(resources: list[Resource], order: str, known: Container[str]) -> list[Resource]:
+def _ordered(resources: list[Resource], order: str, fields: Container[str]) -> list[Resource]:
     clauses = [clause.split() for clause in order.split(",", MOST_ORDERS) if clause.strip()]
     if len(clauses) > MOST_ORDERS:
         raise _fault("orderBy", f"has more than {MOST_ORDERS} fields", "leave some out")
     for clause in reversed(clauses):
         if clause[1:] not in ([], ["asc"], ["desc"]):
             raise _fault("orderBy", f'"{" ".join(clause)}" is not an order', "write it as create_time desc")
-        key = functools.partial(_key, field=_known(clause[0], known, "orderBy"))
+        key = functools.partial(_key, field=_checked_field(clause[0], fields, "orderBy"))
         resources = sorted(resources, key=key, reverse=clause[1:] == ["desc"])
     return resources
 
 
-def _known(field: str, known: Container[str], parameter: str) -> str:
-    """The field in camelCase; raises ApiError if the resource has no such field."""
-    first, dot, rest = field.partition(".")
-    if camel(first) not in known:
+def _checked_field(field: str, fields: Container[str], parameter: str) -> str:
+    """Return the field in camelCase; raises ApiError if the resource has no such field."""
+    first, dot, below = field.partition(".")
+    if camel(first) not in fields:
         raise _fault(parameter, f'"{field}" is not a field of this resource', "write a field such as display_name")
-    return f"{camel(first)}{dot}{rest}"
+    return f"{camel(first)}{dot}{below}"
 
 
 def _key(resource: Resource, field: str) -> tuple[int, float, str]:
-    """Sorts absent values first, then numbers, then everything else as text."""
+    """Return a sort key: absent values first, then numbers, then all others as text."""
     value = _value(resource, field)
     if isinstance(value, int | float):
         return (1, value, "")
@@ -223,7 +223,7 @@ def _size(text: str) -> int:
 
 
 def _after(resources: Sequence[Resource], token: str) -> int:
-    """The begin of the page: after the resource that the token names, so that new resources shift nothing."""
+    """Return the index of the page's first resource, after the one that the token names: new ones shift no page."""
     try:
         last = base64.urlsafe_b64decode(token).decode()
         return [*map(_identity, resources)].index(last) + 1 if token else 0

@@ -21,7 +21,7 @@ from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.resource_file import now
 from vertex_launch.state_dir import private_file
 
-LOCK = "service.lock"  # holds the process id and the endpoint of whoever works in the folder
+LOCK = "service.lock"  # holds the process id and the endpoint of the process that works in the folder
 # Each part of a name becomes a folder or a file, so it has no character with a meaning for a file system.
 PART = r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}"
 NAME = re.compile(f"projects/{PART}/locations/{PART}(/{PART}/{PART})+")
@@ -43,7 +43,7 @@ class Store:
         self._lock.close()
 
     def new_id(self) -> str:
-        """A new id: digits, as in Vertex AI; a later id is larger."""
+        """Return a new id: digits, as in Vertex AI; a later id is larger."""
         with self._changed:
             self._last_id = max(time.time_ns() // 1000, self._last_id + 1)
             return str(self._last_id)
@@ -89,30 +89,30 @@ class Store:
         """Delete a resource and all below it; raises ApiError NOT_FOUND."""
         with self._changed:
             self.get(name)
-            for one in [one for one in self._resources if f"{one}/".startswith(f"{name}/")]:
-                del self._resources[one]
-                self._file(one).unlink(missing_ok=True)
+            for key in [key for key in self._resources if f"{key}/".startswith(f"{name}/")]:
+                del self._resources[key]
+                self._file(key).unlink(missing_ok=True)
             self._changed.notify_all()
 
     def list(self, parent: str, collection: str) -> list[Resource]:
-        """The resources of one collection, newest first."""
+        """Return the resources of one collection, newest first."""
         above = f"{parent}/{collection}"
         with self._changed:
-            return [one for name, one in reversed(self._resources.items()) if name.rpartition("/")[0] == above]
+            return [entry for name, entry in reversed(self._resources.items()) if name.rpartition("/")[0] == above]
 
     def all(self, collection: str) -> Sequence[Resource]:
-        """The resources of one collection in every project and location, newest first."""
+        """Return the resources of one collection in every project and location, newest first."""
         with self._changed:
-            return [one for name, one in reversed(self._resources.items()) if name.split("/")[4:-1] == [collection]]
+            return [entry for name, entry in reversed(self._resources.items()) if name.split("/")[4:-1] == [collection]]
 
     def wait(self, name: str, done: Callable[[Resource], bool], timeout: float | None = None) -> Resource:
-        """The resource as soon as `done` is true of it, or after `timeout` seconds; raises ApiError NOT_FOUND."""
+        """Return the resource once `done` is true of it, or after `timeout` seconds; raises ApiError NOT_FOUND."""
         with self._changed:
             self._changed.wait_for(lambda: done(self.get(name)), timeout)
             return self.get(name)
 
     def reread(self, name: str) -> None:
-        """Take in what another process has written of a resource."""
+        """Read a resource again that another process has written."""
         with self._changed:
             resource = resource_file.read(self._file(name), name)
             if resource and resource != self._resources.get(name):
@@ -138,12 +138,12 @@ class Store:
 
 
 def endpoint_of(folder: Path) -> str:
-    """The address of the service that holds this folder, or "" if none does."""
+    """Return the address of the service that holds this folder, or "" if none does."""
     return _holder(folder)[1]
 
 
 def _holder(folder: Path) -> tuple[str, str]:
-    """Process id and endpoint of whoever holds this folder; a command without a service has no endpoint."""
+    """Return process id and endpoint of the process that holds this folder; the command `run` has no endpoint."""
     with contextlib.suppress(OSError), (folder / LOCK).open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -154,7 +154,7 @@ def _holder(folder: Path) -> tuple[str, str]:
 
 
 def _locked(folder: Path, endpoint: str) -> IO[str]:
-    """An open file that keeps others out of the folder for as long as this process lives."""
+    """Return an open file whose lock keeps other processes out of the folder while this process lives."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         opened = private_file(folder / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT)
@@ -165,8 +165,8 @@ def _locked(folder: Path, endpoint: str) -> IO[str]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        process, other = _holder(folder)
-        who, cure = (f"the local Vertex at {other}", "stop it") if other else ("another command", "wait for its end")
+        process, holder = _holder(folder)
+        who, cure = (f"the local Vertex at {holder}", "stop it") if holder else ("another command", "wait for its end")
         fault = f"{who} (process {process}) works here; {cure}, or choose another folder with --state-dir"
         raise FaultError(f"{folder}: {fault}") from None
     file.truncate(0)

@@ -36,7 +36,7 @@ QUEUED, PENDING, SUCCEEDED, FAILED = (f"{PREFIX}{state}" for state in ("QUEUED",
 ENDED = frozenset((SUCCEEDED, FAILED, f"{PREFIX}CANCELLED", f"{PREFIX}EXPIRED"))
 
 EVENTS = 1000  # kept until they are shown; the newest
-LONGEST_WAIT_SECONDS = 24 * 3600.0  # of FLEX_START, if the job names no time; 0 is for ever
+LONGEST_WAIT_SECONDS = 24 * 3600.0  # default wait of FLEX_START jobs; 0 waits for ever
 
 
 @dataclass
@@ -85,18 +85,18 @@ class Jobs(BackgroundTasks[_Ticket]):
             raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; it has no replicas now")
         if action == "preempt" and ticket.job.strategy != "SPOT":
             raise ApiError("FAILED_PRECONDITION", f"{name} does not use SPOT, so no machine is preempted; use kill")
-        known = [status.name for status in ticket.execution.statuses]
-        if replica not in known:
-            raise ApiError("NOT_FOUND", f'{name} has no replica "{replica}" that runs here; it has {", ".join(known)}')
+        names = [status.name for status in ticket.execution.statuses]
+        if replica not in names:
+            raise ApiError("NOT_FOUND", f'{name} has no replica "{replica}" that runs here; it has {", ".join(names)}')
         ticket.execution.disturb(action, replica, seconds)
 
     def statuses(self, name: str) -> tuple[Status, ...]:
-        """The replicas of a job that runs now."""
+        """Return the replicas of a job that runs now."""
         ticket = self._tasks.get(name)
         return ticket.execution.statuses if ticket and ticket.execution else ()
 
     def findings(self, parent: str, job: Job, place: str) -> list[Finding]:
-        """The faults of a job at `place`, by the rules of `vertex-launch check` for the request's project and region.
+        """Return a job's errors at `place`, by the rules of `vertex-launch check` for the request's project and region.
 
         Raises ApiError RESOURCE_EXHAUSTED for a job that can never run here.
         """
@@ -106,18 +106,18 @@ class Jobs(BackgroundTasks[_Ticket]):
             raise ApiError("RESOURCE_EXHAUSTED", f"{fault}; start it with --capacity {count}")
         _, project, _, region = parent.split("/")
         settings = replace(self._context.settings, project=project, region=region)
-        return [one.below(place) for one in rules.findings(job, settings) if one.severity == "error"]
+        return [finding.below(place) for finding in rules.findings(job, settings) if finding.severity == "error"]
 
     def follow_runs(self) -> None:
-        """Take in what the command `run` has written of its jobs in the same folder, or that it was killed."""
+        """Read the jobs that the command `run` has written in the same folder; end those whose process was killed."""
         folder = self._context.state_dir.folder
-        known = {job["name"] for job in self._store.all(COLLECTION)}
+        stored = {job["name"] for job in self._store.all(COLLECTION)}
         with contextlib.suppress(OSError):  # the user may be cleaning up
             for path in folder.glob(f"projects/*/locations/*/{COLLECTION}"):
                 changed = path.stat().st_mtime_ns
                 if self._seen.get(path) != changed:
                     names = {file.relative_to(folder).as_posix().removesuffix(".json") for file in path.glob("*.json")}
-                    for name in names - known:
+                    for name in names - stored:
                         self._store.reread(name)
                     self._seen[path] = changed
         for job in self._store.all(COLLECTION):
@@ -131,10 +131,10 @@ class Jobs(BackgroundTasks[_Ticket]):
         return self._store.get(name).get("state") not in ENDED and name not in self._tasks
 
     def _lose(self, resource: Resource) -> None:
-        """End a job whose process is gone; what `run` still runs goes on."""
+        """End a job whose process is gone; a job that `run` still runs goes on."""
         name = resource["name"]
         goes_on = journal.is_open(self._context.state_dir.journal(id_of(name)))
-        self._store.reread(name)  # after the look at the journal: what has ended is written before that is closed
+        self._store.reread(name)  # after `is_open`: `run` writes the end of a job before it closes the journal
         if not goes_on and self._store.get(name).get("state") not in ENDED:
             super()._lose(resource)
 
@@ -169,7 +169,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         try:
             with contextlib.closing(Journal(path)) as lines:
                 outcome = self._execute(ticket, lines)
-        except FaultError as error:  # shows at the start only: no command, no such package
+        except FaultError as error:  # raised at the start alone: no command, no such package
             raise ApiError("INVALID_ARGUMENT", str(error)) from None
         finally:
             host.remove_empty_home(self._context.state_dir, ticket.id)

@@ -39,19 +39,19 @@ def entries(job: Resource, path: Path) -> Iterator[Resource]:
             }
 
 
-def list_entries(jobs: Sequence[Resource], state_dir: StateDir, asked: Mapping[str, Any]) -> dict[str, Any]:
+def list_entries(jobs: Sequence[Resource], state_dir: StateDir, request: Mapping[str, Any]) -> dict[str, Any]:
     """Answer Cloud Logging's entries.list from the logs of these jobs; raises ApiError INVALID_ARGUMENT."""
-    projects = asked.get("resourceNames")
+    projects = request.get("resourceNames")
     if not (projects and isinstance(projects, list)):
         raise ApiError("INVALID_ARGUMENT", "resourceNames: is no list of names; name a project, as projects/PROJECT")
-    expression = str(asked.get("filter", ""))
-    found: list[Resource] = []
+    expression = str(request.get("filter", ""))
+    log_entries: list[Resource] = []
     for job in jobs:
         _, project, *_, job_id = job["name"].split("/")
         # Nearly every filter names one job; then the files of the others need not be read.
         if f"projects/{project}" in projects and (job_id in expression or "job_id" not in expression):
-            found += entries(job, state_dir.journal(job_id))
-    found.sort(key=lambda entry: entry["timestamp"])
-    parameters = {key: str(asked[key]) for key in ("filter", "orderBy", "pageSize", "pageToken") if asked.get(key)}
-    page, token = filters.page(found, FIELDS, **parameters)
+            log_entries += entries(job, state_dir.journal(job_id))
+    log_entries.sort(key=lambda entry: entry["timestamp"])
+    parameters = {key: str(request[key]) for key in ("filter", "orderBy", "pageSize", "pageToken") if request.get(key)}
+    page, token = filters.page(log_entries, FIELDS, **parameters)
     return {"entries": page} | ({"nextPageToken": token} if token else {})

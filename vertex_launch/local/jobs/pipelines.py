@@ -128,13 +128,13 @@ class Pipelines(BackgroundTasks[_Pipeline]):
             if state in OF_JOB:
                 self._enter(pipeline, OF_JOB[state])
             job = self._after(pipeline.job, state)
-        if "startTime" in job and "startTime" not in self._store.get(pipeline.name):  # it ran while nobody looked
+        if "startTime" in job and "startTime" not in self._store.get(pipeline.name):  # the job ran between two looks
             self._store.update(pipeline.name, startTime=job["startTime"])
         return job
 
     def _after(self, job: str, state: str) -> Resource:
         """Wait for the job to leave this state."""
-        return self._store.wait(job, lambda one: one["state"] != state)
+        return self._store.wait(job, lambda resource: resource["state"] != state)
 
     def _upload(self, pipeline: _Pipeline, model: Resource) -> None:
         folder = f"{pipeline.output}/model"  # AIP_MODEL_DIR
@@ -167,8 +167,8 @@ def _findings(resource: Resource) -> Findings:
     if "inputDataConfig" in resource and not resource["inputDataConfig"].get("datasetId"):
         yield Finding("inputDataConfig.datasetId", "is missing", "write the id of a dataset")
     sets = resource.get("inputDataConfig", {}).get("gcsDestination", {}).get("outputUriPrefix", "")
-    if sets and (found := folder_fault(sets, "inputDataConfig.gcsDestination.outputUriPrefix")):
-        yield found
+    if sets and (finding := folder_fault(sets, "inputDataConfig.gcsDestination.outputUriPrefix")):
+        yield finding
     model = resource.get("modelToUpload")
     if model is not None and not model.get("containerSpec", {}).get("imageUri"):
         cure = "name the image that serves the model"

@@ -59,7 +59,7 @@ class Search:
         self._study: Any = None if gridded else _study(spec, seed)
 
     def ask(self) -> Suggestion | None:
-        """The next trial, or None if every point of the grid was tried."""
+        """Return the next trial, or None if every point of the grid was tried."""
         trial = self._study.ask() if self._study else None
         parameters = next(self._grid, None) if self._grid else _suggest(trial, self._spec.parameters)
         if parameters is None:
@@ -81,7 +81,7 @@ class Search:
             self._ended.append(curve)
 
     def final(self, measurements: Sequence[Measurement]) -> Measurement | None:
-        """The last measurement, or the best by the first metric; None unless it has all metrics and they are finite.
+        """Return the last measurement, or the best by the first metric; None unless it has all metrics, all finite.
 
         Source: google-cloud-aiplatform 2.7.0, StudySpec.MeasurementSelectionType.
         """
@@ -110,8 +110,8 @@ class Search:
     def _curve(self, suggestion: Suggestion, measurements: Sequence[Measurement]) -> Curve:
         rule = self._spec.median_automated_stopping_spec or self._spec.decay_curve_stopping_spec
         points = [
-            (one.time - suggestion.began if rule.use_elapsed_duration else float(one.step), self._score(one))
-            for one in measurements
+            (report.time - suggestion.began if rule.use_elapsed_duration else float(report.step), self._score(report))
+            for report in measurements
         ]
         return [(x, score) for x, score in points if math.isfinite(score)]
 
@@ -122,7 +122,7 @@ def below_median(curve: Curve, ended: Sequence[Curve]) -> bool:
     Source: google-cloud-aiplatform 2.7.0, StudySpec.MedianAutomatedStoppingSpec.
     """
     until = curve[-1][0]
-    reached = [[score for x, score in other if x <= until] for other in ended]
+    reached = [[score for x, score in rival if x <= until] for rival in ended]
     averages = [statistics.fmean(scores) for scores in reached if scores]
     return bool(averages) and max(score for _, score in curve) < statistics.median(averages)
 
@@ -136,7 +136,7 @@ def decays_below(curve: Curve, ended: Sequence[Curve]) -> bool:
     import numpy as np
 
     points = np.array([point for point in curve if point[0] > 0])
-    end = max(other[-1][0] for other in ended)
+    end = max(rival[-1][0] for rival in ended)
     if len(points) < DECAY_LEAST or end <= points[-1, 0]:
         return False
     fits = []
@@ -146,28 +146,28 @@ def decays_below(curve: Curve, ended: Sequence[Curve]) -> bool:
         deviation = np.sqrt(np.square(basis @ weights - points[:, 1]).sum() / (len(points) - 3))
         fits.append((float(deviation), float(weights.sum())))  # at the end, x / end is 1
     deviation, final = min(fits)
-    best = max(score for other in ended for _, score in other)
+    best = max(score for rival in ended for _, score in rival)
     return bool(final + DECAY_MARGIN * deviation < best)
 
 
 def arguments(parameters: Mapping[str, Value]) -> list[str]:
-    """A trial's parameters as flags, `--ID=VALUE`."""
+    """Return a trial's parameters as flags, `--ID=VALUE`."""
     return [f"--{id}={shown(value)}" for id, value in parameters.items()]
 
 
 def measurements(text: str, ids: Sequence[str]) -> list[Measurement]:
-    """The measurements of these metrics in a file in cloudml-hypertune's format, in the order of its lines.
+    """Return the measurements of these metrics in a file in cloudml-hypertune's format, in the order of its lines.
 
     Each line has one metric; the metrics of one step are one measurement. Skips incomplete and other lines.
     """
-    found: list[Measurement] = []
+    steps: list[Measurement] = []
     for line in text.splitlines():
-        one = _measurement(line, ids)
-        if one and found and found[-1].step == one.step and found[-1].metrics.keys().isdisjoint(one.metrics):
-            one = Measurement(one.step, one.time, {**found.pop().metrics, **one.metrics})
-        if one:
-            found.append(one)
-    return found
+        report = _measurement(line, ids)
+        if report and steps and steps[-1].step == report.step and steps[-1].metrics.keys().isdisjoint(report.metrics):
+            report = Measurement(report.step, report.time, {**steps.pop().metrics, **report.metrics})
+        if report:
+            steps.append(report)
+    return steps
 
 
 def _measurement(line: str, ids: Sequence[str]) -> Measurement | None:
@@ -181,15 +181,15 @@ def _measurement(line: str, ids: Sequence[str]) -> Measurement | None:
 
 
 def _grid(parameters: list[ParameterSpec]) -> Iterator[dict[str, Value]]:
-    """Every combination; the last parameter changes fastest."""
+    """Yield every combination; the last parameter changes fastest."""
     if not parameters:
         yield {}
         return
-    first, *rest = parameters
+    first, *later = parameters
     for value in values_of(first):
         children = [child.parameter_spec for child in first.conditional_parameter_specs if is_active(child, value)]
-        for others in _grid([*children, *rest]):
-            yield {first.parameter_id: value, **others}
+        for values in _grid([*children, *later]):
+            yield {first.parameter_id: value, **values}
 
 
 def _study(spec: StudySpec, seed: int) -> Any:
@@ -206,7 +206,7 @@ def _study(spec: StudySpec, seed: int) -> Any:
 
 
 def _suggest(trial: Any, parameters: Sequence[ParameterSpec], path: str = "") -> dict[str, Value]:
-    """A value for each parameter and for the conditional parameters that the value activates.
+    """Return a value for each parameter and for the conditional parameters that the value activates.
 
     optuna knows a parameter by its path, because two branches may have parameters of the same name.
     """

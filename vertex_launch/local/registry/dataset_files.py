@@ -78,8 +78,8 @@ def _items(config: Mapping[str, Any], kind: str, buckets: Path) -> Iterator[Item
 
 
 def _files(addresses: Iterable[str], buckets: Path) -> dict[str, Path]:
-    """The files at these addresses, by address and sorted; addresses may have wildcards."""
-    found: dict[str, Path] = {}
+    """Return the files at these addresses, by address and sorted; addresses may have wildcards."""
+    files: dict[str, Path] = {}
     for address in addresses:
         names: list[str] = []
         if path := object_path(address, buckets):
@@ -89,8 +89,8 @@ def _files(addresses: Iterable[str], buckets: Path) -> dict[str, Path]:
                 names = [name for name in matching if (buckets / name).is_file()]
         if not names:
             raise ApiError("FAILED_PRECONDITION", f"{address} is not in the local buckets; upload it first")
-        found |= {f"gs://{name}": buckets / name for name in names}
-    return dict(sorted(found.items()))
+        files |= {f"gs://{name}": buckets / name for name in names}
+    return dict(sorted(files.items()))
 
 
 def _rows(address: str, file: Path) -> list[list[str]]:

@@ -116,8 +116,8 @@ def _findings(dataset: Resource) -> Findings:
     metadata = _object(dataset.get("metadata"))
     source = _object(metadata.get("inputConfig"))
     if _kind(dataset) not in KINDS:
-        known = ", ".join(f"{kind}_1.0.0.yaml" for kind in KINDS)
-        yield Finding("metadataSchemaUri", f"the local Vertex has only datasets of {known}", "use one of them")
+        schemas = ", ".join(f"{kind}_1.0.0.yaml" for kind in KINDS)
+        yield Finding("metadataSchemaUri", f"the local Vertex has only datasets of {schemas}", "use one of them")
     elif _kind(dataset) != "tabular" and metadata:
         yield Finding("metadata", "belongs to tables", "leave it out and import the items")
     elif _kind(dataset) == "tabular" and "bigquerySource" in source:
@@ -125,7 +125,7 @@ def _findings(dataset: Resource) -> Findings:
         yield Finding("metadata.inputConfig", "BigQuery is not on this machine", cure)
     elif _kind(dataset) == "tabular":
         addresses = _object(source.get("gcsSource")).get("uri")
-        if not (isinstance(addresses, list) and addresses and all(isinstance(one, str) for one in addresses)):
+        if not (isinstance(addresses, list) and addresses and all(isinstance(uri, str) for uri in addresses)):
             cure = "write such as gs://BUCKET/FILE.csv"
             yield Finding("metadata.inputConfig.gcsSource.uri", "is no list of CSV files", cure)
 
@@ -136,7 +136,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _assignment(content: DatasetContent, config: Mapping[str, Any]) -> Assignment:
-    """The set of each row or item, by the pipeline's split; raises ApiError for an impossible split."""
+    """Return the set of each row or item, by the pipeline's split; raises ApiError for an impossible split."""
     name = next((name for name in (*TABLE_SPLITS, "filterSplit", "fractionSplit") if name in config), "")
     if name in TABLE_SPLITS and not content.header:
         raise invalid([Finding("inputDataConfig", f"{name} is for tables only", "use fractionSplit or filterSplit")])
@@ -159,18 +159,18 @@ def _assignment(content: DatasetContent, config: Mapping[str, Any]) -> Assignmen
 
 
 def _by_use(items: Sequence[Resource]) -> Assignment:
-    """The set that an item's ML use names; the other items are split by the default fractions."""
+    """Return the set that each item's ML use names; items without one are split by the default fractions."""
     uses = splits.by_value(item.get("dataItemResourceLabels", {}).get(ML_USE, "") for item in items)
-    rest = iter(splits.by_fraction(uses.count(None), splits.DEFAULT))
-    return [use or next(rest) for use in uses]
+    unassigned = iter(splits.by_fraction(uses.count(None), splits.DEFAULT))
+    return [use or next(unassigned) for use in uses]
 
 
 def _filtered(items: Sequence[Resource], split: Mapping[str, str]) -> Assignment:
-    """The first set whose filter matches the item; "-" matches nothing."""
+    """Return the first set whose filter matches each item; "-" matches nothing."""
     filters_of = {name: split.get(f"{name}Filter", "-") for name in SETS}
     tests = {name: filters.predicate(text, {"labels"}) for name, text in filters_of.items() if text != "-"}
     labels = [{"labels": item.get("dataItemResourceLabels", {})} for item in items]
-    return [next((name for name, matches in tests.items() if matches(one)), None) for one in labels]
+    return [next((name for name, matches in tests.items() if matches(resource)), None) for resource in labels]
 
 
 def _time(text: str) -> datetime | None:

@@ -91,11 +91,11 @@ class Records(Collection):
 
     def _updated(self, call: Call, name: str) -> Resource:
         """Replaces the fields in the mask or, without a mask, those in the body."""
-        given = as_json(without_output(read_message(call, self.message), self.output_only))
+        body = as_json(without_output(read_message(call, self.message), self.output_only))
         named = [camel(field) for field in call.query.get("updateMask", "").split(",") if field]
         if unknown := [field for field in named if field not in fields(self.message)]:
             raise ApiError("INVALID_ARGUMENT", f'updateMask: "{unknown[0]}" is no field of {name}; name whole fields')
-        changed = {field: given.get(field) for field in named or given if field not in map(camel, self.output_only)}
+        changed = {field: body.get(field) for field in named or body if field not in map(camel, self.output_only)}
         return self._shown(call, [self._store.update(name, **changed, etag=self._store.new_id())])[0]
 
 

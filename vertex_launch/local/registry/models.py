@@ -55,7 +55,7 @@ class Models(Collection):
         with self._lock:
             self.check(parent, model, model_id, parent_model)
             name = parent_model.partition("@")[0] or f"{parent}/{COLLECTION}/{model_id or self._store.new_id()}"
-            version = str(max((int(one["versionId"]) for one in self._versions(name)), default=0) + 1)
+            version = str(max((int(stored["versionId"]) for stored in self._versions(name)), default=0) + 1)
             aliases = self._take_aliases(name, model.get("versionAliases", ()))
             added = {"artifactUri": artifact_uri, "versionId": version, "versionAliases": aliases, "etag": version}
             return self._as_model(self._store.create(f"{name}@{version}", {**model, **more, **added}))
@@ -78,28 +78,28 @@ class Models(Collection):
                 raise ApiError("INVALID_ARGUMENT", f'versionAliases: "{alias}" is no alias; use a-z, 0-9 and -')
 
     def get(self, name: str) -> Resource:
-        """The version of a model that NAME@NUMBER, NAME@ALIAS or NAME (the default version) names; raises ApiError."""
+        """Return the version of a model for NAME@NUMBER, NAME@ALIAS or NAME, the default version; raises ApiError."""
         model, _, version = name.partition("@")
-        for one in self._versions(model):
-            if version == one["versionId"] or (version or DEFAULT) in one["versionAliases"]:
-                return self._as_model(one)
+        for stored in self._versions(model):
+            if version == stored["versionId"] or (version or DEFAULT) in stored["versionAliases"]:
+                return self._as_model(stored)
         raise ApiError("NOT_FOUND", f"{name} does not exist")
 
     def list(self, parent: str) -> Sequence[Resource]:
-        """Every model in its default version, newest first."""
+        """List every model in its default version, newest first."""
         versions = self._store.list(parent, COLLECTION)
-        return [self._as_model(one) for one in versions if DEFAULT in one["versionAliases"]]
+        return [self._as_model(version) for version in versions if DEFAULT in version["versionAliases"]]
 
     def list_versions(self, name: str) -> Sequence[Resource]:
-        """All versions of a model, newest first; only here do their names end in @VERSION. Raises ApiError."""
+        """List all versions of a model, newest first; here alone their names end in @VERSION. Raises ApiError."""
         model = self.get(name)["name"]
-        return [{**self._as_model(one), "name": one["name"]} for one in self._versions(model)]
+        return [{**self._as_model(version), "name": version["name"]} for version in self._versions(model)]
 
     def delete(self, name: str) -> None:
         """Delete a model with all its versions; raises ApiError NOT_FOUND."""
         with self._lock:
-            for one in self._versions(self.get(name)["name"]):
-                self._store.delete(one["name"])
+            for version in self._versions(self.get(name)["name"]):
+                self._store.delete(version["name"])
 
     def delete_version(self, name: str) -> None:
         """Delete a version that is not the default; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
@@ -111,18 +111,18 @@ class Models(Collection):
             self._store.delete(f"{version['name']}@{version['versionId']}")
 
     def _versions(self, model: str) -> Sequence[Resource]:
-        """The stored versions of a model, newest first."""
+        """Return the stored versions of a model, newest first."""
         parent = model.rpartition(f"/{COLLECTION}/")[0]
-        return [one for one in self._store.list(parent, COLLECTION) if one["name"].partition("@")[0] == model]
+        return [stored for stored in self._store.list(parent, COLLECTION) if stored["name"].partition("@")[0] == model]
 
     def _take_aliases(self, model: str, wanted: Sequence[str]) -> Sequence[str]:
         """Move these aliases from the other versions to a new one; the first version also gets the default alias."""
         versions = self._versions(model)
         aliases = [*wanted] if versions or DEFAULT in wanted else [*wanted, DEFAULT]
-        for one in versions:
-            kept = [alias for alias in one["versionAliases"] if alias not in aliases]
-            if kept != one["versionAliases"]:
-                self._store.update(one["name"], versionAliases=kept)
+        for version in versions:
+            kept = [alias for alias in version["versionAliases"] if alias not in aliases]
+            if kept != version["versionAliases"]:
+                self._store.update(version["name"], versionAliases=kept)
         return aliases
 
     def _as_model(self, version: Resource) -> Resource:

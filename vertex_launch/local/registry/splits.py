@@ -23,19 +23,19 @@ Fractions = Sequence[float]
 
 
 def fractions(split: Mapping[str, float]) -> Fractions:
-    """The share of each set, from `trainingFraction` and so on; the sets without one share the remainder.
+    """Return the share of each set, from `trainingFraction` and so on; the sets without one share the remainder.
 
     Raises ApiError INVALID_ARGUMENT if a fraction is negative or their sum exceeds 1.
     """
-    given = [split.get(f"{name}Fraction", 0.0) for name in SETS]
-    rest = 1 - sum(given)
-    if min(given) < 0 or rest < -1e-9:
-        fault = f"the fractions {', '.join(map(str, given))} do not add up to at most 1"
+    stated = [split.get(f"{name}Fraction", 0.0) for name in SETS]
+    remainder = 1 - sum(stated)
+    if min(stated) < 0 or remainder < -1e-9:
+        fault = f"the fractions {', '.join(map(str, stated))} do not add up to at most 1"
         raise invalid([Finding("inputDataConfig", fault, "correct them")])
-    if not any(given):
+    if not any(stated):
         return DEFAULT
-    unset = [i for i, fraction in enumerate(given) if not fraction] or [0]
-    return [fraction + (rest / len(unset) if i in unset else 0) for i, fraction in enumerate(given)]
+    unset = [i for i, fraction in enumerate(stated) if not fraction] or [0]
+    return [fraction + (remainder / len(unset) if i in unset else 0) for i, fraction in enumerate(stated)]
 
 
 def by_fraction(count: int, shares: Fractions) -> Assignment:
@@ -44,10 +44,10 @@ def by_fraction(count: int, shares: Fractions) -> Assignment:
 
 
 def by_time(times: Sequence[datetime | None], shares: Fractions) -> Assignment:
-    """The oldest rows train and the newest test, as "About data splits for tabular data" says; None is left out."""
-    # The comment in training_pipeline.py has it the other way round, which would train on the future.
-    known = sorted((time, i) for i, time in enumerate(times) if time)
-    return _assigned(len(times), [[i for _, i in known]], shares)
+    """Assign the oldest rows to training, the newest to test ("About data splits for tabular data"), None to no set."""
+    # The comment in training_pipeline.py reverses the order, which would train on the future.
+    dated = sorted((time, i) for i, time in enumerate(times) if time)
+    return _assigned(len(times), [[i for _, i in dated]], shares)
 
 
 def by_value(values: Iterable[str]) -> Assignment:

@@ -20,7 +20,7 @@ from vertex_launch.spec import Job
 CLIENTS = ("docker", "podman")
 ANSWER_SECONDS = 10.0  # for a question on which little depends
 ENTRY_POINT = "the image's own entry point"  # in place of a command
-# Variables of the client itself, whose values for the replica go another way.
+# Prefixes of variables that the client itself reads: the replica's values go into its command line.
 CLIENTS_OWN = ("PATH", "HOME", "LD_", "DOCKER_", "XDG_", "CONTAINER")
 METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
 GPUS = "CUDA_VISIBLE_DEVICES"
@@ -29,30 +29,30 @@ SHARED = ("--network=host", "--ipc=host", "--security-opt=label=disable")
 
 
 def installed() -> str:
-    """The client that is there, "" where none is."""
+    """Return the installed client, docker or podman, "" without one."""
     return next(filter(None, map(shutil.which, CLIENTS)), "")
 
 
 def client() -> str:
-    """The client that is there; raises FaultError where none is."""
-    found = installed()
-    if not found:
+    """Return the installed client; raises FaultError without one."""
+    engine = installed()
+    if not engine:
         raise FaultError("--containers: there is no docker and no podman here; leave it out to run processes")
-    return found
+    return engine
 
 
 def label(image: str, name: str) -> str:
-    """The label of an image on this machine; "" where it is not, or there is no client that answers soon."""
+    """Return a label of an image on this machine; "" without the image, the label, or a client that answers soon."""
     client = installed()
     words = ("image", "inspect", f'--format={{{{index .Config.Labels "{name}"}}}}', image)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        said = _client(client, *words, seconds=ANSWER_SECONDS) if client else None
-        return said.stdout.strip() if said and not said.returncode else ""
+        inspected = _client(client, *words, seconds=ANSWER_SECONDS) if client else None
+        return inspected.stdout.strip() if inspected and not inspected.returncode else ""
     return ""
 
 
 def require_images(job: Job, client: str) -> None:
-    """Fetch the images that are not here; raises FaultError where one cannot be had, or a pool has none of its own."""
+    """Pull missing images; raises FaultError where that fails, or a pool has a pythonPackageSpec."""
     for pool in job.pools:
         if pool.task == "pythonPackageSpec":
             raise FaultError(Finding(pool.at(), "has a pythonPackageSpec", "leave out --containers"), file=job.origin)
@@ -61,11 +61,11 @@ def require_images(job: Job, client: str) -> None:
         if _client(client, "image", "inspect", image).returncode:
             pulled = _client(client, "pull", "--quiet", PLATFORM, image)
             if pulled.returncode:
-                said = " ".join(pulled.stderr.split()).removeprefix("Error response from daemon: ")
-                if "daemon running" in said:
-                    raise FaultError(f"--containers: {said} start it, or leave --containers out")
+                error = " ".join(pulled.stderr.split()).removeprefix("Error response from daemon: ")
+                if "daemon running" in error:
+                    raise FaultError(f"--containers: {error} start it, or leave --containers out")
                 cure = "build it first, or mend the name"
-                raise FaultError(f"{job.origin}: image {image} is not here and cannot be fetched ({said}); {cure}")
+                raise FaultError(f"{job.origin}: image {image} is not here and cannot be fetched ({error}); {cure}")
 
 
 def entry_points(job: Job) -> dict[str, tuple[str, ...]]:
@@ -73,31 +73,31 @@ def entry_points(job: Job) -> dict[str, tuple[str, ...]]:
     return {pool.spec.container_spec.image_uri: (ENTRY_POINT,) for pool in job.pools}
 
 
-def contained(job: Job, job_id: str, replica: Replica, theirs: Mapping[str, str], context: Context) -> Replica:
-    """A replica whose command is the client's, which runs its image with these variables besides the image's own."""
+def contained(job: Job, job_id: str, replica: Replica, env: Mapping[str, str], context: Context) -> Replica:
+    """Return a replica whose command is the client's, which runs the image with `env` besides the image's own."""
     (image,) = (pool.spec.container_spec.image_uri for pool in job.pools if pool.index == replica.pool)
     first, *words = replica.command
     start = [] if first == ENTRY_POINT else [f"--entrypoint={first}"]
     client, buckets = context.options.containers, context.state_dir.buckets
     folders = {str(buckets.absolute()): "/gcs"}
-    if metrics := theirs.get(METRIC_FILE):
+    if metrics := env.get(METRIC_FILE):
         folders[str(Path(metrics).parent)] = str(Path(metrics).parent)
     command = (
         *(client, "run", "--rm", f"--name=vertex-{job_id}-{replica.name}", PLATFORM, *SHARED),
-        *(f"--volume={here}:{there}" for here, there in folders.items()),
+        *(f"--volume={source}:{target}" for source, target in folders.items()),
         *_user(client),
-        *_variables(theirs),
-        *_gpus(client, theirs.get(GPUS, "")),
+        *_variables(env),
+        *_gpus(client, env.get(GPUS, "")),
         *(*start, image, *words),
     )
-    through = {name: value for name, value in theirs.items() if not name.startswith(CLIENTS_OWN)}
+    through = {name: value for name, value in env.items() if not name.startswith(CLIENTS_OWN)}
     return replace(replica, command=command, env={**context.environ, **through})
 
 
-def _variables(theirs: Mapping[str, str]) -> Iterator[str]:
-    """Their values come from the client's environment, which no list of processes shows."""
-    for name, value in theirs.items():
-        if name != GPUS or not value:  # a container counts the GPUs that it has from 0
+def _variables(env: Mapping[str, str]) -> Iterator[str]:
+    """Yield --env options; most values come from the client's environment, which no list of processes shows."""
+    for name, value in env.items():
+        if name != GPUS or not value:  # a container numbers its own GPUs from 0
             yield f"--env={name}={value}" if name.startswith(CLIENTS_OWN) else f"--env={name}"
 
 
@@ -110,13 +110,13 @@ def _gpus(client: str, indices: str) -> list[str]:
 
 
 def _user(client: str) -> tuple[str, ...]:
-    """Docker would leave files of root's in the folders of somebody else.
+    """Return options that run Docker's container as this user: otherwise root would own its files.
 
     The root of a Docker without root's rights is the person who calls it, and so is Podman's, also where it is called
     docker; Podman does not know this format.
     """
-    told = _client(client, "info", "--format={{.SecurityOptions}}")
-    if os.getuid() == 0 or told.returncode or "rootless" in told.stdout:
+    info = _client(client, "info", "--format={{.SecurityOptions}}")
+    if os.getuid() == 0 or info.returncode or "rootless" in info.stdout:
         return ()
     return f"--user={os.getuid()}:{os.getgid()}", "--env=HOME=/tmp"
 

@@ -36,33 +36,33 @@ class Ended:
 
     @property
     def signal_name(self) -> str:
-        """The name of the signal that ended it, or "" if none did; 255, say, is no signal."""
+        """Name of the signal that ended it, "" for another code, such as 255."""
         return signal.Signals(self.code - 128).name if self.code - 128 in set(signal.Signals) else ""
 
     @property
     def hard(self) -> bool:
-        """Whether a signal ended it that the loss of a peer never causes."""
+        """Whether it ended by a signal that the loss of a peer never causes."""
         return self.signal_name in HARD_SIGNALS
 
     @property
     def traceback(self) -> tuple[str, ...]:
-        """Its last traceback and all errors after it; often longer than the last lines."""
+        """Last traceback and all errors after it; often longer than the last lines."""
         starts = [number for number, line in enumerate(self.errors) if TRACEBACK in line]
         return self.errors[starts[-1] :] if starts else ()
 
     @property
-    def _said(self) -> tuple[str, ...]:
+    def _last_words(self) -> tuple[str, ...]:
         return self.traceback or self.errors[-LAST_LINES:]
 
     @property
     def lost_a_peer(self) -> bool:
         """Whether its last words blame a lost peer: a guess, good enough to sort causes by."""
-        said = [line for line in self._said if not line[:1].isspace()]
-        return self.code == PEER_LOST or bool(LOST.search("\n".join(said)))
+        words = [line for line in self._last_words if not line[:1].isspace()]
+        return self.code == PEER_LOST or bool(LOST.search("\n".join(words)))
 
     @property
     def verdict(self) -> str:
-        """The service's sentence on it, with its last words.
+        """Service's sentence on the end, with the replica's last words.
 
         Source: Vertex AI, "Understand the custom training service", mid 2026; the traceback behind it as in
         github.com/GoogleCloudPlatform/vertex-ai-samples, issue 1504.
@@ -71,7 +71,7 @@ class Ended:
         if self.code:
             status = f"{self.code}({self.signal_name})" if self.signal_name else self.code
             reason = f"exited with a non-zero status of {status}. Termination reason: Error. "
-            head, words = f"The replica {self.replica.name} {reason}", self._said or words
+            head, words = f"The replica {self.replica.name} {reason}", self._last_words or words
         return "\n".join((head, *words))[: len(head) + ERROR_CHARACTERS]
 
     def __str__(self) -> str:

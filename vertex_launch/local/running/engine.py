@@ -21,12 +21,12 @@ from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.spec import CHIEF_REPLICA
 from vertex_launch.state_dir import private
 
-# Seconds from the first failure to the verdict: others follow, and one of those may be the cause.
+# Seconds from the first failure to the verdict: other replicas fail in this time, and one of them may be the cause.
 SETTLE_SECONDS = 1.5
-# The same where the first has only lost a peer, which is the likelier cause, and may be slow to end.
+# Seconds where the first replica has lost a peer: the peer is the likelier cause, and may end late.
 PEER_SECONDS = 5.0
 
-# macOS may deliver Ctrl-C to another thread; the main thread notices it only between waits.
+# macOS may deliver Ctrl-C to another thread; the main thread sees it only between waits.
 LOOK_SECONDS = 0.5
 
 
@@ -38,14 +38,14 @@ class Execution:
         job: PreparedJob,
         show: Show,
         phase: Callable[[Phase], None] = lambda phase: None,
-        told: Callable[[str], None] = lambda line: None,
+        progress: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._job = job
         self._policy = job.policy
         self._states = {replica.name: ReplicaState(replica) for replica in job.replicas}
         self._show = show
         self._phase = phase
-        self._told = told
+        self._progress = progress
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._attempt = Attempt()
         self._deadline = math.inf
@@ -131,7 +131,7 @@ class Execution:
 
     def _ended(self, process: Process, ended: Ended) -> None:
         state, attempt = self._states[ended.replica.name], self._attempt
-        if state.process is not process:  # it was stopped, and another may run in its place
+        if state.process is not process:  # this process was stopped, and another may run in its place
             return
         process.close()
         preempted = state.preempted
@@ -153,7 +153,7 @@ class Execution:
     def _failed(self, state: ReplicaState, ended: Ended) -> None:
         """Restart the replica, or all of them, or let the attempt end."""
         attempt = self._attempt
-        preempted = [one.replica.name for one in self._states.values() if one.preempted]
+        preempted = [peer.replica.name for peer in self._states.values() if peer.preempted]
         if preempted and not attempt.failures:  # the preemption may be the cause; the whole job starts again anyway
             self._log(ended, f"{ended} while {preempted[0]} was being preempted")
         elif not attempt.failures and self._policy.restarts_replica(ended, state.restarts):
@@ -164,8 +164,8 @@ class Execution:
 
     def _restart(self, state: ReplicaState, ended: Ended) -> None:
         state.restarts += 1
-        again = "all replicas start again" if self._policy.together else "it starts again"
-        self._log(ended, f"{ended}; {again}, restart {state.restarts} of {self._policy.replica_restarts}")
+        restart = "all replicas start again" if self._policy.together else "it starts again"
+        self._log(ended, f"{ended}; {restart}, restart {state.restarts} of {self._policy.replica_restarts}")
         if not self._policy.together:
             self._attempt.returned[state.replica.name] = ended
             state.start_again()
@@ -216,8 +216,8 @@ class Execution:
             self._end(Ending.STARTS_AGAIN)
 
     def _log(self, ended: Ended, line: str) -> None:
-        """Log a line of ours behind the lines of the replica that it is about."""
-        self._told(line)
+        """Log a line about a replica behind the replica's own lines."""
+        self._progress(line)
         with open_log(self._job.logs, ended.replica) as log:
             tell(ended.replica, line, log, self._show)
 

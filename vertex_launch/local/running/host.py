@@ -39,19 +39,19 @@ def free_addresses(count: int) -> list[str]:
 
     A port is reused only after thousands of others, because a new job's replicas may not be listening yet.
     """
-    found: list[str] = []
+    addresses: list[str] = []
     for port in itertools.islice(_ports(), PORTS_TRIED):
-        if len(found) == count:
-            return found
-        with socket.socket() as one, contextlib.suppress(OSError):
-            one.bind((LOOPBACK, port))
-            found.append(f"{LOOPBACK}:{port}")
+        if len(addresses) == count:
+            return addresses
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            addresses.append(f"{LOOPBACK}:{port}")
     raise OSError(f"this machine has no {count} free ports from {LOWEST_PORT} on; end what uses them")
 
 
 @functools.cache
 def _ports() -> Iterator[int]:
-    """The ports for replicas, shuffled, in an endless cycle.
+    """Yield ports for replicas, shuffled, in an endless cycle.
 
     The system gives none of them to an outgoing connection: a replica that restarts needs its own port again.
     """
@@ -59,7 +59,7 @@ def _ports() -> Iterator[int]:
 
 
 def first_ephemeral_port() -> int:
-    """The lowest port of outgoing connections. Source: ip(7), ip_local_port_range."""
+    """Return the lowest port of outgoing connections. Source: ip(7), ip_local_port_range."""
     first = DEFAULT_EPHEMERAL_PORT
     with contextlib.suppress(OSError):  # only Linux has it
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -91,19 +91,19 @@ def remove_empty_home(state_dir: StateDir, job_id: str) -> None:
 
 
 def passed(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> dict[str, str]:
-    """The variables of [env] and --pass-env for replicas: with a given value, or with the shell's, if it has one."""
+    """Return the variables of [env] and --pass-env: with their own value, or with the shell's if it has one."""
     shell = {name: environ[name] for name, value in named.items() if value is True and name in environ}
     return {name: value for name, value in named.items() if isinstance(value, str)} | shell
 
 
 def not_set(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> list[str]:
-    """A sentence for each variable that is to be passed and that the shell does not have."""
+    """Return a sentence for each variable to pass that the shell lacks."""
     missing = [name for name, value in named.items() if value is True and name not in environ]
     return [f"{name} is to be passed to replicas, and this shell does not have it; export it first" for name in missing]
 
 
 def _user_packages(base: Path) -> dict[str, str]:
-    """Lets `pip install --user` install below `base`, and the user's own such packages be imported, too."""
+    """Return variables that send `pip install --user` below `base`; the user's own such packages stay importable."""
     if not site.ENABLE_USER_SITE:  # as in a virtual environment
         return {}
     path = sysconfig.get_path("purelib", sysconfig.get_preferred_scheme("user"), {"userbase": str(base)})
@@ -113,7 +113,7 @@ def _user_packages(base: Path) -> dict[str, str]:
 
 
 def shares(gpus: Sequence[str], count: int) -> list[dict[str, str]]:
-    """Environment of each of `count` replicas: equal shares of the cores, and of the GPUs if all get one."""
+    """Return variables for each of `count` replicas: equal shares of the cores, and of the GPUs if all get one."""
     threads = str(max((os.cpu_count() or 1) // count, 1))
     each = len(gpus) // count
     return [
@@ -123,7 +123,7 @@ def shares(gpus: Sequence[str], count: int) -> list[dict[str, str]]:
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[str]:
-    """Indices of the NVIDIA GPUs that this shell may use."""
+    """Return the indices of the NVIDIA GPUs that this shell may use."""
     if "CUDA_VISIBLE_DEVICES" in environ:
         return [gpu for gpu in environ["CUDA_VISIBLE_DEVICES"].split(",") if gpu]
     return _installed_gpus()
@@ -131,7 +131,7 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
 
 @functools.cache
 def _installed_gpus() -> list[str]:
-    """Cached: nvidia-smi takes up to a second, all else of a start milliseconds."""
+    """Return the indices of all GPUs; cached, as nvidia-smi takes up to a second."""
     try:
         listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

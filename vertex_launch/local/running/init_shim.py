@@ -31,7 +31,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(world: str, buckets: str, command: list[str]) -> int:
-    """The command's exit code; a signal's number plus 128 if one ended it, as containers report it."""
+    """Run the command; returns its exit code, 128 + N for a signal N, as containers report it."""
     with contextlib.suppress(AttributeError):  # only on Linux: orphans among our descendants become our children
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if world in NAMESPACES:
@@ -71,7 +71,7 @@ def _attend(process: "subprocess.Popen[bytes]") -> int:
 
 
 def _separate(as_user: bool) -> None:
-    """Put every process that we start from now on into a new PID namespace."""
+    """Put every process started after this call into a new PID namespace."""
     user, group = os.getuid(), os.getgid()
     _check(libc.unshare(CLONE_NEWPID | (CLONE_NEWUSER if as_user else 0)), "unshare")
     if as_user:
@@ -95,10 +95,10 @@ def _set_up(world: str, buckets: str) -> None:
 
 def _mount_gcs(buckets: Path) -> None:
     """Enter a new root: a folder in memory with everything that / has, and the buckets at /gcs."""
-    here = os.getcwd()
+    cwd = os.getcwd()
     root = buckets.with_name("root")  # an empty folder beside the buckets, to mount the new root on
     _mount("tmpfs", root, "tmpfs")
-    _mount("none", root, None, MS_UNBINDABLE)  # or it would be bound into itself, because it lies below /
+    _mount("none", root, None, MS_UNBINDABLE)  # else the loop below would bind it into itself, because it lies below /
     for entry in os.scandir("/"):
         place = root / entry.name
         if entry.name == "gcs":
@@ -114,7 +114,7 @@ def _mount_gcs(buckets: Path) -> None:
     (root / "gcs").mkdir()
     _mount(str(buckets), root / "gcs", None, MS_BIND | MS_REC)
     os.chroot(root)
-    os.chdir(here)
+    os.chdir(cwd)
 
 
 def _mount(source: str, target: str | Path, kind: str | None, flags: int = 0) -> None:
@@ -171,11 +171,11 @@ def _descendants(process: int) -> Iterator[int]:
 
 
 def _children(process: int) -> list[int]:
-    found: list[int] = []
+    children: list[int] = []
     for path in Path(f"/proc/{process}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # a thread that has just ended
-            found += map(int, path.read_text().split())
-    return found
+            children += map(int, path.read_text().split())
+    return children
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ class Ending(Enum):
     STARTS_AGAIN = "starts again"  # of an attempt only
 
 
-# As what the service reports an ending; the names are google.rpc.Code's.
+# Ending -> the google.rpc.Code that the service reports.
 STATUSES = {
     Ending.CANCELLED: "CANCELLED",
     Ending.TIMED_OUT: "DEADLINE_EXCEEDED",
@@ -37,25 +37,25 @@ class Attempt:
 
     failures: list[Ended] = field(default_factory=list)  # after the first, no replica starts any more
     left: list[Ended] = field(default_factory=list)  # training replicas that exited with 0 before the primary did
-    told: int = 0  # so many of those are in the log
+    logged: int = 0  # count of `left` that are in the log
     returned: dict[str, Ended] = field(default_factory=dict)  # by name: the last end of each restarted replica
     succeeded: bool = False  # the primary did; the others may still end by themselves
     running: bool = False
     restart_at: float = math.inf  # of all replicas together
-    settled: float = math.inf  # then the attempt ends, whoever still runs
+    settled: float = math.inf  # when the attempt ends, even if replicas still run
     ending: Ending | None = None
 
     def to_tell(self, since: float) -> list[Ended]:
-        """The replicas that left before this time, each once."""
-        due = [] if self.succeeded else [*takewhile(lambda ended: ended.time < since, self.left[self.told :])]
-        self.told += len(due)
+        """Return the replicas that left before this time, each once."""
+        due = [] if self.succeeded else [*takewhile(lambda ended: ended.time < since, self.left[self.logged :])]
+        self.logged += len(due)
         return due
 
     def forget(self) -> None:
-        """All replicas start again together: no end before explains a failure after."""
+        """Forget all ends: after a restart of all replicas, no earlier end explains a failure."""
         self.left.clear()
         self.returned.clear()
-        self.told, self.restart_at = 0, math.inf
+        self.logged, self.restart_at = 0, math.inf
 
     @property
     def causes(self) -> tuple[Ended, ...]:
@@ -96,7 +96,7 @@ class Outcome:
         lines = [f"the job {self.ending.value}"]
         if self.failures:
             lines = [self.failures[0].verdict, *self.others]
-            if not self.failures[0].code:  # it left the others; show what that did to one of them, too
+            if not self.failures[0].code:  # it exited with 0 before the others; add the verdict on one that failed
                 lines += [next(ended for ended in self.failures if ended.code).verdict]
         if self.ending is Ending.TIMED_OUT:
             lines[0] += f" of {self.timeout:g} s"

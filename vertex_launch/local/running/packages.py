@@ -28,8 +28,8 @@ from vertex_launch.state_dir import private, private_file
 PIP = re.compile(r"\bpip3?\b")
 PIP_ERROR = re.compile(r"^\s*(?:ERROR: |\u00d7 )(.+)$", re.MULTILINE)
 PIP_SCRIPT = '#!/bin/sh\nexec "$(dirname "$0")/python" -m pip "$@"\n'
-PIPS_OWN = ("HOME", "NETRC", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS")  # and PIP_*: its indexes and their passwords
-NEVER = threading.Event()  # which nobody sets
+PIPS_OWN = ("HOME", "NETRC", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS")  # with PIP_*: pip's indexes and their passwords
+NEVER = threading.Event()  # is never set
 POLL_SECONDS = 0.05
 PIP_SECONDS = 900.0  # for one installation; a large dependency may have to be downloaded
 
@@ -68,7 +68,7 @@ class Environment:
             "PYTHONUSERBASE": f"{self.folder}/user",
             "VIRTUAL_ENV": str(self.folder),
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-            "PIP_NO_CACHE_DIR": "1",  # or pip reuses the wheel of a package that was uploaded again under its name
+            "PIP_NO_CACHE_DIR": "1",  # else pip reuses the wheel of a package that was uploaded again under its name
         }
 
 
@@ -79,7 +79,7 @@ def create(folder: Path, beneath: Sequence[Path] = ()) -> Environment:
     builder = venv.EnvBuilder(system_site_packages=True, symlinks=True, with_pip=not util.find_spec("pip"))
     builder.create(folder)
     launchers = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
-    lines = [f"import site; site.addsitedir({str(one)!a})\n" for one in (*beneath, *launchers)]
+    lines = [f"import site; site.addsitedir({str(path)!a})\n" for path in (*beneath, *launchers)]
     (environment.packages[0] / "beneath.pth").write_text("".join(lines), encoding="ascii")
     for name in ("pip", "pip3"):
         script = folder / "bin" / name
@@ -91,7 +91,7 @@ def create(folder: Path, beneath: Sequence[Path] = ()) -> Environment:
 def install(
     place: str, files: Sequence[Path], environment: Environment, env: Variables, log: Path, stopping: threading.Event
 ) -> None:
-    """Install packages and their missing dependencies; the file `log` gets everything that pip says.
+    """Install packages and their missing dependencies; pip's output goes to the file `log`.
 
     Raises FaultError, which begins with the `place` in the job, with pip's last error, or because pip was stopped.
     """
@@ -102,11 +102,11 @@ def install(
             start = output.seek(0, os.SEEK_END)
             code = _run(place, command, variables | more, output, stopping)
             output.seek(start)
-            said = output.read().decode("utf-8", "replace")
-            if not NO_BACKEND.search(said):  # else the package names a build system, which pip can fetch
+            text = output.read().decode("utf-8", "replace")
+            if not NO_BACKEND.search(text):  # else pip can fetch the build system that the package names
                 break
     if code:
-        reason = (PIP_ERROR.findall(said) or said.splitlines() or ["it said nothing"])[-1].rstrip(".")
+        reason = (PIP_ERROR.findall(text) or text.splitlines() or ["it said nothing"])[-1].rstrip(".")
         names = ", ".join(file.name for file in files)
         cure = f"mend the package, all that pip said is in {log}"
         raise FaultError(f"{place}: pip cannot install {names}: {reason}; {cure}")
@@ -120,7 +120,7 @@ def prepared(
     environ: Variables,
     stopping: threading.Event = NEVER,
 ) -> list[Replica]:
-    """The replicas; each that installs something gets an environment of its own, with the job's packages in it.
+    """Return the replicas; each that installs packages gets its own environment, with the job's packages in it.
 
     The environments and pip.log go to `folder`, and pip has the shell's settings, from `environ`, for packageUris.
     Raises FaultError: a package is not in its bucket, pip refuses it, or nobody wants the job: `stopping` is set.
@@ -132,18 +132,18 @@ def prepared(
         private(folder)
     shared: dict[tuple[Path, ...], Environment] = {}  # by the packages in it
     ready = []
-    for one in everyone:
-        if one.pool in fetched:
-            files = fetched[one.pool]
+    for replica in everyone:
+        if replica.pool in fetched:
+            files = fetched[replica.pool]
             if files not in shared:
                 shared[files] = create(folder / f"packages-{len(shared)}")
                 if files:
-                    place = f"{job.origin}: workerPoolSpecs[{one.pool}].pythonPackageSpec"
-                    install(place, files, shared[files], {**one.env, **of_pip}, folder / "pip.log", stopping)
-            # One for each replica: several may call pip at the same time.
-            own = create(folder / "environments" / one.name, shared[files].packages)
-            one = replace(one, env=own.variables(shared[files].variables(one.env)))
-        ready.append(one)
+                    place = f"{job.origin}: workerPoolSpecs[{replica.pool}].pythonPackageSpec"
+                    install(place, files, shared[files], {**replica.env, **of_pip}, folder / "pip.log", stopping)
+            # One environment for each replica: several may call pip at the same time.
+            own = create(folder / "environments" / replica.name, shared[files].packages)
+            replica = replace(replica, env=own.variables(shared[files].variables(replica.env)))
+        ready.append(replica)
     return ready
 
 
@@ -154,7 +154,7 @@ def _installs(pool: Pool) -> bool:
 
 
 def _fetched(job: Job, buckets: Path) -> dict[int, tuple[Path, ...]]:
-    """The package files of each pool that installs something; one error names all that are missing."""
+    """Return the package files of each pool that installs packages; one FaultError names all missing files."""
     faults = []
     fetched: dict[int, tuple[Path, ...]] = {}
     for pool in filter(_installs, job.pools):
@@ -174,7 +174,7 @@ def _fetched(job: Job, buckets: Path) -> dict[int, tuple[Path, ...]]:
 def _run(
     place: str, command: tuple[str, ...], variables: Variables, output: IO[bytes], stopping: threading.Event
 ) -> int:
-    """Run pip; returns its exit code. It and all that it started end with the launcher or with `stopping`."""
+    """Run pip; returns its exit code. pip and its children end with the launcher, or once `stopping` is set."""
     shim = Isolation().command(command)
     deadline = time.monotonic() + PIP_SECONDS
     with subprocess.Popen(
@@ -190,7 +190,7 @@ def _run(
 
 
 def _builds_wheels() -> bool:
-    """Whether setuptools can build wheels without a download: since 70.1 alone, before that with the package wheel."""
+    """Whether setuptools can build wheels offline: from 70.1 on by itself, before that with the package wheel."""
     try:
         version = metadata.version("setuptools")
     except metadata.PackageNotFoundError:
@@ -199,5 +199,5 @@ def _builds_wheels() -> bool:
 
 
 def _before(path: str | None, folders: Sequence[Path]) -> str:
-    """A search path with these folders first; an empty part would mean the current folder."""
+    """Return a search path with these folders first; an empty part would mean the current folder."""
     return os.pathsep.join([*map(str, folders), *([path] if path else [])])

@@ -59,14 +59,14 @@ def prepare(
 
 
 def _placed(job: Job, job_id: str, context: Context, extras: Extras) -> list[Replica]:
-    """The replicas that start here, with their whole environment."""
+    """Return the replicas that start here, with their whole environment."""
     state_dir, environ, settings = context.state_dir, context.environ, context.settings
     if client := context.options.containers:
         containers.require_images(job, client)
     commands = containers.entry_points(job) if client else settings.commands
     require_commands(job, commands)
     state_dir.folder.mkdir(parents=True, exist_ok=True)
-    if output := output_folder(job, state_dir):  # in the cloud, buckets are older than jobs
+    if output := output_folder(job, state_dir):  # in the cloud, the bucket exists before the job
         (state_dir.buckets / output.relative_to(state_dir.buckets).parts[0]).mkdir(parents=True, exist_ok=True)
 
     def additions(replica: str) -> dict[str, str]:
@@ -78,8 +78,8 @@ def _placed(job: Job, job_id: str, context: Context, extras: Extras) -> list[Rep
     everyone = replicas(job, job_id, lambda *_: next(free), extras.trial, as_ps, commands, additions)
     started = [replica for replica in everyone if not replica.reduces]
     named, shares = host.passed(environ, settings.env), host.shares(host.visible_gpus(environ), len(started))
-    placed = [(one, {**share, **named, **one.env}) for one, share in zip(started, shares, strict=True)]
+    placed = [(replica, {**share, **named, **replica.env}) for replica, share in zip(started, shares, strict=True)]
     if client:
-        return [containers.contained(job, job_id, one, env, context) for one, env in placed]
+        return [containers.contained(job, job_id, replica, env, context) for replica, env in placed]
     base = host.image_environment(environ, state_dir, job_id)
-    return [replace(one, env={**base, **env}) for one, env in placed]
+    return [replace(replica, env={**base, **env}) for replica, env in placed]

@@ -78,7 +78,7 @@ class Process:
 
     def send_signal(self, number: signal.Signals) -> None:
         """SIGTERM and SIGKILL are for the command alone, as for process 1 of a container; others for all processes."""
-        with contextlib.suppress(OSError, ValueError):  # it has just ended, or is closed
+        with contextlib.suppress(OSError, ValueError):  # the process has just ended, or is closed
             self._orders.write(bytes([number]))
 
     def wait(self, seconds: float) -> None:
@@ -90,7 +90,7 @@ class Process:
         self._orders.close()
 
     def close(self) -> None:
-        """Kill what is left: by the shim, which finds detached processes, too; directly, if it takes too long."""
+        """Kill all remaining processes: by the shim, which finds detached ones; directly, if it takes too long."""
         self.let_go()
         self._waiter.join(timeout=SHIM_SECONDS)
         with contextlib.suppress(ProcessLookupError, PermissionError):

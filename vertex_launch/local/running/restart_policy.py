@@ -13,7 +13,7 @@ from vertex_launch.local.running.ended import Ended
 from vertex_launch.spec import Job
 
 REPLICA_RESTARTS, JOB_RETRIES, SPOT_RESTARTS = 5, 3, 6
-LONGEST_SECONDS = 7 * 24 * 3600.0  # of a job that names no timeout
+LONGEST_SECONDS = 7 * 24 * 3600.0  # timeout of a job that names none
 
 # Documented: after an abort or an invalid address the whole job is tried again, not the replica alone.
 CRASHES = tuple(code + number for code in (0, 128) for number in (signal.SIGABRT, signal.SIGSEGV))

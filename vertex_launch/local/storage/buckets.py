@@ -37,9 +37,9 @@ class Buckets:
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self._root = root.resolve()
-        self._parts = self._root / ".uploads"  # not a bucket, because of the dot
-        self._changing = threading.Lock()  # makes a precondition and the change that it guards one step
-        self._known: dict[Object, Checksums] = {}
+        self._parts = self._root / ".uploads"  # the dot keeps it from being a bucket
+        self._changing = threading.Lock()  # held over a precondition and the change that it guards
+        self._checksums: dict[Object, Checksums] = {}
         self._forget_abandoned_uploads()
 
     def names(self) -> list[str]:
@@ -70,34 +70,34 @@ class Buckets:
         return folder
 
     def find(self, bucket: str, name: str) -> Object | None:
-        """The object as it is now, or None; raises ApiError if no file can have the name."""
+        """Return the object as it is now, or None; raises ApiError if no file can have the name."""
         path, is_folder = self._path(bucket, name), name.endswith("/")
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            found = path.lstat()
-            if (stat.S_ISDIR if is_folder else stat.S_ISREG)(found.st_mode) and not (is_folder and any(path.iterdir())):
-                return object_of(bucket, name, found)
+            stats = path.lstat()
+            if (stat.S_ISDIR if is_folder else stat.S_ISREG)(stats.st_mode) and not (is_folder and any(path.iterdir())):
+                return object_of(bucket, name, stats)
         return None
 
     def get(self, bucket: str, name: str) -> Object:
-        """The object as it is now; raises ApiError if it does not exist."""
-        found = self.find(bucket, name)
-        if found is None:
+        """Return the object as it is now; raises ApiError if it does not exist."""
+        item = self.find(bucket, name)
+        if item is None:
             raise ApiError("NOT_FOUND", f"No such object: {bucket}/{name}")
-        return found
+        return item
 
     def open(self, bucket: str, name: str) -> tuple[Object, BinaryIO]:
-        """An object and its bytes, which stay the same if the object is replaced while they are read."""
-        found = self.get(bucket, name)
+        """Return an object and its bytes, which stay the same if the object is replaced while they are read."""
+        item = self.get(bucket, name)
         if name.endswith("/"):
-            return found, io.BytesIO()
+            return item, io.BytesIO()
         with _refusals(name):
             file = open(self._path(bucket, name), "rb")  # noqa: SIM115 - the caller closes it
         return object_of(bucket, name, os.fstat(file.fileno())), file
 
     def checksums(self, item: Object) -> Checksums | None:
-        """The object's checksums; None if it is large and was not uploaded, or if it has changed or is gone."""
-        if item in self._known or item.size > LARGEST_HASHED:
-            return self._known.get(item)
+        """Return the object's checksums; None if it is large and was not uploaded, or has changed or is gone."""
+        if item in self._checksums or item.size > LARGEST_HASHED:
+            return self._checksums.get(item)
         try:
             now, file = self.open(item.bucket, item.name)
         except ApiError:  # deleted meanwhile, or not readable
@@ -168,13 +168,13 @@ class Buckets:
             self._prune(path)
 
     def _path(self, bucket: str, name: str) -> Path:
-        """The path of an object, which need not exist; raises ApiError if no file can have the name."""
+        """Return the path of an object, which need not exist; raises ApiError if no file can have the name."""
         path = self.folder(bucket) / name
-        found = name_fault(name)
-        if not found and os.path.realpath(path) != str(path):
-            found = Finding("", "leads over a symbolic link", "put the files themselves into the bucket")
-        if found:
-            raise bad_request(f'The object name "{name}" {found.sentence}.')
+        finding = name_fault(name)
+        if not finding and os.path.realpath(path) != str(path):
+            finding = Finding("", "leads over a symbolic link", "put the files themselves into the bucket")
+        if finding:
+            raise bad_request(f'The object name "{name}" {finding.sentence}.')
         return path
 
     def _place(self, part: Path, path: Path, name: str) -> None:
@@ -188,14 +188,14 @@ class Buckets:
             os.replace(part, path)
 
     def _prune(self, path: Path) -> None:
-        with contextlib.suppress(OSError):  # stops at the first that is not empty, or that another request has removed
+        with contextlib.suppress(OSError):  # ends at the first folder that is not empty, or is gone
             for parent in itertools.takewhile(lambda parent: parent.parent != self._root, path.parents):
                 parent.rmdir()
 
     def _remember(self, item: Object, sums: Checksums) -> None:
-        if len(self._known) >= MANY:
-            self._known.clear()
-        self._known[item] = sums
+        if len(self._checksums) >= MANY:
+            self._checksums.clear()
+        self._checksums[item] = sums
 
     def _forget_abandoned_uploads(self) -> None:
         if self._parts.is_dir():
@@ -206,7 +206,7 @@ class Buckets:
 
 @contextlib.contextmanager
 def _refusals(name: str) -> Iterator[None]:
-    """Turns a refusal of the file system into an error of Cloud Storage."""
+    """Turn a refusal of the file system into an error of Cloud Storage."""
     try:
         yield
     except FileNotFoundError:

@@ -39,7 +39,7 @@ class GcsApi:
         self._in_batches = Router(self._plain_routes())
 
     def routes(self) -> list[Route]:
-        """An upload is never begun by a GET, which any web page may send as the address of an image."""
+        """Return the routes; a GET never begins an upload, because any web page may send one as an image's address."""
         uploading = [(method, UPLOADS, self.upload) for method in ("POST", "PUT", "DELETE")]
         return [*self._plain_routes(), ("POST", "/batch/storage/v1", self.batch), *uploading]
 
@@ -104,8 +104,8 @@ class GcsApi:
 
     def list_objects(self, call: Call, bucket: str) -> Any:
         names, prefixes, token = listing.page(self._buckets.folder(bucket), call.query)
-        found = filter(None, (self._buckets.find(bucket, name) for name in names))  # some may be gone by now
-        items = [self._described(call, item) for item in found]
+        objects = filter(None, (self._buckets.find(bucket, name) for name in names))  # some may be gone by now
+        items = [self._described(call, item) for item in objects]
         listed = {"items": items, "prefixes": prefixes, "nextPageToken": token}
         return {"kind": "storage#objects"} | {key: value for key, value in listed.items() if value}
 
@@ -123,7 +123,7 @@ class GcsApi:
             return _media(call, item, file, sums)
 
     def patch_object(self, call: Call, bucket: str, name: str) -> Any:
-        """Changes nothing: a file has no place for what could be changed."""
+        """Change nothing: a file has no place for metadata."""
         item = self._buckets.get(bucket, name)
         check(call.query, item)
         return self._described(call, item)
@@ -170,7 +170,7 @@ class GcsApi:
         if not 0 < len(parts) <= MOST_CALLS:
             raise bad_request(f"A batch is multipart/mixed with 1 to {MOST_CALLS} calls; send it so.")
         answers = [_as_part(part, self._in_batches.answer(_call_in(part, call))) for part in parts]
-        body = b"".join(b"--batch\r\n%s\r\n" % one for one in answers) + b"--batch--\r\n"
+        body = b"".join(b"--batch\r\n%s\r\n" % answer for answer in answers) + b"--batch--\r\n"
         return Response(body, media_type='multipart/mixed; boundary="batch"')
 
     def _described(self, call: Call, item: Object) -> dict[str, Any]:
@@ -203,18 +203,18 @@ def _sources(body: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
         raise bad_request(f"sourceObjects is not a list of 1 to {MOST_SOURCES} objects; compose in several steps.")
     read = []
     for source in sources:
-        asked = source.get("objectPreconditions") or {} if isinstance(source, dict) else None
-        if not isinstance(asked, dict):
+        preconditions = source.get("objectPreconditions") or {} if isinstance(source, dict) else None
+        if not isinstance(preconditions, dict):
             raise bad_request('sourceObjects cannot be read; write each as {"name": "a"}.')
-        wanted = {"generation": source.get("generation"), **asked}
+        wanted = {"generation": source.get("generation"), **preconditions}
         conditions = {key: str(value) for key, value in wanted.items() if value is not None}
         read.append((str(source.get("name", "")), conditions))
     return read
 
 
 def _call_in(part: Message, batch: Call) -> Call:
-    """The call that a part of a batch holds: the text of an HTTP request."""
-    line, _, rest = str(part.get_payload()).lstrip().partition("\n")
+    """Return the call that a part of a batch holds: the text of an HTTP request."""
+    line, _, remainder = str(part.get_payload()).lstrip().partition("\n")
     method, target, *_ = [*line.split(" "), "", ""]
     try:
         url = urlsplit(target)
@@ -223,12 +223,12 @@ def _call_in(part: Message, batch: Call) -> Call:
     query = dict(parse_qsl(url.query))
     if query.get("alt") == "media":
         raise bad_request("A batch cannot download; ask for the object by itself.")
-    body = str(email.message_from_string(rest).get_payload()).encode("utf-8", "surrogateescape")
+    body = str(email.message_from_string(remainder).get_payload()).encode("utf-8", "surrogateescape")
     return Call(method, url.path, query, batch.headers, batch.stream, body)
 
 
 def _as_part(part: Message, answer: Response) -> bytes:
-    """An answer as a part of the batch's answer, with the part's id."""
+    """Return an answer as a part of the batch's answer, with the part's id."""
     id = str(part.get("content-id", "")).strip("<> ")
     about = f"Content-Type: application/http\r\nContent-ID: <response-{id}>\r\n"
     status = f"HTTP/1.1 {answer.status_code} {http.HTTPStatus(answer.status_code).phrase}\r\n"
@@ -237,7 +237,7 @@ def _as_part(part: Message, answer: Response) -> bytes:
 
 
 def _media(call: Call, item: Object, file: BinaryIO, sums: Checksums | None) -> Response:
-    """The object's bytes, or the range of them that was asked for."""
+    """Return the object's bytes, or the requested range of them."""
     headers = {
         "Content-Type": item.content_type,
         "ETag": f'"{item.generation}"',
@@ -252,19 +252,19 @@ def _media(call: Call, item: Object, file: BinaryIO, sums: Checksums | None) -> 
     }
     if sums:
         headers["X-Goog-Hash"] = f"crc32c={sums['crc32c']},md5={sums['md5Hash']}"
-    asked = _range(call.headers.get("range", ""), item.size)
-    begin, end = asked or (0, item.size)
-    if asked:
+    byte_range = _range(call.headers.get("range", ""), item.size)
+    begin, end = byte_range or (0, item.size)
+    if byte_range:
         headers["Content-Range"] = f"bytes {begin}-{end - 1}/{item.size}"
-    if asked and begin >= end:
+    if byte_range and begin >= end:
         file.close()
         return Response(status_code=416, headers={"Content-Range": f"bytes */{item.size}"})
     headers["Content-Length"] = str(end - begin)
-    return StreamingResponse(_blocks_of(file, begin, end), 206 if asked else 200, headers)
+    return StreamingResponse(_blocks_of(file, begin, end), 206 if byte_range else 200, headers)
 
 
 def _range(text: str, size: int) -> tuple[int, int] | None:
-    """Begin and end (exclusive) of bytes=0-9, bytes=5- or bytes=-5; an empty range if the object has no such byte."""
+    """Return begin and end (exclusive) of bytes=0-9, bytes=5- or bytes=-5; begin >= end if no such byte exists."""
     match = re.fullmatch(r"bytes=([0-9]{0,18})-([0-9]{0,18})", text)
     if not match or not any(match.groups()) or (all(match.groups()) and int(match[1]) > int(match[2])):
         return None

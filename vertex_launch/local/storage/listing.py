@@ -17,28 +17,28 @@ from vertex_launch.local.storage.objects import bad_request, number
 LARGEST_PAGE = 1000
 
 
-def page(folder: Path, asked: Mapping[str, str]) -> tuple[list[str], list[str], str]:
-    """One page of a list: names, prefixes, and the token of the next page, "" on the last one.
+def page(folder: Path, query: Mapping[str, str]) -> tuple[list[str], list[str], str]:
+    """Return one page of a list: names, prefixes, and the token of the next page, "" on the last one.
 
-    `asked` are the call's parameters; unknown ones are ignored. Raises ApiError if one cannot be read.
+    `query` has the call's parameters; unknown ones are ignored. Raises ApiError if one cannot be read.
     """
-    prefix, delimiter = asked.get("prefix", ""), asked.get("delimiter", "")
-    after = _last_of(asked.get("pageToken", ""))
-    keys = _keys(folder, prefix, delimiter, max(after, asked.get("startOffset", "")))
-    if "endOffset" in asked:
-        keys = itertools.takewhile(lambda key: key < asked["endOffset"], keys)
-    if "matchGlob" in asked:
-        keys = filter(_glob(asked["matchGlob"]), keys)
-    size = min(number(asked, "maxResults") or LARGEST_PAGE, LARGEST_PAGE)
-    found = [*itertools.islice((key for key in keys if key > after), size + 1)]
-    prefixes = [key for key in found[:size] if _rolled(key, prefix, delimiter)]
-    names = [key for key in found[:size] if not _rolled(key, prefix, delimiter)]
-    token = base64.urlsafe_b64encode(found[size - 1].encode()).decode() if found[size:] else ""
+    prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+    after = _last_of(query.get("pageToken", ""))
+    keys = _keys(folder, prefix, delimiter, max(after, query.get("startOffset", "")))
+    if "endOffset" in query:
+        keys = itertools.takewhile(lambda key: key < query["endOffset"], keys)
+    if "matchGlob" in query:
+        keys = filter(_glob(query["matchGlob"]), keys)
+    size = min(number(query, "maxResults") or LARGEST_PAGE, LARGEST_PAGE)
+    listed = [*itertools.islice((key for key in keys if key > after), size + 1)]
+    prefixes = [key for key in listed[:size] if _rolled(key, prefix, delimiter)]
+    names = [key for key in listed[:size] if not _rolled(key, prefix, delimiter)]
+    token = base64.urlsafe_b64encode(listed[size - 1].encode()).decode() if listed[size:] else ""
     return names, prefixes, token
 
 
 def _keys(folder: Path, prefix: str, delimiter: str, start: str) -> Iterator[str]:
-    """Yields names; all that are alike up to a delimiter after the prefix become that part, once."""
+    """Yield names; names that are equal up to a delimiter after the prefix become that common part, once."""
     names = (name for name in _names(folder, prefix, start) if name.startswith(prefix) and name >= start)
     return (key for key, _ in itertools.groupby(names, lambda name: _rolled(name, prefix, delimiter) or name))
 
@@ -67,7 +67,7 @@ def _rolled(name: str, prefix: str, delimiter: str) -> str:
 
 
 def _glob(pattern: str) -> Callable[[str], bool]:
-    """A test of names, as matchGlob has it: * stops at a slash, ** does not.
+    """Return a test of names by a matchGlob: * stops at a slash, ** does not.
 
     The test follows all positions in a name that the pattern can have reached, so its time is bounded. A regular
     expression would try them one after the other.

@@ -47,34 +47,34 @@ def checksums(file: IO[bytes], size: int) -> Checksums:
 
 def check(conditions: Mapping[str, str], current: Object | None, prefix: str = "if") -> None:
     """Raises ApiError if a precondition of a call does not hold. Generation 0 stands for a missing object."""
-    asked = conditions.get("generation" if prefix == "if" else "sourceGeneration", "")
-    if asked and current and asked != str(current.generation):
-        sentence = f"No such object: {current.bucket}/{current.name}#{asked}; earlier generations are not kept."
+    generation = conditions.get("generation" if prefix == "if" else "sourceGeneration", "")
+    if generation and current and generation != str(current.generation):
+        sentence = f"No such object: {current.bucket}/{current.name}#{generation}; earlier generations are not kept."
         raise ApiError("NOT_FOUND", sentence)
     actual = {"Generation": current.generation if current else 0, "Metageneration": 1 if current else 0}
-    for what, value in actual.items():
-        match, differ = f"{prefix}{what}Match", f"{prefix}{what}NotMatch"
+    for field, value in actual.items():
+        match, differ = f"{prefix}{field}Match", f"{prefix}{field}NotMatch"
         if match in conditions and number(conditions, match) != value:
             raise ApiError("CONDITION_NOT_MET", f"{match}={conditions[match]} does not hold: it is {value}.")
         if differ in conditions and number(conditions, differ) == value:
             raise ApiError("CONDITION_NOT_MET", f"{differ}={value} does not hold.")
 
 
-def object_of(bucket: str, name: str, found: os.stat_result) -> Object:
-    """The generation is the millisecond of the last change, then six digits that differ within a millisecond."""
-    size = 0 if stat.S_ISDIR(found.st_mode) else found.st_size
-    generation = found.st_ctime_ns // 10**6 * 10**6 + (found.st_ino * 31 + found.st_size) % 10**6
-    return Object(bucket, name, size, generation, found.st_mtime)
+def object_of(bucket: str, name: str, stats: os.stat_result) -> Object:
+    """Return a file's object; its generation is the last change in ms, then six digits that differ within a ms."""
+    size = 0 if stat.S_ISDIR(stats.st_mode) else stats.st_size
+    generation = stats.st_ctime_ns // 10**6 * 10**6 + (stats.st_ino * 31 + stats.st_size) % 10**6
+    return Object(bucket, name, size, generation, stats.st_mtime)
 
 
-def number(asked: Mapping[str, str], name: str) -> int:
-    """A parameter that is a count, 0 if it is missing; raises ApiError if it is none."""
-    text = asked.get(name, "0")
+def number(query: Mapping[str, str], name: str) -> int:
+    """Return a parameter that is a count, 0 if it is missing; raises ApiError if it is no number."""
+    text = query.get(name, "0")
     if not re.fullmatch("[0-9]{1,19}", text):
         raise bad_request(f'{name}="{text}" is not a number; write digits.')
     return int(text)
 
 
 def bad_request(sentence: str) -> ApiError:
-    """The error for what the client must send otherwise."""
+    """Return the error for a request that the client must change."""
     return ApiError("INVALID_ARGUMENT", sentence)

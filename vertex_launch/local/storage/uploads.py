@@ -41,7 +41,7 @@ async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response
 
 
 def _begin(buckets: Buckets, call: Call, bucket: str) -> Response:
-    """The address of a new session. The address holds all of the session's state, so it outlives the service."""
+    """Return the address of a new session; it holds all of the session's state, which so outlives the service."""
     about: Mapping[str, Any] = call.json()
     name = _name(call, about)
     check(call.query, buckets.find(bucket, name))
@@ -55,7 +55,7 @@ def _begin(buckets: Buckets, call: Call, bucket: str) -> Response:
 
 
 async def _resume(buckets: Buckets, call: Call, bucket: str) -> Object | Response:
-    """The next bytes of a session, or the question how many bytes have arrived."""
+    """Take a session's next bytes, or answer how many bytes have arrived."""
     part = buckets.part(call.query["upload_id"])
     if call.method == "DELETE":
         part.unlink()
@@ -79,7 +79,7 @@ def _content_range(call: Call) -> tuple[int, int | None]:
 
 
 async def _append(part: Path, call: Call, begin: int) -> int:
-    """Write those bytes of the request, which begin at `begin`, that the part lacks; returns the part's new size."""
+    """Append the request's bytes that the part lacks, the first being byte `begin`; returns the part's new size."""
     with part.open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,32 +112,32 @@ async def _receive_multipart(call: Call, part: Path) -> Mapping[str, Any]:
 
 
 def _parts(first: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """The boundary, the end of a line (some clients write \\n alone), the metadata, and the first data.
+    """Return the boundary, the end of a line (some clients write \\n alone), the metadata, and the first data.
 
     Each step looks once for one text, so the time grows no faster than the body. Source: RFC 2046, section 5.1.
     """
-    line, _, rest = first.lstrip().partition(b"\n")
+    line, _, remainder = first.lstrip().partition(b"\n")
     newline, mark = b"\r\n" if line.endswith(b"\r") else b"\n", line.removesuffix(b"\r")
-    _, described, rest = (newline + rest).partition(newline * 2)  # a part may have no headers
-    about, marked, rest = rest.partition(newline + mark + newline)
-    _, begun, data = (newline + rest).partition(newline * 2)
+    _, described, remainder = (newline + remainder).partition(newline * 2)  # a part may have no headers
+    about, marked, remainder = remainder.partition(newline + mark + newline)
+    _, begun, data = (newline + remainder).partition(newline * 2)
     if not (mark.startswith(b"--") and described and marked and begun):
         raise bad_request("The multipart upload cannot be read; send metadata as JSON, then the bytes.")
     return mark, newline, about, data
 
 
 def _finish(buckets: Buckets, call: Call, part: Path, bucket: str, about: Mapping[str, Any]) -> Object:
-    """Make an object of a complete part, if its checksums are those that the client sent."""
+    """Make an object of a complete part, if its checksums equal the client's."""
     with part.open("rb") as file:
         sums = checksums(file, part.stat().st_size)
     sent = call.headers.get("x-goog-hash", "")
-    for given, actual in sums.items():
-        what = given.removesuffix("Hash")
-        header = re.search(f"{what}=([^, ]+)", sent)
-        expected = header[1] if header else about.get(given, actual)
+    for key, actual in sums.items():
+        algorithm = key.removesuffix("Hash")
+        header = re.search(f"{algorithm}=([^, ]+)", sent)
+        expected = header[1] if header else about.get(key, actual)
         if expected != actual:
             part.unlink()
-            raise bad_request(f"The {what} {expected} was sent, but the bytes have {actual}; upload again.")
+            raise bad_request(f"The {algorithm} {expected} was sent, but the bytes have {actual}; upload again.")
     return buckets.keep(part, bucket, _name(call, about), call.query, sums)
 
 

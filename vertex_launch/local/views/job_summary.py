@@ -10,20 +10,20 @@ from vertex_launch.local.jobs.custom_jobs import Jobs
 
 
 def everything(store: Store) -> list[Resource]:
-    """The jobs of every kind."""
+    """Return the jobs of every kind."""
     return [resource for collection in KINDS for resource in store.all(collection)]
 
 
-def newest(found: Sequence[Resource], count: int) -> list[Resource]:
-    """The `count` newest jobs, newest first."""
-    return nlargest(count, found, key=lambda one: str(one.get("createTime", "")))
+def newest(resources: Sequence[Resource], count: int) -> list[Resource]:
+    """Return the `count` newest jobs, newest first."""
+    return nlargest(count, resources, key=lambda resource: str(resource.get("createTime", "")))
 
 
 def summaries(store: Store, jobs: Jobs, count: int) -> list[dict[str, Any]]:
-    """The `count` newest jobs as the page reads them."""
-    found = everything(store)
-    makers = {id_of(job): id_of(maker["name"]) for maker in found for job in custom_jobs(maker) if job != maker["name"]}
-    return [_summary(resource, jobs, makers) for resource in newest(found, count)]
+    """Return the `count` newest jobs as the page reads them."""
+    stored = everything(store)
+    makers = {id_of(job): id_of(task["name"]) for task in stored for job in custom_jobs(task) if job != task["name"]}
+    return [_summary(resource, jobs, makers) for resource in newest(stored, count)]
 
 
 def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str]) -> dict[str, Any]:

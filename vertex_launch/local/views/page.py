@@ -101,7 +101,7 @@ def part(path: Path, start: int) -> dict[str, Any]:
             continue
         payload = printed.payload(entry["line"])
         lines.append(_line(entry, payload))
-        if entry["replica"] == CHIEF_REPLICA:  # whose metrics count
+        if entry["replica"] == CHIEF_REPLICA:  # the chief's metrics alone count
             _collect(payload, points)
     return {
         "path": str(path),

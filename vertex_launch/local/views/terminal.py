@@ -20,16 +20,16 @@ POLL_SECONDS = 0.25
 FOLLOWED = 1000  # jobs, the newest
 
 
-def reporting(store: Store, jobs: Jobs, console: Console) -> AbstractContextManager[None]:
-    """Prints what happens to jobs from now on, from another thread, until the block ends."""
-    known = {job["name"]: state(job) for job in newest(everything(store), FOLLOWED)}  # not news
+def reports(store: Store, jobs: Jobs, console: Console) -> AbstractContextManager[None]:
+    """Return a context manager; in its block another thread prints each change of a job's state and each restart."""
+    states = {job["name"]: state(job) for job in newest(everything(store), FOLLOWED)}  # already known: not printed
 
     def report() -> None:
         while jobs.events:
             console.print(event(*jobs.events.popleft()), soft_wrap=True)
         for job in reversed(newest(everything(store), FOLLOWED)):
-            if known.get(job["name"]) != state(job):
-                known[job["name"]] = state(job)
+            if states.get(job["name"]) != state(job):
+                states[job["name"]] = state(job)
                 console.print(change(job), soft_wrap=True)
 
     return repeating(report, POLL_SECONDS)
@@ -37,11 +37,11 @@ def reporting(store: Store, jobs: Jobs, console: Console) -> AbstractContextMana
 
 def change(job: Resource) -> Text:
     """`12:03:04 customJobs/17 digits FAILED: workerpool0-0 exited with code 1`."""
-    said = fault(job).partition("\n")[0]
+    message = fault(job).partition("\n")[0]
     *_, collection, id = job["name"].split("/")
     head = f"{time.strftime('%H:%M:%S')} {collection}/{id} {printable(job.get('displayName', ''))} "
     shown = (state(job), style(job))
-    return Text.assemble(head, shown, f": {printable(said)}" if said else "")
+    return Text.assemble(head, shown, f": {printable(message)}" if message else "")
 
 
 def event(id: str, name: str, line: str) -> Text:
