@@ -1,11 +1,11 @@
-"""One number per sample: what losses() and metrics() of trainer/model.py promise, held against what they return."""
+"""One number per sample: check that losses() and metrics() of trainer/model.py return what they promise."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from trainer.vertex.errors import TrainerError
 
-OURS = ("loss", "samples")  # what the loop itself sums under these names
+RESERVED = ("loss", "samples")  # names under which the loop itself adds up
 
 
 def require(output: Any, losses: Any, metrics: Mapping[str, Any], count: int) -> None:
@@ -19,13 +19,11 @@ def require(output: Any, losses: Any, metrics: Mapping[str, Any], count: int) ->
     if not hasattr(output, "shape"):
         kind = type(output).__name__
         raise TrainerError(f"the model of trainer/model.py returns a {kind}, must return one tensor: it is exported so")
-    for name in OURS:
-        if name in metrics:
-            raise TrainerError(f'metrics() of trainer/model.py returns "{name}", which the loop reports; rename it')
+    for name in metrics.keys() & RESERVED:
+        raise TrainerError(f'metrics() of trainer/model.py returns "{name}", which the loop reports; rename it')
     results = {"losses()": losses, **{f'"{name}" of metrics()': value for name, value in metrics.items()}}
-    for what, value in results.items():
-        shape = tuple(value.shape)
+    for name, shape in ((name, tuple(value.shape)) for name, value in results.items()):
         if shape != (count,):
             raise TrainerError(
-                f"{what} in trainer/model.py has the shape {shape}, must be ({count},): one number per sample, no mean"
+                f"{name} in trainer/model.py has the shape {shape}, must be ({count},): one number per sample, no mean"
             )

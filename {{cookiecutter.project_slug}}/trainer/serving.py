@@ -74,7 +74,7 @@ def from_env(argv: Sequence[str], environ: Mapping[str, str]) -> Container:
 
 
 def folder(address: str, environ: Mapping[str, str], aside: Path) -> Path:
-    """The model's folder: as it is, or copied to `aside`, as no bucket is mounted where Vertex AI predicts.
+    """Return the model's folder, or copy it to `aside`: no bucket is mounted where Vertex AI predicts.
 
     Raises:
         TrainerError: it cannot be copied.
@@ -84,18 +84,13 @@ def folder(address: str, environ: Mapping[str, str], aside: Path) -> Path:
         return path
     from google.cloud.storage import Client, transfer_manager  # only here: importing it takes a second
 
-    bucket, _, prefix = f"{address.rstrip('/')}/".removeprefix("gs://").partition("/")
+    name, _, prefix = f"{address.rstrip('/')}/".removeprefix("gs://").partition("/")
     try:
-        client = Client()
-        names = [blob.name.removeprefix(prefix) for blob in client.list_blobs(bucket, prefix=prefix)]
-        transfer_manager.download_many_to_path(
-            client.bucket(bucket),
-            [name for name in names if name and not name.endswith("/")],
-            str(aside),
-            blob_name_prefix=prefix,
-            worker_type=transfer_manager.THREAD,
-            raise_exception=True,
-        )
+        bucket = Client().bucket(name)
+        blobs = (blob.name for blob in bucket.list_blobs(prefix=prefix))
+        names = [blob.removeprefix(prefix) for blob in blobs if not blob.endswith("/")]
+        options = {"blob_name_prefix": prefix, "worker_type": transfer_manager.THREAD, "raise_exception": True}
+        transfer_manager.download_many_to_path(bucket, names, str(aside), **options)
     except Exception as error:  # of the network, of Google's login, of Cloud Storage, of a disk
         raise TrainerError(f"{address} cannot be read: {str(error).partition(chr(10))[0]}") from None
     return aside

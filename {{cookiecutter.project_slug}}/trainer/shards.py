@@ -66,32 +66,26 @@ def write_example(name: str, folder: Path) -> None:
 
 @contextlib.contextmanager
 def at(address: str, storage: Storage) -> Iterator[Path]:
-    """The folder of shards that `--data` means; an example data set is written for this run only."""
+    """Open the folder of shards that `--data` means; an example data set is written for this run only.
+
+    Raises:
+        TrainerError: the folder is not on this machine.
+    """
     if address in EXAMPLES:
         with tempfile.TemporaryDirectory(prefix=f"{address}-") as aside:
             write_example(address, Path(aside))
             yield Path(aside)
+    elif (path := storage.path(address)).is_dir():
+        yield path
     else:
-        yield _folder(address, storage, "; write shards there with trainer.shards.write")
+        cure = "write shards there with trainer.shards.write, or copy some"
+        raise TrainerError(f"--data {address}: there is no folder {path}; {cure}")
 
 
 def example(config: Config, storage: Storage) -> Batch:
-    """A batch of one held-out sample, for its shapes and types; of a data set in shards only that sample is read.
-
-    Raises:
-        TrainerError: the folder is not on this machine, or has no shard.
-    """
-    if config.data in EXAMPLES:
-        return data.collate(EXAMPLES[config.data]()["heldout"][:1], config)
-    cure = " to learn the shape of a sample from; copy one of its heldout shards there"
-    return Dataset(_folder(config.data, storage, cure), "heldout").batch([0], config)
-
-
-def _folder(address: str, storage: Storage, cure: str) -> Path:
-    path = storage.path(address)
-    if not path.is_dir():
-        raise TrainerError(f"--data {address}: there is no folder {path}{cure}")
-    return path
+    """Return a batch of one held-out sample, for its shapes and types; one held-out shard is enough."""
+    with at(config.data, storage) as folder:
+        return Dataset(folder, "heldout").batch([0], config)
 
 
 class Dataset:
@@ -118,7 +112,7 @@ class Dataset:
         return [data.decode(record) for record in self._source.__getitems__(list(indices))]
 
     def batch(self, indices: Iterable[int], config: Config) -> Batch:
-        """These samples as they are."""
+        """Return these samples, without augmentation."""
         return data.collate(self.samples(indices), config)
 
 
@@ -205,20 +199,20 @@ def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, wo
 
 
 def _ahead(part: Callable[[int], Part], numbers: range, processes: int = 0) -> Iterator[Part]:
-    """`part` of each number in turn, made by other threads, or processes, before it is asked for."""
-    batches = grain.MapDataset.range(numbers.start, numbers.stop).map(part)
+    """Yield `part` of each number in turn; other threads, or processes, make it before it is asked for."""
     ahead = 2 if processes else 8  # in each of them, and all are in memory
-    made = batches.to_iter_dataset(grain.ReadOptions(num_threads=4, prefetch_buffer_size=ahead))
+    options = grain.ReadOptions(num_threads=4, prefetch_buffer_size=ahead)
+    batches = grain.MapDataset.range(numbers.start, numbers.stop).map(part).to_iter_dataset(options)
     if not processes:
-        return iter(made)
-    return _of_processes(made.mp_prefetch(MultiprocessingOptions(num_workers=processes, per_worker_buffer_size=2)))
+        return iter(batches)
+    return _of_processes(batches.mp_prefetch(MultiprocessingOptions(num_workers=processes, per_worker_buffer_size=2)))
 
 
-def _of_processes(batches: grain.IterDataset[Part]) -> Iterator[Part]:
+def _of_processes(dataset: grain.IterDataset[Part]) -> Iterator[Part]:
     """Batches that come through shared memory; a process that finds it full is ended by SIGBUS, and can say nothing."""
-    made = iter(batches)
+    batches = iter(dataset)
     try:
-        yield from made
+        yield from batches
     except (OSError, RuntimeError) as error:
         is_full = getattr(error, "errno", 0) == errno.ENOSPC or f"exit code -{signal.SIGBUS:d}." in str(error)
         if not is_full:
@@ -226,13 +220,13 @@ def _of_processes(batches: grain.IterDataset[Part]) -> Iterator[Part]:
         cure = "lower --data-processes, or let threads make them (0), or give the container more (docker --shm-size)"
         raise TrainerError(f"/dev/shm has no room for the batches of --data-processes; {cure}") from None
     finally:
-        made.close()  # ends the processes
-        del made
+        batches.close()  # ends the processes
+        del batches
         gc.collect()  # frees their semaphores, which grain holds in reference cycles; os._exit would leak them
 
 
 def micro_batches(batch: Batch, count: int) -> list[Batch]:
-    """At most `count` consecutive, nearly equal parts of a batch, none of them empty."""
+    """Return at most `count` consecutive, nearly equal parts of a batch, none of them empty."""
     size = batch.inputs.shape[0]
     count = min(count, size)
     bounds = [-(-size * i // count) for i in range(count + 1)]

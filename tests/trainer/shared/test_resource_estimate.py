@@ -25,7 +25,7 @@ def test_activations_take_less_in_the_smaller_precision(tiny: Answer) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--data", "gs://b/d"), "--data gs://b/d: there is no folder nowhere/b/d to learn the shape of a sample from"),
+        (("--data", "gs://b/d"), "--data gs://b/d: there is no folder nowhere/b/d; write shards there with "),
         (("--micro-batches", "0"), "--micro-batches is 0, must be at least 1"),
     ],
 )

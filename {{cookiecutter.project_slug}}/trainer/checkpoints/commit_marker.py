@@ -53,7 +53,7 @@ def commit(folder: Path, checksums: Mapping[str, int] = {}) -> None:
 
 
 def why_incomplete(folder: Path) -> str:
-    """Why the folder is not whole, judged by file sizes; empty if it is whole."""
+    """Return why the folder is not whole, judged by file sizes; empty if it is whole."""
     try:
         marker = json.loads((folder / MARKER).read_text())
         if "damage" in marker:
@@ -68,7 +68,7 @@ def why_incomplete(folder: Path) -> str:
 
 
 def why_corrupt(folder: Path, reader: int = 0, readers: int = 1) -> str:
-    """Why the files differ from what was committed; empty if they do not. Reads this reader's share of the files.
+    """Return why this reader's share of the files differs from what was committed; empty if it does not.
 
     A marker without checksums, from an older version, is compared by sizes alone: a long run must not start anew.
     """

@@ -113,21 +113,23 @@ def from_env(environ: Mapping[str, str]) -> Cluster:
 
 
 def _cluster(spec: Any, pool_of: Mapping[str, str]) -> Cluster:
-    role = next(iter(pool_of))
+    first = next(iter(pool_of))
     _require("the text", spec, isinstance(spec, dict), SHAPE)
     cluster, task = spec.get("cluster"), spec.get("task")
-    _require("cluster", cluster, isinstance(cluster, dict), f'{{"{role}": ["host:2222"], ...}}')
-    _require("task", task, isinstance(task, dict), f'{{"type": "{role}", "index": 0}}')
-    pools = _pools(cluster, pool_of)
+    _require("cluster", cluster, isinstance(cluster, dict), f'{{"{first}": ["host:2222"], ...}}')
+    _require("task", task, isinstance(task, dict), f'{{"type": "{first}", "index": 0}}')
+    pools, role, index = _pools(cluster, pool_of), task.get("type"), task.get("index", 0)
     chiefs = len(pools[CHIEF])
     # TF_CONFIG may list no chief: then the first worker leads.
-    if chiefs > 1 or (chiefs == 0 and (role == CHIEF or not pools[WORKERS])):
-        raise ClusterError(f"cluster.{role} has {chiefs} replicas; expected exactly one, the chief")
-    pool, index = _task(task, pool_of)
+    if chiefs > 1 or (chiefs == 0 and (first == CHIEF or not pools[WORKERS])):
+        raise ClusterError(f"cluster.{first} has {chiefs} replicas; expected exactly one, the chief")
+    _require("task.type", role, str(role) in pool_of, f"one of {', '.join(pool_of)}")
+    _require("task.index", index, bool(re.fullmatch("[0-9]{1,9}", str(index))), 'a whole number, as in "index": 0')
+    pool = pool_of[role]
     # TF_CONFIG lists no evaluators; one only knows its own index.
-    is_listed = index < len(pools[pool]) or (pool == EVALUATORS and not pools[pool])
+    is_listed = int(index) < len(pools[pool]) or (pool == EVALUATORS and not pools[pool])
     _require("task.index", index, is_listed, f"an index into the {len(pools[pool])} replicas of its pool")
-    return Cluster(pools[CHIEF] + pools[WORKERS], f"{pool}-{index}", pools[SERVERS])
+    return Cluster(pools[CHIEF] + pools[WORKERS], f"{pool}-{int(index)}", pools[SERVERS])
 
 
 def _pools(cluster: Mapping[str, Any], pool_of: Mapping[str, str]) -> dict[str, tuple[Node, ...]]:
@@ -142,14 +144,6 @@ def _pools(cluster: Mapping[str, Any], pool_of: Mapping[str, str]) -> dict[str, 
             _require(f"cluster.{role}[{index}]", address, is_address, 'host:port, as in "host:2222"')
             pools[pool] += (Node(f"{pool}-{index}", address),)
     return pools
-
-
-def _task(task: Mapping[str, Any], pool_of: Mapping[str, str]) -> tuple[str, int]:
-    """Return this replica's pool and its index there."""
-    role, index = task.get("type"), task.get("index", 0)
-    _require("task.type", role, str(role) in pool_of, f"one of {', '.join(pool_of)}")
-    _require("task.index", index, bool(re.fullmatch("[0-9]{1,9}", str(index))), 'a whole number, as in "index": 0')
-    return pool_of[str(role)], int(index)
 
 
 def _require(place: str, value: Any, is_right: bool, shape: str) -> None:

@@ -13,12 +13,12 @@ class ResourceEstimate:
     """
 
     parameters: int
-    """Those that are trained."""
+    """Trained parameters."""
     parameter_bytes: int
     gradient_bytes: int
-    """What each step all-reduces."""
+    """Bytes that each step all-reduces."""
     optimizer_bytes: int
-    """The moments of AdamW."""
+    """Moments of AdamW."""
     flops_per_sample: int
     """Floating point operations of matrix products and convolutions, forward and backward, a multiply-add being two."""
     precision: str
@@ -26,14 +26,14 @@ class ResourceEstimate:
     weight_copy_bytes: int
     """Copies of weights in `precision`; GPUs that compute in float32 need none."""
     activation_bytes_per_sample: int
-    """Estimate of what the forward pass keeps for the backward pass, in `precision`."""
+    """Estimate of the tensors that the forward pass keeps for the backward pass, in `precision`."""
     activation_bytes_per_sample_float32: int
-    """The same where the GPU computes in float32."""
+    """Likewise where the GPU computes in float32."""
     global_batch: int
     """Samples of one step, over all GPUs."""
     micro_batches: int
     """Micro-batches of one step, on each GPU."""
 
     def to_json(self) -> str:
-        """One line, without a line end."""
+        """Return one line, without a line end."""
         return json.dumps(asdict(self))

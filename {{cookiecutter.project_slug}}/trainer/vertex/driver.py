@@ -22,7 +22,7 @@ def versions(cuda: str, nccl: str) -> str:
 
 
 def why_no_gpu(cuda: str, driver: str) -> str:
-    """Why an image made for GPUs has none: a sentence with its cure.
+    """Return why an image made for GPUs has none: a sentence with its cure.
 
     Args:
         cuda: version of the image's CUDA, such as 13.0.
