@@ -56,7 +56,7 @@ def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float) -> str:
     expected = {node.name for node in everyone[1:]}
     present: dict[str, socket.socket] = {}
     problem = ""
-    with _listen(cluster.chief, len(expected)) as server, _Callers(server) as callers:
+    with listen(cluster.chief, len(expected)) as server, _Callers(server) as callers:
         while (missing := expected - present.keys()) and not problem:
             left = deadline - time.monotonic()
             arrived = callers.wait(left)
@@ -124,7 +124,7 @@ class _Callers:
             connection.close()
 
 
-def _listen(node: Node, backlog: int) -> socket.socket:
+def listen(node: Node, backlog: int) -> socket.socket:
     """Listen at the chief's port; on every interface in a cluster, where a machine may call itself 127.0.1.1."""
     host = node.host if node.is_local else ""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -10,10 +10,10 @@ import keras
 import tensorflow as tf
 
 from trainer import model, shards, train
+from trainer.cluster.devices import LOW
 from trainer.config import Config
 from trainer.data import Batch
 from trainer.describe.resource_estimate import ResourceEstimate
-from trainer.parallel.precision import LOW
 from trainer.vertex.storage import Storage
 
 VIEWS = {"ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"}  # their result is their input's memory
@@ -22,6 +22,7 @@ STORED = {"Const", "ReadVariableOp"}  # their result is there all the time
 
 def show(config: Config, storage: Storage) -> None:
     """Print the estimate as one JSON object."""
+    tf.config.set_visible_devices([], "GPU")  # TensorFlow would take the memory of GPUs that it does not use
     print(describe(config, shards.example(config, storage)).to_json())
 
 

@@ -16,10 +16,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
 
+from trainer.cluster import rollcall
 from trainer.cluster.spec import Cluster, Node
-from trainer.vertex.errors import PeerError, TrainerError
+from trainer.vertex.errors import PeerError
 from trainer.vertex.log import warn
 
 BEAT_SECONDS = 0.5
@@ -32,8 +32,8 @@ LONGEST_LINE = 1 << 20  # bytes
 class Heartbeats:
     """The chief's end: a thread that listens to all peers, and calls `fail` with a sentence when the run cannot go on.
 
-    That is when a parameter server is lost, when no worker is left, or when a wait under `patience` is too long:
-    at once where the connection closes, otherwise after `timeout` seconds. The run survives the loss of a worker, and
+    That is when a parameter server is lost, at once where its connection closes, otherwise after `timeout` seconds; or
+    when a wait under `patience` takes as long, as where no worker is left. The run survives the loss of a worker, and
     every loss after `need_nobody`.
     """
 
@@ -42,11 +42,11 @@ class Heartbeats:
         self._workers = {node.name for node in cluster.nodes[1:]}
         self._timeout, self._fail = timeout, fail
         self._peers: dict[str, asyncio.StreamWriter] = {}  # servers stay when they are lost, workers do not
-        self._last_worker = 0.0  # when one was here
         self._patience: float | None = None  # when what is waited for has to be there
         self._needed = True  # whether the run still needs the others
         self._all_here, self._over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=asyncio.run, args=(self._watch(_listen(cluster.chief)),), daemon=True)
+        listener = rollcall.listen(cluster.chief, len(cluster.nodes) + len(cluster.servers))
+        self._thread = threading.Thread(target=asyncio.run, args=(self._watch(listener),), daemon=True)
         self._thread.start()
 
     def wait_for_all(self) -> None:
@@ -84,11 +84,13 @@ class Heartbeats:
 
     async def _watch(self, listener: socket.socket) -> None:
         """Meet everybody and send heartbeats until the run is over; then let those who are here end."""
-        async with await asyncio.start_server(self._meet, sock=listener, limit=LONGEST_LINE) as server:
+        async with await asyncio.start_server(self._meet, sock=listener, limit=LONGEST_LINE):
             while not self._over.is_set():
-                self._beat()
+                self._tell(BEAT)
+                if self._patience is not None and time.monotonic() > self._patience:
+                    absent = self._absent_workers() or "all of them are here"
+                    self._stop(f"no worker finished a step within {self._timeout:.0f} s; {absent}")
                 await asyncio.sleep(BEAT_SECONDS)
-            server.close()
             self._tell(FINISHED)
             deadline = time.monotonic() + 4 * BEAT_SECONDS
             # Closing before they do would take back what was said last.
@@ -97,44 +99,43 @@ class Heartbeats:
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
                 task.cancel()
 
+    def _tell(self, message: bytes) -> None:
+        for peer in self._peers.values():
+            if not peer.is_closing():
+                peer.write(message)
+
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Let one of ours pass the roll call, or stay until it has hung up or has been silent for too long."""
+        name, how = "", "is gone, and its variables with it"
         with contextlib.closing(writer):
-            message = await _received(reader) or {}
-            name = str(message.get("name"))
-            # A parameter server that was started again has lost its variables: it has to wait for the next chief.
-            if name not in self._servers | self._workers or name in self._servers & self._peers.keys():
-                return
-            writer.write(GO)
-            if "heartbeat" in message:
-                self._arrived(name, writer)
-                is_silent = await self._silent(reader)
-                if self._peers.get(name) is writer:
-                    self._lost(name, is_silent)
-
-    async def _silent(self, reader: asyncio.StreamReader) -> bool:
-        """Return true when a peer has been silent for too long, false when it has hung up."""
-        try:
-            while await asyncio.wait_for(_received(reader), self._timeout) is not None:
+            try:
+                message = json.loads(await reader.readline())
+                name = message["name"]
+                # A parameter server that was started again has lost its variables: it has to wait for the next chief.
+                if name in self._workers or (name in self._servers and name not in self._peers):
+                    writer.write(GO)
+                    if "heartbeat" in message:
+                        self._arrived(name, writer)
+                        while await asyncio.wait_for(reader.readline(), self._timeout):
+                            pass
+            except TimeoutError:
+                how = f"has been silent for {self._timeout:.0f} s"
+            except (OSError, ValueError, LookupError, TypeError, RecursionError):  # reset, or a stranger
                 pass
-        except TimeoutError:
-            return True
-        return False
+        if self._peers.get(name) is writer:
+            self._lost(name, how)
 
     def _arrived(self, name: str, writer: asyncio.StreamWriter) -> None:
         self._peers[name] = writer
         if self._all_here.is_set() and self._needed:
             # TensorFlow updates the whole cluster at once: it takes nobody in again while another one is lost.
             absent = self._absent_workers()
-            warn(
-                f"{name} is back" + (f", but {absent}: nobody who was lost gets work until all are back" * bool(absent))
-            )
+            warn(f"{name} is back" + f", but {absent}: nobody who was lost gets work until all are back" * bool(absent))
         if self._peers.keys() == self._servers | self._workers:
             self._all_here.set()
 
-    def _lost(self, name: str, is_silent: bool) -> None:
+    def _lost(self, name: str, how: str) -> None:
         if name in self._servers:
-            how = f"has been silent for {self._timeout:.0f} s" if is_silent else "is gone, and its variables with it"
             self._stop(f"{name}, a parameter server, {how}")
             return
         del self._peers[name]
@@ -143,22 +144,6 @@ class Heartbeats:
             if not self._workers & self._peers.keys():
                 left = f"no worker is left, and the run ends unless one comes back within {self._timeout:.0f} s"
             warn(f"{name} is gone; {left}")
-
-    def _beat(self) -> None:
-        now = time.monotonic()
-        self._tell(BEAT)
-        if self._workers & self._peers.keys() or not self._all_here.is_set():
-            self._last_worker = now
-        elif now - self._last_worker > self._timeout:
-            self._stop(f"{self._absent_workers()}: no worker came back within {self._timeout:.0f} s")
-        if self._patience is not None and now > self._patience:
-            absent = self._absent_workers() or "all of them are here"
-            self._stop(f"no worker finished a step within {self._timeout:.0f} s; {absent}")
-
-    def _tell(self, message: bytes) -> None:
-        for peer in self._peers.values():
-            if not peer.is_closing():
-                peer.write(message)
 
     def _absent_workers(self) -> str:
         """`workerpool1-0, workerpool1-2 are gone`; empty when every worker is here."""
@@ -169,15 +154,6 @@ class Heartbeats:
         if self._needed:
             self.need_nobody()
             self._fail(why)
-
-
-async def _received(reader: asyncio.StreamReader) -> dict[str, Any] | None:
-    """Return the next message; None if the peer is gone, or does not speak JSON lines."""
-    try:
-        message = json.loads(await reader.readline())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return message if isinstance(message, dict) else None
 
 
 def answer(cluster: Cluster, timeout: float) -> None:
@@ -211,13 +187,3 @@ def _connected(chief: Node, timeout: float) -> socket.socket:
             if time.monotonic() > deadline:
                 raise PeerError(f"{chief.name}, the chief, does not listen at {chief.address}") from None
             time.sleep(RETRY_SECONDS)
-
-
-def _listen(chief: Node) -> socket.socket:
-    """At the chief's port; on every interface in a cluster, where a machine may call itself 127.0.1.1."""
-    host = chief.host if chief.is_local else ""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, chief.port), family=family, backlog=128)
-    except OSError as error:
-        raise TrainerError(f"cannot listen at {chief.address}, the chief's address: {error}") from None
