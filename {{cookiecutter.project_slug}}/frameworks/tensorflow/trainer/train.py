@@ -51,7 +51,7 @@ def train(job: Job, strategy: Strategy, world: World) -> None:
             checkpoints.step(state)
             if state.step < config.steps and due(state.step, config, config.evaluate_every):
                 reports.heldout(state.step, evaluate(spread, data, world))
-        final = evaluate(spread, data, world, last=True)
+        final = evaluate(spread, data, world)
         reports.heldout(state.step, final)
     if world.is_chief:
         export.finish(job, data, final)
@@ -90,15 +90,11 @@ def forward_backward(
     return totals, sums
 
 
-def evaluate(spread: Spread, data: Data, world: World, last: bool = False) -> Mapping[str, float]:
-    """Return the mean loss and metrics over every held-out sample exactly once. Every machine must call it.
-
-    Args:
-        last: whether the last step is taken, after which nobody need be there but the chief.
-    """
+def evaluate(spread: Spread, data: Data, world: World) -> Mapping[str, float]:
+    """Return the mean loss and metrics over every held-out sample exactly once. Every machine must call it."""
     size, parts = world.mesh.data_size, spread.loop.config.micro_batches
     shares = (data.evaluation(rank, size, parts) for rank in world.data_ranks)
-    return means(spread.score(zip(*shares, strict=True), last), spread.loop.names)
+    return means(spread.score(zip(*shares, strict=True)), spread.loop.names)
 
 
 def new_state(config: Config, strategy: Strategy, example: Batch, world: World) -> State:

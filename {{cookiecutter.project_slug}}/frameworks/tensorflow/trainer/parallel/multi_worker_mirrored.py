@@ -121,7 +121,7 @@ class Mirrored:
             summed += in_step
         return summed, communicating
 
-    def score(self, parts: Iterable[Sequence[Masked]], last: bool) -> Totals:
+    def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
         """Measure batches, one for each device at a time. Every machine must call it."""
         return sum((self._score(*self._world.distribute(on_host(part))) for part in parts), start=0.0)
 

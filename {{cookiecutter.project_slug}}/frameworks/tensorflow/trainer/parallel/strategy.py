@@ -40,8 +40,8 @@ class Spread(Protocol):
         """Take these steps; returns the totals of those that are done."""
         ...
 
-    def score(self, parts: Iterable[Sequence[Masked]], last: bool) -> Totals:
-        """Measure batches, of each share of this machine one at a time; `last` after the last step."""
+    def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
+        """Measure batches, of each share of this machine one at a time."""
         ...
 
 

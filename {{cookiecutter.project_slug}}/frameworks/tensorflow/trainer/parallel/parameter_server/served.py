@@ -41,11 +41,9 @@ class ServedNet:
         """Return the weights that the servers have now."""
         return list(map(tf.convert_to_tensor, self.weights))
 
-    def forward(self, weights: Sequence[tf.Tensor], inputs: tf.Tensor, training: bool) -> tf.Tensor:
-        return self._net.stateless_call(weights, self._fixed, inputs, training=training)[0]
-
-    def __call__(self, inputs: tf.Tensor, training: bool) -> tf.Tensor:
-        return self.forward(self.fetch(), inputs, training)
+    def __call__(self, inputs: tf.Tensor, training: bool, weights: Sequence[tf.Tensor] = ()) -> tf.Tensor:
+        """Compute with these weights, or else with those of this moment."""
+        return self._net.stateless_call(weights or self.fetch(), self._fixed, inputs, training=training)[0]
 
 
 def forward_backward(
@@ -57,7 +55,7 @@ def forward_backward(
     for i, part in enumerate(micro_batches(batch, config.micro_batches * len(gpus))):
         with tf.device(gpus[i % len(gpus)]), tf.GradientTape() as tape:
             tape.watch(weights)
-            output = net.forward(weights, part.inputs, training=True)
+            output = net(part.inputs, training=True, weights=weights)
             losses = model.losses(output, part)
             gradients = tape.gradient(tf.reduce_sum(losses) / batch.inputs.shape[0], weights)
         totals += measure(output, part, losses)
@@ -96,7 +94,7 @@ class Team:
 
         @tf.function  # type: ignore[untyped-decorator]
         def take(parts: Batch, rates: tf.Tensor, count: tf.Tensor) -> Totals:
-            totals = tf.zeros_like(self._zeros)
+            totals = tf.zeros(len(loop.names) + 1)
             for i in turns(loop.config, count):
                 self._served.optimizer.learning_rate.assign(rates[i] / self._workers)
                 totals += loop.step(loop.config, strategy, self._served, turn(parts, i), world)[0]
@@ -122,11 +120,11 @@ class Team:
             self._heartbeats.need_nobody()
         return totals
 
-    def score(self, parts: Iterable[Sequence[Masked]], last: bool) -> Totals:
+    def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
         """Measure batches on the workers; after the last step here, without them."""
-        if last:
+        if self._state.step == self._config.steps:
             self._heartbeats.need_nobody()
-            return self._alone.score(([one] for part in parts for one in part), last)
+            return self._alone.score([one] for part in parts for one in part)
         totals = self._zeros
         for part in parts:
             self._results.extend(self._coordinator.schedule(self._score, args=on_host(one)) for one in part)
