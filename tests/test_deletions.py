@@ -14,7 +14,7 @@ from tests.conftest import ROOT, bake, give_environment, run
 ROW = re.compile(r"^\| (?P<part>[^|]+) \| (?P<of>\w+) \| (?P<code>`[^|]+`) \| `(?P<job>jobs/[^|]+)` \|$", re.MULTILINE)
 PARTS = {
     "pytorch": ["Pipelines", "Tensor parallelism", "Horovod", "Evaluator", "Searches", "Google's own images"],
-    "tensorflow": ["Parameter servers", "Evaluator", "Searches", "Google's own images"],
+    "tensorflow": ["Model parallelism", "Parameter servers", "Evaluator", "Searches", "Google's own images"],
 }
 EACH = [(framework, part) for framework, parts in PARTS.items() for part in parts]
 

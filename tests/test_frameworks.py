@@ -232,7 +232,7 @@ class TestTensorFlow(OfTheTemplate):
     machines = ("a2-megagpu-16g", "g2-standard-24")
     strategies: ClassVar[Mapping[str, str]] = {
         "single": "training on 1 x CPU",
-        "model-parallel": "training on 4 x CPU, multi_worker_mirrored: replicate 2 x layers 2",
+        "model-parallel": "training on 4 x CPU, model_parallel: replicate 2 x layers 2",
         "parameter-server": "training on 1 worker of 1 CPU, parameter_server: 2 servers",
     }
 

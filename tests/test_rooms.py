@@ -1,4 +1,4 @@
-"""The rooms cluster/ and vertex/ of the trainer can be copied without the rest: they import nothing of it."""
+"""The rooms cluster/ and vertex/ of the trainer can be copied without the rest; no room imports the loop above it."""
 
 import ast
 import sys
@@ -13,6 +13,7 @@ ROOMS = ("cluster", "vertex")
 FRAMEWORKS = {"torch", "tensorflow", "keras"}
 TAKE_A_FRAMEWORK = {"processes.py", "world.py", "devices.py", "run.py"}
 LIBRARIES = {"psutil", "rich"}
+BELOW_THE_LOOP = ("parallel", "checkpoints", "reports", "cluster", "vertex")
 OVERLAYS = ("frameworks/pytorch", "frameworks/tensorflow")
 
 
@@ -46,3 +47,10 @@ def test_a_file_of_the_rooms_imports_nothing_of_the_rest(file: Path) -> None:
     assert [name for name in modules if name.partition(".")[0] == "trainer" and not is_of_the_rooms(name)] == []
     foreign = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names - {"trainer"}
     assert foreign <= LIBRARIES | (FRAMEWORKS if file.name in TAKE_A_FRAMEWORK else set())
+
+
+@pytest.mark.parametrize("overlay", ["", *OVERLAYS])
+def test_nothing_below_the_loop_imports_it(overlay: str) -> None:
+    root = ROOT / PROJECT / overlay / "trainer"
+    below = [file for room in BELOW_THE_LOOP for file in sorted((root / room).rglob("*.py"))]
+    assert [file for file in below if "trainer.train" in imported(file)] == []

@@ -306,9 +306,9 @@ def test_the_default_batch_is_the_trainers(tmp_path: Path) -> None:
     assert (finding.code, finding.place) == ("batch-uneven", "workerPoolSpecs[0].containerSpec.args")
 
 
-@pytest.mark.parametrize("flags", [("--strategy", "pipeline"), ("--model-parallel", "8")])
+@pytest.mark.parametrize("flags", [("--strategy", "pipeline"), ("--strategy", "model_parallel")])
 def test_gpus_that_share_one_model_need_no_sample_each(flags: tuple[str, str], tmp_path: Path) -> None:
-    project = replace(PROJECT, flags={**PROJECT.flags, "strategy": "ddp", "model_parallel": 1})
+    project = replace(PROJECT, flags={**PROJECT.flags, "strategy": "ddp"})
     few, without_reducers = ("--global-batch", "12"), {P2: GONE}  # which serve no pipelines
     assert [one.code for one in found(tmp_path, told(*few) | without_reducers, project=project)] == ["batch-small"]
     assert found(tmp_path, told(*few, *flags) | without_reducers, project=project) == []

@@ -188,10 +188,8 @@ def _batch(job: Job, context: RuleContext) -> tuple[str, int, int, str]:
     counted = bool(sharing) and all(pool.replica_count > 0 for pool in sharing)
     if job.chief is None or not (counted and runs_trainer(job.chief, context)):
         return "", 0, world, ""
-    (place, batch), (_, devices), (_, strategy) = (
-        flag_of(job.chief, name, context) for name in ("global_batch", "model_parallel", "strategy")
-    )
-    each_a_model = devices in ("None", "1") and strategy not in ("pipeline", "tensor")
+    (place, batch), (_, strategy) = (flag_of(job.chief, name, context) for name in ("global_batch", "strategy"))
+    each_a_model = strategy not in ("pipeline", "tensor", "model_parallel")
     known = each_a_model and re.fullmatch("[0-9]{1,18}", batch)
     default = f", and is the default in {FLAGS}" if place.endswith("args") else ""
     return place, int(batch) if known else 0, world, default

@@ -13,9 +13,11 @@ import tensorflow as tf
 from tests.training import eventually, processes, signal_trainer, train
 from trainer.cluster.spec import Cluster, Node
 from trainer.config import Config
+from trainer.job import Job
 from trainer.parallel import multi_worker_mirrored, parameter_server
-from trainer.parallel.parameter_server import team
+from trainer.parallel.parameter_server import served
 from trainer.vertex.errors import TrainerError
+from trainer.vertex.storage import Storage
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 SERVED = ("--strategy", "parameter_server")
@@ -127,13 +129,13 @@ class Coordinator:
 
 
 def test_a_result_that_is_lost_with_its_worker_is_waited_for() -> None:
-    assert team.fetched(Lost(times=2), Coordinator()) == "totals"
+    assert served.fetched(Lost(times=2), Coordinator()) == "totals"
 
 
 def test_a_result_that_nobody_will_compute_again_is_an_error() -> None:
     error = tf.errors.InvalidArgumentError(None, None, "a label is out of range")
     with pytest.raises(tf.errors.InvalidArgumentError, match="a label is out of range"):
-        team.fetched(Lost(times=1), Coordinator(error))
+        served.fetched(Lost(times=1), Coordinator(error))
 
 
 @pytest.mark.parametrize(("taken", "count"), [(0, 1), (2, 3), (9, 3)])
@@ -154,24 +156,21 @@ def test_a_port_that_another_process_took_meanwhile_is_looked_for_again(
     assert len(asked) == count
 
 
+def job(strategy: str, cluster: Cluster) -> Job:
+    return Job(Config(strategy=strategy), Storage(), Path(), cluster)
+
+
 def test_a_run_with_parameter_servers_needs_workers_and_servers() -> None:
-    config = Config(strategy="parameter_server")
     for lacking in (Cluster(), Cluster((CHIEF, WORKER)), Cluster((CHIEF,), servers=(SERVER,))):
         with pytest.raises(TrainerError, match="needs workers in pool 1 and parameter servers in pool 2"):
-            parameter_server.servers(config, lacking)
+            parameter_server.STRATEGY.lay_out(job("parameter_server", lacking))
     whole = Cluster((CHIEF, WORKER), servers=(SERVER,))
-    assert parameter_server.servers(config, whole) == (SERVER,)
-    with pytest.raises(TrainerError, match=r"^--model-parallel is 2, must be 1 with --strategy parameter_server$"):
-        parameter_server.servers(Config(strategy="parameter_server", model_parallel=2), whole)
-
-
-def test_the_chief_alone_reads_the_data() -> None:
-    replicas = [Cluster((CHIEF, WORKER), node.name, (SERVER,)) for node in (CHIEF, WORKER, SERVER)]
-    assert [parameter_server.STRATEGY.reads_data(replica) for replica in replicas] == [True, False, False]
+    assert parameter_server.STRATEGY.lay_out(job("parameter_server", whole)).data_size == 1
+    assert parameter_server.STRATEGY.servers(whole) == (SERVER,)
 
 
 def test_pool_2_is_told_what_it_lacks_when_it_runs_the_trainer_without_the_flag() -> None:
     reducers = Cluster((CHIEF, WORKER), SERVER.name, (SERVER,))
     with pytest.raises(TrainerError, match=r"workerpool2-0: only pools 0 and 1 train; .* --strategy parameter_server"):
-        multi_worker_mirrored.STRATEGY.servers(Config(), reducers)
-    assert multi_worker_mirrored.STRATEGY.servers(Config(), Cluster((CHIEF, WORKER), servers=(SERVER,))) == ()
+        multi_worker_mirrored.STRATEGY.lay_out(job("multi_worker_mirrored", reducers))
+    assert multi_worker_mirrored.STRATEGY.servers(Cluster((CHIEF, WORKER), servers=(SERVER,))) == ()

@@ -51,11 +51,18 @@ def same_losses(alone: Run, together: Run) -> None:
 
 def test_the_losses_do_not_depend_on_the_devices_that_the_layers_are_on(alone: Run, tmp_path: Path) -> None:
     """Two machines, each with the layers of one model on two devices."""
-    spread = train(tmp_path, 2, *STEPS, "--model-parallel", "2", "--micro-batches", "2")
+    spread = train(tmp_path, 2, *STEPS, "--strategy", "model_parallel", "--degree", "2", "--micro-batches", "2")
     assert spread.code == 0, spread.output
-    assert "training on 4 x CPU" in spread.output
+    assert "training on 4 x CPU, model_parallel: replicate 2 x layers 2" in spread.output
     assert len(spread.losses) == 150
     assert spread.losses == pytest.approx(alone.losses, abs=1e-4)
+
+
+def test_more_devices_than_blocks_are_refused_before_anybody_is_waited_for(tmp_path: Path) -> None:
+    run = train(tmp_path, 2, *STEPS, "--strategy", "model_parallel", "--degree", "5")
+    assert run.code == 1
+    assert "--degree is 5, must be at most the 4 blocks of tiny" in run.output
+    assert not any("rollcall" in line or "Traceback" in line for line in run.output.splitlines())
 
 
 def test_the_exported_model_is_where_vertex_wants_it(alone: Run) -> None:

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,30 +15,40 @@ import tensorflow as tf
 from tests.samples import batch
 from tests.training import DEADLINE, PROJECT
 from trainer import model, shards, train
-from trainer.checkpoints.saver import Checkpoints
-from trainer.cluster import processes, spec, world
-from trainer.cluster.world import World
+from trainer.checkpoints.saver import Checkpoints, State
+from trainer.cluster import devices, processes, spec, world
+from trainer.cluster.world import Mesh, World
 from trainer.config import Config
 from trainer.data import Batch
 from trainer.job import Job
-from trainer.parallel import optimizers, placement
-from trainer.parallel.calls import calls, counted, tensors, until_due
-from trainer.parallel.multi_worker_mirrored import Mirrored
-from trainer.parallel.precision import compute_in
-from trainer.totals import means
+from trainer.parallel import model_parallel, optimizers, placement
+from trainer.parallel.calls import Steps, calls, tensors, until_due
+from trainer.parallel.model_parallel import ModelParallel
+from trainer.parallel.multi_worker_mirrored import MultiWorkerMirrored
+from trainer.parallel.strategy import Loop, Strategy
+from trainer.totals import means, names
 from trainer.vertex.errors import PeerError, TrainerError
 from trainer.vertex.storage import Storage
 
 CONFIG = Config(global_batch=11, steps=12, warmup=3)  # a batch that two devices do not share evenly
 
 
-def losses(folder: Path, devices: list[str], config: Config, layers: Sequence[str] = ("",)) -> list[float]:
-    """The mean loss of each call on these devices of one machine."""
-    world = World(tf.distribute.MirroredStrategy(devices), rank=0, size=1, layer_devices=layers)
-    job, state = Job(config, Storage(), folder), train.new_state(config, batch(1), world)
-    mirrored = Mirrored(job, state, batch(1), world)
-    of_each = calls(job, shards.Dataset(folder, "train"), 0, mirrored.ranks, mirrored.size)
-    return [means(mirrored.take(steps), mirrored.names)["loss"] for steps in of_each]
+def losses(folder: Path, devices: list[str], config: Config, layers: int = 0) -> list[float]:
+    """The mean loss of each call on these devices of one machine; the layers of a model on so many of its parts."""
+    world, strategy = on(devices, layers), ModelParallel() if layers else MultiWorkerMirrored()
+    job, state = Job(config, Storage(), folder), train.new_state(config, strategy, batch(1), world)
+    spread = strategy.wrap(loop(config, state), state, world)
+    of_each = calls(job, shards.Dataset(folder, "train"), 0, world)
+    return [means(spread.take(steps), spread.loop.names)["loss"] for steps in of_each]
+
+
+def loop(config: Config, state: State) -> Loop:
+    return Loop(config, names(state.net, batch(1)), train.train_step, train.new_optimizer)
+
+
+def on(devices: list[str], layers: int = 0) -> World:
+    mesh = {"replicate": len(devices)} | ({"layers": layers} if layers else {})
+    return World(mesh=Mesh(mesh), strategy=tf.distribute.MirroredStrategy(devices))
 
 
 @pytest.fixture(scope="module")
@@ -72,16 +81,15 @@ def test_micro_batches_change_nothing_but_memory(one: list[float], folder: Path)
 def test_layers_on_two_devices_take_the_steps_of_one_device(folder: Path) -> None:
     config = replace(CONFIG, steps=50)
     mirrored = losses(folder, ["CPU:0"], config)
-    config = replace(config, model_parallel=2, micro_batches=2)
-    spread = losses(folder, ["CPU:0"], config, layers=["CPU:0", "CPU:1"])
+    config = replace(config, micro_batches=2)
+    spread = losses(folder, ["CPU:0"], config, layers=2)
     assert spread == pytest.approx(mirrored, abs=1e-4)
-    several = losses(folder, ["CPU:0"], replace(config, steps_per_call=5), layers=["CPU:0", "CPU:1"])
+    several = losses(folder, ["CPU:0"], replace(config, steps_per_call=5), layers=2)
     assert several == pytest.approx([sum(spread[i : i + 5]) / 5 for i in range(0, 50, 5)], abs=1e-4)
 
 
 def test_each_device_has_the_variables_and_the_moments_of_its_layers() -> None:
-    world = World(tf.distribute.MirroredStrategy(["CPU:0"]), 0, 1, layer_devices=["CPU:0", "CPU:1"])
-    state = train.new_state(CONFIG, batch(1), world)
+    state = train.new_state(CONFIG, ModelParallel(), batch(1), on(["CPU:0"], layers=2))
     layers: dict[int, keras.Layer] = {}  # of each variable the first that has it
     for layer in state.net.layers:
         layers |= {id(v): layer for v in layer.trainable_variables if id(v) not in layers}
@@ -96,12 +104,11 @@ def test_each_device_has_the_variables_and_the_moments_of_its_layers() -> None:
 
 
 def test_the_backward_pass_of_a_layer_runs_on_its_device() -> None:
-    world = World(tf.distribute.MirroredStrategy(["CPU:0"]), 0, 1, layer_devices=["CPU:0", "CPU:1"])
-    config = replace(CONFIG, model_parallel=2, micro_batches=2)
-    job = Job(config, Storage(), Path())
-    mirrored = Mirrored(job, train.new_state(config, batch(1), world), batch(1), world)
-    parts = world.distribute([tensors(Batch(*(array[None] for array in batch(10))))])
-    graph = mirrored._take.get_concrete_function(parts, *counted([0.1], config)).graph
+    config, strategy, world = replace(CONFIG, micro_batches=2), ModelParallel(), on(["CPU:0"], layers=2)
+    state = train.new_state(config, strategy, batch(1), world)
+    spread = strategy.wrap(loop(config, state), state, world)
+    parts, *rates = tensors(Steps([Batch(*(array[None] for array in batch(10)))], [0.1], 1), config)
+    graph = spread._take.get_concrete_function(world.distribute(parts), *rates).graph
     products = [one for one in graph.get_operations() if "MatMul" in one.type]
     forward = Counter(one.device[-5:] for one in products if "grad" not in one.name)
     backward = Counter(one.device[-5:] for one in products if "grad" in one.name)
@@ -111,18 +118,18 @@ def test_the_backward_pass_of_a_layer_runs_on_its_device() -> None:
 
 @pytest.mark.proof
 def test_a_checkpoint_does_not_depend_on_the_devices_of_the_layers(tmp_path: Path) -> None:
-    mirrored = World(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), 0, 1)
-    spread = World(tf.distribute.MirroredStrategy(["CPU:0"]), 0, 1, layer_devices=["CPU:0", "CPU:1"])
+    mirrored = MultiWorkerMirrored(), on(["CPU:0", "CPU:1"])
+    spread = ModelParallel(), on(["CPU:0"], layers=2)
     for writer, reader in ((mirrored, spread), (spread, mirrored)):
-        storage = Storage(checkpoints=tmp_path / str(len(writer.layer_devices)))
+        storage = Storage(checkpoints=tmp_path / type(writer[0]).__name__)
         job = Job(CONFIG, storage, Path())
-        written = train.new_state(CONFIG, batch(1), writer)
+        written = train.new_state(CONFIG, writer[0], batch(1), writer[1])
         written.step = 7
-        checkpoints = Checkpoints(job, reader, train.new_state(CONFIG, batch(1), reader))
+        checkpoints = Checkpoints(job, reader[1], train.new_state(CONFIG, Strategy(), batch(1), World()))
         checkpoints.save(written)
         checkpoints.wait()
-        read = train.new_state(replace(CONFIG, seed=1), batch(1), reader)
-        Checkpoints(job, reader, None).restore(read)
+        read = train.new_state(replace(CONFIG, seed=1), reader[0], batch(1), reader[1])
+        Checkpoints(job, reader[1], None).restore(read)
         assert read.step == 7
         for ours, theirs in zip(read.net.get_weights(), written.net.get_weights(), strict=True):
             assert np.array_equal(ours, theirs)
@@ -131,8 +138,24 @@ def test_a_checkpoint_does_not_depend_on_the_devices_of_the_layers(tmp_path: Pat
 def test_layers_are_split_evenly_and_in_order() -> None:
     assert placement.even(5, ["a", "b"]) == ["a", "a", "a", "b", "b"]
     assert placement.even(4, ["a", "b", "c"]) == ["a", "a", "b", "c"]
-    with pytest.raises(TrainerError, match="--model-parallel is 5, must be at most the 4 blocks of tiny"):
+    with pytest.raises(TrainerError, match="--degree is 5, must be at most the 4 blocks of tiny"):
         model.build(CONFIG, batch(1), devices=["CPU:0"] * 5)
+
+
+@pytest.mark.parametrize(("degree", "devices"), [(None, 2), (1, 1), (2, 2)])
+def test_the_layers_of_a_model_are_shared_by_the_gpus_of_each_machine(
+    degree: int | None, devices: int, folder: Path
+) -> None:
+    job = Job(Config(strategy="model_parallel", degree=degree), Storage(), folder, PAIR)
+    assert model_parallel.STRATEGY.lay_out(job).sizes == {"replicate": 2, "layers": devices}
+
+
+def test_before_the_roll_call_a_model_whose_layers_cannot_be_placed_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "build", lambda config, example: keras.Sequential())
+    with pytest.raises(TrainerError, match=r"^--strategy model_parallel needs build\(\) .* to take `devices`$"):
+        model_parallel.STRATEGY.lay_out(Job(Config(strategy="model_parallel"), Storage(), folder, PAIR))
 
 
 @pytest.mark.proof
@@ -158,7 +181,7 @@ def test_the_precision_is_the_flag_s_and_bfloat16_of_itself_only_on_gpus_that_ha
 ) -> None:
     before = keras.config.dtype_policy()
     try:
-        compute_in(precision, gpus=())
+        devices.compute_in(precision, gpus=())
         assert keras.config.dtype_policy().name == policy
     finally:
         keras.config.set_dtype_policy(before)

@@ -78,7 +78,7 @@ async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float) -> s
         if strangers or expected <= present.keys():
             settled.set()
 
-    sock = _listen(cluster.chief)
+    sock = listen(cluster.chief)
     server = await asyncio.start_server(meet, sock=sock, limit=LONGEST_LINE, backlog=len(everyone) + 8)
     # This process may have been unable to listen until now: whoever has called in time is still heard.
     await _within(settled.wait(), timeout) or await _within(settled.wait(), HEAR_SECONDS)
@@ -114,7 +114,7 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
     return b""
 
 
-def _listen(node: Node) -> socket.socket:
+def listen(node: Node) -> socket.socket:
     """Listen at the chief's port; on every interface in a cluster, where a machine may call itself 127.0.1.1."""
     host = node.host if node.is_local else ""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

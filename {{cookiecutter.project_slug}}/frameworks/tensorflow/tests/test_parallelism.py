@@ -2,11 +2,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tyro import cli
 
-from trainer.config import Config, parse, problems
+from trainer.config import Config, problems
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"model_parallel": 0}, "--model-parallel is 0, must be at least 1"),
+    ({"strategy": "model_parallel", "degree": 0}, "--degree is 0, must be at least 1"),
+    ({"degree": 2}, "--degree is for model_parallel, not for --strategy multi_worker_mirrored"),
     ({"steps_per_call": 0}, "--steps-per-call is 0, must be at least 1"),
     ({"bytes_per_pack": 0}, "--bytes-per-pack is 0, must be at least 1"),
 ]
@@ -18,5 +20,6 @@ def test_a_wrong_value_is_one_phrase_that_names_the_flag(values: dict[str, Any],
 
 
 def test_each_field_has_a_flag_of_its_name_with_dashes() -> None:
-    flags = "--strategy multi_worker_mirrored --model-parallel 2 --steps-per-call 10 --bytes-per-pack 25"
-    assert parse(flags.split()) == Config(model_parallel=2, steps_per_call=10, bytes_per_pack=25)
+    flags = "--strategy multi_worker_mirrored --degree 2 --steps-per-call 10 --bytes-per-pack 25"
+    found = cli(Config, args=flags.split())
+    assert found == Config(degree=2, steps_per_call=10, bytes_per_pack=25)

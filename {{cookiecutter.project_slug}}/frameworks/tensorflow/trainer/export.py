@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer import model
-from trainer.checkpoints.saver import State
+from trainer.checkpoints import commit_marker, saver
 from trainer.data import Array, show
 from trainer.job import Job
 from trainer.reports.sinks import Values, describe
@@ -32,13 +32,22 @@ class Exported(NamedTuple):
     dtype: np.dtype[np.generic]
 
 
-def finish(job: Job, data: Data, state: State, final: Values) -> None:
-    """Export the model without the strategy and in float32: what is served must not depend on how it was trained."""
+def finish(job: Job, data: Data, final: Values) -> None:
+    """Export the model from the last checkpoint: there, whatever the strategy, it is whole.
+
+    In float32: what is served must not depend on how it was trained.
+
+    Raises:
+        TrainerError: the checkpoint is damaged.
+    """
     config, target = job.config, job.storage.model
+    folder = commit_marker.numbered(job.storage.checkpoints, config.steps)
+    if problem := commit_marker.damage(folder):
+        raise TrainerError(f"{folder} is not exported: {problem}; run again, and it resumes from the one before")
     keras.config.set_dtype_policy("float32")
     samples = data.heldout.batch(range(min(len(data.heldout), SAMPLES)), config)
     net = model.build(config, samples)
-    net.set_weights(state.net.get_weights())
+    saver.read_model(net, folder)
     with writable.writing(target):
         answer = export(net, samples.inputs, target)
     say_lines(show(answer, samples))

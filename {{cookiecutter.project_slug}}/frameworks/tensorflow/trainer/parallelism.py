@@ -13,8 +13,8 @@ class Parallelism:
     """The flags of Config for parallelism."""
 
     strategy: Annotated[str, module_in("parallel")] = "multi_worker_mirrored"
-    model_parallel: int = 1
-    """GPUs of each machine that share the layers of one model; 1: each GPU has the whole model."""
+    degree: int | None = None
+    """GPUs of each machine that share the layers of one model, with model_parallel; by default all of them."""
     steps_per_call: int = 1
     """Steps that TensorFlow takes without coming back to Python; calls end where a report or a checkpoint is due."""
     bytes_per_pack: int = 64
@@ -24,4 +24,6 @@ class Parallelism:
 
 def problems(config: Parallelism) -> Iterator[str]:
     """Yield a phrase, which names the flag, for each wrong value."""
-    yield from flags.at_least(1, config, "model_parallel", "steps_per_call", "bytes_per_pack")
+    yield from flags.at_least(1, config, "degree", "steps_per_call", "bytes_per_pack")
+    if config.degree is not None and config.strategy != "model_parallel":
+        yield f"--degree is for model_parallel, not for --strategy {config.strategy}"

@@ -18,6 +18,12 @@ def measure(output: tf.Tensor, batch: Batch, losses: tf.Tensor, mask: tf.Tensor 
     return tf.stack([tf.reduce_sum(values * mask) for values in of_each])
 
 
+def score(net: keras.Model, batch: Batch, mask: tf.Tensor) -> Totals:
+    """Measure one batch, without training."""
+    output = net(batch.inputs, training=False)
+    return measure(output, batch, model.losses(output, batch), mask)
+
+
 def names(net: keras.Model, example: Batch) -> tuple[str, ...]:
     """Return the names of the totals that `measure` returns, but for the number of samples.
 

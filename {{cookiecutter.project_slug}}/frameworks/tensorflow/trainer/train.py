@@ -1,5 +1,6 @@
-"""Training, readable from top to bottom: `train` on each machine, and what a device does in a step."""
+"""Training, readable from top to bottom: `run` on each machine, `train`, and what a device does in a step."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -7,97 +8,102 @@ import tensorflow as tf
 
 from trainer import export, model
 from trainer.checkpoints.saver import Checkpoints, State
-from trainer.cluster.world import World
+from trainer.cluster.world import Mesh, World
 from trainer.config import Config, due
 from trainer.data import Batch
 from trainer.goodput import EXPORT
 from trainer.job import Job
-from trainer.parallel.calls import Replicas, calls
-from trainer.parallel.optimizers import AdamW, PlacedAdamW, require_keras
-from trainer.parallel.placement import add_gradients
+from trainer.parallel import strategy as strategies
+from trainer.parallel.calls import calls
+from trainer.parallel.optimizers import AdamW, require_keras
+from trainer.parallel.strategy import Loop, Spread, Strategy
 from trainer.reports.reports import Reports
 from trainer.shards import Data, micro_batches
-from trainer.totals import Totals, means, measure
+from trainer.totals import Totals, means, measure, names
 from trainer.vertex.log import say
 
-SUM = tf.distribute.ReduceOp.SUM
+
+def run(job: Job, mesh: Mesh) -> None:
+    """Join the other machines and train; `task.take_part` calls this function on each of them."""
+    strategy = strategies.load(job.config.strategy)
+    with strategy.join(job, mesh) as world:
+        if world and world.is_chief:
+            say(f"training on {strategy.describe(job, world)}")
+        if world:
+            train(job, strategy, world)
 
 
-def train(job: Job, state: State, data: Data, replicas: Replicas, checkpoints: Checkpoints) -> None:
-    """Train from the state's step to the last one, and export the model.
-
-    Args:
-        replicas: those that take the steps: the devices of all machines, or the workers of parameter servers.
-    """
-    config = job.config
-    with Reports(job, replicas, state) as reports, checkpoints:
-        for steps in reports.traced(calls(job, data.train, state.step, replicas.ranks, replicas.size)):
-            totals = replicas.take(steps)
+def train(job: Job, strategy: Strategy, world: World) -> None:
+    """Train from the first step, or from the newest whole checkpoint, to the last one, and export the model."""
+    config, data = job.config, Data(job)
+    state = new_state(config, strategy, data.example, world)
+    with tf.device("CPU:0"):  # a second state, for the checkpoints
+        copy = new_state(config, Strategy(), data.example, World()) if world.is_chief else None
+    checkpoints = Checkpoints(job, world, copy)
+    state = checkpoints.restore(state)
+    loop = Loop(config, names(state.net, data.example), train_step, new_optimizer)
+    spread = strategy.wrap(loop, state, world)
+    with Reports(job, strategy, world, state, spread) as reports, checkpoints:
+        for steps in reports.traced(calls(job, data.train, state.step, world)):
+            totals = spread.take(steps)
             state.step = steps.end
             reports.step(state, totals)  # first: a loss that is no number must not become a checkpoint
             checkpoints.step(state)
             if state.step < config.steps and due(state.step, config, config.evaluate_every):
-                reports.heldout(state.step, means(replicas.evaluate(data), replicas.names))
-        final = means(replicas.evaluate(data), replicas.names)
+                reports.heldout(state.step, evaluate(spread, data, world))
+        final = evaluate(spread, data, world)
         reports.heldout(state.step, final)
-    if replicas.is_chief:
-        export.finish(job, data, state, final)
+    if world.is_chief:
+        export.finish(job, data, final)
         job.clock.lap(EXPORT)
         say(str(job.clock), goodput=job.clock.goodput, seconds=dict(job.clock.seconds))
 
 
-def train_step(config: Config, state: State, batch: Batch) -> tuple[Totals, tf.Tensor]:
-    """Take an optimizer step of a device on its part of the global batch.
+def train_step(
+    config: Config, strategy: Strategy, state: State, batch: Batch, world: World
+) -> tuple[Totals, tf.Tensor]:
+    """Take an optimizer step of a device on its share of the global batch.
 
-    Returns the totals of all devices, and the seconds in which this one only communicated.
+    Returns the sums over the samples of all devices, and the seconds in which this one only communicated.
     """
-    variables = state.net.trainable_variables
-    totals, sums = 0.0, [tf.zeros(variable.shape) for variable in variables]
-    for part in micro_batches(batch, config.micro_batches):
-        with tf.GradientTape() as tape:
-            output = state.net(part.inputs, training=True)
-            losses = model.losses(output, part)
-            # Every sample counts the same, although parts may differ by one: no mean over this part.
-            loss = tf.reduce_sum(losses) / config.global_batch
-        if config.model_parallel > 1:
-            sums = add_gradients(sums, loss, variables)
-        else:
-            sums = [total + gradient for total, gradient in zip(sums, tape.gradient(loss, variables), strict=True)]
-        totals += measure(output, part, losses)
-    computed, context = clock(sums), tf.distribute.get_replica_context()
-    if context.num_replicas_in_sync > 1:
-        # One call, so that gradients and totals travel in the same packs.
-        totals, *sums = context.all_reduce(SUM, [totals, *sums])
-    communicating = clock(sums) - computed
-    clipped, _ = tf.clip_by_global_norm(sums, config.clip)
-    state.optimizer.apply(clipped, variables)
+    # Parameter servers hold the weights for workers, which fetch them.
+    totals, gradients = (strategy.forward_backward or forward_backward)(config, strategy, state.net, batch, world)
+    totals, synced, communicating = strategy.sync(totals, gradients)
+    state.optimizer.apply(strategy.clip(synced, config.clip), state.net.trainable_variables)
     return totals, communicating
 
 
-def clock(values: list[tf.Tensor]) -> tf.Tensor:
-    """Time in seconds at which all the values are there; 0 with GPUs, which a question would hold up."""
-    if tf.config.list_physical_devices("GPU"):
-        return tf.constant(0.0, tf.float64)
-    with tf.control_dependencies(values):
-        return tf.timestamp()
+def forward_backward(
+    config: Config, strategy: Strategy, net: keras.Model, batch: Batch, world: World
+) -> tuple[Totals, list[tf.Tensor]]:
+    """Return the sums over the samples, and the gradients of this share of the mean loss over the global batch."""
+    variables = net.trainable_variables
+    totals, sums = 0.0, [tf.zeros(variable.shape) for variable in variables]
+    for part in micro_batches(batch, config.micro_batches):
+        with tf.GradientTape() as tape:
+            output = net(part.inputs, training=True)
+            losses = model.losses(output, part)
+            # Every sample counts the same, although shares may differ by one: no mean over this share.
+            loss = tf.reduce_sum(losses) / config.global_batch
+        sums = strategy.add_gradients(sums, tape, loss, variables)
+        totals += measure(output, part, losses)
+    return totals, sums
 
 
-def new_state(config: Config, example: Batch, world: World) -> State:
+def evaluate(spread: Spread, data: Data, world: World) -> Mapping[str, float]:
+    """Return the mean loss and metrics over every held-out sample exactly once. Every machine must call it."""
+    size, parts = world.mesh.data_size, spread.loop.config.micro_batches
+    shares = (data.evaluation(rank, size, parts) for rank in world.data_ranks)
+    return means(spread.score(zip(*shares, strict=True)), spread.loop.names)
+
+
+def new_state(config: Config, strategy: Strategy, example: Batch, world: World) -> State:
     """Build the state before the first step: the same on every machine."""
     require_keras()
     keras.utils.set_random_seed(config.seed)
-    # A model without model parallelism need not know of devices.
-    devices = (world.layer_devices,) if world.is_model_parallel else ()
-    with world.scope():
-        net = model.build(config, example, *devices)
-        kind = PlacedAdamW if world.is_model_parallel else AdamW
-        return State(net, new_optimizer(config, net.trainable_variables, kind))
-
-
-def new_copy(config: Config, example: Batch) -> State:
-    """Build a second state on the CPU, for the checkpoints; random numbers are left as `new_state` leaves them."""
-    with tf.device("CPU:0"):
-        return new_state(config, example, World(tf.distribute.get_strategy(), rank=0, size=1))
+    with strategy.scope(world):
+        net = strategy.build(config, example, world)
+        return State(net, new_optimizer(config, net.trainable_variables, strategy.optimizer))
 
 
 def new_optimizer(

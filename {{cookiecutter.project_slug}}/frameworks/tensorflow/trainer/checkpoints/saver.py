@@ -71,7 +71,7 @@ class Checkpoints(Background):
                 f"{folder}, which the chief has chosen, is not here; do all machines have one output folder?"
             )
         try:
-            with self._world.scope():
+            with self._world.strategy.scope():
                 state.objects().read(str(folder / PREFIX)).assert_consumed()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             raise commit_marker.unfit(folder, str(error).partition("\n")[0]) from None

@@ -1,13 +1,16 @@
-"""The devices of a machine: their names, versions and memory."""
+"""The devices of a machine: their names, versions, memory and number format."""
 
 from collections.abc import Sequence
 from importlib import metadata
 
+import keras
 import tensorflow as tf
 
 from trainer.cluster.spec import Cluster
 from trainer.vertex import driver
 from trainer.vertex.errors import TrainerError
+
+LOW = "mixed_bfloat16"  # policy of GPUs that have bfloat16: weights and gradients stay float32
 
 
 def describe() -> str:
@@ -50,28 +53,21 @@ def set_up_gpus() -> list[tf.config.PhysicalDevice]:
     return gpus
 
 
-def has_bfloat16(gpu: tf.config.PhysicalDevice) -> bool:
-    """True for GPUs that compute in bfloat16, from A100 and L4 on."""
-    capability: tuple[int, int] = tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
-    return capability >= (8, 0)
+def compute_in(precision: str, gpus: Sequence[tf.config.PhysicalDevice]) -> None:
+    """Set the type of the forward pass; `auto` is bfloat16 on GPUs that have it, from A100 and L4 on."""
+    details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+    has_it = details.get("compute_capability", (0, 0)) >= (8, 0)
+    if precision == "bfloat16" or (precision == "auto" and has_it):
+        keras.config.set_dtype_policy(LOW)
 
 
-def layer_devices(count: int, gpus: Sequence[tf.config.PhysicalDevice], cluster: Cluster) -> Sequence[str]:
-    """Return the devices for `--model-parallel`; on a machine without GPUs the CPU is divided into as many.
-
-    Raises:
-        TrainerError: the machine has fewer GPUs.
-    """
-    if count == 1:
-        return ("",)
-    if gpus:
-        if len(gpus) < count:
-            raise TrainerError(f"--model-parallel is {count}, must be at most the {len(gpus)} GPUs of {cluster.name}")
-        return [f"GPU:{i}" for i in range(count)]
+def sharing(count: int) -> list[str]:
+    """Return the names of devices that share a model; on a machine without GPUs the CPU is divided into as many."""
+    kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     (cpu,) = tf.config.list_physical_devices("CPU")
-    if len(tf.config.get_logical_device_configuration(cpu) or ()) < count:
+    if kind == "CPU" and len(tf.config.get_logical_device_configuration(cpu) or ()) < count:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
-    return [f"CPU:{i}" for i in range(count)]
+    return [f"{kind}:{i}" for i in range(count)]
 
 
 def built_with_cuda() -> str:

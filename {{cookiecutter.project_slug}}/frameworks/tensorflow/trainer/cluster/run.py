@@ -8,7 +8,7 @@ import json
 from collections.abc import MutableMapping, Sequence
 
 from trainer.cluster import rollcall, script, spec
-from trainer.cluster.ending import run_to_end
+from trainer.cluster.program import run_to_end
 from trainer.cluster.script import Script
 from trainer.cluster.spec import Cluster
 from trainer.vertex import reducers, storage

@@ -1,8 +1,8 @@
-"""All machines of a run: which one this is, their devices, and what they add up."""
+"""All machines of a run: how their devices lie, which one this is, and what the machines add up."""
 
-import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -13,46 +13,54 @@ PATIENCE_SECONDS = 86_400.0  # of machines between steps; of one that ends, hear
 
 
 @dataclass(frozen=True)
-class World:
-    """The machines of the run, which of them this one is, and the strategy over all their devices."""
+class Mesh:
+    """Number of devices along each dimension, outermost first, so that the last one stays within a machine.
 
-    strategy: tf.distribute.Strategy
-    rank: int
-    size: int
-    layer_devices: Sequence[str] = ("",)  # that share one model on each machine; "": each device has its own
+    Along `replicate` devices take different samples; along `layers` they share the layers of one model.
+    """
 
-    def scope(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the scope of variables; with model parallelism they are not mirrored, and each has one device."""
-        return contextlib.nullcontext() if self.is_model_parallel else self.strategy.scope()
+    sizes: Mapping[str, int]
 
     @property
-    def is_model_parallel(self) -> bool:
-        return len(self.layer_devices) > 1
+    def size(self) -> int:
+        return math.prod(self.sizes.values())
+
+    @property
+    def data_size(self) -> int:
+        """Shares into which the global batch is divided."""
+        return self.sizes["replicate"]
+
+    def __str__(self) -> str:
+        """`replicate 3 x layers 8`"""
+        return " x ".join(f"{name} {size}" for name, size in self.sizes.items())
+
+
+@dataclass(frozen=True)
+class World:
+    """The machines that run the loop, which of them this one is, their mesh, and the strategy over their devices.
+
+    The defaults are a process by itself, with the strategy that TensorFlow has without one: on the first device.
+    """
+
+    rank: int = 0
+    size: int = 1
+    mesh: Mesh = Mesh({"replicate": 1})
+    strategy: tf.distribute.Strategy = field(default_factory=tf.distribute.get_strategy)
 
     @property
     def is_chief(self) -> bool:
         return self.rank == 0
 
     @property
-    def device_count(self) -> int:
-        """Over all machines."""
-        return int(self.strategy.num_replicas_in_sync)
-
-    @property
-    def mesh(self) -> str:
-        """`replicate 3 x layers 8`"""
-        return f"replicate {self.device_count}" + f" x layers {len(self.layer_devices)}" * self.is_model_parallel
-
-    @property
-    def device_ranks(self) -> range:
-        """Ranks of this machine's devices among all devices."""
-        each = self.device_count // self.size
+    def data_ranks(self) -> range:
+        """Ranks of this machine's shares among all shares of the global batch."""
+        each = self.mesh.data_size // self.size
         return range(self.rank * each, (self.rank + 1) * each)
 
     def distribute(self, values: Sequence[Any]) -> Any:
-        """One value for each of this machine's devices, in the order of `device_ranks`."""
+        """One value for each of this machine's devices, in the order of `data_ranks`."""
         return self.strategy.experimental_distribute_values_from_function(
-            lambda context: values[context.replica_id_in_sync_group - self.device_ranks.start]
+            lambda context: values[context.replica_id_in_sync_group - self.data_ranks.start]
         )
 
     def sum(self, value: int) -> int:
@@ -60,7 +68,7 @@ class World:
 
         They wait for each other for longer than in a step: the chief may have a large model to read or to write.
         """
-        values = self.distribute([tf.constant(value if i == 0 else 0) for i, _ in enumerate(self.device_ranks)])
+        values = self.distribute([tf.constant(value if i == 0 else 0) for i, _ in enumerate(self.data_ranks)])
         patient = tf.distribute.experimental.CommunicationOptions(timeout_seconds=PATIENCE_SECONDS)
         total = self.strategy.extended.reduce_to(tf.distribute.ReduceOp.SUM, values, "/device:CPU:0", patient)
         return int(self.strategy.experimental_local_results(total)[0])
@@ -77,16 +85,11 @@ def resolver(cluster: Cluster, gpus: int) -> tf.distribute.cluster_resolver.Clus
         gpus: of each machine, one model on each. SimpleClusterResolver does not detect GPUs; without this count,
             training runs on the CPU.
     """
-    gpu_counts = {"GPU": gpus}
-    if len(cluster.nodes) == 1:
-        return tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec({}), num_accelerators=gpu_counts
-        )
     chief, *workers = (node.address for node in cluster.nodes)
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({"chief": [chief], "worker": workers}),
+        tf.train.ClusterSpec({"chief": [chief], "worker": workers} if workers else {}),
         task_type="worker" if cluster.rank else "chief",
         task_id=max(cluster.rank - 1, 0),
-        num_accelerators=gpu_counts,
+        num_accelerators={"GPU": gpus},
         rpc_layer="grpc",
     )

@@ -10,18 +10,21 @@ import keras
 import tensorflow as tf
 
 from trainer import model, shards, train
+from trainer.cluster.devices import LOW
 from trainer.config import Config
 from trainer.data import Batch
 from trainer.describe.resource_estimate import ResourceEstimate
-from trainer.parallel.precision import LOW
 from trainer.vertex.storage import Storage
 
 VIEWS = {"ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"}  # their result is their input's memory
+# Where the kernel and what it gives stand among the inputs, or at the end, the outputs.
+CONVOLUTIONS = {"Conv2D": (1, -1), "Conv2DBackpropInput": (1, 2), "Conv2DBackpropFilter": (-1, 2)}
 STORED = {"Const", "ReadVariableOp"}  # their result is there all the time
 
 
 def show(config: Config, storage: Storage) -> None:
     """Print the estimate as one JSON object."""
+    tf.config.set_visible_devices([], "GPU")  # TensorFlow would take the memory of GPUs that it does not use
     print(describe(config, shards.example(config, storage)).to_json())
 
 
@@ -107,25 +110,18 @@ def memory(tensor: tf.Tensor) -> tf.Tensor:
 
 def flops(op: tf.Operation) -> int:
     """Count the operations of a matrix product or a convolution; other operations count for nothing, nor do loops."""
-    shapes: list[Sequence[int]] = [tensor.shape for tensor in op.inputs]
+    shapes: list[Sequence[int]] = [tensor.shape for tensor in (*op.inputs, *op.outputs)]
     if op.type == "Einsum":
         terms = op.get_attr("equation").decode().partition("->")[0].split(",")
-        named = [zip(labels(term, len(shape)), shape, strict=True) for term, shape in zip(terms, shapes, strict=True)]
+        named = [zip(labels(term, len(shape)), shape, strict=True) for term, shape in zip(terms, shapes, strict=False)]
         return 2 * math.prod(dict(pair for pairs in named for pair in pairs).values())
     if op.type in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"):
         turned = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
-        return 2 * math.prod(result_shape(op)) * shapes[0][-2 if turned else -1]
-    if op.type in ("Conv2D", "Conv2DBackpropInput"):
-        result = result_shape(op) if op.type == "Conv2D" else shapes[2]
-        return 2 * math.prod(shapes[1]) * math.prod(result) // shapes[1][-1]
-    if op.type == "Conv2DBackpropFilter":
-        return 2 * math.prod(result_shape(op)) * math.prod(shapes[2]) // shapes[2][-1]
+        return 2 * math.prod(shapes[-1]) * shapes[0][-2 if turned else -1]
+    if op.type in CONVOLUTIONS:
+        kernel, result = (shapes[i] for i in CONVOLUTIONS[op.type])
+        return 2 * math.prod(kernel) * math.prod(result) // kernel[-1]
     return 0
-
-
-def result_shape(op: tf.Operation) -> Sequence[int]:
-    shape: Sequence[int] = op.outputs[0].shape
-    return shape
 
 
 def labels(term: str, rank: int) -> list[str]:

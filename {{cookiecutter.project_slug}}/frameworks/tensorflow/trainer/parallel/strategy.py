@@ -1,27 +1,104 @@
 """The interface of a strategy, which decides how the model is spread over the machines."""
 
-from typing import cast
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, Protocol, cast
 
-from trainer import optional
+import keras
+import tensorflow as tf
+
+from trainer import model, optional
+from trainer.checkpoints.saver import State
+from trainer.cluster import devices
 from trainer.cluster.spec import Cluster, Node
+from trainer.cluster.world import Mesh, World
 from trainer.config import Config
+from trainer.data import Batch
 from trainer.job import Job
+from trainer.parallel.calls import Steps
+from trainer.parallel.optimizers import AdamW
+from trainer.shards import Masked
+from trainer.totals import Totals
+
+
+class Loop(NamedTuple):
+    """The loop of train.py, for those who take its steps."""
+
+    config: Config
+    names: tuple[str, ...]  # of the totals
+    step: Callable[..., tuple[Totals, Any]]  # train_step
+    new_optimizer: Callable[..., keras.Optimizer]
+
+
+class Spread(Protocol):
+    """The state of a run, spread over the devices that take the steps."""
+
+    loop: Loop
+    communicating: Any  # seconds for which the first device only communicated in the newest step
+
+    def take(self, steps: Steps) -> Totals:
+        """Take these steps; returns the totals of those that are done."""
+        ...
+
+    def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
+        """Measure batches, of each share of this machine one at a time."""
+        ...
 
 
 class Strategy:
     """A choice of --strategy: a module of this folder whose STRATEGY is one. A deleted module is no choice any more."""
 
-    def servers(self, config: Config, cluster: Cluster) -> tuple[Node, ...]:
-        """Return the replicas of pool 2 that take part. Raises TrainerError where flags and pools do not fit."""
+    optimizer: type[keras.optimizers.AdamW] = AdamW
+    """The kind of optimizer for its variables."""
+    computes: bool = True
+    """Whether the machines that run the loop compute the steps, too, and pool 2 holds reducers."""
+    forward_backward: Callable[..., tuple[Totals, list[tf.Tensor]]] | None = None
+    """Both passes of a step, in place of those of the loop."""
+
+    def lay_out(self, job: Job) -> Mesh:
+        """Return the mesh of a job's devices. Raises TrainerError if flags, pools, machines or model forbid it."""
         raise NotImplementedError
 
-    def reads_data(self, cluster: Cluster) -> bool:
-        """Whether this replica reads the data set."""
-        return True
+    def servers(self, cluster: Cluster) -> tuple[Node, ...]:
+        """Return the replicas of pool 2 that take part; reducers run another program."""
+        return ()
 
-    def take_part(self, job: Job) -> None:
-        """Do this replica's part of the run, when all that take part are here."""
+    def join(self, job: Job, mesh: Mesh) -> AbstractContextManager[World | None]:
+        """Join the other replicas for the block; yields None where this one has served them until they had finished."""
         raise NotImplementedError
+
+    def describe(self, job: Job, world: World) -> str:
+        """`24 x NVIDIA A100-SXM4-40GB (driver 580.65.06, CUDA 12.5.1, ...), model_parallel: replicate 3 x layers 8`"""
+        return f"{world.mesh.size} x {devices.describe()}, {job.config.strategy}: {world.mesh}"
+
+    def scope(self, world: World) -> AbstractContextManager[Any]:
+        """Return the scope in which variables are made."""
+        return nullcontext()
+
+    def build(self, config: Config, example: Batch, world: World) -> keras.Model:
+        """Build the model, within the scope."""
+        return model.build(config, example)
+
+    def wrap(self, loop: Loop, state: State, world: World) -> Spread:
+        """Spread the state over the devices that take the steps."""
+        raise NotImplementedError
+
+    def add_gradients(self, sums: Sequence[Any], tape: tf.GradientTape, loss: tf.Tensor, variables: Any) -> list[Any]:
+        """Return the sums and the gradients of the loss of a micro-batch."""
+        return [total + one for total, one in zip(sums, tape.gradient(loss, variables), strict=True)]
+
+    def sync(self, totals: Totals, gradients: Sequence[tf.Tensor]) -> tuple[Totals, Sequence[tf.Tensor], Any]:
+        """Add totals and gradients up over the devices; returns the seconds, too, in which this one only did so."""
+        return totals, gradients, 0.0
+
+    def clip(self, gradients: Sequence[tf.Tensor], limit: float) -> Sequence[tf.Tensor]:
+        """Scale the gradients to a norm of at most `limit` over the whole model."""
+        clipped: Sequence[tf.Tensor] = tf.clip_by_global_norm(gradients, limit)[0]
+        return clipped
+
+    def communication(self, spread: Spread) -> dict[str, float]:
+        """Seconds of the newest step in which the first device only communicated or waited; empty if unknown."""
+        return {}
 
 
 def load(name: str) -> Strategy:

@@ -1,33 +1,40 @@
 """Reports of a training run: after each step, and of what was held out."""
 
+import os
 from collections.abc import Iterator
 
 import keras
+import tensorflow as tf
 
 from trainer import optional
 from trainer.checkpoints.saver import State
+from trainer.cluster import devices
+from trainer.cluster.world import World
 from trainer.config import due, learning_rate
 from trainer.data import Batch
 from trainer.goodput import FIRST_STEP, REPORTS, TRAINING
 from trainer.job import Job
-from trainer.parallel.calls import Replicas, Steps
+from trainer.parallel.calls import Steps
+from trainer.parallel.strategy import Spread, Strategy
 from trainer.reports import mfu, profile
 from trainer.reports.reporter import Reporter
 from trainer.shards import Dataset
 from trainer.totals import Totals, means
+from trainer.vertex import reducers
 
 
 class Reports(Reporter):
     """Reports of a run that begins with this state. Every machine must make them, and report each step."""
 
-    def __init__(self, job: Job, replicas: Replicas, state: State) -> None:
-        self._job, self._replicas = job, replicas
+    def __init__(self, job: Job, strategy: Strategy, world: World, state: State, spread: Spread) -> None:
+        self._job, self._strategy, self._world, self._spread = job, strategy, world, spread
         self._step, self._totals, self._reducers = state.step, 0.0, dict[str, float]()
         example = Dataset(job.shards, "heldout").batch([0], job.config)
-        flops = share_of_peak(job, replicas, example) if replicas.is_chief else 0.0
-        devices = replicas.device_count
-        super().__init__(job, example, is_chief=replicas.is_chief, start=state.step, device_count=devices, flops=flops)
-        self._trace = profile.Trace(job, state.step, replicas.is_chief)
+        # The GPUs of parameter servers' workers are not seen here.
+        flops = share_of_peak(job, world, example) if world.is_chief and strategy.computes else 0.0
+        devices = world.mesh.size
+        super().__init__(job, example, is_chief=world.is_chief, start=state.step, device_count=devices, flops=flops)
+        self._trace = profile.Trace(job, state.step, world.is_chief)
 
     def traced(self, batches: Iterator[Steps]) -> Iterator[Steps]:
         """Yield the batches of the loop, whose traced steps end with all that the loop does after them."""
@@ -47,22 +54,29 @@ class Reports(Reporter):
         config, step = self._job.config, state.step
         is_first = FIRST_STEP not in self._clock.seconds
         if is_first:  # the gradients have been all-reduced
-            self._reducers = self._replicas.settle_reducers()
+            self._reducers = self._settle_reducers()
         self._clock.lap(FIRST_STEP if is_first else TRAINING)
         if due(step, config, config.log_every, config.checkpoint_every, config.evaluate_every):
-            values = {**means(self._totals, self._replicas.names), "learning_rate": learning_rate(config, step - 1)}
-            self.training(step, values | self._reducers | self._replicas.observed)
+            values = {**means(self._totals, self._spread.loop.names), "learning_rate": learning_rate(config, step - 1)}
+            values |= self._reducers | (devices.peak_memory() if self._strategy.computes else {})
+            self.training(step, values | self._strategy.communication(self._spread))
             self._totals = 0.0
         self._step = step
         self._clock.lap(REPORTS)
 
+    def _settle_reducers(self) -> dict[str, float]:
+        """Find out whether the reducers are used; parameter servers are none."""
+        world, count = self._world, len(self._job.cluster.servers) if self._strategy.computes else 0
+        here = {"rank": world.rank, "ranks": world.mesh.data_size, "gpus": len(tf.config.list_physical_devices("GPU"))}
+        return reducers.settle(count, os.environ, world.sum, **here, required=self._job.config.require_reducers)
 
-def share_of_peak(job: Job, replicas: Replicas, example: Batch) -> float:
+
+def share_of_peak(job: Job, world: World, example: Batch) -> float:
     """Return the operations of a step as a share of the devices' peak in a second; 0 where the peak is not known."""
     config = job.config
-    peak = mfu.peak_flops(replicas.device_name, keras.config.dtype_policy().compute_dtype)
+    peak = mfu.peak_flops(devices.name(), keras.config.dtype_policy().compute_dtype)
     if not peak:
         return 0.0
     estimate = optional.load("describe.estimate", "train/mfu")  # few devices have a known peak
     operations = estimate.flops_per_sample(config, example) * config.global_batch
-    return float(operations / (replicas.device_count * peak))
+    return float(operations / (world.mesh.size * peak))

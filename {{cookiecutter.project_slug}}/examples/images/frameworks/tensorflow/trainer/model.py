@@ -134,9 +134,7 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
         raise TrainerError(f"--patch is {config.patch}, must divide the image of {height} x {width} pixels")
     size = SIZES[config.size]
     if len(devices) > size.depth:
-        raise TrainerError(
-            f"--model-parallel is {len(devices)}, must be at most the {size.depth} blocks of {config.size}"
-        )
+        raise TrainerError(f"--degree is {len(devices)}, must be at most the {size.depth} blocks of {config.size}")
     first, *others = placement.even(size.depth, devices)
     images = keras.Input((height, width, channels))
     x = placement.call_on(first, Embed(config.patch, size.width), images)

@@ -124,9 +124,7 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
     """
     size, context = SIZES[config.size], example.inputs.shape[1]
     if len(devices) > size.depth:
-        raise TrainerError(
-            f"--model-parallel is {len(devices)}, must be at most the {size.depth} blocks of {config.size}"
-        )
+        raise TrainerError(f"--degree is {len(devices)}, must be at most the {size.depth} blocks of {config.size}")
     first, *others = placement.even(size.depth, devices)
     text = keras.Input((None,), dtype="int32")
     embed = Embed(size.width, context)

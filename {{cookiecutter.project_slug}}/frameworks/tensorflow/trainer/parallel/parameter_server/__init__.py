@@ -23,20 +23,16 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from trainer import train
-from trainer.checkpoints.saver import Checkpoints
-from trainer.cluster.devices import usable_gpus
+from trainer.checkpoints.saver import State
+from trainer.cluster.devices import compute_in, usable_gpus
 from trainer.cluster.processes import LOSSES
 from trainer.cluster.spec import Cluster, Node
-from trainer.cluster.world import World
-from trainer.config import Config
+from trainer.cluster.world import Mesh, World
 from trainer.job import Job
-from trainer.parallel.multi_worker_mirrored import Mirrored
+from trainer.parallel.parameter_server import served
 from trainer.parallel.parameter_server.heartbeat import Heartbeats, answer
-from trainer.parallel.parameter_server.team import Team, plural
-from trainer.parallel.precision import compute_in
-from trainer.parallel.strategy import Strategy
-from trainer.shards import Data
+from trainer.parallel.parameter_server.served import ServedWorld, Team, worker_devices
+from trainer.parallel.strategy import Loop, Strategy
 from trainer.vertex.errors import PeerError, TrainerError
 from trainer.vertex.log import say
 
@@ -44,80 +40,73 @@ MIN_SHARD_BYTES = 32 * 1024  # splits the matrices of every size of the model, a
 LAST_WORDS_SECONDS = 3.0
 
 
-def servers(config: Config, cluster: Cluster) -> tuple[Node, ...]:
-    """Return the parameter servers, which take part and do not train.
+class ParameterServer(Strategy):
+    computes = False
+    forward_backward = staticmethod(served.forward_backward)
 
-    Raises:
-        TrainerError: there are none, no worker is there, or a flag is the other strategy's.
-    """
-    if config.model_parallel > 1:
-        raise TrainerError(f"--model-parallel is {config.model_parallel}, must be 1 with --strategy parameter_server")
-    if config.require_reducers:
-        raise TrainerError("--require-reducers, and pool 2 holds parameter servers; leave the flag out")
-    if config.profile:
-        raise TrainerError("--profile traces the chief, which computes nothing with --strategy parameter_server")
-    if not cluster.servers or len(cluster.nodes) < 2:
-        raise TrainerError(
-            "--strategy parameter_server needs workers in pool 1 and parameter servers in pool 2, all with this"
-            " command; jobs/parameter-server.yaml has both"
-        )
-    return cluster.servers
+    def lay_out(self, job: Job) -> Mesh:
+        config, cluster = job.config, job.cluster
+        if config.require_reducers:
+            raise TrainerError("--require-reducers, and pool 2 holds parameter servers; leave the flag out")
+        if config.profile:
+            raise TrainerError("--profile traces the chief, which computes nothing with --strategy parameter_server")
+        if not cluster.servers or len(cluster.nodes) < 2:
+            raise TrainerError(
+                "--strategy parameter_server needs workers in pool 1 and parameter servers in pool 2, all with this"
+                " command; jobs/parameter-server.yaml has both"
+            )
+        return Mesh({"replicate": len(cluster.nodes) - 1})
+
+    def servers(self, cluster: Cluster) -> tuple[Node, ...]:
+        """Return the parameter servers, which take part and do not train."""
+        return cluster.servers
+
+    @contextlib.contextmanager
+    def join(self, job: Job, mesh: Mesh) -> Iterator[World | None]:
+        """Coordinate the others as the chief, and serve it as any other replica.
+
+        Raises:
+            PeerError: another replica does not start, or is lost.
+            TrainerError: what the others do fails.
+        """
+        config, cluster = job.config, job.cluster
+        if cluster.name != cluster.chief.name:
+            serve(cluster, config.collective_timeout)
+            yield None
+            return
+        tf.get_logger().setLevel(logging.CRITICAL)  # it reports a lost worker in ten lines, the heartbeats in one
+        with Heartbeats(cluster, config.collective_timeout, give_up) as heartbeats, heartbeats_first():
+            heartbeats.wait_for_all()
+            with heartbeats.patience():
+                servers = connected(cluster)
+            compute_in(config.precision, gpus=())
+            sizes = {**mesh.sizes, "device": len(worker_devices())}
+            yield ServedWorld(mesh=Mesh(sizes), servers=servers, heartbeats=heartbeats)
+
+    def describe(self, job: Job, world: World) -> str:
+        """`3 workers of 8 GPUs, parameter_server: 2 servers`"""
+        kind, servers = worker_devices()[0].partition(":")[0], plural(len(job.cluster.servers), "server")
+        workers = f"{plural(world.mesh.data_size, 'worker')} of {plural(world.mesh.sizes['device'], kind)}"
+        return f"{workers}, {job.config.strategy}: {servers}"
+
+    def wrap(self, loop: Loop, state: State, world: World) -> Team:
+        assert isinstance(world, ServedWorld)
+        with world.heartbeats.patience():
+            return Team(self, loop, state, world)
 
 
-def take_part(job: Job) -> None:
-    """Coordinate as the chief, and serve it as any other replica."""
-    if job.cluster.name == job.cluster.chief.name:
-        coordinate(job)
-    else:
-        serve(job.config, job.cluster)
-
-
-def coordinate(job: Job) -> None:
-    """Do the chief's part: share out the work, save, evaluate, export.
-
-    Raises:
-        PeerError: a worker or a parameter server does not start, or is lost.
-        TrainerError: what they do fails.
-    """
-    tf.get_logger().setLevel(logging.CRITICAL)  # it reports a lost worker in ten lines, the heartbeats in one
-    config, cluster, data = job.config, job.cluster, Data(job)
-    alone = World(tf.distribute.get_strategy(), rank=0, size=1)
-    with Heartbeats(cluster, config.collective_timeout, give_up) as heartbeats, heartbeats_first():
-        heartbeats.wait_for_all()
-        with heartbeats.patience():
-            servers = connected(cluster)
-        compute_in(config.precision, gpus=())
-        state = train.new_state(config, data.example, alone)
-        checkpoints = Checkpoints(job, alone, train.new_copy(config, data.example))
-        checkpoints.restore(state)
-        with heartbeats.patience():
-            mirrored = Mirrored(job, state, data.example, alone)
-            team = Team(config, state, mirrored, servers, len(cluster.nodes) - 1, heartbeats)
-        say(f"training on {team}, {config.strategy}: {plural(len(cluster.servers), 'server')}")
-        train.train(job, state, data, team, checkpoints)
-
-
-def serve(config: Config, cluster: Cluster) -> None:
-    """Do the part of a worker or a parameter server: what the chief says until it has finished.
-
-    Raises:
-        PeerError: the chief ended before the training did, or has been silent for too long.
-    """
-    is_worker = cluster.trains
-    if is_worker:
+def serve(cluster: Cluster, timeout: float) -> None:
+    """Be a worker or a parameter server, which does what the chief says, until the chief has finished."""
+    if cluster.trains:
         usable_gpus(cluster)
+    job, nodes = ("worker", cluster.nodes[1:]) if cluster.trains else ("ps", cluster.servers)
     options = tf.compat.v1.ConfigProto()
     options.gpu_options.allow_growth = True
     # A server with fewer threads than peers that wait for it can come to a standstill.
     options.inter_op_parallelism_threads = max(os.cpu_count() or 1, len(cluster.nodes) + 1)
-    _server = tf.distribute.Server(
-        addresses(cluster),
-        job_name="worker" if is_worker else "ps",
-        task_index=cluster.rank - 1 if is_worker else [one.name for one in cluster.servers].index(cluster.name),
-        protocol="grpc",
-        config=options,
-    )
-    answer(cluster, config.collective_timeout)
+    index = [node.name for node in nodes].index(cluster.name)
+    _server = tf.distribute.Server(addresses(cluster), job_name=job, task_index=index, protocol="grpc", config=options)
+    answer(cluster, timeout)
 
 
 def addresses(cluster: Cluster) -> tf.train.ClusterSpec:
@@ -133,16 +122,13 @@ def connected(cluster: Cluster, tries: int = 3) -> tf.distribute.ParameterServer
     It looks for a free port and binds it a little later; meanwhile another process may have taken it.
     """
     sizes = tf.distribute.experimental.partitioners.MinSizePartitioner(MIN_SHARD_BYTES, len(cluster.servers))
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(addresses(cluster), rpc_layer="grpc")
     try:
-        return tf.distribute.ParameterServerStrategy(resolver(cluster), sizes)
+        return tf.distribute.ParameterServerStrategy(resolver, sizes)
     except tf.errors.UnknownError:
         if tries == 1:
             raise
         return connected(cluster, tries - 1)
-
-
-def resolver(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:
-    return tf.distribute.cluster_resolver.SimpleClusterResolver(addresses(cluster), rpc_layer="grpc")
 
 
 def give_up(why: str) -> None:
@@ -167,15 +153,8 @@ def heartbeats_first() -> Iterator[None]:
         raise kind(f"the workers and parameter servers failed: {error.message.partition(chr(10))[0]}") from None
 
 
-class ParameterServer(Strategy):
-    def servers(self, config: Config, cluster: Cluster) -> tuple[Node, ...]:
-        return servers(config, cluster)
-
-    def reads_data(self, cluster: Cluster) -> bool:
-        return cluster.name == cluster.chief.name
-
-    def take_part(self, job: Job) -> None:
-        take_part(job)
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 STRATEGY = ParameterServer()

@@ -1,28 +1,28 @@
 """Heartbeats between the chief, which coordinates, and every worker and parameter server.
 
 Servers of TensorFlow never end by themselves, and TensorFlow notices a lost one late or never. So each connects to the
-chief's own address, where the roll call was. The chief sends a heartbeat every second, and they answer it; the chief's
-last message is that it has finished. The system closes the connections of a process that ends, however it ends.
+chief's own address, where the roll call was. The chief sends heartbeats, and they answer; its last message is that it
+has finished. The system closes the connections of a process that ends, however it ends.
 
 A message is a line with a JSON object. The first message of a connection is the same as in the roll call, so that a
 worker which Vertex starts again passes its roll call here.
 """
 
+import asyncio
 import contextlib
 import json
-import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
 
+from trainer.cluster import rollcall
 from trainer.cluster.spec import Cluster, Node
-from trainer.vertex.errors import PeerError, TrainerError
+from trainer.vertex.errors import PeerError
 from trainer.vertex.log import warn
 
-BEAT_SECONDS = 1.0
+BEAT_SECONDS = 0.5
 RETRY_SECONDS = 0.2
 GO = b'{"problem": ""}\n'  # the roll call's answer
 BEAT, FINISHED = b"{}\n", b'{"finished": true}\n'
@@ -32,26 +32,21 @@ LONGEST_LINE = 1 << 20  # bytes
 class Heartbeats:
     """The chief's end: a thread that listens to all peers, and calls `fail` with a sentence when the run cannot go on.
 
-    That is when a parameter server is lost, when no worker is left, or when a wait under `patience` is too long:
-    at once where the connection closes, otherwise after `timeout` seconds. The run survives the loss of a worker, and
+    That is when a parameter server is lost, at once where its connection closes, otherwise after `timeout` seconds; or
+    when a wait under `patience` takes as long, as where no worker is left. The run survives the loss of a worker, and
     every loss after `need_nobody`.
     """
 
     def __init__(self, cluster: Cluster, timeout: float, fail: Callable[[str], None]) -> None:
         self._servers = {node.name for node in cluster.servers}
         self._workers = {node.name for node in cluster.nodes[1:]}
-        self._timeout = timeout
-        self._fail = fail
-        self._peers: dict[str, _Connection] = {}
-        self._connections: set[_Connection] = set()
-        self._alone_since: float | None = None
+        self._timeout, self._fail = timeout, fail
+        self._peers: dict[str, asyncio.StreamWriter] = {}  # servers stay when they are lost, workers do not
         self._patience: float | None = None  # when what is waited for has to be there
         self._needed = True  # whether the run still needs the others
         self._all_here, self._over = threading.Event(), threading.Event()
-        self._selector = selectors.DefaultSelector()
-        self._listener = _listen(cluster.chief)
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        listener = rollcall.listen(cluster.chief)
+        self._thread = threading.Thread(target=asyncio.run, args=(self._watch(listener),), daemon=True)
         self._thread.start()
 
     def wait_for_all(self) -> None:
@@ -61,7 +56,7 @@ class Heartbeats:
             PeerError: somebody does not in time.
         """
         if not self._all_here.wait(self._timeout):
-            absent = self._absent(self._servers | self._workers)
+            absent = sorted((self._servers | self._workers) - self._peers.keys())
             raise PeerError(f"{', '.join(absent)} passed the roll call, but did not start to serve")
 
     @contextlib.contextmanager
@@ -82,149 +77,83 @@ class Heartbeats:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Say that the run has finished, and hang up; after an error the system does, so that the chief ends first."""
-        self._over.set()
-        self._thread.join(2 * BEAT_SECONDS)
-        if kind:
+        self.need_nobody()
+        if not kind:
+            self._over.set()
+            self._thread.join()
+
+    async def _watch(self, listener: socket.socket) -> None:
+        """Meet everybody and send heartbeats until the run is over; then let those who are here end."""
+        async with await asyncio.start_server(self._meet, sock=listener, limit=LONGEST_LINE):
+            while not self._over.is_set():
+                self._tell(BEAT)
+                if self._patience is not None and time.monotonic() > self._patience:
+                    absent = self._absent_workers() or "all of them are here"
+                    self._stop(f"no worker finished a step within {self._timeout:.0f} s; {absent}")
+                await asyncio.sleep(BEAT_SECONDS)
+            self._tell(FINISHED)
+            deadline = time.monotonic() + 4 * BEAT_SECONDS
+            # Closing before they do would take back what was said last.
+            while not all(peer.is_closing() for peer in self._peers.values()) and time.monotonic() < deadline:
+                await asyncio.sleep(BEAT_SECONDS / 10)
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+
+    def _tell(self, message: bytes) -> None:
+        for peer in self._peers.values():
+            if not peer.is_closing():
+                peer.write(message)
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Let one of ours pass the roll call, or stay until it has hung up or has been silent for too long."""
+        name, how = "", "is gone, and its variables with it"
+        with contextlib.closing(writer):
+            try:
+                message = json.loads(await reader.readline())
+                name = message["name"]
+                # A parameter server that was started again has lost its variables: it has to wait for the next chief.
+                if name in self._workers or (name in self._servers and name not in self._peers):
+                    writer.write(GO)
+                    if "heartbeat" in message:
+                        self._arrived(name, writer)
+                        while await asyncio.wait_for(reader.readline(), self._timeout):
+                            pass
+            except TimeoutError:
+                how = f"has been silent for {self._timeout:.0f} s"
+            except (OSError, ValueError, LookupError, TypeError, RecursionError):  # reset, or a stranger
+                pass
+        if self._peers.get(name) is writer:
+            self._lost(name, how)
+
+    def _arrived(self, name: str, writer: asyncio.StreamWriter) -> None:
+        self._peers[name] = writer
+        if self._all_here.is_set() and self._needed:
+            # TensorFlow updates the whole cluster at once: it takes nobody in again while another one is lost.
+            absent = self._absent_workers()
+            warn(f"{name} is back" + f", but {absent}: nobody who was lost gets work until all are back" * bool(absent))
+        if self._peers.keys() == self._servers | self._workers:
+            self._all_here.set()
+
+    def _lost(self, name: str, how: str) -> None:
+        if name in self._servers:
+            self._stop(f"{name}, a parameter server, {how}")
             return
-        peers = [*self._peers.values()]  # the thread may have them still, where the machine is very busy
-        for peer in peers:
-            peer.send(FINISHED)
-        for peer in peers:
-            peer.drain()  # closing with an answer unread would take back what was said last
-        for connection in [*self._connections]:
-            connection.socket.close()
-        self._listener.close()
+        del self._peers[name]
+        if self._all_here.is_set() and self._needed:
+            left = "the others do its part until it comes back"
+            if not self._workers & self._peers.keys():
+                left = f"no worker is left, and the run ends unless one comes back within {self._timeout:.0f} s"
+            warn(f"{name} is gone; {left}")
 
-    def _watch(self) -> None:
-        next_beat = time.monotonic()
-        while not self._over.is_set():
-            for key, _ in self._selector.select(BEAT_SECONDS / 4):
-                if key.fileobj is self._listener:
-                    self._accept()
-                else:
-                    self._hear(key.data)
-            if time.monotonic() >= next_beat:
-                next_beat += BEAT_SECONDS
-                self._beat()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # hung up already
-            accepted, _ = self._listener.accept()
-            connection = _Connection(accepted)
-            self._connections.add(connection)
-            self._selector.register(accepted, selectors.EVENT_READ, connection)
-
-    def _hear(self, connection: "_Connection") -> None:
-        for message in connection.received():
-            if message is None:
-                self._hung_up(connection)
-            elif "name" in message:
-                self._greet(connection, message)
-
-    def _greet(self, connection: "_Connection", message: dict[str, Any]) -> None:
-        name = str(message["name"])
-        if (name in self._peers and name in self._servers) or name not in self._servers | self._workers:
-            # A parameter server that was started again has lost its variables: it has to wait for the next chief.
-            self._hung_up(connection)
-            return
-        connection.send(GO)
-        if "heartbeat" in message:
-            connection.name = name
-            self._peers[name] = connection
-            if self._all_here.is_set() and self._needed:
-                warn(f"{name} is back{self._held_up_by()}")
-            if self._peers.keys() == self._servers | self._workers:
-                self._all_here.set()
-
-    def _hung_up(self, connection: "_Connection") -> None:
-        if connection not in self._connections:  # it hung up twice
-            return
-        self._selector.unregister(connection.socket)
-        connection.socket.close()
-        self._connections.discard(connection)
-        if self._peers.get(connection.name) is not connection:
-            return
-        if connection.name in self._servers:
-            self._stop(f"{connection.name}, a parameter server, is gone, and its variables with it")
-        else:
-            del self._peers[connection.name]
-            if self._all_here.is_set() and self._needed and not self._over.is_set():
-                warn(f"{connection.name} is gone; {self._without_it()}")
-
-    def _beat(self) -> None:
-        now = time.monotonic()
-        for name, peer in list(self._peers.items()):
-            peer.send(BEAT)
-            if now - peer.heard > self._timeout:
-                if name in self._servers:
-                    self._stop(f"{name}, a parameter server, has been silent for {self._timeout:.0f} s")
-                self._hung_up(peer)
-        if self._workers & self._peers.keys() or not self._all_here.is_set():
-            self._alone_since = None
-        elif self._alone_since is None:
-            self._alone_since = now
-        elif now - self._alone_since > self._timeout:
-            self._stop(f"{self._lost()}: no worker came back within {self._timeout:.0f} s")
-        if self._patience is not None and now > self._patience:
-            lost = self._lost() or "all of them are here"
-            self._stop(f"no worker finished a step within {self._timeout:.0f} s; {lost}")
-
-    def _absent(self, names: set[str]) -> list[str]:
-        return sorted(names - self._peers.keys())
-
-    def _lost(self) -> str:
+    def _absent_workers(self) -> str:
         """`workerpool1-0, workerpool1-2 are gone`; empty when every worker is here."""
-        absent = self._absent(self._workers)
+        absent = sorted(self._workers - self._peers.keys())
         return f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} gone" if absent else ""
 
-    def _without_it(self) -> str:
-        if self._workers & self._peers.keys():
-            return "the others do its part until it comes back"
-        return f"no worker is left, and the run ends unless one comes back within {self._timeout:.0f} s"
-
-    def _held_up_by(self) -> str:
-        # TensorFlow updates the whole cluster at once: it takes nobody in again while another one is lost.
-        lost = self._lost()
-        return f", but {lost}: nobody who was lost gets work until all are back" if lost else ""
-
     def _stop(self, why: str) -> None:
-        if self._needed and not self._over.is_set():
-            self._over.set()
+        if self._needed:
+            self.need_nobody()
             self._fail(why)
-
-
-class _Connection:
-    """A socket that sends and receives messages; `name` is the peer's, once it has said it."""
-
-    def __init__(self, accepted: socket.socket, timeout: float = BEAT_SECONDS) -> None:
-        accepted.settimeout(timeout)
-        self.socket = accepted
-        self.name = ""
-        self.heard = time.monotonic()
-        self._rest = b""
-
-    def send(self, message: bytes) -> None:
-        with contextlib.suppress(OSError):  # gone: reading says so, too
-            self.socket.sendall(message)
-
-    def drain(self) -> None:
-        """Read until the peer has hung up, or says nothing for a while."""
-        with contextlib.suppress(OSError):
-            while self.socket.recv(1 << 16):
-                pass
-
-    def received(self) -> Iterator[dict[str, Any] | None]:
-        """The complete messages; None at the end if the peer is gone, or does not speak JSON lines."""
-        try:
-            part = self.socket.recv(1 << 16)
-        except OSError:
-            part = b""
-        self.heard = time.monotonic()
-        *lines, self._rest = (self._rest + part).split(b"\n")
-        messages = [_parsed(line) for line in lines]
-        yield from messages
-        if None not in messages and (not part or len(self._rest) > LONGEST_LINE):
-            yield None
 
 
 def answer(cluster: Cluster, timeout: float) -> None:
@@ -233,20 +162,20 @@ def answer(cluster: Cluster, timeout: float) -> None:
     Raises:
         PeerError: the chief ended otherwise, or has been silent for `timeout` seconds.
     """
-    chief = cluster.chief
-    with _connected(chief, timeout) as connected:
-        connection = _Connection(connected, timeout)
-        connection.send(json.dumps({"name": cluster.name, "heartbeat": True}).encode() + b"\n")
-        while True:
-            silent_since = time.monotonic()
-            for message in connection.received():
-                if message is None:
-                    silent = time.monotonic() - silent_since >= timeout
-                    what = f"has been silent for {timeout:.0f} s" if silent else "ended before the training did"
-                    raise PeerError(f"{chief.name}, the chief, {what}")
-                if "finished" in message:
+    how = "ended before the training did"
+    with _connected(cluster.chief, timeout) as connection, connection.makefile("rb") as messages:
+        connection.settimeout(timeout)
+        try:
+            connection.sendall(json.dumps({"name": cluster.name, "heartbeat": True}).encode() + b"\n")
+            for message in messages:
+                if message == FINISHED:
                     return
-                connection.send(BEAT)
+                connection.sendall(BEAT)
+        except TimeoutError:
+            how = f"has been silent for {timeout:.0f} s"
+        except OSError:  # the connection was reset: that is an end, too
+            pass
+    raise PeerError(f"{cluster.chief.name}, the chief, {how}")
 
 
 def _connected(chief: Node, timeout: float) -> socket.socket:
@@ -258,21 +187,3 @@ def _connected(chief: Node, timeout: float) -> socket.socket:
             if time.monotonic() > deadline:
                 raise PeerError(f"{chief.name}, the chief, does not listen at {chief.address}") from None
             time.sleep(RETRY_SECONDS)
-
-
-def _listen(chief: Node) -> socket.socket:
-    """At the chief's port; on every interface in a cluster, where a machine may call itself 127.0.1.1."""
-    host = chief.host if chief.is_local else ""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, chief.port), family=family, backlog=128)
-    except OSError as error:
-        raise TrainerError(f"cannot listen at {chief.address}, the chief's address: {error}") from None
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return message if isinstance(message, dict) else None

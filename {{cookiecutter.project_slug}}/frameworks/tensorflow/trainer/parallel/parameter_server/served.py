@@ -1,0 +1,201 @@
+"""The model on the parameter servers, and the workers as the chief sees them."""
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer import model
+from trainer.checkpoints.saver import State
+from trainer.cluster.world import World
+from trainer.config import Config, due
+from trainer.data import Batch
+from trainer.parallel.calls import Steps, on_host, tensors, turn, turns
+from trainer.parallel.multi_worker_mirrored import Mirrored
+from trainer.parallel.optimizers import PlacedAdamW
+from trainer.parallel.parameter_server.heartbeat import Heartbeats
+from trainer.parallel.strategy import Loop, Strategy
+from trainer.shards import Masked, micro_batches
+from trainer.totals import Totals, measure, score
+
+AHEAD = 2  # parts for each worker that are scheduled at once: one at work, one on its way
+RETRY_SECONDS = 0.1
+MOMENTS = ("_momentum", "_velocity")  # how Keras ends the names of what AdamW keeps for each variable
+
+
+class ServedNet:
+    """The model for workers, with its trainable variables on the parameter servers; made within their scope."""
+
+    def __init__(self, net: keras.Model) -> None:
+        self.weights = [tf.Variable(weight.numpy()) for weight in net.trainable_variables]
+        self.trainable_variables = [piece for weight in self.weights for piece in pieces(weight)]
+        self._net, self._fixed = net, [variable.numpy() for variable in net.non_trainable_variables]
+
+    def fetch(self) -> list[tf.Tensor]:
+        """Return the weights that the servers have now."""
+        return list(map(tf.convert_to_tensor, self.weights))
+
+    def __call__(self, inputs: tf.Tensor, training: bool, weights: Sequence[tf.Tensor] = ()) -> tf.Tensor:
+        """Compute with these weights, or else with those of this moment."""
+        return self._net.stateless_call(weights or self.fetch(), self._fixed, inputs, training=training)[0]
+
+
+def forward_backward(
+    config: Config, strategy: Strategy, net: ServedNet, batch: Batch, world: Any
+) -> tuple[Totals, list[tf.Tensor]]:
+    """Return totals and gradients of a worker's part, computed by all of its GPUs with the weights of this moment."""
+    weights, gpus = net.fetch(), worker_devices()
+    totals, sums = 0.0, [tf.zeros_like(weight) for weight in weights]
+    for i, part in enumerate(micro_batches(batch, config.micro_batches * len(gpus))):
+        with tf.device(gpus[i % len(gpus)]), tf.GradientTape() as tape:
+            tape.watch(weights)
+            output = net(part.inputs, training=True, weights=weights)
+            losses = model.losses(output, part)
+            gradients = tape.gradient(tf.reduce_sum(losses) / batch.inputs.shape[0], weights)
+        totals += measure(output, part, losses)
+        sums = [total + gradient for total, gradient in zip(sums, gradients, strict=True)]
+    return totals, [piece for one in map(split, sums, net.weights) for piece in one]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedWorld(World):
+    """The chief, which runs the loop alone, with what connects it to the others."""
+
+    servers: tf.distribute.ParameterServerStrategy
+    heartbeats: Heartbeats
+
+
+class Team:
+    """The workers, and the variables of model and optimizer on the parameter servers.
+
+    The state that is saved is an ordinary one: the chief copies the variables into it. So a checkpoint does not tell
+    which strategy wrote it, and each resumes those of the other; the chief's memory must hold it twice, as a
+    checkpoint is written while the state changes again.
+    """
+
+    communicating = None  # not known: no worker waits for another
+
+    def __init__(self, strategy: Strategy, loop: Loop, state: State, world: ServedWorld) -> None:
+        self.loop, self._config, self._state, self._heartbeats = loop, loop.config, state, world.heartbeats
+        self._workers, self._zeros = world.mesh.data_size, tf.zeros(len(loop.names) + 1)
+        self._alone = Mirrored(strategy, loop, state, World())  # at the end the chief needs nobody
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(world.servers)
+        self._results: deque[Any] = deque()
+        with world.servers.scope():
+            net = ServedNet(state.net)
+            self._served = State(net, loop.new_optimizer(loop.config, net.trainable_variables, PlacedAdamW))
+        self._push()
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def take(parts: Batch, rates: tf.Tensor, count: tf.Tensor) -> Totals:
+            totals = tf.zeros(len(loop.names) + 1)
+            for i in turns(loop.config, count):
+                self._served.optimizer.learning_rate.assign(rates[i] / self._workers)
+                totals += loop.step(loop.config, strategy, self._served, turn(parts, i), world)[0]
+            return totals
+
+        self._take, self._score = take, tf.function(lambda *one: score(net, *one))
+
+    def take(self, steps: Steps) -> Totals:
+        """Give out the parts of these steps; returns the totals of what has come back meanwhile.
+
+        Where something is due behind them it waits for all, and the state is up to date.
+        """
+        parts, *rates = tensors(steps, self._config)
+        self._results.extend(self._coordinator.schedule(self._take, args=(part, *rates)) for part in parts)
+        config, end = self._config, steps.end
+        saves = due(end, config, config.checkpoint_every)
+        is_due = saves or due(end, config, config.log_every, config.evaluate_every)
+        totals = self._finished(0 if is_due else AHEAD * self._workers)
+        if saves:
+            with self._heartbeats.patience():
+                self._pull(end)
+        if end == config.steps:
+            self._heartbeats.need_nobody()
+        return totals
+
+    def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
+        """Measure batches on the workers; after the last step here, without them."""
+        if self._state.step == self._config.steps:
+            self._heartbeats.need_nobody()
+            return self._alone.score([one] for part in parts for one in part)
+        totals = self._zeros
+        for part in parts:
+            self._results.extend(self._coordinator.schedule(self._score, args=on_host(one)) for one in part)
+            totals += self._finished(AHEAD * self._workers)
+        return totals + self._finished(0)
+
+    def _finished(self, left: int) -> Totals:
+        """Wait until at most `left` parts are out; the sum of what those that came back say."""
+        totals = self._zeros
+        while len(self._results) > left:
+            with self._heartbeats.patience():
+                totals += fetched(self._results.popleft(), self._coordinator)
+        return totals
+
+    def _push(self) -> None:
+        """State -> servers."""
+        for mine, theirs in self._copies():
+            ends = np.cumsum([piece.shape[0] for piece in theirs])
+            for piece, value in zip(theirs, np.split(mine.numpy(), ends[:-1]), strict=True):
+                piece.assign(value)
+        self._served.optimizer.iterations.assign(self._state.optimizer.iterations.numpy() * self._workers)
+
+    def _pull(self, step: int) -> None:
+        """Servers -> state, after this step."""
+        for mine, theirs in self._copies():
+            mine.assign(np.concatenate([piece.numpy() for piece in theirs]))
+        self._state.optimizer.iterations.assign(step)
+
+    def _copies(self) -> Iterator[tuple[Any, list[Any]]]:
+        """Each variable of the state with its pieces on the servers."""
+        weights, (ours, theirs) = self._served.net.weights, (self._state.optimizer, self._served.optimizer)
+        yield from zip(self._state.net.trainable_variables, map(pieces, weights), strict=True)
+        for name in MOMENTS:
+            of_pieces = iter(moments(theirs, name))
+            for mine, weight in zip(moments(ours, name), weights, strict=True):
+                yield mine, [*islice(of_pieces, len(pieces(weight)))]
+
+
+def fetched(result: Any, coordinator: Any) -> Any:
+    """Return the result of a scheduled function.
+
+    It is there for the chief as soon as a worker has computed it, though still on that worker. If the worker is lost
+    before it is copied, the coordinator lets another one compute it again; `Heartbeats.patience` bounds the wait.
+
+    Raises:
+        tf.errors.OpError: what the coordinator does not recover from.
+    """
+    while True:
+        try:
+            return result.fetch()
+        except tf.errors.OpError:
+            coordinator.done()  # raises what it has given up on
+            time.sleep(RETRY_SECONDS)
+
+
+def pieces(weight: Any) -> list[Any]:
+    """The slices along the first axis that a variable consists of; small ones are whole."""
+    return list(getattr(weight, "variables", [weight]))
+
+
+def split(gradient: tf.Tensor, weight: Any) -> list[tf.Tensor]:
+    """The parts of a gradient that belong to the pieces of a variable."""
+    return list(tf.split(gradient, [piece.shape[0] for piece in pieces(weight)]))
+
+
+def moments(optimizer: keras.optimizers.AdamW, name: str) -> list[keras.Variable]:
+    """Return the moments of one kind, in the order of the variables that the optimizer was built for."""
+    return [variable for variable in optimizer.variables if variable.path.endswith(name)]
+
+
+def worker_devices() -> list[str]:
+    """Each GPU of a worker, else its CPU, as a worker names them; all workers are alike."""
+    gpus = [gpu.name for gpu in tf.config.list_logical_devices("GPU") if "/job:worker/replica:0/task:0/" in gpu.name]
+    return [f"GPU:{i}" for i in range(len(gpus))] or ["CPU:0"]
