@@ -42,7 +42,7 @@ def finish(job: Job, data: Data, final: Values) -> None:
     """
     config, target = job.config, job.storage.model
     folder = commit_marker.numbered(job.storage.checkpoints, config.steps)
-    if problem := commit_marker.damage(folder):
+    if problem := commit_marker.why_corrupt(folder):
         raise TrainerError(f"{folder} is not exported: {problem}; run again, and it resumes from the one before")
     keras.config.set_dtype_policy("float32")
     samples = data.heldout.batch(range(min(len(data.heldout), SAMPLES)), config)
