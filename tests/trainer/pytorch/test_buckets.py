@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -26,7 +25,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     dist.destroy_process_group()
 
 
-def kept(sizes: list[int], bucket: Any) -> Future[Tensor]:
+def kept(sizes: list[int], bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
     """Note the bytes of a bucket, in place of its all-reduce."""
     sizes.append(bucket.buffer().nbytes)
     done: Future[Tensor] = Future()
