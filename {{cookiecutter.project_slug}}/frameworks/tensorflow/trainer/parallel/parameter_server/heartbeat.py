@@ -118,7 +118,7 @@ class Heartbeats:
                         self._arrived(name, writer)
                         while await asyncio.wait_for(reader.readline(), self._timeout):
                             pass
-            except TimeoutError:
+            except asyncio.TimeoutError:  # of Python 3.10 one of its own
                 how = f"has been silent for {self._timeout:.0f} s"
             except (OSError, ValueError, LookupError, TypeError, RecursionError):  # reset, or a stranger
                 pass
