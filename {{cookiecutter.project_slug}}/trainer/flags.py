@@ -17,7 +17,7 @@ def module_in(folder: str) -> Any:
     purposes = optional.strategies(folder)
     help = "\n".join(f"{name}: {purpose}" for name, purpose in purposes.items())
     choices: Any = Literal[tuple(purposes)]
-    # tyro gives the default of a flag with a constructor as ['ddp'].
+    # tyro gives the default of a flag with a constructor as ['first'].
     return tyro.conf.arg(
         constructor=choices, help=help, help_behavior_hint=lambda text: "(default: " + text.strip("[']") + ")"
     )

@@ -13,11 +13,10 @@ from trainer import model
 from trainer.checkpoints import commit_marker, saver
 from trainer.data import Array, show
 from trainer.job import Job
-from trainer.reports.sinks import Values, describe
-from trainer.shards import Data
+from trainer.shards import Dataset
 from trainer.vertex import writable
 from trainer.vertex.errors import TrainerError
-from trainer.vertex.log import say, say_lines
+from trainer.vertex.log import say_lines
 from trainer.vertex.storage import copy_files
 
 SAMPLES = 32  # that must be answered alike
@@ -32,7 +31,7 @@ class Exported(NamedTuple):
     dtype: np.dtype[np.generic]
 
 
-def finish(job: Job, data: Data, final: Values) -> None:
+def finish(job: Job) -> None:
     """Export the model from the last checkpoint: there, whatever the strategy, it is whole.
 
     In float32: what is served must not depend on how it was trained.
@@ -40,18 +39,17 @@ def finish(job: Job, data: Data, final: Values) -> None:
     Raises:
         TrainerError: the checkpoint is damaged.
     """
-    config, target = job.config, job.storage.model
+    config, target, heldout = job.config, job.storage.model, Dataset(job.shards, "heldout")
     folder = commit_marker.numbered(job.storage.checkpoints, config.steps)
     if problem := commit_marker.why_corrupt(folder):
         raise TrainerError(f"{folder} is not exported: {problem}; run again, and it resumes from the one before")
     keras.config.set_dtype_policy("float32")
-    samples = data.heldout.batch(range(min(len(data.heldout), SAMPLES)), config)
+    samples = heldout.batch(range(min(len(heldout), SAMPLES)), config)
     net = model.build(config, samples)
     saver.read_model(net, folder)
     with writable.writing(target):
         answer = export(net, samples.inputs, target)
     say_lines(show(answer, samples))
-    say(f"{describe(final)}; model in {target}", **final)
 
 
 def export(net: keras.Model, inputs: Array, folder: Path) -> Answer:

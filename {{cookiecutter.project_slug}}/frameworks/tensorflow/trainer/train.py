@@ -1,6 +1,5 @@
 """Training, readable from top to bottom: `run` on each machine, `train`, and what a device does in a step."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -18,6 +17,7 @@ from trainer.parallel.calls import calls
 from trainer.parallel.optimizers import AdamW, require_keras
 from trainer.parallel.strategy import Loop, Spread, Strategy
 from trainer.reports.reports import Reports
+from trainer.reports.sinks import Values, describe
 from trainer.shards import Data, micro_batches
 from trainer.totals import Totals, means, measure, names
 from trainer.vertex.log import say
@@ -27,14 +27,20 @@ def run(job: Job, mesh: Mesh) -> None:
     """Join the other machines and train; `task.take_part` calls this function on each of them."""
     strategy = strategies.load(job.config.strategy)
     with strategy.join(job, mesh) as world:
-        if world and world.is_chief:
+        if not world:
+            return
+        if world.is_chief:
             say(f"training on {strategy.describe(job, world)}")
-        if world:
-            train(job, strategy, world)
+        final = train(job, strategy, world)
+        if world.is_chief:  # the state of the training has left the memory
+            export.finish(job)
+            job.clock.lap(EXPORT)
+            say(f"{describe(final)}; model in {job.storage.model}", **final)
+            say(str(job.clock), goodput=job.clock.goodput, seconds=dict(job.clock.seconds))
 
 
-def train(job: Job, strategy: Strategy, world: World) -> None:
-    """Train from the first step, or from the newest whole checkpoint, to the last one, and export the model."""
+def train(job: Job, strategy: Strategy, world: World) -> Values:
+    """Train from the first step, or from the newest whole checkpoint, to the last; returns the held-out metrics."""
     config, data = job.config, Data(job)
     state = new_state(config, strategy, data.example, world)
     with tf.device("CPU:0"):  # a second state, for the checkpoints
@@ -53,10 +59,7 @@ def train(job: Job, strategy: Strategy, world: World) -> None:
                 reports.heldout(state.step, evaluate(spread, data, world))
         final = evaluate(spread, data, world)
         reports.heldout(state.step, final)
-    if world.is_chief:
-        export.finish(job, data, final)
-        job.clock.lap(EXPORT)
-        say(str(job.clock), goodput=job.clock.goodput, seconds=dict(job.clock.seconds))
+    return final
 
 
 def train_step(
@@ -90,7 +93,7 @@ def forward_backward(
     return totals, sums
 
 
-def evaluate(spread: Spread, data: Data, world: World) -> Mapping[str, float]:
+def evaluate(spread: Spread, data: Data, world: World) -> Values:
     """Return the mean loss and metrics over every held-out sample exactly once. Every machine must call it."""
     size, parts = world.mesh.data_size, spread.loop.config.micro_batches
     shares = (data.evaluation(rank, size, parts) for rank in world.data_ranks)
