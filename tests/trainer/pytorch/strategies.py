@@ -23,7 +23,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from tests.samples import batch
 from trainer import model, train
-from trainer.checkpoints.saver import Checkpoints, State
+from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster import devices, processes
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import Mesh, World
@@ -34,6 +34,7 @@ from trainer.parallel import mesh as layout
 from trainer.parallel import strategy as strategies
 from trainer.parallel.strategy import Strategy
 from trainer.shards import Data
+from trainer.state import State
 from trainer.totals import means
 from trainer.vertex.storage import Storage
 from vertex_launch.local.running.host import free_addresses

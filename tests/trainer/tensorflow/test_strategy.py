@@ -15,7 +15,7 @@ import tensorflow as tf
 from tests.samples import batch
 from tests.training import DEADLINE, PROJECT
 from trainer import model, shards, train
-from trainer.checkpoints.saver import Checkpoints, State
+from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster import devices, processes, spec, world
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config
@@ -26,6 +26,7 @@ from trainer.parallel.calls import Steps, calls, tensors, until_due
 from trainer.parallel.model_parallel import ModelParallel
 from trainer.parallel.multi_worker_mirrored import MultiWorkerMirrored
 from trainer.parallel.strategy import Loop, Strategy
+from trainer.state import State
 from trainer.totals import means, names
 from trainer.vertex.errors import PeerError, TrainerError
 from trainer.vertex.storage import Storage

@@ -8,7 +8,7 @@ import torch
 from torch import nn, optim
 
 from trainer import model
-from trainer.checkpoints.saver import Checkpoints, State
+from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster import devices, processes
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config, due, learning_rate
@@ -21,6 +21,7 @@ from trainer.parallel.strategy import Strategy
 from trainer.reports.reports import Reports
 from trainer.reports.sinks import Values, describe
 from trainer.shards import Data, micro_batches
+from trainer.state import State
 from trainer.totals import Totals, add, means, measure
 from trainer.vertex.log import say
 

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from trainer import export, model
-from trainer.checkpoints.saver import Checkpoints, State
+from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config, due
 from trainer.data import Batch
@@ -19,6 +19,7 @@ from trainer.parallel.strategy import Loop, Spread, Strategy
 from trainer.reports.reports import Reports
 from trainer.reports.sinks import Values, describe
 from trainer.shards import Data, micro_batches
+from trainer.state import State
 from trainer.totals import Totals, means, measure, names
 from trainer.vertex.log import say
 

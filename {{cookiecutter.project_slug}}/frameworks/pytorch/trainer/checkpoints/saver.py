@@ -7,13 +7,12 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
@@ -29,6 +28,7 @@ from trainer.goodput import CHECKPOINTS, LAST_CHECKPOINT
 from trainer.job import Job
 from trainer.parallel.clip import holder_count
 from trainer.parallel.strategy import Strategy
+from trainer.state import State
 from trainer.vertex import writable
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import say, warn
@@ -37,15 +37,6 @@ from trainer.vertex.log import say, warn
 BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
 OF_TODAY = (".weight_decay", ".fused")  # set by flags and machine, whatever the checkpoint has
 NOT_WRITTEN = re.compile(r"\[enforce fail at inline_container")  # torch.save, of a disk that is full
-
-
-@dataclass
-class State:
-    """State of a run, as a checkpoint holds it; `step` counts finished steps."""
-
-    net: nn.Module  # as the strategy has wrapped it
-    optimizer: optim.Optimizer
-    step: int = 0
 
 
 class Checkpoints(Background):

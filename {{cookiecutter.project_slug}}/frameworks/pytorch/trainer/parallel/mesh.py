@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainer import flags, model, optional, parallelism
+from trainer import flags, model, parallelism
 from trainer.cluster.world import Mesh
 from trainer.config import Config
 from trainer.job import Job
@@ -89,7 +89,7 @@ def foreign_flags(config: Config) -> Iterator[str]:
     for name in parallelism.OF_SOME:
         value, default = getattr(config, name), getattr(Parallelism, name)
         if value != default and name not in strategies.load(config.strategy).flags:
-            takers = [other for other in optional.strategies() if name in strategies.load(other).flags]
+            takers = [other for other in flags.strategies() if name in strategies.load(other).flags]
             spelled = flags.flag(f"no_{name}" if value is False else name)
             yield f"{spelled} is for {', '.join(takers) or 'no strategy'}, not for --strategy {config.strategy}"
 

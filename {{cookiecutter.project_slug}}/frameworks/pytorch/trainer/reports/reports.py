@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import torch
 
 from trainer import optional
-from trainer.checkpoints.saver import State
 from trainer.cluster import devices
 from trainer.cluster.world import World
 from trainer.config import due, learning_rate
@@ -18,6 +17,7 @@ from trainer.parallel.strategy import Strategy
 from trainer.reports import mfu, profile
 from trainer.reports.reporter import Reporter
 from trainer.shards import Dataset
+from trainer.state import State
 from trainer.totals import Totals, add, means
 from trainer.vertex import reducers
 

@@ -1,6 +1,5 @@
 """Checkpoints of a run, saved whole or not at all by the chief, while it trains on."""
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from trainer.cluster.world import World
 from trainer.config import due
 from trainer.goodput import CHECKPOINTS, LAST_CHECKPOINT
 from trainer.job import Job
+from trainer.state import State
 from trainer.vertex import writable
 from trainer.vertex.errors import PeerError, TrainerError
 from trainer.vertex.log import say, warn
@@ -21,21 +21,6 @@ from trainer.vertex.log import say, warn
 PREFIX = "state"
 # TensorFlow raises these for a full disk, and for a folder that belongs to somebody else.
 FILE_ERRORS = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
-
-
-@dataclass
-class State:
-    """State of a run, as a checkpoint holds it; `step` counts finished steps."""
-
-    net: keras.Model
-    optimizer: keras.Optimizer
-    step: int = 0
-
-    def objects(self) -> tf.train.Checkpoint:
-        return tf.train.Checkpoint(model=self.net, optimizer=self.optimizer)
-
-    def variables(self) -> list[keras.Variable]:
-        return [*self.net.variables, *self.optimizer.variables]
 
 
 class Checkpoints(Background):

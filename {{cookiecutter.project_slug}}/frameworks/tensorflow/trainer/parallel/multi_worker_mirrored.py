@@ -7,8 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer import optional, totals
-from trainer.checkpoints.saver import State
+from trainer import flags, totals
 from trainer.cluster import devices
 from trainer.cluster.processes import bounded, take_back_sigterm, with_peers
 from trainer.cluster.world import Mesh, World, resolver
@@ -17,6 +16,7 @@ from trainer.job import Job
 from trainer.parallel.calls import Steps, on_host, tensors, turn, turns
 from trainer.parallel.strategy import Loop, Spread, Strategy
 from trainer.shards import Masked
+from trainer.state import State
 from trainer.totals import Totals
 from trainer.vertex import reducers
 from trainer.vertex.errors import TrainerError
@@ -30,7 +30,7 @@ class MultiWorkerMirrored(Strategy):
         cluster = job.cluster
         if any(node.name == cluster.name for node in cluster.servers):
             cure = "give it no command if it holds reducers, whose image has one"
-            if "parameter_server" in optional.strategies():
+            if "parameter_server" in flags.strategies():
                 cure += ", and every pool --strategy parameter_server if it holds parameter servers"
             raise TrainerError(f"{cluster.name}: only pools 0 and 1 train; {cure}")
         return Mesh({"replicate": len(cluster.nodes) * max(len(devices.usable_gpus(cluster)), 1)})

@@ -8,7 +8,6 @@ import keras
 import tensorflow as tf
 
 from trainer import model, optional
-from trainer.checkpoints.saver import State
 from trainer.cluster import devices
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import Mesh, World
@@ -18,6 +17,7 @@ from trainer.job import Job
 from trainer.parallel.calls import Steps
 from trainer.parallel.optimizers import AdamW
 from trainer.shards import Masked
+from trainer.state import State
 from trainer.totals import Totals
 
 

@@ -7,7 +7,6 @@ import keras
 import tensorflow as tf
 
 from trainer import optional
-from trainer.checkpoints.saver import State
 from trainer.cluster import devices
 from trainer.cluster.world import World
 from trainer.config import due, learning_rate
@@ -19,6 +18,7 @@ from trainer.parallel.strategy import Spread, Strategy
 from trainer.reports import mfu, profile
 from trainer.reports.reporter import Reporter
 from trainer.shards import Dataset
+from trainer.state import State
 from trainer.totals import Totals, means
 from trainer.vertex import reducers
 

@@ -23,7 +23,6 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from trainer.checkpoints.saver import State
 from trainer.cluster.devices import compute_in, usable_gpus
 from trainer.cluster.processes import LOSSES
 from trainer.cluster.spec import Cluster, Node
@@ -33,6 +32,7 @@ from trainer.parallel.parameter_server import served
 from trainer.parallel.parameter_server.heartbeat import Heartbeats, answer
 from trainer.parallel.parameter_server.served import ServedWorld, Team, worker_devices
 from trainer.parallel.strategy import Loop, Strategy
+from trainer.state import State
 from trainer.vertex.errors import PeerError, TrainerError
 from trainer.vertex.log import say
 

@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from trainer import model
-from trainer.checkpoints.saver import State
 from trainer.cluster.world import World
 from trainer.config import Config, due
 from trainer.data import Batch
@@ -22,6 +21,7 @@ from trainer.parallel.optimizers import PlacedAdamW
 from trainer.parallel.parameter_server.heartbeat import Heartbeats
 from trainer.parallel.strategy import Loop, Strategy
 from trainer.shards import Masked, micro_batches
+from trainer.state import State
 from trainer.totals import Totals, measure, score
 
 AHEAD = 2  # parts for each worker that are scheduled at once: one at work, one on its way
