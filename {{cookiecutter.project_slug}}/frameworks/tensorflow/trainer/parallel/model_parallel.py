@@ -8,13 +8,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer import model
+from trainer import model, placement
 from trainer.cluster import devices
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config
 from trainer.data import Batch
 from trainer.job import Job
-from trainer.parallel import placement
 from trainer.parallel.multi_worker_mirrored import MultiWorkerMirrored
 from trainer.parallel.optimizers import PlacedAdamW
 from trainer.shards import Data

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.parallel.placement import device_of
+from trainer.placement import device_of
 from trainer.vertex.errors import TrainerError
 
 # Ours override these of Keras' optimizers; under another name gradients would be all-reduced twice, without a word.
