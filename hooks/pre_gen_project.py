@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 Answers = dict[str, Any]
-Fault = tuple[str, str]  # the question, and what is wrong with its answer
+Finding = tuple[str, str]  # the question, and what is wrong with its answer
 
 # The filter writes ASCII on one line, a quote in an answer as \", so no answer can end this string. It sorts the keys.
 ANSWERS: Answers = json.loads(r"""{{ cookiecutter | tojson }}""")
@@ -66,21 +66,21 @@ SHAPES = {
 }
 
 
-def wrong_shape(answers: Answers) -> Iterator[Fault]:
+def wrong_shape(answers: Answers) -> Iterator[Finding]:
     """Answers that cannot be what the question asks for."""
     for question, (pattern, words, example) in SHAPES.items():
         if not re.fullmatch(pattern, answers[question]):
             yield question, f"{answers[question]!r} must be {words}; for example {example}"
 
 
-def wrong_choice(answers: Answers) -> Iterator[Fault]:
+def wrong_choice(answers: Answers) -> Iterator[Finding]:
     """Choices that are not on the list; only a replayed answer can be one."""
     for question, choices in (CHOICES | {"worker_machine": tuple(answers["_machines"])}).items():
         if answers[question] not in choices:
             yield question, f"{answers[question]!r} must be one of {', '.join(choices)}"
 
 
-def reserved_bucket(answers: Answers) -> Iterator[Fault]:
+def reserved_bucket(answers: Answers) -> Iterator[Finding]:
     """Bucket names that Cloud Storage keeps for itself."""
     bucket = answers["bucket"]
     if bucket.startswith("goog") or "google" in bucket or re.fullmatch(r"([0-9]+[.]){3}[0-9]+", bucket):
@@ -88,7 +88,7 @@ def reserved_bucket(answers: Answers) -> Iterator[Fault]:
         yield "bucket", f"{bucket!r} {cure}; for example my-project-training"
 
 
-def unknown_region(answers: Answers) -> Iterator[Fault]:
+def unknown_region(answers: Answers) -> Iterator[Finding]:
     """A region where Vertex trains on no GPU at all, most often a typing error or a zone."""
     region, regions = answers["region"], answers["_regions"]
     if region not in regions:
@@ -96,7 +96,7 @@ def unknown_region(answers: Answers) -> Iterator[Fault]:
         yield "region", f"{region!r} must be a region that trains on GPUs; for example {near[0]}"
 
 
-def missing_accelerator(answers: Answers) -> Iterator[Fault]:
+def missing_accelerator(answers: Answers) -> Iterator[Finding]:
     """A region that trains, but not on the chosen machine."""
     region, regions, machine = answers["region"], answers["_regions"], answers["worker_machine"]
     accelerator = answers["_machines"].get(machine, {}).get("accelerator")
@@ -105,7 +105,7 @@ def missing_accelerator(answers: Answers) -> Iterator[Fault]:
         yield "region", f"{region!r} has no {accelerator} for {machine}; these regions have it: {offers}"
 
 
-def missing_launcher(answers: Answers) -> Iterator[Fault]:
+def missing_launcher(answers: Answers) -> Iterator[Finding]:
     """A wheel or an archive of the launcher that is not on this machine."""
     typed = answers["launcher"].removeprefix("vertex-launch @ ")
     if typed.endswith((".whl", ".zip", ".tar.gz")) and "://" not in typed and not (SHELL / typed).is_file():
@@ -115,11 +115,12 @@ def missing_launcher(answers: Answers) -> Iterator[Fault]:
 RULES = (wrong_shape, wrong_choice, reserved_bucket, unknown_region, missing_accelerator, missing_launcher)
 
 
-def faults(answers: Answers) -> list[Fault]:
-    """Every fault of the answers, in the order of the questions; of a default that follows from another, none."""
-    found = sorted((fault for rule in RULES for fault in rule(answers)), key=lambda fault: QUESTIONS.index(fault[0]))
-    refused = {question for question, _ in found}
-    return [fault for fault in found if not followed(fault[0], answers, refused)]
+def findings(answers: Answers) -> list[Finding]:
+    """Return all findings in the order of the questions, but none for a default that follows from a wrong answer."""
+    unsorted = (finding for rule in RULES for finding in rule(answers))
+    ordered = sorted(unsorted, key=lambda finding: QUESTIONS.index(finding[0]))
+    refused = {question for question, _ in ordered}
+    return [finding for finding in ordered if not followed(finding[0], answers, refused)]
 
 
 def followed(question: str, answers: Answers, refused: set[str]) -> bool:
@@ -129,7 +130,7 @@ def followed(question: str, answers: Answers, refused: set[str]) -> bool:
 
 
 def command(answers: Answers, refused: set[str]) -> str:
-    """Asks again, in the same folder, with the good answers as defaults."""
+    """Return the command that asks again, in the same folder, with the good answers as defaults."""
     gone = {question for question in QUESTIONS if question in refused or followed(question, answers, refused)}
     good = [f"{question}={answers[question]}" for question in QUESTIONS if question not in gone]
     folder = Path.cwd().parent
@@ -139,7 +140,7 @@ def command(answers: Answers, refused: set[str]) -> str:
 
 if __name__ == "__main__":
     typed = ANSWERS | {"project_slug": ANSWERS["__typed_slug"]}
-    if found := faults(typed):
-        print(*(f"{question}: {fault}" for question, fault in found), sep="\n", file=sys.stderr)
+    if wrong := findings(typed):
+        print(*(f"{question}: {fault}" for question, fault in wrong), sep="\n", file=sys.stderr)
         print("To be asked again, with your good answers as defaults:", file=sys.stderr)
-        sys.exit(f"  {command(typed, {question for question, _ in found})}")
+        sys.exit(f"  {command(typed, {question for question, _ in wrong})}")

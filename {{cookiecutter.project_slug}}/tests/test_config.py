@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainer.config import Config, LoopFlags, learning_rate, parse, problems
+from trainer.config import Config, LoopFlags, learning_rate, parse, findings
 from trainer.vertex.errors import TrainerError
 
 # The field, a value that it must not have, and words of the sentence.
@@ -36,7 +36,7 @@ WRONG: list[tuple[str, Any, str]] = [
 
 
 def test_the_defaults_have_no_problem() -> None:
-    assert list(problems(Config())) == []
+    assert list(findings(Config())) == []
 
 
 def test_no_flags_are_the_defaults() -> None:
@@ -60,7 +60,7 @@ def test_each_field_has_a_flag_of_its_name_with_dashes() -> None:
 
 @pytest.mark.parametrize(("field", "value", "words"), WRONG)
 def test_a_wrong_value_is_one_phrase_that_names_the_flag(field: str, value: Any, words: str) -> None:
-    assert next(problems(replace(Config(), **{field: value}))) == words
+    assert next(findings(replace(Config(), **{field: value}))) == words
 
 
 def test_all_problems_come_at_once() -> None:

@@ -74,18 +74,17 @@ class Config(ModelFlags, Parallelism, LoopFlags):
 def parse(argv: Sequence[str]) -> Config:
     """Flags -> Config; a wrong flag exits with a usage message, a wrong value raises TrainerError."""
     config = tyro.cli(Config, args=list(argv), prog="python -m trainer.task")
-    faults = list(problems(config))
-    if faults:
-        raise TrainerError("; ".join(faults))
+    if wrong := list(findings(config)):
+        raise TrainerError("; ".join(wrong))
     return config
 
 
-def problems(config: Config) -> Iterator[str]:
+def findings(config: Config) -> Iterator[str]:
     """Yield a phrase, which names the flag, for each wrong value."""
     if "inputs" not in (names := data.Batch._fields):
         yield f"trainer/data.py: Batch has {', '.join(names)} and no inputs; give that name to the array for the model"
-    yield from data.problems(config)
-    yield from model.problems(config)
+    yield from data.findings(config)
+    yield from model.findings(config)
     yield from flags.at_least(1, config, "steps", "global_batch", "micro_batches")
     yield from flags.at_least(1, config, "log_every", "evaluate_every", "checkpoint_every")
     yield from flags.above_zero(config, "learning_rate", "clip", *TIMEOUTS)
@@ -98,7 +97,7 @@ def problems(config: Config) -> Iterator[str]:
         yield f"--profile is {config.profile}, must be two numbers of steps such as 20:25"
     elif (traced := traced_steps(config)) and traced.stop > config.steps:
         yield f"--profile is {config.profile}, must end by the last step, {config.steps}"
-    yield from parallelism.problems(config)
+    yield from parallelism.findings(config)
 
 
 def traced_steps(config: Config) -> range:

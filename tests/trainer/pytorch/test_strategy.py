@@ -217,7 +217,7 @@ from trainer.data import DataFlags
 class ModelFlags(DataFlags):
     width: int = 16
 
-def problems(config):
+def findings(config):
     return ()
 
 def build(config, example):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trainer import data
-from trainer.config import Config, problems
+from trainer.config import Config, findings
 from trainer.data import Sample
 from trainer.vertex.errors import TrainerError
 
@@ -95,7 +95,7 @@ def test_unless_told_the_digits_have_noise_and_data_of_one_s_own_has_none() -> N
     ],
 )
 def test_a_wrong_flag_is_one_phrase_that_names_it(config: Config, words: str) -> None:
-    assert list(problems(config)) == [words]
+    assert list(findings(config)) == [words]
 
 
 def test_what_is_shown_is_what_the_images_show_and_what_the_model_sees() -> None:

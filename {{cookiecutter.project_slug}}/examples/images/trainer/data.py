@@ -34,7 +34,7 @@ class DataFlags:
     """Standard deviation of Gaussian noise on training pixels (0 to 1); by default 0.1 for "digits", else 0."""
 
 
-def problems(config: DataFlags) -> Iterator[str]:
+def findings(config: DataFlags) -> Iterator[str]:
     """Yield a phrase, which names the flag, for each wrong value."""
     yield from flags.at_least(1, config, "classes")
     yield from flags.at_least(0, config, "noise")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trainer import data
-from trainer.config import Config, problems
+from trainer.config import Config, findings
 from trainer.data import BYTES, LENGTH, Array, Sample
 from trainer.vertex.errors import TrainerError
 
@@ -72,7 +72,7 @@ def test_what_is_shown_is_what_the_model_finds_likeliest_after_a_held_out_text()
 
 
 def test_a_wrong_flag_is_one_phrase_that_names_it() -> None:
-    assert list(problems(Config(context=0))) == ["--context is 0, must be at least 1"]
+    assert list(findings(Config(context=0))) == ["--context is 0, must be at least 1"]
 
 
 def test_reports_count_tokens() -> None:

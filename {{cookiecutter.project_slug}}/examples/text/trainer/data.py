@@ -35,7 +35,7 @@ class DataFlags:
     """Optimizer steps."""
 
 
-def problems(config: DataFlags) -> Iterator[str]:
+def findings(config: DataFlags) -> Iterator[str]:
     """Yield a phrase, which names the flag, for each wrong value."""
     yield from flags.at_least(1, config, "context")
 

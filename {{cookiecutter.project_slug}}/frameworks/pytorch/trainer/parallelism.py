@@ -33,6 +33,6 @@ class Parallelism:
     """Compile the blocks. The first step takes a minute longer, the others less time. Needs a C++ compiler."""
 
 
-def problems(config: Parallelism) -> Iterator[str]:
+def findings(config: Parallelism) -> Iterator[str]:
     """Yield a phrase, which names the flag, for each wrong value; parallel/mesh.py says which do not fit together."""
     yield from flags.at_least(1, config, "bucket_cap_mb", "degree")

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from tyro import cli
 
-from trainer.config import Config, problems
+from trainer.config import Config, findings
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"strategy": "model_parallel", "degree": 0}, "--degree is 0, must be at least 1"),
@@ -16,7 +16,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("values", "words"), WRONG)
 def test_a_wrong_value_is_one_phrase_that_names_the_flag(values: dict[str, Any], words: str) -> None:
-    assert list(problems(replace(Config(), **values))) == [words]
+    assert list(findings(replace(Config(), **values))) == [words]
 
 
 def test_each_field_has_a_flag_of_its_name_with_dashes() -> None:

@@ -22,7 +22,7 @@ class Parallelism:
     first of several small ones leaves before the last gradient is known."""
 
 
-def problems(config: Parallelism) -> Iterator[str]:
+def findings(config: Parallelism) -> Iterator[str]:
     """Yield a phrase, which names the flag, for each wrong value."""
     yield from flags.at_least(1, config, "degree", "steps_per_call", "bytes_per_pack")
     if config.degree is not None and config.strategy != "model_parallel":

@@ -193,12 +193,12 @@ def newest(root: Path, world: World) -> Path | None:
         if step == 0:
             return None
         folder = commit_marker.numbered(root, step)
-        problems = [*filter(None, world.gather(commit_marker.why_corrupt(folder, world.rank, world.size)))]
-        if not problems:
+        findings = [*filter(None, world.gather(commit_marker.why_corrupt(folder, world.rank, world.size)))]
+        if not findings:
             return folder
         if world.is_chief:
-            commit_marker.invalidate(folder, problems[0])
-            warn(f"skipped {folder}: {problems[0]}")
+            commit_marker.invalidate(folder, findings[0])
+            warn(f"skipped {folder}: {findings[0]}")
 
 
 def read_model(net: nn.Module, folder: Path) -> None:

@@ -31,7 +31,7 @@ class ModelFlags(DataFlags):
     """Side of a square patch, in pixels; must divide the image."""
 
 
-def problems(config: ModelFlags) -> Iterator[str]:
+def findings(config: ModelFlags) -> Iterator[str]:
     """Yield a phrase, which names the flag, for each wrong value."""
     yield from flags.at_least(1, config, "patch")
 

@@ -28,7 +28,7 @@ class ModelFlags(DataFlags):
     """Model size: about 0.2, 21, 85, 302 or 1,208 million parameters."""
 
 
-def problems(config: ModelFlags) -> Iterator[str]:
+def findings(config: ModelFlags) -> Iterator[str]:
     """Yield a phrase, which names the flag, for each wrong value."""
     yield from ()
 
