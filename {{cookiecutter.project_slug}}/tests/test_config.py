@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainer.config import Config, LoopFlags, learning_rate, parse, findings
+from trainer.config import Config, LoopFlags, findings, learning_rate, parse
 from trainer.vertex.errors import TrainerError
 
 # The field, a value that it must not have, and words of the sentence.

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import keras
-import tensorflow as tf
 
 
 @dataclass
@@ -13,9 +12,3 @@ class State:
     net: keras.Model
     optimizer: keras.Optimizer
     step: int = 0
-
-    def objects(self) -> tf.train.Checkpoint:
-        return tf.train.Checkpoint(model=self.net, optimizer=self.optimizer)
-
-    def variables(self) -> list[keras.Variable]:
-        return [*self.net.variables, *self.optimizer.variables]

@@ -57,7 +57,7 @@ class Checkpoints(Background):
             )
         try:
             with self._world.strategy.scope():
-                state.objects().read(str(folder / PREFIX)).assert_consumed()
+                objects(state).read(str(folder / PREFIX)).assert_consumed()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             raise commit_marker.unfit(folder, str(error).partition("\n")[0]) from None
         state.step = step
@@ -83,7 +83,7 @@ class Checkpoints(Background):
         self._world.wait()  # in the next step the others would not wait for so long
         if self._copy is None:
             return
-        for ours, theirs in zip(self._copy.variables(), state.variables(), strict=True):
+        for ours, theirs in zip(variables(self._copy), variables(state), strict=True):
             ours.assign(theirs)
         self.start(partial(write, self._copy, commit_marker.numbered(self._root, state.step), self._config.keep))
 
@@ -100,7 +100,7 @@ def write(state: State, folder: Path, keep: int) -> None:
     """
     with writable.writing(folder.parent, *FILE_ERRORS):
         commit_marker.begin(folder)
-        state.objects().write(str(folder / PREFIX))
+        objects(state).write(str(folder / PREFIX))
         commit_marker.commit(folder)
         commit_marker.prune(folder.parent, keep)
     say(f"saved {folder}")
@@ -116,3 +116,11 @@ def read_model(net: keras.Model, folder: Path) -> None:
         tf.train.Checkpoint(model=net).read(str(folder / PREFIX)).expect_partial().assert_existing_objects_matched()
     except (AssertionError, ValueError, tf.errors.OpError) as error:
         raise TrainerError(f"{folder} does not fit this model ({str(error).partition(chr(10))[0]})") from None
+
+
+def objects(state: State) -> tf.train.Checkpoint:
+    return tf.train.Checkpoint(model=state.net, optimizer=state.optimizer)
+
+
+def variables(state: State) -> list[keras.Variable]:
+    return [*state.net.variables, *state.optimizer.variables]
