@@ -14,14 +14,14 @@ import tensorflow as tf
 
 from tests.samples import batch
 from tests.training import DEADLINE, PROJECT
-from trainer import model, shards, train
+from trainer import model, placement, shards, train
 from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster import devices, processes, spec, world
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config
 from trainer.data import Batch
 from trainer.job import Job
-from trainer.parallel import model_parallel, optimizers, placement
+from trainer.parallel import model_parallel, optimizers
 from trainer.parallel.calls import Steps, calls, tensors, until_due
 from trainer.parallel.model_parallel import ModelParallel
 from trainer.parallel.multi_worker_mirrored import MultiWorkerMirrored
