@@ -21,7 +21,7 @@ DIFFERENT = {
     "profile": "PyTorch's profiler calls back and hands over its events, TensorFlow's waits for GPUs and leaves a file",
     "totals": "TensorFlow's totals are one tensor, whose names are known before, added up in the step",
     "model": "Keras puts layers together, and places them, by calling them; a layer of PyTorch knows its shapes before",
-    "task.take_part": "only PyTorch can compile with the C++ compiler that a variable names",
+    "task.launch": "only PyTorch can compile with the C++ compiler that a variable names",
     "train.evaluate": "TensorFlow's batches are scored by all devices of a machine, or by the workers of its servers",
     "train.new_optimizer": "an optimizer of Keras is built for variables, and placed or not by its class",
     "train.new_state": "TensorFlow builds in the scope of its strategy, and once more for the checkpoints",

@@ -35,10 +35,10 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
         if cluster.evaluates:
             optional.load("evaluator", f"{cluster.name}, an evaluator,").run(job)
         else:
-            take_part(job, environ)
+            launch(job, environ)
 
 
-def take_part(job: Job, environ: MutableMapping[str, str]) -> None:
+def launch(job: Job, environ: MutableMapping[str, str]) -> None:
     """Wait for all replicas, then train in a process for each GPU."""
     import torch  # takes seconds: a mistake in the flags is told at once
 

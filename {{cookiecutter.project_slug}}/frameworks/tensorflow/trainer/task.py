@@ -38,11 +38,11 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     writable.require(folders, writable.EVALUATOR if cluster.evaluates else writes)
     with shards.at(config.data, folders) as folder:
         job = Job(config, folders, folder, cluster, clock)
-        part = optional.load("evaluator", f"{cluster.name}, an evaluator,").run if cluster.evaluates else take_part
+        part = optional.load("evaluator", f"{cluster.name}, an evaluator,").run if cluster.evaluates else launch
         part(job)
 
 
-def take_part(job: "Job") -> None:
+def launch(job: "Job") -> None:
     """Wait for all replicas, then do this one's part."""
     from trainer import train
     from trainer.parallel import strategy as strategies

@@ -25,7 +25,7 @@ from trainer.vertex.log import say
 
 
 def run(job: Job, mesh: Mesh) -> None:
-    """Join the other machines and train; `task.take_part` calls this function on each of them."""
+    """Join the other machines and train; `task.launch` calls this function on each of them."""
     strategy = strategies.load(job.config.strategy)
     with strategy.join(job, mesh) as world:
         if not world:

@@ -30,10 +30,10 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 
         processes.run_process(cluster.name, run_script, (program, len(cluster.servers), environ))
     else:
-        take_part(argv, cluster, environ)
+        launch(argv, cluster, environ)
 
 
-def take_part(argv: Sequence[str], cluster: Cluster, environ: MutableMapping[str, str]) -> None:
+def launch(argv: Sequence[str], cluster: Cluster, environ: MutableMapping[str, str]) -> None:
     """Wait for all replicas, then have torch's agent start this same command in a process for each GPU."""
     rank = cluster.rank  # which a replica that does not train lacks
 
