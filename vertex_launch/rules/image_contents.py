@@ -1,4 +1,4 @@
-"""What a project's image holds: the files that its Dockerfile copies, and the framework that its name tells.
+"""Rules about the content of an image: the files that its Dockerfile copies, and the framework that its name tells.
 
 Source: Docker, "Dockerfile reference" and "Build context", 2026.
 """

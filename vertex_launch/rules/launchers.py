@@ -56,7 +56,7 @@ def _launches(job: Job, context: RuleContext) -> Iterator[tuple[Pool, Launch]]:
 
 
 def _launch(pool: Pool, context: RuleContext) -> Launch | None:
-    """How a pool starts its processes; None where that cannot be told, as behind a shell."""
+    """Return how a pool starts its processes; None where that cannot be told, as behind a shell."""
     text = " ".join(word for _, word in words(pool, context))
     for launcher, pattern in LAUNCHERS.items():
         if start := pattern.match(text):

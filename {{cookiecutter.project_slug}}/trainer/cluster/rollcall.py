@@ -55,41 +55,50 @@ def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = ()) -> No
 
 async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float) -> str:
     """The chief's part: collect, then answer all; returns the problem, empty if there is none."""
-    expected, addresses = {node.name for node in everyone[1:]}, [node.address for node in everyone]
-    present: dict[str, Streams] = {}
-    strangers: list[str] = []
-    callers: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
-    settled = asyncio.Event()
+    callers, sock = _Callers(everyone), listen(cluster.chief)
+    server = await asyncio.start_server(callers.meet, sock=sock, limit=LONGEST_LINE, backlog=len(everyone) + 8)
+    # This process may have been unable to listen until now: whoever has called in time is still heard.
+    await _within(callers.settled.wait(), timeout) or await _within(callers.settled.wait(), HEAR_SECONDS)
+    problem = _absent(everyone, callers.missing) if callers.missing else ""
+    if callers.stranger:
+        problem = f"{callers.stranger} describes another cluster than {cluster.name}; are two jobs mixed?"
+    server.close()  # whoever has the answer may look for the framework at this address, and must not find us
+    await asyncio.gather(*(_answer(streams, problem) for streams in callers.present.values()))
+    callers.close()
+    return problem
 
-    def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+
+class _Callers:
+    """Replicas that call, heard side by side: a port scanner that stays silent holds nobody up."""
+
+    def __init__(self, everyone: Sequence[Node]) -> None:
+        self._addresses = [node.address for node in everyone]
+        self._hearing: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
+        self.missing = {node.name for node in everyone[1:]}
+        self.present: dict[str, Streams] = {}
+        self.stranger = ""  # a replica that describes another cluster
+        self.settled = asyncio.Event()
+
+    def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # Closing resets the connection, so that this port is free for the framework at once.
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        # Callers are heard side by side: a port scanner that stays silent holds nobody up.
-        callers[writer] = asyncio.create_task(hear(reader, writer))
+        self._hearing[writer] = asyncio.create_task(self._hear(reader, writer))
 
-    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         message = _parsed(await _line(reader))
         if not message:
             return writer.close()
         name = str(message.get("name"))
-        present[name] = reader, writer
-        if message.get("nodes") != addresses:
-            strangers.append(name)
-        if strangers or expected <= present.keys():
-            settled.set()
+        self.present[name] = reader, writer
+        self.missing.discard(name)
+        if message.get("nodes") != self._addresses:
+            self.stranger = name
+        if self.stranger or not self.missing:
+            self.settled.set()
 
-    sock = listen(cluster.chief)
-    server = await asyncio.start_server(meet, sock=sock, limit=LONGEST_LINE, backlog=len(everyone) + 8)
-    # This process may have been unable to listen until now: whoever has called in time is still heard.
-    await _within(settled.wait(), timeout) or await _within(settled.wait(), HEAR_SECONDS)
-    problem = _absent(everyone, missing) if (missing := expected - present.keys()) else ""
-    if strangers:
-        problem = f"{strangers[0]} describes another cluster than {cluster.name}; are two jobs mixed?"
-    server.close()  # whoever has the answer may look for the framework at this address, and must not find us
-    await asyncio.gather(*(_answer(streams, problem) for streams in present.values()))
-    for writer in callers:
-        writer.close()
-    return problem
+    def close(self) -> None:
+        for writer in self._hearing:
+            writer.close()
 
 
 async def _answer(streams: Streams, problem: str) -> None:
