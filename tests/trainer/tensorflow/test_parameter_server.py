@@ -169,6 +169,11 @@ def test_a_run_with_parameter_servers_needs_workers_and_servers() -> None:
     assert parameter_server.STRATEGY.servers(whole) == (SERVER,)
 
 
+def test_the_chief_alone_reads_the_data() -> None:
+    replicas = [Cluster((CHIEF, WORKER), node.name, (SERVER,)) for node in (CHIEF, WORKER, SERVER)]
+    assert [parameter_server.STRATEGY.reads_data(replica) for replica in replicas] == [True, False, False]
+
+
 def test_pool_2_is_told_what_it_lacks_when_it_runs_the_trainer_without_the_flag() -> None:
     reducers = Cluster((CHIEF, WORKER), SERVER.name, (SERVER,))
     with pytest.raises(TrainerError, match=r"workerpool2-0: only pools 0 and 1 train; .* --strategy parameter_server"):

@@ -24,8 +24,8 @@ def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     """Describe, evaluate or train. Raises TrainerError for a fault that the user can cure."""
     from trainer import config as configs  # not before: these import TensorFlow
-    from trainer import shards
     from trainer.job import Job
+    from trainer.parallel import strategy as strategies
 
     clock, config = Clock(process_start()), configs.parse([word for word in argv if word != DESCRIBE])
     folders = storage.from_env(environ)
@@ -36,7 +36,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     environ.pop("TF_CONFIG", None)  # it may list reducers, for which TensorFlow would wait in silence
     writes = writable.CHIEF if cluster.name == cluster.chief.name else ()
     writable.require(folders, writable.EVALUATOR if cluster.evaluates else writes)
-    with shards.at(config.data, folders) as folder:
+    with strategies.load(config.strategy).data(config, folders, cluster) as folder:
         job = Job(config, folders, folder, cluster, clock)
         part = optional.load("evaluator", f"{cluster.name}, an evaluator,").run if cluster.evaluates else launch
         part(job)

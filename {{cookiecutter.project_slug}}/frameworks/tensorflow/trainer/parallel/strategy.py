@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 import keras
 import tensorflow as tf
 
-from trainer import model, optional
+from trainer import model, optional, shards
 from trainer.cluster import devices
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import Mesh, World
@@ -19,6 +20,7 @@ from trainer.parallel.optimizers import AdamW
 from trainer.shards import Masked
 from trainer.state import State
 from trainer.totals import Totals
+from trainer.vertex.storage import Storage
 
 
 class Loop(NamedTuple):
@@ -62,6 +64,15 @@ class Strategy:
     def servers(self, cluster: Cluster) -> tuple[Node, ...]:
         """Return the replicas of pool 2 that take part; reducers run another program."""
         return ()
+
+    def reads_data(self, cluster: Cluster) -> bool:
+        """Whether this replica, which is no evaluator, reads the data set."""
+        return True
+
+    def data(self, config: Config, storage: Storage, cluster: Cluster) -> AbstractContextManager[Path]:
+        """Open the folder of the data set; no folder where this replica does not read it."""
+        reads = cluster.evaluates or self.reads_data(cluster)
+        return shards.at(config.data, storage) if reads else nullcontext(Path())
 
     def join(self, job: Job, mesh: Mesh) -> AbstractContextManager[World | None]:
         """Join the other replicas for the block; yields None where this one has served them until they had finished."""

@@ -61,6 +61,9 @@ class ParameterServer(Strategy):
         """Return the parameter servers, which take part and do not train."""
         return cluster.servers
 
+    def reads_data(self, cluster: Cluster) -> bool:
+        return cluster.name == cluster.chief.name
+
     @contextlib.contextmanager
     def join(self, job: Job, mesh: Mesh) -> Iterator[World | None]:
         """Coordinate the others as the chief, and serve it as any other replica.
