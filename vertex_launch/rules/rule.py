@@ -33,9 +33,7 @@ class Project:
     metrics: tuple[str, ...] = ()  # that the trainer is seen to report of held-out samples
     names: frozenset[str] = frozenset()  # that stand in the trainer's files, in quotes or as keywords
     outputs: Mapping[str, str] = field(default_factory=dict)  # output folder -> the file of another job that has it
-    versions: Mapping[str, str] = field(
-        default_factory=dict
-    )  # of the frameworks that are installed here: torch -> 2.13.0
+    versions: Mapping[str, str] = field(default_factory=dict)  # of the frameworks here: torch -> 2.13.0
     folder: Path | None = None  # in which its files lie
 
     def text(self, name: str) -> str:

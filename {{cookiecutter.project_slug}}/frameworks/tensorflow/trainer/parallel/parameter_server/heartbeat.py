@@ -23,10 +23,8 @@ from trainer.vertex.errors import PeerError
 from trainer.vertex.log import warn
 
 BEAT_SECONDS = 0.5
-RETRY_SECONDS = 0.2
 GO = b'{"problem": ""}\n'  # the roll call's answer
 BEAT, FINISHED = b"{}\n", b'{"finished": true}\n'
-LONGEST_LINE = 1 << 20  # bytes
 
 
 class Heartbeats:
@@ -84,7 +82,7 @@ class Heartbeats:
 
     async def _watch(self, listener: socket.socket) -> None:
         """Meet everybody and send heartbeats until the run is over; then let those who are here end."""
-        async with await asyncio.start_server(self._meet, sock=listener, limit=LONGEST_LINE):
+        async with await asyncio.start_server(self._meet, sock=listener, limit=rollcall.LONGEST_LINE):
             while not self._over.is_set():
                 self._tell(BEAT)
                 if self._patience is not None and time.monotonic() > self._patience:
@@ -186,4 +184,4 @@ def _connected(chief: Node, timeout: float) -> socket.socket:
         except OSError:
             if time.monotonic() > deadline:
                 raise PeerError(f"{chief.name}, the chief, does not listen at {chief.address}") from None
-            time.sleep(RETRY_SECONDS)
+            time.sleep(rollcall.RETRY_SECONDS)
