@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -123,7 +124,7 @@ class Data:
         self._config, self._clock = job.config, job.clock
         self.train, self.heldout = Dataset(job.shards, "train"), Dataset(job.shards, "heldout")
 
-    @property
+    @cached_property
     def example(self) -> Batch:
         """A batch of one sample, for its shapes and types."""
         return self.heldout.batch([0], self._config)

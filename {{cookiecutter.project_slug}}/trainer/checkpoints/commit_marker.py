@@ -169,6 +169,14 @@ def require_within(steps: int, taken: int) -> None:
         raise TrainerError(f"--steps is {steps}, and the run has taken {taken} already; raise it, or {ANEW}")
 
 
+def exportable(root: Path, step: int) -> Path:
+    """Return the folder of the last step. Raises TrainerError where it is damaged."""
+    folder = numbered(root, step)
+    if problem := why_corrupt(folder):
+        raise TrainerError(f"{folder} is not exported: {problem}; run again, and it resumes from the one before")
+    return folder
+
+
 def write_json(file: Path, value: Any) -> None:
     """Replace the file in one step: a reader sees the old text or the new one."""
     aside = file.with_name(f"{file.name}.partial")

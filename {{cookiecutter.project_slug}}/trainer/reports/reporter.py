@@ -5,13 +5,21 @@ from types import TracebackType
 from typing import TypeVar
 
 from trainer.data import Batch
-from trainer.goodput import DATA, EVALUATION, REPORTS, START, TRAINING
+from trainer.goodput import DATA, EVALUATION, EXPORT, REPORTS, START, TRAINING
 from trainer.job import Job
-from trainer.reports.sinks import HELDOUT, PER_DEVICE, PER_SECOND, TRAIN, Values, last_reported, sinks
+from trainer.reports.sinks import HELDOUT, PER_DEVICE, PER_SECOND, TRAIN, Values, describe, last_reported, sinks
 from trainer.shards import per_step
 from trainer.vertex.errors import TrainerError
+from trainer.vertex.log import say
 
 Own = TypeVar("Own", bound="Reporter")
+
+
+def conclude(job: Job, final: Values) -> None:
+    """Say what the run has reached, where its model is, and where its time went, when the export has ended."""
+    job.clock.lap(EXPORT)
+    say(f"{describe(final)}; model in {job.storage.model}", **final)
+    say(str(job.clock), goodput=job.clock.goodput, seconds=dict(job.clock.seconds))
 
 
 class Reporter:

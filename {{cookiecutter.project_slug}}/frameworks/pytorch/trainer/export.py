@@ -42,9 +42,7 @@ def finish(job: Job) -> None:
         TrainerError: the checkpoint is damaged.
     """
     config, target, heldout = job.config, job.storage.model, Dataset(job.shards, "heldout")
-    folder = commit_marker.numbered(job.storage.checkpoints, config.steps)
-    if problem := commit_marker.why_corrupt(folder):
-        raise TrainerError(f"{folder} is not exported: {problem}; run again, and it resumes from the one before")
+    folder = commit_marker.exportable(job.storage.checkpoints, config.steps)
     count = max(min(len(heldout), SAMPLES), 2)  # for PyTorch, one sample would mean that there is always one
     samples = heldout.batch([index % len(heldout) for index in range(count)], config)
     net = model.build(config, samples)

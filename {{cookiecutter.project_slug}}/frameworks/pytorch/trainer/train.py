@@ -13,13 +13,13 @@ from trainer.cluster import devices, processes
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config, due, learning_rate
 from trainer.data import Batch
-from trainer.goodput import EXPORT
 from trainer.job import Job
 from trainer.parallel import strategy as strategies
 from trainer.parallel.precision import autocast
 from trainer.parallel.strategy import Strategy
+from trainer.reports.reporter import conclude
 from trainer.reports.reports import Reports
-from trainer.reports.sinks import Values, describe
+from trainer.reports.sinks import Values
 from trainer.shards import Data, micro_batches
 from trainer.state import State
 from trainer.totals import Totals, add, means, measure
@@ -37,9 +37,7 @@ def run(job: Job, mesh: Mesh) -> None:
         from trainer import export  # takes half a second, and only the chief exports
 
         export.finish(job)
-        job.clock.lap(EXPORT)
-        say(f"{describe(final)}; model in {job.storage.model}", **final)
-        say(str(job.clock), goodput=job.clock.goodput, seconds=dict(job.clock.seconds))
+        conclude(job, final)
 
 
 def train(job: Job, strategy: Strategy, world: World) -> Values:
@@ -49,7 +47,7 @@ def train(job: Job, strategy: Strategy, world: World) -> Values:
     net = strategy.wrap(config, model.build(config, data.example), world)
     checkpoints = Checkpoints(job, strategy, world)
     state = checkpoints.restore(State(net, new_optimizer(config, net)))
-    with Reports(job, strategy, world, state) as reports, checkpoints:
+    with Reports(job, strategy, world, state, data.example) as reports, checkpoints:
         batches = data.training(state.step, world.data_rank, world.data_size, partial(devices.idle_timer, world.device))
         for batch in reports.traced(batches):
             totals = train_step(config, strategy, state, devices.copy(batch, world.device), world)

@@ -40,9 +40,7 @@ def finish(job: Job) -> None:
         TrainerError: the checkpoint is damaged.
     """
     config, target, heldout = job.config, job.storage.model, Dataset(job.shards, "heldout")
-    folder = commit_marker.numbered(job.storage.checkpoints, config.steps)
-    if problem := commit_marker.why_corrupt(folder):
-        raise TrainerError(f"{folder} is not exported: {problem}; run again, and it resumes from the one before")
+    folder = commit_marker.exportable(job.storage.checkpoints, config.steps)
     keras.config.set_dtype_policy("float32")
     samples = heldout.batch(range(min(len(heldout), SAMPLES)), config)
     net = model.build(config, samples)

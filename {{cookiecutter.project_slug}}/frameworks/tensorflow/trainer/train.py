@@ -10,14 +10,14 @@ from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config, due
 from trainer.data import Batch
-from trainer.goodput import EXPORT
 from trainer.job import Job
 from trainer.parallel import strategy as strategies
 from trainer.parallel.calls import calls
 from trainer.parallel.optimizers import AdamW, require_keras
 from trainer.parallel.strategy import Loop, Spread, Strategy
+from trainer.reports.reporter import conclude
 from trainer.reports.reports import Reports
-from trainer.reports.sinks import Values, describe
+from trainer.reports.sinks import Values
 from trainer.shards import Data, micro_batches
 from trainer.state import State
 from trainer.totals import Totals, means, measure, names
@@ -35,9 +35,7 @@ def run(job: Job, mesh: Mesh) -> None:
         final = train(job, strategy, world)
         if world.is_chief:  # the state of the training has left the memory
             export.finish(job)
-            job.clock.lap(EXPORT)
-            say(f"{describe(final)}; model in {job.storage.model}", **final)
-            say(str(job.clock), goodput=job.clock.goodput, seconds=dict(job.clock.seconds))
+            conclude(job, final)
 
 
 def train(job: Job, strategy: Strategy, world: World) -> Values:
@@ -50,7 +48,7 @@ def train(job: Job, strategy: Strategy, world: World) -> Values:
     state = checkpoints.restore(state)
     loop = Loop(config, names(state.net, data.example), train_step, new_optimizer)
     spread = strategy.wrap(loop, state, world)
-    with Reports(job, strategy, world, state, spread) as reports, checkpoints:
+    with Reports(job, strategy, world, state, spread, data.example) as reports, checkpoints:
         for steps in reports.traced(calls(job, data.train, state.step, world)):
             totals = spread.take(steps)
             state.step = steps.end

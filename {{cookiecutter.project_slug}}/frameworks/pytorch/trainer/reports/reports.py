@@ -16,7 +16,6 @@ from trainer.parallel.precision import precision
 from trainer.parallel.strategy import Strategy
 from trainer.reports import mfu, profile
 from trainer.reports.reporter import Reporter
-from trainer.shards import Dataset
 from trainer.state import State
 from trainer.totals import Totals, add, means
 from trainer.vertex import reducers
@@ -25,10 +24,9 @@ from trainer.vertex import reducers
 class Reports(Reporter):
     """Reports of a run that begins with this state. Every process must make them, and report each step."""
 
-    def __init__(self, job: Job, strategy: Strategy, world: World, state: State) -> None:
+    def __init__(self, job: Job, strategy: Strategy, world: World, state: State, example: Batch) -> None:
         self._job, self._strategy, self._world = job, strategy, world
         self._step, self._totals, self._reducers = state.step, Totals(), dict[str, float]()
-        example = Dataset(job.shards, "heldout").batch([0], job.config)
         flops = share_of_peak(job, world, example) if world.is_chief else 0.0
         super().__init__(job, example, is_chief=world.is_chief, start=state.step, device_count=world.size, flops=flops)
         self._trace = profile.Trace(job, state.step, world.is_chief)

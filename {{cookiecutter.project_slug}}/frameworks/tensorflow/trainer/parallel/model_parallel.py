@@ -16,7 +16,7 @@ from trainer.data import Batch
 from trainer.job import Job
 from trainer.parallel.multi_worker_mirrored import MultiWorkerMirrored
 from trainer.parallel.optimizers import PlacedAdamW
-from trainer.shards import Data
+from trainer.shards import Dataset
 from trainer.vertex.errors import TrainerError
 
 
@@ -34,7 +34,7 @@ class ModelParallel(MultiWorkerMirrored):
             raise TrainerError("--strategy model_parallel needs build() of trainer/model.py to take `devices`")
         mesh = Mesh({"replicate": len(job.cluster.nodes), "layers": degree})
         with tf.Graph().as_default():  # shapes alone
-            self.build(job.config, Data(job).example, World(mesh=mesh))
+            self.build(job.config, Dataset(job.shards, "heldout").batch([0], job.config), World(mesh=mesh))
         return mesh
 
     def scope(self, world: World) -> AbstractContextManager[Any]:

@@ -17,7 +17,6 @@ from trainer.parallel.calls import Steps
 from trainer.parallel.strategy import Spread, Strategy
 from trainer.reports import mfu, profile
 from trainer.reports.reporter import Reporter
-from trainer.shards import Dataset
 from trainer.state import State
 from trainer.totals import Totals, means
 from trainer.vertex import reducers
@@ -26,14 +25,15 @@ from trainer.vertex import reducers
 class Reports(Reporter):
     """Reports of a run that begins with this state. Every machine must make them, and report each step."""
 
-    def __init__(self, job: Job, strategy: Strategy, world: World, state: State, spread: Spread) -> None:
+    def __init__(
+        self, job: Job, strategy: Strategy, world: World, state: State, spread: Spread, example: Batch
+    ) -> None:
         self._job, self._strategy, self._world, self._spread = job, strategy, world, spread
         self._step, self._totals, self._reducers = state.step, 0.0, dict[str, float]()
-        example = Dataset(job.shards, "heldout").batch([0], job.config)
         # The GPUs of parameter servers' workers are not seen here.
         flops = share_of_peak(job, world, example) if world.is_chief and strategy.computes else 0.0
-        devices = world.mesh.size
-        super().__init__(job, example, is_chief=world.is_chief, start=state.step, device_count=devices, flops=flops)
+        count = world.mesh.size
+        super().__init__(job, example, is_chief=world.is_chief, start=state.step, device_count=count, flops=flops)
         self._trace = profile.Trace(job, state.step, world.is_chief)
 
     def traced(self, batches: Iterator[Steps]) -> Iterator[Steps]:
