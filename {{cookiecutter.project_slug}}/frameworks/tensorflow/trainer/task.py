@@ -25,7 +25,6 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     """Describe, evaluate or train. Raises TrainerError for a fault that the user can cure."""
     from trainer import config as configs  # not before: these import TensorFlow
     from trainer.job import Job
-    from trainer.parallel import strategy as strategies
 
     clock, config = Clock(process_start()), configs.parse([word for word in argv if word != DESCRIBE])
     folders = storage.from_env(environ)
@@ -36,10 +35,11 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     environ.pop("TF_CONFIG", None)  # it may list reducers, for which TensorFlow would wait in silence
     writes = writable.CHIEF if cluster.name == cluster.chief.name else ()
     writable.require(folders, writable.EVALUATOR if cluster.evaluates else writes)
+    from trainer.parallel import strategy as strategies  # a place that cannot be written is told before
+
     with strategies.load(config.strategy).data(config, folders, cluster) as folder:
-        job = Job(config, folders, folder, cluster, clock)
         part = optional.load("evaluator", f"{cluster.name}, an evaluator,").run if cluster.evaluates else launch
-        part(job)
+        part(Job(config, folders, folder, cluster, clock))
 
 
 def launch(job: "Job") -> None:
