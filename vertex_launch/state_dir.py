@@ -54,6 +54,14 @@ class StateDir:
         """All lines of all replicas of a job, with their times."""
         return self.logs(job_id) / "log.jsonl"
 
+    def hosts(self, job_id: str) -> Path:
+        """The file that resolves the host names of a job's replicas."""
+        return self.logs(job_id) / "hosts"
+
+    def nfs(self, server: str, path: str) -> Path:
+        """The folder that stands for what a file server exports."""
+        return self.folder.absolute() / "nfs" / server / path.lstrip("/")
+
     def metrics(self, job_id: str, replica: str = CHIEF_REPLICA) -> Path:
         """The file in which a replica of a tuning trial reports its metrics; only the chief's count."""
         return self.logs(job_id) / f"{replica}.metrics"

@@ -22,7 +22,7 @@ from vertex_launch.job_resource import Resource
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.context import Context, Options
 from vertex_launch.local.jobs.custom_jobs import ENDED
-from vertex_launch.local.running import host
+from vertex_launch.local.running import hosts
 from vertex_launch.local.vertex_api import Vertex
 from vertex_launch.state_dir import StateDir
 
@@ -182,5 +182,5 @@ def test_a_trial_whose_job_is_deleted_has_failed_and_the_others_go_on(vertex: Ve
 
 
 def test_jobs_that_start_together_do_not_get_the_same_ports() -> None:
-    addresses = [address for _ in range(20) for address in host.free_addresses(64)]
+    addresses = [address for _ in range(20) for address in hosts.free_addresses(64)]
     assert len(set(addresses)) == len(addresses)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.launch.running import DEADLINE, SOURCE, deadline, eventually, process
 from vertex_launch.contract import Replica
 from vertex_launch.errors import FaultError
 from vertex_launch.local.running import engine
-from vertex_launch.local.running.host import first_ephemeral_port, free_addresses
+from vertex_launch.local.running.hosts import first_ephemeral_port, free_addresses
 from vertex_launch.local.running.lines import LAST_LINES, LONGEST_LINE
 from vertex_launch.local.running.namespaces import Isolation, isolation
 from vertex_launch.local.running.outcome import Outcome
@@ -348,7 +349,8 @@ def test_a_bucket_is_a_folder_in_gcs(tmp_path: Path) -> None:
     (tmp_path / "gcs/b").mkdir()
     (tmp_path / "gcs/b/in").write_text("from outside")
     script = "import os; print(open('/gcs/b/in').read(), os.getcwd()); open('/gcs/b/out', 'w').write('from inside')"
-    assert run(tmp_path, replica(script), isolated=isolation(tmp_path / "gcs")).succeeded
+    isolated = replace(isolation(tmp_path / "gcs"), hosts=None)
+    assert run(tmp_path, replica(script), isolated=isolated).succeeded
     assert (tmp_path / "workerpool0-0.log").read_text() == f"from outside {os.getcwd()}\n"
     assert (tmp_path / "gcs/b/out").read_text() == "from inside"
     assert not any((tmp_path / "root").iterdir())  # for everybody else

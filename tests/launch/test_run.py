@@ -267,7 +267,7 @@ def test_a_job_without_an_output_folder_runs_and_has_a_log_of_all_that_was_print
     assert run.returncode == 0
     assert "output: " not in run.stdout
     (line,) = lines(run.stdout, "logs: ")
-    journal, log = sorted((project / line.split()[1]).iterdir())
+    *_, journal, log = sorted((project / line.split()[1]).iterdir())
     assert (journal.name, log.name) == ("log.jsonl", "workerpool0-0.log")
     assert json.loads(log.read_text())["other"] == 1
 

@@ -18,7 +18,7 @@ from typing import Any
 import requests
 
 from vertex_launch.errors import FaultError
-from vertex_launch.local.running import host
+from vertex_launch.local.running import host, hosts
 from vertex_launch.state_dir import StateDir
 
 COMMAND = (sys.executable, "-m", "trainer.serving")
@@ -69,7 +69,7 @@ def serving(
 
     Raises FaultError where it ends, or does not become healthy in time.
     """
-    (address,) = host.free_addresses(1)
+    (address,) = hosts.free_addresses(1)
     variables = host.image_environment(environ, state_dir, "prediction") | {
         "AIP_HTTP_PORT": address.rpartition(":")[2],
         "AIP_HEALTH_ROUTE": ROUTE,

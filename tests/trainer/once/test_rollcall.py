@@ -12,7 +12,7 @@ import pytest
 from trainer.cluster import rollcall
 from trainer.cluster.rollcall import RollcallError
 from trainer.cluster.spec import Cluster, ClusterError, Node
-from vertex_launch.local.running.host import free_addresses
+from vertex_launch.local.running.hosts import free_addresses
 
 TIMEOUT = 2.0  # seconds, where nobody is heard: that is known after it
 SOON = 6.0  # seconds, where others are heard, who are threads of a process that the machine may let wait

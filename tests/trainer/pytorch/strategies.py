@@ -37,7 +37,7 @@ from trainer.shards import Data
 from trainer.state import State
 from trainer.totals import means
 from trainer.vertex.storage import Storage
-from vertex_launch.local.running.host import free_addresses
+from vertex_launch.local.running.hosts import free_addresses
 
 DEGREE = 2  # processes that hold one copy of the model
 COMMON = Config(steps=50, warmup=5)

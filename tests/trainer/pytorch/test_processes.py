@@ -17,7 +17,7 @@ from trainer.cluster import processes
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import Mesh
 from trainer.vertex.errors import TrainerError
-from vertex_launch.local.running.host import free_addresses
+from vertex_launch.local.running.hosts import free_addresses
 
 PLACE = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
 CLOSED = "Connection closed by peer [127.0.0.1]:23462"

@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 from tests.training import DEADLINE, PROJECT, SETTINGS, Run, eventually, job, processes
-from vertex_launch.local.running.host import free_addresses
+from vertex_launch.local.running.hosts import free_addresses
 
 RUN = ("-m", "trainer.cluster.run")
 MARK = "STARTED_BY_A_TEST_IN"  # a variable that all processes of a test have

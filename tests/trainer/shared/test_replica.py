@@ -13,7 +13,7 @@ from tests.training import DEADLINE, PROJECT, eventually, signal_trainer, starte
 from trainer.vertex.errors import PeerError
 from vertex_launch.contract import Replica
 from vertex_launch.local.running.ended import Ended
-from vertex_launch.local.running.host import free_addresses
+from vertex_launch.local.running.hosts import free_addresses
 from vertex_launch.local.running.namespaces import isolation
 from vertex_launch.local.running.process import Process
 

@@ -18,7 +18,7 @@ from trainer.cluster.spec import Cluster, Node
 from trainer.parallel.parameter_server import heartbeat
 from trainer.parallel.parameter_server.heartbeat import Heartbeats
 from trainer.vertex.errors import PeerError
-from vertex_launch.local.running.host import free_addresses
+from vertex_launch.local.running.hosts import free_addresses
 
 pytestmark = pytest.mark.proof
 TIMEOUT = 6.0  # seconds; six beats

@@ -15,6 +15,8 @@ from vertex_launch.contract import Replica
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.image import PLATFORM
 from vertex_launch.local.context import Context
+from vertex_launch.local.running.hosts import Hosts
+from vertex_launch.local.running.namespaces import GCS
 from vertex_launch.spec import Job
 
 CLIENTS = ("docker", "podman")
@@ -73,17 +75,26 @@ def entry_points(job: Job) -> dict[str, tuple[str, ...]]:
     return {pool.spec.container_spec.image_uri: (ENTRY_POINT,) for pool in job.pools}
 
 
-def contained(job: Job, job_id: str, replica: Replica, env: Mapping[str, str], context: Context) -> Replica:
-    """Return a replica whose command is the client's, which runs the image with `env` besides the image's own."""
+def contained(
+    job: Job, job_id: str, replica: Replica, machines: Hosts, mounts: Mapping[int, Mapping[str, Path]], context: Context
+) -> Replica:
+    """Return a replica whose command is the client's, which runs the image with its variables besides the image's own.
+
+    `mounts` are the folders of each pool's NFS mounts, by place.
+    """
     (image,) = (pool.spec.container_spec.image_uri for pool in job.pools if pool.index == replica.pool)
     first, *words = replica.command
     start = [] if first == ENTRY_POINT else [f"--entrypoint={first}"]
     client, buckets = context.options.containers, context.state_dir.buckets
-    folders = {str(buckets.absolute()): "/gcs"}
+    env, own = replica.env, machines[replica.pool, replica.index]
+    folders = {str(buckets.absolute()): GCS}
+    folders |= {str(folder): place for place, folder in mounts.get(replica.pool, {}).items()}
     if metrics := env.get(METRIC_FILE):
         folders[str(Path(metrics).parent)] = str(Path(metrics).parent)
     command = (
         *(client, "run", "--rm", f"--name=vertex-{job_id}-{replica.name}", PLATFORM, *SHARED),
+        f"--hostname={own.name}",
+        *(f"--add-host={host.name}:{host.ip}" for host in machines.values()),
         *(f"--volume={source}:{target}" for source, target in folders.items()),
         *_user(client),
         *_variables(env),

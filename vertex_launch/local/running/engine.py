@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable
 from signal import SIGCONT, SIGTERM
 
+from vertex_launch.contract import Replica
 from vertex_launch.local.running.ended import PEER_LOST, Ended
 from vertex_launch.local.running.outcome import Attempt, Ending, Outcome, Phase
 from vertex_launch.local.running.prepare import PreparedJob
 from vertex_launch.local.running.process import Process, Show, open_log, tell
 from vertex_launch.local.running.replica_state import Action, ReplicaState, Status
 from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.local.running.silence import Silence
 from vertex_launch.spec import CHIEF_REPLICA
 from vertex_launch.state_dir import private
 
@@ -51,6 +53,7 @@ class Execution:
         self._deadline = math.inf
         self._retries = 0
         self._preemptions = 0
+        self._silence = Silence()
 
     @property
     def statuses(self) -> tuple[Status, ...]:
@@ -108,12 +111,13 @@ class Execution:
         if attempt.restart_at <= now:
             self._restart_all()
         for ended in attempt.to_tell(now - SETTLE_SECONDS):  # else all replicas are ending, one by one
-            self._log(ended, str(ended))
+            self._log(ended.replica, str(ended))
         for state in states:
             state.act(now)
             if state.start_at <= now:
                 self._start(state)
                 self._deadline = min(self._deadline, now + self._policy.timeout)
+        self._look_for_silence(now)
         if not attempt.running and attempt.settled == math.inf and all(state.due == math.inf for state in states):
             attempt.running = True
             self._phase("RUNNING")
@@ -155,7 +159,7 @@ class Execution:
         attempt = self._attempt
         preempted = [peer.replica.name for peer in self._states.values() if peer.preempted]
         if preempted and not attempt.failures:  # the preemption may be the cause; the whole job starts again anyway
-            self._log(ended, f"{ended} while {preempted[0]} was being preempted")
+            self._log(ended.replica, f"{ended} while {preempted[0]} was being preempted")
         elif not attempt.failures and self._policy.restarts_replica(ended, state.restarts):
             self._restart(state, ended)
         else:
@@ -165,7 +169,7 @@ class Execution:
     def _restart(self, state: ReplicaState, ended: Ended) -> None:
         state.restarts += 1
         restart = "all replicas start again" if self._policy.together else "it starts again"
-        self._log(ended, f"{ended}; {restart}, restart {state.restarts} of {self._policy.replica_restarts}")
+        self._log(ended.replica, f"{ended}; {restart}, restart {state.restarts} of {self._policy.replica_restarts}")
         if not self._policy.together:
             self._attempt.returned[state.replica.name] = ended
             state.start_again()
@@ -188,7 +192,7 @@ class Execution:
         else:
             self._preemptions += 1
             count = f"{self._preemptions} of {limit}"
-            self._log(ended, f"{ended.replica.name} was preempted; the job starts again, restart {count}")
+            self._log(ended.replica, f"{ended.replica.name} was preempted; the job starts again, restart {count}")
             self._end(Ending.STARTS_AGAIN)
 
     def _settle(self, seconds: float) -> None:
@@ -207,19 +211,28 @@ class Execution:
         cause = attempt.causes[0]
         user_error = self._policy.user_error(attempt.failures, cause)
         if user_error and limit:
-            self._log(user_error, f"{user_error}, a user's error: the job ends without a retry")
+            self._log(user_error.replica, f"{user_error}, a user's error: the job ends without a retry")
         if user_error or self._retries >= limit:
             self._end(Ending.FAILED)
         else:
             self._retries += 1
-            self._log(cause, f"{cause}; the job starts again, retry {self._retries} of {limit}")
+            self._log(cause.replica, f"{cause}; the job starts again, retry {self._retries} of {limit}")
             self._end(Ending.STARTS_AGAIN)
 
-    def _log(self, ended: Ended, line: str) -> None:
+    def _look_for_silence(self, now: float) -> None:
+        """Say who may wait for whom when no replica has printed a line for long."""
+        running = {state.replica.name: state.process for state in self._states.values() if state.process}
+        last = max((process.heard for process in running.values()), default=now)
+        contained = self._job.isolation.world == "container"  # whose processes belong to the engine
+        numbers = {} if contained else {name: process.number for name, process in running.items()}
+        if sentence := self._silence.look(now - last, numbers):
+            self._log(self._job.replicas[0], sentence)
+
+    def _log(self, replica: Replica, line: str) -> None:
         """Log a line about a replica behind the replica's own lines."""
         self._progress(line)
-        with open_log(self._job.logs, ended.replica) as log:
-            tell(ended.replica, line, log, self._show)
+        with open_log(self._job.logs, replica) as log:
+            tell(replica, line, log, self._show)
 
     def _outcome(self, ending: Ending) -> Outcome:
         failures = self._attempt.causes if ending is Ending.FAILED else ()

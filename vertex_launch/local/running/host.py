@@ -1,17 +1,13 @@
-"""Addresses, GPUs and the image's environment, which this machine provides in place of the cloud."""
+"""GPUs and the image's environment, which this machine provides in place of the cloud."""
 
-import contextlib
 import functools
-import itertools
 import os
-import random
 import shutil
 import site
-import socket
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vertex_launch.state_dir import StateDir, private
@@ -27,43 +23,6 @@ INHERITED = frozenset(
     )
 )
 LAUNCHER_PACKAGES = "launcher.pth"  # in a home folder: leads to what the user installed for the launcher
-
-LOOPBACK = "127.0.0.1"
-LOWEST_PORT = 10_000
-DEFAULT_EPHEMERAL_PORT = 32_768
-PORTS_TRIED = 10_000
-
-
-def free_addresses(count: int) -> list[str]:
-    """Distinct loopback addresses, host:port, at which nobody listens now.
-
-    A port is reused only after thousands of others, because a new job's replicas may not be listening yet.
-    """
-    addresses: list[str] = []
-    for port in itertools.islice(_ports(), PORTS_TRIED):
-        if len(addresses) == count:
-            return addresses
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((LOOPBACK, port))
-            addresses.append(f"{LOOPBACK}:{port}")
-    raise OSError(f"this machine has no {count} free ports from {LOWEST_PORT} on; end what uses them")
-
-
-@functools.cache
-def _ports() -> Iterator[int]:
-    """Yield ports for replicas, shuffled, in an endless cycle.
-
-    The system gives none of them to an outgoing connection: a replica that restarts needs its own port again.
-    """
-    return itertools.cycle(random.sample(range(LOWEST_PORT, first_ephemeral_port()), k=PORTS_TRIED))
-
-
-def first_ephemeral_port() -> int:
-    """Return the lowest port of outgoing connections. Source: ip(7), ip_local_port_range."""
-    first = DEFAULT_EPHEMERAL_PORT
-    with contextlib.suppress(OSError):  # only Linux has it
-        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    return max(first, LOWEST_PORT + PORTS_TRIED)  # some systems begin so low that nothing is left below
 
 
 def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: str) -> dict[str, str]:

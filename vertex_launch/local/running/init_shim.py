@@ -1,10 +1,12 @@
 """Runs the command of one replica in isolation, passes orders on to it, and leaves no process of it behind.
 
-    python init_shim.py none|root|user|container BUCKETS|- COMMAND [ARGUMENT ...]
+    python init_shim.py '{"world": "none|root|user|container", ...}' COMMAND [ARGUMENT ...]
 
 With `root`, or with `user` where Linux permits that without root's rights, the command is process 1 of a PID
 namespace, as in a container: it ignores SIGTERM unless it handles it, and everything that it started ends with it.
-If BUCKETS is a folder, the command finds it at /gcs. With `container` the command is `CLIENT run --name=NAME ...`.
+With "hosts", a file, it has a host name of its own, its variable HOSTNAME, and finds the file at /etc/hosts. With
+"folders", such as {"/gcs": FOLDER}, it finds these at their places; its own root is then mounted on "root", an empty
+folder. With `container` the command is `CLIENT run --name=NAME ...`.
 
 Standard input brings signals, a byte with the number of each. Its end means that the launcher is gone. Then, as after
 the command's own end, everything that the command started is killed; on Linux, detached processes too.
@@ -12,17 +14,18 @@ the command's own end, everything that the command started is killed; on Linux, 
 
 import contextlib
 import ctypes
+import json
 import os
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 # Linux: prctl(2), unshare(2), mount(2)
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 1 << 17, 1 << 28, 1 << 29
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER, CLONE_NEWPID = 1 << 17, 1 << 26, 1 << 28, 1 << 29
 MS_BIND, MS_REC, MS_UNBINDABLE, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 17, 1 << 18
 
 NAMESPACES = ("root", "user")
@@ -30,17 +33,22 @@ NAMESPACES = ("root", "user")
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main(world: str, buckets: str, command: list[str]) -> int:
+def main(command: list[str], world: str, hosts: str, root: str = "", folders: Mapping[str, str] | None = None) -> int:
     """Run the command; returns its exit code, 128 + N for a signal N, as containers report it."""
+
+    def set_up() -> None:
+        _end_with_us()
+        if world in NAMESPACES:
+            _mount_folders(root, folders or {})
+            _become_host(hosts)
+
     with contextlib.suppress(AttributeError):  # only on Linux: orphans among our descendants become our children
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if world in NAMESPACES:
         _separate(as_user=world == "user")
     try:
         # In a session of its own, as in a container: `kill 0` in a shell script must not reach us.
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=lambda: _set_up(world, buckets)
-        )
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=set_up)
     except OSError as error:
         print(f"{command[0]}: cannot be started: {error.strerror}", file=sys.stderr, flush=True)
         return 127
@@ -80,41 +88,59 @@ def _separate(as_user: bool) -> None:
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
 
 
-def _set_up(world: str, buckets: str) -> None:
-    """Prepare the new process, which then becomes the command."""
+def _end_with_us() -> None:
     with contextlib.suppress(AttributeError):  # only on Linux: the command ends even if somebody kills us
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if world not in NAMESPACES:
-        return
+
+
+def _mount_folders(root: str, folders: Mapping[str, str]) -> None:
+    """See this process's mounts alone: the folders at their places, and the PID namespace in /proc."""
     _check(libc.unshare(CLONE_NEWNS), "unshare")
     _mount("none", "/", None, MS_REC | MS_PRIVATE)
-    if buckets != "-":
-        _mount_gcs(Path(buckets))
+    if root:
+        _enter_root(Path(root), folders)
     _mount("proc", "/proc", "proc")
 
 
-def _mount_gcs(buckets: Path) -> None:
-    """Enter a new root: a folder in memory with everything that / has, and the buckets at /gcs."""
+def _become_host(hosts: str) -> None:
+    """Take a host name of this process's own, which the file of hosts resolves."""
+    if hosts:
+        name = os.environ["HOSTNAME"].encode()
+        _check(libc.unshare(CLONE_NEWUTS), "unshare")
+        _check(libc.sethostname(name, len(name)), "sethostname")
+        _mount(hosts, "/etc/hosts", None, MS_BIND)
+
+
+def _enter_root(root: Path, folders: Mapping[str, str]) -> None:
+    """Enter a new root: a folder in memory with everything that / has, and the folders at their places."""
     cwd = os.getcwd()
-    root = buckets.with_name("root")  # an empty folder beside the buckets, to mount the new root on
     _mount("tmpfs", root, "tmpfs")
-    _mount("none", root, None, MS_UNBINDABLE)  # else the loop below would bind it into itself, because it lies below /
-    for entry in os.scandir("/"):
-        place = root / entry.name
-        if entry.name == "gcs":
-            continue
-        if entry.is_symlink():
-            place.symlink_to(os.readlink(entry.path))
-        elif entry.is_dir():
-            place.mkdir()
-            _mount(entry.path, place, None, MS_BIND | MS_REC)
-        elif entry.is_file():
-            place.touch()
-            _mount(entry.path, place, None, MS_BIND)
-    (root / "gcs").mkdir()
-    _mount(str(buckets), root / "gcs", None, MS_BIND | MS_REC)
+    _mount("none", root, None, MS_UNBINDABLE)  # else it would be bound into itself below, because it lies below /
+    _show(Path("/"), root, [Path(place) for place in folders])
+    for place, folder in folders.items():
+        (root / place[1:]).mkdir(parents=True)
+        _mount(folder, root / place[1:], None, MS_BIND | MS_REC)
     os.chroot(root)
     os.chdir(cwd)
+
+
+def _show(source: Path, target: Path, places: list[Path]) -> None:
+    """Show in one folder all that another holds, but nothing at these places, and of folders above them the content."""
+    for entry in os.scandir(source):
+        path, shown = Path(entry.path), target / entry.name
+        if path in places:
+            continue
+        if any(path in place.parents for place in places):
+            shown.mkdir()
+            _show(path, shown, places)
+        elif entry.is_symlink():
+            shown.symlink_to(os.readlink(path))
+        elif entry.is_dir():
+            shown.mkdir()
+            _mount(entry.path, shown, None, MS_BIND | MS_REC)
+        elif entry.is_file():
+            shown.touch()
+            _mount(entry.path, shown, None, MS_BIND)
 
 
 def _mount(source: str, target: str | Path, kind: str | None, flags: int = 0) -> None:
@@ -179,4 +205,4 @@ def _children(process: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], sys.argv[3:]))
+    sys.exit(main(sys.argv[2:], **json.loads(sys.argv[1])))

@@ -2,14 +2,22 @@
 
 import contextlib
 import functools
+import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from vertex_launch.local.running import hosts
 
 SHIM = Path(__file__).with_name("init_shim.py")
 PYTHON = (sys.executable, "-I", "-S")  # without the launcher's packages, and fast
 PROBE_SECONDS = 10
+GCS = "/gcs"
+# A probe succeeds where a replica's own name leads to an address: some systems never read /etc/hosts.
+PROBE = (*PYTHON, "-c", "import os, socket; socket.gethostbyname(os.environ['HOSTNAME'])")
+PROBED = hosts.Host("vertex-probe", hosts.LOOPBACK, 0)
 
 
 @dataclass(frozen=True)
@@ -18,29 +26,52 @@ class Isolation:
 
     world: str = "none"  # or a PID namespace, made as "root" or "user"; or a "container", made by the command itself
     buckets: Path | None = None  # the folder that a replica sees as /gcs
+    hosts: Path | None = None  # the file that a replica sees as /etc/hosts; its own name is HOSTNAME
+    folders: Mapping[int, Mapping[str, Path]] = field(default_factory=dict)  # pool -> place -> a folder to see there
 
-    def command(self, command: tuple[str, ...]) -> list[str]:
-        """The command line that runs this command in isolation."""
-        return [*PYTHON, str(SHIM), self.world, str(self.buckets or "-"), *command]
+    def command(self, command: Sequence[str], pool: int = 0) -> list[str]:
+        """Return the command line that runs this command of a pool in isolation."""
+        order: dict[str, object] = {"world": self.world, "hosts": str(self.hosts or "")}
+        if self.buckets:
+            folders = {GCS: self.buckets, **self.folders.get(pool, {})}
+            order["root"] = str(_root(self.buckets))
+            order["folders"] = {place: str(folder) for place, folder in folders.items()}
+        return [*PYTHON, str(SHIM), json.dumps(order), *command]
 
 
 @functools.cache
 def isolation(buckets: Path | None = None) -> Isolation:
-    """The best isolation that works in a trial: all for root, most for other users of Linux, none on macOS."""
+    """Return the best isolation that works in a trial: all for root, most for other users of Linux, none on macOS."""
+    names = None
     with contextlib.suppress(OSError):  # a trial shows whether that worked
         if buckets:
             buckets.mkdir(parents=True, exist_ok=True)
-            buckets.with_name("root").mkdir(exist_ok=True)
-    tried = (Isolation(world, place) for place in dict.fromkeys((buckets, None)) for world in ("root", "user"))
-    return next(filter(_works, tried), Isolation())
+            _root(buckets).mkdir(exist_ok=True)
+            names = buckets.with_name("hosts")
+            names.write_text(hosts.hosts_file([PROBED]))
+    return next(filter(_works, _candidates(buckets, names)), Isolation())
+
+
+def _candidates(buckets: Path | None, names: Path | None) -> Iterator[Isolation]:
+    """Yield isolations, the best first."""
+    for folder, file in dict.fromkeys(((buckets, names), (buckets, None), (None, None))):
+        for world in ("root", "user"):
+            yield Isolation(world, folder, file)
+
+
+def _root(buckets: Path) -> Path:
+    """Return the empty folder beside the buckets on which a replica's root is mounted."""
+    return buckets.with_name("root")
 
 
 def _works(tried: Isolation) -> bool:
-    """Whether `true` succeeds in this isolation; the shim needs an open standard input meanwhile."""
+    """Whether a probe succeeds in this isolation; the shim needs an open standard input meanwhile."""
+    name = PROBED.name if tried.hosts else "localhost"
+    quiet = subprocess.DEVNULL
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        command = tried.command(("true",))
+        command = tried.command(PROBE)
         with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, env={"HOSTNAME": name}, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet
         ) as probe:
             return probe.wait(PROBE_SECONDS) == 0
     return False

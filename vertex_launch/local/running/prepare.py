@@ -11,11 +11,11 @@ from threading import Event
 
 from vertex_launch.contract import Replica, replicas, require_commands
 from vertex_launch.local.context import Context
-from vertex_launch.local.running import containers, host, packages, restart_policy
+from vertex_launch.local.running import containers, host, hosts, nfs, packages, restart_policy
 from vertex_launch.local.running.namespaces import Isolation, isolation
 from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.spec import Job
-from vertex_launch.state_dir import output_folder
+from vertex_launch.state_dir import output_folder, private
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,32 @@ def size(job: Job) -> int:
 def prepare(
     job: Job, job_id: str, context: Context, extras: Extras | None = None, stopping: Event = packages.NEVER
 ) -> PreparedJob:
-    """Give a job's replicas addresses, their share of the machine, environments and installed packages.
+    """Give a job's replicas hosts, their share of the machine, environments, folders and installed packages.
 
-    Reducers get an address, and nothing else. `stopping` is set when nobody wants the job any more. Raises FaultError
-    where only the image knows what a pool runs, or an image, the output folder's bucket or a package cannot be had.
+    Reducers get a host, and nothing else. `stopping` is set when nobody wants the job any more. Raises FaultError
+    where only the image knows what a pool runs, or an image, the output folder's bucket, an NFS mount or a package
+    cannot be had.
     """
-    started = _placed(job, job_id, context, extras or Extras())
-    logs, buckets = context.state_dir.logs(job_id), context.state_dir.buckets
-    policy = restart_policy.policy(job, context.options)
-    if context.options.containers:
-        return PreparedJob(tuple(started), logs, policy, Isolation("container"))
-    ready = packages.prepared(job, started, logs, buckets, context.environ, stopping)
-    return PreparedJob(tuple(ready), logs, policy, isolation(buckets))
+    state_dir = context.state_dir
+    logs, policy = state_dir.logs(job_id), restart_policy.policy(job, context.options)
+    client = context.options.containers
+    isolated = Isolation("container") if client else isolation(state_dir.buckets)
+    machines = hosts.of_job(job, job_id, named=bool(client or isolated.hosts))
+    started = _placed(job, job_id, context, extras or Extras(), machines)
+    folders = nfs.folders(job, state_dir)
+    if client:
+        contained = [containers.contained(job, job_id, one, machines, folders, context) for one in started]
+        return PreparedJob(tuple(contained), logs, policy, isolated)
+    nfs.require_mounts(job, isolated)
+    if isolated.hosts:
+        private(logs)
+        state_dir.hosts(job_id).write_text(hosts.hosts_file(machines.values()), encoding="utf-8")
+        isolated = replace(isolated, hosts=state_dir.hosts(job_id))
+    ready = packages.prepared(job, started, logs, state_dir.buckets, context.environ, stopping)
+    return PreparedJob(tuple(ready), logs, policy, replace(isolated, folders=folders))
 
 
-def _placed(job: Job, job_id: str, context: Context, extras: Extras) -> list[Replica]:
+def _placed(job: Job, job_id: str, context: Context, extras: Extras, machines: hosts.Hosts) -> list[Replica]:
     """Return the replicas that start here, with their whole environment."""
     state_dir, environ, settings = context.state_dir, context.environ, context.settings
     if client := context.options.containers:
@@ -73,13 +84,15 @@ def _placed(job: Job, job_id: str, context: Context, extras: Extras) -> list[Rep
         metrics = {containers.METRIC_FILE: str(state_dir.metrics(job_id, replica))} if extras.trial else {}
         return {**extras.env, **metrics}
 
-    free = iter(host.free_addresses(sum(pool.replica_count for pool in job.pools)))
     as_ps = context.options.reducers_as_ps
-    everyone = replicas(job, job_id, lambda *_: next(free), extras.trial, as_ps, commands, additions)
+    everyone = replicas(job, job_id, lambda *place: machines[place].address, extras.trial, as_ps, commands, additions)
     started = [replica for replica in everyone if not replica.reduces]
     named, shares = host.passed(environ, settings.env), host.shares(host.visible_gpus(environ), len(started))
-    placed = [(replica, {**share, **named, **replica.env}) for replica, share in zip(started, shares, strict=True)]
+    placed = [
+        replace(replica, env={**share, **named, "HOSTNAME": machines[replica.pool, replica.index].name, **replica.env})
+        for replica, share in zip(started, shares, strict=True)
+    ]
     if client:
-        return [containers.contained(job, job_id, replica, env, context) for replica, env in placed]
-    base = host.image_environment(environ, state_dir, job_id)
-    return [replace(replica, env={**base, **env}) for replica, env in placed]
+        return placed
+    base = host.image_environment(environ, state_dir, job_id) | hosts.off_the_proxy(environ, machines.values())
+    return [replace(replica, env={**base, **replica.env}) for replica in placed]

@@ -52,11 +52,11 @@ class Process:
         self._replica = replica
         self._show = show
         self._tail = Tail()
-        self._heard = 0.0  # when the last line was shown
+        self.heard = time.monotonic()  # when the last line was shown, or this began
         log = open_log(logs, replica)
         try:
             self._process = subprocess.Popen(
-                isolation.command(replica.command),
+                isolation.command(replica.command, replica.pool),
                 env=dict(replica.env),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -75,6 +75,11 @@ class Process:
         self._reader.start()
         self._waiter = threading.Thread(target=self._wait, args=(report,), daemon=True)
         self._waiter.start()
+
+    @property
+    def number(self) -> int:
+        """The system's number of its first process."""
+        return self._process.pid
 
     def send_signal(self, number: signal.Signals) -> None:
         """SIGTERM and SIGKILL are for the command alone, as for process 1 of a container; others for all processes."""
@@ -110,7 +115,7 @@ class Process:
                     for line in splitter.feed(data):
                         self._tail.add(line, severity)
                         tell(self._replica, line, log, self._show, severity)
-                        self._heard = time.monotonic()
+                        self.heard = time.monotonic()
                     if not data:
                         selector.unregister(key.fileobj)
 
@@ -123,7 +128,7 @@ class Process:
     def _drain(self, ended: float) -> None:
         """Wait for the last lines as long as they come, however slow the terminal is."""
         while self._reader.is_alive() and time.monotonic() < ended + DRAIN_SECONDS:
-            patience = max(ended, self._heard) + READ_SECONDS - time.monotonic()
+            patience = max(ended, self.heard) + READ_SECONDS - time.monotonic()
             if patience <= 0:
                 return
             self._reader.join(timeout=patience)

@@ -59,10 +59,11 @@ class Policy:
 
 
 def policy(job: Job, options: Options) -> Policy:
-    """The service's policy for a job; a laptop's if nothing is to start again."""
-    if not options.restarts:
-        return Policy(grace=options.grace)
+    """The service's policy for a job; a laptop's if nothing is to start again, with the job's timeout."""
     scheduling = job.spec.scheduling
+    timeout = scheduling.timeout.total_seconds() if "timeout" in scheduling else LONGEST_SECONDS
+    if not options.restarts:
+        return Policy(grace=options.grace, timeout=timeout)
     retries = not scheduling.disable_retries
     return Policy(
         replica_restarts=REPLICA_RESTARTS if retries else 0,
@@ -70,7 +71,7 @@ def policy(job: Job, options: Options) -> Policy:
         preemptions=SPOT_RESTARTS if job.strategy == "SPOT" else 0,
         together=scheduling.restart_job_on_worker_restart and retries,
         retry_user_errors=options.retry_user_errors,
-        timeout=scheduling.timeout.total_seconds() if "timeout" in scheduling else LONGEST_SECONDS,
+        timeout=timeout,
         grace=options.grace,
         provision=options.provision,
         stagger=options.stagger,

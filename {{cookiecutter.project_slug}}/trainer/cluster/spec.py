@@ -7,8 +7,11 @@ they count machines, not processes.
 Source: Vertex AI documentation, "Distributed training", CLUSTER_SPEC and TF_CONFIG, mid 2026.
 """
 
+import contextlib
+import ipaddress
 import json
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,8 +41,10 @@ class Node:
 
     @property
     def is_local(self) -> bool:
-        """True where all replicas share one machine, as in the local Vertex."""
-        return self.host in ("localhost", "127.0.0.1", "::1")
+        """True where all replicas share one machine, as in the local Vertex: each has a name, none a network."""
+        with contextlib.suppress(OSError, ValueError):  # a machine that is still to come has no address yet
+            return ipaddress.ip_address(socket.getaddrinfo(self.host, None)[0][4][0]).is_loopback
+        return False
 
     @property
     def host(self) -> str:

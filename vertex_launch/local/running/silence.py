@@ -1,0 +1,113 @@
+"""What replicas do that have not printed a line for long: who computes, who waits, and for whom."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+SILENT_SECONDS = 60.0  # from the last line of any replica until somebody asks why
+SAMPLE_SECONDS = 10.0  # for which the use of the processors is measured
+IDLE = 0.05  # of a core; a process that polls a peer uses less
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Activity:
+    """One replica at one moment."""
+
+    seconds: float = 0  # of processor time, of all its processes
+    stopped: bool = False
+    at: frozenset[Address] = frozenset()  # where it listens, and its ends of open connections
+    to: frozenset[Address] = frozenset()  # the other ends
+
+    def talks_to(self, other: "Activity") -> bool:
+        return bool(self.to & other.at)
+
+
+@dataclass
+class Silence:
+    """The time since any replica has printed a line."""
+
+    sample: Mapping[str, Activity] | None = None  # of a silence that may become long
+    told: bool = False
+
+    def look(self, silent: float, processes: Mapping[str, int]) -> str:
+        """Return a sentence on all replicas, once in each long silence; "" otherwise.
+
+        Args:
+            silent: seconds since the last line of any replica.
+            processes: name of each running replica -> number of its first process; none where they cannot be seen.
+        """
+        if silent < SILENT_SECONDS - SAMPLE_SECONDS:
+            self.sample, self.told = None, False
+        elif self.sample is None:
+            self.sample = activities(processes)
+        elif silent >= SILENT_SECONDS and not self.told:
+            self.told = True
+            return describe(self.sample, activities(processes))
+        return ""
+
+
+def describe(before: Mapping[str, Activity], now: Mapping[str, Activity]) -> str:
+    """Return a sentence on replicas, by what they did for SAMPLE_SECONDS and by their connections."""
+    sentence = f"no replica has printed a line for {SILENT_SECONDS:g} s"
+    if not now:
+        return sentence
+    busy = [name for name, one in now.items() if _used(before.get(name), one) >= IDLE * SAMPLE_SECONDS]
+    waiting = [name for name in now if name not in busy]
+    states = ", ".join(f"{name} {_state(name, name in busy, now)}" for name in now)
+    verdict = f"; {_listed(waiting)} may wait for {_listed(busy)}" if busy and waiting else ""
+    return f"{sentence}: {states}{verdict}"
+
+
+def _state(name: str, busy: bool, now: Mapping[str, Activity]) -> str:
+    if now[name].stopped:
+        return "is stopped"
+    if busy:
+        return "computes"
+    peers = [peer for peer, other in now.items() if peer != name and now[name].talks_to(other)]
+    return f"sleeps, connected to {_listed(peers)}" if peers else "sleeps, connected to no other replica"
+
+
+def _used(before: Activity | None, now: Activity) -> float:
+    return now.seconds - before.seconds if before else 0
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def activities(processes: Mapping[str, int]) -> dict[str, Activity]:
+    """Look at all processes of each replica, now."""
+    return {name: _activity(number) for name, number in processes.items()}
+
+
+def _activity(number: int) -> Activity:
+    """Look at a process and its descendants; those that have just ended count for nothing."""
+    seconds, stopped = 0.0, False
+    at: set[Address] = set()
+    to: set[Address] = set()
+    for process in _family(number):
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            seconds += times.user + times.system
+            stopped |= process.status() == psutil.STATUS_STOPPED
+            for connection in process.net_connections("tcp"):
+                at |= _ends(connection.laddr)
+                to |= _ends(connection.raddr)
+    return Activity(seconds, stopped, frozenset(at), frozenset(to))
+
+
+def _ends(address: Sequence[Any]) -> set[Address]:
+    """Return one end of a connection, none where it has none; IPv4 within IPv6 is IPv4."""
+    return {(address[0].removeprefix("::ffff:"), address[1])} if address else set()
+
+
+def _family(number: int) -> Iterator[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        first = psutil.Process(number)
+        yield first
+        yield from first.children(recursive=True)
