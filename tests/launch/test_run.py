@@ -261,6 +261,16 @@ def test_a_failure_is_shown_with_its_last_lines_first_cause_first(project: Path)
     assert "Job succeeded" not in run.stdout
 
 
+def test_a_run_that_hangs_ends_at_the_timeout_of_its_job(project: Path) -> None:
+    document = {"workerPoolSpecs": [pool("import time; time.sleep(600)")], "scheduling": {"timeout": "2s"}}
+    (project / "job.yaml").write_text(yaml.safe_dump(document))
+    run = launch(project, "run", "job.yaml")
+    assert run.returncode == 1
+    assert "Job failed: the job ran longer than its timeout of 2 s" in run.stdout
+    (journal,) = project.glob(".vertex/projects/*/locations/*/customJobs/*.json")
+    assert '"JOB_STATE_FAILED"' in journal.read_text()
+
+
 def test_a_job_without_an_output_folder_runs_and_has_a_log_of_all_that_was_printed(project: Path) -> None:
     (project / "job.yaml").write_text(yaml.safe_dump({"workerPoolSpecs": [pool(HELLO)]}))
     run = launch(project, "run", "job.yaml", "--fresh")

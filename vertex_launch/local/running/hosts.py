@@ -19,7 +19,7 @@ NETWORKS = 2**15  # of 256 addresses each, from there on
 SYSTEM_HOSTS = Path("/etc/hosts")
 HTTP_PROXIES = frozenset(("http_proxy", "https_proxy", "all_proxy"))
 
-LOWEST_PORT = 10_000
+LOWEST_PORT = 20_000  # Ray's workers take those from 10,002 to 19,999
 DEFAULT_EPHEMERAL_PORT = 32_768
 PORTS_TRIED = 10_000
 
