@@ -4,6 +4,7 @@ import json
 import math
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
@@ -42,7 +43,10 @@ class EmulateOptions(LocalOptions):
 
     click: typer.Context
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Of 127.0.0.1; 0 takes a free one.")] = 8911
-    capacity: Annotated[int, typer.Option(min=1, metavar="N", help="Replicas at once; further jobs are queued.")] = 16
+    capacity: Annotated[
+        list[str] | None,
+        typer.Option(metavar="N", help="Replicas at once, 16, or REGION=N; further jobs are queued. Can be repeated."),
+    ] = None
     provision_seconds: Annotated[float, _seconds("Until a job's machines arrive.")] = 0
     grace_seconds: Annotated[float, _seconds("Between SIGTERM and SIGKILL.")] = 5
     reducers_as_ps: Annotated[bool, _as_the_cloud(help="List reducers as ps in TF_CONFIG.")] = True
@@ -56,8 +60,10 @@ class EmulateOptions(LocalOptions):
                 raise FaultError(f"--{name.replace('_', '-')} is {seconds}; give a finite number of seconds")
         from vertex_launch.local import server  # only here: `check` and `run` need no web server
 
+        everywhere, regions = capacities(self.capacity or [])
         options = Options(
-            capacity=self.capacity,
+            capacity=everywhere,
+            region_capacity=regions,
             provision=self.provision_seconds,
             grace=self.grace_seconds,
             reducers_as_ps=self.reducers_as_ps,
@@ -65,6 +71,20 @@ class EmulateOptions(LocalOptions):
         )
         context = self.context(options)
         server.serve(replace(context, settings=settings.for_local(context.settings)), self.port, console)
+
+
+def capacities(words: Sequence[str]) -> tuple[int, dict[str, int]]:
+    """Return how many replicas may run at once, in all and by region; raises FaultError."""
+    everywhere, regions = Options.capacity, dict[str, int]()
+    for word in words:
+        region, _, count = word.rpartition("=")
+        if not count.isdecimal() or (not region and int(count) < 1):
+            raise FaultError(f'--capacity: "{word}" is no number of replicas; write such as 16, or us-central1=0')
+        if region:
+            regions[region] = int(count)
+        else:
+            everywhere = int(count)
+    return everywhere, regions
 
 
 @app.command("kill", help="End a replica at once, as when its memory is exhausted.")

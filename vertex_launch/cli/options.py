@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,8 @@ from vertex_launch.state_dir import StateDir
 
 SETTINGS = Path("vertex.toml")
 STATE_DIR = "VERTEX_STATE_DIR"
+UNITS = {"s": 1, "m": 60, "h": 3600}
+DURATION = re.compile(r"(\d+(?:\.\d+)?)([smh])")
 STATE = f"Folder of the local Vertex's state; or set {STATE_DIR}."
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="A job file.")]
@@ -31,6 +34,13 @@ def _stand_in(meaning: str, variable: str) -> Any:
 Bucket = Annotated[str, _stand_in("Bucket for data and results, without gs://", "VERTEX_BUCKET")]
 Image = Annotated[str, _stand_in("Your container image", "VERTEX_IMAGE")]
 Project = Annotated[str, _stand_in("ID of the Google Cloud project", "VERTEX_PROJECT")]
+
+
+def seconds(text: str) -> float:
+    """Return the seconds of 90s, 20m or 1.5h; raises BadParameter for other texts."""
+    if not (match := DURATION.fullmatch(text)):
+        raise typer.BadParameter(f'"{text}" is no time; write such as 90s, 20m or 1.5h')
+    return float(match[1]) * UNITS[match[2]]
 
 
 def state_dir() -> StateDir:

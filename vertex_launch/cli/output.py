@@ -1,7 +1,8 @@
 """Output of the commands: answers on stdout, findings and faults on stderr."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -26,11 +27,22 @@ errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 def approved(path: Path, settings: Settings) -> Job | TuningJob:
     """Return the job of a file; if a rule refuses it, print all findings and end the program."""
-    examined = checks.examine(path, settings, training.project(Path(), date.today()))
-    report(examined)
-    if examined.job is None or not examined.passes(strict=False):
+    (job,) = approved_everywhere(path, [settings])
+    return job
+
+
+def approved_everywhere(path: Path, places: Sequence[Settings]) -> list[Job | TuningJob]:
+    """Return the job of a file for each region of these settings; prints each finding once, and ends the program if a
+    rule refuses the job anywhere.
+    """
+    project = training.project(Path(), date.today())
+    examined = [checks.examine(path, settings, project) for settings in places]
+    findings = dict.fromkeys(finding for one in examined for finding in one.findings)
+    report(replace(examined[0], findings=tuple(findings)))
+    jobs = [one.job for one in examined if one.job and one.passes(strict=False)]
+    if len(jobs) < len(places):
         raise typer.Exit(1)
-    return examined.job
+    return jobs
 
 
 def report(examined: Examined) -> None:

@@ -1,34 +1,52 @@
 """The command `submit`: show what will be sent to Vertex AI, ask, and send it."""
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from google.api_core.exceptions import ServerError
+from google.api_core.exceptions import ServerError, TooManyRequests
 
 from vertex_launch import labels
 from vertex_launch.check import Examined
 from vertex_launch.cli.cloud_options import CloudOptions
-from vertex_launch.cli.following import command, detached, follow_to_end
-from vertex_launch.cli.options import JobFile, SettingsOptions
-from vertex_launch.cli.output import approved, console, errors, interrupted, report
-from vertex_launch.cloud import preflight, revision
+from vertex_launch.cli.following import DETACHED, EXIT_CODES, command, detached, follow_to_end
+from vertex_launch.cli.options import JobFile, SettingsOptions, seconds
+from vertex_launch.cli.output import approved_everywhere, complain, console, errors, interrupted, report
+from vertex_launch.cloud import fallback, preflight, revision
 from vertex_launch.cloud import submit as cloud
 from vertex_launch.cloud.logs import Log
 from vertex_launch.cloud.preflight import Preflight
+from vertex_launch.cloud.refusals import message_of
 from vertex_launch.cloud.service import NoAnswerError, Service
-from vertex_launch.job_resource import id_of
+from vertex_launch.errors import FaultError
+from vertex_launch.job_resource import ENDED, fault, id_of, state
 from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.plan.formatting import duration
+from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob
+
+WAIT_SECONDS = 1200.0  # for machines, before the next job is sent; where nobody says otherwise
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitOptions(CloudOptions, SettingsOptions):
-    """Send a job to Vertex AI; shows what will be sent, and asks."""
+    """Send a job to Vertex AI; shows what will be sent, and asks. With --or and --regions, send it where it starts."""
 
     job: JobFile
+    others: Annotated[
+        list[Path] | None,
+        typer.Option("--or", metavar="JOB", help="Send this one where the others do not start; can be repeated."),
+    ] = None
+    regions: Annotated[str, typer.Option(metavar="R,R", help="Try each job in these regions, one after the other.")] = (
+        ""
+    )
+    wait: Annotated[
+        float | None,
+        typer.Option(parser=seconds, metavar="20m", help="How long a job may wait for machines, then it is cancelled."),
+    ] = None
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before sending.")] = False
     label: Annotated[
         list[str] | None,
@@ -44,29 +62,116 @@ class SubmitOptions(CloudOptions, SettingsOptions):
     ] = None
 
     def act(self) -> None:
-        loaded = approved(self.job, self.settings())
+        places = [*self.places()]
         code = revision.labels(Path())
         own = {**labels.typed(self.label or []), **code}
         if self.print:
-            settings, endpoint = self.where()
-            request = cloud.request(loaded, settings, own)
-            console.print(cloud.CLIENTS[self.print](request, self.job, settings, endpoint), markup=False)
+            self.spell(places, own)
             return
         with self.cloud() as service:
             if service.endpoint:
                 console.print(f"to the local Vertex at {service.endpoint}, not to Google Cloud", markup=False)
             with interrupted("nothing was sent" if self.yes else "nothing was sent; --yes sends without a question"):
-                checks = preflight.look(loaded, service, code.get("git-revision", ""))
-                request = cloud.request(loaded, service.settings, own, checks.images)
-                examined = shown(loaded, request, checks, service)
-                if not (examined.passes(strict=False) and (self.yes or typer.confirm("Send it?"))):
+                offers = [offer(job, service, settings, own, code.get("git-revision", "")) for job, settings in places]
+                wait = self.wait if self.wait is not None or len(offers) == 1 else WAIT_SECONDS
+                if not (all(one.passes for one in offers) and (self.yes or typer.confirm(question(offers, wait)))):
                     raise typer.Exit(1)
             with signals_as_exceptions():
-                name = send(request, service)
-        console.print(f"sent: {name}\n{service.page(name)}", markup=False)
+                service, name = first_to_start(offers, wait)
         if sys.stdout.isatty() if self.follow is None else self.follow:
             raise typer.Exit(follow_to_end(service, name, Log(service)))
         console.print(f"follow it with: {command(service, 'logs', id_of(name), '--follow')}", markup=False)
+
+    def places(self) -> Iterator[tuple[Job | TuningJob, Settings]]:
+        """Yield each job with the settings of each region in which it is to be tried, in this order."""
+        settings, _ = self.where()
+        origins = {**settings.origins, "region": "--regions"}
+        names = [name for name in map(str.strip, self.regions.split(",")) if name]
+        regions = [replace(settings, region=name, origins=origins) for name in names] or [settings]
+        for path in (self.job, *(self.others or ())):
+            yield from zip(approved_everywhere(path, regions), regions, strict=True)
+
+    def spell(self, places: Sequence[tuple[Job | TuningJob, Settings]], own: Mapping[str, str]) -> None:
+        """Print what sends the job without this program; raises FaultError for several."""
+        if len(places) > 1:
+            raise FaultError("--print: spells the request of one job; leave out --or, and name one region")
+        ((job, settings),) = places
+        _, endpoint = self.where()
+        assert self.print
+        console.print(
+            cloud.CLIENTS[self.print](cloud.request(job, settings, own), job.path, settings, endpoint), markup=False
+        )
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A job in one region, as it would be sent."""
+
+    job: Job | TuningJob
+    service: Service  # of the region
+    request: cloud.Request
+    passes: bool  # the checks before it is sent
+
+    def __str__(self) -> str:
+        return f"{self.job.path} in {self.service.settings.region}"
+
+
+def offer(job: Job | TuningJob, service: Service, settings: Settings, own: Mapping[str, str], revision: str) -> Offer:
+    """Return what would be sent, with what the checks find there; prints both."""
+    there = replace(service, settings=settings)
+    checks = preflight.look(job, there, revision)
+    request = cloud.request(job, settings, own, checks.images)
+    return Offer(job, there, request, shown(job, request, checks, there).passes(strict=False))
+
+
+def question(offers: Sequence[Offer], wait: float | None) -> str:
+    if wait is None:
+        return "Send it?"
+    if len(offers) == 1:
+        return f"Send it, and cancel it if it has not started in {duration(wait)}?"
+    return f"Send the first of these {len(offers)}, and the next where one has not started in {duration(wait)}?"
+
+
+def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service, str]:
+    """Send one job, or one after the other until one starts; returns its service and its name.
+
+    Never are two there at once. Ends the program where none starts; on Ctrl-C the job that was sent goes on.
+    """
+    for one in offers:
+        if len(offers) > 1:
+            console.print(f"sending {one}: {cloud.price(one.job, one.service.settings)}", markup=False)
+        try:
+            name = send(one.request, one.service)
+        except TooManyRequests as error:
+            if wait is None:
+                raise
+            console.print(f"{one}: {message_of(error)}", style="yellow", markup=False)
+            continue
+        console.print(f"sent: {name}\n{one.service.page(name)}", markup=False)
+        if wait is None or starts(one, name, wait):
+            return one.service, name
+    complain("no job has started, and none is left there; try again later, or with a longer --wait")
+    raise typer.Exit(EXIT_CODES["EXPIRED"])
+
+
+def starts(one: Offer, name: str, wait: float) -> bool:
+    """Whether a job that was sent starts in time; otherwise it is withdrawn first, and that is said."""
+    service = one.service
+    try:
+        job = fallback.wait_for_start(service, name, wait)
+        if not fallback.found_no_machines(job):
+            return True
+        if state(job) in ENDED:
+            console.print(f"{one}: {state(job)}, {fault(job)}", style="yellow", markup=False)
+            return False
+        job = fallback.withdraw(service, name)
+    except KeyboardInterrupt:
+        errors.print(f"interrupted; no other job is sent{detached(service, name)}", markup=False)
+        raise typer.Exit(DETACHED) from None
+    if state(job) == "SUCCEEDED":
+        return True
+    console.print(f"{one}: has not started in {duration(wait)}; it is {state(job)}", style="yellow", markup=False)
+    return False
 
 
 def shown(job: Job | TuningJob, request: cloud.Request, checks: Preflight, service: Service) -> Examined:

@@ -79,7 +79,7 @@ def summary(job: Job | TuningJob, settings: Settings, checks: Preflight = NOTHIN
             f"  output   {address}{f' ({checks.folder})' if checks.folder else ''}",
             f"  account  {spec.service_account or 'Vertex AI service agent'}",
             f"  limits   {strategy}, at most {duration(3600 * hours)}{' a trial' if search else ''}",
-            f"  price    {_price(job, hours, settings)}",
+            f"  price    {price(job, settings)}",
         ]
     )
 
@@ -164,13 +164,15 @@ def _image_line(image: Image) -> str:
     return f"  image    {image.name} is {image.digest[:19]} now{built}"
 
 
-def _price(job: Job | TuningJob, hours: float, settings: Settings) -> str:
+def price(job: Job | TuningJob, settings: Settings) -> str:
     """Return the price per hour of all trials that run at once, and the most that the job can cost."""
-    price, trials = pools.price(pools.rows(trial(job), settings.catalog)), pools.trials(job) or pools.Trials(1, 1)
-    if price is None:
+    scheduling = trial(job).spec.scheduling
+    hours = scheduling.timeout.total_seconds() / 3600 if "timeout" in scheduling else 7 * 24
+    each, trials = pools.price(pools.rows(trial(job), settings.catalog)), pools.trials(job) or pools.Trials(1, 1)
+    if each is None:
         return "not known here; add yours under [prices] in vertex.toml"
-    most = usd(trials.count * hours * price.usd)
-    return f"{usd(trials.at_once * price.usd)} per hour, {most} at most ({price.certainty}: {price.source})"
+    most = usd(trials.count * hours * each.usd)
+    return f"{usd(trials.at_once * each.usd)} per hour, {most} at most ({each.certainty}: {each.source})"
 
 
 def _search_lines(job: HyperparameterTuningJob) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ class Options:
     """Options of the local Vertex for jobs; times in seconds."""
 
     capacity: int = 16  # replicas of the service at once; further jobs wait in the order of their creation
+    region_capacity: Mapping[str, int] = field(default_factory=dict)  # the same for the jobs of one region
     provision: float = 0  # until a job's machines arrive
     stagger: float = 0.02  # between the starts of two replicas
     grace: float = 5  # between SIGTERM and SIGKILL

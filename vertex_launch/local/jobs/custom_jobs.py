@@ -50,6 +50,10 @@ class _Ticket(BackgroundTask):
     execution: Execution | None = None
     timer: threading.Timer | None = None  # of its expiry in the queue
 
+    @property
+    def region(self) -> str:
+        return self.parent.rpartition("/")[2]
+
 
 class Jobs(BackgroundTasks[_Ticket]):
     """All custom jobs of the service; thread-safe."""
@@ -153,9 +157,20 @@ class Jobs(BackgroundTasks[_Ticket]):
             self._dispatch()
 
     def _dispatch(self) -> None:
-        """Start the jobs that fit, strictly in order, so that a large job does not starve."""
-        free = self._context.options.capacity - sum(ticket.size for ticket in self._tasks.values() if ticket.starts)
+        """Start the jobs that fit, strictly in order, so that a large job does not starve; a region without room holds
+        up its own jobs alone.
+        """
+        options, started = self._context.options, [ticket for ticket in self._tasks.values() if ticket.starts]
+        free = options.capacity - sum(ticket.size for ticket in started)
+        room = dict(options.region_capacity)
+        for ticket in started:
+            if ticket.region in room:
+                room[ticket.region] -= ticket.size
         for ticket in [ticket for ticket in self._tasks.values() if not ticket.starts]:
+            if ticket.region in room:
+                room[ticket.region] -= ticket.size
+                if room[ticket.region] < 0:
+                    continue
             free -= ticket.size
             if free < 0:
                 return
