@@ -1,5 +1,6 @@
 """Replicas that print nothing for long: the launcher says who computes, who waits, and for whom."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -8,8 +9,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
-from tests.launch.running import eventually
+from tests.launch.running import SETTINGS, eventually, job
 from vertex_launch.local.running import silence
 from vertex_launch.local.running.silence import SILENT_SECONDS, Activity, Silence, describe
 
@@ -69,3 +71,38 @@ def test_a_stopped_replica_is_named() -> None:
     now = {"workerpool0-0": Activity(5, stopped=True), "workerpool1-0": Activity(9)}
     told = describe({"workerpool0-0": Activity(5), "workerpool1-0": Activity(0)}, now)
     assert "workerpool0-0 is stopped, workerpool1-0 computes; workerpool0-0 may wait" in told
+
+
+SILENT_CHIEF = """
+import os, socket, time
+server = socket.create_server(("", int(os.environ["MASTER_PORT"])))
+worker, _ = server.accept()
+until = time.monotonic() + 80
+while time.monotonic() < until: pass
+"""
+SILENT_WORKER = """
+import os, socket, time
+while True:
+    try:
+        socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))).recv(1)
+    except ConnectionRefusedError:
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.proof
+def test_a_job_that_prints_nothing_for_a_minute_says_who_waits_for_whom(tmp_path: Path) -> None:
+    chief, worker = (
+        job(command=["python", "-c", script])["workerPoolSpecs"][0] for script in (SILENT_CHIEF, SILENT_WORKER)
+    )
+    (tmp_path / "vertex.toml").write_text(SETTINGS)
+    document = {"workerPoolSpecs": [chief, worker], "scheduling": {"timeout": "300s"}}
+    (tmp_path / "job.json").write_text(json.dumps(document))
+    command = [sys.executable, "-m", "vertex_launch", "run", "job.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "no replica has printed" in line]
+    assert line == (
+        "[workerpool0-0] no replica has printed a line for 60 s: workerpool0-0 computes,"
+        " workerpool1-0 sleeps, connected to workerpool0-0; workerpool1-0 may wait for workerpool0-0"
+    )
