@@ -1,4 +1,4 @@
-"""What replicas do that have not printed a line for long: who computes, who waits, and for whom."""
+"""Activity of replicas that have not printed a line for long: who computes, who waits, and for whom."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
