@@ -36,6 +36,11 @@ class Host:
     def address(self) -> str:
         return f"{self.name}:{self.port}"
 
+    @property
+    def env(self) -> dict[str, str]:
+        """The variable that every container has; none where replicas have no names."""
+        return {} if self.name == self.ip else {"HOSTNAME": self.name}
+
 
 Hosts = Mapping[tuple[int, int], Host]  # by pool and index
 

@@ -89,7 +89,7 @@ def _placed(job: Job, job_id: str, context: Context, extras: Extras, machines: h
     started = [replica for replica in everyone if not replica.reduces]
     named, shares = host.passed(environ, settings.env), host.shares(host.visible_gpus(environ), len(started))
     placed = [
-        replace(replica, env={**share, **named, "HOSTNAME": machines[replica.pool, replica.index].name, **replica.env})
+        replace(replica, env={**share, **named, **replica.env, **machines[replica.pool, replica.index].env})
         for replica, share in zip(started, shares, strict=True)
     ]
     if client:
