@@ -273,6 +273,69 @@ def test_run_starts_the_images_themselves(built: Built) -> None:
     assert containers_of(built) == ""
 
 
+HOST = """
+import json, os, pathlib, socket
+spec = json.loads(os.environ["CLUSTER_SPEC"])
+names = [address.partition(":")[0] for pool in spec["cluster"].values() for address in pool]
+share = pathlib.Path("/mnt/nfs/share")
+print("host", socket.gethostname(), *sorted(map(socket.gethostbyname, names)), share.is_dir(), flush=True)
+"""
+
+
+@of_one
+def test_containers_are_hosts_that_resolve_each_other_and_have_their_mounts(built: Built) -> None:
+    chief = {
+        "machineSpec": {"machineType": "n1-standard-4"},
+        "replicaCount": 1,
+        "containerSpec": {"imageUri": built.image, "command": ["python", "-c", f"{HOST}import time; time.sleep(10)"]},
+        "nfsMounts": [{"server": "10.0.0.2", "path": "/share", "mountPoint": "share"}],
+    }
+    worker = {**chief, "replicaCount": 2, "nfsMounts": []}
+    spec = {"workerPoolSpecs": [chief, worker], "network": "projects/1/global/networks/n"}
+    (built.project / "hosts.yaml").write_text(json.dumps(spec))
+    words = (sys.executable, "-m", "vertex_launch", "run", "hosts.yaml", "--containers")
+    done = built.docker.run(*words, cwd=built.project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [line.partition("] host ")[2].split() for line in done.stdout.splitlines() if "] host " in line]
+    assert len({name for name, *_ in told}) == 3
+    assert all(name.startswith("cmle-training-workerpool") for name, *_ in told)
+    assert len({tuple(addresses) for _, *addresses, _ in told}) == 1
+    assert sorted(mounted for *_, mounted in told) == ["False", "False", "True"]
+
+
+RANKS = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(total := torch.ones(1))
+print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {total.item():g}", flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("built", ["pytorch"], indirect=True)
+def test_torchrun_takes_three_containers_for_three_machines(built: Built) -> None:
+    options = [
+        "--nnodes=3",
+        "--nproc-per-node=2",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=$(MASTER_ADDR):$(MASTER_PORT)",
+    ]
+    container = {
+        "imageUri": built.image,
+        "command": ["torchrun", "--rdzv-id=1", *options, "--no-python"],
+        "args": ["python", "-c", RANKS],
+    }
+    chief = {"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": 1, "containerSpec": container}
+    spec = {"workerPoolSpecs": [chief, {**chief, "replicaCount": 2}], "scheduling": {"timeout": "300s"}}
+    (built.project / "ranks.yaml").write_text(json.dumps(spec))
+    words = (sys.executable, "-m", "vertex_launch", "run", "ranks.yaml", "--containers")
+    done = built.docker.run(*words, cwd=built.project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [line.partition("] ")[2] for line in done.stdout.splitlines() if "] rank " in line]
+    assert sorted(told) == [f"rank {rank} of 6: 6" for rank in range(6)]
+
+
 @of_one
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_however_run_ends_no_container_is_left(built: Built, number: signal.Signals, tmp_path: Path) -> None:
