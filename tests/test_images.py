@@ -313,7 +313,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("built", ["pytorch"], indirect=True)
+@of_one
 def test_torchrun_takes_three_containers_for_three_machines(built: Built) -> None:
     options = [
         "--nnodes=3",

@@ -42,6 +42,21 @@ def test_who_writes_to_a_bucket_through_tensorflow_is_told_the_line_and_the_fold
     assert f"write to /gcs/my-bucket/{place}, which" in told
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "google.auth.exceptions.DefaultCredentialsError: Your default credentials were not found.",
+        "gcsfs.retry.HttpError: Anonymous caller does not have storage.objects.list access to the bucket., 401",
+        "urllib3.exceptions.MaxRetryError: HTTPSConnectionPool(host='storage.googleapis.com', port=443): Max retries",
+        "OSError: google::cloud::Status(UNAVAILABLE: CURL error 6: Could not resolve host: storage.googleapis.com)",
+    ],
+)
+def test_whose_storage_client_leaves_for_google_is_told_where_its_buckets_are(said: str) -> None:
+    told = hint([*TRACEBACK.splitlines(), said])
+    assert told.startswith("/home/me/project/task.py:13: a replica here has no login to Google Cloud")
+    assert "at /gcs/BUCKET" in told
+
+
 def test_other_last_words_have_no_hint() -> None:
     assert hint([]) == ""
     assert hint(TRACEBACK.splitlines()) == ""
