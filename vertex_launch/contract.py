@@ -113,11 +113,15 @@ def limit(job: Job, count: int) -> Job:
 def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
     """Append arguments in pools that train or serve, or that run the chief's program otherwise."""
     extended = replace(job, spec=CustomJobSpec(job.spec))
-    for pool in extended.pools:
-        if pool.trains or pool.serves or _program(pool) == _program(extended.pools[0]):
-            task = pool.spec.python_package_spec if pool.task == "pythonPackageSpec" else pool.spec.container_spec
-            task.args.extend(arguments)
+    for pool in argument_pools(extended):
+        task = pool.spec.python_package_spec if pool.task == "pythonPackageSpec" else pool.spec.container_spec
+        task.args.extend(arguments)
     return extended
+
+
+def argument_pools(job: Job) -> list[Pool]:
+    """Return the pools to which `with_arguments` appends."""
+    return [pool for pool in job.pools if pool.trains or pool.serves or _program(pool) == _program(job.pools[0])]
 
 
 def command(pool: Pool, commands: Commands, variables: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:

@@ -705,6 +705,19 @@ CASES = [
         "parameters[0].parameterId",
         "did you mean learning_rate?",
     ),
+    tuning(
+        "trial-flags",
+        {f"{T0}.containerSpec.command": ["bash", "-c", "cd /app && python train.py"], f"{T0}.containerSpec.args": GONE}
+        | {T1: GONE},
+        {
+            f"{T0}.containerSpec.command": ["bash", "-c", 'cd /app && python train.py "$@"', "_"],
+            f"{T0}.containerSpec.args": GONE,
+            T1: GONE,
+        },
+        "trialJobSpec.workerPoolSpecs[0].containerSpec.command[2]",
+        "every trial trains the defaults",
+        'write python train.py "$@" there, and behind the script a word such as _',
+    ),
     tuning("trial-parallel", {"parallelTrialCount": 6}, {"parallelTrialCount": 5}, "6 for 6 trials", "RANDOM_SEARCH"),
     tuning(
         "trial-replicas",

@@ -7,7 +7,10 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import study_validation
+from vertex_launch.contract import argument_pools
 from vertex_launch.errors import Finding, Findings, Severity, did_you_mean
+from vertex_launch.rules import shells
+from vertex_launch.rules.containers import words
 from vertex_launch.rules.rule import Rule, RuleContext, rule_of_search
 from vertex_launch.rules.training import FLAGS, MODEL, runs_trainer
 from vertex_launch.spec import TuningJob
@@ -51,6 +54,19 @@ def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
     for place, name in study_validation.parameter_ids(job.spec.study_spec) if fields else ():
         if name and name.replace("-", "_").partition(".")[0] not in fields:
             yield Finding(f"{place}.parameterId", f"{FLAGS} has no flag --{name}", did_you_mean(name, fields))
+
+
+@rule_of_search("trial-flags", "warning", "documented", "hyperparameter-tuning", "shell")
+def flags_arrive(job: TuningJob, context: RuleContext) -> Findings:
+    """A trial's flags reach its program behind -c: a shell's script hands them on as "$@", with a word that becomes $0.
+
+    Otherwise: Every trial trains the defaults, and succeeds.
+    """
+    programs = [words(pool, context) for pool in reversed(argument_pools(job.trial_job))]
+    first = {tuple(word for _, word in program): program for program in programs}  # two pools with one are one finding
+    for text in filter(None, map(shells.inline, reversed(first.values()))):
+        if found := shells.lost(text):
+            yield Finding(f"trialJobSpec.{text.place}", *found)
 
 
 @rule_of_search("trial-parallel", "warning", "documented", "hyperparameter-tuning")

@@ -1,0 +1,131 @@
+"""Programs behind a shell's -c, or Python's: which of the words behind them they use."""
+
+import ast
+import re
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+# Words in front of a program that start it and change nothing of its own words: env, tini --, timeout 60, NAME=VALUE.
+STARTER = re.compile(r"(?:\S*/)?(?:env|tini|dumb-init|nohup|nice|timeout|time|stdbuf|exec)|-.*|[0-9]+[smhd]?|\w+=.*")
+SHELL = re.compile(r"(?:\S*/)?(?:sh|bash|dash|zsh|ash|ksh)")
+PYTHON = re.compile(r"(?:\S*/)?python[0-9.]*")
+FOLLOWED = ("--rcfile", "--init-file")  # long options of a shell with a word of their own
+
+# A script without what its shell does not read: escapes, text in single quotes, comments.
+UNREAD = re.compile(r"""\\.|'[^']*'|("(?:\\.|[^"\\])*")|(?:^|(?<=\s))#[^\n]*""", re.DOTALL)
+PARAMETER = re.compile(r"\$(?:\{!?)?([@*]|[0-9]+)")
+# Ways to the words behind a script that do not name them: getopts, a loop without a list, a file that is sourced.
+INDIRECT = re.compile(
+    r"\b(?:getopts|eval)\b|\$\{?(?:argv|BASH_ARGV)\b|/proc/|\bfor\s+\w+\s*(?:;|\n|\bdo\b)"
+    r"|(?:^|[;&|({\n])\s*(?:source|\.)\s+(?!\S*(?:activate|conda|profile|bashrc|\.env))"
+)
+CALL = re.compile(
+    r"""(?:\S*/)?(?:python[0-9.]*|torchrun|accelerate)\s(?:"[^"]*"|'[^']*'|[^;&|\n#<>"'0-9]|[0-9](?![<>]))*"""
+)
+
+# Modules through which code of Python may come to its arguments; only of the standard ones that is known.
+READS_ARGUMENTS = {"argparse", "code", "ctypes", "doctest", "fileinput", "getopt", "importlib", "optparse", "pkgutil"}
+READS_ARGUMENTS |= {"pdb", "runpy", "unittest", "zipimport"}
+RUNS_TEXT = re.compile(r"argv|cmdline|\b(?:exec|eval|compile|__import__)\b")
+
+
+class Inline(NamedTuple):
+    """The text behind -c: its place, the program that runs it, the text, and how many words stand behind it."""
+
+    place: str
+    program: str
+    text: str
+    followers: int
+
+    @property
+    def is_python(self) -> bool:
+        return bool(PYTHON.fullmatch(self.program))
+
+    @property
+    def parameters(self) -> set[str]:
+        """The parameters that a shell's script names: @, * or numbers."""
+        return {*PARAMETER.findall(UNREAD.sub(lambda match: _unescaped(match[1] or ""), self.text))}
+
+
+def inline(words: Sequence[tuple[str, str]]) -> Inline | None:
+    """Return what a program's words, each with its place, have behind -c; None where there is no -c."""
+    start = next((n for n, (_, word) in enumerate(words) if not STARTER.fullmatch(word)), len(words))
+    if start == len(words):
+        return None
+    place, program = words[start]
+    rest = words[start + 1 :]
+    at = None
+    if SHELL.fullmatch(program):
+        at = _script([word for _, word in rest])
+    elif PYTHON.fullmatch(program):
+        at = _code([word for _, word in rest])
+    if at is None:
+        return None
+    place, text = rest[at] if at < len(rest) else (place, "")
+    return Inline(place, program.rpartition("/")[2], text, max(len(rest) - at - 1, 0))
+
+
+def _script(words: Sequence[str]) -> int | None:
+    """The position of a shell's script: its first word that is no option, if an option has c."""
+    at, has_script = 0, False
+    while at < len(words) and words[at][:1] in ("-", "+"):
+        word, at = words[at], at + 1
+        if word in ("-", "--"):
+            break
+        if word.startswith("--"):
+            at += word in FOLLOWED
+        else:
+            has_script = has_script or (word[0] == "-" and "c" in word)
+            at += word.count("o") + word.count("O")
+    return at if has_script else None
+
+
+def _code(words: Sequence[str]) -> int | None:
+    """The position of Python's code: behind the first option that ends in c, such as -c or -uc."""
+    for at, (before, word) in enumerate(pairwise(["", *words])):
+        if re.fullmatch("-[A-Za-ln-z]*c", word):
+            return at + 1
+        if not word.startswith("-") and before not in ("-W", "-X"):
+            return None
+    return None
+
+
+def _unescaped(quoted: str) -> str:
+    return re.sub(r"\\.", "", quoted, flags=re.DOTALL)
+
+
+def lost(text: Inline) -> tuple[str, str] | None:
+    """Return what becomes of flags that are appended, and the cure; None where the text may use all of them."""
+    if text.is_python:
+        fault = "this code never looks at sys.argv, so every trial trains the defaults"
+        return (fault, "read sys.argv[1:] there, or start a file") if _ignores_arguments(text.text) else None
+    if INDIRECT.search(text.text):
+        return None
+    used = text.parameters
+    if not (used & {"@", "*"} or any(one.isdigit() and int(one) >= text.followers for one in used)):
+        fault = f"{text.program} hands a trial's flags to this script, which does not use them"
+        return f"{fault}, so every trial trains the defaults", _cure(text)
+    if not text.followers and "0" not in used:
+        fault = f"the first flag of a trial becomes $0 of {text.program}, and is lost"
+        return fault, "write a word such as _ behind the script, which becomes $0"
+    return None
+
+
+def _cure(text: Inline) -> str:
+    call = CALL.search(text.text)
+    line = f'write {call[0].rstrip()} "$@"' if call else 'write "$@" behind the call of the program'
+    return line if text.followers else f"{line} there, and behind the script a word such as _, which becomes $0"
+
+
+def _ignores_arguments(code: str) -> bool:
+    """Whether code of Python certainly ignores its arguments: it imports standard modules that do not read them."""
+    try:
+        nodes = [*ast.walk(ast.parse(code))]
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    modules = {name.partition(".")[0] for name in names}
+    return modules <= sys.stdlib_module_names - READS_ARGUMENTS and not RUNS_TEXT.search(code)
