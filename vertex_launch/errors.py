@@ -53,10 +53,13 @@ def start(file: Path | str, line: int) -> str:
     return f"{file}:{line}: " if file and line else f"{file}: " if file else ""
 
 
-def nearest(word: str, candidates: Iterable[str]) -> str:
-    """Return the candidate that `word` was probably meant to be, or ""; case, - and _ do not count."""
+def nearest(word: str, candidates: Iterable[str], least: float = 0.6) -> str:
+    """Return the candidate that `word` was probably meant to be, or "" if none is as close as `least`, at most 1.
+
+    Case, - and _ do not count.
+    """
     names = {letters(name): name for name in candidates}
-    close = difflib.get_close_matches(letters(word), names, n=1)
+    close = difflib.get_close_matches(letters(word), names, n=1, cutoff=least)
     return names[close[0]] if close else ""
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from vertex_launch import aliases
 from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.strict_yaml import Mapping, kind
 
@@ -20,6 +21,8 @@ from vertex_launch.strict_yaml import Mapping, kind
 WELL_KNOWN = "google.protobuf."
 DURATION, TIMESTAMP, ANY = (f"{WELL_KNOWN}{name}" for name in ("Duration", "Timestamp", "Any"))
 FREE = {f"{WELL_KNOWN}Value": "", f"{WELL_KNOWN}Struct": "a mapping", f"{WELL_KNOWN}ListValue": "a list"}
+# Enums whose values are known by other names, too.
+CURES = {"AcceleratorType": aliases.accelerator_cure, "Strategy": aliases.strategy_cure}
 LINES_SHOWN = 3  # of a key that is repeated
 NAMES = ("string", "double", "float", "int64", "enum")
 SCALARS = {getattr(FieldDescriptor, f"CPPTYPE_{name.upper()}"): name for name in NAMES}
@@ -174,7 +177,8 @@ def _of_enum(value: Any, field: FieldDescriptor, place: str) -> Findings:
     allowed = {"text": [*numbers], "a number": [*numbers.values()]}
     if value not in allowed.get(kind(value), []):
         names = [name for name, number in numbers.items() if number != "0"]  # 0 is UNSPECIFIED
-        yield Finding(place, f"unknown value {_shown(value)}", did_you_mean(str(value), names))
+        cure = CURES.get(field.enum_type.name, did_you_mean)
+        yield Finding(place, f"unknown value {_shown(value)}", cure(str(value), names))
 
 
 def _of_form(value: Any, form: Form, place: str) -> Findings:

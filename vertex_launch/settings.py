@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vertex_launch import catalog, labels
+from vertex_launch import aliases, catalog, labels
 from vertex_launch.catalog import OWN, Catalog
 from vertex_launch.errors import FaultError, Finding, Findings, did_you_mean, read_text
 
@@ -167,7 +167,8 @@ def _of_price(name: str) -> Findings:
     machines, accelerators = catalog.standard().machines, catalog.standard().accelerators
     with_it = [machine for machine in machines.values() if name in machine.gpus]
     if name not in {**machines, **accelerators}:
-        cure = did_you_mean(name, [*machines, *accelerators])
+        guess = aliases.accelerator(name, accelerators)
+        cure = f"did you mean {guess}?" if guess else aliases.machine_cure(name, catalog.standard())
         yield Finding("prices", f'"{name}" is no machine type or GPU', cure)
     elif name in accelerators and all(machine.needs_gpus for machine in with_it):
         example = f", such as {with_it[0].name}" if with_it else ""

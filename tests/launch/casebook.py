@@ -209,13 +209,18 @@ CASES = [
         "machine-unknown",
         alone({"machineType": "n1-standard-5"}),
         alone({"machineType": "n1-standard-4"}),
-        ('"n1-standard-5"', f"{len(CATALOG.machines)} types", "did you mean n1-standard-", "[machines.n1-standard-5]"),
+        (
+            '"n1-standard-5"',
+            f"{len(CATALOG.machines)} types",
+            "n1-standard-4, n1-standard-8. A",
+            "[machines.n1-standard-5]",
+        ),
     ),
     Case(
         "machine-unknown",
         {f"{P1}.machineSpec.machineType": "a2-megagpu-8g"},
         {},
-        ("did you mean a2-megagpu-16g?",),
+        ("use one of a2-highgpu-8g, a2-megagpu-16g, a2-ultragpu-8g.",),
     ),
     Case(
         "machine-unknown",
@@ -227,7 +232,7 @@ CASES = [
         "machine-unknown",
         alone(CPU | {"machineType": "c3-standard-8"}),
         alone(CPU),
-        ('"c3-standard-8" is none of',),
+        ('"c3-standard-8" is none of', "n2-standard-8, n4-standard-8, c2-standard-8."),
     ),
     Case(
         "accelerator-fit",
@@ -235,10 +240,27 @@ CASES = [
         {},
         ("must state", "acceleratorType: NVIDIA_TESLA_A100 and acceleratorCount: 8"),
     ),
-    Case("accelerator-fit", {f"{P1}.machineSpec.acceleratorCount": 4}, {}, ("a2-highgpu-8g cannot have 4 x",)),
+    Case(
+        "accelerator-fit",
+        {f"{P1}.machineSpec.acceleratorCount": 4},
+        {},
+        ("a2-highgpu-8g cannot have 4 x", "for 4 x NVIDIA_TESLA_A100 use a2-highgpu-4g, or write"),
+    ),
     Case("accelerator-fit", {f"{P1}.machineSpec.acceleratorCount": GONE}, {}, ("cannot have 0 x NVIDIA_TESLA_A100",)),
     Case("accelerator-fit", {f"{P1}.machineSpec.acceleratorType": GONE}, {}, ("8 x (no acceleratorType)",)),
     Case("accelerator-fit", alone(ONE_L4 | {"machineType": "e2-standard-8"}), alone(ONE_L4), ("cannot", "remove")),
+    Case(
+        "accelerator-fit",
+        alone(ONE_L4 | {"machineType": "n1-standard-8"}),
+        alone(ONE_L4),
+        ("for 1 x NVIDIA_L4 use one of g2-standard-4, g2-standard-8, ", "or use 1/2/4 x NVIDIA_TESLA_P4"),
+    ),
+    Case(
+        "accelerator-fit",
+        {f"{P1}.machineSpec": ONE_L4 | {"machineType": "a2-highgpu-8g", "acceleratorCount": 3}},
+        {},
+        ("for 3 x NVIDIA_L4 use one of g2-standard-4, ", "or write acceleratorType: NVIDIA_TESLA_A100"),
+    ),
     Case("accelerator-fit", alone(ONE_L4 | TPU), alone(TPU), ("ct5lp-hightpu-1t cannot have 1 x NVIDIA_L4",)),
     Case(
         "accelerator-fit",

@@ -342,7 +342,9 @@ def test_a_machine_of_ones_own_may_have_several_counts_of_gpus(tmp_path: Path) -
     ours = replace(SETTINGS, machines={"g9-standard-8": g9})
     wrong = {"machineType": "g9-standard-8", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 4}
     cures = [one.cure for one in found(tmp_path, alone(wrong), ours) if one.code == "accelerator-fit"]
-    assert cures == ["write acceleratorType: NVIDIA_L4 and acceleratorCount: 1 or 2"]
+    assert cures == [
+        "for 4 x NVIDIA_L4 use g2-standard-48, or write acceleratorType: NVIDIA_L4 and acceleratorCount: 1 or 2"
+    ]
 
 
 def test_an_image_without_a_command_runs_what_vertex_toml_says(tmp_path: Path) -> None:

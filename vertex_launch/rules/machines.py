@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from vertex_launch import aliases
 from vertex_launch.catalog import Catalog, Machine
-from vertex_launch.errors import Finding, Findings, did_you_mean, nearest
+from vertex_launch.errors import Finding, Findings
 from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
 from vertex_launch.spec import Job, Pool
 
@@ -26,11 +27,9 @@ def machine_known(pool: Pool, context: RuleContext) -> Findings:
     name, offered = pool.machine_type, context.catalog.machines
     if name and name not in offered:
         fault = f'"{name}" is none of the {len(offered)} types offered for training on {context.catalog.compiled}'
-        family = [other for other in offered if other.startswith(name.partition("-")[0])]
-        guess = nearest(name, family) or nearest(name, offered)
-        cure = f"did you mean {guess}?" if guess else f"use one such as {', '.join([*offered][:2])}."
+        cure = aliases.machine_cure(name, context.catalog)
         newer = f"A newer one goes into vertex.toml, as [machines.{name}]"
-        yield Finding("machineSpec.machineType", fault, f"{cure} {newer}")
+        yield Finding("machineSpec.machineType", fault, f"{cure}{'' if cure.endswith('?') else '.'} {newer}")
 
 
 @rule_of_pool("accelerator-fit", "error", "documented", "configure-compute")
@@ -42,7 +41,7 @@ def accelerators_fit(pool: Pool, context: RuleContext) -> Findings:
     else:
         fits = not machine or count in machine.gpus.get(kind, ()) or not (kind or count or machine.needs_gpus)
     if machine and not fits:
-        yield Finding("machineSpec", _misfit(context.catalog, pool, machine), _cure(context.catalog, machine))
+        yield Finding("machineSpec", _misfit(context.catalog, pool, machine), _cure(context.catalog, pool, machine))
 
 
 @rule_of_pool("accelerator-retired", "warning", "documented", "configure-compute")
@@ -88,7 +87,7 @@ def disk_type(pool: Pool, context: RuleContext) -> Findings:
     """The boot disk is of a type that training offers."""
     kind, types = pool.spec.disk_spec.boot_disk_type, context.catalog.limits.disk_types
     if kind and kind not in types:
-        yield Finding("diskSpec.bootDiskType", f'"{kind}" is not offered', did_you_mean(kind, types))
+        yield Finding("diskSpec.bootDiskType", f'"{kind}" is not offered', aliases.disk_cure(kind, types))
 
 
 def _misfit(catalog: Catalog, pool: Pool, machine: Machine) -> str:
@@ -99,10 +98,19 @@ def _misfit(catalog: Catalog, pool: Pool, machine: Machine) -> str:
     return f"{machine.name} cannot have {count} x {kind or '(no acceleratorType)'}{retired and f': {retired}'}"
 
 
-def _cure(catalog: Catalog, machine: Machine) -> str:
-    """The cure for accelerators that do not fit: what to write for this machine."""
+def _cure(catalog: Catalog, pool: Pool, machine: Machine) -> str:
+    """The cure for accelerators that do not fit: what to write for this machine, or which machines have them."""
+    kind, count, machines = pool.accelerator, pool.accelerator_count, catalog.machines.values()
+    hosts = [one.name for one in machines if count in one.gpus.get(kind, ())]
+    if not hosts and kind not in machine.gpus:
+        hosts = [one.name for one in machines if kind in one.gpus]
+    elsewhere = f"for {count} x {kind} {aliases.choice(hosts)}, or " if hosts else ""
+    return elsewhere + _of_machine(catalog, machine)
+
+
+def _of_machine(catalog: Catalog, machine: Machine) -> str:
     if not machine.gpus:
-        return "remove acceleratorType and acceleratorCount, or choose a machine with GPUs"
+        return "remove acceleratorType and acceleratorCount"
     if machine.needs_gpus:
         kind, counts = next(iter(machine.gpus.items()))
         return f"write acceleratorType: {kind} and acceleratorCount: {' or '.join(map(str, counts))}"

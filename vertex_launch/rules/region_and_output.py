@@ -4,7 +4,8 @@ import re
 from dataclasses import replace
 
 from vertex_launch.addresses import folder_fault
-from vertex_launch.errors import Finding, Findings, did_you_mean
+from vertex_launch.aliases import region_cure
+from vertex_launch.errors import Finding, Findings
 from vertex_launch.rules.machines import known
 from vertex_launch.rules.rule import RuleContext, rule
 from vertex_launch.spec import OUTPUT, Job
@@ -40,7 +41,7 @@ def region_named(job: Job, context: RuleContext) -> Findings:
     region = context.settings.region
     if region and not REGION_NAME.fullmatch(region):
         fault = f'"{region}", from {context.settings.origin(REGION)}, is no region of Google Cloud'
-        yield Finding(REGION, fault, did_you_mean(region, context.catalog.regions))
+        yield Finding(REGION, fault, region_cure(region, context.catalog.regions))
 
 
 @rule("region-words", "warning", "inferred", "locations")
@@ -52,7 +53,7 @@ def region_spelled(job: Job, context: RuleContext) -> Findings:
     region = context.settings.region
     if REGION_NAME.fullmatch(region) and not WORDS.fullmatch(region):
         fault = f'"{region}", from {context.settings.origin(REGION)}, is no region that is known here'
-        yield Finding(REGION, fault, did_you_mean(region, context.catalog.regions))
+        yield Finding(REGION, fault, region_cure(region, context.catalog.regions))
 
 
 @rule("region-accelerator", "error", "documented", "locations")
