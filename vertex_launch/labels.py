@@ -1,6 +1,8 @@
-"""Labels of jobs, by which Google breaks down a bill.
+"""Labels of jobs and other resources, by which Google breaks down a bill.
 
-Source: Resource Manager, "Labels overview", section "Requirements for labels", 2026-11-20.
+Source: the service's own answer, github.com/statmike/vertex-ai-mlops, issue 6, of 2022: at most 64 labels; keys and
+values of lower-case letters, digits, - and _, of less than 64 characters and less than 128 bytes; a key begins with a
+letter or a digit. google-cloud-aiplatform 2.7.0 adds that international letters are allowed.
 """
 
 import re
@@ -10,17 +12,31 @@ from vertex_launch.errors import FaultError, Finding, Findings
 
 MOST = 64  # of a resource
 LONGEST = 63  # characters
-KEY = re.compile(rf"(?=[^\W\d_])[\w-]{{1,{LONGEST}}}")
+LONGEST_BYTES = 127  # in UTF-8
+KEY = re.compile(rf"(?=[^\W_])[\w-]{{1,{LONGEST}}}")
 VALUE = re.compile(rf"[\w-]{{0,{LONGEST}}}")
-CURE = f"use lower-case letters, digits, - and _, {LONGEST} characters at most"
+CURE = f"use lower-case letters, digits, - and _, {LONGEST} characters and {LONGEST_BYTES} bytes at most"
+RESERVED = "aiplatform.googleapis.com/"  # begins the service's own keys, which clients send back
+
+
+def of_all(labels: Mapping[str, str]) -> Findings:
+    """Yield what Google would refuse of a resource's labels."""
+    yield from too_many(labels)
+    for key, value in labels.items():
+        if not key.startswith(RESERVED):
+            yield from of_label(key, value)
 
 
 def of_label(key: str, value: str, place: str = "labels") -> Findings:
     """Yield what Google would refuse of a label."""
-    if not KEY.fullmatch(key) or key != key.lower():
-        yield Finding(place, f'"{key}" cannot be the key of a label', f"begin with a letter and {CURE}")
-    if not VALUE.fullmatch(value) or value != value.lower():
+    if not (KEY.fullmatch(key) and _is_small(key)):
+        yield Finding(place, f'"{key}" cannot be the key of a label', f"begin with a letter or a digit and {CURE}")
+    if not (VALUE.fullmatch(value) and _is_small(value)):
         yield Finding(place, f'"{value}" cannot be the value of a label', CURE)
+
+
+def _is_small(text: str) -> bool:
+    return text == text.lower() and len(text.encode(errors="replace")) <= LONGEST_BYTES
 
 
 def too_many(labels: Mapping[str, object]) -> Findings:

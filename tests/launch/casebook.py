@@ -162,6 +162,17 @@ def env(*names: str) -> Edits:
     return {f"{P0}.containerSpec.env": [{"name": name, "value": "x"} for name in names]}
 
 
+def mounted(**more: Any) -> Edits:
+    """Edits for a job that mounts a share of NFS."""
+    return {f"{P0}.nfsMounts": [SHARE | more], **NETWORK}
+
+
+def peered(**more: Any) -> Edits:
+    """Edits for a job with a network attachment whose DNS is peered."""
+    config = {"networkAttachment": "ours", "dnsPeeringConfigs": [PEERING | more]}
+    return {"pscInterfaceConfig": config}
+
+
 def tuning(code: str, wrong: Edits, right: Edits, *words: str) -> Case:
     return Case(code, wrong, right, words, base=GOOD_TUNING)
 
@@ -178,7 +189,17 @@ def registry(name: str) -> str:
 FLEX: Part = {"strategy": "FLEX_START", "timeout": "604800s", "restartJobOnWorkerRestart": True}
 BOARD = "projects/demo/locations/us-central1/tensorboards/1"
 ACCOUNT: Part = {"serviceAccount": "trainer@demo.iam.gserviceaccount.com"}
-RESERVED: Part = {"reservationAffinity": {"reservationAffinityType": "SPECIFIC_RESERVATION"}}
+RESERVATION: Part = {
+    "reservationAffinityType": "SPECIFIC_RESERVATION",
+    "key": "compute.googleapis.com/reservation-name",
+    "values": ["projects/demo/zones/us-central1-a/reservations/ours"],
+}
+RESERVED: Part = {"reservationAffinity": RESERVATION}
+NETWORK: Part = {"network": "projects/4711/global/networks/ours"}
+SHARE: Part = {"server": "10.0.0.2", "path": "/share", "mountPoint": "data"}
+CONTEXTS = "projects/demo/locations/us-central1/metadataStores/default/contexts"
+PEERING: Part = {"domain": "ours.example.", "targetProject": "demo", "targetNetwork": "ours"}
+KMS = "projects/demo/locations/us-central1/keyRings/ours/cryptoKeys/training"
 SAFETY: Part = {"metricId": "accuracy", "goal": "MAXIMIZE", "safetyConfig": {"safetyThreshold": 0.5}}
 NO_REDUCERS: Part = {P2: GONE}
 
@@ -279,6 +300,18 @@ CASES = [
         alone({"machineType": "n1-standard-8", "acceleratorType": "NVIDIA_TESLA_P100", "acceleratorCount": 1}),
         alone({"machineType": "n1-standard-8", "acceleratorType": "NVIDIA_TESLA_V100", "acceleratorCount": 1}),
         ("NVIDIA_TESLA_P100", "2026-09-15"),
+    ),
+    Case(
+        "gpu-partition",
+        alone(ONE_L4 | {"gpuPartitionSize": "10gb"}),
+        alone(ONE_L4 | {"gpuPartitionSize": "1g.10gb"}),
+        ('"10gb" is no size of a partition', "1g.10gb"),
+    ),
+    Case(
+        "gpu-partition",
+        {f"{P0}.machineSpec": A100 | {"gpuPartitionSize": "1g.5gb"}},
+        {},
+        ("machineSpec.acceleratorCount: is 8, of partitioned GPUs", "write 1"),
     ),
     Case(
         "tpu-alone",
@@ -384,6 +417,97 @@ CASES = [
         ACCOUNT | {"tensorboard": BOARD},
         ("is in us-west1", "use one in us-central1"),
     ),
+    # names of resources
+    Case(
+        "resource-name",
+        {"network": "default"},
+        NETWORK,
+        ('network: "default"', "write projects/NUMBER/global/networks/NETWORK, with the number of the project"),
+    ),
+    Case("resource-name", {"network": "projects/demo/global/networks/ours"}, NETWORK, ("not its ID",)),
+    Case("resource-name", {"experiment": "ours"}, {"experiment": f"{CONTEXTS}/ours"}, ("/contexts/EXPERIMENT",)),
+    Case("resource-name", {"experimentRun": "1"}, {"experimentRun": f"{CONTEXTS}/ours-1"}, ("/EXPERIMENT-RUN",)),
+    Case(
+        "resource-name",
+        {"models": ["ours"]},
+        {"models": ["projects/demo/locations/us-central1/models/ours@2"]},
+        ('models[0]: "ours"', "/models/MODEL"),
+    ),
+    Case(
+        "account-name",
+        {"serviceAccount": "not-an-account"},
+        ACCOUNT,
+        ('"not-an-account"', "write NAME@demo.iam.gserviceaccount.com"),
+    ),
+    Case("account-name", {"serviceAccount": "jane@example.com"}, ACCOUNT, ('"jane@example.com"',)),
+    Case(
+        "persistent-name",
+        {"persistentResourceId": "projects/demo/locations/us-central1/persistentResources/ours-1"},
+        {"persistentResourceId": "ours-1"},
+        ("is not the ID of one", "write ours-1"),
+    ),
+    Case("persistent-name", {"persistentResourceId": "Ours"}, {"persistentResourceId": "ours"}, ('"Ours"',)),
+    Case(
+        "artifact-location",
+        {"protectedArtifactLocationId": "us"},
+        {"protectedArtifactLocationId": "us-west1"},
+        ('"us" is no region',),
+    ),
+    Case(
+        "artifact-location",
+        {"protectedArtifactLocationId": "us-central1"},
+        {"protectedArtifactLocationId": "us-west1"},
+        ("the region of the job itself", "remove it"),
+    ),
+    tuning(
+        "key-name",
+        {"encryptionSpec": {"kmsKeyName": "training"}},
+        {"encryptionSpec": {"kmsKeyName": KMS}},
+        '"training"',
+        "/keyRings/RING/cryptoKeys/KEY",
+    ),
+    tuning(
+        "key-region",
+        {"encryptionSpec": {"kmsKeyName": KMS.replace("us-central1", "europe-west4")}},
+        {"encryptionSpec": {"kmsKeyName": KMS}},
+        "is in europe-west4, and the search runs in us-central1",
+    ),
+    # network
+    Case(
+        "mount-field", mounted(server=""), mounted(), ("workerPoolSpecs[0].nfsMounts[0].server: is missing", "add it")
+    ),
+    Case(
+        "mount-field",
+        {f"{P0}.lustreMounts": [{"instanceIp": "10.0.0.2", "volumeHandle": "x", "filesystem": "fs"}]},
+        {
+            f"{P0}.lustreMounts": [
+                {"instanceIp": "10.0.0.2", "volumeHandle": "x", "filesystem": "fs", "mountPoint": "data"}
+            ]
+        },
+        ("lustreMounts[0].mountPoint: is missing",),
+    ),
+    Case("mount-path", mounted(path="share"), mounted(), ('nfsMounts[0].path: "share"', "write /share")),
+    Case("mount-path", mounted(server="nas.ours"), mounted(server="10.1.2.3"), ('"nas.ours" is no IP address',)),
+    Case(
+        "mount-point",
+        mounted(mountPoint="/data"),
+        mounted(mountPoint="/mnt/nfs/data"),
+        ('nfsMounts[0].mountPoint: "/data" is no folder below /mnt/nfs/', "for /mnt/nfs/data"),
+    ),
+    Case(
+        "mount-network",
+        {f"{P0}.nfsMounts": [SHARE]},
+        {f"{P0}.nfsMounts": [SHARE], "pscInterfaceConfig": {"networkAttachment": "ours"}},
+        ("workerPoolSpecs[0].nfsMounts", "the job names none", "pscInterfaceConfig"),
+    ),
+    Case("ip-ranges", {"reservedIpRanges": ["ours"]}, {"reservedIpRanges": ["ours"], **NETWORK}, ("add network",)),
+    Case(
+        "dns-peering",
+        peered(domain="ours.example"),
+        peered(),
+        ("pscInterfaceConfig.dnsPeeringConfigs[0].domain", "does not end with a dot", "write ours.example."),
+    ),
+    Case("dns-peering", peered(targetProject=""), peered(), ("dnsPeeringConfigs[0].targetProject: is missing",)),
     # reducers
     Case("reducer-pool", {f"{P1}.containerSpec": REDUCERS["containerSpec"], **NO_REDUCERS}, {}, ("pool 2 only",)),
     Case(
@@ -517,6 +641,24 @@ CASES = [
         alone(A100 | RESERVED),
         ("reservationAffinity", "remove it"),
     ),
+    Case(
+        "wait-unread",
+        {"scheduling.maxWaitDuration": "3600s"},
+        alone(A100) | {"scheduling": FLEX | {"maxWaitDuration": "3600s"}},
+        ("scheduling.maxWaitDuration", "this one is STANDARD", "remove it, or use FLEX_START"),
+    ),
+    Case(
+        "reservation-field",
+        alone(A100 | {"reservationAffinity": {"reservationAffinityType": "SPECIFIC_RESERVATION"}}),
+        alone(A100 | RESERVED),
+        ("machineSpec.reservationAffinity: names no reservation", "compute.googleapis.com/reservation-name"),
+    ),
+    Case(
+        "reservation-field",
+        alone(A100 | {"reservationAffinity": {}}),
+        alone(A100 | {"reservationAffinity": {"reservationAffinityType": "ANY_RESERVATION"}}),
+        ("reservationAffinityType: is missing", "write NO_RESERVATION,"),
+    ),
     Case("strategy-deprecated", {"scheduling.strategy": "LOW_COST"}, {"scheduling.strategy": "SPOT"}, ("write SPOT",)),
     Case("strategy-deprecated", {"scheduling.strategy": "ON_DEMAND"}, {}, ("write STANDARD",)),
     Case(
@@ -538,6 +680,46 @@ CASES = [
         ("scheduling.disableRetries", "keep one"),
     ),
     # containers
+    Case(
+        "image-name",
+        alone(CPU, **{"containerSpec.imageUri": "my image!"}),
+        alone(CPU),
+        ('imageUri: "my image!" cannot be the name of an image', "in small letters"),
+    ),
+    Case(
+        "image-name",
+        alone(CPU, **{"containerSpec.imageUri": "us-docker.pkg.dev/<project-id>/training/${IMAGE}:1"}),
+        alone(CPU),
+        ("write what <project-id> stands for",),
+    ),
+    Case("image-name", packaged(executorImageUri="https://gcr.io/ours/image:1"), packaged(), ("executorImageUri",)),
+    Case(
+        "package-address",
+        packaged(packageUris=["dist/trainer.tar.gz"]),
+        packaged(),
+        ('packageUris[0]: "dist/trainer.tar.gz"', "gs://BUCKET/NAME"),
+    ),
+    Case(
+        "module-name", packaged(pythonModule="trainer/task.py"), packaged(), ('"trainer/task.py"', "write trainer.task")
+    ),
+    Case(
+        "env-apostrophe",
+        {f"{P0}.containerSpec.env": [{"name": "TAGS", "value": "['nightly']"}]},
+        {f"{P0}.containerSpec.env": [{"name": "TAGS", "value": r"[\'nightly\', \"a\"]"}]},
+        ("env[0].value: has an apostrophe", "double quotes"),
+    ),
+    Case(
+        "placeholder",
+        {f"{P0}.containerSpec.env": [{"name": "KEY", "value": "${WANDB_API_KEY}"}]},
+        {f"{P0}.containerSpec.env": [{"name": "KEY", "value": "$(WANDB_API_KEY)"}]},
+        ("env[0].value: ${WANDB_API_KEY} is a mark that nothing replaces", "or $(WANDB_API_KEY)"),
+    ),
+    Case(
+        "placeholder",
+        {"baseOutputDirectory.outputUriPrefix": "gs://demo-data/YOUR_RUN"},
+        {},
+        ("outputUriPrefix: YOUR_RUN is a mark", "write what it stands for"),
+    ),
     Case(
         "image-differs",
         {f"{P0}.containerSpec.imageUri": "trainer:2", f"{P1}.containerSpec.imageUri": "trainer:2"},
@@ -719,6 +901,8 @@ CASES = [
     tuning("study-metrics", {"studySpec.metrics": []}, {}, "has no metric", "add one"),
     tuning("study-parameters", {"studySpec.parameters": []}, {}, "nothing to tune", "add one"),
     tuning("study-local", {"studySpec.metrics.0": SAFETY}, {}, "safetyConfig", "local Vertex"),
+    tuning("search-name", {"displayName": "x" * 129}, {"displayName": "x" * 128}, "displayName: has 129 characters"),
+    tuning("label", {"labels": {"-x": "y"}}, {"labels": {"x": "y"}}, '"-x" cannot be the key of a label'),
     tuning("metric-unknown", {"studySpec.metrics.0.metricId": "f1"}, {}, '"f1"', "use accuracy or loss"),
     tuning(
         "parameter-unknown",

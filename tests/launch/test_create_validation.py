@@ -3,7 +3,8 @@ import re
 import pytest
 from google.cloud.aiplatform_v1 import types
 
-from vertex_launch.local.api.create_validation import OUTPUT_ONLY, label_findings, without_output
+from vertex_launch import labels
+from vertex_launch.local.api.create_validation import OUTPUT_ONLY, without_output
 
 KINDS = (types.CustomJob, types.HyperparameterTuningJob, types.TrainingPipeline, types.Dataset, types.Model)
 FIELD = re.compile(r"^ {8}(\w+) \(.*?\):\n(.*?)(?=^ {8}\w+ \(|\Z)", re.MULTILINE | re.DOTALL)
@@ -28,31 +29,37 @@ def test_a_model_within_a_pipeline_loses_its_output_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "labels",
+    "given",
     [
         {},
         {"team": "vision", "cost-center_7": ""},
         {"größe": "klein", "国": "中"},
-        {"a" * 64: "b" * 64},
+        {"a" * 63: "b" * 63},
+        {"2026": "-"},
         {"aiplatform.googleapis.com/dataset_metadata_schema": "TABLE"},
     ],
 )
-def test_labels_that_google_takes(labels: dict[str, str]) -> None:
-    assert not [*label_findings(labels)]
+def test_labels_that_google_takes(given: dict[str, str]) -> None:
+    assert not [*labels.of_all(given)]
 
 
 @pytest.mark.parametrize(
-    ("labels", "place"),
+    ("given", "word"),
     [
-        ({"Team": "a"}, "labels"),
-        ({"": "a"}, "labels"),
-        ({"a.b": "c"}, "labels"),
-        ({"a" * 65: "b"}, "labels"),
-        ({"a": "B"}, "labels.a"),
-        ({"a": "b c"}, "labels.a"),
-        ({"a": "b" * 65}, "labels.a"),
-        ({f"k{i}": "v" for i in range(65)}, "labels"),
+        ({"Team": "a"}, '"Team"'),
+        ({"": "a"}, '""'),
+        ({"a.b": "c"}, '"a.b"'),
+        ({"-x": "y"}, "begin with a letter or a digit"),
+        ({"_x": "y"}, "begin with a letter or a digit"),
+        ({"a" * 64: "b"}, "63 characters"),
+        ({"国" * 43: "b"}, "127 bytes"),
+        ({"a": "B"}, '"B"'),
+        ({"a": "b c"}, '"b c"'),
+        ({"a": "b" * 64}, "63 characters"),
+        ({f"k{i}": "v" for i in range(65)}, "65 labels"),
     ],
 )
-def test_labels_that_google_refuses_are_refused_with_their_place(labels: dict[str, str], place: str) -> None:
-    assert [finding.place for finding in label_findings(labels)] == [place]
+def test_labels_that_google_refuses_are_refused(given: dict[str, str], word: str) -> None:
+    (finding,) = labels.of_all(given)
+    assert finding.place == "labels"
+    assert word in str(finding)

@@ -18,9 +18,12 @@ from vertex_launch.rules import (
     image_contents,
     launchers,
     machines,
+    network,
+    placeholders,
     pools,
     reducers,
     region_and_output,
+    resource_names,
     scheduling,
     training,
     tuning,
@@ -47,9 +50,8 @@ def _declared(*modules: ModuleType) -> Iterator[Rule]:
 
 OURS = (
     form,
-    *_declared(
-        pools, machines, region_and_output, reducers, scheduling, containers, image_contents, training, launchers
-    ),
+    *_declared(pools, machines, region_and_output, resource_names, network, reducers, scheduling, containers),
+    *_declared(placeholders, image_contents, training, launchers),
     *tuning.STUDY_RULES,
     *_declared(tuning),
 )

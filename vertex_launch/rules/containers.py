@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from vertex_launch.contract import REFERENCE, expand, expanded
 from vertex_launch.errors import Finding, Findings, nearest
+from vertex_launch.rules.placeholders import mark_in_name
 from vertex_launch.rules.rule import RuleContext, more, rule, rule_of_pool
 from vertex_launch.settings import VARIABLE
 from vertex_launch.spec import Job, Pool
@@ -18,6 +19,14 @@ CPU = "-cpu"  # behind the image of the settings: the same without CUDA
 CUDA = re.compile(r'^LABEL\s(?:.*\\\n)*.*\bcuda="?([0-9]+)([0-9.]*)', re.MULTILINE)
 # Variables of jobs with several replicas, and what they would be in a job of one.
 OF_SEVERAL = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+# Source: github.com/distribution/reference, regexp.go: registry, path, tag and digest.
+_PART = "[a-z0-9]+(?:(?:[.]|__?|-+)[a-z0-9]+)*"
+REFERENCE_TO_IMAGE = re.compile(
+    rf"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?{_PART}(?:/{_PART})*(?::\w[\w.-]{{0,127}})?(?:@\w+:[0-9a-fA-F]{{32,}})?",
+    re.ASCII,
+)
+APOSTROPHE = re.compile(r"(?<!\\)(?:\\\\)*'")  # one that no backslash escapes
+MODULE_NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 IMAGE = {"containerSpec": "containerSpec.imageUri", "pythonPackageSpec": "pythonPackageSpec.executorImageUri"}
 
 
@@ -77,6 +86,19 @@ def is_ours(context: RuleContext, image: str) -> bool:
     return bool(ours) and (image in (ours, f"{ours}{CPU}") or image.startswith(f"{untagged(ours)}@sha256:"))
 
 
+@rule("image-name", "error", "documented", "image-reference")
+def image_named(job: Job, context: RuleContext) -> Findings:
+    """An image has a name that a registry can have, in small letters, without a protocol and marks of a template.
+
+    Otherwise: Vertex AI refuses the job, or no replica starts.
+    """
+    for pool, image in images(job):
+        if not REFERENCE_TO_IMAGE.fullmatch(image):
+            mark = mark_in_name(image)
+            cure = f"write what {mark} stands for" if mark else "write REGISTRY/NAME:TAG, in small letters"
+            yield Finding(image_at(pool), f'"{image}" cannot be the name of an image', cure)
+
+
 @rule("image-differs", "warning", "documented", "settings")
 def image_ours(job: Job, context: RuleContext) -> Findings:
     """The image is the one of the settings, which is built from this folder.
@@ -85,7 +107,8 @@ def image_ours(job: Job, context: RuleContext) -> Findings:
     """
     ours, origin = context.settings.image, context.settings.origin("image")
     for pool, image in images(job) if ours else ():
-        trains = pool.trains and pool.task == "containerSpec" and not pool.reduces
+        named = REFERENCE_TO_IMAGE.fullmatch(image)  # `image_named` reports others
+        trains = named and pool.trains and pool.task == "containerSpec" and not pool.reduces
         if trains and not (is_ours(context, image) or prebuilt_name(context, image)):
             fault = f'"{image}" is not the image that {origin} names'
             yield Finding(image_at(pool), fault, f"write {ours} here, or change the image in {origin}")
@@ -99,7 +122,7 @@ def image_fixed(job: Job, context: RuleContext) -> Findings:
     """
     for pool, image in images(job):
         googles = pool.reduces or RESTRICTED in image or prebuilt_name(context, image)
-        if not (googles or "@" in image) and _tag(image) in ("", "latest"):
+        if not (googles or "@" in image) and REFERENCE_TO_IMAGE.fullmatch(image) and _tag(image) in ("", "latest"):
             fault = "the tag latest means another image after every push"
             yield Finding(image_at(pool), fault, "give it a tag of its own, such as :1, or best a digest")
 
@@ -177,7 +200,7 @@ def executor_prebuilt(pool: Pool, context: RuleContext) -> Findings:
     Otherwise: Vertex AI refuses the job, or starts the package in an image that may lack what it needs.
     """
     image = pool.spec.python_package_spec.executor_image_uri
-    if image and not prebuilt_name(context, image):
+    if REFERENCE_TO_IMAGE.fullmatch(image) and not prebuilt_name(context, image):
         cure = f"use one of {context.catalog.prebuilt_registries[0]}, or a containerSpec"
         yield Finding(IMAGE[pool.task], f'"{image}" is not one of Google\'s training images', cure)
 
@@ -187,6 +210,25 @@ def packages_few(pool: Pool, context: RuleContext) -> Findings:
     """A pool installs at most 100 packages."""
     count, limit = len(pool.spec.python_package_spec.package_uris), context.catalog.limits.package_uris
     yield from more("pythonPackageSpec.packageUris", count, limit, "packages", "put several into one")
+
+
+@rule_of_pool("package-address", "error", "documented", "api-types")
+def packages_in_buckets(pool: Pool, context: RuleContext) -> Findings:
+    """Packages lie in Cloud Storage, gs://BUCKET/NAME."""
+    for index, uri in enumerate(pool.spec.python_package_spec.package_uris):
+        if not re.fullmatch(r"gs://[^/\s<>${}]+/\S+", uri):
+            cure = "copy it to a bucket and write gs://BUCKET/NAME"
+            yield Finding(f"pythonPackageSpec.packageUris[{index}]", f'"{uri}" is no object in a bucket', cure)
+
+
+@rule_of_pool("module-name", "error", "documented", "api-types")
+def module_named(pool: Pool, context: RuleContext) -> Findings:
+    """The module of a package has a name that Python imports, such as trainer.task, and not its file's."""
+    name = pool.spec.python_package_spec.python_module
+    if name and not MODULE_NAME.fullmatch(name):
+        module = name.removesuffix(".py").replace("/", ".").strip(".")
+        cure = f"write {module}" if MODULE_NAME.fullmatch(module) else "write one such as trainer.task"
+        yield Finding("pythonPackageSpec.pythonModule", f'"{name}" is no module\'s name', cure)
 
 
 @rule_of_pool("env-count", "error", "documented", "api-types")
@@ -203,6 +245,15 @@ def env_named(pool: Pool, context: RuleContext) -> Findings:
         if not VARIABLE.fullmatch(variable.name):
             proposal = re.sub("^(?=[0-9])|[^A-Za-z0-9_]", "_", variable.name) or "a name"
             yield Finding(f"{pool.task}.env[{index}].name", f'"{variable.name}" cannot be one', f"write {proposal}")
+
+
+@rule_of_pool("env-apostrophe", "error", "documented", "env-refusal")
+def env_without_apostrophes(pool: Pool, context: RuleContext) -> Findings:
+    """The value of an environment variable has no apostrophe without a backslash before it."""
+    for index, variable in enumerate(pool.env):
+        if APOSTROPHE.search(variable.value):
+            cure = "write double quotes for it, or \\' if the program takes that"
+            yield Finding(f"{pool.task}.env[{index}].value", "has an apostrophe, which Vertex AI refuses", cure)
 
 
 @rule_of_pool("env-repeated", "warning", "inferred", "api-types")

@@ -2,7 +2,7 @@
 
 from vertex_launch.catalog import OWN, Catalog
 from vertex_launch.errors import FaultError
-from vertex_launch.rules import RULES, applied, house
+from vertex_launch.rules import RULES, applied, fields, house
 from vertex_launch.rules.rule import Rule
 from vertex_launch.settings import Settings
 
@@ -21,6 +21,12 @@ This page is generated, by `python -m vertex_launch.rules`. The facts are of {co
 | Code | Severity | Certainty | Rule | Source |
 |---|---|---|---|---|
 {rows}
+
+## Every field
+
+The fields that a job file can have, each with the rules that look at it; a field that is new to the API fails a test
+until it has a line here.
+{fields}
 """
 
 EXPLANATION = """\
@@ -55,7 +61,7 @@ def page(catalog: Catalog) -> str:
         f"| `{rule.code}` | {rule.severity} | {rule.certainty} | {rule.text} | {sources(rule, catalog)} |"
         for rule in RULES.values()
     )
-    return PAGE.format(compiled=catalog.compiled, count=len(RULES), rows="\n".join(rows))
+    return PAGE.format(compiled=catalog.compiled, count=len(RULES), rows="\n".join(rows), fields=fields.table())
 
 
 def sources(rule: Rule, catalog: Catalog) -> str:

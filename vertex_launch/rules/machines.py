@@ -1,5 +1,6 @@
 """Machine types, the accelerators they can have, and their disks."""
 
+import re
 from collections.abc import Sequence
 
 from vertex_launch import aliases
@@ -54,6 +55,21 @@ def accelerators_current(pool: Pool, context: RuleContext) -> Findings:
     reason = context.catalog.retired_accelerators.get(kind)
     if reason and machine and kind in machine.gpus:
         yield Finding("machineSpec.acceleratorType", f"{kind}: {reason}", f"use {CURRENT}")
+
+
+@rule_of_pool("gpu-partition", "warning", "documented", "api-types")
+def partitions_counted(pool: Pool, context: RuleContext) -> Findings:
+    """GPUs that are partitioned have a size such as 1g.10gb, and acceleratorCount is 1.
+
+    Otherwise: Vertex AI may refuse the job.
+    """
+    size = pool.spec.machine_spec.gpu_partition_size
+    if size and not re.fullmatch(r"[1-9]g\.[1-9][0-9]*gb", size):
+        yield Finding(
+            "machineSpec.gpuPartitionSize", f'"{size}" is no size of a partition', "write one such as 1g.10gb"
+        )
+    if size and pool.accelerator_count != 1:
+        yield Finding("machineSpec.acceleratorCount", f"is {pool.accelerator_count}, of partitioned GPUs", "write 1")
 
 
 @rule("tpu-alone", "error", "documented", "configure-compute")

@@ -8,12 +8,13 @@ from google.cloud.aiplatform_v1.types.reservation_affinity import ReservationAff
 
 from vertex_launch.errors import Finding, Findings
 from vertex_launch.rules.region_and_output import folder
-from vertex_launch.rules.rule import RuleContext, rule
+from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
 from vertex_launch.rules.training import flag_of, runs_trainer
-from vertex_launch.spec import OUTPUT, Job
+from vertex_launch.spec import OUTPUT, Job, Pool
 
 LONGEST = "write the longest run you would pay for, such as 3600s"
 ROLLCALL = "rollcall_timeout"  # the flag of the template's trainer
+RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 CLOUD_ROLLCALL = "600"  # seconds in the cloud, where the flag is None
 
 
@@ -92,6 +93,32 @@ def flex_start_reservation(job: Job, context: RuleContext) -> Findings:
         if pool.spec.machine_spec.reservation_affinity.reservation_affinity_type == wanted:
             fault = "FLEX_START takes no machines from a reservation"
             yield Finding(pool.at("machineSpec.reservationAffinity"), fault, "remove it, or use STANDARD")
+
+
+@rule("wait-unread", "warning", "documented", "api-types")
+def wait_of_flex_start(job: Job, context: RuleContext) -> Findings:
+    """Only a FLEX_START job says how long it waits for its machines.
+
+    Otherwise: Vertex AI does not look at maxWaitDuration.
+    """
+    if "max_wait_duration" in job.spec.scheduling and job.strategy != "FLEX_START":
+        fault = (
+            f"is for FLEX_START jobs alone, and this one is {job.strategy.replace('STRATEGY_UNSPECIFIED', 'STANDARD')}"
+        )
+        yield Finding("scheduling.maxWaitDuration", fault, "remove it, or use FLEX_START")
+
+
+@rule_of_pool("reservation-field", "error", "documented", "api-types")
+def reservation_named(pool: Pool, context: RuleContext) -> Findings:
+    """A reservation affinity has a type, and one for a specific reservation names that by key and values."""
+    machine = pool.spec.machine_spec
+    affinity, kinds = machine.reservation_affinity, ReservationAffinity.Type
+    if "reservation_affinity" in machine and affinity.reservation_affinity_type == kinds.TYPE_UNSPECIFIED:
+        cure = "write NO_RESERVATION, ANY_RESERVATION or SPECIFIC_RESERVATION"
+        yield Finding("machineSpec.reservationAffinity.reservationAffinityType", "is missing", cure)
+    if affinity.reservation_affinity_type == kinds.SPECIFIC_RESERVATION and not (affinity.key and affinity.values):
+        cure = f"write key: {RESERVATION_KEY} and its name below values"
+        yield Finding("machineSpec.reservationAffinity", "names no reservation", cure)
 
 
 @rule("strategy-deprecated", "warning", "documented", "api-types")

@@ -6,9 +6,10 @@ from functools import wraps
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
-from vertex_launch import study_validation
+from vertex_launch import labels, study_validation
 from vertex_launch.contract import argument_pools
 from vertex_launch.errors import Finding, Findings, Severity, did_you_mean
+from vertex_launch.local.api.create_validation import name_findings
 from vertex_launch.rules import shells
 from vertex_launch.rules.containers import words
 from vertex_launch.rules.rule import Rule, RuleContext, rule_of_search
@@ -27,6 +28,19 @@ STUDY_RULES = (
     _of_study("study-parameters", "error", "api-types", study_validation.parameter_findings),
     _of_study("study-local", "warning", "vertex_launch/study_validation.py", study_validation.local_findings),
 )
+
+
+@rule_of_search("search-name", "error", "documented", "api-types")
+def search_named(job: TuningJob, context: RuleContext) -> Findings:
+    """A search's displayName has at most 128 characters; without one, it is called as its file."""
+    if job.spec.display_name:
+        yield from name_findings(job.spec.display_name)
+
+
+@rule_of_search("label", "error", "documented", "labels")
+def labels_right(job: TuningJob, context: RuleContext) -> Findings:
+    """A search has at most 64 labels, of small letters, digits, - and _; keys begin with a letter or a digit."""
+    yield from labels.of_all(job.spec.labels)
 
 
 @rule_of_search("metric-unknown", "warning", "inferred", "trainer")

@@ -4,11 +4,11 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from vertex_launch import spec, strict_yaml
+from vertex_launch import labels, spec, strict_yaml
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.job_resource import Resource, camel
 from vertex_launch.local.api import filters
-from vertex_launch.local.api.create_validation import OUTPUT_ONLY, label_findings, without_output
+from vertex_launch.local.api.create_validation import OUTPUT_ONLY, without_output
 from vertex_launch.local.api.errors import invalid, refuse
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
@@ -65,7 +65,7 @@ class Collection:
 
     def _created(self, call: Call, name: str) -> Resource:
         message = without_output(read_message(call, self.message), self.output_only)
-        refuse(label_findings(getattr(message, "labels", {})))
+        refuse(labels.of_all(getattr(message, "labels", {})))
         ids = {"id": call.query.get(f"{field_of(self.message)}Id", "")} if self.takes_ids else {}
         created = self.create(name.rpartition("/")[0], message, **ids)
         kind = {"@type": f"{TYPES}{self.message.pb().DESCRIPTOR.full_name.removeprefix('google.')}"}

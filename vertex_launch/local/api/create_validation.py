@@ -1,9 +1,9 @@
-"""Create-request checks that protobuf cannot express: output-only fields and label limits.
+"""Create-request checks that protobuf cannot express: output-only fields and display names.
 
 Source: google-cloud-aiplatform 2.7.0, the documentation of the fields in types/.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from vertex_launch.errors import Finding, Findings
@@ -19,9 +19,6 @@ OUTPUT_ONLY = (
     *("supported_deployment_resources_types", "supported_input_storage_formats", "supported_output_storage_formats"),
 )
 LONGEST_NAME = 128  # characters of a display name
-MOST_LABELS = 64
-LONGEST_LABEL = 64  # characters, of a key and of a value
-RESERVED = "aiplatform.googleapis.com/"  # begins the service's own keys, which clients send back
 
 
 def without_output(message: Any, names: Iterable[str] = OUTPUT_ONLY) -> Any:
@@ -41,24 +38,3 @@ def name_findings(name: str) -> Findings:
         yield Finding("displayName", "is missing", "give it a name")
     elif len(name) > LONGEST_NAME:
         yield Finding("displayName", f"has {len(name)} characters", f"shorten it to {LONGEST_NAME}")
-
-
-def label_findings(labels: Mapping[str, str]) -> Findings:
-    """Faults for which the service would refuse a resource's labels."""
-    if len(labels) > MOST_LABELS:
-        yield Finding("labels", f"are {len(labels)}", f"keep {MOST_LABELS} of them")
-    for key, value in labels.items():
-        if key.startswith(RESERVED):
-            continue
-        if not key:
-            yield Finding("labels", 'the key "" is empty', "name it")
-        yield from _text_findings("labels", f'the key "{key}"', key)
-        yield from _text_findings(f"labels.{key}", f'"{value}"', value)
-
-
-def _text_findings(place: str, subject: str, text: str) -> Findings:
-    if len(text) > LONGEST_LABEL:
-        yield Finding(place, f"{subject} has {len(text)} characters", f"shorten it to {LONGEST_LABEL}")
-    elif text != text.lower() or not all(character.isalnum() or character in "_-" for character in text):
-        fault = f"{subject} may have only lower-case letters, digits, _ and -"
-        yield Finding(place, fault, "write it as my_label")

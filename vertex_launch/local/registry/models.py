@@ -12,10 +12,11 @@ from typing import Any
 
 from google.cloud.aiplatform_v1.types.model import Model
 
+from vertex_launch import labels
 from vertex_launch.addresses import object_path
 from vertex_launch.job_resource import Resource
 from vertex_launch.local.api.collection import Act, Collection
-from vertex_launch.local.api.create_validation import label_findings, name_findings
+from vertex_launch.local.api.create_validation import name_findings
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Store
 
@@ -62,7 +63,7 @@ class Models(Collection):
 
     def check(self, parent: str, model: Resource, model_id: str = "", parent_model: str = "") -> None:
         """Raises ApiError for a model that `upload` would refuse whatever the folder holds."""
-        findings = [*name_findings(model.get("displayName", "")), *label_findings(model.get("labels", {}))]
+        findings = [*name_findings(model.get("displayName", "")), *labels.of_all(model.get("labels", {}))]
         refuse(finding.below("modelToUpload") for finding in findings)
         models = f"{parent}/{COLLECTION}"
         if parent_model and not parent_model.startswith(f"{models}/"):
