@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,12 @@ DURATION, TIMESTAMP, ANY = (f"{WELL_KNOWN}{name}" for name in ("Duration", "Time
 FREE = {f"{WELL_KNOWN}Value": "", f"{WELL_KNOWN}Struct": "a mapping", f"{WELL_KNOWN}ListValue": "a list"}
 # Enums whose values are known by other names, too.
 CURES = {"AcceleratorType": aliases.accelerator_cure, "Strategy": aliases.strategy_cure}
+# What takes text where the lists of these messages take numbers.
+FOR_TEXT = {"DiscreteValueSpec": "use a categoricalValueSpec for text"}
+FOR_TEXT |= dict.fromkeys(
+    ("DiscreteValueCondition", "IntValueCondition"),
+    "use parentCategoricalValues for text, below the parameter that has these values",
+)
 LINES_SHOWN = 3  # of a key that is repeated
 NAMES = ("string", "double", "float", "int64", "enum")
 SCALARS = {getattr(FieldDescriptor, f"CPPTYPE_{name.upper()}"): name for name in NAMES}
@@ -149,7 +155,9 @@ def _of_value(field: FieldDescriptor, value: Any, place: str) -> Findings:
     elif name == "enum":
         yield from _of_enum(value, field, place)
     elif name in FORMS:
-        yield from _of_form(value, FORMS[name], place)
+        in_its_place = FOR_TEXT.get(field.containing_type.name, "")
+        form = replace(FORMS[name], cure=in_its_place) if in_its_place and kind(value) == "text" else FORMS[name]
+        yield from _of_form(value, form, place)
     else:
         yield from findings(value, field.message_type, place)
 

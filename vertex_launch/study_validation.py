@@ -126,7 +126,7 @@ def parameter_findings(job: HyperparameterTuningJob) -> Findings:
         yield Finding("studySpec.parameters", "has no parameter, so there is nothing to tune", "add one")
     for node in nodes:
         yield from _of_values(node, job.study_spec.algorithm)
-        yield from _of_conditions(node)
+        yield from _of_conditions(node, job.study_spec)
     yield from _of_ids(nodes)
 
 
@@ -171,6 +171,8 @@ def _nodes(study: StudySpec) -> Iterator[_Node]:
 def _with_children(node: _Node) -> Iterator[_Node]:
     yield node
     for index, child in enumerate(node.spec.conditional_parameter_specs):
+        if child.parameter_spec.parameter_id == node.spec.parameter_id != "":
+            continue  # `_misplaced` reports it
         place = f"{node.place}.conditionalParameterSpecs[{index}].parameterSpec"
         conditions = {**node.conditions, node.place: _condition(child)}
         yield from _with_children(_Node(place, child.parameter_spec, conditions))
@@ -232,11 +234,13 @@ def _of_list(node: _Node) -> Findings:
             yield Finding(place, f"{min(values):g} has no logarithm", cure)
 
 
-def _of_conditions(node: _Node) -> Findings:
+def _of_conditions(node: _Node, study: StudySpec) -> Findings:
     name, field = node.spec.parameter_id, CONDITIONS.get(node.kind, "")
     for index, child in enumerate(node.spec.conditional_parameter_specs):
         place = f"{node.place}.conditionalParameterSpecs[{index}]"
-        if not field:
+        if misplaced := _misplaced(node, child, study):
+            yield Finding(place, *misplaced)
+        elif not field:
             fault = f"depends on single values, and its parent has {camel(node.kind) or 'nothing'}"
             yield Finding(place, fault, "use a discreteValueSpec there")
         elif not _condition(child) or field not in child:
@@ -246,6 +250,25 @@ def _of_conditions(node: _Node) -> Findings:
                 if not _is_one_of(value, values_of(node.spec)):
                     cure = f"use one that its {camel(node.kind)} has"
                     yield Finding(f"{place}.{camel(field)}.values", f'"{value}" is no value of {name}', cure)
+
+
+def _misplaced(node: _Node, child: Conditional, study: StudySpec) -> tuple[str, str] | None:
+    """The fault and the cure of a child that stands at itself, or at another parameter than the one of its values."""
+    name = child.parameter_spec.parameter_id
+    owners = [one.parameter_id for one in study.parameters if _has_values(one, child)]
+    parent = owners[0] if owners else "the parameter that it depends on"
+    cure = f"put {name or 'it'}, with its values, below conditionalParameterSpecs of {parent}"
+    if name and name == node.spec.parameter_id:
+        return f"makes {name} depend on itself, and a child stands below its parent", cure
+    if owners and not _has_values(node.spec, child):
+        return f"stands below {node.spec.parameter_id}, and its values are those of {parent}", cure
+    return None
+
+
+def _has_values(parameter: ParameterSpec, child: Conditional) -> bool:
+    """Whether a parameter has all values for which a child exists."""
+    field, values = CONDITIONS.get(kind_of(parameter), ""), _condition(child)
+    return bool(field and field in child and values) and all(_is_one_of(one, values_of(parameter)) for one in values)
 
 
 def _of_ids(nodes: Sequence[_Node]) -> Findings:

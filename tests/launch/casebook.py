@@ -73,6 +73,11 @@ GOOD: Part = {
     "baseOutputDirectory": {"outputUriPrefix": "gs://demo-data/run"},
 }
 RATE: Part = {"parameterId": "learning_rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}
+# A parameter with a child, under names that the trainer of PROJECT has.
+OPTIMIZER: Part = {"parameterId": "size", "categoricalValueSpec": {"values": ["adam", "sgd"]}}
+BETA: Part = {"parameterId": "data", "doubleValueSpec": {"minValue": 0.8, "maxValue": 0.99}}
+WITH_ADAM: Part = {"parentCategoricalValues": {"values": ["adam"]}, "parameterSpec": BETA}
+BELOW_ITSELF: Part = {"parameterSpec": {"parameterId": "data"}}
 GOOD_TUNING: Part = {
     "maxTrialCount": 6,
     "parallelTrialCount": 2,
@@ -207,6 +212,23 @@ CASES = [
     # the form
     Case("form", {f"{P0}.containerSpec.args": ["--steps", 100]}, {}, ("args[1]", "100 is a number", 'quote it: "100"')),
     Case("form", {f"{P0}.machineSpec.machinType": "x"}, {}, ("machinType", "did you mean machineType?")),
+    tuning(
+        "form",
+        {
+            "studySpec.parameters": [
+                RATE | {"conditionalParameterSpecs": [{"parentDiscreteValues": {"values": ["adam"]}}]}
+            ]
+        },
+        {},
+        'parentDiscreteValues.values[0]: must be a number, not "adam"',
+        "use parentCategoricalValues for text, below the parameter that has these values",
+    ),
+    tuning(
+        "form",
+        {"studySpec.parameters": [{"parameterId": "size", "discreteValueSpec": {"values": ["adam"]}}]},
+        {},
+        "use a categoricalValueSpec for text",
+    ),
     # pools
     Case("chief-count", {f"{P0}.replicaCount": 3, **NO_REDUCERS}, NO_REDUCERS, ("not 3", "set it to 1")),
     Case("chief-count", {f"{P0}.replicaCount": GONE}, {}, ("must be 1", "not 0")),
@@ -900,6 +922,20 @@ CASES = [
     tuning("study-counts", {"parallelTrialCount": 0}, {"parallelTrialCount": 1}, "parallelTrialCount"),
     tuning("study-metrics", {"studySpec.metrics": []}, {}, "has no metric", "add one"),
     tuning("study-parameters", {"studySpec.parameters": []}, {}, "nothing to tune", "add one"),
+    tuning(
+        "study-parameters",
+        {"studySpec.parameters": [RATE, OPTIMIZER, BETA | {"conditionalParameterSpecs": [WITH_ADAM | BELOW_ITSELF]}]},
+        {"studySpec.parameters": [RATE, OPTIMIZER | {"conditionalParameterSpecs": [WITH_ADAM]}]},
+        "parameters[2].conditionalParameterSpecs[0]: makes data depend on itself",
+        "put data, with its values, below conditionalParameterSpecs of size",
+    ),
+    tuning(
+        "study-parameters",
+        {"studySpec.parameters": [OPTIMIZER, RATE | {"conditionalParameterSpecs": [WITH_ADAM]}]},
+        {"studySpec.parameters": [RATE, OPTIMIZER | {"conditionalParameterSpecs": [WITH_ADAM]}]},
+        "parameters[1].conditionalParameterSpecs[0]: stands below learning_rate, and its values are those of size",
+        "put data, with its values, below conditionalParameterSpecs of size",
+    ),
     tuning("study-local", {"studySpec.metrics.0": SAFETY}, {}, "safetyConfig", "local Vertex"),
     tuning("search-name", {"displayName": "x" * 129}, {"displayName": "x" * 128}, "displayName: has 129 characters"),
     tuning("label", {"labels": {"-x": "y"}}, {"labels": {"x": "y"}}, '"-x" cannot be the key of a label'),

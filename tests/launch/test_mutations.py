@@ -13,7 +13,18 @@ import pytest
 from google.cloud.aiplatform_v1.types import CustomJobSpec, HyperparameterTuningJob
 from rich.console import Console
 
-from tests.launch.casebook import CATALOG, GOOD, PROJECT, REDUCER_IMAGE, REDUCERS, SETTINGS, TASK
+from tests.launch.casebook import (
+    CATALOG,
+    GOOD,
+    PACKAGE,
+    PROJECT,
+    REDUCER_IMAGE,
+    REDUCERS,
+    RESERVATION,
+    SETTINGS,
+    SHARE,
+    TASK,
+)
 from tests.launch.test_agreement import mutated
 from tests.launch.test_plan import WORKLOAD
 from vertex_launch import catalog, rules
@@ -114,7 +125,7 @@ def of_two_kinds(document: Document, dice: random.Random) -> None:
 
 def reserved(document: Document, dice: random.Random) -> None:
     document["scheduling"] = {"strategy": "FLEX_START", "timeout": "60s"}
-    affinity = {"reservationAffinityType": "SPECIFIC_RESERVATION"}
+    affinity = RESERVATION
     for pool in document["workerPoolSpecs"]:
         pool["machineSpec"]["reservationAffinity"] = affinity
 
@@ -137,6 +148,26 @@ def packages(document: Document, dice: random.Random) -> None:
     pool = document["workerPoolSpecs"][0]
     del pool["containerSpec"]
     pool["pythonPackageSpec"] = package
+
+
+def packaged(**more: Any) -> Callable[[Document, random.Random], None]:
+    """A mutation of the chief into a package."""
+
+    def mutate(document: Document, dice: random.Random) -> None:
+        pool = document["workerPoolSpecs"][0]
+        del pool["containerSpec"]
+        pool["pythonPackageSpec"] = PACKAGE | more
+
+    return mutate
+
+
+def mounted(**more: Any) -> Callable[[Document, random.Random], None]:
+    return lambda document, dice: some_pool(document, dice).update({"nfsMounts": [SHARE | more]})
+
+
+def reserved_without_a_name(document: Document, dice: random.Random) -> None:
+    affinity = {"reservationAffinityType": "SPECIFIC_RESERVATION"}
+    some_pool(document, dice)["machineSpec"]["reservationAffinity"] = affinity
 
 
 def incomplete(document: Document, dice: random.Random) -> None:
@@ -207,10 +238,23 @@ FORBIDDEN: Mapping[str, Callable[[Document, random.Random], None]] = {
     "flex-start-reservation": reserved,
     "package-count": packages,
     "env-count": set_in("env", "containerSpec", lambda dice: variables(*map(str, range(dice.randint(101, 300))))),
+    "package-address": packaged(packageUris=["trainer.tar.gz"]),
+    "module-name": packaged(pythonModule="trainer/task.py"),
+    "image-name": set_in("imageUri", "containerSpec", lambda dice: dice.choice(("my image", "<image>", "a//b", "A/B"))),
+    "env-apostrophe": set_in("env", "containerSpec", lambda dice: [{"name": "TAGS", "value": "['a']"}]),
+    "reservation-field": reserved_without_a_name,
+    "resource-name": set_at_top(network="default"),
+    "account-name": set_at_top(serviceAccount="trainer"),
+    "persistent-name": set_at_top(persistentResourceId="Ours"),
+    "mount-field": mounted(server=""),
+    "mount-path": mounted(path="share"),
+    "mount-network": mounted(),
+    "dns-peering": set_at_top(pscInterfaceConfig={"dnsPeeringConfigs": [{"domain": "ours.example"}]}),
     "env-name": set_in("env", "containerSpec", lambda dice: variables(dice.choice(("", "1ST", "A-B", "A B", "É")))),
 }
 # In vertex.toml, not in the file; or of a study.
 ELSEWHERE_SET = {"region-name", "region-accelerator", "study-counts", "study-metrics", "study-parameters"}
+ELSEWHERE_SET |= {"search-name", "label", "key-name", "key-region"}
 
 
 def test_every_error_has_a_mutation() -> None:
