@@ -189,8 +189,6 @@ FIELDS: Mapping[str, Mapping[str, Line]] = {
         **dict.fromkeys(("endTime", "updateTime"), OUTPUT),
     },
 }
-# Rules that look at no field: at the settings, or at the file as a whole.
-ELSEWHERE = ("form", "region-name", "region-words")
 
 
 def of_api() -> dict[str, list[str]]:
