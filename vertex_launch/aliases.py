@@ -48,14 +48,14 @@ _WIND = f"(?:(?:{'|'.join(WINDS.values())}|[{''.join(WINDS)}]){{0,2}})"
 
 
 class _Accelerator(NamedTuple):
-    """What an accelerator's name says: the model, such as h100 or v5e, and words besides, such as mega or 80."""
+    """Parts of an accelerator's name: the model, such as h100 or v5e, and words besides, such as mega or 80."""
 
     model: str
     rest: frozenset[str]
 
 
 class _MachineType(NamedTuple):
-    """What a machine type's name says, each "" or 0 where it says nothing: g2, standard, 8."""
+    """Parts of a machine type's name, each "" or 0 where it says nothing: g2, standard, 8."""
 
     family: str
     kind: str

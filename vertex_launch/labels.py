@@ -1,4 +1,4 @@
-"""Labels of jobs and other resources, by which Google breaks down a bill.
+"""Labels of jobs and other resources, by which Google breaks down a bill, and their display names.
 
 Source: the service's own answer, github.com/statmike/vertex-ai-mlops, issue 6, of 2022: at most 64 labels; keys and
 values of lower-case letters, digits, - and _, of less than 64 characters and less than 128 bytes; a key begins with a
@@ -10,13 +10,23 @@ from collections.abc import Mapping
 
 from vertex_launch.errors import FaultError, Finding, Findings
 
-MOST = 64  # of a resource
+LONGEST_NAME = 128  # characters of a display name. Source: google-cloud-aiplatform 2.7.0, types/custom_job.py
+
+MOST = 64  # labels of a resource
 LONGEST = 63  # characters
 LONGEST_BYTES = 127  # in UTF-8
 KEY = re.compile(rf"(?=[^\W_])[\w-]{{1,{LONGEST}}}")
 VALUE = re.compile(rf"[\w-]{{0,{LONGEST}}}")
 CURE = f"use lower-case letters, digits, - and _, {LONGEST} characters and {LONGEST_BYTES} bytes at most"
 RESERVED = "aiplatform.googleapis.com/"  # begins the service's own keys, which clients send back
+
+
+def name_findings(name: str) -> Findings:
+    """Yield why the service would refuse a resource's display name."""
+    if not name:
+        yield Finding("displayName", "is missing", "give it a name")
+    elif len(name) > LONGEST_NAME:
+        yield Finding("displayName", f"has {len(name)} characters", f"shorten it to {LONGEST_NAME}")
 
 
 def of_all(labels: Mapping[str, str]) -> Findings:

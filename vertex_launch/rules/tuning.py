@@ -9,7 +9,6 @@ from google.cloud.aiplatform_v1.types.study import StudySpec
 from vertex_launch import labels, study_validation
 from vertex_launch.contract import argument_pools
 from vertex_launch.errors import Finding, Findings, Severity, did_you_mean
-from vertex_launch.local.api.create_validation import name_findings
 from vertex_launch.rules import shells
 from vertex_launch.rules.containers import words
 from vertex_launch.rules.rule import Rule, RuleContext, rule_of_search
@@ -34,7 +33,7 @@ STUDY_RULES = (
 def search_named(job: TuningJob, context: RuleContext) -> Findings:
     """A search's displayName has at most 128 characters; without one, it is called as its file."""
     if job.spec.display_name:
-        yield from name_findings(job.spec.display_name)
+        yield from labels.name_findings(job.spec.display_name)
 
 
 @rule_of_search("label", "error", "documented", "labels")

@@ -1,12 +1,10 @@
-"""Create-request checks that protobuf cannot express: output-only fields and display names.
+"""Create-request checks that protobuf cannot express: output-only fields.
 
 Source: google-cloud-aiplatform 2.7.0, the documentation of the fields in types/.
 """
 
 from collections.abc import Iterable
 from typing import Any
-
-from vertex_launch.errors import Finding, Findings
 
 # Fields of all messages that only the service writes: their documentation says "Output only".
 OUTPUT_ONLY = (
@@ -18,7 +16,6 @@ OUTPUT_ONLY = (
     *("deployed_models", "model_source_info", "original_model_info", "supported_export_formats"),
     *("supported_deployment_resources_types", "supported_input_storage_formats", "supported_output_storage_formats"),
 )
-LONGEST_NAME = 128  # characters of a display name
 
 
 def without_output(message: Any, names: Iterable[str] = OUTPUT_ONLY) -> Any:
@@ -30,11 +27,3 @@ def without_output(message: Any, names: Iterable[str] = OUTPUT_ONLY) -> Any:
             if name in part.DESCRIPTOR.fields_by_name:
                 part.ClearField(name)
     return message
-
-
-def name_findings(name: str) -> Findings:
-    """Faults for which the service would refuse a resource's display name."""
-    if not name:
-        yield Finding("displayName", "is missing", "give it a name")
-    elif len(name) > LONGEST_NAME:
-        yield Finding("displayName", f"has {len(name)} characters", f"shorten it to {LONGEST_NAME}")

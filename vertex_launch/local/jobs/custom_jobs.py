@@ -16,7 +16,7 @@ from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
 from vertex_launch import rules
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.job_resource import Resource, id_of
-from vertex_launch.local.api.create_validation import name_findings
+from vertex_launch.labels import name_findings
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context

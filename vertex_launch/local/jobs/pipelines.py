@@ -18,7 +18,7 @@ from vertex_launch import strict_yaml
 from vertex_launch.addresses import folder_fault
 from vertex_launch.errors import FaultError, Finding, Findings
 from vertex_launch.job_resource import Resource, tidy
-from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings
+from vertex_launch.labels import LONGEST_NAME, name_findings
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs import custom_jobs

@@ -12,7 +12,7 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 from vertex_launch import study_validation
 from vertex_launch.contract import with_arguments
 from vertex_launch.job_resource import Resource, id_of
-from vertex_launch.local.api.create_validation import LONGEST_NAME, name_findings
+from vertex_launch.labels import LONGEST_NAME, name_findings
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs import search

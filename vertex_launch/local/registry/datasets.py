@@ -18,9 +18,9 @@ from google.cloud.aiplatform_v1.types.dataset_service import ImportDataRequest
 from vertex_launch.addresses import object_path
 from vertex_launch.errors import Finding, Findings
 from vertex_launch.job_resource import Resource, id_of
+from vertex_launch.labels import name_findings
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.collection import TYPES, Act, Collection, read_message
-from vertex_launch.local.api.create_validation import name_findings
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store

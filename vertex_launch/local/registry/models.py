@@ -15,8 +15,8 @@ from google.cloud.aiplatform_v1.types.model import Model
 from vertex_launch import labels
 from vertex_launch.addresses import object_path
 from vertex_launch.job_resource import Resource
+from vertex_launch.labels import name_findings
 from vertex_launch.local.api.collection import Act, Collection
-from vertex_launch.local.api.create_validation import name_findings
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Store
 
