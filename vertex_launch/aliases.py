@@ -74,8 +74,8 @@ def accelerator_cure(word: str, names: Collection[str]) -> str:
 
 def accelerator(word: str, names: Iterable[str]) -> str:
     """Return the name of the same model, of several the one with most of the other words; "" if there is none."""
-    meant = _accelerator(word)
-    same = [name for name in names if _is(meant.model, name)]
+    meant, is_gpu = _accelerator(word), re.search("nvidia|tesla|[gr]tx", word.casefold())
+    same = [name for name in names if _is(meant.model, name) and not (is_gpu and name.startswith("TPU"))]
     return min(same, key=lambda name: (len(_accelerator(name).rest ^ meant.rest), len(name)), default="")
 
 

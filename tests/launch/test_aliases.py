@@ -34,7 +34,21 @@ MEANT = {
     "TPU_V4_POD": ("TPU_V4", "v4-8", "tpu-v4-podslice", "ct4p-hightpu-4t"),
     "TPU_V5_LITEPOD": ("TPU_V5E", "v5e", "v5litepod-4", "tpu-v5-lite-podslice", "V5LITE", "ct5lp-hightpu-4t"),
 }
-NOT_OFFERED = ("L40S", "L40", "A10", "A10G", "A30", "T40", "RTX_A6000", "RTX_6000", "B300", "GB300", "MI300X", "V5P")
+NOT_OFFERED = (
+    "NVIDIA_TESLA_V4",
+    "L40S",
+    "L40",
+    "A10",
+    "A10G",
+    "A30",
+    "T40",
+    "RTX_A6000",
+    "RTX_6000",
+    "B300",
+    "GB300",
+    "MI300X",
+    "V5P",
+)
 RETIRED = ("K80", "nvidia-tesla-p100")
 NO_MODEL = ("GPU", "TPU", "AMPERE", "NVIDIA_TESLA", "")
 

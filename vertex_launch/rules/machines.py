@@ -117,10 +117,10 @@ def _misfit(catalog: Catalog, pool: Pool, machine: Machine) -> str:
 def _cure(catalog: Catalog, pool: Pool, machine: Machine) -> str:
     """The cure for accelerators that do not fit: what to write for this machine, or which machines have them."""
     kind, count, machines = pool.accelerator, pool.accelerator_count, catalog.machines.values()
-    hosts = [one.name for one in machines if count in one.gpus.get(kind, ())]
+    wanted, hosts = f"{count} x {kind}", [one.name for one in machines if count in one.gpus.get(kind, ())]
     if not hosts and kind not in machine.gpus:
-        hosts = [one.name for one in machines if kind in one.gpus]
-    elsewhere = f"for {count} x {kind} {aliases.choice(hosts)}, or " if hosts else ""
+        wanted, hosts = kind, [one.name for one in machines if kind in one.gpus]
+    elsewhere = f"for {wanted} {aliases.choice(hosts)}, or " if hosts else ""
     return elsewhere + _of_machine(catalog, machine)
 
 
