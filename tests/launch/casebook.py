@@ -302,7 +302,7 @@ CASES = [
         "accelerator-fit",
         {f"{P1}.machineSpec": ONE_L4 | {"machineType": "a2-highgpu-8g", "acceleratorCount": 3}},
         {},
-        ("for 3 x NVIDIA_L4 use one of g2-standard-4, ", "or write acceleratorType: NVIDIA_TESLA_A100"),
+        ("for NVIDIA_L4 use one of g2-standard-4, ", "or write acceleratorType: NVIDIA_TESLA_A100"),
     ),
     Case("accelerator-fit", alone(ONE_L4 | TPU), alone(TPU), ("ct5lp-hightpu-1t cannot have 1 x NVIDIA_L4",)),
     Case(
