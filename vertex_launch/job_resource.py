@@ -13,6 +13,8 @@ KINDS = {
     "trainingPipelines": "training pipeline",
 }
 ENDED = frozenset(("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED"))
+# The label of a log entry that says which trial it is of. Source: googlecloudsdk/command_lib/ml_engine/log_utils.py.
+TRIAL_LABEL = "ml.googleapis.com/trial_id"
 STYLES = {"RUNNING": "bold blue", "SUCCEEDED": "green", "FAILED": "bold red", "EXPIRED": "bold red"}
 
 
@@ -112,10 +114,9 @@ def trials(search: Resource) -> list[dict[str, Any]]:
     ]
 
 
-def trial_of(search: Resource, job: str) -> str:
-    """Return the id of the trial whose custom job has this number, "" for other jobs."""
-    ids = (trial["id"] for trial in search.get("trials", ()) if id_of(trial.get("customJob", "")) == job)
-    return next(ids, "")
+def trial_ids(search: Resource) -> dict[str, str]:
+    """Return the ids of a search's trials by those of their custom jobs."""
+    return {id_of(trial.get("customJob", "")): trial["id"] for trial in search.get("trials", ())}
 
 
 def _metrics(trial: Resource) -> dict[str, float]:

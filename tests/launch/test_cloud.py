@@ -481,6 +481,35 @@ open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "w").write({json.dumps(measured) + c
     assert (code, out.count("succeeded")) == (0, 2)
 
 
+def test_the_lines_of_all_trials_are_found_by_the_id_of_their_search(vertex: Service) -> None:
+    tells = """import os, sys
+print(f"{os.environ['CLOUD_ML_TRIAL_ID']} tries {sys.argv[1]}")"""
+    name = vertex.create(search("by its id", 3, *script(tells)), "hyperparameterTuningJobs")
+    trials = {trial["id"]: id_of(trial["customJob"]) for trial in vertex.wait(name, "FAILED")["trials"]}
+
+    def found(expression: str) -> list[Json]:
+        """The entries as gcloud asks for them, two a page."""
+        body = {"resourceNames": ["projects/p"], "filter": expression, "orderBy": "timestamp asc", "pageSize": 2}
+        entries, token = list[Json](), None
+        while token != "":
+            _, page = vertex.call("POST", "/v2/entries:list", {**body, "pageToken": token or ""})
+            entries, token = entries + page["entries"], page.get("nextPageToken", "")
+        return [entry for entry in entries if " tries " in entry["jsonPayload"]["message"]]
+
+    lower = 'timestamp>="1970-01-01T01:00:00.000000000Z" AND timestamp<"9999-01-01T00:00:00.000000+00:00"'
+    ours = f'resource.type="ml_job" AND resource.labels.job_id="{id_of(name)}"'
+    lines = found(f"{ours} AND {lower}")
+    assert sorted(line["jsonPayload"]["message"][:9] for line in lines) == ["1 tries -", "2 tries -", "3 tries -"]
+    assert [line["timestamp"] for line in lines] == sorted(line["timestamp"] for line in lines)
+    assert {line["resource"]["labels"]["job_id"] for line in lines} == {id_of(name)}
+    assert all(line["jsonPayload"]["message"][0] == line["labels"]["ml.googleapis.com/trial_id"] for line in lines)
+    assert [line["jsonPayload"]["message"][0] for line in found(f'{ours} labels."ml.googleapis.com/trial_id"="2"')] == [
+        "2"
+    ]
+    (line,) = found(f'resource.labels.job_id="{trials["3"]}"')
+    assert (line["jsonPayload"]["message"][0], line["resource"]["labels"]["job_id"]) == ("3", trials["3"])
+
+
 def test_a_job_costs_its_machines_from_their_start_to_its_end() -> None:
     begin = datetime(2026, 11, 23, 12, tzinfo=UTC)
     job = custom_job("true", workers=2) | {

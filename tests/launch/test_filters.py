@@ -41,6 +41,7 @@ def found(expression: str) -> str:
         ('create_time<="2026-11-21T10:00:01.25+01:00"', "01"),
         ("labels.team=vision", "012"),
         ("labels.team:*", "012"),
+        ('labels."team"=vision', "012"),
         ("labels:team", "012"),
         ("NOT labels.team=vision", "345"),
         ("labels.size>=1", "12"),

@@ -167,6 +167,23 @@ def test_what_the_service_refuses_is_shown_with_its_place(
     assert all(word in done.stderr for word in words), done.stderr
 
 
+def test_the_log_of_a_tuning_job_has_the_lines_of_its_trials(vertex: Service, tmp_path: Path) -> None:
+    study = {
+        "metrics": [{"metricId": "loss"}],
+        "parameters": [{"parameterId": "size", "discreteValueSpec": {"values": [1, 2]}}],
+    }
+    spec = {
+        "studySpec": study | {"algorithm": "GRID_SEARCH"},
+        **{"maxTrialCount": 2, "parallelTrialCount": 2},
+        "trialJobSpec": custom_job(*script("import sys; print('this trial has', sys.argv[1])"))["jobSpec"],
+    }
+    created = answer(vertex, "hp-tuning-jobs", "create", "--display-name=logs", config(tmp_path, spec))
+    vertex.wait(created["name"])
+    shown = gcloud(vertex, "hp-tuning-jobs", "stream-logs", created["name"].rpartition("/")[2], "--polling-interval=1")
+    assert "this trial has --size=1" in shown.stdout
+    assert "this trial has --size=2" in shown.stdout
+
+
 @pytest.mark.proof
 def test_a_tuning_job_is_created_listed_described_and_cancelled(vertex: Service, project: Path) -> None:
     document = yaml.safe_load((project / "jobs/tuning.yaml").read_text())

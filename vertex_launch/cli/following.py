@@ -16,7 +16,7 @@ from vertex_launch.cloud import jobs, logs
 from vertex_launch.cloud.logs import Back, Changed, Line, Log, Lost, follow
 from vertex_launch.cloud.refusals import CloudError, google_errors
 from vertex_launch.cloud.service import Service
-from vertex_launch.job_resource import ENDED, Resource, fault, id_of, moment, state, style, trial_of
+from vertex_launch.job_resource import ENDED, Resource, fault, id_of, moment, state, style, trial_ids
 from vertex_launch.local.running.lines import ERRORS
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import clock, duration, usd
@@ -81,7 +81,7 @@ def print_line(line: Line, job: Resource, as_json: bool) -> None:
         origin = {"time": line.time.isoformat(), "replica": line.replica, "job": line.job, "severity": line.severity}
         print(json.dumps({"message": line.text, **line.fields, **origin}), flush=True)
         return
-    trial = trial_of(job, line.job)
+    trial = printable(line.trial) or trial_ids(job).get(line.job)
     whose = f"trial {trial} " if trial else ""
     console.print(Text(f"{clock(line.time)} {whose}{line}", style="red" if line.severity in ERRORS else ""))
 

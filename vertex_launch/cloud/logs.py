@@ -13,7 +13,7 @@ from google.api_core.exceptions import ServerError, TooManyRequests
 
 from vertex_launch.cloud.refusals import message_of
 from vertex_launch.cloud.service import NoAnswerError, Service
-from vertex_launch.job_resource import ENDED, Resource, custom_jobs, fault, id_of, moment, state
+from vertex_launch.job_resource import ENDED, TRIAL_LABEL, Resource, custom_jobs, fault, id_of, moment, state
 from vertex_launch.printable import plain, printable
 
 LATE = timedelta(seconds=30)  # after lines of other machines; Cloud Logging does not keep their order
@@ -34,7 +34,8 @@ class Line:
 
     id: str
     time: datetime
-    job: str  # the number of its custom job
+    job: str  # the number of its custom job or, where that is one of several trials, of its search
+    trial: str  # of a search, "" where the line does not say
     replica: str  # such as workerpool0-0
     severity: str
     text: str  # no character of it steers a terminal
@@ -105,6 +106,7 @@ def _line(entry: Resource) -> Line:
         id=str(entry.get("insertId")),
         time=datetime.fromisoformat(entry["timestamp"]),
         job=str(labels.get("job_id", "")),
+        trial=str((entry.get("labels") or {}).get(TRIAL_LABEL, "")),
         replica=printable(str(labels.get("task_name") or "job")),
         severity=str(entry.get("severity", "DEFAULT")),
         text="\n".join(map(printable, plain(text).rstrip().splitlines())),

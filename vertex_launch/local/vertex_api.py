@@ -112,7 +112,9 @@ class VertexApi:
 
     def entries(self, call: Call) -> Any:
         """Cloud Logging's entries.list."""
-        return logs.list_entries(self._vertex.store.all("customJobs"), self._vertex.state_dir, call.json())
+        store = self._vertex.store
+        jobs, searches = store.all("customJobs"), store.all("hyperparameterTuningJobs")
+        return logs.list_entries(jobs, searches, self._vertex.state_dir, call.json())
 
     def disturb(self, call: Call, id: str, action: str) -> Any:
         """Cause a fault in one replica of a job; an extension to Google's API."""

@@ -32,7 +32,7 @@ SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICA
 
 TOKEN = re.compile(
     r"""\s*(?:(?P<symbol>[()]|>=|<=|!=|[=<>:])"""
-    r"""|(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s()=<>:!"']+))"""
+    r"""|(?P<text>(?:[^\s()=<>:!"']+\.)?"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s()=<>:!"']+))"""
 )
 COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -122,11 +122,12 @@ class _Parser:
         return self._tokens.popleft() if self._tokens and self._tokens[0] in wanted else ""
 
     def _text(self, wanted: str) -> str:
-        """Take the next token, a word or a quoted text without its quotes; raises ApiError."""
+        """Take the next token, a word, or a text in quotes without them, as in labels."team/name"; raises ApiError."""
         if not self._tokens or self._tokens[0] in ("(", ")", ":", *COMPARISONS):
             raise _fault("filter", f'"{self._expression}" lacks {wanted}', 'write a filter such as display_name="name"')
         token = self._tokens.popleft()
-        return re.sub(r"\\(.)", r"\1", token[1:-1]) if token[0] in "\"'" else token
+        before, quote, quoted = token.partition(token[-1]) if token[-1] in "\"'" else (token, "", "")
+        return before + re.sub(r"\\(.)", r"\1", quoted.removesuffix(quote))
 
 
 def _tokens(expression: str) -> Iterator[str]:
