@@ -114,6 +114,19 @@ def trials(search: Resource) -> list[dict[str, Any]]:
     ]
 
 
+def same_result(search: Resource) -> str:
+    """Return a sentence if all ended trials measured the same to the last digit, "" if not or if only one has ended."""
+    ended = [trial for trial in trials(search) if trial["metrics"]]
+    alike = [key for key in ("parameters", "metrics") if all(trial[key] == ended[0][key] for trial in ended)]
+    if alike != ["metrics"]:
+        return ""
+    metric, value = next(iter(ended[0]["metrics"].items()))
+    return (
+        f"all {len(ended)} trials measured {metric} {value}, to the last digit: their flags may not arrive; "
+        'behind bash -c, write "$@" in the script and a word for $0 behind it; elsewhere, look at sys.argv'
+    )
+
+
 def trial_ids(search: Resource) -> dict[str, str]:
     """Return the ids of a search's trials by those of their custom jobs."""
     return {id_of(trial.get("customJob", "")): trial["id"] for trial in search.get("trials", ())}

@@ -156,6 +156,7 @@ def test_a_tuning_job_shows_its_trials_and_the_best_of_them(served: Served, goal
     assert [trial["metrics"] for trial in study["trials"]] == [{"loss": 0.1}, {"loss": 0.2}, {}]
     assert study["trials"][2]["reason"] == "no metric"
     assert study["trials"][0]["parameters"] == {"depth": 4}
+    assert study["same_result"] == ""
     assert [job["part_of"] for job in of_trials] == [study["id"]] * 3
     assert [trial["job"] for trial in study["trials"]] == [job["id"] for job in reversed(of_trials)]
 

@@ -19,6 +19,7 @@ from rich.console import Console
 from tests.launch.running import SETTINGS, SOURCE, ends_together, eventually, job, processes
 from vertex_launch import spec
 from vertex_launch.errors import FaultError
+from vertex_launch.job_resource import same_result
 from vertex_launch.local import run_job
 from vertex_launch.state_dir import StateDir, output_folder
 from vertex_launch.trials_table import table
@@ -442,6 +443,27 @@ def test_the_table_of_a_search_says_how_each_trial_ended_and_marks_the_best() ->
         "2 0.9 stopped early, worse than the median of the others",
         "3 failed: exited with code 1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("losses", "depths", "alike"),
+    [
+        ((0.5, 0.5), (1, 2), True),
+        ((0.5, 0.5, None), (1, 2, 3), True),  # what measured nothing does not count
+        ((0.5, 0.5000001), (1, 2), False),
+        ((0.5, 0.5), (1, 1), False),  # no flag differs
+        ((0.5, None), (1, 2), False),
+        ((), (), False),
+    ],
+)
+def test_only_trials_of_different_parameters_are_told_to_measure_the_same(
+    losses: tuple[float | None, ...], depths: tuple[int, ...], alike: bool
+) -> None:
+    trials = [
+        trial(str(number), "SUCCEEDED", loss) | {"parameters": [{"parameterId": "depth", "value": depth}]}
+        for number, (loss, depth) in enumerate(zip(losses, depths, strict=True))
+    ]
+    assert ("all 2 trials measured loss 0.5" in same_result({"trials": trials})) == alike
 
 
 def test_a_flag_that_the_trainer_lacks_deletes_and_starts_nothing(project: Path) -> None:

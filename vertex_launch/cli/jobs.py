@@ -13,7 +13,7 @@ from rich.text import Text
 from vertex_launch.catalog import Catalog
 from vertex_launch.cli.cloud_options import CloudOptions, NamedJob, SentJobOptions
 from vertex_launch.cli.following import EXIT_CODES, command, headline, print_cause
-from vertex_launch.cli.output import console, interrupted, print_table
+from vertex_launch.cli.output import complain, console, interrupted, print_table
 from vertex_launch.cloud import jobs
 from vertex_launch.cloud.jobs import Cost
 from vertex_launch.cloud.service import Service
@@ -27,6 +27,7 @@ from vertex_launch.job_resource import (
     machines,
     moment,
     run_spec,
+    same_result,
     state,
     style,
 )
@@ -93,6 +94,8 @@ class StatusOptions(SentJobOptions):
                     console.print(f"  {key:<8} {printable(value)}", markup=False)
                 if job.get("trials"):
                     print_table(trials_table(job, {}))
+                if same := same_result(job):
+                    complain(same, style="yellow")
                 print_cause(service, job)
         raise typer.Exit(EXIT_CODES.get(state(job), 0))
 

@@ -6,7 +6,7 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 from rich.console import Console
 
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import state
+from vertex_launch.job_resource import same_result, state
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import ENDED, SUCCEEDED
@@ -37,6 +37,8 @@ def run(
     finally:
         vertex.close()
     console.print(table(ended, jobs))
+    if same := same_result(ended):
+        console.print(same, style="yellow", markup=False)
     if ended["state"] != SUCCEEDED:
         reason = ended.get("error", {}).get("message", ended["state"])
         console.print(f"Search failed: {reason}", style="bold red", markup=False)

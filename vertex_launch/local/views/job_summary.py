@@ -4,7 +4,18 @@ from collections.abc import Mapping, Sequence
 from heapq import nlargest
 from typing import Any
 
-from vertex_launch.job_resource import KINDS, Resource, backing, custom_jobs, fault, id_of, machines, state, trials
+from vertex_launch.job_resource import (
+    KINDS,
+    Resource,
+    backing,
+    custom_jobs,
+    fault,
+    id_of,
+    machines,
+    same_result,
+    state,
+    trials,
+)
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs.custom_jobs import Jobs
 
@@ -45,6 +56,7 @@ def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str]) -> dict[
         "machines": [machines(pool) for pool in spec.get("workerPoolSpecs", ())],
         "replicas": jobs.statuses(resource["name"]),  # while it runs
         "trials": trials(resource),
+        "same_result": same_result(resource),  # a sentence if all trials measured the same
         "trial_count": int(resource.get("maxTrialCount", 0)),  # the most that there will be
         "backing": id_of(backing(resource)),  # id of a pipeline's custom job
         "part_of": makers.get(id, ""),  # id of the tuning job or pipeline that made it
