@@ -233,6 +233,21 @@ def test_the_best_of_what_is_maximized_is_the_largest() -> None:
     assert final == reported(3.0)[0]
 
 
+@pytest.mark.parametrize(
+    ("reports", "words"),
+    [
+        (reported(math.nan, every=1), "reported nan at step 1 for loss"),
+        (reported(0.5, -math.inf), "reported -inf at step 20 for loss"),
+        (reported(0.5, id="accuracy"), "no metric loss was reported"),
+        ([], "no metric loss was reported"),
+    ],
+)
+def test_why_a_trial_has_no_result_is_said(reports: list[Measurement], words: str) -> None:
+    searching = Search(study(BOWL))
+    assert searching.final(reports) is None
+    assert searching.why_none(reports) == words
+
+
 MEDIAN = BOWL + "medianAutomatedStoppingSpec: {useElapsedDuration: false}\n"
 DECAY = BOWL + "decayCurveStoppingSpec: {}\n"
 
@@ -571,6 +586,31 @@ def test_an_interrupted_search_stops_its_trials_and_says_how_to_start_over(
     assert shutil.which(python) == sys.executable  # so that it can be pasted
     assert rest == ["-m", "vertex_launch", "run", "tuning.yaml", "--max-replicas", "1", "--fresh"]
     assert eventually(lambda: processes(f"MARK={tmp_path}") == [])
+
+
+REPORTS = """import sys, hypertune
+print(value := {})
+hypertune.HyperTune().report_hyperparameter_tuning_metric('loss', value, 1)"""
+
+
+def test_a_trial_that_reports_no_number_is_said_to(start: Callable[..., "subprocess.Popen[str]"]) -> None:
+    odd_ones_diverge = "1.0 if int(os.environ['CLOUD_ML_TRIAL_ID']) % 2 else float('nan')"
+    search = start(f"import os\n{REPORTS.format(odd_ones_diverge)}", maxTrialCount=2, parallelTrialCount=1)
+    said, _ = search.communicate(timeout=240)
+    assert search.returncode == 0
+    assert said.splitlines()[-1].rstrip().endswith("failed: reported nan at step 1 for loss")
+    assert "tuning-trial-2: has no result: reported nan at step 1 for loss" in said  # when it ends, too
+
+
+@pytest.mark.parametrize(("value", "alike"), [("0.25", True), ("float(sys.argv[1].partition('=')[2])", False)])
+def test_a_search_whose_trials_all_measure_the_same_says_that_flags_may_not_arrive(
+    start: Callable[..., "subprocess.Popen[str]"], value: str, alike: bool
+) -> None:
+    search = start(REPORTS.format(value), maxTrialCount=2, parallelTrialCount=2)
+    said, _ = search.communicate(timeout=240)
+    assert search.returncode == 0
+    words = "all 2 trials measured loss 0.25, to the last digit: their flags may not arrive; behind bash -c, "
+    assert said.splitlines()[-1].startswith(words) == alike
 
 
 def test_a_search_ends_after_as_many_failed_trials_as_it_may_have(

@@ -85,11 +85,18 @@ class Search:
 
         Source: google-cloud-aiplatform 2.7.0, StudySpec.MeasurementSelectionType.
         """
-        whole = [measurement for measurement in measurements if self._goals.keys() <= measurement.metrics.keys()]
+        whole = self._whole(measurements)
         finite = [measurement for measurement in whole if all(map(math.isfinite, measurement.metrics.values()))]
         if self._spec.measurement_selection_type == BEST:
             return max(finite, key=self._score, default=None)
         return whole[-1] if finite and whole[-1] is finite[-1] else None
+
+    def why_none(self, measurements: Sequence[Measurement]) -> str:
+        """Return why there is no final measurement: the last one is no number, or none has all metrics."""
+        for last in self._whole(measurements)[-1:]:
+            id, value = next((id, value) for id, value in last.metrics.items() if not math.isfinite(value))
+            return f"reported {value} at step {last.step} for {id}"
+        return f"no metric {' or '.join(self._goals)} was reported"
 
     def should_stop(self, suggestion: Suggestion, measurements: Sequence[Measurement]) -> bool:
         """Whether the study's automated stopping ends a running trial now."""
@@ -101,6 +108,10 @@ class Search:
         if "decay_curve_stopping_spec" in self._spec:
             return decays_below(curve, self._ended)
         return False
+
+    def _whole(self, measurements: Sequence[Measurement]) -> list[Measurement]:
+        """Return the measurements that have all metrics."""
+        return [measurement for measurement in measurements if self._goals.keys() <= measurement.metrics.keys()]
 
     def _score(self, measurement: Measurement) -> float:
         id, goal = next(iter(self._goals.items()))

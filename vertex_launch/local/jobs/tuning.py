@@ -11,7 +11,7 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 
 from vertex_launch import study_validation
 from vertex_launch.contract import with_arguments
-from vertex_launch.job_resource import Resource, id_of
+from vertex_launch.job_resource import Resource, fault, id_of
 from vertex_launch.labels import LONGEST_NAME, name_findings
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Store
@@ -153,7 +153,9 @@ class Tunings(BackgroundTasks[_Study]):
             measurement = {"stepCount": str(final.step), "metrics": metrics}
             self._show(study, trial, state="SUCCEEDED", finalMeasurement=measurement, endTime=now())
         else:
-            reason = job.get("error", {}).get("message") or f"no metric {' or '.join(study.metrics)} was reported"
+            reason = study.search.why_none(measurements) if whole else fault(job)
+            if whole:  # else the job's own end is shown, which says it
+                self._jobs.events.append((id_of(trial.job), job.get("displayName", ""), f"has no result: {reason}"))
             self._show(study, trial, state="INFEASIBLE", infeasibleReason=reason, endTime=now())
 
     def _measurements(self, study: _Study, trial: _Trial) -> list[Measurement]:
