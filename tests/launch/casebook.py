@@ -815,6 +815,13 @@ CASES = [
     Case("env-name", env("7TH"), env("_7TH"), ("env[0].name", "write _7TH")),
     Case("env-repeated", env("SEED", "SEED"), env("SEED", "SEED_2"), ("SEED is set 2 times",)),
     Case(
+        "command-letters",
+        {f"{P0}.containerSpec.command": [*"python -m trainer.task"]},
+        {f"{P0}.containerSpec.command": ["python", "-m", "trainer.task"]},
+        ("containerSpec.command", '"python -m trainer.task" has', 'pass a list: ["python", "-m", "trainer.task"]'),
+    ),
+    Case("command-letters", packaged(args=[*"--epochs=5"]), packaged(args=["1", "2", "3", "4"]), ('["--epochs=5"]',)),
+    Case(
         "env-unset",
         alone(CPU, **{"containerSpec.args": ["--steps", "$(RANK)"]}),
         told("--steps", "$(RANK)"),

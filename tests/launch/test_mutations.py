@@ -241,6 +241,7 @@ FORBIDDEN: Mapping[str, Callable[[Document, random.Random], None]] = {
     "package-address": packaged(packageUris=["trainer.tar.gz"]),
     "module-name": packaged(pythonModule="trainer/task.py"),
     "image-name": set_in("imageUri", "containerSpec", lambda dice: dice.choice(("my image", "<image>", "a//b", "A/B"))),
+    "command-letters": set_in("command", "containerSpec", lambda dice: [*dice.choice(("true", "trainer.task"))]),
     "env-apostrophe": set_in("env", "containerSpec", lambda dice: [{"name": "TAGS", "value": "['a']"}]),
     "reservation-field": reserved_without_a_name,
     "resource-name": set_at_top(network="default"),

@@ -280,6 +280,12 @@ def test_lists_are_filtered_ordered_and_paged(vertex: Service) -> None:
     assert vertex.call("GET", f"{JOBS}?filter=shoe_size=1")[0] == 400
 
 
+def test_a_command_that_a_client_made_letters_of_is_refused(vertex: Service) -> None:
+    status, answer = vertex.call("POST", JOBS, custom_job(*"trainer.task"))
+    assert status == 400
+    assert '"trainer.task" has become a list of its letters, as the SDK makes of a text' in answer["error"]["message"]
+
+
 def test_cloud_logging_has_the_lines(vertex: Service) -> None:
     text = """
 import json, sys

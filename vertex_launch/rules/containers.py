@@ -1,5 +1,6 @@
 """Programs of the pools: images, packages and environment variables."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ REFERENCE_TO_IMAGE = re.compile(
 )
 APOSTROPHE = re.compile(r"(?<!\\)(?:\\\\)*'")  # one that no backslash escapes
 MODULE_NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+FEWEST_LETTERS = 4  # that are taken for a text; a program such as [ has operands of one letter, too
 IMAGE = {"containerSpec": "containerSpec.imageUri", "pythonPackageSpec": "pythonPackageSpec.executorImageUri"}
 
 
@@ -279,6 +281,20 @@ def references_set(job: Job, context: RuleContext) -> Findings:
                 if name in OF_SEVERAL:
                     fault = f"$({name}) is set in jobs of several replicas only, and stays these letters here"
                     yield Finding(place, fault, f"write {OF_SEVERAL[name]} in its place, or leave the flag out")
+
+
+@rule_of_pool("command-letters", "error", "documented", "api-types")
+def command_of_words(pool: Pool, context: RuleContext) -> Findings:
+    """A command and its args are lists of words; of a text, the Python SDK makes the list of its letters.
+
+    Otherwise: The service starts a program that has a letter for a name, and every replica ends at once.
+    """
+    for key, items in (("command", pool.spec.container_spec.command), ("args", pool.args)):
+        text = "".join(items)
+        letters = len(items) >= FEWEST_LETTERS and all(len(item) == 1 for item in items)
+        if letters and not text.isdigit():  # digits may be what a program is given
+            fault = f'"{text}" has become a list of its letters, as the SDK makes of a text'
+            yield Finding(f"{pool.task}.{key}", fault, f"pass a list: {json.dumps(text.split())}")
 
 
 def _tag(image: str) -> str:
