@@ -98,7 +98,7 @@ def machines(pool: Resource) -> str:
 
 def trials(search: Resource) -> list[dict[str, Any]]:
     """The trials of a tuning job; other jobs have none."""
-    measured = {trial["id"]: _metrics(trial) for trial in search.get("trials", ())}
+    measured = {trial["id"]: final_metrics(trial) for trial in search.get("trials", ())}
     best = _best(measured, search.get("studySpec", {}).get("metrics", ()))
     return [
         {
@@ -112,6 +112,12 @@ def trials(search: Resource) -> list[dict[str, Any]]:
         }
         for trial in search.get("trials", ())
     ]
+
+
+def final_metrics(trial: Resource) -> dict[str, float]:
+    """Return the values of a trial's final measurement; none if it has not ended well."""
+    metrics = trial.get("finalMeasurement", {}).get("metrics", ())
+    return {metric["metricId"]: metric.get("value", 0.0) for metric in metrics}
 
 
 def same_result(search: Resource) -> str:
@@ -130,11 +136,6 @@ def same_result(search: Resource) -> str:
 def trial_ids(search: Resource) -> dict[str, str]:
     """Return the ids of a search's trials by those of their custom jobs."""
     return {id_of(trial.get("customJob", "")): trial["id"] for trial in search.get("trials", ())}
-
-
-def _metrics(trial: Resource) -> dict[str, float]:
-    metrics = trial.get("finalMeasurement", {}).get("metrics", ())
-    return {metric["metricId"]: metric.get("value", 0.0) for metric in metrics}
 
 
 def _best(measured: Mapping[str, Mapping[str, float]], wanted: Sequence[Mapping[str, Any]]) -> str:

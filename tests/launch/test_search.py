@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -193,6 +194,61 @@ def test_two_metrics_are_two_goals() -> None:
         assert asked
         searching.tell(asked, {"accuracy": 1.0, "loss": bowl(asked.parameters)})
     assert searching.final([Measurement(1, 0.0, {"loss": 1.0})]) is None
+
+
+REVERSED = f"""{LOSS}parameters:
+- {{parameterId: x, doubleValueSpec: {{minValue: 0.1, maxValue: 0.9}}, scaleType: UNIT_REVERSE_LOG_SCALE}}
+- {{parameterId: n, integerValueSpec: {{minValue: 1, maxValue: 100}}, scaleType: UNIT_REVERSE_LOG_SCALE}}
+"""
+
+
+def continued(
+    spec: StudySpec, earlier: list[Mapping[str, Value]], loss: Callable[[Mapping[str, Value]], float]
+) -> Search:
+    """A search that goes on after these trials."""
+    searching = Search(spec, seed=len(earlier))
+    for number, parameters in enumerate(earlier, start=1):
+        repeated = searching.repeat(str(number), json.loads(json.dumps(parameters)), 1000.0)
+        searching.tell(repeated, {"loss": loss(parameters)})
+    return searching
+
+
+@pytest.mark.parametrize("text", [BOWL, TREE, REVERSED])
+@pytest.mark.parametrize("algorithm", ["ALGORITHM_UNSPECIFIED", "RANDOM_SEARCH"])
+def test_a_search_that_goes_on_tries_other_things_than_before(text: str, algorithm: str) -> None:
+    spec = study(text, algorithm=getattr(StudySpec.Algorithm, algorithm))
+    earlier = drawn(spec, 30)
+    searching = continued(spec, earlier, lambda parameters: 1.0)
+    asked = [one for one in (searching.ask() for _ in range(30)) if one]
+    assert asked[0].id == "31"
+    assert [one.parameters for one in asked] != earlier
+    if text != TREE:  # which has 18 points in all
+        assert not [one for one in asked if one.parameters in earlier]
+
+
+@pytest.mark.parametrize("text", [BOWL, TREE, REVERSED])
+def test_a_trial_is_repeated_with_what_was_drawn_for_it(text: str) -> None:
+    searching, goes_on = Search(study(text)), Search(study(text), seed=20)
+    for _ in range(20):
+        asked = searching.ask()
+        assert asked
+        repeated = goes_on.repeat(asked.id, asked.parameters, asked.began)
+        assert repeated.parameters == asked.parameters
+        assert repeated.trial.params == pytest.approx(asked.trial.params)
+
+
+def test_a_search_that_goes_on_has_learnt_from_the_trials_before() -> None:
+    earlier = drawn(study(BOWL, algorithm=StudySpec.Algorithm.RANDOM_SEARCH), 40)
+    searching = continued(study(BOWL), earlier, bowl)
+    asked = [one for one in (searching.ask() for _ in range(15)) if one]
+    assert statistics.median(bowl(one.parameters) for one in asked) < statistics.median(map(bowl, earlier)) / 2
+
+
+def test_a_grid_that_goes_on_has_the_points_that_are_left() -> None:
+    spec = study(TREE, algorithm=StudySpec.Algorithm.GRID_SEARCH)
+    points = drawn(spec, 100)
+    searching = continued(spec, points[:7], lambda parameters: 1.0)
+    assert [asked.parameters for asked in iter(searching.ask, None)] == points[7:]
 
 
 def test_the_service_does_not_load_optuna_before_a_study_begins() -> None:
@@ -545,12 +601,14 @@ RATE = {"parameterId": "rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 
 def start(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
     """Runs a search in a folder of its own: each trial is this Python, and `counts` are its numbers of trials."""
 
-    def start(trial: str, *flags: str, **counts: int) -> "subprocess.Popen[str]":
+    def start(
+        trial: str, *flags: str, study: Mapping[str, Any] = MappingProxyType({}), **counts: int
+    ) -> "subprocess.Popen[str]":
         metrics = [{"metricId": "loss", "goal": "MINIMIZE"}]
         trial_job = job(command=["python", "-c", trial], env=[{"name": "MARK", "value": str(tmp_path)}])
         document = {
             **counts,
-            "studySpec": {"metrics": metrics, "parameters": [RATE]},
+            "studySpec": {"metrics": metrics, "parameters": [RATE], **study},
             "trialJobSpec": trial_job | {"scheduling": {"disableRetries": True}},
         }
         (tmp_path / "vertex.toml").write_text(SETTINGS)
@@ -564,7 +622,7 @@ def start(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
     return start
 
 
-def test_an_interrupted_search_stops_its_trials_and_says_how_to_start_over(
+def test_an_interrupted_search_stops_its_trials_and_says_how_it_goes_on(
     start: Callable[..., "subprocess.Popen[str]"], tmp_path: Path
 ) -> None:
     forever = "import time; print('started', flush=True); time.sleep(1000)"
@@ -582,9 +640,9 @@ def test_an_interrupted_search_stops_its_trials_and_says_how_to_start_over(
     assert (search.returncode, stopped) == (130, "interrupted; every trial was stopped")
     begin, _, same = advice.partition(": ")
     python, *rest = shlex.split(same)
-    assert begin == "a search starts over, with"
+    assert begin == "it goes on after the trials that have ended, with"
     assert shutil.which(python) == sys.executable  # so that it can be pasted
-    assert rest == ["-m", "vertex_launch", "run", "tuning.yaml", "--max-replicas", "1", "--fresh"]
+    assert rest == ["-m", "vertex_launch", "run", "tuning.yaml", "--max-replicas", "1"]
     assert eventually(lambda: processes(f"MARK={tmp_path}") == [])
 
 
@@ -611,6 +669,104 @@ def test_a_search_whose_trials_all_measure_the_same_says_that_flags_may_not_arri
     assert search.returncode == 0
     words = "all 2 trials measured loss 0.25, to the last digit: their flags may not arrive; behind bash -c, "
     assert said.splitlines()[-1].startswith(words) == alike
+
+
+# Reports at its first start alone, as a trainer that goes on behind its last report; the third trial waits for `go`.
+ONCE = """import os, pathlib, sys, time, hypertune
+trial, mark = os.environ["CLOUD_ML_TRIAL_ID"], pathlib.Path(os.environ["MARK"])
+first = trial not in (mark / "started").read_text()
+(mark / "started").open("a").write(trial)
+if first: hypertune.HyperTune().report_hyperparameter_tuning_metric("loss", float(sys.argv[1].partition("=")[2]), 1)
+while trial == "3" and not (mark / "go").exists(): time.sleep(0.05)
+"""
+GRID = {
+    "algorithm": "GRID_SEARCH",
+    "parameters": [{"parameterId": "rate", "discreteValueSpec": {"values": [0.25, 0.5, 0.75, 1.0]}}],
+}
+
+
+def finish(search: "subprocess.Popen[str]") -> tuple[str, str]:
+    """What a search printed and complained until its end."""
+    try:
+        return search.communicate(timeout=240)
+    finally:
+        search.kill()
+
+
+def interrupt(search: "subprocess.Popen[str]", ready: Callable[[], bool]) -> None:
+    """End a search by Ctrl-C as soon as it is that far."""
+    try:
+        assert eventually(ready, 240)
+        search.send_signal(signal.SIGINT)
+        search.communicate(timeout=240)
+    finally:
+        search.kill()
+    assert search.returncode == 130
+
+
+def rows(said: str) -> list[list[str]]:
+    """The table of a search."""
+    return [line.split() for line in said[said.index(" trial ") :].splitlines()[1:]]
+
+
+@pytest.mark.parametrize("study", [{}, GRID], ids=["default", "grid"])
+def test_a_search_that_is_run_again_goes_on_after_its_finished_trials(
+    start: Callable[..., "subprocess.Popen[str]"], tmp_path: Path, study: Mapping[str, Any]
+) -> None:
+    started = tmp_path / "started"
+    started.touch()
+    counts = {"maxTrialCount": 4, "parallelTrialCount": 1}
+    metrics = ".vertex/jobs/*/workerpool0-0.metrics"
+    search = start(ONCE, study=study, **counts)
+    interrupt(search, lambda: started.read_text() == "123" and len([*tmp_path.glob(metrics)]) == 3)
+    (tmp_path / "go").touch()
+    said, _ = finish(start(ONCE, study=study, **counts))
+    assert started.read_text() == "12334"
+    assert "trials that an earlier run has ended: 2; --fresh starts over" in said
+    assert [(row[0], row[1] == row[2], row[3].rstrip(",")) for row in rows(said)] == [
+        (id, True, "succeeded") for id in "1234"
+    ]
+    assert len({row[1] for row in rows(said)}) == 4
+    assert [row for row in rows(said) if "best" in row] == [min(rows(said), key=lambda row: float(row[2]))]
+
+    other = [{**RATE, "doubleValueSpec": {"minValue": 0.1, "maxValue": 2}}]
+    _, refused = finish(start(ONCE, study={"parameters": other}, **counts))
+    assert "tuning.yaml: the search was changed: " in refused
+    assert "parameters; add --fresh to forget its trials, or undo that" in refused
+    finish(start(ONCE, "--fresh", study={"parameters": other}, **counts))
+    assert started.read_text() == "123341234"
+
+
+def test_a_search_does_not_begin_in_the_output_folder_of_something_else(
+    start: Callable[..., "subprocess.Popen[str]"], tmp_path: Path
+) -> None:
+    (tmp_path / ".vertex/gcs/b/run/model").mkdir(parents=True)
+    _, refused = finish(start("", maxTrialCount=2, parallelTrialCount=1))
+    told = "an earlier run, but not of a search named tuning, is in .vertex/gcs/b/run; add --fresh to forget it"
+    assert refused.splitlines()[-1] == f"tuning.yaml: {told}"
+
+
+def test_a_trial_is_stopped_early_for_what_trials_of_the_run_before_reported(
+    start: Callable[..., "subprocess.Popen[str]"], tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    started.touch()
+    second_is_worse = """import os, pathlib, time, hypertune
+trial, started = os.environ["CLOUD_ML_TRIAL_ID"], pathlib.Path(os.environ["MARK"]) / "started"
+started.open("a").write(trial)
+for step in range(0 if started.read_text() == "12" else 3):
+    hypertune.HyperTune().report_hyperparameter_tuning_metric("loss", int(trial), step)
+time.sleep(1000 if trial == "2" else 0)
+"""
+    median: dict[str, Any] = {"medianAutomatedStoppingSpec": {}}
+    counts = {"maxTrialCount": 2, "parallelTrialCount": 1}
+    interrupt(start(second_is_worse, study=median, **counts), lambda: started.read_text() == "12")
+    said, _ = finish(start(second_is_worse, study=median, **counts))
+    assert started.read_text() == "122"
+    assert [" ".join(row[3:]) for row in rows(said)] == [
+        "succeeded, the best",
+        "stopped early, worse than the median of the others",
+    ]
 
 
 def test_a_search_ends_after_as_many_failed_trials_as_it_may_have(

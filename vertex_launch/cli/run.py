@@ -38,7 +38,9 @@ class RunOptions(LocalOptions):
     click: typer.Context
     job: JobFile
     max_replicas: Annotated[int | None, typer.Option(min=1, help="At most so many replicas that train.")] = None
-    fresh: Annotated[bool, typer.Option(FRESH, help="Empty the job's output folder first.")] = False
+    fresh: Annotated[
+        bool, typer.Option(FRESH, help="Empty the job's output folder first, and forget a search's trials.")
+    ] = False
     containers: Annotated[
         bool, typer.Option("--containers", help="Run the images themselves, by Docker or Podman.")
     ] = False
@@ -92,25 +94,20 @@ def _field(flag: str) -> str:
 
 
 def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
-    """Run a search, each trial as this job; returns whether it succeeded.
-
-    Raises FaultError where an earlier search is in its output folder: trials of the same numbers would resume from it.
-    """
+    """Run a search, each trial as this job; returns whether it succeeded."""
     from vertex_launch.local import local_search  # only here: it brings the whole service along
 
-    if not fresh and (folder := output_folder(job, context.state_dir)) and folder.exists() and any(folder.iterdir()):
-        raise FaultError(f"{tuning.path}: an earlier search is in {run_job.shown(folder)}; add --fresh to forget it")
     options = replace(context.options, restarts=True, capacity=max(context.options.capacity, size(job)))
     as_in_the_service = replace(context, options=options, settings=for_local(context.settings))
     message = HyperparameterTuningJob(tuning.spec)
     message.display_name, message.trial_job_spec = tuning.name, job.spec
     try:
-        forget = (lambda: run_job.empty_output(job, context.state_dir)) if fresh else (lambda: None)
-        return local_search.run(message, as_in_the_service, console, forget)
+        return local_search.run(message, job, as_in_the_service, console, fresh)
     except KeyboardInterrupt:
         errors.print("interrupted; every trial was stopped")
-        same = command(sys.argv, os.environ, fresh=True)
-        errors.print(f"a search starts over, with: {same}", markup=False)
+        errors.print(
+            f"it goes on after the trials that have ended, with: {command(sys.argv, os.environ)}", markup=False
+        )
         raise typer.Exit(130) from None
 
 
@@ -125,11 +122,11 @@ def advice(job: Job, state_dir: StateDir, argv: Sequence[str], environ: Mapping[
     return f"resume with: {same}"
 
 
-def command(argv: Sequence[str], environ: Mapping[str, str], fresh: bool = False) -> str:
-    """Repeat the command of this process, as a shell takes it; it starts over with `fresh`, and resumes without."""
+def command(argv: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Repeat the command of this process, as a shell takes it, so that it resumes."""
     arguments = argv[1:]
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    kept = [word for word in arguments[:end] if word != FRESH] + [FRESH] * fresh
+    kept = [word for word in arguments[:end] if word != FRESH]
     if program.name(argv) == program.SCRIPT:
         start = [_shortest(Path(argv[0]), environ)]
     else:

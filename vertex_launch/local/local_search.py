@@ -1,45 +1,73 @@
 """Runs a search on this machine without the service: its trials, then a table of their results."""
 
-from collections.abc import Callable
+from collections.abc import Iterable
 
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from rich.console import Console
 
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import same_result, state
+from vertex_launch.job_resource import Resource, id_of, output_folder, same_result, state, trial_ids
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import ENDED, SUCCEEDED
+from vertex_launch.local.jobs.tuning import COLLECTION
+from vertex_launch.local.run_job import empty_output, shown
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.local.vertex_api import Vertex
 from vertex_launch.local.views.terminal import reports
+from vertex_launch.spec import Job, as_json
+from vertex_launch.state_dir import StateDir
+from vertex_launch.state_dir import output_folder as local_folder
 from vertex_launch.trials_table import table
 
 
-def run(
-    message: HyperparameterTuningJob, context: Context, console: Console, begin: Callable[[], None] = lambda: None
-) -> bool:
+def run(message: HyperparameterTuningJob, job: Job, context: Context, console: Console, fresh: bool) -> bool:
     """Run a search to its end, as the service would; returns whether it succeeded.
 
-    Calls `begin` before the first trial, once nothing stands in the search's way any more. Raises FaultError where a
-    service holds this folder, to which the search can be sent, or would refuse the search.
+    Each trial runs `job`. A search of the same name and output folder that was stopped goes on, unless `fresh` empties
+    that folder. Raises FaultError where a service holds the state folder, to which the search can be sent, where it
+    would refuse the search, and where the earlier search had another study.
     """
     parent = f"projects/{context.settings.project}/locations/{context.settings.region}"
     vertex = Vertex(context)
     try:
-        begin()
+        if fresh:
+            empty_output(job, context.state_dir)
+        earlier = {} if fresh else _earlier(vertex.store.list(parent, COLLECTION), message, job, context.state_dir)
+        if done := [trial for trial in earlier.get("trials", ()) if trial["state"] == "SUCCEEDED"]:
+            console.print(f"trials that an earlier run has ended: {len(done)}; --fresh starts over", style="dim")
         with signals_as_exceptions(), reports(vertex.store, vertex.jobs, console):
-            created = vertex.tunings.create(parent, message)
+            created = vertex.tunings.create(parent, message, earlier)
             ended = vertex.store.wait(created["name"], lambda job: job["state"] in ENDED)
-            jobs = {trial["id"]: state(vertex.store.get(trial["customJob"])) for trial in ended.get("trials", ())}
+            ids, runs = trial_ids(ended), {id_of(job["name"]): state(job) for job in vertex.store.all("customJobs")}
     except ApiError as error:
         raise FaultError(error.message) from None
     finally:
         vertex.close()
-    console.print(table(ended, jobs))
+    console.print(table(ended, {trial: runs.get(job_id, "") for job_id, trial in ids.items()}))
     if same := same_result(ended):
         console.print(same, style="yellow", markup=False)
     if ended["state"] != SUCCEEDED:
         reason = ended.get("error", {}).get("message", ended["state"])
         console.print(f"Search failed: {reason}", style="bold red", markup=False)
     return bool(ended["state"] == SUCCEEDED)
+
+
+def _earlier(searches: Iterable[Resource], message: HyperparameterTuningJob, job: Job, state_dir: StateDir) -> Resource:
+    """Return the last search of this name and output folder, {} if there is none.
+
+    Raises FaultError if it had another study, or if there is none and something else is in the output folder.
+    """
+    wanted = as_json(message)
+    name, folder, study = wanted["displayName"], output_folder(wanted), wanted["studySpec"]
+    same = (search for search in searches if (search.get("displayName"), output_folder(search)) == (name, folder))
+    last = next(same, {})
+    output = local_folder(job, state_dir)
+    if not last and output and output.exists() and any(output.iterdir()):
+        fault = f"an earlier run, but not of a search named {name}, is in {shown(output)}"
+        raise FaultError(f"{job.origin}: {fault}; add --fresh to forget it")
+    before = last.get("studySpec", study)
+    if changed := [key for key in sorted({*study, *before}) if study.get(key) != before.get(key)]:
+        cure = "add --fresh to forget its trials, or undo that"
+        raise FaultError(f"{job.origin}: the search was changed: {', '.join(changed)}; {cure}")
+    return last

@@ -7,8 +7,9 @@ study_validation.py has checked the study before.
 import math
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from google.cloud.aiplatform_v1.types.study import StudySpec
@@ -61,11 +62,19 @@ class Search:
     def ask(self) -> Suggestion | None:
         """Return the next trial, or None if every point of the grid was tried."""
         trial = self._study.ask() if self._study else None
-        parameters = next(self._grid, None) if self._grid else _suggest(trial, self._spec.parameters)
+        parameters = next(self._grid, None) if self._grid else _suggest(partial(_draw, trial), self._spec.parameters)
         if parameters is None:
             return None
         self._asked += 1
         return Suggestion(str(self._asked), parameters, time.time(), trial)
+
+    def repeat(self, id: str, parameters: Mapping[str, Value], began: float) -> Suggestion:
+        """Return the next trial of an earlier run of this study; all are repeated, in order, before any other."""
+        trial = self._asked_again(parameters) if self._study else None
+        if self._grid:
+            next(self._grid)
+        self._asked += 1
+        return Suggestion(id, parameters, began, trial)
 
     def tell(
         self, suggestion: Suggestion, metrics: Mapping[str, float] | None, measurements: Sequence[Measurement] = ()
@@ -108,6 +117,21 @@ class Search:
         if "decay_curve_stopping_spec" in self._spec:
             return decays_below(curve, self._ended)
         return False
+
+    def _asked_again(self, parameters: Mapping[str, Value]) -> Any:
+        """Return optuna's trial with these parameters."""
+        drawn: dict[str, Value] = {}
+
+        def repeat(name: str, parameter: ParameterSpec) -> Value:
+            value = parameters[parameter.parameter_id]
+            drawn[name] = _undrawn(parameter, value)
+            return value
+
+        _suggest(repeat, self._spec.parameters)
+        self._study.enqueue_trial(drawn)
+        trial = self._study.ask()
+        _suggest(partial(_draw, trial), self._spec.parameters)
+        return trial
 
     def _whole(self, measurements: Sequence[Measurement]) -> list[Measurement]:
         """Return the measurements that have all metrics."""
@@ -216,7 +240,9 @@ def _study(spec: StudySpec, seed: int) -> Any:
     return optuna.create_study(directions=directions, sampler=sampler)
 
 
-def _suggest(trial: Any, parameters: Sequence[ParameterSpec], path: str = "") -> dict[str, Value]:
+def _suggest(
+    draw: Callable[[str, ParameterSpec], Value], parameters: Sequence[ParameterSpec], path: str = ""
+) -> dict[str, Value]:
     """Return a value for each parameter and for the conditional parameters that the value activates.
 
     optuna knows a parameter by its path, because two branches may have parameters of the same name.
@@ -224,11 +250,11 @@ def _suggest(trial: Any, parameters: Sequence[ParameterSpec], path: str = "") ->
     chosen: dict[str, Value] = {}
     for index, parameter in enumerate(parameters):
         name = f"{path}{index}"
-        value = _draw(trial, name, parameter)
+        value = draw(name, parameter)
         chosen[parameter.parameter_id] = value
         for branch, child in enumerate(parameter.conditional_parameter_specs):
             if is_active(child, value):
-                chosen |= _suggest(trial, [child.parameter_spec], f"{name}.{branch}.")
+                chosen |= _suggest(draw, [child.parameter_spec], f"{name}.{branch}.")
     return chosen
 
 
@@ -241,9 +267,23 @@ def _draw(trial: Any, name: str, parameter: ParameterSpec) -> Value:
         return values[int(trial.suggest_int(name, 0, len(values) - 1))]
     bounds = getattr(parameter, kind)
     suggest = trial.suggest_float if kind == "double_value_spec" else trial.suggest_int
-    logarithmic = parameter.scale_type in LOGARITHMIC
-    value = suggest(name, bounds.min_value, bounds.max_value, log=logarithmic)
-    if parameter.scale_type == Scale.UNIT_REVERSE_LOG_SCALE:  # the mirror of log
+    value = suggest(name, bounds.min_value, bounds.max_value, log=parameter.scale_type in LOGARITHMIC)
+    return _mirrored(parameter, bounds, value)
+
+
+def _undrawn(parameter: ParameterSpec, value: Any) -> Value:
+    """Return what optuna has drawn for this value."""
+    kind = kind_of(parameter)
+    if kind == "categorical_value_spec":
+        return str(value)
+    if kind == "discrete_value_spec":
+        return values_of(parameter).index(value)
+    return _mirrored(parameter, getattr(parameter, kind), value)
+
+
+def _mirrored(parameter: ParameterSpec, bounds: Any, value: float) -> float:
+    """Return the value within its bounds, of a reverse log scale the mirror of log's."""
+    if parameter.scale_type == Scale.UNIT_REVERSE_LOG_SCALE:
         value = bounds.max_value - (value - bounds.min_value)
-    drawn: Value = min(max(value, bounds.min_value), bounds.max_value)
-    return drawn
+    within: float = min(max(value, bounds.min_value), bounds.max_value)
+    return within

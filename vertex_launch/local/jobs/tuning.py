@@ -1,9 +1,10 @@
 """Hyperparameter tuning jobs: each trial is a custom job, and only its chief's metrics count."""
 
 import contextlib
+import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJob
@@ -11,7 +12,7 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 
 from vertex_launch import study_validation
 from vertex_launch.contract import with_arguments
-from vertex_launch.job_resource import Resource, fault, id_of
+from vertex_launch.job_resource import Resource, fault, final_metrics, id_of, moment
 from vertex_launch.labels import LONGEST_NAME, name_findings
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Store
@@ -33,8 +34,13 @@ class _Trial:
     """A trial, and how the API shows it."""
 
     suggestion: Suggestion
-    job: str  # the custom job's name
     shown: Resource
+    before: list[Measurement] = field(default_factory=list)  # of an earlier run of the trial, which this one continues
+
+    @property
+    def job(self) -> str:
+        """The custom job's name, of a trial that waits that of its earlier run, "" where there was none."""
+        return str(self.shown.get("customJob", ""))
 
 
 @dataclass
@@ -47,7 +53,7 @@ class _Study(BackgroundTask):
 
     @property
     def active(self) -> list[_Trial]:
-        return [trial for trial in self.trials if "endTime" not in trial.shown]
+        return [trial for trial in self.trials if trial.shown["state"] in ("ACTIVE", "STOPPING")]
 
     @property
     def failed(self) -> list[_Trial]:
@@ -60,12 +66,21 @@ class _Study(BackgroundTask):
 
     @property
     def has_room(self) -> bool:
-        room = len(self.trials) < self.message.max_trial_count and len(self.active) < self.message.parallel_trial_count
+        room = len(self.active) < self.message.parallel_trial_count
         return room and not (self.stopping.is_set() or self.too_many_failed)
 
     @property
     def metrics(self) -> list[str]:
         return [metric.metric_id for metric in self.message.study_spec.metrics]
+
+    def next_trial(self) -> _Trial | None:
+        """Return a trial that waits, else a new one, None if there are enough or every point of the grid was tried."""
+        waiting = next((trial for trial in self.trials if trial.shown["state"] == "REQUESTED"), None)
+        if waiting or len(self.trials) >= self.message.max_trial_count or not (suggestion := self.search.ask()):
+            return waiting
+        parameters = [{"parameterId": id, "value": value} for id, value in suggestion.parameters.items()]
+        self.trials.append(_Trial(suggestion, {"id": suggestion.id, "parameters": parameters, "state": "REQUESTED"}))
+        return self.trials[-1]
 
 
 class Tunings(BackgroundTasks[_Study]):
@@ -78,18 +93,44 @@ class Tunings(BackgroundTasks[_Study]):
         self._state_dir = state_dir
         self._jobs = jobs
 
-    def create(self, parent: str, message: HyperparameterTuningJob) -> Resource:
-        """Check a tuning job and begin with its trials; raises ApiError."""
+    def create(self, parent: str, message: HyperparameterTuningJob, earlier: Resource | None = None) -> Resource:
+        """Check a tuning job and begin with its trials; raises ApiError.
+
+        Goes on where an `earlier` one of the same study was stopped: trials that ended well count, others run again.
+        """
         of_trials = self._jobs.findings(parent, _trial_job(message, {}), "trialJobSpec")
         refuse([*name_findings(message.display_name), *study_validation.findings(message), *of_trials])
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
-        return self._begin(_Study(name, message, Search(message.study_spec)), as_json(message) | {"state": PENDING})
+        begun = (earlier or {}).get("trials", ())
+        # optuna keeps no state: with the same seed, it would repeat the first trials behind those that have run.
+        study = _Study(name, message, Search(message.study_spec, seed=len(begun)))
+        study.trials = [self._again(study, trial) for trial in begun]
+        trials = {"trials": [trial.shown for trial in study.trials]} if begun else {}
+        return self._begin(study, as_json(message) | trials | {"state": PENDING})
 
     def _lose(self, resource: Resource) -> None:
         lost = {"state": "INFEASIBLE", "infeasibleReason": STOPPED["message"], "endTime": now()}
         trials = [trial if "endTime" in trial else trial | lost for trial in resource.get("trials", ())]
         self._store.update(resource["name"], trials=trials or None)
         super()._lose(resource)
+
+    def _again(self, study: _Study, shown: Resource) -> _Trial:
+        """Return a trial of an earlier run of a search: as it ended or, unless it ended well, to run again."""
+        parameters = {pair["parameterId"]: pair["value"] for pair in shown["parameters"]}
+        began = moment(shown, "startTime")
+        trial = _Trial(study.search.repeat(shown["id"], parameters, began.timestamp() if began else 0), shown)
+        measurements = self._measurements(study, trial)
+        if shown["state"] == "SUCCEEDED" or self._has_no_result(study, trial, measurements):
+            study.search.tell(trial.suggestion, final_metrics(shown) or None, measurements)
+            return trial
+        kept = ("id", "parameters", "startTime", "customJob")
+        return _Trial(trial.suggestion, {"state": "REQUESTED", **{key: shown[key] for key in kept if key in shown}})
+
+    def _has_no_result(self, study: _Study, trial: _Trial, measurements: list[Measurement]) -> bool:
+        """Whether a trial ran to its end without a final measurement: it would do so again."""
+        with contextlib.suppress(ApiError):  # its job was deleted
+            return self._store.get(trial.job)["state"] == SUCCEEDED and not study.search.final(measurements)
+        return False
 
     def _work(self, study: _Study) -> None:
         """Start trials and follow them until the search is over; raises ApiError unless it succeeds."""
@@ -113,18 +154,18 @@ class Tunings(BackgroundTasks[_Study]):
 
     def _start_trials(self, study: _Study) -> None:
         """Start as many trials as may run now."""
-        while study.has_room and (suggestion := study.search.ask()):  # None: every point of the grid was tried
-            self._start_trial(study, suggestion)
+        while study.has_room and (trial := study.next_trial()):
+            self._start_trial(study, trial)
 
-    def _start_trial(self, study: _Study, suggestion: Suggestion) -> None:
+    def _start_trial(self, study: _Study, trial: _Trial) -> None:
+        suggestion = trial.suggestion = replace(trial.suggestion, began=time.time())
+        trial.before = self._measurements(study, trial)
         job = _trial_job(study.message, suggestion.parameters)
         suffix = f"-trial-{suggestion.id}"
         display_name = f"{study.message.display_name[: LONGEST_NAME - len(suffix)]}{suffix}"
         custom_job = CustomJob(display_name=display_name, job_spec=job.spec)
         name = self._jobs.create(study.parent, custom_job, Extras(trial=suggestion.id))["name"]
-        parameters = [{"parameterId": id, "value": value} for id, value in suggestion.parameters.items()]
-        study.trials.append(_Trial(suggestion, name, {"id": suggestion.id, "parameters": parameters}))
-        self._show(study, study.trials[-1], state="ACTIVE", startTime=now(), customJob=name)
+        self._show(study, trial, state="ACTIVE", startTime=now(), customJob=name)
 
     def _follow(self, study: _Study, trial: _Trial) -> None:
         """Read a trial's measurements; end the trial if its job has ended, stop it if it is not promising."""
@@ -159,11 +200,13 @@ class Tunings(BackgroundTasks[_Study]):
             self._show(study, trial, state="INFEASIBLE", infeasibleReason=reason, endTime=now())
 
     def _measurements(self, study: _Study, trial: _Trial) -> list[Measurement]:
-        try:
+        """Return what a trial has reported; what it did before the checkpoint from which it went on, too."""
+        reported = list[Measurement]()
+        with contextlib.suppress(OSError):
             text = self._state_dir.metrics(id_of(trial.job)).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return []
-        return search.measurements(text, study.metrics)
+            reported = search.measurements(text, study.metrics)
+        first = reported[0].step if reported else math.inf
+        return [one for one in trial.before if one.step < first] + reported
 
     def _show(self, study: _Study, trial: _Trial, **fields: Any) -> None:
         """Set fields of a trial in the tuning job's resource."""
