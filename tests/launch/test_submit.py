@@ -403,7 +403,7 @@ def test_labels_of_vertex_toml_and_of_the_command_line_are_shown_and_sent(vertex
     assert {"team": "speech", "cost-center": "4711", "stage": ""}.items() <= body["labels"].items()
     refused = submitted(tmp_path, vertex.endpoint, "--label", "Team=speech")
     assert (refused.returncode, len(vertex.received)) == (1, 1)
-    assert '\n--label: "Team" cannot be the key of a label; begin with a letter and use ' in refused.stderr
+    assert '\n--label: "Team" cannot be the key of a label; begin with a letter or a digit and use ' in refused.stderr
 
 
 @pytest.mark.parametrize(

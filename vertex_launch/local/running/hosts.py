@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vertex_launch.spec import Job
+from vertex_launch.state_dir import private, private_file
 
 LOOPBACK = "127.0.0.1"
 FIRST_OWN = int(ipaddress.IPv4Address("127.1.0.1"))  # Linux answers at all of 127.0.0.0/8
@@ -66,12 +67,15 @@ def of_job(job: Job, job_id: str, named: bool) -> Hosts:
     }
 
 
-def hosts_file(hosts: Iterable[Host]) -> str:
-    """Return the text of /etc/hosts in replicas: this machine's, then a line for each host."""
+def write(file: Path, hosts: Iterable[Host]) -> Path:
+    """Write what replicas see as /etc/hosts, this machine's with a line for each host; returns the file."""
+    own = f"{LOOPBACK} localhost"
     with contextlib.suppress(OSError, UnicodeDecodeError):
         own = SYSTEM_HOSTS.read_text().rstrip("\n")
-        return "\n".join((own, *(f"{host.ip} {host.name}" for host in hosts), ""))
-    return "".join(f"{host.ip} {host.name}\n" for host in (Host("localhost", LOOPBACK, 0), *hosts))
+    private(file.parent)
+    with open(file, "w", opener=private_file) as text:
+        text.write("\n".join((own, *(f"{host.ip} {host.name}" for host in hosts), "")))
+    return file
 
 
 def off_the_proxy(environ: Mapping[str, str], hosts: Iterable[Host]) -> dict[str, str]:

@@ -47,8 +47,7 @@ def isolation(buckets: Path | None = None) -> Isolation:
         if buckets:
             buckets.mkdir(parents=True, exist_ok=True)
             _root(buckets).mkdir(exist_ok=True)
-            names = buckets.with_name("hosts")
-            names.write_text(hosts.hosts_file([PROBED]))
+            names = hosts.write(buckets.with_name("hosts"), [PROBED])
     return next(filter(_works, _candidates(buckets, names)), Isolation())
 
 

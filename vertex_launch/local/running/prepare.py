@@ -15,7 +15,7 @@ from vertex_launch.local.running import containers, host, hosts, nfs, packages, 
 from vertex_launch.local.running.namespaces import Isolation, isolation
 from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.spec import Job
-from vertex_launch.state_dir import output_folder, private
+from vertex_launch.state_dir import output_folder
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,7 @@ def prepare(
         return PreparedJob(tuple(contained), logs, policy, isolated)
     nfs.require_mounts(job, isolated)
     if isolated.hosts:
-        private(logs)
-        state_dir.hosts(job_id).write_text(hosts.hosts_file(machines.values()), encoding="utf-8")
-        isolated = replace(isolated, hosts=state_dir.hosts(job_id))
+        isolated = replace(isolated, hosts=hosts.write(state_dir.hosts(job_id), machines.values()))
     ready = packages.prepared(job, started, logs, state_dir.buckets, context.environ, stopping)
     return PreparedJob(tuple(ready), logs, policy, replace(isolated, folders=folders))
 
