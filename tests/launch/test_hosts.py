@@ -43,7 +43,7 @@ def run(tmp_path: Path) -> Project:
         (tmp_path / "job.yaml").write_text(yaml.safe_dump(document))
         command = [sys.executable, "-m", "vertex_launch", "run", "job.yaml"]
         environ = os.environ | {"PYTHONPATH": str(SOURCE), "COLUMNS": "200"}
-        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=240)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
