@@ -86,6 +86,12 @@ def test_other_machines_are_tried_after_all_regions_of_the_first(vertex: Service
     assert "no job has started, and none is left there" in said
 
 
+def test_a_job_that_is_not_followed_is_found_again_in_its_region(vertex: Service) -> None:
+    code, said = submit(vertex, "large.yaml", "--regions", "us-east1", "--no-follow")
+    assert code == 0, said
+    assert re.search(r"follow it with: \S.* logs \d+ --follow --region us-east1\n", said)
+
+
 def test_nothing_is_sent_where_one_of_the_places_cannot_have_the_job(vertex: Service) -> None:
     code, said = submit(vertex, "large.yaml", "--regions", "us-east1,us-west2", "--wait", "1s")
     assert code == 1

@@ -159,8 +159,8 @@ def detached(service: Service, name: str) -> str:
 def command(service: Service, *words: str) -> str:
     """Return another command line of this program, for the same project and region."""
     settings = service.settings
-    flags = (f"{settings.origin(key)} {getattr(settings, key)}" for key in ("project", "region"))
-    return " ".join((program.NAME, *words, *(flag for flag in flags if flag.startswith("--"))))
+    typed = (key for key in ("project", "region") if settings.origin(key).startswith("--"))
+    return " ".join((program.NAME, *words, *(f"--{key} {getattr(settings, key)}" for key in typed)))
 
 
 def service_line(event: Lost | Back) -> Text:
