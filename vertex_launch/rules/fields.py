@@ -19,7 +19,7 @@ HERE = "not a job file's; the local Vertex checks requests"
 BELOW = "its own fields are below"
 PROGRAM = (
     *("placeholder", "launcher-machines", "launcher-gpus", "trial-flags", "image-file", "env-unset", "reducer-command"),
-    "reducer-backend",
+    *("reducer-backend", "command-letters"),
 )
 FLAGS = (
     "flag-unknown",
@@ -74,7 +74,7 @@ FIELDS: Mapping[str, Mapping[str, Line]] = {
         "executorImageUri": ("task-field", "executor-foreign", "image-name", "prebuilt-unknown", "prebuilt-ended"),
         "packageUris": ("task-field", "package-count", "package-address"),
         "pythonModule": ("task-field", "module-name"),
-        "args": ("placeholder", *FLAGS),
+        "args": ("placeholder", "command-letters", *FLAGS),
         "env": ENV,
     },
     "EnvVar": {"name": ("env-name", "env-repeated"), "value": ("env-apostrophe", "placeholder", "env-unset")},
