@@ -4,15 +4,14 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from google.api_core.exceptions import FailedPrecondition, ServerError
+from google.api_core.exceptions import FailedPrecondition
 
-from vertex_launch.cloud.service import NoAnswerError, Service
+from vertex_launch.cloud.logs import PASSING, pace_of
+from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError
 from vertex_launch.job_resource import ENDED, Resource, state
 
 WAITING = ("", "QUEUED", "PENDING")
-ASK_SECONDS = 5.0  # between two looks at a job of Google's
-ASK_SECONDS_LOCALLY = 0.2
 CANCEL_SECONDS = 600.0  # until a job that is cancelled must have ended
 # google.rpc.Code of a job for which there are no machines, or of a quota that is used up.
 NO_MACHINES = (8, 14)  # RESOURCE_EXHAUSTED, UNAVAILABLE
@@ -47,9 +46,9 @@ def _wait(service: Service, name: str, until: Callable[[Resource], bool], second
     """Look at a job until it is as wanted or the time is over; a service that does not answer is asked again."""
     job: Resource
     deadline, job = time.monotonic() + seconds, {"name": name}
-    pause = ASK_SECONDS_LOCALLY if service.endpoint else ASK_SECONDS
+    pause = pace_of(service).between
     while True:
-        with contextlib.suppress(NoAnswerError, ServerError):
+        with contextlib.suppress(*PASSING):
             job = service.get(name)
         if until(job) or time.monotonic() >= deadline:
             return job
