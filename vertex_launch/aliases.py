@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from vertex_launch.catalog import Catalog, standard
-from vertex_launch.errors import letters, nearest
+from vertex_launch.errors import letters, listed, nearest
 
 SHOWN = 9  # of the names to choose from
 SUCH_AS = 3  # where there are more
@@ -69,7 +69,7 @@ def accelerator_cure(word: str, names: Collection[str]) -> str:
     if guess := accelerator(word, current):
         return f"did you mean {guess}?"
     hosts = [machine.name for machine in known.machines.values() if _is(meant.model, machine.tpu)]
-    return f"leave it out: {_or(hosts)} comes with it" if hosts else f"use one of {', '.join(current)}"
+    return f"leave it out: {listed(hosts, 'or')} comes with it" if hosts else f"use one of {', '.join(current)}"
 
 
 def accelerator(word: str, names: Iterable[str]) -> str:
@@ -191,7 +191,3 @@ def _region(word: str) -> tuple[str, str, str]:
 
 def _meant(names: list[str]) -> str:
     return f"did you mean {names[0]}?" if len(names) == 1 else choice(names)
-
-
-def _or(names: list[str]) -> str:
-    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))

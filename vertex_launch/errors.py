@@ -1,7 +1,7 @@
 """Findings name the place, the fault and the cure of what a user must mend; errors carry them."""
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -68,6 +68,11 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     names = tuple(candidates)
     guess = nearest(word, names)
     return f"did you mean {guess}?" if guess else f"use one of {', '.join(names)}"
+
+
+def listed(names: Sequence[str], last: str) -> str:
+    """Return `A, B and C`, with another `last` word `A, B or C`; "" of none."""
+    return f" {last} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def first(findings: Iterable[Finding]) -> Findings:

@@ -7,6 +7,8 @@ from typing import Any
 
 import psutil
 
+from vertex_launch.errors import listed
+
 SILENT_SECONDS = 60.0  # from the last line of any replica until somebody asks why
 SAMPLE_SECONDS = 10.0  # for which the use of the processors is measured
 IDLE = 0.05  # of a core; a process that polls a peer uses less
@@ -59,7 +61,7 @@ def describe(before: Mapping[str, Activity], now: Mapping[str, Activity]) -> str
     busy = [name for name, one in now.items() if _used(before.get(name), one) >= IDLE * SAMPLE_SECONDS]
     waiting = [name for name in now if name not in busy]
     states = ", ".join(f"{name} {_state(name, name in busy, now)}" for name in now)
-    verdict = f"; {_listed(waiting)} may wait for {_listed(busy)}" if busy and waiting else ""
+    verdict = f"; {listed(waiting, 'and')} may wait for {listed(busy, 'and')}" if busy and waiting else ""
     return f"{sentence}: {states}{verdict}"
 
 
@@ -69,15 +71,11 @@ def _state(name: str, busy: bool, now: Mapping[str, Activity]) -> str:
     if busy:
         return "computes"
     peers = [peer for peer, other in now.items() if peer != name and now[name].talks_to(other)]
-    return f"sleeps, connected to {_listed(peers)}" if peers else "sleeps, connected to no other replica"
+    return f"sleeps, connected to {listed(peers, 'and')}" if peers else "sleeps, connected to no other replica"
 
 
 def _used(before: Activity | None, now: Activity) -> float:
     return now.seconds - before.seconds if before else 0
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def activities(processes: Mapping[str, int]) -> dict[str, Activity]:
