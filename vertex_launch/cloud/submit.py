@@ -69,7 +69,6 @@ def summary(job: Job | TuningJob, settings: Settings, checks: Preflight = NOTHIN
     spec = _spec(job, settings, checks.images)
     address = spec.base_output_directory.output_uri_prefix or "nowhere: nothing is kept"
     strategy = run.strategy if spec.scheduling.strategy else "STANDARD"
-    hours = spec.scheduling.timeout.total_seconds() / 3600 if "timeout" in spec.scheduling else 7 * 24
     return "\n".join(
         [
             f"{job.name} -> {parent_of(settings)}",
@@ -78,7 +77,7 @@ def summary(job: Job | TuningJob, settings: Settings, checks: Preflight = NOTHIN
             *map(_image_line, checks.images),
             f"  output   {address}{f' ({checks.folder})' if checks.folder else ''}",
             f"  account  {spec.service_account or 'Vertex AI service agent'}",
-            f"  limits   {strategy}, at most {duration(3600 * hours)}{' a trial' if search else ''}",
+            f"  limits   {strategy}, at most {duration(3600 * _hours(run))}{' a trial' if search else ''}",
             f"  price    {price(job, settings)}",
         ]
     )
@@ -166,13 +165,17 @@ def _image_line(image: Image) -> str:
 
 def price(job: Job | TuningJob, settings: Settings) -> str:
     """Return the price per hour of all trials that run at once, and the most that the job can cost."""
-    scheduling = trial(job).spec.scheduling
-    hours = scheduling.timeout.total_seconds() / 3600 if "timeout" in scheduling else 7 * 24
     each, trials = pools.price(pools.rows(trial(job), settings.catalog)), pools.trials(job) or pools.Trials(1, 1)
     if each is None:
         return "not known here; add yours under [prices] in vertex.toml"
-    most = usd(trials.count * hours * each.usd)
+    most = usd(trials.count * _hours(trial(job)) * each.usd)
     return f"{usd(trials.at_once * each.usd)} per hour, {most} at most ({each.certainty}: {each.source})"
+
+
+def _hours(run: Job) -> float:
+    """Return the longest time of one run, which is seven days where the job names none."""
+    scheduling = run.spec.scheduling
+    return scheduling.timeout.total_seconds() / 3600 if "timeout" in scheduling else 7 * 24
 
 
 def _search_lines(job: HyperparameterTuningJob) -> tuple[str, ...]:
