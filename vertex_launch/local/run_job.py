@@ -102,8 +102,8 @@ def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, 
         console.print(f"Job failed: {ended}", style="bold red", markup=False)
         for line in ended.traceback or ended.last_lines:
             console.print(Text("    "), printed(line), sep="", soft_wrap=True)
-        if ended.hint:
-            console.print(ended.hint, style="yellow", markup=False, soft_wrap=True)
+        if hint := ended.hint:
+            console.print(hint, style="yellow", markup=False, soft_wrap=True)
     if not outcome.succeeded and not outcome.failures:
         console.print(f"Job failed: {outcome.message.splitlines()[0]}", style="bold red", markup=False)
     for sentence in outcome.others:

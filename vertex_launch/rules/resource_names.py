@@ -64,14 +64,10 @@ def artifacts_elsewhere(job: Job, context: RuleContext) -> Findings:
 
     Otherwise: Vertex AI may refuse the job, or keeps the artifacts where it would keep them anyway.
     """
-    place, name, region = (
-        "protectedArtifactLocationId",
-        job.spec.protected_artifact_location_id,
-        context.settings.region,
-    )
+    place, name = "protectedArtifactLocationId", job.spec.protected_artifact_location_id
     if name and not REGION_NAME.fullmatch(name):
         yield Finding(place, f'"{name}" is no region', "write one, such as us-central1, or remove it")
-    elif name and name == region:
+    elif name and name == context.settings.region:
         yield Finding(place, "is the region of the job itself", "remove it")
 
 

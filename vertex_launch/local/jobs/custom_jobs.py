@@ -162,10 +162,10 @@ class Jobs(BackgroundTasks[_Ticket]):
         """
         options, started = self._context.options, [ticket for ticket in self._tasks.values() if ticket.starts]
         free = options.capacity - sum(ticket.size for ticket in started)
-        room = dict(options.region_capacity)
-        for ticket in started:
-            if ticket.region in room:
-                room[ticket.region] -= ticket.size
+        room = {
+            region: count - sum(ticket.size for ticket in started if ticket.region == region)
+            for region, count in options.region_capacity.items()
+        }
         for ticket in [ticket for ticket in self._tasks.values() if not ticket.starts]:
             if ticket.region in room:
                 room[ticket.region] -= ticket.size
