@@ -15,7 +15,8 @@ import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)
-print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {total.item():g}", flush=True)
+# One write a line: the other process of the machine writes to the same pipe.
+print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {total.item():g}\\n", end="", flush=True)
 dist.barrier()
 dist.destroy_process_group()
 """

