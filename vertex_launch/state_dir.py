@@ -54,6 +54,11 @@ class StateDir:
         """All lines of all replicas of a job, with their times."""
         return self.logs(job_id) / "log.jsonl"
 
+    @property
+    def entries(self) -> Path:
+        """The log entries that programs in replicas sent to Cloud Logging."""
+        return self.folder / "entries.jsonl"
+
     def hosts(self, job_id: str) -> Path:
         """The file that resolves the host names of a job's replicas."""
         return self.logs(job_id) / "hosts"

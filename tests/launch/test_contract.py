@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from vertex_launch.contract import Replica, limit, replicas, require_commands, with_arguments
+from vertex_launch.contract import Replica, limit, project_number, replicas, require_commands, with_arguments
 from vertex_launch.errors import FaultError
 from vertex_launch.spec import Job, parse
 
@@ -107,7 +107,8 @@ def test_the_environment_is_exactly_that_of_the_service(name: str, role: dict[st
     rest = {key: value for key, value in replica.env.items() if key not in ("CLUSTER_SPEC", "TF_CONFIG")}
     assert rest == own | (node_level if rank else {}) | {
         "CLOUD_ML_JOB_ID": "123",
-        "CLOUD_ML_PROJECT_ID": "000000000000",
+        "CLOUD_ML_PROJECT_ID": project_number("local-project"),
+        "CLOUD_ML_REGION": "us-central1",
         "AIP_MODEL_DIR": "gs://b/run/model/",
         "AIP_CHECKPOINT_DIR": "gs://b/run/checkpoints/",
         "AIP_TENSORBOARD_LOG_DIR": "gs://b/run/logs/",
@@ -125,7 +126,9 @@ def test_only_a_job_with_a_tensorboard_names_one() -> None:
 def test_a_single_replica_has_a_cluster_of_one_and_no_tf_config() -> None:
     (replica,) = started(job(CHIEF, output="")).values()
     assert read(replica, "CLUSTER_SPEC")["cluster"] == {"workerpool0": ["machine-0-0:2222"]}
-    assert sorted(replica.env) == ["CLOUD_ML_JOB_ID", "CLOUD_ML_PROJECT_ID", "CLUSTER_SPEC", "NOTE", "RANK", "SEED"]
+    assert sorted(replica.env) == [
+        *("CLOUD_ML_JOB_ID", "CLOUD_ML_PROJECT_ID", "CLOUD_ML_REGION", "CLUSTER_SPEC", "NOTE", "RANK", "SEED")
+    ]
 
 
 def test_a_pool_that_is_left_out_is_in_no_list() -> None:

@@ -19,7 +19,7 @@ from tests.launch.vertex import custom_job, script, service
 SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
 SECRETS = {"TOKEN": "t", "GOOGLE_APPLICATION_CREDENTIALS": "/x.json", "CLOUDSDK_CONFIG": "/x", "NCCL_DEBUG": "INFO"}
 VERTEX = {"RANK": "3", "TF_CONFIG": "{}", "AIP_X": "1", "CLOUD_ML_X": "1"}  # the service's own, from an earlier run
-NEEDED = {"LC_TIME": "C", "https_proxy": "http://127.0.0.1:1", "SSL_CERT_FILE": "/c.pem", "TMPDIR": "/tmp"}
+NEEDED = {"LC_TIME": "C", "http_proxy": "http://127.0.0.1:1", "TMPDIR": "/tmp"}
 NAMED = '[env]\nSET = "in the file"\nPASSED = true\nNOT_HERE = true\n'
 
 

@@ -30,3 +30,4 @@ class Context:
     settings: Settings
     environ: Mapping[str, str]  # of the shell; little of it reaches a replica
     options: Options = field(default_factory=Options)
+    wire: Mapping[str, str] = field(default_factory=dict)  # variables that lead a job's replicas to the local Vertex

@@ -18,6 +18,8 @@ from vertex_launch.local.running.lines import message, payload
 from vertex_launch.local.running.outcome import Outcome
 from vertex_launch.local.running.prepare import prepare, size
 from vertex_launch.local.running.process import Show
+from vertex_launch.local.wire.backend import of_buckets
+from vertex_launch.local.wire.wire import Wire
 from vertex_launch.spec import OUTPUT, Job
 from vertex_launch.state_dir import StateDir, output_folder
 
@@ -50,8 +52,9 @@ def run(job: Job, context: Context, console: Console, fresh: bool, whole: int) -
         whole: replicas in the job's file, reducers not counted; this job may have fewer.
     """
     introduce(job, whole, console)
-    with recorded(job, context) as record:
-        prepared = prepare(job, record.id, context)
+    wire = Wire(context.environ, of_buckets(context.state_dir.buckets))
+    with recorded(job, context) as record, wire.of_job(job, record.id, context) as wired:
+        prepared = prepare(job, record.id, wired)
         if fresh:  # after `prepare`, so that a job that cannot run deletes nothing
             empty_output(job, context.state_dir)
         show = shower(prepared.replicas, console)
@@ -102,8 +105,6 @@ def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, 
         console.print(f"Job failed: {ended}", style="bold red", markup=False)
         for line in ended.traceback or ended.last_lines:
             console.print(Text("    "), printed(line), sep="", soft_wrap=True)
-        if hint := ended.hint:
-            console.print(hint, style="yellow", markup=False, soft_wrap=True)
     if not outcome.succeeded and not outcome.failures:
         console.print(f"Job failed: {outcome.message.splitlines()[0]}", style="bold red", markup=False)
     for sentence in outcome.others:

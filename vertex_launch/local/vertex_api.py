@@ -2,7 +2,6 @@
 
 import re
 from collections import deque
-from dataclasses import replace
 from typing import Any, cast, get_args
 
 from starlette.types import ASGIApp
@@ -13,6 +12,7 @@ from vertex_launch.local.api import http
 from vertex_launch.local.api.collection import EMPTY, Collection
 from vertex_launch.local.api.errors import ApiError, invalid
 from vertex_launch.local.api.http import Call, Route
+from vertex_launch.local.api.projects import Projects
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs import logs
@@ -25,6 +25,8 @@ from vertex_launch.local.registry.models import Models
 from vertex_launch.local.running.replica_state import Action
 from vertex_launch.local.storage.gcs_api import GcsApi
 from vertex_launch.local.views import page
+from vertex_launch.local.wire import metadata
+from vertex_launch.local.wire.backend import of_service
 
 AT = "/v1(?:beta1)?/{parent:parent}"  # gcloud beta and alpha use v1beta1; both versions are the same here
 KEPT_OPERATIONS = 1000  # a client reads an operation once, right after the call that made it
@@ -36,11 +38,10 @@ class Vertex:
 
     def __init__(self, context: Context, endpoint: str = "") -> None:
         self.state_dir, buckets = context.state_dir, context.state_dir.buckets
+        self.project = context.settings.project
         self.store = Store(self.state_dir.folder, endpoint)
         (buckets / context.settings.bucket).mkdir(parents=True, exist_ok=True)
-        # With these variables google-cloud-storage and gcsfs in a job reach the same folders.
-        reached = {"STORAGE_EMULATOR_HOST": endpoint, "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"} if endpoint else {}
-        self.jobs = Jobs(self.store, replace(context, environ={**context.environ, **reached}))
+        self.jobs = Jobs(self.store, context, of_service(endpoint) if endpoint else None)
         self.tunings = Tunings(self.store, self.state_dir, self.jobs)
         self.datasets, self.models = Datasets(self.store, buckets), Models(self.store, buckets)
         self.pipelines = Pipelines(self.store, self.jobs, self.models, buckets)
@@ -80,6 +81,7 @@ class VertexApi:
     def __init__(self, vertex: Vertex) -> None:
         self._vertex = vertex
         self._operations = Operations(vertex.store)
+        self._projects = Projects(vertex.store, vertex.project)
         kinds: list[Collection] = [vertex.jobs, vertex.tunings, vertex.pipelines, vertex.datasets, vertex.models]
         kinds += experiments.records(vertex.store)
         self._collections = [kind.collection for kind in kinds]
@@ -87,10 +89,15 @@ class VertexApi:
         self._methods["GET operations/*"] = lambda call, name: self._operations.get(name)
 
     def routes(self) -> list[Route]:
+        named = self._projects.taking_ids
+        resources = named(self.resource)
         return [
-            *((method, f"{AT}/{{below:path}}", self.resource) for method in ("GET", "POST", "PATCH", "DELETE")),
-            ("POST", "/v2/entries:list", self.entries),
+            *((method, f"{AT}/{{below:path}}", resources) for method in ("GET", "POST", "PATCH", "DELETE")),
+            ("POST", "/v2/entries:list", named(self.entries)),
+            ("POST", "/v2/entries:write", named(self.write_entries)),
             ("POST", "/control/{id}/{action}", self.disturb),
+            ("POST", "/token", lambda call: metadata.TOKEN),  # whatever key a replica has, it gets this token
+            *self._projects.routes(),
         ]
 
     def resource(self, call: Call, parent: str, below: str) -> Any:
@@ -115,6 +122,11 @@ class VertexApi:
         store = self._vertex.store
         jobs, searches = store.all("customJobs"), store.all("hyperparameterTuningJobs")
         return logs.list_entries(jobs, searches, self._vertex.state_dir, call.json())
+
+    def write_entries(self, call: Call) -> Any:
+        """Cloud Logging's entries.write."""
+        logs.write_entries(self._vertex.state_dir, call.json())
+        return {}
 
     def disturb(self, call: Call, id: str, action: str) -> Any:
         """Cause a fault in one replica of a job; an extension to Google's API."""

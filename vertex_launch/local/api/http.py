@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from vertex_launch import jsons
 from vertex_launch.local.api.errors import STORAGE, ApiError, our_fault
+from vertex_launch.local.api.google_hosts import is_google, path_of
 from vertex_launch.local.api.origin_check import fault_of
 
 LARGEST_BODY = 10**6  # bytes, a thousand times a job's; an object's upload is a stream and has no limit
@@ -24,6 +25,7 @@ PART = r"(?:(?!%2[Ff])[^/])+"  # of an address, between two slashes
 PARTS = {
     "": PART,
     "path": f"{PART}(?:/{PART})*",
+    "rest": ".+",  # with slashes, sent as they are or as %2F
     "object": "[^/]+",  # the only one that may hold a slash, sent as %2F
     "parent": f"projects/{PART}/locations/{PART}",
 }
@@ -43,7 +45,8 @@ class Call:
     @property
     def base(self) -> str:
         """The address under which the client knows this service."""
-        return f"http://{self.headers.get('host', '')}"
+        host = self.headers.get("host", "")
+        return f"{'https' if is_google(host) else 'http'}://{host}"
 
     def text(self) -> str:
         """The body; raises ApiError if it is not UTF-8."""
@@ -87,6 +90,8 @@ class Router:
         try:
             if fault := fault_of(scope):  # before the body is read
                 raise ApiError("PERMISSION_DENIED", fault)
+            if is_google(host := call.headers.get("host", "")):
+                call = replace(call, path=path_of(host, path))
             handler, parts = self._find(call)
             if inspect.iscoroutinefunction(handler):
                 answer = _response(await handler(call, **parts))

@@ -1,7 +1,8 @@
 """Refuses requests of web pages: the service runs what it is sent, and every page open in a browser can send requests.
 
 A page cannot forge the Host header, cannot leave out Origin where it sends anything, and cannot send JSON to
-another site without asking first. Source: Fetch standard, 2026, "CORS protocol" and "forbidden request-header".
+another site without asking first. A Host of Google's comes from a replica's proxy: a browser would have gone to Google.
+Source: Fetch standard, 2026, "CORS protocol" and "forbidden request-header".
 """
 
 import re
@@ -10,6 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from vertex_launch.local.api.errors import STORAGE
+from vertex_launch.local.api.google_hosts import is_google
 
 OURS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")  # this machine, as a Host
 PAGE = re.compile("/|/projects/.*|/[0-9]+", re.DOTALL)  # the page, which is the same for every job
@@ -19,7 +21,7 @@ def fault_of(scope: Scope) -> str:
     """The reason to refuse a request, or "" """
     headers, path = Headers(scope=scope), scope["path"]
     host = headers.get("host", "").lower()
-    if not OURS.fullmatch(host):
+    if not (OURS.fullmatch(host) or is_google(host)):
         return f'the Host "{host}" is not this machine; use http://127.0.0.1 and the port'
     if "origin" in headers:
         return "requests of web pages are refused; use gcloud, the SDK or this project's own commands"
@@ -28,7 +30,7 @@ def fault_of(scope: Scope) -> str:
         return "requests of other sites' pages are refused; open the address by itself"
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     # Storage clients send any content type, to an address that no form can guess; Origin still guards it.
-    writes = scope["method"] in ("POST", "PUT", "PATCH") and not path.startswith(STORAGE)
+    writes = scope["method"] in ("POST", "PUT", "PATCH") and not (path.startswith(STORAGE) or is_google(host))
     if writes and kind != "application/json":
         return f'a body of type "{kind}" is refused; send application/json'
     return ""

@@ -105,6 +105,11 @@ class Store:
         with self._changed:
             return [entry for name, entry in reversed(self._resources.items()) if name.split("/")[4:-1] == [collection]]
 
+    def projects(self) -> set[str]:
+        """Return the ids of all projects that have a resource."""
+        with self._changed:
+            return {name.split("/")[1] for name in self._resources}
+
     def wait(self, name: str, done: Callable[[Resource], bool], timeout: float | None = None) -> Resource:
         """Return the resource once `done` is true of it, or after `timeout` seconds; raises ApiError NOT_FOUND."""
         with self._changed:

@@ -28,6 +28,8 @@ from vertex_launch.local.running.journal import Journal
 from vertex_launch.local.running.outcome import Outcome
 from vertex_launch.local.running.prepare import Extras, prepare, size
 from vertex_launch.local.running.replica_state import Action, Status
+from vertex_launch.local.wire.backend import of_buckets
+from vertex_launch.local.wire.wire import Backend, Wire
 from vertex_launch.spec import Job, as_json
 
 COLLECTION = "customJobs"
@@ -60,8 +62,9 @@ class Jobs(BackgroundTasks[_Ticket]):
 
     collection, message, noun, prefix, ended = COLLECTION, CustomJob, "job", PREFIX, ENDED
 
-    def __init__(self, store: Store, context: Context) -> None:
+    def __init__(self, store: Store, context: Context, backend: Backend | None = None) -> None:
         self._context = context
+        self._wire = Wire(context.environ, backend or of_buckets(context.state_dir.buckets))
         super().__init__(store)
         self._seen: dict[Path, int] = {}  # folder of jobs -> its last change
         self.events: deque[tuple[str, str, str]] = deque(maxlen=EVENTS)  # id and name of a job, what happened to it
@@ -108,9 +111,8 @@ class Jobs(BackgroundTasks[_Ticket]):
         if count > capacity:
             fault = f"the job has {count} replicas, and this service runs {capacity} at once"
             raise ApiError("RESOURCE_EXHAUSTED", f"{fault}; start it with --capacity {count}")
-        _, project, _, region = parent.split("/")
-        settings = replace(self._context.settings, project=project, region=region)
-        return [finding.below(place) for finding in rules.findings(job, settings) if finding.severity == "error"]
+        found = rules.findings(job, self._at(parent).settings)
+        return [finding.below(place) for finding in found if finding.severity == "error"]
 
     def follow_runs(self) -> None:
         """Read the jobs that the command `run` has written in the same folder; end those whose process was killed."""
@@ -182,8 +184,9 @@ class Jobs(BackgroundTasks[_Ticket]):
         """Run a job, from its first machine to its last."""
         path = self._context.state_dir.journal(ticket.id)
         try:
-            with contextlib.closing(Journal(path)) as lines:
-                outcome = self._execute(ticket, lines)
+            wired = self._wire.of_job(ticket.job, ticket.id, self._at(ticket.parent))
+            with contextlib.closing(Journal(path)) as lines, wired as context:
+                outcome = self._execute(ticket, lines, context)
         except FaultError as error:  # raised at the start alone: no command, no such package
             raise ApiError("INVALID_ARGUMENT", str(error)) from None
         finally:
@@ -191,9 +194,14 @@ class Jobs(BackgroundTasks[_Ticket]):
         if not outcome.succeeded:
             raise ApiError(outcome.status, f"{outcome.message}\nLogs: {path.parent}")
 
-    def _execute(self, ticket: _Ticket, lines: Journal) -> Outcome:
+    def _at(self, parent: str) -> Context:
+        """The context with the project and the region of a request."""
+        _, project, _, region = parent.split("/")
+        return replace(self._context, settings=replace(self._context.settings, project=project, region=region))
+
+    def _execute(self, ticket: _Ticket, lines: Journal, context: Context) -> Outcome:
         execution = Execution(
-            prepare(ticket.job, ticket.id, self._context, ticket.extras, ticket.stopping),
+            prepare(ticket.job, ticket.id, context, ticket.extras, ticket.stopping),
             lambda replica, line, severity: lines.write(replica.name, line, severity),
             lambda phase: self._enter(ticket, phase),
             lambda event: self.events.append((ticket.id, ticket.job.name, event)),

@@ -1,6 +1,8 @@
 """Lines of replicas, as Cloud Logging shows them."""
 
 import contextlib
+import json
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,9 @@ from vertex_launch import jsons
 from vertex_launch.job_resource import TRIAL_LABEL, Resource, id_of, trial_ids
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.resource_file import now
 from vertex_launch.local.running.lines import payload
-from vertex_launch.state_dir import StateDir
+from vertex_launch.state_dir import StateDir, private_file
 
 # The fields of a LogEntry that a request may filter and order by. Source: Cloud Logging API v2, LogEntry.
 FIELDS = frozenset(("insertId", "jsonPayload", "labels", "logName", "resource", "severity", "textPayload", "timestamp"))
@@ -43,6 +46,28 @@ def entries(job: Resource, path: Path, shown_id: str, trial: str) -> Iterator[Re
             }
 
 
+def write_entries(state_dir: StateDir, request: Mapping[str, Any]) -> None:
+    """Keep the entries of Cloud Logging's entries.write, which a client in a replica sends; raises ApiError."""
+    sent = request.get("entries")
+    if not (isinstance(sent, list) and all(isinstance(entry, dict) for entry in sent)):
+        raise ApiError("INVALID_ARGUMENT", "entries: is no list of entries; send one")
+    common = {key: request[key] for key in ("logName", "resource", "labels") if key in request}
+    with open(state_dir.entries, "a", encoding="utf-8", opener=private_file) as file:
+        for entry in sent:
+            own = {"insertId": secrets.token_hex(8), "timestamp": now(), "severity": "DEFAULT"}
+            file.write(f"{json.dumps(common | own | entry)}\n")
+
+
+def _written(state_dir: StateDir, projects: Sequence[str]) -> Iterator[Resource]:
+    """Yield the kept entries of these projects."""
+    with contextlib.suppress(FileNotFoundError), state_dir.entries.open(encoding="utf-8") as file:
+        for text in file:
+            with contextlib.suppress(ValueError):  # it is not fully written yet
+                entry = jsons.loads(text)
+                if "/".join(str(entry.get("logName")).split("/")[:2]) in projects:
+                    yield entry
+
+
 def list_entries(
     jobs: Sequence[Resource], searches: Sequence[Resource], state_dir: StateDir, request: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -55,7 +80,7 @@ def list_entries(
         raise ApiError("INVALID_ARGUMENT", "resourceNames: is no list of names; name a project, as projects/PROJECT")
     expression = str(request.get("filter", ""))
     trials = {job: (id_of(search["name"]), id) for search in searches for job, id in trial_ids(search).items()}
-    log_entries: list[Resource] = []
+    log_entries = [*_written(state_dir, projects)]
     for job in jobs:
         _, project, *_, job_id = job["name"].split("/")
         search_id, trial = trials.get(job_id, (job_id, ""))

@@ -25,6 +25,7 @@ ENTRY_POINT = "the image's own entry point"  # in place of a command
 # Prefixes of variables that the client itself reads: the replica's values go into its command line.
 CLIENTS_OWN = ("PATH", "HOME", "LD_", "DOCKER_", "XDG_", "CONTAINER")
 METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
+AUTHORITIES = "SSL_CERT_FILE"
 GPUS = "CUDA_VISIBLE_DEVICES"
 # With this machine: its network; its memory for exchange between processes; its folders, whatever SELinux calls them.
 SHARED = ("--network=host", "--ipc=host", "--security-opt=label=disable")
@@ -91,6 +92,8 @@ def contained(
     folders |= {str(folder): place for place, folder in mounts.get(replica.pool, {}).items()}
     if metrics := env.get(METRIC_FILE):
         folders[str(Path(metrics).parent)] = str(Path(metrics).parent)
+    if authorities := context.wire.get(AUTHORITIES):
+        folders[authorities] = authorities
     command = (
         *(client, "run", "--rm", f"--name=vertex-{job_id}-{replica.name}", PLATFORM, *SHARED),
         f"--hostname={own.name}",

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vertex_launch.contract import Replica
-from vertex_launch.local.running.hints import hint
 from vertex_launch.local.running.lines import ERROR_CHARACTERS, LAST_LINES, message
 
 # Exit code of a trainer that lost a peer: "try again later". Source: sysexits.h, EX_TEMPFAIL.
@@ -54,11 +53,6 @@ class Ended:
     @property
     def _last_words(self) -> tuple[str, ...]:
         return self.traceback or self.errors[-LAST_LINES:]
-
-    @property
-    def hint(self) -> str:
-        """The cure of a mistake that its last words give away; "" without one."""
-        return hint(self._last_words)
 
     @property
     def lost_a_peer(self) -> bool:

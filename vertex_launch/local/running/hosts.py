@@ -14,7 +14,7 @@ from pathlib import Path
 from vertex_launch.spec import Job
 from vertex_launch.state_dir import private, private_file
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK, LOOPBACK_NETWORK = "127.0.0.1", "127.0.0.0/8"
 FIRST_OWN = int(ipaddress.IPv4Address("127.1.0.1"))  # Linux answers at all of 127.0.0.0/8
 NETWORKS = 2**15  # of 256 addresses each, from there on
 SYSTEM_HOSTS = Path("/etc/hosts")
@@ -67,14 +67,18 @@ def of_job(job: Job, job_id: str, named: bool) -> Hosts:
     }
 
 
-def write(file: Path, hosts: Iterable[Host]) -> Path:
-    """Write what replicas see as /etc/hosts, this machine's with a line for each host; returns the file."""
+def write(file: Path, hosts: Iterable[Host], unreachable: Iterable[str] = ()) -> Path:
+    """Write what replicas see as /etc/hosts, this machine's with a line for each host; returns the file.
+
+    Clients that go to `unreachable` names past the proxy find this machine, where nobody answers for them.
+    """
     own = f"{LOOPBACK} localhost"
     with contextlib.suppress(OSError, UnicodeDecodeError):
         own = SYSTEM_HOSTS.read_text().rstrip("\n")
     private(file.parent)
     with open(file, "w", opener=private_file) as text:
-        text.write("\n".join((own, *(f"{host.ip} {host.name}" for host in hosts), "")))
+        lines = (*(f"{host.ip} {host.name}" for host in hosts), *(f"{LOOPBACK} {name}" for name in unreachable))
+        text.write("\n".join((own, *lines, "")))
     return file
 
 
@@ -82,7 +86,7 @@ def off_the_proxy(environ: Mapping[str, str], hosts: Iterable[Host]) -> dict[str
     """Return variables that keep connections between replicas off the shell's proxy; none if it has no proxy."""
     if not HTTP_PROXIES & {name.lower() for name in environ}:
         return {}
-    exceptions = (environ.get("no_proxy") or environ.get("NO_PROXY", ""), "localhost", LOOPBACK)
+    exceptions = (environ.get("no_proxy") or environ.get("NO_PROXY", ""), "localhost", LOOPBACK, LOOPBACK_NETWORK)
     value = ",".join(filter(None, (*exceptions, *(host.name for host in hosts))))
     return {"no_proxy": value, "NO_PROXY": value}
 

@@ -100,7 +100,6 @@ class Outcome:
                 lines += [next(ended for ended in self.failures if ended.code).verdict]
         if self.ending is Ending.TIMED_OUT:
             lines[0] += f" of {self.timeout:g} s"
-        lines += filter(None, (ended.hint for ended in self.failures[:1]))
         if self.restarts:
             lines.append(f"{self.failures[0].replica.name} was restarted {_times(self.restarts)}")
         if self.retries:

@@ -10,10 +10,12 @@ from pathlib import Path
 from threading import Event
 
 from vertex_launch.contract import Replica, replicas, require_commands
+from vertex_launch.local.api import google_hosts
 from vertex_launch.local.context import Context
 from vertex_launch.local.running import containers, host, hosts, nfs, packages, restart_policy
 from vertex_launch.local.running.namespaces import Isolation, isolation
 from vertex_launch.local.running.restart_policy import Policy
+from vertex_launch.settings import for_local
 from vertex_launch.spec import Job
 from vertex_launch.state_dir import output_folder
 
@@ -62,7 +64,8 @@ def prepare(
         return PreparedJob(tuple(contained), logs, policy, isolated)
     nfs.require_mounts(job, isolated)
     if isolated.hosts:
-        isolated = replace(isolated, hosts=hosts.write(state_dir.hosts(job_id), machines.values()))
+        google = google_hosts.names(for_local(context.settings).region) if context.wire else ()
+        isolated = replace(isolated, hosts=hosts.write(state_dir.hosts(job_id), machines.values(), google))
     ready = packages.prepared(job, started, logs, state_dir.buckets, context.environ, stopping)
     return PreparedJob(tuple(ready), logs, policy, replace(isolated, folders=folders))
 
@@ -83,14 +86,20 @@ def _placed(job: Job, job_id: str, context: Context, extras: Extras, machines: h
         return {**extras.env, **metrics}
 
     as_ps = context.options.reducers_as_ps
-    everyone = replicas(job, job_id, lambda *place: machines[place].address, extras.trial, as_ps, commands, additions)
+    local = for_local(settings)
+    everyone = replicas(
+        *(job, job_id, lambda *place: machines[place].address, extras.trial, as_ps, commands, additions),
+        project=local.project,
+        region=local.region,
+    )
     started = [replica for replica in everyone if not replica.reduces]
     named, shares = host.passed(environ, settings.env), host.shares(host.visible_gpus(environ), len(started))
+    wire = {**context.wire, **hosts.off_the_proxy({**environ, **context.wire}, machines.values())}
     placed = [
-        replace(replica, env={**share, **named, **replica.env, **machines[replica.pool, replica.index].env})
+        replace(replica, env={**share, **wire, **named, **replica.env, **machines[replica.pool, replica.index].env})
         for replica, share in zip(started, shares, strict=True)
     ]
     if client:
         return placed
-    base = host.image_environment(environ, state_dir, job_id) | hosts.off_the_proxy(environ, machines.values())
+    base = host.image_environment(environ, state_dir, job_id)
     return [replace(replica, env={**base, **replica.env}) for replica in placed]

@@ -8,6 +8,7 @@ import email
 import http
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.message import Message
 from email.utils import formatdate
@@ -18,8 +19,9 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
+from vertex_launch.local.api.google_hosts import XML_API
 from vertex_launch.local.api.http import Call, Route, Router
-from vertex_launch.local.storage import listing, uploads
+from vertex_launch.local.storage import listing, public, uploads
 from vertex_launch.local.storage.buckets import Buckets
 from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, bad_request, check
 
@@ -54,6 +56,7 @@ class GcsApi:
             ("GET", f"{BUCKET}/managedFolders", self.list_managed_folders),
             ("GET", f"{BUCKET}/o", self.list_objects),
             ("GET", f"(?:/download)?{OBJECT}", self.get_object),
+            ("GET", f"{XML_API}/{{bucket}}/{{name:rest}}", self.read_object),
             ("PATCH", OBJECT, self.patch_object),
             ("PUT", OBJECT, self.patch_object),
             ("DELETE", OBJECT, self.delete_object),
@@ -121,6 +124,12 @@ class GcsApi:
             sums = self._buckets.checksums(item)
             until_sent.pop_all()
             return _media(call, item, file, sums)
+
+    def read_object(self, call: Call, bucket: str, name: str) -> Any:
+        """Answer Cloud Storage's XML API, also for a public bucket that is not here, but with no login."""
+        if bucket not in self._buckets.names() and "authorization" not in call.headers:
+            return public.fetch(bucket, name, call.headers.get("range", ""))
+        return self.get_object(replace(call, query={"alt": "media"}), bucket, name)
 
     def patch_object(self, call: Call, bucket: str, name: str) -> Any:
         """Change nothing: a file has no place for metadata."""

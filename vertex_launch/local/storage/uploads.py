@@ -51,7 +51,7 @@ def _begin(buckets: Buckets, call: Call, bucket: str) -> Response:
     part = buckets.new_part()
     session = {**call.query, **sums, "name": name, "upload_id": part.name}
     location = f"{call.base}{call.path}?{urlencode(session)}"
-    return Response(headers={"Location": location, "X-GUploader-UploadID": part.name})
+    return _titled(Response(headers={"Location": location, "X-GUploader-UploadID": part.name}))
 
 
 async def _resume(buckets: Buckets, call: Call, bucket: str) -> Object | Response:
@@ -63,7 +63,7 @@ async def _resume(buckets: Buckets, call: Call, bucket: str) -> Object | Respons
     begin, total = _content_range(call)
     size = await _append(part, call, begin)
     if total is None or size < total:
-        return Response(status_code=308, headers={"Range": f"bytes=0-{size - 1}"} if size else {})
+        return _titled(Response(status_code=308, headers={"Range": f"bytes=0-{size - 1}"} if size else {}))
     if size > total:
         raise bad_request(f"{size} bytes came, but the upload was to have {total}; begin a new one.")
     return await run_in_threadpool(_finish, buckets, call, part, bucket, call.query)
@@ -139,6 +139,12 @@ def _finish(buckets: Buckets, call: Call, part: Path, bucket: str, about: Mappin
             part.unlink()
             raise bad_request(f"The {algorithm} {expected} was sent, but the bytes have {actual}; upload again.")
     return buckets.keep(part, bucket, _name(call, about), call.query, sums)
+
+
+def _titled(response: Response) -> Response:
+    """Write Location in place of location: TensorFlow finds no other."""
+    response.raw_headers = [(name.title(), value) for name, value in response.raw_headers]
+    return response
 
 
 def _name(call: Call, about: Mapping[str, Any]) -> str:

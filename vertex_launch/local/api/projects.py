@@ -1,0 +1,55 @@
+"""Projects by number: clients name a project by its id or by its number, and files of the service by its id alone."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from vertex_launch.contract import DIGITS, project_number
+from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.api.http import Call, Handler, Route
+from vertex_launch.local.api.store import Store
+
+NUMBERED = re.compile(rf"\bprojects/([0-9]{{{DIGITS}}})(?![0-9A-Za-z-])")
+
+
+class Projects:
+    """All projects that have a resource here, and the one of the settings."""
+
+    def __init__(self, store: Store, own: str) -> None:
+        self._store = store
+        self._own = own
+
+    def by_id(self, text: str) -> str:
+        """Return a text in which the names of resources hold ids in place of the numbers of known projects."""
+        if not NUMBERED.search(text):
+            return text
+        ids = {project_number(id): id for id in (*self._store.projects(), self._own)}
+        return NUMBERED.sub(lambda name: f"projects/{ids.get(name[1], name[1])}", text)
+
+    def taking_ids(self, handler: Handler) -> Handler:
+        """Return a handler that hears of ids only, in the address, the parameters and the body."""
+
+        def handle(call: Call, **parts: str) -> Any:
+            query = {key: self.by_id(value) for key, value in call.query.items()}
+            call = replace(call, query=query, body=self.by_id(call.text()).encode())
+            return handler(call, **{name: self.by_id(part) for name, part in parts.items()})
+
+        return handle
+
+    def routes(self) -> list[Route]:
+        """Return Resource Manager's calls by which clients find one from the other."""
+        return [("GET", "/v1/projects/{project}", self._v1), ("GET", "/v3/projects/{project}", self._v3)]
+
+    def _v1(self, call: Call, project: str) -> Any:
+        id = self._id(project)
+        return {"projectId": id, "projectNumber": project_number(id), "lifecycleState": "ACTIVE", "name": id}
+
+    def _v3(self, call: Call, project: str) -> Any:
+        id = self._id(project)
+        return {"name": f"projects/{project_number(id)}", "projectId": id, "state": "ACTIVE", "displayName": id}
+
+    def _id(self, project: str) -> str:
+        id = self.by_id(f"projects/{project}").partition("/")[2]
+        if id.isdigit():
+            raise ApiError("NOT_FOUND", f"no project here has the number {id}; name a project by its id")
+        return id

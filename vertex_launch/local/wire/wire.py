@@ -1,0 +1,176 @@
+"""The proxy of a job's replicas: Google's hosts end here, all others are reached as from this machine.
+
+A client connects to Google as ever; the proxy takes the connection with a certificate that the replicas trust, and
+hands what it hears to the local Vertex. No token of a replica leaves the machine, wherever it found it.
+"""
+
+import asyncio
+import contextlib
+import functools
+import re
+import threading
+import urllib.request
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from vertex_launch.contract import project_number
+from vertex_launch.local.api.google_hosts import is_google
+from vertex_launch.local.context import Context
+from vertex_launch.local.running.hosts import LOOPBACK
+from vertex_launch.local.wire import metadata
+from vertex_launch.local.wire.authority import BUNDLES, Authority
+from vertex_launch.local.wire.metadata import Identity
+from vertex_launch.settings import for_local
+from vertex_launch.spec import Job
+from vertex_launch.state_dir import private, private_file
+
+BUNDLE = "authorities.pem"  # in the home folder of a job
+PROXIES = ("https_proxy", "HTTPS_PROXY")
+METADATA_HOSTS = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GCE_METADATA_ROOT")
+CHUNK = 2**16  # bytes
+END = b"\r\n\r\n"  # of the head of a request or an answer
+OBSOLETE = re.compile(rb"Transfer-Encoding: identity\r\n", re.IGNORECASE)  # TensorFlow sends it; servers refuse it
+HEAD_SECONDS = 60  # for a request's head to arrive
+HTTP = "http/1.1"  # by ALPN; gRPC is "h2"
+
+Backend = Callable[[str], int]  # protocol inside TLS -> the port here that speaks it
+
+
+class Wire:
+    """The proxies of all jobs of this process, each with a port of its own."""
+
+    def __init__(self, environ: Mapping[str, str], backend: Backend) -> None:
+        self._environ = environ
+        self._backend = functools.cache(backend)
+        self._authority = Authority()
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="wire", daemon=True).start()
+
+    @contextlib.contextmanager
+    def of_job(self, job: Job, job_id: str, context: Context) -> Iterator[Context]:
+        """Open a job's proxy for the block; yields the context with the variables that lead its replicas there."""
+        settings = for_local(context.settings)
+        number = project_number(settings.project)
+        identity = Identity(settings.project, number, settings.region, job.spec.service_account)
+        bundle = private(context.state_dir.of_replicas(job_id)) / BUNDLE
+        with open(bundle, "wb", opener=private_file) as file:
+            file.write(self._authority.bundle(self._environ))
+        server = self._do(asyncio.start_server(functools.partial(self._serve, identity), LOOPBACK, 0))
+        port = server.sockets[0].getsockname()[1]
+        variables = {
+            **dict.fromkeys(BUNDLES, str(bundle)),
+            **dict.fromkeys(PROXIES, f"http://{LOOPBACK}:{port}"),
+            **dict.fromkeys(METADATA_HOSTS, f"{LOOPBACK}:{port}"),
+            "STORAGE_EMULATOR_HOST": f"http://{LOOPBACK}:{port}",  # gcsfs goes past every proxy
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+            "GOOGLE_CLOUD_DISABLE_GRPC": "true",  # Cloud Logging's client has no REST twin to answer gRPC by
+        }
+        try:
+            yield replace(context, wire=variables)
+        finally:
+            self._loop.call_soon_threadsafe(server.close)
+            bundle.unlink(missing_ok=True)
+
+    def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _serve(self, identity: Identity, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one connection."""
+        with contextlib.suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):  # the client is gone
+            head = await asyncio.wait_for(reader.readuntil(END), HEAD_SECONDS)
+            method, target, *_ = [*head.decode("latin-1").split(" ", 2), "", ""]
+            if method == "CONNECT" and is_google(target):
+                await self._take(target.rpartition(":")[0], reader, writer)
+            elif method == "CONNECT":
+                await self._tunnel(target, reader, writer)
+            elif target.startswith(metadata.ROOT) or target == "/":
+                writer.write(_of_metadata(identity, target, head.lower()))
+            else:  # a storage client, which STORAGE_EMULATOR_HOST leads here
+                await self._hand_over(HTTP, head, reader, writer)
+        with contextlib.suppress(OSError):
+            await writer.drain()
+            writer.close()
+
+    async def _take(self, host: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Be this host of Google."""
+        writer.write(_answer("200 Connection established"))
+        await writer.drain()
+        await writer.start_tls(self._authority.context(host))
+        protocol = writer.get_extra_info("ssl_object").selected_alpn_protocol() or HTTP
+        head = await reader.readuntil(END) if protocol == HTTP else b""
+        await self._hand_over(protocol, head, reader, writer)
+
+    async def _hand_over(
+        self, protocol: str, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Let the local Vertex answer, from the request on whose head has been read."""
+        port = await asyncio.to_thread(self._backend, protocol)
+        far_reader, far_writer = await asyncio.open_connection(LOOPBACK, port)
+        far_writer.write(OBSOLETE.sub(b"", head))
+        await _join(reader, writer, far_reader, far_writer)
+
+    async def _tunnel(self, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass the bytes on to any other host, through the shell's proxy if there is one."""
+        try:
+            far = await asyncio.open_connection(*_address(self._next_proxy(target) or target))
+            if self._next_proxy(target):
+                far[1].write(f"CONNECT {target} HTTP/1.1\r\nHost: {target}{END.decode()}".encode("latin-1"))
+                writer.write(await far[0].readuntil(END))
+            else:
+                writer.write(_answer("200 Connection established"))
+        except (OSError, ValueError, EOFError) as error:
+            writer.write(_answer("502 Bad Gateway", f"{target} cannot be reached from this machine: {error}"))
+            return
+        await _join(reader, writer, *far)
+
+    def _next_proxy(self, target: str) -> str:
+        """The shell's proxy for this host, HOST:PORT, "" without one."""
+        proxy = next(filter(None, map(self._environ.get, PROXIES)), "")
+        exceptions = {"no": self._environ.get("no_proxy") or self._environ.get("NO_PROXY", "")}
+        direct = urllib.request.proxy_bypass_environment(target, exceptions)  # type: ignore[attr-defined]
+        return "" if direct else urlsplit(proxy if "//" in proxy else f"//{proxy}").netloc
+
+
+def _of_metadata(identity: Identity, target: str, head: bytes) -> bytes:
+    """The answer of the metadata server, which no web page can ask, as none can send this header."""
+    if b"metadata-flavor: google" not in head:
+        return _answer("403 Forbidden", "the header Metadata-Flavor: Google is missing; send it")
+    value = metadata.answer(identity, target)
+    return _answer("404 Not Found", f"{target} is not there") if value is None else _answer("200 OK", value)
+
+
+def _answer(status: str, body: str = "") -> bytes:
+    lines = [f"HTTP/1.1 {status}"]
+    if "Connection" not in status:  # an established connection has no body
+        kind = "application/json" if body.startswith("{") else "text/plain"
+        lines += [f"Content-Type: {kind}", f"Content-Length: {len(body.encode())}", "Connection: close"]
+        lines += ["Metadata-Flavor: Google"]
+    return "\r\n".join(lines).encode() + END + body.encode()
+
+
+async def _join(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    far_reader: asyncio.StreamReader,
+    far_writer: asyncio.StreamWriter,
+) -> None:
+    """Pass bytes both ways until one side ends."""
+    passing = [asyncio.create_task(_pass(reader, far_writer)), asyncio.create_task(_pass(far_reader, writer))]
+    await asyncio.wait(passing, return_when=asyncio.ALL_COMPLETED)
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while block := await reader.read(CHUNK):
+            writer.write(block)
+            await writer.drain()
+    with contextlib.suppress(OSError):
+        writer.close()
+
+
+def _address(netloc: str) -> tuple[str, int]:
+    """Host and port; raises ValueError."""
+    parts = urlsplit(f"//{netloc}")
+    return parts.hostname or "", parts.port or 443
