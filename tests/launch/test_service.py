@@ -15,9 +15,9 @@ import pytest
 from tests.launch.running import DEADLINE, SOURCE, eventually, processes
 from tests.launch.vertex import PARENT, Json, Service, custom_job, script, service, stop
 from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.api.operations import Operations
 from vertex_launch.local.api.origin_check import fault_of
 from vertex_launch.local.api.store import Store
-from vertex_launch.local.vertex_api import Operations
 
 FOREVER = script("import time; time.sleep(600)")
 JOBS = f"/v1/{PARENT}/customJobs"
@@ -249,7 +249,7 @@ def test_a_job_that_runs_can_be_cancelled_but_not_deleted(vertex: Service) -> No
 def test_of_the_operations_the_newest_are_kept(tmp_path: Path) -> None:
     store = Store(tmp_path)
     operations = Operations(store, kept=3)
-    made = [operations.add(PARENT, {"@type": "x", "number": number}) for number in range(5)]
+    made = [operations.wrapped({"@type": "x", "number": number}, PARENT) for number in range(5)]
     assert [operations.get(one["name"]) for one in made[2:]] == made[2:]
     for forgotten in made[:2]:
         with pytest.raises(ApiError, match="does not exist"):
