@@ -6,6 +6,7 @@ from typing import Any, cast, get_args
 
 from starlette.types import ASGIApp
 
+from vertex_launch import catalog
 from vertex_launch.errors import Finding
 from vertex_launch.job_resource import id_of
 from vertex_launch.local.api import http
@@ -26,8 +27,12 @@ from vertex_launch.local.registry.models import Models
 from vertex_launch.local.running.replica_state import Action
 from vertex_launch.local.storage.gcs_api import GcsApi
 from vertex_launch.local.views import page
+from vertex_launch.rules.region_and_output import REGION_NAME
 
-AT = "/v1(?:beta1)?/{parent:parent}"  # gcloud beta and alpha use v1beta1; both versions are the same here
+# gcloud beta and alpha use v1beta1, the REST clients of Google ui for operations and locations; all are the same here.
+V1 = "/(?:v1|v1beta1|ui)"
+AT = f"{V1}/{{parent:parent}}"
+LOCATIONS = f"{V1}/projects/{{project}}/locations"
 LONGEST_DISTURBANCE = 7 * 24 * 3600  # seconds; no job lives longer
 
 
@@ -68,6 +73,8 @@ class VertexApi:
     def routes(self) -> list[Route]:
         return [
             *((method, f"{AT}/{{below:path}}", self.resource) for method in ("GET", "POST", "PATCH", "DELETE")),
+            ("GET", LOCATIONS, self.locations),
+            ("GET", f"{LOCATIONS}/{{location}}", self.location),
             ("POST", "/v2/entries:list", self.entries),
             ("POST", "/control/{id}/{action}", self.disturb),
         ]
@@ -90,6 +97,15 @@ class VertexApi:
             fault = f"{method} {below} is not covered by the local Vertex, which has {collections}"
             return ApiError("UNIMPLEMENTED", fault)
         return ApiError("NOT_FOUND", f"the local Vertex has no {collection}; it has {collections}")
+
+    def locations(self, call: Call, project: str) -> Any:
+        """List the regions of the catalogue; this service takes the requests of all regions."""
+        return {"locations": [self.location(call, project, region) for region in catalog.standard().regions]}
+
+    def location(self, call: Call, project: str, location: str) -> Any:
+        if not REGION_NAME.fullmatch(location):
+            raise ApiError("NOT_FOUND", f'there is no location "{location}"; use a region such as us-central1')
+        return {"name": f"projects/{project}/locations/{location}", "locationId": location}
 
     def entries(self, call: Call) -> Any:
         """Cloud Logging's entries.list."""
