@@ -21,6 +21,7 @@ from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.jobs.pipelines import Pipelines
 from vertex_launch.local.jobs.tuning import Tunings
 from vertex_launch.local.registry import experiments
+from vertex_launch.local.registry.data_items import Annotations, DataItems
 from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.evaluations import Evaluations, Slices
 from vertex_launch.local.registry.models import Models
@@ -65,7 +66,10 @@ class VertexApi:
         self._vertex = vertex
         self._operations = Operations(vertex.store)
         kinds: list[Collection] = [vertex.jobs, vertex.tunings, vertex.pipelines, vertex.datasets, vertex.models]
-        kinds += [Evaluations(vertex.store, vertex.models), Slices(vertex.store), *experiments.records(vertex.store)]
+        buckets = vertex.state_dir.buckets
+        kinds += [Evaluations(vertex.store, vertex.models), Slices(vertex.store)]
+        kinds += [DataItems(vertex.store, buckets), Annotations(vertex.store, buckets)]
+        kinds += experiments.records(vertex.store)
         self._collections = [kind.collection for kind in kinds]
         self._methods = {key: act for kind in kinds for key, act in kind.methods().items()}
         self._methods |= self._operations.methods()
