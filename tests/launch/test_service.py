@@ -103,6 +103,35 @@ def test_what_is_wrong_is_refused_with_its_place(vertex: Service, change: Json, 
     assert all(violation["description"] for violation in violations)
 
 
+def test_keys_of_either_case_and_nulls_are_taken_as_protobuf_takes_them(vertex: Service) -> None:
+    machine = {"machine_type": "n1-standard-8", "acceleratorType": None}
+    container = {"image_uri": "image", "command": [*script("pass")], "args": None}
+    pool = {"machine_spec": machine, "container_spec": container, "pythonPackageSpec": None, "replica_count": "1"}
+    body = {"display_name": "job", "labels": None, "jobSpec": {"worker_pool_specs": [pool], "scheduling": None}}
+    job = vertex.get(vertex.create(body))
+    (kept,) = job["jobSpec"]["workerPoolSpecs"]
+    assert (kept["machineSpec"], kept["containerSpec"]["imageUri"]) == ({"machineType": "n1-standard-8"}, "image")
+    assert "labels" not in job
+
+
+@pytest.mark.parametrize(
+    ("body", "place", "words"),
+    [
+        ({"display_name": "a", "displayName": "b"}, "", 'the key "displayName" is there 2 times; keep one of them'),
+        ({"display_name": "a", "displayName": None}, "", 'the key "displayName" is there 2 times'),
+        ({"jobSpec": {"worker_pool_specs": [None]}}, "jobSpec.workerPoolSpecs[0]", "has no value"),
+        ({"job_spec": {"worker_pools": []}}, "jobSpec", 'unknown key "worker_pools"; did you mean workerPoolSpecs?'),
+    ],
+)
+def test_a_key_in_both_cases_and_a_null_in_a_list_are_faults(
+    vertex: Service, body: Json, place: str, words: str
+) -> None:
+    _, answer = vertex.call("POST", JOBS, {"displayName": "job"} | body)
+    violations = answer["error"]["details"][0]["fieldViolations"]
+    assert [violation["field"] for violation in violations] == [place]
+    assert words in violations[0]["description"]
+
+
 def test_a_client_cannot_write_what_the_service_writes(vertex: Service) -> None:
     other = f"{PARENT}/customJobs/77"
     given = {"name": other, "state": "JOB_STATE_FAILED", "error": {"code": 3}, "endTime": "2020-01-01T00:00:00Z"}

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from vertex_launch import labels, spec, strict_yaml
+from vertex_launch import labels, proto_validation, spec, strict_yaml
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.job_resource import Resource, camel
 from vertex_launch.local.api import filters
@@ -111,6 +111,7 @@ def field_of(message: Any) -> str:
 def read_message(call: Call, kind: Any) -> Any:
     """The body as one of the API's messages; raises ApiError with all its faults."""
     try:
-        return spec.read(strict_yaml.from_json(call.text()), kind)
+        document = proto_validation.relaxed(strict_yaml.from_json(call.text()), kind.pb().DESCRIPTOR)
+        return spec.read(document, kind)
     except FaultError as error:
         raise invalid(error.findings) from None
