@@ -282,6 +282,12 @@ def test_an_export_writes_the_artifacts_to_a_folder_of_its_own(vertex: Service) 
     assert (vertex.state_dir / "gcs" / folder.removeprefix("gs://") / "deep/weights").read_text() == "1.5"
 
 
+def test_an_export_into_the_models_own_folder_ends(vertex: Service) -> None:
+    exported = uploaded().export_model("custom-trained", artifact_destination=f"{ARTIFACT}/deep")
+    folder = vertex.state_dir / "gcs" / exported["artifactOutputUri"].removeprefix("gs://")
+    assert sorted(path.name for path in folder.rglob("*")) == ["deep", "weights"]
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [

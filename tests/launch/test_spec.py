@@ -133,9 +133,7 @@ MALFORMED = [
     (
         "pools as mapping",
         "workerPoolSpecs: {replicaCount: 1}",
-        [
-            "workerPoolSpecs: must be a list, not a mapping; begin it with a dash: of one item, gcloud alone makes a list"
-        ],
+        ["workerPoolSpecs: must be a list, not a mapping; begin it with a dash: gcloud alone makes a list of one"],
     ),
     ("pools missing", "workerPoolSpecs:\n", ["workerPoolSpecs: must be a list, not nothing"]),
     ("null pool", "workerPoolSpecs: [null]", ["workerPoolSpecs[0]: has no value", "write {}"]),

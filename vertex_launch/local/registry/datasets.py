@@ -15,7 +15,6 @@ from typing import Any
 from google.cloud.aiplatform_v1.types.dataset import Dataset
 from google.cloud.aiplatform_v1.types.dataset_service import ExportDataRequest, ImportDataRequest
 
-from vertex_launch.addresses import object_path
 from vertex_launch.errors import Finding, Findings
 from vertex_launch.job_resource import Resource, id_of, tidy
 from vertex_launch.labels import name_findings
@@ -26,15 +25,14 @@ from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.registry import dataset_files, splits
 from vertex_launch.local.registry.dataset_files import ML_USE, DatasetContent
+from vertex_launch.local.registry.export_folder import new_folder
 from vertex_launch.local.registry.splits import SETS, Assignment
-from vertex_launch.local.resource_file import now
 from vertex_launch.spec import as_json
 
 COLLECTION = "datasets"
 SCHEMA = re.compile(r"/schema/dataset/metadata/(\w+)_\d[\d.]*\.yaml$")
 KINDS = {"tabular": "TABLE", "image": "IMAGE", "text": "TEXT"}  # KIND_LABEL by the name in the metadata schema
 CHANGEABLE = ("displayName", "description", "labels")
-FOREIGN = re.compile(r"[^\w.-]")  # characters that the folder of an export does not take from a display name
 TABLE_SPLITS = ("predefinedSplit", "timestampSplit", "stratifiedSplit")
 KIND_LABEL = "aiplatform.googleapis.com/dataset_metadata_schema"
 
@@ -103,8 +101,8 @@ class Datasets(Collection):
         """
         dataset = self._store.get(name)
         content = _content(dataset, config, "exportConfig", self._buckets)
-        display_name = FOREIGN.sub("_", dataset["displayName"])
-        address, folder = _new_folder(config, f"export-data-{display_name}", self._buckets)
+        prefix = config.get("gcsDestination", {}).get("outputUriPrefix", "")
+        address, folder = new_folder(prefix, f"export-data-{dataset['displayName']}", self._buckets)
         response: dict[str, Any] = {"@type": f"{TYPES}cloud.aiplatform.v1.ExportDataResponse"}
         if {"exportUse", "fractionSplit", "filterSplit"} & config.keys():
             assignment = _assignment(content, config)
@@ -125,7 +123,8 @@ def export(dataset: Resource, config: Mapping[str, Any], buckets: Path, destinat
     content = _content(dataset, config, "inputDataConfig", buckets)
     kind = _kind(dataset)
     title = dataset_files.title(config.get("annotationSchemaUri", "")) or {"tabular": "tables"}.get(kind, kind)
-    address, folder = _new_folder(config, f"dataset-{id_of(dataset['name'])}-{title}", buckets, destination)
+    prefix = config.get("gcsDestination", {}).get("outputUriPrefix") or destination
+    address, folder = new_folder(prefix, f"dataset-{id_of(dataset['name'])}-{title}", buckets)
     _write(content, _assignment(content, config), folder)
     variables = {f"AIP_{name.upper()}_DATA_URI": f"{address}/{name}-*" for name in SETS}
     return {"AIP_DATA_FORMAT": content.format, **variables}
@@ -148,16 +147,6 @@ def _content(dataset: Resource, config: Mapping[str, Any], place: str, buckets: 
     if not content.rows:
         raise ApiError("FAILED_PRECONDITION", f"{dataset['name']} is empty; add rows or items to it")
     return content
-
-
-def _new_folder(config: Mapping[str, Any], name: str, buckets: Path, destination: str = "") -> tuple[str, Path]:
-    """Return address and path of a new folder whose name ends in the time; raises ApiError if it is in no bucket."""
-    prefix = config.get("gcsDestination", {}).get("outputUriPrefix") or destination
-    address = f"{prefix.rstrip('/')}/{name}-{now()[:-4]}Z"  # the documentation has milliseconds
-    folder = object_path(address, buckets)
-    if folder is None:
-        raise ApiError("INVALID_ARGUMENT", f'"{prefix}" is no folder in a bucket; write gs://BUCKET/FOLDER')
-    return address, folder
 
 
 def _kind(dataset: Resource) -> str:

@@ -26,23 +26,22 @@ from vertex_launch.job_resource import Resource, camel, id_of
 from vertex_launch.labels import name_findings
 from vertex_launch.local.api.collection import TYPES, Act, Collection, fields, read_message
 from vertex_launch.local.api.create_validation import OUTPUT_ONLY, without_output
-from vertex_launch.local.api.errors import ApiError, invalid, refuse
+from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
-from vertex_launch.local.resource_file import now
+from vertex_launch.local.registry.export_folder import new_folder
 from vertex_launch.spec import as_json
 
 COLLECTION = "models"
 DEFAULT = "default"  # the alias of the version that a model's plain name refers to
 ID = re.compile("[a-z_][a-z0-9_-]{0,62}")
 ALIAS = re.compile("[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
-FOREIGN = re.compile(r"[^\w.-]")  # characters that the folder of an export does not take from a display name
 EXPORT_FORMAT = "custom-trained"
 
-# What clients may change of a model with all its versions, and of a version. Source: UpdateModelRequest.
+# Fields that clients may change of a model in all its versions (False), or of one (True). Source: UpdateModelRequest.
 CHANGEABLE = {False: ("displayName", "description", "labels"), True: ("versionDescription", "labels")}
 NOT_COPIED = {"versionAliases", "etag", *map(camel, OUTPUT_ONLY)}
-# What the service says of every model with a container, as far as `gcloud ai models describe` is public.
+# Fields that the service fills for a model with a container; inferred from public answers to `models describe`.
 OF_CONTAINERS = {
     "supportedDeploymentResourcesTypes": ["DEDICATED_RESOURCES"],
     "supportedInputStorageFormats": ["jsonl", "bigquery", "csv", "tf-record", "tf-record-gzip", "file-list"],
@@ -194,13 +193,12 @@ class Models(Collection):
         if config.export_format_id not in formats:
             cure = f"use {formats[0]}" if formats else "only a model with artifacts and a container has one"
             refuse([Finding("outputConfig.exportFormatId", f'"{config.export_format_id}" is not supported', cure)])
-        prefix = config.artifact_destination.output_uri_prefix.rstrip("/")
-        address = f"{prefix}/model-export-{FOREIGN.sub('_', model['displayName'])}-{now()[:-4]}Z"
-        target = object_path(address, self._buckets)
-        if target is None:
-            cure = "write gs://BUCKET/FOLDER"
-            raise invalid([Finding("outputConfig.artifactDestination", f'"{prefix}" is no folder in a bucket', cure)])
-        shutil.copytree(self._folder(model["artifactUri"]), target)
+        name, prefix = f"model-export-{model['displayName']}", config.artifact_destination.output_uri_prefix
+        address, target = new_folder(prefix, name, self._buckets)
+        # The target may lie in the model's own folder.
+        shutil.copytree(
+            self._folder(model["artifactUri"]), target, symlinks=True, ignore=shutil.ignore_patterns(target.name)
+        )
         return address
 
     def _upload(self, call: Call, name: str) -> Resource:

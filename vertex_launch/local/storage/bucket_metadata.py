@@ -20,8 +20,10 @@ Metadata = Mapping[str, Any]
 POLICY = "iamPolicy"  # in the file; clients see it by itself
 MULTI_REGIONS = ("US", "EU", "ASIA")
 # Fields that a client cannot change; a bucket's location stays where it was made.
-FIXED = ("kind", "id", "name", "selfLink", "location", "timeCreated", "updated", "metageneration", POLICY)
-DERIVED = ("locationType", "etag")
+FIXED = (
+    *("kind", "id", "name", "selfLink", "location", "locationType", "timeCreated", "updated"),
+    *("metageneration", "etag", POLICY),
+)
 
 
 class BucketMetadata:
@@ -37,17 +39,17 @@ class BucketMetadata:
         dual = "customPlacementConfig" in kept or re.fullmatch("[A-Z]+[0-9]", kept["location"])
         kind = "dual-region" if dual else "multi-region" if kept["location"] in MULTI_REGIONS else "region"
         shown = {key: value for key, value in kept.items() if key != POLICY}
-        return {**shown, "locationType": kind, "etag": _etag(kept["metageneration"])}
+        return {"storageClass": "STANDARD", **shown, "locationType": kind, "etag": _etag(kept["metageneration"])}
 
     def patch(self, bucket: str, body: Metadata, metageneration: str = "") -> None:
         """Merge these fields with a bucket's, null removing one; raises ApiError if it has another metageneration."""
-        changes = {key: value for key, value in body.items() if key not in (*FIXED, *DERIVED)}
+        changes = {key: value for key, value in body.items() if key not in FIXED}
         self._update(bucket, lambda kept: merged(kept, changes), _etag(metageneration))
 
     def replace(self, bucket: str, body: Metadata, metageneration: str = "") -> None:
         """Put these fields in the place of a bucket's; raises ApiError if it has another metageneration."""
-        new = {"storageClass": "STANDARD", **_changeable(body)}
-        self._update(bucket, lambda kept: {**new, **_fixed(kept)}, _etag(metageneration))
+        sent = _changeable(body)
+        self._update(bucket, lambda kept: {**sent, **_fixed(kept)}, _etag(metageneration))
 
     def policy(self, bucket: str) -> Metadata:
         """Return a bucket's IAM policy, at first one without bindings."""
@@ -84,8 +86,7 @@ class BucketMetadata:
         if kept := resource_file.read(self._file(bucket), bucket):
             return kept
         made = moment((self._root / bucket).stat().st_mtime)
-        storage = {"location": "US", "storageClass": "STANDARD"}
-        return {"name": bucket, **storage, "timeCreated": made, "updated": made, "metageneration": "1"}
+        return {"name": bucket, "location": "US", "timeCreated": made, "updated": made, "metageneration": "1"}
 
     def _file(self, bucket: str) -> Path:
         return self._root / ".buckets" / f"{bucket}.json"  # the dot keeps the folder from being a bucket
@@ -103,13 +104,13 @@ def merged(value: Any, patch: Any) -> Any:
     if not isinstance(patch, Mapping):
         return patch
     old = value if isinstance(value, Mapping) else {}
-    new = {key: merged(old.get(key), inner) for key, inner in patch.items() if inner is not None}
-    return {key: inner for key, inner in old.items() if key not in patch} | new
+    kept = {key: inner for key, inner in old.items() if key not in patch}
+    return kept | {key: merged(old.get(key), inner) for key, inner in patch.items() if inner is not None}
 
 
 def _changeable(body: Metadata) -> Metadata:
-    """The fields of a request that a client may set, without those that it leaves empty."""
-    return {key: value for key, value in body.items() if key not in (*FIXED, *DERIVED) and value is not None}
+    """Return the fields of a request that a client may set, without those that it leaves empty."""
+    return {key: value for key, value in body.items() if key not in FIXED and value is not None}
 
 
 def _fixed(kept: Metadata) -> Metadata:
@@ -117,7 +118,7 @@ def _fixed(kept: Metadata) -> Metadata:
 
 
 def _word(body: Metadata, key: str, default: str) -> str:
-    """A field that is one word, in capitals, as the service answers with it."""
+    """Return a field that is one word, in capitals, as the service answers with it; raises ApiError for no word."""
     value = body.get(key) or default
     if not isinstance(value, str) or not re.fullmatch(r"[\w-]+", value):
         raise bad_request(f"{key} is no word; write one such as {default}.")
