@@ -20,7 +20,8 @@ from vertex_launch.strict_yaml import Mapping, kind
 # Messages that JSON writes in a form of their own. Source: protobuf documentation, "ProtoJSON format", 2026.
 WELL_KNOWN = "google.protobuf."
 DURATION, TIMESTAMP, ANY = (f"{WELL_KNOWN}{name}" for name in ("Duration", "Timestamp", "Any"))
-FREE = {f"{WELL_KNOWN}Value": "", f"{WELL_KNOWN}Struct": "a mapping", f"{WELL_KNOWN}ListValue": "a list"}
+VALUE = f"{WELL_KNOWN}Value"
+FREE = {VALUE: "", f"{WELL_KNOWN}Struct": "a mapping", f"{WELL_KNOWN}ListValue": "a list"}
 # Enums whose values are known by other names, too.
 CURES = {"AcceleratorType": aliases.accelerator_cure, "Strategy": aliases.strategy_cure}
 # What takes text where the lists of these messages take numbers.
@@ -106,6 +107,31 @@ def findings(value: Any, message: Descriptor, place: str = "") -> Findings:
             yield Finding(place, f"{' and '.join(present)} exclude each other", "keep one")
 
 
+def relaxed(value: Any, message: Descriptor) -> Any:
+    """Return a document as protobuf's JSON reads it: keys in either case become camelCase, and nulls are left out.
+
+    A key that stands there in both cases counts as repeated. Source: protobuf documentation, "ProtoJSON format", 2026.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    fields = {name: field for field in message.fields for name in (field.name, field.json_name)}
+    names = {key: fields[key].json_name if key in fields else key for key in value}
+    pairs = [
+        (names[key], _relaxed_field(inner, fields[key]) if key in fields else inner)
+        for key, inner in value.items()
+        if inner is not None or (key in fields and type_name(fields[key]) == VALUE)
+    ]
+    return Mapping(pairs, [(names[key], line) for key in value for line in value.repeated.get(key, [value.lines[key]])])
+
+
+def _relaxed_field(value: Any, field: FieldDescriptor) -> Any:
+    """Relax the messages in a field; what JSON writes in a form of its own, and a map, stay as they are."""
+    message = field.message_type
+    if message is None or message.full_name.startswith(WELL_KNOWN) or is_map(field):
+        return value
+    return [relaxed(item, message) for item in value] if isinstance(value, list) else relaxed(value, message)
+
+
 def _below(place: str, key: str) -> str:
     return f"{place}.{key}".lstrip(".")
 
@@ -138,7 +164,10 @@ def _of_field(value: Any, field: FieldDescriptor, place: str) -> Findings:
     elif is_map(field):
         yield Finding(place, f"must be a mapping, not {kind(value)}", "write name: value pairs")
     else:
-        yield Finding(place, f"must be a list, not {kind(value)}", "begin each of its items with a dash")
+        keys = field.message_type.fields_by_camelcase_name if field.message_type else ()
+        lone = isinstance(value, Mapping) and any(key in keys for key in value)
+        cure = "begin it with a dash: gcloud alone makes a list of one" if lone else "begin each item with a dash"
+        yield Finding(place, f"must be a list, not {kind(value)}", cure)
 
 
 def _of_value(field: FieldDescriptor, value: Any, place: str) -> Findings:

@@ -376,6 +376,75 @@ def test_metadata_that_no_file_has_are_dropped(bucket: storage.Bucket) -> None:
     assert bucket.get_blob("x").metadata is None
 
 
+def test_a_bucket_keeps_what_it_was_created_with(client: storage.Client) -> None:
+    new = client.bucket("placed")
+    new.storage_class, new.labels, new.versioning_enabled = "NEARLINE", {"team": "ours"}, True
+    new.iam_configuration.uniform_bucket_level_access_enabled = True
+    new.add_lifecycle_delete_rule(age=7)
+    client.create_bucket(new, location="europe-west4")
+    found = client.get_bucket("placed")
+    assert (found.location, found.location_type, found.storage_class) == ("EUROPE-WEST4", "region", "NEARLINE")
+    assert (found.labels, found.versioning_enabled) == ({"team": "ours"}, True)
+    assert found.iam_configuration.uniform_bucket_level_access_enabled
+    assert [*found.lifecycle_rules] == [{"action": {"type": "Delete"}, "condition": {"age": 7}}]
+    assert found.time_created
+
+
+@pytest.mark.parametrize(
+    ("location", "kind"), [("us", "multi-region"), ("NAM4", "dual-region"), ("us-east1", "region")]
+)
+def test_a_location_is_of_a_kind(client: storage.Client, location: str, kind: str) -> None:
+    made = client.create_bucket("placed", location=location)
+    assert (made.location, made.location_type) == (location.upper(), kind)
+
+
+def test_a_bucket_changes_as_patched_or_replaced_but_for_its_place(bucket: storage.Bucket, url: str) -> None:
+    bucket.labels = {"team": "ours", "stage": "test"}
+    bucket.patch()
+    labels = bucket.labels
+    del labels["team"]
+    labels["size"] = "l"
+    bucket.labels, bucket.storage_class = labels, "COLDLINE"
+    bucket.patch()
+    assert (bucket.labels, bucket.metageneration) == ({"stage": "test", "size": "l"}, 3)
+    request(f"{url}/storage/v1/b/bucket", "PATCH", b'{"location": "EU", "name": "other", "etag": "x"}')
+    bucket.reload()
+    assert (bucket.location, bucket.name, bucket.storage_class) == ("US", "bucket", "COLDLINE")
+    bucket.labels = {"only": "this"}
+    bucket.update()
+    assert bucket.client.get_bucket("bucket").labels == {"only": "this"}
+    with pytest.raises(exceptions.PreconditionFailed, match="has changed meanwhile; read it again"):
+        bucket.patch(if_metageneration_match=1)
+
+
+def test_a_policy_is_kept_and_no_change_of_another_is_lost(bucket: storage.Bucket) -> None:
+    policy = bucket.get_iam_policy(requested_policy_version=3)
+    assert policy.bindings == []
+    policy.bindings.append({"role": "roles/storage.objectViewer", "members": {"user:a@example.com"}})
+    bucket.set_iam_policy(policy)
+    assert bucket.get_iam_policy()["roles/storage.objectViewer"] == {"user:a@example.com"}
+    with pytest.raises(exceptions.PreconditionFailed, match="has changed meanwhile"):
+        bucket.set_iam_policy(policy)
+    assert "iamPolicy" not in bucket.client.get_bucket("bucket")._properties
+    allowed = ["storage.objects.get", "storage.buckets.delete"]
+    assert bucket.test_iam_permissions(allowed) == allowed
+
+
+def test_a_buckets_metadata_outlive_the_service_and_not_the_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for location in ("EUROPE-WEST4", "US"):
+        with serving(tmp_path / "gcs") as url:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+            client = storage.Client(project="demo")
+            if location == "US":
+                client.get_bucket("bucket").delete()
+            client.create_bucket("bucket", location=location)
+        with serving(tmp_path / "gcs") as url:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+            assert storage.Client(project="demo").get_bucket("bucket").location == location
+
+
 ODD = [
     "sp ace",
     "ü/ß",
@@ -537,7 +606,10 @@ def test_a_batch_has_at_most_a_hundred_calls(bucket: storage.Bucket, url: str, c
         ("upload/storage/v1/b/bucket/o?upload_id=../../x", "PUT", b""),
         ("batch/storage/v1", "POST", b"no batch"),
         (f"storage/v1/b/bucket/o?matchGlob={'[' * 2000}", "GET", None),
-        ("storage/v1/b/bucket/iam", "GET", None),
+        ("storage/v1/b/bucket/acl", "GET", None),
+        ("storage/v1/b/bucket/iam", "PUT", b'{"bindings": [{"role": "roles/owner"}]}'),
+        ("storage/v1/b/bucket/iam", "PUT", b'{"bindings": {}}'),
+        ("storage/v1/b", "POST", b'{"name": "other", "location": 5}'),
     ],
 )
 def test_what_cannot_be_read_is_the_callers_fault(
@@ -647,6 +719,13 @@ def test_gcloud_reads_and_writes(url: str, root: Path, tmp_path: Path) -> None:
     assert {path.name for path in (root / "jobs-bucket/local").rglob("*")} == {"deep", "other", "large"}
     gcloud("rm", "-r", "gs://jobs-bucket")
     assert not (root / "jobs-bucket").exists()
+    gcloud("buckets", "create", "gs://made-here", "--location=europe-west4")
+    viewer = ("--member=user:a@example.com", "--role=roles/storage.objectViewer")
+    gcloud("buckets", "add-iam-policy-binding", "gs://made-here", *viewer)
+    assert "user:a@example.com" in gcloud("buckets", "get-iam-policy", "gs://made-here")
+    gcloud("buckets", "update", "gs://made-here", "--update-labels=team=ours")
+    described = gcloud("buckets", "describe", "gs://made-here", "--format=value(location,labels)")
+    assert described.split() == ["EUROPE-WEST4", "team=ours"]
 
 
 class GCloud:

@@ -3,13 +3,17 @@
 import csv
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from google.cloud import aiplatform
 from google.cloud.aiplatform import schema
 from google.cloud.aiplatform_v1.types import Dataset, ImportDataRequest
 
+from tests.launch.sdk import prepare
+from tests.launch.vertex import Service, service
 from vertex_launch.job_resource import Resource
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.store import Store
@@ -19,6 +23,7 @@ from vertex_launch.local.registry.datasets import Datasets
 PARENT = "projects/p/locations/us-central1"
 IMAGES, TEXTS = schema.dataset.metadata.image, schema.dataset.metadata.text
 ONE_LABEL = schema.dataset.ioformat.image.single_label_classification
+BOXES = schema.dataset.ioformat.image.bounding_box
 LABELS = schema.dataset.ioformat.text.multi_label_classification
 ML_USE = "aiplatform.googleapis.com/ml_use"
 
@@ -264,10 +269,29 @@ def test_texts_stand_in_the_import_file_or_have_files_of_their_own(ours: Dataset
     assert [item["textGcsUri"] for item in sets["training"]] == ["gs://b/long.txt"]
 
 
+def test_rows_with_boxes_become_images_with_all_their_boxes(ours: Datasets, buckets: Path) -> None:
+    rows = "test,gs://b/1.jpg,cat,.1,.2,,,.3,.4,,", "gs://b/2.jpg,,,,,,,,,", "test,gs://b/1.jpg,dog,0,0,1,0,1,1,0,1"
+    (buckets / "b/boxes.csv").write_text("\n".join(rows))
+    dataset = items(ours, IMAGES, BOXES, "gs://b/boxes.csv")
+    assert dataset["dataItemCount"] == "2"
+    sets = exported(dataset, buckets)
+    assert sets["test"] == [
+        {
+            "imageGcsUri": "gs://b/1.jpg",
+            "boundingBoxAnnotations": [
+                {"displayName": "cat", "xMin": 0.1, "yMin": 0.2, "xMax": 0.3, "yMax": 0.4},
+                {"displayName": "dog", "xMin": 0, "yMin": 0, "xMax": 1, "yMax": 1},
+            ],
+            "dataItemResourceLabels": {ML_USE: "test"},
+        }
+    ]
+    assert [item["boundingBoxAnnotations"] for item in sets["training"]] == [[]]
+
+
 def test_json_lines_are_passed_on_with_the_set_they_are_in(ours: Datasets, buckets: Path) -> None:
     boxes = [{"imageGcsUri": f"gs://b/{i}.jpg", "boundingBoxAnnotations": [{"xMin": 0.5}]} for i in range(10)]
     (buckets / "b/boxes.jsonl").write_text("\n".join(map(json.dumps, boxes)))
-    sets = exported(items(ours, IMAGES, schema.dataset.ioformat.image.bounding_box, "gs://b/boxes.jsonl"), buckets)
+    sets = exported(items(ours, IMAGES, BOXES, "gs://b/boxes.jsonl"), buckets)
     assert sizes(sets) == [8, 1, 1]
     (test,) = sets["test"]
     assert test.pop("dataItemResourceLabels") == {ML_USE: "test"}
@@ -298,7 +322,11 @@ def test_an_explicit_fraction_goes_before_what_items_say_of_their_use(ours: Data
         (IMAGES, ONE_LABEL, "i.jsonl", '{"imageGcsUri": "gs://b/1.jpg"}\n[1]\n', "line 2 is no item in JSON"),
         (IMAGES, ONE_LABEL, "i.jsonl", '{"dataItemResourceLabels": "x"}\n', "line 1 is no item in JSON"),
         (IMAGES, LABELS, "i.csv", "gs://b/1.jpg,cat\n", "does not fit a dataset of kind image"),
-        (IMAGES, schema.dataset.ioformat.image.bounding_box, "i.csv", "gs://b/1.jpg,cat,0,0\n", "import JSON lines"),
+        (IMAGES, schema.dataset.ioformat.image.image_segmentation, "i.csv", "gs://b/1.jpg\n", "import JSON lines"),
+        (IMAGES, BOXES, "i.csv", "gs://b/1.jpg,cat,0,0\n", "LABEL,X_MIN,Y_MIN,,,X_MAX,Y_MAX,,"),
+        (IMAGES, BOXES, "i.csv", "gs://b/1.jpg,cat,0,0,,,12,40,,\n", "with shares of the image's size"),
+        (IMAGES, BOXES, "i.csv", "gs://b/1.jpg,cat,x,0,,,1,1,,\n", "row 1 is no item of image_bounding_box"),
+        (IMAGES, BOXES, "i.csv", "1.jpg,cat,0,0,,,1,1,,\n", "row 1 is no item of image_bounding_box"),
     ],
 )
 def test_an_import_file_with_a_fault_adds_nothing(
@@ -321,3 +349,75 @@ def test_a_table_takes_no_import(ours: Datasets) -> None:
 def test_a_name_that_no_file_can_have_is_a_file_that_is_not_there(ours: Datasets, buckets: Path, name: str) -> None:
     with pytest.raises(ApiError, match="upload it first"):
         exported(table(ours, f"gs://b/{name}"), buckets)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with service(tmp_path_factory.mktemp("vertex")) as vertex:
+        yield vertex
+
+
+@pytest.fixture
+def vertex(running: Service, monkeypatch: pytest.MonkeyPatch) -> Service:
+    prepare(running, monkeypatch)
+    return running
+
+
+def texts(vertex: Service, lines: str = "training,so good,nice\ntest,so bad,poor\n") -> aiplatform.TextDataset:
+    (vertex.state_dir / "gcs/b/texts.csv").write_text(lines)
+    form = schema.dataset.ioformat.text.single_label_classification
+    return aiplatform.TextDataset.create("two texts", "gs://b/texts.csv", import_schema_uri=form)
+
+
+@pytest.mark.parametrize("keys", [("input_config", "gcs_source"), ("inputConfig", "gcsSource")])
+def test_the_metadata_of_a_table_have_keys_of_either_case(vertex: Service, keys: tuple[str, str]) -> None:
+    rows(vertex.state_dir / "gcs", 2)
+    metadata = {keys[0]: {keys[1]: {"uri": ["gs://b/rows.csv"]}}}
+    body = {"displayName": "rows", "metadataSchemaUri": schema.dataset.metadata.tabular, "metadata": metadata}
+    status, operation = vertex.call("POST", f"/v1/{PARENT}/datasets", body)
+    assert status == 200
+    dataset = aiplatform.TabularDataset(operation["response"]["name"])
+    assert sorted(dataset.column_names) == ["label", "split", "when", "x"]
+
+
+def test_a_dataset_is_updated_and_keeps_the_services_label(vertex: Service) -> None:
+    dataset = texts(vertex)
+    dataset.update(display_name="renamed", description="two", labels={"team": "ours"})
+    found = aiplatform.TextDataset(dataset.resource_name)
+    assert (found.display_name, found.gca_resource.description) == ("renamed", "two")
+    assert found.labels == {"team": "ours", "aiplatform.googleapis.com/dataset_metadata_schema": "TEXT"}
+    status, answer = vertex.call("PATCH", f"/v1/{dataset.resource_name}?updateMask=metadataSchemaUri", {})
+    assert (status, answer["error"]["message"].partition(";")[0]) == (
+        400,
+        "updateMask: metadataSchemaUri of a dataset cannot change",
+    )
+
+
+def test_a_dataset_is_exported_to_a_folder_of_its_own(vertex: Service) -> None:
+    (address,) = texts(vertex).export_data("gs://b/out")
+    assert address.startswith("gs://b/out/export-data-two_texts-20")
+    lines = (vertex.state_dir / "gcs" / address.removeprefix("gs://")).read_text().splitlines()
+    assert [json.loads(line)["textContent"] for line in lines] == ["so good", "so bad"]
+
+
+def test_an_export_for_a_training_is_split_as_that_of_a_pipeline(vertex: Service) -> None:
+    split = {"training_fraction": 0.5, "validation_fraction": 0.0, "test_fraction": 0.5}
+    response = texts(vertex).export_data_for_custom_training("gs://b/out", split=split)
+    assert response["dataStats"] == {"trainingDataItemsCount": "1", "testDataItemsCount": "1"}
+    assert [address.rpartition("/")[2] for address in response["exportedFiles"]] == [
+        "training-*",
+        "validation-*",
+        "test-*",
+    ]
+    (file,) = (vertex.state_dir / "gcs").glob(response["exportedFiles"][0].removeprefix("gs://"))
+    assert len(file.read_text().splitlines()) == 1
+
+
+def test_items_are_listed_with_their_annotations(vertex: Service) -> None:
+    dataset = texts(vertex)
+    first, second = dataset.api_client.list_data_items(parent=dataset.resource_name)
+    assert (first.payload["textContent"], dict(second.labels)) == ("so good", {ML_USE: "test"})
+    (annotation,) = dataset.api_client.list_annotations(parent=second.name)
+    assert annotation.payload["displayName"] == "poor"
+    assert annotation.payload_schema_uri == schema.dataset.annotation.text.classification
+    assert vertex.call("GET", f"/v1/{dataset.resource_name}/dataItems/3/annotations")[0] == 404

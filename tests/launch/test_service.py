@@ -15,9 +15,9 @@ import pytest
 from tests.launch.running import DEADLINE, SOURCE, eventually, processes
 from tests.launch.vertex import PARENT, Json, Service, custom_job, script, service, stop
 from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.api.operations import Operations
 from vertex_launch.local.api.origin_check import fault_of
 from vertex_launch.local.api.store import Store
-from vertex_launch.local.vertex_api import Operations
 
 FOREVER = script("import time; time.sleep(600)")
 JOBS = f"/v1/{PARENT}/customJobs"
@@ -101,6 +101,35 @@ def test_what_is_wrong_is_refused_with_its_place(vertex: Service, change: Json, 
     violations = error["details"][0]["fieldViolations"]
     assert any(violation["field"].startswith(field) or field in violation["description"] for violation in violations)
     assert all(violation["description"] for violation in violations)
+
+
+def test_keys_of_either_case_and_nulls_are_taken_as_protobuf_takes_them(vertex: Service) -> None:
+    machine = {"machine_type": "n1-standard-8", "acceleratorType": None}
+    container = {"image_uri": "image", "command": [*script("pass")], "args": None}
+    pool = {"machine_spec": machine, "container_spec": container, "pythonPackageSpec": None, "replica_count": "1"}
+    body = {"display_name": "job", "labels": None, "jobSpec": {"worker_pool_specs": [pool], "scheduling": None}}
+    job = vertex.get(vertex.create(body))
+    (kept,) = job["jobSpec"]["workerPoolSpecs"]
+    assert (kept["machineSpec"], kept["containerSpec"]["imageUri"]) == ({"machineType": "n1-standard-8"}, "image")
+    assert "labels" not in job
+
+
+@pytest.mark.parametrize(
+    ("body", "place", "words"),
+    [
+        ({"display_name": "a", "displayName": "b"}, "", 'the key "displayName" is there 2 times; keep one of them'),
+        ({"display_name": "a", "displayName": None}, "", 'the key "displayName" is there 2 times'),
+        ({"jobSpec": {"worker_pool_specs": [None]}}, "jobSpec.workerPoolSpecs[0]", "has no value"),
+        ({"job_spec": {"worker_pools": []}}, "jobSpec", 'unknown key "worker_pools"; did you mean workerPoolSpecs?'),
+    ],
+)
+def test_a_key_in_both_cases_and_a_null_in_a_list_are_faults(
+    vertex: Service, body: Json, place: str, words: str
+) -> None:
+    _, answer = vertex.call("POST", JOBS, {"displayName": "job"} | body)
+    violations = answer["error"]["details"][0]["fieldViolations"]
+    assert [violation["field"] for violation in violations] == [place]
+    assert words in violations[0]["description"]
 
 
 def test_a_client_cannot_write_what_the_service_writes(vertex: Service) -> None:
@@ -249,7 +278,7 @@ def test_a_job_that_runs_can_be_cancelled_but_not_deleted(vertex: Service) -> No
 def test_of_the_operations_the_newest_are_kept(tmp_path: Path) -> None:
     store = Store(tmp_path)
     operations = Operations(store, kept=3)
-    made = [operations.add(PARENT, {"@type": "x", "number": number}) for number in range(5)]
+    made = [operations.wrapped({"@type": "x", "number": number}, PARENT) for number in range(5)]
     assert [operations.get(one["name"]) for one in made[2:]] == made[2:]
     for forgotten in made[:2]:
         with pytest.raises(ApiError, match="does not exist"):

@@ -133,7 +133,7 @@ MALFORMED = [
     (
         "pools as mapping",
         "workerPoolSpecs: {replicaCount: 1}",
-        ["workerPoolSpecs: must be a list, not a mapping"],
+        ["workerPoolSpecs: must be a list, not a mapping; begin it with a dash: gcloud alone makes a list of one"],
     ),
     ("pools missing", "workerPoolSpecs:\n", ["workerPoolSpecs: must be a list, not nothing"]),
     ("null pool", "workerPoolSpecs: [null]", ["workerPoolSpecs[0]: has no value", "write {}"]),
@@ -162,7 +162,7 @@ MALFORMED = [
     (
         "env as mapping",
         pool("containerSpec: {env: {A: b}}"),
-        ["containerSpec.env: must be a list, not a mapping"],
+        ["containerSpec.env: must be a list, not a mapping; begin each item with a dash"],
     ),
     ("half a character", r'network: "\ud83d"', ["network", "surrogate"]),
     # numbers, booleans, enums, durations

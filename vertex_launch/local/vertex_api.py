@@ -1,17 +1,18 @@
 """Vertex AI's v1 REST API and Cloud Logging's entries.list, over what the other modules do."""
 
 import re
-from collections import deque
 from typing import Any, cast, get_args
 
 from starlette.types import ASGIApp
 
+from vertex_launch import catalog
 from vertex_launch.errors import Finding
-from vertex_launch.job_resource import Resource, id_of
+from vertex_launch.job_resource import id_of
 from vertex_launch.local.api import http
 from vertex_launch.local.api.collection import EMPTY, Collection
 from vertex_launch.local.api.errors import ApiError, invalid
 from vertex_launch.local.api.http import Call, Route
+from vertex_launch.local.api.operations import OPERATION, Operations
 from vertex_launch.local.api.projects import Projects
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
@@ -20,16 +21,21 @@ from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.jobs.pipelines import Pipelines
 from vertex_launch.local.jobs.tuning import Tunings
 from vertex_launch.local.registry import experiments
+from vertex_launch.local.registry.data_items import Annotations, DataItems
 from vertex_launch.local.registry.datasets import Datasets
+from vertex_launch.local.registry.evaluations import Evaluations, Slices
 from vertex_launch.local.registry.models import Models
 from vertex_launch.local.running.replica_state import Action
 from vertex_launch.local.storage.gcs_api import GcsApi
 from vertex_launch.local.views import page
 from vertex_launch.local.wire import metadata
 from vertex_launch.local.wire.backend import of_service
+from vertex_launch.rules.region_and_output import REGION_NAME
 
-AT = "/v1(?:beta1)?/{parent:parent}"  # gcloud beta and alpha use v1beta1; both versions are the same here
-KEPT_OPERATIONS = 1000  # a client reads an operation once, right after the call that made it
+# gcloud beta and alpha use v1beta1, the REST clients of Google ui for operations and locations; all are the same here.
+V1 = "/(?:v1|v1beta1|ui)"
+AT = f"{V1}/{{parent:parent}}"
+LOCATIONS = f"{V1}/projects/{{project}}/locations"
 LONGEST_DISTURBANCE = 7 * 24 * 3600  # seconds; no job lives longer
 
 
@@ -54,27 +60,6 @@ class Vertex:
         self.store.close()
 
 
-class Operations:
-    """The newest long-running operations. All are done at once, so an operation only repeats its response."""
-
-    def __init__(self, store: Store, kept: int = KEPT_OPERATIONS) -> None:
-        self._store = store
-        self._done: deque[Resource] = deque(maxlen=kept)
-
-    def add(self, parent: str, response: Resource) -> Resource:
-        """A new operation with this response, which has an "@type"."""
-        operation = {"name": f"{parent}/operations/{self._store.new_id()}", "done": True, "response": response}
-        self._done.append(operation)
-        return operation
-
-    def get(self, name: str) -> Resource:
-        """Raises ApiError NOT_FOUND."""
-        for operation in [*self._done]:
-            if operation["name"] == name:
-                return operation
-        raise ApiError("NOT_FOUND", f"{name} does not exist")
-
-
 class VertexApi:
     """The methods of the API. Each takes a call and the parts of its address; returns JSON or raises ApiError."""
 
@@ -83,16 +68,21 @@ class VertexApi:
         self._operations = Operations(vertex.store)
         self._projects = Projects(vertex.store, vertex.project)
         kinds: list[Collection] = [vertex.jobs, vertex.tunings, vertex.pipelines, vertex.datasets, vertex.models]
+        buckets = vertex.state_dir.buckets
+        kinds += [Evaluations(vertex.store, vertex.models), Slices(vertex.store)]
+        kinds += [DataItems(vertex.store, buckets), Annotations(vertex.store, buckets)]
         kinds += experiments.records(vertex.store)
         self._collections = [kind.collection for kind in kinds]
         self._methods = {key: act for kind in kinds for key, act in kind.methods().items()}
-        self._methods["GET operations/*"] = lambda call, name: self._operations.get(name)
+        self._methods |= self._operations.methods()
 
     def routes(self) -> list[Route]:
         named = self._projects.taking_ids
         resources = named(self.resource)
         return [
             *((method, f"{AT}/{{below:path}}", resources) for method in ("GET", "POST", "PATCH", "DELETE")),
+            ("GET", LOCATIONS, named(self.locations)),
+            ("GET", f"{LOCATIONS}/{{location}}", named(self.location)),
             ("POST", "/v2/entries:list", named(self.entries)),
             ("POST", "/v2/entries:write", named(self.write_entries)),
             ("POST", "/control/{id}/{action}", self.disturb),
@@ -104,11 +94,13 @@ class VertexApi:
         """Answer a method on a collection or on a resource in it, with or without a verb behind it."""
         path, colon, verb = below.partition(":")
         address = "/".join("*" if i % 2 else part for i, part in enumerate(path.split("/")))
-        act = self._methods.get(f"{call.method} {address}{colon}{verb}")
+        act = self._methods.get(f"{call.method} {OPERATION.sub('', address)}{colon}{verb}")
         if act is None:
             raise self._refusal(call.method, below)
-        answer = act(call, f"{parent}/{path}") or (EMPTY if call.method == "DELETE" else {})
-        return self._operations.add(parent, answer) if "@type" in answer else answer
+        answer = act(call, f"{parent}/{path}")
+        if answer is None:
+            answer = EMPTY if call.method == "DELETE" else {}
+        return self._operations.wrapped(answer, f"{parent}/{path}")
 
     def _refusal(self, method: str, below: str) -> ApiError:
         collection, collections = re.split("[/:]", below)[0], ", ".join(self._collections)
@@ -116,6 +108,15 @@ class VertexApi:
             fault = f"{method} {below} is not covered by the local Vertex, which has {collections}"
             return ApiError("UNIMPLEMENTED", fault)
         return ApiError("NOT_FOUND", f"the local Vertex has no {collection}; it has {collections}")
+
+    def locations(self, call: Call, project: str) -> Any:
+        """List the regions of the catalogue; this service takes the requests of all regions."""
+        return {"locations": [self.location(call, project, region) for region in catalog.standard().regions]}
+
+    def location(self, call: Call, project: str, location: str) -> Any:
+        if not REGION_NAME.fullmatch(location):
+            raise ApiError("NOT_FOUND", f'there is no location "{location}"; use a region such as us-central1')
+        return {"name": f"projects/{project}/locations/{location}", "locationId": location}
 
     def entries(self, call: Call) -> Any:
         """Cloud Logging's entries.list."""

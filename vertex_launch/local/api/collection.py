@@ -1,23 +1,23 @@
 """Collections of resources: the standard methods of Vertex AI's API, so that a new kind of resource is a few lines."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from vertex_launch import labels, spec, strict_yaml
+from vertex_launch import labels, proto_validation, spec, strict_yaml
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.job_resource import Resource, camel
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.create_validation import OUTPUT_ONLY, without_output
-from vertex_launch.local.api.errors import invalid, refuse
+from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
 
 TYPES = "type.googleapis.com/google."
 EMPTY: Resource = {"@type": f"{TYPES}protobuf.Empty"}
 
-# Takes a request and the name in its address. A result with a "@type" goes into an operation; None stands for {}, after
-# a deletion for EMPTY.
+# Takes a request and the name in its address. A result with a "@type" is the response of an operation, one with a
+# "response" is an operation's fields; None stands for {}, after a deletion for EMPTY.
 Act = Callable[[Call, str], Resource | None]
 
 
@@ -57,6 +57,10 @@ class Collection:
         """Raises ApiError NOT_FOUND."""
         self._store.delete(name)
 
+    def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
+        """Replace some fields, or remove those that are None; raises ApiError NOT_FOUND."""
+        return self._store.update(name, **changed, etag=self._store.new_id())
+
     def page(self, call: Call, resources: Sequence[Resource]) -> Resource:
         """Return one page of a list, by the call's parameters."""
         shown, token = filters.page(resources, fields(self.message) | {*self.hidden}, **call.query)
@@ -70,6 +74,17 @@ class Collection:
         created = self.create(name.rpartition("/")[0], message, **ids)
         kind = {"@type": f"{TYPES}{self.message.pb().DESCRIPTOR.full_name.removeprefix('google.')}"}
         return {**created, **(kind if self.long_running else {})}
+
+    def _updated(self, call: Call, name: str) -> Resource:
+        """Replace the fields in the mask or, without a mask, those in the body."""
+        message = without_output(read_message(call, self.message), self.output_only)
+        refuse(labels.of_all(getattr(message, "labels", {})))
+        body = spec.as_json(message)
+        named = [camel(field) for field in call.query.get("updateMask", "").split(",") if field]
+        if unknown := [field for field in named if field not in fields(self.message)]:
+            raise ApiError("INVALID_ARGUMENT", f'updateMask: "{unknown[0]}" is no field of {name}; name whole fields')
+        changed = {field: body.get(field) for field in named or body if field not in map(camel, self.output_only)}
+        return self._shown(call, [self.update(name, changed)])[0]
 
     def _shown(self, call: Call, resources: Iterable[Resource]) -> Sequence[Resource]:
         """Return resources with the fields of a readMask, else all public ones; a field includes those within it."""
@@ -96,6 +111,7 @@ def field_of(message: Any) -> str:
 def read_message(call: Call, kind: Any) -> Any:
     """The body as one of the API's messages; raises ApiError with all its faults."""
     try:
-        return spec.read(strict_yaml.from_json(call.text()), kind)
+        document = proto_validation.relaxed(strict_yaml.from_json(call.text()), kind.pb().DESCRIPTOR)
+        return spec.read(document, kind)
     except FaultError as error:
         raise invalid(error.findings) from None

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from vertex_launch import jsons
+from vertex_launch.local.api import field_mask
 from vertex_launch.local.api.errors import STORAGE, ApiError, our_fault
 from vertex_launch.local.api.google_hosts import is_google, path_of
 from vertex_launch.local.api.origin_check import fault_of
@@ -107,7 +108,8 @@ class Router:
         """The answer of a handler that is not asynchronous."""
         try:
             handler, parts = self._find(call)
-            return _response(handler(call, **parts))
+            mask = field_mask.parse(call.query)
+            return _response(field_mask.selected(handler(call, **parts), mask))
         except Exception as error:
             return refusal(call.path, error)
 

@@ -137,9 +137,9 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         return self._store.wait(job, lambda resource: resource["state"] != state)
 
     def _upload(self, pipeline: _Pipeline, model: Resource) -> None:
-        folder = f"{pipeline.output}/model"  # AIP_MODEL_DIR
+        trained = {**model, "artifactUri": f"{pipeline.output}/model"}  # AIP_MODEL_DIR
         more = {**pipeline.model_ids, "trainingPipeline": pipeline.name}
-        uploaded = self._models.upload(pipeline.parent, model, folder, **more)
+        uploaded = self._models.upload(pipeline.parent, trained, **more)
         named = {"name": uploaded["name"], "versionId": uploaded["versionId"]}
         self._store.update(pipeline.name, modelToUpload={**model, **named})
 

@@ -24,6 +24,13 @@ TITLE = re.compile(r"/(\w+?)(?:_io_format)?_\d[\d.]*\.yaml$")
 # The fields that hold an item's content, by kind of dataset: as an address, and as a value.
 ITEM_KEYS = {"image": ("imageGcsUri", ""), "text": ("textGcsUri", "textContent")}
 
+# The forms of rows in import files, by what is in the name of the schema.
+BOXES = "bounding_box"
+CSV_FORMS = {
+    "classification": "[ML_USE],gs://BUCKET/FILE,LABEL",
+    BOXES: "[ML_USE],gs://BUCKET/FILE,LABEL,X_MIN,Y_MIN,,,X_MAX,Y_MAX,, with shares of the image's size",
+}
+
 Item = dict[str, Any]
 
 
@@ -114,22 +121,33 @@ def _json_items(address: str, file: Path) -> Iterator[Item]:
 
 
 def _csv_items(address: str, file: Path, kind: str, schema: str) -> Iterator[Item]:
-    """The items of a classification; each line is [ML_USE],CONTENT,LABEL..., with an address or a text as content."""
-    if "classification" not in schema:
-        message = f"{address}: the local Vertex reads CSV only for classification; import JSON lines"
+    """The items of a classification or an object detection; raises ApiError for another schema and for a bad row."""
+    form = next((form for form in CSV_FORMS if form in schema), "")
+    if not form:
+        message = f"{address}: the local Vertex reads CSV only for classification and boxes; import JSON lines"
         raise ApiError("UNIMPLEMENTED", message)
+    boxed: dict[str, Item] = {}  # by address; each row has one box of an image
     for number, row in enumerate(_rows(address, file), start=1):
-        item = _csv_item(row, kind, "multi_label" in schema)
+        item = _boxed_item(row) if form == BOXES else _csv_item(row, kind, "multi_label" in schema)
         if item is None:
-            cure = "write [ML_USE],gs://BUCKET/FILE,LABEL"
-            raise ApiError("INVALID_ARGUMENT", f"{address}: row {number} is no item of {title(schema)}; {cure}")
-        yield item
+            fault = f"{address}: row {number} is no item of {title(schema)}"
+            raise ApiError("INVALID_ARGUMENT", f"{fault}; write {CSV_FORMS[form]}")
+        if form != BOXES:
+            yield item
+        elif (first := boxed.setdefault(item["imageGcsUri"], item)) is not item:
+            first["boundingBoxAnnotations"] += item["boundingBoxAnnotations"]
+    yield from boxed.values()
+
+
+def _cells(row: Sequence[str]) -> tuple[Item, list[str]]:
+    """The ML use of a row as an item's field, and the cells behind it; the first is the content."""
+    use = row[0].lower() if row[0].lower() in SETS else ""
+    return {"dataItemResourceLabels": {ML_USE: use}} if use else {}, [*(row[1:] if use or not row[0] else row), ""]
 
 
 def _csv_item(row: Sequence[str], kind: str, multi_label: bool) -> Item | None:
-    """The item of a row, None if the row is not valid."""
-    use = row[0].lower() if row[0].lower() in SETS else ""
-    content, *labels = [*(row[1:] if use or not row[0] else row), ""]
+    """The item of a classification's row, None if the row is not valid."""
+    use, (content, *labels) = _cells(row)
     annotations = [{"displayName": label} for label in labels if label]
     by_address, by_value = ITEM_KEYS[kind]
     key = by_address if content.startswith("gs://") else by_value
@@ -140,4 +158,22 @@ def _csv_item(row: Sequence[str], kind: str, multi_label: bool) -> Item | None:
         item["classificationAnnotations"] = annotations
     elif annotations:
         item["classificationAnnotation"] = annotations[0]
-    return item | ({"dataItemResourceLabels": {ML_USE: use}} if use else {})
+    return item | use
+
+
+def _boxed_item(row: Sequence[str]) -> Item | None:
+    """An image with the box of a row, or with none if the row ends behind the address; None for a row not valid."""
+    use, (content, *cells) = _cells(row)
+    if not content.startswith("gs://"):
+        return None
+    item = {"imageGcsUri": content, "boundingBoxAnnotations": []} | use
+    if not any(cells):
+        return item
+    try:
+        label, (x_min, y_min, x_max, y_max) = cells[0], [float(cells[index]) for index in (1, 2, 5, 6)]
+    except (IndexError, ValueError):
+        return None
+    if not (label and 0 <= x_min <= x_max <= 1 and 0 <= y_min <= y_max <= 1):
+        return None
+    box = {"displayName": label, "xMin": x_min, "yMin": y_min, "xMax": x_max, "yMax": y_max}
+    return item | {"boundingBoxAnnotations": [box]}

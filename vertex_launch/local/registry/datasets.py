@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from google.cloud.aiplatform_v1.types.dataset import Dataset
-from google.cloud.aiplatform_v1.types.dataset_service import ImportDataRequest
+from google.cloud.aiplatform_v1.types.dataset_service import ExportDataRequest, ImportDataRequest
 
-from vertex_launch.addresses import object_path
 from vertex_launch.errors import Finding, Findings
-from vertex_launch.job_resource import Resource, id_of
+from vertex_launch.job_resource import Resource, id_of, tidy
 from vertex_launch.labels import name_findings
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.collection import TYPES, Act, Collection, read_message
@@ -26,13 +25,14 @@ from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.registry import dataset_files, splits
 from vertex_launch.local.registry.dataset_files import ML_USE, DatasetContent
+from vertex_launch.local.registry.export_folder import new_folder
 from vertex_launch.local.registry.splits import SETS, Assignment
-from vertex_launch.local.resource_file import now
 from vertex_launch.spec import as_json
 
 COLLECTION = "datasets"
 SCHEMA = re.compile(r"/schema/dataset/metadata/(\w+)_\d[\d.]*\.yaml$")
 KINDS = {"tabular": "TABLE", "image": "IMAGE", "text": "TEXT"}  # KIND_LABEL by the name in the metadata schema
+CHANGEABLE = ("displayName", "description", "labels")
 TABLE_SPLITS = ("predefinedSplit", "timestampSplit", "stratifiedSplit")
 KIND_LABEL = "aiplatform.googleapis.com/dataset_metadata_schema"
 
@@ -50,15 +50,36 @@ class Datasets(Collection):
         def add(call: Call, name: str) -> Resource:
             return self.import_data(name, read_message(call, ImportDataRequest))
 
-        return super().methods() | {f"POST {COLLECTION}/*:import": add}
+        def write(call: Call, name: str) -> Resource:
+            return self.export_data(name, as_json(read_message(call, ExportDataRequest)).get("exportConfig", {}))
+
+        member = f"{COLLECTION}/*"
+        return super().methods() | {
+            f"PATCH {member}": self._updated,
+            f"POST {member}:import": add,
+            f"POST {member}:export": write,
+        }
 
     def create(self, parent: str, message: Dataset) -> Resource:
         """Store a new dataset, without reading its files; raises ApiError INVALID_ARGUMENT."""
         dataset = as_json(message)
+        if "metadata" in dataset:  # clients vary in these keys, as in a pipeline's inputs
+            dataset["metadata"] = tidy(dataset["metadata"])
         refuse([*name_findings(message.display_name), *_findings(dataset)])
         id = self._store.new_id()
         labels = {**dataset.get("labels", {}), KIND_LABEL: KINDS[_kind(dataset)]}
         return self._store.create(f"{parent}/{COLLECTION}/{id}", dataset | {"etag": id, "labels": labels})
+
+    def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
+        """Change the name, the description or the labels, of which the service's own stay; raises ApiError."""
+        if wrong := [field for field in changed if field not in CHANGEABLE]:
+            fault = f"updateMask: {wrong[0]} of a dataset cannot change; name {', '.join(CHANGEABLE)}"
+            raise ApiError("INVALID_ARGUMENT", fault)
+        if "displayName" in changed:
+            refuse(name_findings(changed["displayName"] or ""))
+        own = {KIND_LABEL: self._store.get(name)["labels"][KIND_LABEL]}
+        labels = {"labels": {**(changed["labels"] or {}), **own}} if "labels" in changed else {}
+        return super().update(name, {**changed, **labels})
 
     def import_data(self, name: str, message: ImportDataRequest) -> Resource:
         """Add the items of import files to a dataset of images or texts; raises ApiError, also for a missing file."""
@@ -73,6 +94,25 @@ class Datasets(Collection):
         self._store.update(name, metadata=metadata, dataItemCount=str(count))
         return {"@type": f"{TYPES}cloud.aiplatform.v1.ImportDataResponse"}
 
+    def export_data(self, name: str, config: Resource) -> Resource:
+        """Write a dataset to a new folder in a bucket: as one file, or one for each set of a training; raises ApiError.
+
+        `config` is an ExportDataConfig.
+        """
+        dataset = self._store.get(name)
+        content = _content(dataset, config, "exportConfig", self._buckets)
+        prefix = config.get("gcsDestination", {}).get("outputUriPrefix", "")
+        address, folder = new_folder(prefix, f"export-data-{dataset['displayName']}", self._buckets)
+        response: dict[str, Any] = {"@type": f"{TYPES}cloud.aiplatform.v1.ExportDataResponse"}
+        if {"exportUse", "fractionSplit", "filterSplit"} & config.keys():
+            assignment = _assignment(content, config)
+            _write(content, assignment, folder)
+            counts = {f"{one}DataItemsCount": str(assignment.count(one)) for one in SETS}
+            return {**response, "exportedFiles": [f"{address}/{one}-*" for one in SETS], "dataStats": counts}
+        file = f"data-00001-of-00001.{content.format}"
+        _write_file(folder / file, content, content.rows)
+        return {**response, "exportedFiles": [f"{address}/{file}"]}
+
 
 def export(dataset: Resource, config: Mapping[str, Any], buckets: Path, destination: str) -> dict[str, str]:
     """Split a dataset and write the sets to a bucket; returns the variables that name them for the training.
@@ -80,20 +120,11 @@ def export(dataset: Resource, config: Mapping[str, Any], buckets: Path, destinat
     `config` is a pipeline's inputDataConfig; unless it names a folder, the sets go to that at `destination`. Raises
     ApiError if a file is not in its bucket, or the split is impossible or only possible in Vertex AI.
     """
-    for field in ("bigqueryDestination", "savedQueryId", "annotationsFilter"):
-        if config.get(field):
-            raise ApiError("UNIMPLEMENTED", f"inputDataConfig.{field}: the local Vertex does not know it; leave it out")
-    content = read(dataset, buckets)
-    if not content.rows:
-        raise ApiError("FAILED_PRECONDITION", f"{dataset['name']} is empty; add rows or items to it")
-    prefix = config.get("gcsDestination", {}).get("outputUriPrefix") or destination
+    content = _content(dataset, config, "inputDataConfig", buckets)
     kind = _kind(dataset)
     title = dataset_files.title(config.get("annotationSchemaUri", "")) or {"tabular": "tables"}.get(kind, kind)
-    id = id_of(dataset["name"])
-    address = f"{prefix.rstrip('/')}/dataset-{id}-{title}-{now()[:-4]}Z"  # the documentation has milliseconds
-    folder = object_path(address, buckets)
-    if folder is None:
-        raise ApiError("INVALID_ARGUMENT", f'"{prefix}" is no folder in a bucket; write gs://BUCKET/FOLDER')
+    prefix = config.get("gcsDestination", {}).get("outputUriPrefix") or destination
+    address, folder = new_folder(prefix, f"dataset-{id_of(dataset['name'])}-{title}", buckets)
     _write(content, _assignment(content, config), folder)
     variables = {f"AIP_{name.upper()}_DATA_URI": f"{address}/{name}-*" for name in SETS}
     return {"AIP_DATA_FORMAT": content.format, **variables}
@@ -105,6 +136,17 @@ def read(dataset: Resource, buckets: Path) -> DatasetContent:
     if _kind(dataset) == "tabular":
         return dataset_files.table(metadata["inputConfig"]["gcsSource"]["uri"], buckets)
     return dataset_files.items(metadata.get("importConfigs", ()), _kind(dataset), buckets)
+
+
+def _content(dataset: Resource, config: Mapping[str, Any], place: str, buckets: Path) -> DatasetContent:
+    """Return what an export writes; raises ApiError for an empty dataset, and for what only Vertex AI can leave out."""
+    for field in ("bigqueryDestination", "savedQueryId", "annotationsFilter"):
+        if config.get(field):
+            raise ApiError("UNIMPLEMENTED", f"{place}.{field}: the local Vertex does not know it; leave it out")
+    content = read(dataset, buckets)
+    if not content.rows:
+        raise ApiError("FAILED_PRECONDITION", f"{dataset['name']} is empty; add rows or items to it")
+    return content
 
 
 def _kind(dataset: Resource) -> str:
@@ -183,14 +225,19 @@ def _time(text: str) -> datetime | None:
 
 def _write(content: DatasetContent, assignment: Assignment, folder: Path) -> None:
     """Write one shard per set, also for an empty set, so that every address matches a file."""
-    folder.mkdir(parents=True, exist_ok=True)
     for name in SETS:
         rows = [row for row, its_set in zip(content.rows, assignment, strict=True) if its_set == name]
-        with (folder / f"{name}-00000-of-00001.{content.format}").open("w", encoding="utf-8", newline="") as file:
-            if content.header:
-                csv.writer(file, lineterminator="\n").writerows([content.header, *rows])
-            else:
-                file.writelines(f"{json.dumps(_labelled(item, name), ensure_ascii=False)}\n" for item in rows)
+        labelled = rows if content.header else [_labelled(item, name) for item in rows]
+        _write_file(folder / f"{name}-00000-of-00001.{content.format}", content, labelled)
+
+
+def _write_file(file: Path, content: DatasetContent, rows: Sequence[Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", encoding="utf-8", newline="") as written:
+        if content.header:
+            csv.writer(written, lineterminator="\n").writerows([content.header, *rows])
+        else:
+            written.writelines(f"{json.dumps(item, ensure_ascii=False)}\n" for item in rows)
 
 
 def _labelled(item: Resource, use: str) -> Resource:

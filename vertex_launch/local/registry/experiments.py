@@ -26,9 +26,8 @@ from google.cloud.aiplatform_v1.types.tensorboard_experiment import TensorboardE
 from google.cloud.aiplatform_v1.types.tensorboard_run import TensorboardRun
 from google.cloud.aiplatform_v1.types.tensorboard_time_series import TensorboardTimeSeries
 
-from vertex_launch.job_resource import Resource, camel
-from vertex_launch.local.api.collection import Act, Collection, fields, read_message
-from vertex_launch.local.api.create_validation import without_output
+from vertex_launch.job_resource import Resource
+from vertex_launch.local.api.collection import Act, Collection, read_message
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
@@ -88,15 +87,6 @@ class Records(Collection):
     def page(self, call: Call, resources: Sequence[Resource]) -> Resource:
         wanted = IN_CONTEXT.sub(rf"{MEMBERSHIP}:\1", call.query.get("filter", ""))
         return super().page(replace(call, query={**call.query, "filter": wanted}), resources)
-
-    def _updated(self, call: Call, name: str) -> Resource:
-        """Replaces the fields in the mask or, without a mask, those in the body."""
-        body = as_json(without_output(read_message(call, self.message), self.output_only))
-        named = [camel(field) for field in call.query.get("updateMask", "").split(",") if field]
-        if unknown := [field for field in named if field not in fields(self.message)]:
-            raise ApiError("INVALID_ARGUMENT", f'updateMask: "{unknown[0]}" is no field of {name}; name whole fields')
-        changed = {field: body.get(field) for field in named or body if field not in map(camel, self.output_only)}
-        return self._shown(call, [self._store.update(name, **changed, etag=self._store.new_id())])[0]
 
 
 class Contexts(Records):

@@ -9,7 +9,6 @@ import http
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from email.message import Message
 from email.utils import formatdate
 from pathlib import Path
@@ -17,13 +16,15 @@ from typing import Any, BinaryIO, cast
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
 from starlette.responses import Response, StreamingResponse
 
 from vertex_launch.local.api.google_hosts import XML_API
 from vertex_launch.local.api.http import Call, Route, Router
-from vertex_launch.local.storage import listing, public, uploads
+from vertex_launch.local.storage import bucket_metadata, listing, public, uploads
+from vertex_launch.local.storage.bucket_metadata import BucketMetadata
 from vertex_launch.local.storage.buckets import Buckets
-from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, bad_request, check
+from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, bad_request, check, moment
 
 BUCKET = "/storage/v1/b/{bucket}"
 OBJECT = f"{BUCKET}/o/{{name:object}}"
@@ -38,6 +39,7 @@ class GcsApi:
 
     def __init__(self, root: Path) -> None:
         self._buckets = Buckets(root)
+        self._metadata = BucketMetadata(root)
         self._in_batches = Router(self._plain_routes())
 
     def routes(self) -> list[Route]:
@@ -50,8 +52,12 @@ class GcsApi:
             ("GET", "/storage/v1/b", self.list_buckets),
             ("POST", "/storage/v1/b", self.create_bucket),
             ("GET", BUCKET, self.get_bucket),
-            ("PATCH", BUCKET, self.get_bucket),
+            ("PATCH", BUCKET, self.change_bucket),
+            ("PUT", BUCKET, self.change_bucket),
             ("DELETE", BUCKET, self.delete_bucket),
+            ("GET", f"{BUCKET}/iam", self.get_policy),
+            ("PUT", f"{BUCKET}/iam", self.set_policy),
+            ("GET", f"{BUCKET}/iam/testPermissions", self.permissions),
             ("GET", f"{BUCKET}/storageLayout", self.get_layout),
             ("GET", f"{BUCKET}/managedFolders", self.list_managed_folders),
             ("GET", f"{BUCKET}/o", self.list_objects),
@@ -71,33 +77,46 @@ class GcsApi:
         return {"kind": "storage#buckets", "items": [self.get_bucket(call, name) for name in names]}
 
     def create_bucket(self, call: Call) -> Any:
-        name = str(call.json().get("name", ""))
+        body = call.json()
+        name, metadata = str(body.get("name", "")), bucket_metadata.new(body)
         self._buckets.create(name)
+        self._metadata.write(name, metadata)
         return self.get_bucket(call, name)
 
     def get_bucket(self, call: Call, bucket: str) -> Any:
-        changed = _moment(self._buckets.folder(bucket).stat().st_mtime)
-        return {
-            "kind": "storage#bucket",
-            "id": bucket,
-            "name": bucket,
-            "selfLink": f"{call.base}/storage/v1/b/{bucket}",
-            "location": "US",
-            "locationType": "multi-region",
-            "storageClass": "STANDARD",
-            "metageneration": "1",
-            "etag": "CAE=",
-            "timeCreated": changed,
-            "updated": changed,
-        }
+        self._buckets.folder(bucket)
+        address = {"id": bucket, "selfLink": f"{call.base}/storage/v1/b/{bucket}"}
+        return {"kind": "storage#bucket", **address, **self._metadata.get(bucket)}
+
+    def change_bucket(self, call: Call, bucket: str) -> Any:
+        self._buckets.folder(bucket)
+        change = self._metadata.patch if call.method == "PATCH" else self._metadata.replace
+        change(bucket, call.json(), call.query.get("ifMetagenerationMatch", ""))
+        return self.get_bucket(call, bucket)
 
     def delete_bucket(self, call: Call, bucket: str) -> Any:
         self._buckets.remove(bucket)
+        self._metadata.remove(bucket)
         return Response(status_code=204)
 
-    def get_layout(self, call: Call, bucket: str) -> Any:
+    def get_policy(self, call: Call, bucket: str) -> Any:
         self._buckets.folder(bucket)
-        layout = {"kind": "storage#storageLayout", "bucket": bucket, "location": "US", "locationType": "multi-region"}
+        return self._metadata.policy(bucket)
+
+    def set_policy(self, call: Call, bucket: str) -> Any:
+        self._buckets.folder(bucket)
+        self._metadata.set_policy(bucket, call.json())
+        return self._metadata.policy(bucket)
+
+    def permissions(self, call: Call, bucket: str) -> Any:
+        """Answer which of these permissions the caller has: all, as nobody is refused here."""
+        self._buckets.folder(bucket)
+        asked = QueryParams(call.query).getlist("permissions")
+        return {"kind": "storage#testIamPermissionsResponse", "permissions": asked}
+
+    def get_layout(self, call: Call, bucket: str) -> Any:
+        place = {key: value for key, value in self.get_bucket(call, bucket).items() if key.startswith("location")}
+        layout = {"kind": "storage#storageLayout", "bucket": bucket, **place}
         return {**layout, "hierarchicalNamespace": {"enabled": False}}
 
     def list_managed_folders(self, call: Call, bucket: str) -> Any:
@@ -183,7 +202,7 @@ class GcsApi:
         return Response(body, media_type='multipart/mixed; boundary="batch"')
 
     def _described(self, call: Call, item: Object) -> dict[str, Any]:
-        address, moment = f"storage/v1/b/{item.bucket}/o/{quote(item.name, safe='')}", _moment(item.modified)
+        address, modified = f"storage/v1/b/{item.bucket}/o/{quote(item.name, safe='')}", moment(item.modified)
         sums = self._buckets.checksums(item)
         resource = {
             "kind": "storage#object",
@@ -198,9 +217,9 @@ class GcsApi:
             "storageClass": "STANDARD",
             "size": str(item.size),
             "etag": str(item.generation),
-            "timeCreated": moment,
-            "updated": moment,
-            "timeStorageClassUpdated": moment,
+            "timeCreated": modified,
+            "updated": modified,
+            "timeStorageClassUpdated": modified,
         }
         return resource | (sums or {})
 
@@ -288,7 +307,3 @@ def _blocks_of(file: BinaryIO, begin: int, end: int) -> Iterator[bytes]:
         while begin < end and (block := file.read(min(BLOCK, end - begin))):
             begin += len(block)
             yield block
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

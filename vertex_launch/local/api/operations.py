@@ -1,0 +1,67 @@
+"""Long-running operations: each is done when a client hears of it, and only repeats its answer.
+
+Source: googleapis, google/longrunning/operations.proto.
+"""
+
+import contextlib
+import re
+from collections import deque
+
+from vertex_launch.job_resource import Resource
+from vertex_launch.local.api import filters
+from vertex_launch.local.api.collection import Act
+from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.api.http import Call
+from vertex_launch.local.api.store import Store
+
+KEPT = 1000  # a client reads an operation once, right after the call that made it
+FIELDS = ("name", "done", "metadata", "response")
+OPERATION = re.compile(r".*/(?=operations(/\*)?$)")  # what stands above one in its address
+
+
+class Operations:
+    """The newest operations of the service, below the resources that they are about."""
+
+    def __init__(self, store: Store, kept: int = KEPT) -> None:
+        self._store = store
+        self._done: deque[Resource] = deque(maxlen=kept)
+
+    def methods(self) -> dict[str, Act]:
+        """Return the methods of google.longrunning.Operations, as those of a collection."""
+        return {
+            "GET operations": self._list,
+            "GET operations/*": lambda call, name: self.get(name),
+            "POST operations/*:wait": lambda call, name: self.get(name),
+            "POST operations/*:cancel": lambda call, name: {} if self.get(name) else None,
+            "DELETE operations/*": lambda call, name: self._delete(name),
+        }
+
+    def wrapped(self, answer: Resource, path: str) -> Resource:
+        """Return a method's answer; in a new operation if it is the fields of one, or a response with its "@type"."""
+        fields = {"response": answer} if "@type" in answer else answer
+        if "response" not in fields:
+            return answer
+        about = str(answer.get("name") or answer.get("model") or path).partition("@")[0]
+        operation = {"name": f"{about}/operations/{self._store.new_id()}", "done": True, **fields}
+        self._done.append(operation)
+        return operation
+
+    def get(self, name: str) -> Resource:
+        """Raises ApiError NOT_FOUND."""
+        for operation in [*self._done]:
+            if operation["name"] == name:
+                return operation
+        raise ApiError("NOT_FOUND", f"{name} does not exist")
+
+    def _list(self, call: Call, name: str) -> Resource:
+        """List the operations of a resource and of all below it, newest first."""
+        above = name.removesuffix("operations")
+        below = [operation for operation in reversed([*self._done]) if operation["name"].startswith(above)]
+        shown, token = filters.page(below, FIELDS, **call.query)
+        return {"operations": shown} | ({"nextPageToken": token} if token else {})
+
+    def _delete(self, name: str) -> Resource:
+        operation = self.get(name)
+        with contextlib.suppress(ValueError):  # another request has deleted it meanwhile
+            self._done.remove(operation)
+        return {}
