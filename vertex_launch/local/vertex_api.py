@@ -19,7 +19,7 @@ from vertex_launch.local.jobs import logs
 from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.jobs.pipelines import Pipelines
 from vertex_launch.local.jobs.tuning import Tunings
-from vertex_launch.local.registry import experiments
+from vertex_launch.local.registry import metadata, tensorboards
 from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
 from vertex_launch.local.running.replica_state import Action
@@ -44,6 +44,7 @@ class Vertex:
         self.tunings = Tunings(self.store, self.state_dir, self.jobs)
         self.datasets, self.models = Datasets(self.store, buckets), Models(self.store, buckets)
         self.pipelines = Pipelines(self.store, self.jobs, self.models, buckets)
+        self.tensorboards = tensorboards.collections(self.store, buckets, context.settings.bucket)
 
     def close(self) -> None:
         """Stop what runs; returns when no process is left."""
@@ -81,7 +82,7 @@ class VertexApi:
         self._vertex = vertex
         self._operations = Operations(vertex.store)
         kinds: list[Collection] = [vertex.jobs, vertex.tunings, vertex.pipelines, vertex.datasets, vertex.models]
-        kinds += experiments.records(vertex.store)
+        kinds += [*metadata.collections(vertex.store), *vertex.tensorboards]
         self._collections = [kind.collection for kind in kinds]
         self._methods = {key: act for kind in kinds for key, act in kind.methods().items()}
         self._methods["GET operations/*"] = lambda call, name: self._operations.get(name)

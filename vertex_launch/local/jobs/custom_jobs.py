@@ -20,7 +20,9 @@ from vertex_launch.labels import name_findings
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
-from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks
+from vertex_launch.local.jobs import curves, experiments
+from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks, repeating
+from vertex_launch.local.jobs.curves import Curves
 from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running import host, journal
 from vertex_launch.local.running.engine import Execution
@@ -29,6 +31,7 @@ from vertex_launch.local.running.outcome import Outcome
 from vertex_launch.local.running.prepare import Extras, prepare, size
 from vertex_launch.local.running.replica_state import Action, Status
 from vertex_launch.spec import Job, as_json
+from vertex_launch.state_dir import output_folder
 
 COLLECTION = "customJobs"
 PREFIX = "JOB_STATE_"
@@ -71,7 +74,9 @@ class Jobs(BackgroundTasks[_Ticket]):
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         job = Job(f"request {message.display_name}", message.display_name, CustomJobSpec(message.job_spec))
         refuse([*name_findings(message.display_name), *self.findings(parent, job, "jobSpec")])
-        return self._begin(_Ticket(name, job, extras or Extras(), size(job)), as_json(message) | {"state": QUEUED})
+        experiments.join(self._store, job.spec, name)
+        resource = as_json(message) | {"jobSpec": as_json(job.spec), "state": QUEUED}
+        return self._begin(_Ticket(name, job, extras or Extras(), size(job)), resource)
 
     def cancel(self, name: str) -> None:
         """Begin to stop a job; raises ApiError NOT_FOUND, or FAILED_PRECONDITION for one that has ended."""
@@ -100,7 +105,8 @@ class Jobs(BackgroundTasks[_Ticket]):
         return ticket.execution.statuses if ticket and ticket.execution else ()
 
     def findings(self, parent: str, job: Job, place: str) -> list[Finding]:
-        """Return a job's errors at `place`, by the rules of `vertex-launch check` for the request's project and region.
+        """Return a job's errors at `place`: by the rules of `vertex-launch check` for the request's project and region,
+        and experiments and TensorBoards that are not here.
 
         Raises ApiError RESOURCE_EXHAUSTED for a job that can never run here.
         """
@@ -110,7 +116,10 @@ class Jobs(BackgroundTasks[_Ticket]):
             raise ApiError("RESOURCE_EXHAUSTED", f"{fault}; start it with --capacity {count}")
         _, project, _, region = parent.split("/")
         settings = replace(self._context.settings, project=project, region=region)
-        return [finding.below(place) for finding in rules.findings(job, settings) if finding.severity == "error"]
+        found = [finding for finding in rules.findings(job, settings) if finding.severity == "error"]
+        missing = experiments.missing(self._store, job.spec)
+        found += [finding for finding in missing if finding.place not in {one.place for one in found}]
+        return [finding.below(place) for finding in found]
 
     def follow_runs(self) -> None:
         """Read the jobs that the command `run` has written in the same folder; end those whose process was killed."""
@@ -182,7 +191,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         """Run a job, from its first machine to its last."""
         path = self._context.state_dir.journal(ticket.id)
         try:
-            with contextlib.closing(Journal(path)) as lines:
+            with contextlib.closing(Journal(path)) as lines, self._curves(ticket):
                 outcome = self._execute(ticket, lines)
         except FaultError as error:  # raised at the start alone: no command, no such package
             raise ApiError("INVALID_ARGUMENT", str(error)) from None
@@ -190,6 +199,15 @@ class Jobs(BackgroundTasks[_Ticket]):
             host.remove_empty_home(self._context.state_dir, ticket.id)
         if not outcome.succeeded:
             raise ApiError(outcome.status, f"{outcome.message}\nLogs: {path.parent}")
+
+    def _curves(self, ticket: _Ticket) -> contextlib.AbstractContextManager[None]:
+        """Bring the job's curves into its TensorBoard, if it has one, while the block runs."""
+        output = output_folder(ticket.job, self._context.state_dir)
+        if not (output and ticket.job.spec.tensorboard):
+            return contextlib.nullcontext()
+        folder = output / ticket.extras.trial / "logs"  # AIP_TENSORBOARD_LOG_DIR
+        followed = Curves(self._store, ticket.name, ticket.job.spec.tensorboard, folder)
+        return repeating(followed.follow, curves.EVERY)
 
     def _execute(self, ticket: _Ticket, lines: Journal) -> Outcome:
         execution = Execution(

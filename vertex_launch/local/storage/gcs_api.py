@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, cast
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
 from starlette.responses import Response, StreamingResponse
 
 from vertex_launch.local.api.http import Call, Route, Router
@@ -220,7 +221,7 @@ def _call_in(part: Message, batch: Call) -> Call:
         url = urlsplit(target)
     except ValueError as error:  # such as half of an IPv6 address
         raise bad_request(f"{target} in the batch is not an address: {error}.") from None
-    query = dict(parse_qsl(url.query))
+    query = QueryParams(parse_qsl(url.query))
     if query.get("alt") == "media":
         raise bad_request("A batch cannot download; ask for the object by itself.")
     body = str(email.message_from_string(remainder).get_payload()).encode("utf-8", "surrogateescape")
