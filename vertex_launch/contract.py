@@ -1,8 +1,9 @@
 """Replicas of a job, each with its command and its exact environment.
 
 Source: Vertex AI documentation, "Distributed training" and "Code requirements", mid 2026; the node-level
-RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are what Google's notebooks for custom images read. References such as
-$(AIP_MODEL_DIR): Kubernetes, third_party/forked/golang/expansion; google-cloud-aiplatform 2.7.0, types/env_var.py.
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are what Google's notebooks for custom images read. AIP_EXPERIMENT_*:
+google-cloud-aiplatform 2.7.0, metadata/metadata.py. References such as $(AIP_MODEL_DIR): Kubernetes,
+third_party/forked/golang/expansion; google-cloud-aiplatform 2.7.0, types/env_var.py.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec, WorkerPoo
 from google.cloud.aiplatform_v1.types.env_var import EnvVar
 
 from vertex_launch.errors import FaultError, Finding
+from vertex_launch.job_resource import id_of
 from vertex_launch.settings import LOCAL
 from vertex_launch.spec import CHIEF, EVALUATORS, WORKERS, Job, Pool, as_json
 
@@ -180,6 +182,10 @@ def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
         env["CLOUD_ML_TRIAL_ID"] = trial
     if job.spec.tensorboard:
         env["AIP_TENSORBOARD_RESOURCE_NAME"] = job.spec.tensorboard
+    if job.spec.experiment:
+        env["AIP_EXPERIMENT_NAME"] = experiment = id_of(job.spec.experiment)
+        if job.spec.experiment_run:
+            env["AIP_EXPERIMENT_RUN_NAME"] = id_of(job.spec.experiment_run).removeprefix(f"{experiment}-")
     if output := job.spec.base_output_directory.output_uri_prefix.rstrip("/"):
         folder = f"{output}/{trial}" if trial else output
         env["AIP_MODEL_DIR"] = f"{folder}/model/"

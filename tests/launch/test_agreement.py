@@ -49,6 +49,7 @@ def vertex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     # Machines never arrive, so no job that is accepted does anything.
     flags = ("--provision-seconds", "3600", "--capacity", "100000")
     with service(tmp_path_factory.mktemp("vertex"), *flags) as running:
+        running.call("POST", f"/v1/{PARENT}/tensorboards?tensorboardId=1", {"displayName": "board"})
         yield running
 
 

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from google.api_core.exceptions import Conflict, GoogleAPICallError
+from google.api_core.exceptions import Conflict
 from google.cloud import aiplatform
 from google.cloud.aiplatform import hyperparameter_tuning as hpt
 from google.cloud.aiplatform.metadata import metadata as sdk_metadata
 
 from tests.launch.sdk import init, prepare
-from tests.launch.vertex import PARENT, Service, script, service
+from tests.launch.vertex import PARENT, Service, custom_job, script, service
 
 ACCOUNT = "trainer@p.iam.gserviceaccount.com"
 CONTEXTS = f"{PARENT}/metadataStores/default/contexts"
@@ -48,6 +48,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+PRINT_EXPERIMENT = "import os; print(os.environ['AIP_EXPERIMENT_NAME'], os.environ['AIP_EXPERIMENT_RUN_NAME'])"
 PRINT_BOARD = "import os; print(os.environ['AIP_TENSORBOARD_RESOURCE_NAME'])"
 
 
@@ -58,8 +59,44 @@ def test_a_job_with_a_tensorboard_ends_without_a_warning(vertex: Service, caplog
     assert warnings(caplog) == []
 
 
-def test_a_tensorboard_that_only_google_knows_has_no_runs(caplog: pytest.LogCaptureFixture) -> None:
-    job("pass").run(tensorboard=f"{PARENT}/tensorboards/123", service_account=ACCOUNT)
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("tensorboard", f"{PARENT}/tensorboards/123"),
+        ("experiment", f"{CONTEXTS}/unknown"),
+        ("experimentRun", f"{CONTEXTS}/unknown-r"),
+    ],
+)
+def test_a_job_is_refused_if_what_it_names_is_not_here(vertex: Service, place: str, name: str) -> None:
+    body = custom_job("true", serviceAccount=ACCOUNT)
+    body["jobSpec"][place] = name
+    tuning = {"displayName": "t", "trialJobSpec": body["jobSpec"]}
+    sent = {"customJobs": (body, "jobSpec"), "hyperparameterTuningJobs": (tuning, "trialJobSpec")}
+    for collection, (resource, spec) in sent.items():
+        status, refused = vertex.call("POST", f"/v1/{PARENT}/{collection}", resource)
+        assert status == 400
+        assert f"{spec}.{place}: {name} does not exist here; create" in refused["error"]["message"]
+
+
+def test_a_job_knows_its_experiment_and_its_run(vertex: Service) -> None:
+    init(vertex, experiment="named")
+    aiplatform.start_run("r")
+    ours = job(PRINT_EXPERIMENT)
+    ours.run(experiment="named", experiment_run="r", service_account=ACCOUNT)
+    assert vertex.log(ours.resource_name) == ["workerpool0-0: named r"]
+    run = aiplatform.ExperimentRun("r", "named")
+    assert [one.resource_name for one in run.get_logged_custom_jobs()] == [ours.resource_name]
+
+
+def test_a_job_with_an_experiment_alone_gets_a_run(vertex: Service, caplog: pytest.LogCaptureFixture) -> None:
+    init(vertex, experiment="alone")
+    ours = job(PRINT_EXPERIMENT)
+    ours.run(experiment="alone", service_account=ACCOUNT)
+    assert vertex.get(ours.resource_name)["jobSpec"]["experimentRun"] == f"{CONTEXTS}/alone-{ours.name}"
+    assert vertex.log(ours.resource_name) == [f"workerpool0-0: alone {ours.name}"]
+    (run,) = aiplatform.ExperimentRun.list(experiment="alone")
+    assert (run.name, run.state.name) == (ours.name, "COMPLETE")
+    assert [one.resource_name for one in run.get_logged_custom_jobs()] == [ours.resource_name]
     assert warnings(caplog) == []
 
 
@@ -186,10 +223,9 @@ def test_what_is_deleted_takes_with_it_what_is_below(vertex: Service) -> None:
 @pytest.mark.parametrize(
     ("method", "address", "body", "status", "message"),
     [
-        ("POST", "metadataStores/default/contexts:purge", {}, 501, "not covered by the local Vertex"),
+        ("POST", "metadataStores/default/contexts:purge", {}, 400, "filter: is missing; say which contexts to purge"),
         ("GET", "metadataStores/default/metadataSchemas", None, 501, "not covered by the local Vertex"),
         ("DELETE", "metadataStores/default/contexts", None, 501, "not covered by the local Vertex"),
-        ("POST", "metadataStores/default/contexts/own:removeContextChildren", {}, 501, "not covered"),
         ("POST", "metadataStores/none/contexts?contextId=x", {}, 404, "metadataStores/none does not exist"),
         ("PATCH", "metadataStores/default/contexts/none", {}, 404, "contexts/none does not exist"),
         ("POST", "metadataStores/default/contexts?contextId=a+b", {}, 400, "is not a resource name"),
@@ -210,10 +246,3 @@ def test_only_what_is_in_the_store_joins_a_context(vertex: Service) -> None:
     status, refused = vertex.call("POST", f"/v1/{CONTEXTS}/own:addContextChildren", ours)
     assert status == 400
     assert "is not in projects/p/locations/us-central1/metadataStores/default" in refused["error"]["message"]
-
-
-def test_values_over_time_are_refused_in_a_sentence(vertex: Service) -> None:
-    init(vertex, experiment="series")
-    aiplatform.start_run("r")
-    with pytest.raises(GoogleAPICallError, match="not covered by the local Vertex"):
-        aiplatform.log_time_series_metrics({"loss": 1.0})

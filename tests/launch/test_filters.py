@@ -6,7 +6,19 @@ from tests.launch.running import deadline
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.filters import page, predicate
 
-KNOWN = frozenset(("name", "displayName", "state", "createTime", "labels", "error", "isDefault", "parents"))
+FIELDS = (
+    "name",
+    "displayName",
+    "state",
+    "createTime",
+    "labels",
+    "error",
+    "isDefault",
+    "parents",
+    "metadata",
+    "inContext",
+)
+KNOWN = frozenset(FIELDS)
 JOBS: list[dict[str, Any]] = [
     {
         "name": f"jobs/{number}",
@@ -15,6 +27,14 @@ JOBS: list[dict[str, Any]] = [
         "createTime": f"2026-11-21T09:00:0{number}.250000Z",
         "labels": {"team": "vision", "size": str(number)} if number < 3 else {},
         "parents": [f"jobs/{number - 1}", f"jobs/{number - 2}"],
+        "metadata": {
+            "loss": number / 2,
+            "steps": number,
+            "note": str(number),
+            "best": number == 2,
+            "a:b.c": "x",
+        },
+        "inContext": [f"contexts/{number % 2}"],
         **({"isDefault": True} if number == 4 else {}),
     }
     for number in range(6)
@@ -47,6 +67,26 @@ def found(expression: str) -> str:
         ("labels.size>=1", "12"),
         ("is_default=true", "4"),
         ("is_default!=true", "01235"),
+        ("is_default:true", "4"),
+        ("metadata.loss.number_value=1.5", "3"),
+        ("metadata.steps.number_value=3.0", "3"),
+        ("metadata.steps.number_value:3.0", "3"),
+        ("metadata.steps.number_value>=4", "45"),
+        ("metadata.note.string_value='3'", "3"),
+        ("metadata.note.string_value='3.0'", ""),
+        ("metadata.note.string_value:*", "012345"),
+        ("metadata.best.bool_value=true", "2"),
+        ("metadata.best.bool_value:false AND state=JOB_STATE_FAILED", "135"),
+        # A value of another kind is absent.
+        ("metadata.steps.string_value='3'", ""),
+        ("metadata.note.number_value=3", ""),
+        ("metadata.best.number_value=1", ""),
+        ("metadata.steps.bool_value=true", ""),
+        ("metadata.steps.string_value!='3'", "012345"),
+        ('metadata."a:b.c".string_value="x"', "012345"),
+        ('in_context("contexts/1")', "135"),
+        ("NOT in_context('contexts/1') AND metadata.steps.number_value<3", "02"),
+        ("(in_context(contexts/1) OR display_name=job_0)", "0135"),
         ('parents:"jobs/3"', "45"),
         ("labels.absent=1", ""),
         ("labels.absent!=1", "012345"),
@@ -66,6 +106,15 @@ def test_a_filter_takes_what_it_says(expression: str, numbers: str) -> None:
     [
         ("display_name", "must come a comparison"),
         ("shoe_size=1", '"shoe_size" is not a field of this resource'),
+        ("contexts_a.name=x", '"contexts_a.name" is not a field of this resource'),
+        ("metadata.loss=1.5", '"metadata.loss" does not end with a kind of value; add one of .number_value, '),
+        ("metadata.number_value=1.5", "does not end with a kind of value"),
+        ("metadata.loss.number_value=low", '"low" is no number_value; write such as metadata.loss.number_value=1.5'),
+        ("metadata.best.bool_value=1", '"1" is no bool_value'),
+        ('in_context="contexts/1"', "in_context is a function"),
+        ('in_context("contexts/1"', "in_context is a function"),
+        ('display_name("job_1")', 'after "displayName" must come a comparison'),
+        ('parents:"jobs/1","jobs/2"', '"," is not a field of this resource'),
         ("(state=x", 'lacks a "\\)"'),
         ("state=x)", 'does not end at "\\)"'),
         ("state=", "lacks a value"),

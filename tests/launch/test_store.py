@@ -142,3 +142,18 @@ def test_a_file_that_is_no_resource_is_left_alone_and_named(tmp_path: Path) -> N
     assert broken.read_text() == "{"
     assert len(second.list(PARENT, "customJobs")) == 1
     second.close()
+
+
+def test_rows_go_with_their_resource(store: Store, tmp_path: Path) -> None:
+    below = f"{NAME}/operations/5"
+    for name in (NAME, below):
+        store.create(name, {})
+    store.append(below, [{"step": 1}, 2])
+    store.append(below, ["drei"])
+    assert store.rows(below) == [{"step": 1}, 2, "drei"]
+    assert store.rows(NAME) == []
+    assert store.size(NAME) == len('\n{"step": 1}\n2\n"drei"')
+    store.delete(NAME)
+    assert [*tmp_path.rglob("*.jsonl")] == []
+    with pytest.raises(ApiError, match="does not exist"):
+        store.append(below, [1])

@@ -20,7 +20,7 @@ from vertex_launch.local.jobs import logs
 from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.jobs.pipelines import Pipelines
 from vertex_launch.local.jobs.tuning import Tunings
-from vertex_launch.local.registry import experiments
+from vertex_launch.local.registry import metadata, tensorboards
 from vertex_launch.local.registry.data_items import Annotations, DataItems
 from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.evaluations import Evaluations, Slices
@@ -28,7 +28,7 @@ from vertex_launch.local.registry.models import Models
 from vertex_launch.local.running.replica_state import Action
 from vertex_launch.local.storage.gcs_api import GcsApi
 from vertex_launch.local.views import page
-from vertex_launch.local.wire import metadata
+from vertex_launch.local.wire import metadata_server
 from vertex_launch.local.wire.backend import of_service
 from vertex_launch.rules.region_and_output import REGION_NAME
 
@@ -51,6 +51,7 @@ class Vertex:
         self.tunings = Tunings(self.store, self.state_dir, self.jobs)
         self.datasets, self.models = Datasets(self.store, buckets), Models(self.store, buckets)
         self.pipelines = Pipelines(self.store, self.jobs, self.models, buckets)
+        self.tensorboards = tensorboards.collections(self.store, buckets, context.settings.bucket)
 
     def close(self) -> None:
         """Stop what runs; returns when no process is left."""
@@ -71,7 +72,7 @@ class VertexApi:
         buckets = vertex.state_dir.buckets
         kinds += [Evaluations(vertex.store, vertex.models), Slices(vertex.store)]
         kinds += [DataItems(vertex.store, buckets), Annotations(vertex.store, buckets)]
-        kinds += experiments.records(vertex.store)
+        kinds += [*metadata.collections(vertex.store), *vertex.tensorboards]
         self._collections = [kind.collection for kind in kinds]
         self._methods = {key: act for kind in kinds for key, act in kind.methods().items()}
         self._methods |= self._operations.methods()
@@ -86,7 +87,7 @@ class VertexApi:
             ("POST", "/v2/entries:list", named(self.entries)),
             ("POST", "/v2/entries:write", named(self.write_entries)),
             ("POST", "/control/{id}/{action}", self.disturb),
-            ("POST", "/token", lambda call: metadata.TOKEN),  # whatever key a replica has, it gets this token
+            ("POST", "/token", lambda call: metadata_server.TOKEN),  # whatever key a replica has, it gets this token
             *self._projects.routes(),
         ]
 

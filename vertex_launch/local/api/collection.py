@@ -71,9 +71,12 @@ class Collection:
         message = without_output(read_message(call, self.message), self.output_only)
         refuse(labels.of_all(getattr(message, "labels", {})))
         ids = {"id": call.query.get(f"{field_of(self.message)}Id", "")} if self.takes_ids else {}
-        created = self.create(name.rpartition("/")[0], message, **ids)
-        kind = {"@type": f"{TYPES}{self.message.pb().DESCRIPTOR.full_name.removeprefix('google.')}"}
-        return {**created, **(kind if self.long_running else {})}
+        return self.typed(self.create(name.rpartition("/")[0], message, **ids))
+
+    def typed(self, resource: Resource) -> Resource:
+        """Add the "@type" for which an operation answers, if one does."""
+        kind = self.message.pb().DESCRIPTOR.full_name.removeprefix("google.")
+        return {**resource, **({"@type": f"{TYPES}{kind}"} if self.long_running else {})}
 
     def _updated(self, call: Call, name: str) -> Resource:
         """Replace the fields in the mask or, without a mask, those in the body."""

@@ -1,7 +1,8 @@
 """The list calls' parameters: `filter`, `orderBy`, `pageSize` and `pageToken`.
 
 The filter language is AIP-160's, as far as Vertex AI and Cloud Logging document it: comparisons, `:` with `*`,
-AND, OR (which binds tighter), NOT, parentheses, and a blank for AND. Source: google.aip.dev/160, 2026.
+AND, OR (which binds tighter), NOT, parentheses, and a blank for AND; metadata adds metadata.FIELD.KIND and the function
+in_context("NAME"). Source: google.aip.dev/160, 2026; google-cloud-aiplatform 2.7.0, types/metadata_service.py.
 """
 
 import base64
@@ -30,10 +31,9 @@ MOST_ORDERS = 10  # fields to order by; each one sorts the whole list again
 # Severities of log entries, the lowest first. Source: Cloud Logging API v2, LogSeverity.
 SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 
-TOKEN = re.compile(
-    r"""\s*(?:(?P<symbol>[()]|>=|<=|!=|[=<>:])"""
-    r"""|(?P<text>(?:[^\s()=<>:!"']+\.)?"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s()=<>:!"']+))"""
-)
+BARE = r"""[^\s()=<>:!"']+"""
+QUOTED = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
+TOKEN = re.compile(rf"\s*(?:(?P<symbol>[()]|>=|<=|!=|[=<>:])|(?P<text>(?:{BARE}\.)?{QUOTED}(?:\.{BARE})?|{BARE}))")
 COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -41,6 +41,15 @@ COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
+}
+
+IN_CONTEXT = "inContext"  # a field that only the function in_context("NAME") reads
+METADATA = "metadata"  # a field that holds values of any kind
+# The kinds of a metadata field's value in a filter: types in JSON, form, example.
+KINDS: Mapping[str, tuple[tuple[type, ...], str, str]] = {
+    "number_value": ((int, float), r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", "1.5"),
+    "string_value": ((str,), "(?s:.*)", '"text"'),
+    "bool_value": ((bool,), "true|false", "true"),
 }
 
 
@@ -110,12 +119,25 @@ class _Parser:
 
     def _comparison(self) -> Predicate:
         field = _checked_field(self._text("a field"), self._fields, "filter")
+        if field == IN_CONTEXT:
+            return self._membership()
         symbol = self._take(":", *COMPARISONS)
         if not symbol:
             raise _fault("filter", f'after "{field}" must come a comparison', f'write {field}="value"')
         value = self._text("a value")
+        if field.startswith(f"{METADATA}."):
+            return _of_metadata(field, symbol, value)
         test = functools.partial(_has, value) if symbol == ":" else _comparing(symbol, value)
         return lambda resource: test(_value(resource, field))
+
+    def _membership(self) -> Predicate:
+        taken = self._take("(")
+        context = self._text("a context") if taken else ""
+        if not (taken and self._take(")")):
+            raise _fault(
+                "filter", "in_context is a function", 'write in_context("NAME") with the whole name of a context'
+            )
+        return lambda resource: context in resource.get(IN_CONTEXT, ())
 
     def _take(self, *wanted: str) -> str:
         """Take the next token if it is one of these, else "" """
@@ -125,9 +147,7 @@ class _Parser:
         """Take the next token, a word, or a text in quotes without them, as in labels."team/name"; raises ApiError."""
         if not self._tokens or self._tokens[0] in ("(", ")", ":", *COMPARISONS):
             raise _fault("filter", f'"{self._expression}" lacks {wanted}', 'write a filter such as display_name="name"')
-        token = self._tokens.popleft()
-        before, quote, quoted = token.partition(token[-1]) if token[-1] in "\"'" else (token, "", "")
-        return before + re.sub(r"\\(.)", r"\1", quoted.removesuffix(quote))
+        return re.sub(QUOTED, lambda quoted: re.sub(r"\\(.)", r"\1", quoted[0][1:-1]), self._tokens.popleft())
 
 
 def _tokens(expression: str) -> Iterator[str]:
@@ -149,11 +169,23 @@ def _value(resource: Any, field: str) -> Any:
     return resource.get(field, _value(inner, below) if dot else inner)
 
 
-def _comparing(symbol: str, wanted: str) -> Callable[[Any], bool]:
+def _of_metadata(field: str, symbol: str, wanted: str) -> Predicate:
+    """Compare metadata.FIELD.KIND, which is absent where the value is of another kind."""
+    path, _, kind = field.rpartition(".")
+    if path == METADATA or kind not in KINDS:
+        raise _fault("filter", f'"{field}" does not end with a kind of value', f"add one of .{', .'.join(KINDS)}")
+    types, form, example = KINDS[kind]
+    if (symbol, wanted) != (":", "*") and not re.fullmatch(form, wanted):
+        raise _fault("filter", f'"{wanted}" is no {kind}', f"write such as {field}{symbol}{example}")
+    test = _comparing("=" if symbol == ":" else symbol, wanted, as_text=str in types)
+    return lambda resource: test(value if type(value := _value(resource, path)) in types else None)
+
+
+def _comparing(symbol: str, wanted: str, *, as_text: bool = False) -> Callable[[Any], bool]:
     """Return a comparison with a value: as severities, times, numbers or texts, the first that both sides are."""
     compare = COMPARISONS[symbol]
     readings: list[tuple[Callable[[Any], Any], Any]] = []
-    for read in (SEVERITIES.index, _moment, float):
+    for read in () if as_text else (SEVERITIES.index, _moment, float):
         with contextlib.suppress(ValueError, OverflowError):
             readings.append((read, read(wanted)))
 
@@ -165,7 +197,7 @@ def _comparing(symbol: str, wanted: str) -> Callable[[Any], bool]:
         for read, value in readings:
             with contextlib.suppress(TypeError, ValueError, OverflowError):  # a number may be too large for a float
                 return compare(read(actual), value)
-        return compare(str(actual).lower() if isinstance(actual, bool) else str(actual), wanted)
+        return compare(_written(actual), wanted)
 
     return compares
 
@@ -180,8 +212,13 @@ def _has(wanted: str, actual: Any) -> bool:
 
 
 def _like(actual: Any, pattern: str) -> bool:
-    """Whether a text matches a pattern, in which only * has a meaning: any text."""
-    return fnmatch.fnmatchcase(str(actual), re.sub(r"([\[?])", r"[\1]", pattern))
+    """Whether a value matches a pattern, in which only * has a meaning: any text."""
+    return fnmatch.fnmatchcase(_written(actual), re.sub(r"([\[?])", r"[\1]", pattern))
+
+
+def _written(value: Any) -> str:
+    """Return a value as a filter has it: true for True."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _moment(text: str) -> datetime:
@@ -233,7 +270,8 @@ def _after(resources: Sequence[Resource], token: str) -> int:
 
 
 def _identity(resource: Resource) -> str:
-    return str(resource.get("name") or resource.get("insertId"))
+    """Return what a page token names: a resource, a log entry or a point of a time series."""
+    return str(resource.get("name") or resource.get("insertId") or resource.get("step"))
 
 
 def _fault(parameter: str, fault: str, cure: str) -> ApiError:

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -38,7 +39,7 @@ class Call:
 
     method: str
     path: str  # as sent: %2F in an object's name is not a slash
-    query: Mapping[str, str]
+    query: QueryParams
     headers: Mapping[str, str]  # names in lower case
     stream: Callable[[], AsyncIterator[bytes]]
     body: bytes = b""

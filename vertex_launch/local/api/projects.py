@@ -4,6 +4,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from starlette.datastructures import QueryParams
+
 from vertex_launch.contract import DIGITS, project_number
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import Call, Handler, Route
@@ -30,7 +32,7 @@ class Projects:
         """Return a handler that hears of ids only, in the address, the parameters and the body."""
 
         def handle(call: Call, **parts: str) -> Any:
-            query = {key: self.by_id(value) for key, value in call.query.items()}
+            query = QueryParams([(key, self.by_id(value)) for key, value in call.query.multi_items()])
             call = replace(call, query=query, body=self.by_id(call.text()).encode())
             return handler(call, **{name: self.by_id(part) for name, part in parts.items()})
 

@@ -1,16 +1,18 @@
 """The service's resources by name: in memory for speed, on disk so that they outlive the service.
 
-A resource's name is the path of its file: .vertex/projects/P/locations/L/customJobs/ID.json.
+A resource's name is the path of its file: .vertex/projects/P/locations/L/customJobs/ID.json. Its rows, if it has any,
+are in a file beside it, ID.jsonl, which only grows.
 """
 
 import contextlib
 import fcntl
+import json
 import logging
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -57,11 +59,13 @@ class Store:
                 raise ApiError("ALREADY_EXISTS", f"{name} exists already")
             moment = now()
             created = {**resource, "name": name, "createTime": moment, "updateTime": moment}
-            try:
+            with _exhausting(name):
                 resource_file.write(self._file(name), created)
-            except OSError as error:
-                raise ApiError("RESOURCE_EXHAUSTED", f"{name} cannot be written: {error.strerror}") from None
             return self._keep(name, created)
+
+    def __contains__(self, name: str) -> bool:
+        with self._changed:
+            return name in self._resources
 
     def get(self, name: str) -> Resource:
         """Raises ApiError NOT_FOUND."""
@@ -85,13 +89,37 @@ class Store:
                 logging.warning("%s cannot be written: %s; make room", name, error.strerror)
             return self._keep(name, changed)
 
+    def append(self, name: str, rows: Iterable[Any]) -> None:
+        """Add rows, which are JSON, to a resource; raises ApiError NOT_FOUND, or for a full disk."""
+        with self._changed, _exhausting(name):
+            self.get(name)
+            with open(self._rows(name), "a", encoding="utf-8", opener=private_file) as file:
+                # A line break in front: where a crash cut the last row, only that one is lost.
+                file.writelines(f"\n{json.dumps(row)}" for row in rows)
+
+    def rows(self, name: str) -> list[Any]:
+        """Return all rows of a resource, oldest first; raises ApiError NOT_FOUND."""
+        self.get(name)
+        rows = list[Any]()
+        with contextlib.suppress(FileNotFoundError), self._rows(name).open(encoding="utf-8") as file:
+            for line in file:
+                with contextlib.suppress(ValueError):  # a blank or cut line
+                    rows.append(json.loads(line))
+        return rows
+
+    def size(self, name: str) -> int:
+        """Bytes of all rows of a resource and of what is below it; raises ApiError NOT_FOUND."""
+        self.get(name)
+        return sum(file.stat().st_size for file in (self._folder / name).rglob("*.jsonl"))
+
     def delete(self, name: str) -> None:
-        """Delete a resource and all below it; raises ApiError NOT_FOUND."""
+        """Delete a resource and all below it, with their rows; raises ApiError NOT_FOUND."""
         with self._changed:
             self.get(name)
             for key in [key for key in self._resources if f"{key}/".startswith(f"{name}/")]:
                 del self._resources[key]
                 self._file(key).unlink(missing_ok=True)
+                self._rows(key).unlink(missing_ok=True)
             self._changed.notify_all()
 
     def list(self, parent: str, collection: str) -> list[Resource]:
@@ -131,6 +159,9 @@ class Store:
     def _file(self, name: str) -> Path:
         return self._folder / f"{name}.json"
 
+    def _rows(self, name: str) -> Path:
+        return self._folder / f"{name}.jsonl"
+
     def _load(self) -> dict[str, Resource]:
         resources: dict[str, Resource] = {}
         for file in sorted((self._folder / "projects").rglob("*.json")):
@@ -140,6 +171,15 @@ class Store:
             else:
                 self.unreadable.append(file)
         return resources
+
+
+@contextlib.contextmanager
+def _exhausting(name: str) -> Iterator[None]:
+    """Raise ApiError RESOURCE_EXHAUSTED where the disk takes no more of a resource."""
+    try:
+        yield
+    except OSError as error:
+        raise ApiError("RESOURCE_EXHAUSTED", f"{name} cannot be written: {error.strerror}") from None
 
 
 def endpoint_of(folder: Path) -> str:

@@ -20,7 +20,9 @@ from vertex_launch.labels import name_findings
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
-from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks
+from vertex_launch.local.jobs import curves, experiments
+from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks, repeating
+from vertex_launch.local.jobs.curves import Curves
 from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running import host, journal
 from vertex_launch.local.running.engine import Execution
@@ -31,6 +33,7 @@ from vertex_launch.local.running.replica_state import Action, Status
 from vertex_launch.local.wire.backend import of_buckets
 from vertex_launch.local.wire.wire import Backend, Wire
 from vertex_launch.spec import Job, as_json
+from vertex_launch.state_dir import output_folder
 
 COLLECTION = "customJobs"
 PREFIX = "JOB_STATE_"
@@ -74,7 +77,9 @@ class Jobs(BackgroundTasks[_Ticket]):
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         job = Job(f"request {message.display_name}", message.display_name, CustomJobSpec(message.job_spec))
         refuse([*name_findings(message.display_name), *self.findings(parent, job, "jobSpec")])
-        return self._begin(_Ticket(name, job, extras or Extras(), size(job)), as_json(message) | {"state": QUEUED})
+        experiments.join(self._store, job.spec, name)
+        resource = as_json(message) | {"jobSpec": as_json(job.spec), "state": QUEUED}
+        return self._begin(_Ticket(name, job, extras or Extras(), size(job)), resource)
 
     def cancel(self, name: str) -> None:
         """Begin to stop a job; raises ApiError NOT_FOUND, or FAILED_PRECONDITION for one that has ended."""
@@ -103,7 +108,8 @@ class Jobs(BackgroundTasks[_Ticket]):
         return ticket.execution.statuses if ticket and ticket.execution else ()
 
     def findings(self, parent: str, job: Job, place: str) -> list[Finding]:
-        """Return a job's errors at `place`, by the rules of `vertex-launch check` for the request's project and region.
+        """Return a job's errors at `place`: by the rules of `vertex-launch check` for the request's project and region,
+        and experiments and TensorBoards that are not here.
 
         Raises ApiError RESOURCE_EXHAUSTED for a job that can never run here.
         """
@@ -111,8 +117,10 @@ class Jobs(BackgroundTasks[_Ticket]):
         if count > capacity:
             fault = f"the job has {count} replicas, and this service runs {capacity} at once"
             raise ApiError("RESOURCE_EXHAUSTED", f"{fault}; start it with --capacity {count}")
-        found = rules.findings(job, self._at(parent).settings)
-        return [finding.below(place) for finding in found if finding.severity == "error"]
+        found = [one for one in rules.findings(job, self._at(parent).settings) if one.severity == "error"]
+        missing = experiments.missing(self._store, job.spec)
+        found += [finding for finding in missing if finding.place not in {one.place for one in found}]
+        return [finding.below(place) for finding in found]
 
     def follow_runs(self) -> None:
         """Read the jobs that the command `run` has written in the same folder; end those whose process was killed."""
@@ -185,7 +193,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         path = self._context.state_dir.journal(ticket.id)
         try:
             wired = self._wire.of_job(ticket.job, ticket.id, self._at(ticket.parent))
-            with contextlib.closing(Journal(path)) as lines, wired as context:
+            with contextlib.closing(Journal(path)) as lines, wired as context, self._curves(ticket):
                 outcome = self._execute(ticket, lines, context)
         except FaultError as error:  # raised at the start alone: no command, no such package
             raise ApiError("INVALID_ARGUMENT", str(error)) from None
@@ -198,6 +206,15 @@ class Jobs(BackgroundTasks[_Ticket]):
         """The context with the project and the region of a request."""
         _, project, _, region = parent.split("/")
         return replace(self._context, settings=replace(self._context.settings, project=project, region=region))
+
+    def _curves(self, ticket: _Ticket) -> contextlib.AbstractContextManager[None]:
+        """Bring the job's curves into its TensorBoard, if it has one, while the block runs."""
+        output = output_folder(ticket.job, self._context.state_dir)
+        if not (output and ticket.job.spec.tensorboard):
+            return contextlib.nullcontext()
+        folder = output / ticket.extras.trial / "logs"  # AIP_TENSORBOARD_LOG_DIR
+        followed = Curves(self._store, ticket.name, ticket.job.spec.tensorboard, folder)
+        return repeating(followed.follow, curves.EVERY)
 
     def _execute(self, ticket: _Ticket, lines: Journal, context: Context) -> Outcome:
         execution = Execution(

@@ -148,7 +148,7 @@ class GcsApi:
         """Answer Cloud Storage's XML API, also for a public bucket that is not here, but with no login."""
         if bucket not in self._buckets.names() and "authorization" not in call.headers:
             return public.fetch(bucket, name, call.headers.get("range", ""))
-        return self.get_object(replace(call, query={"alt": "media"}), bucket, name)
+        return self.get_object(replace(call, query=QueryParams({"alt": "media"})), bucket, name)
 
     def patch_object(self, call: Call, bucket: str, name: str) -> Any:
         """Change nothing: a file has no place for metadata."""
@@ -248,7 +248,7 @@ def _call_in(part: Message, batch: Call) -> Call:
         url = urlsplit(target)
     except ValueError as error:  # such as half of an IPv6 address
         raise bad_request(f"{target} in the batch is not an address: {error}.") from None
-    query = dict(parse_qsl(url.query))
+    query = QueryParams(parse_qsl(url.query))
     if query.get("alt") == "media":
         raise bad_request("A batch cannot download; ask for the object by itself.")
     body = str(email.message_from_string(remainder).get_payload()).encode("utf-8", "surrogateescape")

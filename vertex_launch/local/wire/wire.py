@@ -19,9 +19,9 @@ from vertex_launch.contract import project_number
 from vertex_launch.local.api.google_hosts import is_google
 from vertex_launch.local.context import Context
 from vertex_launch.local.running.hosts import LOOPBACK
-from vertex_launch.local.wire import metadata
+from vertex_launch.local.wire import metadata_server
 from vertex_launch.local.wire.authority import BUNDLES, Authority
-from vertex_launch.local.wire.metadata import Identity
+from vertex_launch.local.wire.metadata_server import Identity
 from vertex_launch.settings import for_local
 from vertex_launch.spec import Job
 from vertex_launch.state_dir import private, private_file
@@ -85,7 +85,7 @@ class Wire:
                 await self._take(target.rpartition(":")[0], reader, writer)
             elif method == "CONNECT":
                 await self._tunnel(target, reader, writer)
-            elif target.startswith(metadata.ROOT) or target == "/":
+            elif target.startswith(metadata_server.ROOT) or target == "/":
                 writer.write(_of_metadata(identity, target, head.lower()))
             else:  # a storage client, which STORAGE_EMULATOR_HOST leads here
                 await self._hand_over(HTTP, head, reader, writer)
@@ -137,7 +137,7 @@ def _of_metadata(identity: Identity, target: str, head: bytes) -> bytes:
     """The answer of the metadata server, which no web page can ask, as none can send this header."""
     if b"metadata-flavor: google" not in head:
         return _answer("403 Forbidden", "the header Metadata-Flavor: Google is missing; send it")
-    value = metadata.answer(identity, target)
+    value = metadata_server.answer(identity, target)
     return _answer("404 Not Found", f"{target} is not there") if value is None else _answer("200 OK", value)
 
 
