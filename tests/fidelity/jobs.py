@@ -413,7 +413,10 @@ def persistent_resource(vertex: Service) -> None:
     aiplatform.CustomJob("persistent", worker_pool_specs=[HELLO], persistent_resource_id="cluster").run()
 
 
-@usage(f"{NOTEBOOKS}/training/xgboost_data_parallel_training_on_cpu_using_dask.ipynb")
+@usage(
+    f"{NOTEBOOKS}/training/xgboost_data_parallel_training_on_cpu_using_dask.ipynb",
+    differs="a job is accepted, and has no shell and no address of one",
+)
 def web_access(vertex: Service) -> None:
     """Ask for an interactive shell and read its address while the job runs."""
     job = aiplatform.CustomJob("shell", worker_pool_specs=[SLEEP])

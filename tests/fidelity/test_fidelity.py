@@ -4,11 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fidelity.page import THEMES, serving
-from tests.fidelity.usages import Usage, of_module
+from tests.fidelity.page import PAGE, page, row, serving, usages
+from tests.fidelity.usages import Usage
 from tests.launch.vertex import Service
-
-USAGES = [usage for theme in THEMES for usage in of_module(theme)]
 
 
 @pytest.fixture(scope="module")
@@ -17,8 +15,16 @@ def vertex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield running
 
 
-@pytest.mark.parametrize("usage", USAGES, ids=lambda usage: usage.id)
-def test_a_usage_has_the_verdict_that_the_page_says(vertex: Service, usage: Usage) -> None:
+@pytest.mark.parametrize("usage", usages(), ids=lambda usage: usage.id)
+def test_a_usage_has_the_verdict_of_the_page(vertex: Service, usage: Usage) -> None:
     if usage.skipped:
         pytest.skip(usage.skipped)
-    usage.verdict(vertex)
+    assert row(usage, usage.verdict(vertex)) in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_lists_all_usages_and_no_others() -> None:
+    written = PAGE.read_text(encoding="utf-8")
+    rows = [line for line in written.splitlines() if line.startswith("| ") and not line.startswith("| Usage")]
+    verdicts = [line.split(" | ")[-1].removesuffix(" |") for line in rows]
+    assert len(rows) == len(usages())
+    assert page(verdicts) == written

@@ -37,6 +37,7 @@ class Usage:
     script: Script
     source: str
     absent: str = ""  # a word of the refusal, for what the local Vertex leaves out by decision
+    differs: str = ""  # how the local Vertex differs, so that the script fails
     needs: str = ""  # a program or a module
 
     @property
@@ -54,21 +55,28 @@ class Usage:
         return "" if there else f"{self.needs} is not installed"
 
     def verdict(self, vertex: Service) -> str:
-        """Run the script; raises what it raises, or AssertionError for a refusal that is unclear or missing."""
+        """Run the script; raises what it raises, or AssertionError if it does not end as it should."""
         with clients(vertex):
-            if not self.absent:
-                self.script(vertex)
-                return "works"
-            error = refusal(self.script, vertex)
+            if self.absent:
+                return f"refused: {self._fault(refusal(self.script, vertex))}"
+            if self.differs:
+                with pytest.raises((AssertionError, RuntimeError)):
+                    self.script(vertex)
+                return f"differs: {self.differs}"
+            self.script(vertex)
+            return "works"
+
+    def _fault(self, error: Json) -> str:
+        """Return what a refusal says, in front of its cure; raises AssertionError if it is unclear."""
         assert error["status"] in ("UNIMPLEMENTED", "NOT_FOUND") or "details" in error, error  # which name the field
         assert self.absent in error["message"], error
         assert "\n" not in error["message"], error
-        return f"refused: {error['message'].partition(';')[0]}"
+        return str(error["message"].partition(";")[0])
 
 
-def usage(source: str, *, absent: str = "", needs: str = "") -> Callable[[Script], Usage]:
-    """Make a usage of a script, whose docstring names it."""
-    return lambda script: Usage(script, source, absent, needs)
+def usage(source: str, **more: str) -> Callable[[Script], Usage]:
+    """Make a usage of a script, whose docstring names it; `more` are fields of a usage."""
+    return lambda script: Usage(script, source, **more)
 
 
 def of_module(theme: ModuleType) -> list[Usage]:
@@ -81,6 +89,7 @@ def clients(vertex: Service) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         # With a TensorBoard for all experiments, the SDK 2.7.0 asks for the person's own credentials.
         patch.setattr(sdk_metadata._experiment_tracker, "_global_tensorboard", None)
+        patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # or gcsfs looks for gRPC for a minute
         prepare(vertex, patch)
         yield
         sdk_metadata._experiment_tracker.reset()
