@@ -99,10 +99,11 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Write docs/launcher/rules.md from the rules themselves."""
+    """Write docs/launcher/rules.md from the rules themselves, and fidelity.md from a run of all usages."""
     session.install("--constraint", "constraints.txt", ".")
     page = session.run("python", "-m", "vertex_launch.rules", silent=True)
     (ROOT / "docs/launcher/rules.md").write_text(str(page), encoding="utf-8")
+    tool(session, "python", "-m", "tests.fidelity.page")
 
 
 @nox.session

@@ -1,6 +1,7 @@
 """Google's Python client, pointed at a local Vertex for tests."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 from google.auth.credentials import AnonymousCredentials
@@ -8,6 +9,8 @@ from google.cloud import aiplatform
 from google.cloud.aiplatform import jobs, training_jobs
 
 from tests.launch.vertex import Service
+
+Client = TypeVar("Client")
 
 
 def init(vertex: Service, **more: Any) -> None:
@@ -29,3 +32,10 @@ def prepare(vertex: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     init(vertex)
     monkeypatch.setattr(jobs, "_JOB_WAIT_TIME", 0.2)
     monkeypatch.setattr(training_jobs, "_JOB_WAIT_TIME", 0.2)
+
+
+def gapic(client: Callable[..., Client], vertex: Service) -> Client:
+    """One of the generated clients, such as JobServiceClient."""
+    return client(
+        transport="rest", client_options={"api_endpoint": vertex.endpoint}, credentials=AnonymousCredentials()
+    )

@@ -203,12 +203,15 @@ def _comparing(symbol: str, wanted: str, *, as_text: bool = False) -> Callable[[
 
 
 def _has(wanted: str, actual: Any) -> bool:
-    """Apply the `:` operator: a map has a key, a list has a member, or a text matches a pattern with *."""
+    """Apply the `:` operator: a map has a key, a list has a member, or a text has a part, in letters of either case.
+
+    Source: Cloud Logging documentation, "Logging query language", comparison operators, 2026.
+    """
     if isinstance(actual, Mapping):
         return wanted in actual or wanted == "*"
     if isinstance(actual, list):
         return any(_like(member, wanted) for member in actual)
-    return actual is not None and _like(actual, wanted)
+    return actual is not None and _like(str(actual).lower(), f"*{wanted.lower()}*")
 
 
 def _like(actual: Any, pattern: str) -> bool:

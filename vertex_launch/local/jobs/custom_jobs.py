@@ -111,7 +111,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         """Return a job's errors at `place`: by the rules of `vertex-launch check` for the request's project and region,
         and experiments and TensorBoards that are not here.
 
-        Raises ApiError RESOURCE_EXHAUSTED for a job that can never run here.
+        Raises ApiError RESOURCE_EXHAUSTED or UNIMPLEMENTED for a job that can never run here.
         """
         count, capacity = size(job), self._context.options.capacity
         if count > capacity:

@@ -162,6 +162,7 @@ def _findings(resource: Resource) -> Findings:
     definition = resource.get("trainingTaskDefinition", "")
     if not definition.endswith(CUSTOM_TASK):
         yield Finding("trainingTaskDefinition", f'"{definition}" is not supported here', f"only {CUSTOM_TASK[1:]} is")
+        return  # the other fields belong to that task
     if not isinstance(resource.get(INPUTS), dict):
         yield Finding(INPUTS, "is no object", "write a CustomJobSpec")
     if "inputDataConfig" in resource and not resource["inputDataConfig"].get("datasetId"):

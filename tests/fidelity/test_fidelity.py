@@ -1,0 +1,30 @@
+"""Usages that others have published, against one local Vertex; docs/launcher/fidelity.md lists them."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fidelity.page import PAGE, page, row, serving, usages
+from tests.fidelity.usages import Usage
+from tests.launch.vertex import Service
+
+
+@pytest.fixture(scope="module")
+def vertex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with serving(tmp_path_factory.mktemp("vertex")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("usage", usages(), ids=lambda usage: usage.id)
+def test_a_usage_has_the_verdict_of_the_page(vertex: Service, usage: Usage) -> None:
+    if usage.skipped:
+        pytest.skip(usage.skipped)
+    assert row(usage, usage.verdict(vertex)) in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_lists_all_usages_and_no_others() -> None:
+    written = PAGE.read_text(encoding="utf-8")
+    rows = [line for line in written.splitlines() if line.startswith("| ") and not line.startswith("| Usage")]
+    verdicts = [line.split(" | ")[-1].removesuffix(" |") for line in rows]
+    assert len(rows) == len(usages())
+    assert page(verdicts) == written
