@@ -1,29 +1,14 @@
-"""Google's hosts, as clients in a replica name them, and the addresses of the local Vertex that stand for them."""
+"""Addresses of the local Vertex that stand for those of Google's hosts."""
 
 import re
 
 from vertex_launch.local.api.errors import STORAGE, ApiError
 
-# Hosts to which a client of Google sends its token.
-GOOGLE = re.compile(r"([a-z0-9.-]+\.)?(googleapis\.com|google\.internal)(:443)?")
 # A region stands before the name, as in us-central1-aiplatform, or behind it, as in aiplatform.us-central1.rep.
 SERVED = re.compile(
     r"([a-z0-9-]+-)?aiplatform|(aiplatform|storage)\.[a-z0-9-]+\.rep|storage|www|logging|oauth2|cloudresourcemanager"
 )
 XML_API = "/xml"  # before the addresses of Cloud Storage's other API, /BUCKET/OBJECT
-
-APIS = ("aiplatform", "bigquery", "iamcredentials", "logging", "oauth2", "storage", "www")
-METADATA = ("metadata.google.internal", "metadata")
-
-
-def names(region: str) -> tuple[str, ...]:
-    """Return the hosts that clients of a region look up most."""
-    return (*METADATA, *(f"{api}.googleapis.com" for api in (*APIS, f"{region}-aiplatform")))
-
-
-def is_google(host: str) -> bool:
-    """Whether a host, with or without its port, is one of Google's APIs."""
-    return bool(GOOGLE.fullmatch(host.lower()))
 
 
 def path_of(host: str, path: str) -> str:

@@ -18,8 +18,9 @@ from starlette.types import Receive, Scope, Send
 from vertex_launch import jsons
 from vertex_launch.local.api import field_mask
 from vertex_launch.local.api.errors import STORAGE, ApiError, our_fault
-from vertex_launch.local.api.google_hosts import is_google, path_of
+from vertex_launch.local.api.google_hosts import path_of
 from vertex_launch.local.api.origin_check import fault_of
+from vertex_launch.local.google import is_google
 
 LARGEST_BODY = 10**6  # bytes, a thousand times a job's; an object's upload is a stream and has no limit
 

@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from vertex_launch.local.api.errors import STORAGE
-from vertex_launch.local.api.google_hosts import is_google
+from vertex_launch.local.google import is_google
 
 OURS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")  # this machine, as a Host
 PAGE = re.compile("/|/projects/.*|/[0-9]+", re.DOTALL)  # the page, which is the same for every job

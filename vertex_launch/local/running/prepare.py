@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Event
 
 from vertex_launch.contract import Replica, replicas, require_commands
-from vertex_launch.local.api import google_hosts
+from vertex_launch.local import google
 from vertex_launch.local.context import Context
 from vertex_launch.local.running import containers, host, hosts, nfs, packages, restart_policy
 from vertex_launch.local.running.namespaces import Isolation, isolation
@@ -64,8 +64,8 @@ def prepare(
         return PreparedJob(tuple(contained), logs, policy, isolated)
     nfs.require_mounts(job, isolated)
     if isolated.hosts:
-        google = google_hosts.names(for_local(context.settings).region) if context.wire else ()
-        isolated = replace(isolated, hosts=hosts.write(state_dir.hosts(job_id), machines.values(), google))
+        unreachable = google.names(for_local(context.settings).region) if context.wire else ()
+        isolated = replace(isolated, hosts=hosts.write(state_dir.hosts(job_id), machines.values(), unreachable))
     ready = packages.prepared(job, started, logs, state_dir.buckets, context.environ, stopping)
     return PreparedJob(tuple(ready), logs, policy, replace(isolated, folders=folders))
 

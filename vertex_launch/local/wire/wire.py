@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vertex_launch.contract import project_number
-from vertex_launch.local.api.google_hosts import is_google
 from vertex_launch.local.context import Context
+from vertex_launch.local.google import is_google
 from vertex_launch.local.running.hosts import LOOPBACK
 from vertex_launch.local.wire import metadata_server
 from vertex_launch.local.wire.authority import BUNDLES, Authority
