@@ -185,6 +185,8 @@ class Jobs(BackgroundTasks[_Ticket]):
             if free < 0:
                 return
             ticket.starts = True
+            if ticket.timer:
+                ticket.timer.cancel()
             self._store.update(ticket.name, state=PENDING)
             super()._admit(ticket)
 
