@@ -23,7 +23,6 @@ from vertex_launch.rules import (
     pools,
     reducers,
     region_and_output,
-    resource_names,
     scheduling,
     training,
     tuning,
@@ -50,7 +49,7 @@ def _declared(*modules: ModuleType) -> Iterator[Rule]:
 
 OURS = (
     form,
-    *_declared(pools, machines, region_and_output, resource_names, network, reducers, scheduling, containers),
+    *_declared(pools, machines, region_and_output, network, reducers, scheduling, containers),
     *_declared(placeholders, image_contents, training, launchers),
     *tuning.STUDY_RULES,
     *_declared(tuning),

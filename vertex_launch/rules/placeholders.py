@@ -22,12 +22,6 @@ MARK = re.compile(
 MARK_IN_NAME = re.compile(rf"{MARK.pattern}|<[^<>]*>|\{{\{{.*?\}}\}}|\{{\w+\}}|\[\w+\]|\$\w+|\$\{{.*?\}}")
 
 
-def mark_in_name(name: str) -> str:
-    """Return the first mark in a name of Google Cloud, "" if it has none."""
-    found = MARK_IN_NAME.search(name)
-    return found[0] if found else ""
-
-
 def _texts(job: Job) -> Iterator[tuple[str, str]]:
     """Every place of a job with a text in which a mark would stay, but for images, which have a rule of their own."""
     folder = job.spec.base_output_directory.output_uri_prefix
@@ -51,9 +45,7 @@ def _program(pool: Pool) -> Iterator[tuple[str, str]]:
 @rule("placeholder", "warning", "inferred", "api-types")
 def nothing_to_replace(job: Job, context: RuleContext) -> Findings:
     """No mark of a template is left, such as ${NAME}, <project-id> or YOUR_BUCKET: Vertex AI replaces $(NAME) alone.
-
-    Otherwise: The program is given the mark itself, where it wants a value.
-    """
+    Otherwise: The program is given the mark itself, where it wants a value."""
     first = {text: place for place, text in reversed([*_texts(job)])}  # two pools with one are one finding
     for text, place in reversed(first.items()):
         if found := MARK.search(text):

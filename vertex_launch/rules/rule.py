@@ -76,9 +76,7 @@ REFUSED = "Vertex AI refuses the job."
 
 @dataclass(frozen=True)
 class Declare(Generic[Subject]):
-    """Makes a rule of a function that yields findings in one subject; its docstring is the rule and, behind
-    `Otherwise:`, why.
-    """
+    """Makes a rule of a function that yields findings; its docstring is the rule and, behind `Otherwise:`, why."""
 
     subject: type[Subject]
     consequence: str = REFUSED  # of a rule that does not say
