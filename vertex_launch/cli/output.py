@@ -21,8 +21,9 @@ from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob
 
 WIDEST = 200  # columns
-console = Console(highlight=False, soft_wrap=True)
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
+# A user's brackets and colons are no markup and no emoji.
+console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def approved(path: Path, settings: Settings) -> Job | TuningJob:
@@ -56,7 +57,7 @@ def report(examined: Examined) -> None:
 
 def print_table(table: Table) -> None:
     """Print a table; for a pipe no cell is cut."""
-    (console if console.is_terminal else Console(highlight=False, width=WIDEST)).print(table)
+    (console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=WIDEST)).print(table)
 
 
 def warn_of_age(catalog: Catalog) -> None:
@@ -71,10 +72,10 @@ def interrupted(message: str) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, typer.Abort):
-        errors.print(f"\n{message}", markup=False)
+        errors.print(f"\n{message}")
         raise typer.Exit(130) from None
 
 
 def complain(text: str, style: str = "red") -> None:
-    """Print a fault as it is: a user's brackets are no markup, and no character steers the terminal."""
+    """Print a fault, of which no character steers the terminal."""
     errors.print(Text(printable.lines(text), style=style))

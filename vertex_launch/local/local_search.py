@@ -46,10 +46,10 @@ def run(message: HyperparameterTuningJob, job: Job, context: Context, console: C
         vertex.close()
     console.print(table(ended, {trial: runs.get(job_id, "") for job_id, trial in ids.items()}))
     if same := same_result(ended):
-        console.print(same, style="yellow", markup=False)
+        console.print(same, style="yellow")
     if ended["state"] != SUCCEEDED:
         reason = ended.get("error", {}).get("message", ended["state"])
-        console.print(f"Search failed: {reason}", style="bold red", markup=False)
+        console.print(f"Search failed: {reason}", style="bold red")
     return bool(ended["state"] == SUCCEEDED)
 
 
