@@ -28,6 +28,11 @@ def collection_of(name: str) -> str:
     return name.split("/")[-2]
 
 
+def kind(resource: Resource) -> str:
+    """Return the noun for a job: `custom job`."""
+    return KINDS[collection_of(resource["name"])]
+
+
 def state(resource: Resource) -> str:
     """Return a job's state: RUNNING for JOB_STATE_RUNNING and PIPELINE_STATE_RUNNING."""
     return str(resource.get("state", "")).partition("_STATE_")[2]
@@ -139,7 +144,6 @@ def trial_ids(search: Resource) -> dict[str, str]:
 
 
 def _best(measured: Mapping[str, Mapping[str, float]], wanted: Sequence[Mapping[str, Any]]) -> str:
-    """Return the id of the best trial, "" if no trial has ended."""
     if not wanted:
         return ""
     metric, sign = wanted[0].get("metricId", ""), -1 if wanted[0].get("goal") == "MINIMIZE" else 1

@@ -10,7 +10,6 @@ from google.api_core.exceptions import Forbidden, GoogleAPICallError, NotFound
 
 from vertex_launch import program, spec
 from vertex_launch.cloud import jobs, registry
-from vertex_launch.cloud import quota as quotas
 from vertex_launch.cloud.refusals import message_of
 from vertex_launch.cloud.registry import Image
 from vertex_launch.cloud.service import NoAnswerError, Service
@@ -20,7 +19,7 @@ from vertex_launch.plan import pools
 from vertex_launch.printable import printable
 from vertex_launch.rules import containers
 from vertex_launch.rules.region_and_output import output
-from vertex_launch.spec import OUTPUT, Job, Pool, TuningJob, trial
+from vertex_launch.spec import OUTPUT, Job, TuningJob, trial
 
 EMPTY = "empty"
 STEP = re.compile(r"/step-(\d+)/committed\.json$")
@@ -52,7 +51,6 @@ def look(job: Job | TuningJob, service: Service, revision: str = "") -> Prefligh
 
 
 def _folder(job: Job | TuningJob, service: Service) -> tuple[str, list[Finding]]:
-    """Return what is in the output folder, and the findings against writing there."""
     address = output(trial(job))
     bucket, _, prefix = address.removeprefix("gs://").partition("/")
     prefix, objects = f"{prefix}/" if prefix else "", partial(service.objects, bucket)
@@ -62,7 +60,9 @@ def _folder(job: Job | TuningJob, service: Service) -> tuple[str, list[Finding]]
         findings += _earlier(job, folder, objects, prefix)
     except NotFound:  # Google reports it only once the machines run; the local Vertex makes every bucket
         folder = EMPTY if service.endpoint else ""
-        findings += [] if service.endpoint else [_no_bucket(bucket, service)]
+        where = f"--project={service.settings.project} --location={service.settings.region}"
+        cure = f"make it: gcloud storage buckets create gs://{bucket} {where} --uniform-bucket-level-access"
+        findings += [] if service.endpoint else [Finding(OUTPUT, f"there is no bucket {bucket}", cure)]
     except Forbidden as error:
         cure = "see that the account of the job may write there: roles/storage.objectAdmin"
         findings.append(warning(OUTPUT, f"you cannot look at it ({message_of(error)})", cure))
@@ -92,21 +92,17 @@ def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], lis
         else:
             if image:
                 images.append(image)
-                findings += [*_outdated(image, place, revision), *_idle(image, place, pool, job)]
+                findings += _of_image(image, place, revision, job.reducers and pool.trains)
     return images, findings
 
 
-def _outdated(image: Image, place: str, revision: str) -> Findings:
-    """Find an image of other code than what is here, if both are known."""
+def _of_image(image: Image, place: str, revision: str, reduced: object) -> Findings:
+    """Find an image of other code than is here, and one whose NCCL cannot use the reducers, as its build has said."""
     built = image.revision.removesuffix("-dirty")
     if revision and built not in ("", revision):
         fault = f"the image was built from revision {built}, and this folder is at {revision}"
         yield warning(place, fault, "build it and send it again, unless you mean that one")
-
-
-def _idle(image: Image, place: str, pool: Pool, job: Job) -> Findings:
-    """Find an image that trains, and whose NCCL cannot use the reducers that the job has, as its build has said."""
-    if job.reducers and pool in job.training_pools and "idle" in image.reducers:
+    if reduced and "idle" in image.reducers:
         fault, _, cure = image.reducers.partition("; ")
         yield warning(place, fault, cure)
 
@@ -115,7 +111,7 @@ def _shortages(job: Job | TuningJob, service: Service) -> Findings:
     """Find quotas that are smaller than what the job needs, where they may be looked at."""
     settings = service.settings
     with contextlib.suppress(GoogleAPICallError, NoAnswerError):  # the service itself will say
-        for quota, limit in quotas.limits(quotas.needed(job, settings), service.quotas(), settings.region):
+        for quota, limit in pools.limits(pools.needed(job, settings), service.quotas(), settings.region):
             if limit < quota.amount:
                 fault = f"it needs {quota.amount} of {quota.metric} in {settings.region}, and the quota is {limit}"
                 more = pools.more_command(quota.metric, settings, quota.amount)
@@ -123,14 +119,7 @@ def _shortages(job: Job | TuningJob, service: Service) -> Findings:
                 yield warning("workerPoolSpecs", fault, cure)
 
 
-def _no_bucket(bucket: str, service: Service) -> Finding:
-    where = f"--project={service.settings.project} --location={service.settings.region}"
-    cure = f"make it: gcloud storage buckets create gs://{bucket} {where} --uniform-bucket-level-access"
-    return Finding(OUTPUT, f"there is no bucket {bucket}", cure)
-
-
 def _earlier(job: Job | TuningJob, folder: str, objects: Objects, prefix: str) -> Findings:
-    """Find an earlier job in the folder, from which the new one would go on."""
     if isinstance(job, TuningJob) and folder != EMPTY:
         fault = "it is not empty, and a trial resumes from what a trial of the same number has left there"
         yield Finding(OUTPUT, fault, "name another folder")

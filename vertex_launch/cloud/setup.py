@@ -207,7 +207,6 @@ def shown(line: Sequence[str]) -> str:
 
 
 def _gcloud(*line: str) -> tuple[int, str, str]:
-    """Run gcloud; returns its exit code, its output, and its error message."""
     program = gcloud("; --dry-run prints what it would be asked")
     try:
         done = subprocess.run(
