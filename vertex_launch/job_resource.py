@@ -7,11 +7,7 @@ from typing import Any
 
 Resource = Mapping[str, Any]  # JSON as it goes over the wire
 
-KINDS = {
-    "customJobs": "custom job",
-    "hyperparameterTuningJobs": "tuning job",
-    "trainingPipelines": "training pipeline",
-}
+KINDS = {"customJobs": "custom job", "hyperparameterTuningJobs": "tuning job", "trainingPipelines": "training pipeline"}
 ENDED = frozenset(("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED"))
 # The label of a log entry that says which trial it is of. Source: googlecloudsdk/command_lib/ml_engine/log_utils.py.
 TRIAL_LABEL = "ml.googleapis.com/trial_id"

@@ -31,8 +31,7 @@ class SetupOptions(SettingsOptions):
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; print the gcloud lines.")] = False
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
     budget: Annotated[
-        float,
-        typer.Option(min=0, metavar="USD", help="A month's budget, with a mail at half and at all of it."),
+        float, typer.Option(min=0, metavar="USD", help="A month's budget, with a mail at half and at all of it.")
     ] = 0
 
     def act(self) -> None:
@@ -104,7 +103,8 @@ def show_quotas(new: Settings) -> None:
     all_needs = ((quota, path) for path in JOBS.glob("*.yaml") for quota in needed(path, new))
     needs = sorted(all_needs, key=lambda need: (need[0].amount, need[1]))
     jobs = {quota.metric: path for quota, path in needs}  # the last of a metric needs most of it
-    infos = cloud.quota_infos(new.project) if needs else []
+    asked = ("--service=aiplatform.googleapis.com", f"--project={new.project}", cloud.JSON)
+    infos = json.loads(cloud.ask("beta", "quotas", "info", "list", *asked) or "[]") if needs else []
     for quota, limit in pools.limits((quota for quota, _ in needs), infos, new.region):
         has = f"{quota.metric} in {new.region} is {limit}, and {jobs[quota.metric]} needs {quota.amount}"
         more = f"; ask for more: {pools.more_command(quota.metric, new, quota.amount)}"

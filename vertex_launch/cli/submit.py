@@ -52,8 +52,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
         typer.Option(metavar="KEY=VALUE", help="A label of the job, which reaches the bill; can be repeated."),
     ] = None
     print: Annotated[
-        Literal["gcloud", "curl", "python"] | None,
-        typer.Option(help="Send nothing; print what sends the same."),
+        Literal["gcloud", "curl", "python"] | None, typer.Option(help="Send nothing; print what sends the same.")
     ] = None
     follow: Annotated[
         bool | None,

@@ -10,9 +10,8 @@ from typing import NamedTuple
 from vertex_launch.contract import REFERENCE, expand, expanded
 from vertex_launch.errors import Finding, Findings, nearest
 from vertex_launch.rules.placeholders import MARK_IN_NAME
-from vertex_launch.rules.rule import RuleContext, more, rule, rule_of_pool
+from vertex_launch.rules.rule import Job, Pool, RuleContext, more, rule, rule_of_pool
 from vertex_launch.settings import VARIABLE
-from vertex_launch.spec import Job, Pool
 
 RESTRICTED = "/vertex-ai-restricted/"  # where the reduction server is
 OF_REDUCERS = "reducers"  # the label of an image that says whether NCCL can use them there

@@ -7,10 +7,8 @@ import posixpath
 import re
 from itertools import pairwise
 
-from vertex_launch.errors import Finding, Findings
 from vertex_launch.rules.containers import image_at, image_of, images, is_ours, words
-from vertex_launch.rules.rule import RuleContext, rule
-from vertex_launch.spec import Job
+from vertex_launch.rules.rule import Finding, Findings, Job, RuleContext, rule
 
 COPIES = re.compile(r"^[ \t]*(?:COPY|ADD)\s+(?!.*--from=)(?:--\S+\s+)*(.+)$", re.MULTILINE | re.IGNORECASE)
 WILD = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}

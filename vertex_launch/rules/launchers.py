@@ -4,12 +4,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vertex_launch.errors import Finding, Findings
 from vertex_launch.rules.containers import words
 from vertex_launch.rules.image_contents import module_files
-from vertex_launch.rules.rule import RuleContext, rule
+from vertex_launch.rules.rule import Finding, Findings, Job, Pool, RuleContext, rule
 from vertex_launch.rules.training import has_project
-from vertex_launch.spec import Job, Pool
 
 OURS = "trainer.cluster.run"
 FILE = "trainer/cluster/run.py"

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 
 from vertex_launch import aliases
 from vertex_launch.catalog import Catalog, Machine
-from vertex_launch.errors import Finding, Findings
-from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
-from vertex_launch.spec import Job, Pool
+from vertex_launch.rules.rule import Finding, Findings, Job, Pool, RuleContext, rule, rule_of_pool
 
 CURRENT = "NVIDIA_TESLA_T4 or NVIDIA_L4"
 

@@ -3,10 +3,8 @@
 import ipaddress
 from collections.abc import Iterable
 
-from vertex_launch.errors import Finding, Findings
 from vertex_launch.job_resource import camel
-from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
-from vertex_launch.spec import Job, Pool
+from vertex_launch.rules.rule import Finding, Findings, Job, Pool, RuleContext, rule, rule_of_pool
 
 ROOTS = {"nfs_mounts": "/mnt/nfs/", "lustre_mounts": "/mnt/lustre/"}  # folders below which they are mounted
 # Source: google-cloud-aiplatform 2.7.0, the fields marked as required.

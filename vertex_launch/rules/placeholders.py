@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterator
 
 from vertex_launch.addresses import folder_fault
-from vertex_launch.errors import Finding, Findings
 from vertex_launch.rules import shells
-from vertex_launch.rules.rule import RuleContext, rule
+from vertex_launch.rules.rule import Finding, Findings, RuleContext, rule
 from vertex_launch.spec import OUTPUT, Job, Pool
 
 OF_CLOUD = "project|bucket|gcs|gcp|registry|repository|region|your|my"

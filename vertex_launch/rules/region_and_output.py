@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from vertex_launch.addresses import folder_fault
 from vertex_launch.aliases import region_cure
-from vertex_launch.errors import Finding, Findings
 from vertex_launch.rules.machines import known
-from vertex_launch.rules.rule import RuleContext, rule, rule_of_search
+from vertex_launch.rules.rule import Finding, Findings, RuleContext, rule, rule_of_search
 from vertex_launch.spec import OUTPUT, Job, TuningJob
 
 REGION = "region"  # the one place that is not in the job file

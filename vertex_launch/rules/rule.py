@@ -12,6 +12,9 @@ from vertex_launch.errors import Finding, Findings, Severity
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, Pool, TuningJob
 
+__all__ = ["Finding", "Findings", "Job", "Pool", "TuningJob"]  # for the modules of rules
+__all__ += ["Declare", "Project", "Rule", "RuleContext", "more", "rule", "rule_of_pool", "rule_of_search"]
+
 Subject = TypeVar("Subject", Job, Pool, TuningJob)
 
 

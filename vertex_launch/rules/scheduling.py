@@ -6,9 +6,8 @@ from datetime import timedelta
 
 from google.cloud.aiplatform_v1.types.reservation_affinity import ReservationAffinity
 
-from vertex_launch.errors import Finding, Findings
 from vertex_launch.rules.region_and_output import folder
-from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
+from vertex_launch.rules.rule import Finding, Findings, RuleContext, rule, rule_of_pool
 from vertex_launch.rules.training import flag_of, runs_trainer
 from vertex_launch.spec import OUTPUT, Job, Pool
 

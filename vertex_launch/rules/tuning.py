@@ -11,9 +11,8 @@ from vertex_launch.contract import argument_pools
 from vertex_launch.errors import Finding, Findings, Severity, did_you_mean
 from vertex_launch.rules import shells
 from vertex_launch.rules.containers import words
-from vertex_launch.rules.rule import Rule, RuleContext, rule_of_search
+from vertex_launch.rules.rule import Rule, RuleContext, TuningJob, rule_of_search
 from vertex_launch.rules.training import FLAGS, MODEL, runs_trainer
-from vertex_launch.spec import TuningJob
 
 
 def _of_study(code: str, severity: Severity, source: str, check: Callable[[HyperparameterTuningJob], Findings]) -> Rule:
