@@ -1,7 +1,7 @@
 """Output of the commands: answers on stdout, findings and faults on stderr."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -26,16 +26,8 @@ console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
 errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
-def approved(path: Path, settings: Settings) -> Job | TuningJob:
-    """Return the job of a file; if a rule refuses it, print all findings and end the program."""
-    (job,) = approved_everywhere(path, [settings])
-    return job
-
-
-def approved_everywhere(path: Path, places: Sequence[Settings]) -> list[Job | TuningJob]:
-    """Return the job of a file for each region of these settings; prints each finding once, and ends the program if a
-    rule refuses the job anywhere.
-    """
+def approved(path: Path, *places: Settings) -> list[Job | TuningJob]:
+    """Return a file's job for each of these settings; prints each finding once, and ends where a rule refuses it."""
     project = training.project(Path(), date.today())
     examined = [checks.examine(path, settings, project) for settings in places]
     findings = dict.fromkeys(finding for one in examined for finding in one.findings)

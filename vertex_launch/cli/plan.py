@@ -51,7 +51,7 @@ class PlanOptions(SettingsOptions):
     def act(self) -> None:
         settings, flags = self.settings(), self.click.obj
         warn_of_age(settings.catalog)
-        jobs = [approved(path, settings) for path in self.jobs]
+        jobs = [job for path in self.jobs for job in approved(path, settings)]
         _require_sense(self, flags)
         plans = [_plan(job, settings, self, flags) for job in jobs]
         if self.chart:

@@ -50,7 +50,7 @@ class RunOptions(LocalOptions):
         client = containers.client() if self.containers else ""
         options = Options(restarts=self.restarts, retry_user_errors=self.retry_user_errors, containers=client)
         context = self.context(options)
-        loaded = approved(self.job, rules.in_local_vertex(context.settings))
+        (loaded,) = approved(self.job, rules.in_local_vertex(context.settings))
         whole, flags = trial(loaded), self.click.obj
         job = with_arguments(limit(whole, self.max_replicas) if self.max_replicas else whole, flags)
         if flags:

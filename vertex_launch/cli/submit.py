@@ -14,7 +14,7 @@ from vertex_launch.check import Examined
 from vertex_launch.cli.cloud_options import CloudOptions
 from vertex_launch.cli.following import DETACHED, EXIT_CODES, command, detached, follow_to_end
 from vertex_launch.cli.options import JobFile, SettingsOptions, seconds
-from vertex_launch.cli.output import approved_everywhere, complain, console, errors, interrupted, report
+from vertex_launch.cli.output import approved, complain, console, errors, interrupted, report
 from vertex_launch.cloud import jobs, preflight, revision
 from vertex_launch.cloud import submit as cloud
 from vertex_launch.cloud.logs import Log
@@ -87,7 +87,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
         names = [name for name in map(str.strip, self.regions.split(",")) if name]
         regions = [replace(settings, region=name, origins=origins) for name in names] or [settings]
         for path in (self.job, *(self.others or ())):
-            yield from zip(approved_everywhere(path, regions), regions, strict=True)
+            yield from zip(approved(path, *regions), regions, strict=True)
 
     def spell(self, places: Sequence[tuple[Job | TuningJob, Settings]], own: Mapping[str, str]) -> None:
         """Print what sends the job without this program; raises FaultError for several."""
