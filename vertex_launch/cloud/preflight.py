@@ -1,6 +1,8 @@
 """Checks before a job is sent: its images and quotas, its bucket and output folder, and other jobs that write there."""
 
 import contextlib
+import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -9,15 +11,16 @@ from functools import partial
 from google.api_core.exceptions import Forbidden, GoogleAPICallError, NotFound
 
 from vertex_launch import program, spec
-from vertex_launch.cloud import jobs, registry
+from vertex_launch.cloud import jobs
 from vertex_launch.cloud.refusals import message_of
-from vertex_launch.cloud.registry import Image
 from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.errors import Finding, Findings
+from vertex_launch.image import REVISION
 from vertex_launch.job_resource import Resource, id_of, output_folder, state
 from vertex_launch.plan import pools
 from vertex_launch.printable import printable
 from vertex_launch.rules import containers
+from vertex_launch.rules.containers import OF_REDUCERS, untagged
 from vertex_launch.rules.region_and_output import output
 from vertex_launch.spec import OUTPUT, Job, TuningJob, trial
 
@@ -25,6 +28,27 @@ EMPTY = "empty"
 STEP = re.compile(r"/step-(\d+)/committed\.json$")
 Objects = Callable[..., Iterable[str]]  # the names of a bucket's objects, as Service.objects takes keywords
 warning = partial(Finding, severity="warning")
+
+ADDRESS = re.compile(r"(?P<host>[a-z0-9-]+-docker\.pkg\.dev)/(?P<path>[^:@]+)(?::(?P<tag>[^@]+))?(?:@(?P<digest>.+))?")
+GOOGLES = ("vertex-ai/", "vertex-ai-restricted/")  # projects whose images only jobs read
+INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
+ACCEPTED = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image in a registry."""
+
+    name: str
+    digest: str  # sha256:...
+    revision: str = ""  # revision of the code it was built from, "" without the label
+    reducers: str = ""  # sentence of its build on whether NCCL can use reducers there
+
+    @property
+    def pinned(self) -> str:
+        """The name that will mean the same for ever."""
+        return f"{untagged(self.name)}@{self.digest}"
 
 
 @dataclass(frozen=True)
@@ -83,7 +107,7 @@ def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], lis
     for pool, name in containers.images(job):
         place = containers.image_at(pool)
         try:
-            image = registry.look_up(name, service) if pool.task == "containerSpec" else None
+            image = _image(name, service) if pool.task == "containerSpec" else None
         except NotFound:
             findings.append(Finding(place, f"there is no image {name}", "build it and send it, or mend the name"))
         except (GoogleAPICallError, NoAnswerError) as error:
@@ -94,6 +118,38 @@ def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], lis
                 images.append(image)
                 findings += _of_image(image, place, revision, job.reducers and pool.trains)
     return images, findings
+
+
+def _image(name: str, service: Service) -> Image | None:
+    """Return the image that a name means now, None if it is not of a repository of the user's in Artifact Registry.
+
+    Raises NotFound where there is no such image, another GoogleAPICallError or NoAnswerError where it cannot be seen.
+    Source: OCI Distribution Specification 1.1, "Pulling manifests"; the registry takes an access token of Google's.
+    """
+    parts = ADDRESS.fullmatch(name)
+    if not parts or parts["path"].startswith(GOOGLES):
+        return None
+    repository = f"https://{parts['host']}/v2/{parts['path']}"
+    reference = parts["digest"] or parts["tag"] or "latest"
+    answer = service.fetch(f"{repository}/manifests/{reference}", ACCEPTED)
+    labels: Resource = {}
+    # The image is there, whatever its labels say.
+    with contextlib.suppress(GoogleAPICallError, NoAnswerError, TypeError, ValueError):
+        labels = _labels(answer, repository, service)
+    digest = f"sha256:{hashlib.sha256(answer).hexdigest()}"
+    return Image(name, digest, str(labels.get(REVISION, "")), str(labels.get(OF_REDUCERS, "")))
+
+
+def _labels(document: bytes, repository: str, service: Service) -> Resource:
+    """Labels of the image; for an index, of its amd64 image. Raises TypeError or ValueError for no such document."""
+    manifest = dict(json.loads(document))
+    for entry in manifest.get("manifests", ()):
+        if entry.get("platform", {}).get("architecture") == "amd64":
+            return _labels(service.fetch(f"{repository}/manifests/{entry['digest']}", ACCEPTED), repository, service)
+    if "config" not in manifest:
+        return {}
+    config = dict(json.loads(service.fetch(f"{repository}/blobs/{manifest['config']['digest']}")))
+    return config.get("config", {}).get("Labels") or {}
 
 
 def _of_image(image: Image, place: str, revision: str, reduced: object) -> Findings:

@@ -17,9 +17,8 @@ from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import labels as of_jobs
 from vertex_launch import program, study_validation
-from vertex_launch.cloud.preflight import Preflight
+from vertex_launch.cloud.preflight import Image, Preflight
 from vertex_launch.cloud.refusals import message_of
-from vertex_launch.cloud.registry import Image
 from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.errors import FaultError
 from vertex_launch.job_resource import Resource, run_spec
