@@ -10,6 +10,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
+from vertex_launch import job_resource
 from vertex_launch.catalog import Catalog
 from vertex_launch.cli.cloud_options import CloudOptions, NamedJob, SentJobOptions
 from vertex_launch.cli.following import EXIT_CODES, command, headline, print_cause
@@ -18,18 +19,7 @@ from vertex_launch.cloud import jobs
 from vertex_launch.cloud.jobs import Cost
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import (
-    ENDED,
-    Resource,
-    id_of,
-    kind,
-    machines,
-    moment,
-    run_spec,
-    same_result,
-    state,
-    style,
-)
+from vertex_launch.job_resource import ENDED, Resource, id_of, kind, moment, run_spec, same_result, state, style
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import clock, duration, usd
 from vertex_launch.printable import printable
@@ -104,7 +94,7 @@ def details(job: Resource, service: Service) -> Iterator[tuple[str, str]]:
     spec = run_spec(job)
     yield kind(job).rpartition(" ")[2], job["name"]
     for index, pool in enumerate(spec.get("workerPoolSpecs", ())):
-        yield f"pool {index}", machines(pool)
+        yield f"pool {index}", job_resource.machines(pool)
     if output := spec.get("baseOutputDirectory", {}).get("outputUriPrefix"):
         yield "output", output
     if cost := jobs.cost(job, service.settings.catalog, datetime.now(UTC)):

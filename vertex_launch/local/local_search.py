@@ -28,7 +28,7 @@ def run(message: HyperparameterTuningJob, job: Job, context: Context, console: C
     that folder. Raises FaultError where a service holds the state folder, to which the search can be sent, where it
     would refuse the search, and where the earlier search had another study.
     """
-    parent = f"projects/{context.settings.project}/locations/{context.settings.region}"
+    parent = context.settings.parent
     vertex = Vertex(context)
     try:
         if fresh:
