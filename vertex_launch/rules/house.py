@@ -34,12 +34,6 @@ def merged(ours: Mapping[str, Rule], settings: Settings) -> dict[str, Rule]:
     return rules | {code: replace(rules[code], severity=value) for code, value in severities.items()}
 
 
-def raised_only(ours: Mapping[str, Rule], settings: Settings) -> Settings:
-    """The settings without the lines that make less of what Vertex AI is documented to refuse."""
-    errors = {code for code, one in ours.items() if one.severity == "error"}
-    return replace(settings, rules={key: value for key, value in settings.rules.items() if key not in errors})
-
-
 def _of_line(code: str, value: object, rules: Mapping[str, Rule]) -> Findings:
     if code in KEPT:
         yield Finding(PLACE, f'"{code}" keeps its severity', "remove the line: what breaks that rule is no job at all")

@@ -99,8 +99,7 @@ def workers_have_gpus(job: Job, context: RuleContext) -> Findings:
 @rule_if_idle("reducer-backend", "warning", "documented", "distributed-training")
 def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
     """Reducers serve NCCL's all-reduce over all GPUs: gloo and parameter servers do not know them, and strategies that
-    cut the model, such as fsdp, hsdp, tensor and pipeline, add gradients up in parts or in groups.
-    """
+    cut the model, such as fsdp, hsdp, tensor and pipeline, add gradients up in parts or in groups."""
     for pool in job.training_pools if job.reducers else ():
         env = [Flag(pool.at(pool.task, f"env[{n}].value"), one.name, one.value) for n, one in enumerate(pool.env)]
         for flag in (*env, *flags(words(pool, context))):
@@ -164,8 +163,7 @@ def off_the_fabric(job: Job, context: RuleContext) -> Findings:
 @rule_if_idle("reducer-bypassed", "warning", "inferred", "nccl", "accelerator-optimized")
 def used_by_nccl(job: Job, context: RuleContext) -> Findings:
     """NCCL all-reduces through reducers on machines with at most 8 GPUs, and on none of the A3 and A4 machines, which
-    bring a network plug-in of their own.
-    """
+    bring a network plug-in of their own."""
     kinds = {machine.name: pool for pool, machine in known(context, job.training_pools) if not machine.fabric_gbps}
     for reducers in job.reducers:  # `off_the_fabric` reports the machines with a fabric
         for name, pool in kinds.items():
