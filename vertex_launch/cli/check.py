@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from vertex_launch import json_schema, program, releases
+from vertex_launch import program, releases
 from vertex_launch.check import examine_all
 from vertex_launch.cli.options import SettingsOptions
 from vertex_launch.cli.output import complain, console, report, warn_of_age
@@ -67,4 +67,6 @@ class SchemaOptions:
     """Print the JSON Schema of job files; editors check and complete files with it."""
 
     def act(self) -> None:
+        from vertex_launch import json_schema  # `check` does not need it
+
         print(json_schema.text(), end="")
