@@ -87,6 +87,18 @@ print(aiplatform.Experiment.create("of-a-replica").name)
     vertex.get(f"{PARENT}/metadataStores/default/contexts/of-a-replica")  # the SDK named the project by its number
 
 
+def test_a_second_client_finds_the_server_of_the_default_transport_alive(vertex: Service) -> None:
+    code = """
+from google.cloud.aiplatform_v1 import DatasetServiceClient, JobServiceClient
+options = {"api_endpoint": "us-central1-aiplatform.googleapis.com"}
+parent = "projects/p/locations/us-central1"
+for _ in range(2):
+    print([*DatasetServiceClient(client_options=options).list_datasets(parent=parent, timeout=30)])
+    print(len([*JobServiceClient(client_options=options).list_custom_jobs(parent=parent, timeout=30)]) > 0)
+"""
+    assert said(vertex, code) == ["[]", "True"] * 2
+
+
 def test_storage_clients_read_and_write_local_buckets_at_googles_own_address(vertex: Service) -> None:
     code = """
 import os, urllib.request

@@ -4,6 +4,7 @@ import functools
 import importlib
 import inspect
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -57,6 +58,8 @@ def serve(endpoint: str, host: str) -> int:
     server = grpc.server(ThreadPoolExecutor(THREADS), handlers=[Bridge(endpoint)])
     port: int = server.add_insecure_port(f"{host}:0")
     server.start()
+    # gRPC stops a server that nothing refers to.
+    threading.Thread(target=server.wait_for_termination, name="gRPC", daemon=True).start()
     return port
 
 
