@@ -99,6 +99,25 @@ for _ in range(2):
     assert said(vertex, code) == ["[]", "True"] * 2
 
 
+def test_the_default_transport_raises_what_the_service_answers(vertex: Service) -> None:
+    code = """
+from google.cloud import aiplatform
+aiplatform.init(project="p", location="us-central1")  # without a project, the SDK takes REST
+def series():
+    aiplatform.TimeSeriesDataset.create("outside", gcs_source="gs://b/table.csv")
+for create in (series, aiplatform.Endpoint.create):
+    try:
+        create()
+    except Exception as error:
+        print(type(error).__name__, error.message.partition(";")[0])
+"""
+    kinds = "tabular_1.0.0.yaml, image_1.0.0.yaml, text_1.0.0.yaml"
+    assert said(vertex, code) == [
+        f"InvalidArgument metadataSchemaUri: the local Vertex has only datasets of {kinds}",
+        "NotFound the local Vertex has no endpoints",
+    ]
+
+
 def test_storage_clients_read_and_write_local_buckets_at_googles_own_address(vertex: Service) -> None:
     code = """
 import os, urllib.request

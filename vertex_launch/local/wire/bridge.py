@@ -34,7 +34,8 @@ class Bridge(grpc.GenericRpcHandler):
             try:
                 return _bytes(stub(request.deserialize(body)))
             except GoogleAPICallError as error:
-                context.abort(error.grpc_status_code or grpc.StatusCode.UNKNOWN, error.message)
+                fault = error.response.json()["error"]  # the exception of a 400 names no status
+                context.abort(grpc.StatusCode[fault["status"]], fault["message"])
                 raise
 
         return grpc.unary_unary_rpc_method_handler(answer)
