@@ -1,13 +1,16 @@
-"""TensorFlow's own `gs://` in a replica of the local Vertex: it reaches the local buckets without a setting."""
+"""TensorFlow and the local Vertex: its `gs://` in a replica, which needs no setting, and uploads of its event files."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.fidelity import tensorboards
+from tests.fidelity.usages import Usage, of_module
 from tests.launch.vertex import Service, custom_job, script, service
 
 pytestmark = pytest.mark.proof
+
+UPLOADS = [usage for usage in of_module(tensorboards) if usage.needs == "tensorflow"]
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +65,9 @@ print("told:", loaded.serve(tf.constant([[1.0, 2.0]])).numpy().tolist())
 """
     assert ran(vertex, code) == ["workerpool0-0: told: [[3.0]]"]
     assert (vertex.state_dir / "gcs/b/model/saved_model.pb").exists()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what TensorBoard brings with it
+@pytest.mark.parametrize("usage", UPLOADS, ids=lambda usage: usage.id)
+def test_event_files_are_uploaded_as_published(vertex: Service, usage: Usage) -> None:
+    assert usage.verdict(vertex) == "works"
