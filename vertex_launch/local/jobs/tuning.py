@@ -18,7 +18,7 @@ from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs import search
 from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks
-from vertex_launch.local.jobs.custom_jobs import ENDED, FAILED, PENDING, PREFIX, SUCCEEDED, Jobs
+from vertex_launch.local.jobs.custom_jobs import ENDED, FAILED, PENDING, PREFIX, SHELLS, SUCCEEDED, Jobs
 from vertex_launch.local.jobs.search import Measurement, Search, Suggestion
 from vertex_launch.local.resource_file import now
 from vertex_launch.local.running.prepare import Extras
@@ -174,6 +174,8 @@ class Tunings(BackgroundTasks[_Study]):
         except ApiError as error:  # its job was deleted
             job = {"state": FAILED, "error": error.rpc}
         measurements = self._measurements(study, trial)
+        if job.get(SHELLS) != trial.shown.get(SHELLS):
+            self._show(study, trial, **{SHELLS: job.get(SHELLS)})
         if job["state"] in ENDED:
             self._end_trial(study, trial, job, measurements)
         elif trial.shown["state"] == "ACTIVE" and study.search.should_stop(trial.suggestion, measurements):
@@ -209,8 +211,9 @@ class Tunings(BackgroundTasks[_Study]):
         return [one for one in trial.before if one.step < first] + reported
 
     def _show(self, study: _Study, trial: _Trial, **fields: Any) -> None:
-        """Set fields of a trial in the tuning job's resource."""
-        trial.shown = {**trial.shown, **fields}  # resources are never changed in place
+        """Set fields of a trial in the tuning job's resource, or remove those that are None."""
+        changed = {**trial.shown, **fields}  # resources are never changed in place
+        trial.shown = {key: value for key, value in changed.items() if value is not None}
         self._store.update(study.name, trials=[trial.shown for trial in study.trials])
 
 
