@@ -167,13 +167,10 @@ FIELDS: Mapping[str, Mapping[str, Line]] = {
     },
     "StudySpec.DecayCurveAutomatedStoppingSpec": {"useElapsedDuration": FORM},
     "StudySpec.MedianAutomatedStoppingSpec": {"useElapsedDuration": FORM},
-    "StudySpec.ConvexAutomatedStoppingSpec": dict.fromkeys(
-        (
-            *("maxStepCount", "minStepCount", "minMeasurementCount", "learningRateParameterName"),
-            *("useElapsedDuration", "updateAllStoppedTrials"),
-        ),
-        FORM,
-    ),
+    "StudySpec.ConvexAutomatedStoppingSpec": {
+        **dict.fromkeys(("maxStepCount", "minStepCount", "minMeasurementCount", "useElapsedDuration"), FORM),
+        **dict.fromkeys(("learningRateParameterName", "updateAllStoppedTrials"), ("study-local",)),
+    },
     "StudySpec.StudyStoppingConfig": dict.fromkeys(
         (
             *("shouldStopAsap", "minimumRuntimeConstraint", "maximumRuntimeConstraint", "minNumTrials"),
