@@ -50,7 +50,7 @@ class Vertex:
         self.jobs = Jobs(self.store, context, endpoint)
         self.tunings = Tunings(self.store, self.state_dir, self.jobs)
         self.datasets, self.models = Datasets(self.store, buckets), Models(self.store, buckets)
-        self.pipelines = Pipelines(self.store, self.jobs, self.models, buckets)
+        self.pipelines = Pipelines(self.store, self.jobs, self.tunings, self.models, buckets)
         self.tensorboards = tensorboards.collections(self.store, buckets, context.settings.bucket)
 
     def close(self) -> None:

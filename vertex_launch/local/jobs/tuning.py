@@ -12,6 +12,7 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 
 from vertex_launch import study_validation
 from vertex_launch.contract import with_arguments
+from vertex_launch.errors import Finding
 from vertex_launch.job_resource import Resource, fault, final_metrics, id_of, moment
 from vertex_launch.labels import LONGEST_NAME, name_findings
 from vertex_launch.local.api.errors import ApiError, refuse
@@ -98,8 +99,7 @@ class Tunings(BackgroundTasks[_Study]):
 
         Goes on where an `earlier` one of the same study was stopped: trials that ended well count, others run again.
         """
-        of_trials = self._jobs.findings(parent, _trial_job(message, {}), "trialJobSpec")
-        refuse([*name_findings(message.display_name), *study_validation.findings(message), *of_trials])
+        refuse([*name_findings(message.display_name), *self.findings(parent, message)])
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         begun = (earlier or {}).get("trials", ())
         # optuna keeps no state: with the same seed, it would repeat the first trials behind those that have run.
@@ -107,6 +107,11 @@ class Tunings(BackgroundTasks[_Study]):
         study.trials = [self._again(study, trial) for trial in begun]
         trials = {"trials": [trial.shown for trial in study.trials]} if begun else {}
         return self._begin(study, as_json(message) | trials | {"state": PENDING})
+
+    def findings(self, parent: str, message: HyperparameterTuningJob) -> list[Finding]:
+        """Return a search's errors; raises ApiError for trials that can never run here."""
+        of_trials = self._jobs.findings(parent, _trial_job(message, {}), "trialJobSpec")
+        return [*study_validation.findings(message), *of_trials]
 
     def _lose(self, resource: Resource) -> None:
         lost = {"state": "INFEASIBLE", "infeasibleReason": STOPPED["message"], "endTime": now()}
