@@ -226,6 +226,13 @@ def encryption_key(vertex: Service) -> None:
     assert job.encryption_spec.kms_key_name == key
 
 
+@usage(f"{DOCS}: Customer-managed encryption keys", absent="is in europe-west4")
+def foreign_key(vertex: Service) -> None:
+    """Encrypt a job with a key of another region."""
+    key = "projects/p/locations/europe-west4/keyRings/ring/cryptoKeys/key"
+    aiplatform.CustomJob("key", worker_pool_specs=[HELLO], encryption_spec_key_name=key).submit()
+
+
 @usage(f"{DOCS}: Use a private IP for custom training, reserved ranges")
 def reserved_ranges(vertex: Service) -> None:
     """Take addresses from reserved IP ranges."""
