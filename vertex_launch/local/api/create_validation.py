@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from vertex_launch.errors import Findings
-from vertex_launch.rules.resource_names import key_name_findings, key_region_findings
+from vertex_launch.rules.region_and_output import key_name_findings, key_region_findings
 
 # Fields of all messages that only the service writes: their documentation says "Output only".
 OUTPUT_ONLY = (
