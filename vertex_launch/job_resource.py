@@ -51,21 +51,23 @@ def fault(resource: Resource) -> str:
 
 
 def custom_jobs(resource: Resource) -> list[str]:
-    """Return the names of a job's custom jobs: itself, a pipeline's one, or one for each trial of a search."""
+    """Return the names of a job's runs: itself, a pipeline's custom or tuning job, or each trial's job."""
     own = resource["name"] if collection_of(resource["name"]) == "customJobs" else ""
     made = [trial.get("customJob", "") for trial in resource.get("trials", ())]
     return [name for name in (own, backing(resource), *made) if name]
 
 
 def backing(pipeline: Resource) -> str:
-    """The name of the custom job that a training pipeline runs; "" while there is none, and for other jobs."""
-    return str((pipeline.get("trainingTaskMetadata") or {}).get("backingCustomJob", ""))
+    """The name of the custom or tuning job that a training pipeline runs; "" while there is none, and for others."""
+    metadata = pipeline.get("trainingTaskMetadata") or {}
+    return str(metadata.get("backingCustomJob") or metadata.get("backingHyperparameterTuningJob", ""))
 
 
 def run_spec(resource: Resource) -> Resource:
     """Return the CustomJobSpec of each run of a job; for a training pipeline, its inputs."""
     own: Resource = resource.get("jobSpec") or resource.get("trialJobSpec") or {}
-    return own or tidy(resource.get("trainingTaskInputs") or {})
+    inputs: Resource = tidy(resource.get("trainingTaskInputs") or {})
+    return own or inputs.get("trialJobSpec") or inputs
 
 
 def camel(field: str) -> str:

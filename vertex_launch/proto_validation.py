@@ -6,7 +6,7 @@ The message's own descriptor is the schema, so a new release of google-cloud-aip
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from vertex_launch import aliases
 from vertex_launch.errors import Finding, Findings, did_you_mean
+from vertex_launch.job_resource import camel
 from vertex_launch.strict_yaml import Mapping, kind
 
 # Messages that JSON writes in a form of their own. Source: protobuf documentation, "ProtoJSON format", 2026.
@@ -30,6 +31,17 @@ FOR_TEXT |= dict.fromkeys(
     ("DiscreteValueCondition", "IntValueCondition"),
     "use parentCategoricalValues for text, below the parameter that has these values",
 )
+# Fields of jobs that v1beta1 has and v1 lacks, by message, with a cure. Source: google-cloud-aiplatform 2.7.0.
+BETA = {
+    "MachineSpec": {
+        "minGpuDriverVersion": "leave it out, or send the file to Google Cloud with gcloud beta",
+        "multihostGpuNodeCount": "leave it out, as it is for deployed models",
+    },
+    "StudySpec": {
+        "convexStopConfig": "write convexAutomatedStoppingSpec, which v1 has",
+        "transferLearningConfig": "leave it out, or send the file to Google Cloud with gcloud beta",
+    },
+}
 LINES_SHOWN = 3  # of a key that is repeated
 NAMES = ("string", "double", "float", "int64", "enum")
 SCALARS = {getattr(FieldDescriptor, f"CPPTYPE_{name.upper()}"): name for name in NAMES}
@@ -95,7 +107,7 @@ def findings(value: Any, message: Descriptor, place: str = "") -> Findings:
     for key, inner in value.items():
         field = fields.get(key) or message.fields_by_name.get(key)
         if field is None:
-            yield Finding(place, f"unknown key {_quoted(key)}", did_you_mean(key, fields), value.lines[key])
+            yield Finding(place, *_unknown(key, message.name, fields), value.lines[key])
             continue
         if key != field.json_name:
             cure = f"write {field.json_name}, as gcloud does"
@@ -105,6 +117,13 @@ def findings(value: Any, message: Descriptor, place: str = "") -> Findings:
         present = [field.json_name for field in oneof.fields if {field.json_name, field.name} & value.keys()]
         if len(present) > 1:
             yield Finding(place, f"{' and '.join(present)} exclude each other", "keep one")
+
+
+def _unknown(key: str, message: str, fields: Iterable[str]) -> tuple[str, str]:
+    """Return the fault and the cure of a key that a message does not have."""
+    if cure := BETA.get(message, {}).get(camel(key)):
+        return f"the field {camel(key)} is v1beta1's own, and jobs are read as v1", cure
+    return f"unknown key {_quoted(key)}", did_you_mean(key, fields)
 
 
 def relaxed(value: Any, message: Descriptor) -> Any:

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
@@ -35,10 +36,11 @@ LARGEST = {"integer_value_spec": 2**53, "double_value_spec": 5e307}
 
 # Fields that Google documents for Vizier and the local Vertex, which uses optuna, does not implement.
 NOT_HERE = {
-    "convex_automated_stopping_spec": "use medianAutomatedStoppingSpec or decayCurveStoppingSpec",
     "study_stopping_config": "use maxTrialCount and maxFailedTrialCount",
+    "convex_automated_stopping_spec.learning_rate_parameter_name": "leave it out",
+    "convex_automated_stopping_spec.update_all_stopped_trials": "leave it out: trials keep what they have measured",
 }
-STOPPING = ("median_automated_stopping_spec", "decay_curve_stopping_spec")
+STOPPING = ("median_automated_stopping_spec", "decay_curve_stopping_spec", "convex_automated_stopping_spec")
 
 
 @dataclass(frozen=True)
@@ -142,9 +144,9 @@ def local_findings(job: HyperparameterTuningJob) -> Findings:
     for index, metric in enumerate(study.metrics):
         if "safety_config" in metric:
             yield Finding(f"studySpec.metrics[{index}].safetyConfig", ignored, "remove it to run the search here")
-    for field, cure in NOT_HERE.items():
-        if field in study:
-            yield Finding(f"studySpec.{camel(field)}", ignored, cure)
+    for path, cure in NOT_HERE.items():
+        if attrgetter(path)(study):
+            yield Finding(f"studySpec.{camel(path)}", ignored, cure)
     for field in STOPPING:
         if field in study and len(study.metrics) > 1:
             fault = "compares trials by one metric, and there are more"

@@ -81,6 +81,24 @@ def log_read(vertex: Service) -> None:
     assert entry["jsonPayload"]["message"] == "trained"
 
 
+@usage(f"{HELP}, ai custom-jobs create --config, one pool", needs="gcloud")
+def pool_as_mapping(vertex: Service) -> None:
+    """Create a job by a file whose only pool is no list, which gcloud makes of it."""
+    path = vertex.folder / "mapping.yaml"
+    path.write_text(yaml.safe_dump({"workerPoolSpecs": custom_job("true")["jobSpec"]["workerPoolSpecs"][0]}))
+    created = gcloud(vertex, "ai", "custom-jobs", "create", "--display-name=mapping", f"--config={path}")
+    assert len(created["jobSpec"]["workerPoolSpecs"]) == 1
+
+
+@usage(f"{HELP}, beta ai custom-jobs create --config", needs="gcloud")
+def beta_job(vertex: Service) -> None:
+    """Create a job by gcloud beta, which speaks v1beta1."""
+    path = vertex.folder / "beta.yaml"
+    path.write_text(yaml.safe_dump(custom_job("true")["jobSpec"]))
+    created = gcloud(vertex, "beta", "ai", "custom-jobs", "create", "--display-name=beta", f"--config={path}")
+    assert vertex.wait(created["name"], "SUCCEEDED")["displayName"] == "beta"
+
+
 @usage(f"{HELP}, ai hp-tuning-jobs create", needs="gcloud")
 def tuning(vertex: Service) -> None:
     """Create a tuning job by a file and list it."""

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import requests
 from google.api_core.exceptions import BadRequest, NotFound
 from google.cloud import aiplatform, storage
 from google.cloud.aiplatform_v1 import JobServiceClient
@@ -225,6 +226,13 @@ def encryption_key(vertex: Service) -> None:
     assert job.encryption_spec.kms_key_name == key
 
 
+@usage(f"{DOCS}: Customer-managed encryption keys", absent="is in europe-west4")
+def foreign_key(vertex: Service) -> None:
+    """Encrypt a job with a key of another region."""
+    key = "projects/p/locations/europe-west4/keyRings/ring/cryptoKeys/key"
+    aiplatform.CustomJob("key", worker_pool_specs=[HELLO], encryption_spec_key_name=key).submit()
+
+
 @usage(f"{DOCS}: Use a private IP for custom training, reserved ranges")
 def reserved_ranges(vertex: Service) -> None:
     """Take addresses from reserved IP ranges."""
@@ -413,16 +421,23 @@ def persistent_resource(vertex: Service) -> None:
     aiplatform.CustomJob("persistent", worker_pool_specs=[HELLO], persistent_resource_id="cluster").run()
 
 
-@usage(
-    f"{NOTEBOOKS}/training/xgboost_data_parallel_training_on_cpu_using_dask.ipynb",
-    differs="a job is accepted, and has no shell and no address of one",
-)
+@usage(f"{NOTEBOOKS}/training/xgboost_data_parallel_training_on_cpu_using_dask.ipynb")
 def web_access(vertex: Service) -> None:
-    """Ask for an interactive shell and read its address while the job runs."""
-    job = aiplatform.CustomJob("shell", worker_pool_specs=[SLEEP])
+    """Ask for interactive shells and open the address of one while the job runs."""
+    job = aiplatform.CustomJob("shell", worker_pool_specs=[SLEEP, SLEEP])
     job.submit(enable_web_access=True)
     vertex.wait(job.resource_name, "RUNNING")
-    assert job.job_spec.enable_web_access
-    uris = job.web_access_uris
+    uris = dict(job.web_access_uris)
+    page = requests.get(uris["workerpool1-0"], timeout=60)
+    page.raise_for_status()
     job.cancel()
-    assert "workerpool0-0" in uris
+    assert "WebSocket" in page.text
+    vertex.wait(job.resource_name)
+    assert not job.web_access_uris
+
+
+@usage(f"{DOCS}: CustomJobSpec, enableDashboardAccess", absent="dashboards")
+def dashboard(vertex: Service) -> None:
+    """Ask for the dashboard of the chief."""
+    job = {"display_name": "dashboard", "job_spec": {"worker_pool_specs": [HELLO], "enable_dashboard_access": True}}
+    gapic(JobServiceClient, vertex).create_custom_job(parent=PARENT, custom_job=job)

@@ -1,36 +1,21 @@
-"""Writes docs/launcher/fidelity.md from a run of all usages: python -m tests.fidelity.page."""
+"""Writes docs/launcher/fidelity.md from a run of all usages and the records of two proofs.
 
-import sys
+python -m tests.fidelity.page
+"""
+
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 
 from tests.conftest import ROOT
-from tests.fidelity import (
-    datasets,
-    experiments,
-    gcloud,
-    jobs,
-    logging,
-    models,
-    outside,
-    pipelines,
-    replicas,
-    rest,
-    storage,
-    tensorboards,
-    tuning,
-)
+from tests.fidelity import releases, system_tests
+from tests.fidelity.themes import THEMES, run, serving, usages
 from tests.fidelity.usages import Usage, of_module
-from tests.launch.vertex import Service, service
 
 PAGE = ROOT / "docs/launcher/fidelity.md"
-THEMES = (
-    *(jobs, replicas, tuning, pipelines, models, datasets, experiments, tensorboards),
-    *(storage, logging, gcloud, rest, outside),
-)
 HEAD = """\
 # Fidelity of the local Vertex
 
@@ -49,15 +34,27 @@ VERDICTS = {
     "not run": "did not run",
     "wrong": "are wrong",
 }
+RELEASES = """
+## Releases of the SDK
 
+`nox -s proofs` runs all usages with the launcher and an earlier release of google-cloud-aiplatform in one environment,
+and a script for Node's client, @google-cloud/aiplatform {node}, as a custom job: it works.
 
-def serving(folder: Path) -> AbstractContextManager[Service]:
-    """Start the service for all usages, one after the other."""
-    return service(folder, "--grace-seconds", "0.5", "--capacity", "64")
+| Release | Works | Refused | Differs | Not run | Wrong |
+|---|---:|---:|---:|---:|---:|
+"""
+SYSTEM_TESTS = """
+## Google's own system tests
 
+The source distribution of google-cloud-aiplatform {release} has tests in tests/system/aiplatform. `nox -s proofs` runs
+them unmodified, as a custom job of the local Vertex, by their default transport: {sums}.
+A local bucket has the public objects that they read. *refused*: the service refuses one of the test's calls, which is
+outside by decision.
 
-def usages() -> list[Usage]:
-    return [usage for theme in THEMES for usage in of_module(theme)]
+| Module | Passed | Refused | Fails | Not run |
+|---|---:|---:|---:|---:|
+"""
+NOT_PASSED = "\n| Test | Verdict |\n|---|---|\n"
 
 
 def row(usage: Usage, verdict: str) -> str:
@@ -65,13 +62,21 @@ def row(usage: Usage, verdict: str) -> str:
     return f"| {usage.name} | {usage.source} | {verdict} |"
 
 
+def verdicts() -> list[str]:
+    """Return the verdicts on the page, in the order of the usages."""
+    themes = PAGE.read_text(encoding="utf-8").partition(RELEASES.splitlines()[1])[0]
+    lines = [line for line in themes.splitlines() if line.startswith("| ") and not line.startswith("| Usage")]
+    return [line.split(" | ")[-1].removesuffix(" |") for line in lines]
+
+
 def page(verdicts: Iterable[str]) -> str:
     """Return the whole page from the verdicts on all usages, in their order."""
     verdicts = [*verdicts]
-    kinds = [verdict.partition(":")[0] for verdict in verdicts]
-    sums = ", ".join(f"{kinds.count(kind)} {verb}" for kind, verb in VERDICTS.items() if kind in kinds)
-    head = HEAD.format(count=len(verdicts), sdk=version("google-cloud-aiplatform"), sums=sums)
-    return head + "".join(_tables(iter(verdicts)))
+    count = _count(verdicts)
+    sums = ", ".join(f"{count[kind]} {verb}" for kind, verb in VERDICTS.items() if count[kind])
+    head = HEAD.format(count=len(verdicts), sdk=version(releases.SDK), sums=sums)
+    themes, earlier = _tables(iter(verdicts)), _of_releases(verdicts)
+    return head + "".join((*themes, *earlier, *_of_system_tests(system_tests.recorded())))
 
 
 def _tables(verdicts: Iterator[str]) -> Iterator[str]:
@@ -80,14 +85,31 @@ def _tables(verdicts: Iterator[str]) -> Iterator[str]:
         yield from (f"{row(usage, next(verdicts))}\n" for usage in of_module(theme))
 
 
-def run(vertex: Service) -> Iterator[str]:
-    """Yield the verdict on each usage; what the script raises makes it wrong."""
-    for usage in usages():
-        try:
-            yield f"not run: {usage.skipped}" if usage.skipped else usage.verdict(vertex)
-        except Exception as error:
-            print(f"{usage.id}: {error}", file=sys.stderr)
-            yield "wrong: its script fails"
+def _of_releases(verdicts: Iterable[str]) -> Iterator[str]:
+    yield RELEASES.format(node=releases.NODE)
+    known = dict(zip((usage.id for usage in usages()), verdicts, strict=True))
+    for release, changed in {version(releases.SDK): {}, **releases.recorded()}.items():
+        count = _count({**known, **changed}.values())
+        yield _line(release, *(count[kind] for kind in VERDICTS))
+
+
+def _of_system_tests(verdicts: Mapping[str, str]) -> Iterator[str]:
+    kinds, count = ("passed", "refused", "fails", "not run"), _count(verdicts.values())
+    sums = ", ".join(f"{count[kind]} {kind}" for kind in kinds)
+    yield SYSTEM_TESTS.format(release=system_tests.RELEASE, sums=sums)
+    for module, tests in groupby(verdicts, lambda test: test.partition(":")[0]):
+        count = _count(verdicts[test] for test in tests)
+        yield _line(module, *(count[kind] for kind in kinds))
+    yield NOT_PASSED
+    yield from (_line(test, verdict) for test, verdict in verdicts.items() if verdict != "passed")
+
+
+def _count(verdicts: Iterable[str]) -> Counter[str]:
+    return Counter(verdict.partition(":")[0] for verdict in verdicts)
+
+
+def _line(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |\n"
 
 
 if __name__ == "__main__":

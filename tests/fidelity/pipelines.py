@@ -357,13 +357,42 @@ def deleted_by_gapic(vertex: Service) -> None:
         client.get_training_pipeline(name=name)
 
 
-@usage(f"{DOCS}: Create training pipelines, hyperparameter tuning task", absent="hyperparameter_tuning_task")
+TRIAL = (
+    SAVE
+    + """
+import json, sys
+score = {"timestamp": 1, "trial": "1", "global_step": "1", "score": sys.argv[1].split("=")[1]}
+pathlib.Path(os.environ["CLOUD_ML_HP_METRIC_FILE"]).write_text(json.dumps(score))
+"""
+)
+
+
+@usage(f"{DOCS}: Create training pipelines, hyperparameter tuning task")
 def tuning_task(vertex: Service) -> None:
-    """Tune hyperparameters inside a pipeline."""
-    tuning = CUSTOM.replace("custom_task", "hyperparameter_tuning_task")
-    gapic(PipelineServiceClient, vertex).create_training_pipeline(
-        parent=PARENT, training_pipeline=request(training_task_definition=tuning)
+    """Tune hyperparameters inside a pipeline, and upload the model of the best trial."""
+    parameter = {"parameterId": "x", "doubleValueSpec": {"minValue": 0, "maxValue": 1}}
+    inputs = {
+        "studySpec": {"metrics": [{"metricId": "score", "goal": "MAXIMIZE"}], "parameters": [parameter]},
+        "trialJobSpec": {
+            "workerPoolSpecs": [pool(*script(TRIAL))],
+            "baseOutputDirectory": {"outputUriPrefix": "gs://b/tuned"},
+        },
+        "maxTrialCount": 2,
+        "parallelTrialCount": 2,
+    }
+    body = request(
+        training_task_definition=CUSTOM.replace("custom_task", "hyperparameter_tuning_task"),
+        training_task_inputs=json_format.ParseDict(inputs, Value()),
+        model_to_upload={"display_name": "tuned", "container_spec": {"image_uri": SERVING}},
     )
+    client = gapic(PipelineServiceClient, vertex)
+    name = client.create_training_pipeline(parent=PARENT, training_pipeline=body).name
+    pipeline = vertex.wait(name, "SUCCEEDED")
+    search = vertex.get(pipeline["trainingTaskMetadata"]["backingHyperparameterTuningJob"])
+    best = max(search["trials"], key=lambda trial: trial["finalMeasurement"]["metrics"][0]["value"])
+    assert pipeline["trainingTaskMetadata"]["bestTrialBackingCustomJob"] == best["customJob"]
+    model = vertex.get(pipeline["modelToUpload"]["name"])
+    assert model["artifactUri"] == f"gs://b/tuned/{best['id']}/model"
 
 
 @usage(f"{SAMPLES}/create_training_pipeline_tabular_classification_sample.py", absent="automl_tabular")

@@ -123,6 +123,14 @@ def beta(vertex: Service) -> None:
     assert rest(vertex, "GET", f"v1beta1/{name}")["displayName"] == "job"
 
 
+@usage(f"{DOCS}: MachineSpec, v1beta1", absent="v1beta1's own")
+def beta_driver(vertex: Service) -> None:
+    """Ask for a version of the GPU driver, which v1beta1 alone can."""
+    wanted = json.loads(json.dumps(JOB))
+    wanted["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["minGpuDriverVersion"] = "535.104.06"
+    rest(vertex, "POST", f"{BETA}/customJobs", wanted)
+
+
 @usage(f"{DOCS}: API errors")
 def wrong_field(vertex: Service) -> None:
     """See a misspelled field refused with its place."""

@@ -200,12 +200,34 @@ def decay_curve_stopping(vertex: Service) -> None:
     vertex.wait(name, "SUCCEEDED")
 
 
-@usage(f"{DOCS}: StudySpec, convex automated stopping", absent="convexAutomated")
+# The third trial would report for a minute, and never reach the score of the first.
+SLOW = """
+import json, os, time
+trial = int(os.environ["CLOUD_ML_TRIAL_ID"])
+for step in range(1, 4 if trial < 3 else 120):
+    record = {"timestamp": step, "trial": trial, "global_step": str(step), "accuracy": str(step / 10**trial)}
+    with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "a") as file:
+        file.write(json.dumps(record) + "\\n")
+    time.sleep(0.5 if trial > 2 else 0)
+"""
+
+
+@usage(f"{DOCS}: StudySpec, convex automated stopping")
 def convex_stopping(vertex: Service) -> None:
-    """Stop trials by a regression over all of them."""
-    body = study(convex_automated_stopping_spec={"max_step_count": 10, "min_step_count": 1})
+    """Stop a trial whose slope leads to less than the best has reached."""
+    rule = {"max_step_count": 119, "min_step_count": 1, "min_measurement_count": 1}
+    body = study(*script(SLOW), convex_automated_stopping_spec=rule) | {"max_trial_count": 3}
     client = gapic(JobServiceClient, vertex)
-    client.create_hyperparameter_tuning_job(parent=PARENT, hyperparameter_tuning_job=body)
+    name = client.create_hyperparameter_tuning_job(parent=PARENT, hyperparameter_tuning_job=body).name
+    trials = vertex.wait(name, "SUCCEEDED")["trials"]
+    assert int(trials[2]["finalMeasurement"]["stepCount"]) < 119
+
+
+@usage(f"{DOCS}: StudySpec, studyStoppingConfig", absent="studyStoppingConfig")
+def study_stopping(vertex: Service) -> None:
+    """Stop a search after so many trials without progress."""
+    body = study(study_stopping_config={"max_num_trials_no_progress": 3})
+    gapic(JobServiceClient, vertex).create_hyperparameter_tuning_job(parent=PARENT, hyperparameter_tuning_job=body)
 
 
 @usage(f"{DOCS}: Hyperparameter tuning, several metrics")

@@ -492,7 +492,7 @@ CASES = [
         "key-region",
         {"encryptionSpec": {"kmsKeyName": KMS.replace("us-central1", "europe-west4")}},
         {"encryptionSpec": {"kmsKeyName": KMS}},
-        "is in europe-west4, and the search runs in us-central1",
+        "is in europe-west4, and the search is in us-central1",
     ),
     # network
     Case(

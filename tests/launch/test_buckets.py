@@ -20,6 +20,7 @@ from google.cloud import storage
 from google.cloud.storage import transfer_manager
 
 from tests.launch.running import DEADLINE, deadline
+from vertex_launch.contract import project_number
 from vertex_launch.local.api.http import Router
 from vertex_launch.local.storage.buckets import Buckets
 from vertex_launch.local.storage.gcs_api import GcsApi
@@ -396,6 +397,11 @@ def test_a_bucket_keeps_what_it_was_created_with(client: storage.Client) -> None
 def test_a_location_is_of_a_kind(client: storage.Client, location: str, kind: str) -> None:
     made = client.create_bucket("placed", location=location)
     assert (made.location, made.location_type) == (location.upper(), kind)
+
+
+def test_a_bucket_belongs_to_the_project_that_created_it(client: storage.Client) -> None:
+    made = client.create_bucket("owned", project="of-others")
+    assert made.project_number == int(project_number("of-others"))
 
 
 def test_a_bucket_changes_as_patched_or_replaced_but_for_its_place(bucket: storage.Bucket, url: str) -> None:

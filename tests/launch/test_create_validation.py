@@ -4,7 +4,7 @@ import pytest
 from google.cloud.aiplatform_v1 import types
 
 from vertex_launch import labels
-from vertex_launch.local.api.create_validation import OUTPUT_ONLY, without_output
+from vertex_launch.local.api.create_validation import OUTPUT_ONLY, key_findings, without_output
 
 KINDS = (types.CustomJob, types.HyperparameterTuningJob, types.TrainingPipeline, types.Dataset, types.Model)
 FIELD = re.compile(r"^ {8}(\w+) \(.*?\):\n(.*?)(?=^ {8}\w+ \(|\Z)", re.MULTILINE | re.DOTALL)
@@ -63,3 +63,18 @@ def test_labels_that_google_refuses_are_refused(given: dict[str, str], word: str
     (finding,) = labels.of_all(given)
     assert finding.place.startswith("labels")
     assert word in str(finding)
+
+
+KEY = "projects/p/locations/us-central1/keyRings/ring/cryptoKeys/key"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_key_that_could_not_encrypt_it_is_refused_for_each_kind(kind: type) -> None:
+    def faults(key: str) -> list[str]:
+        message = kind(encryption_spec={"kms_key_name": key})
+        return [found.fault for found in key_findings(message, "projects/p/locations/us-central1/customJobs")]
+
+    assert faults(KEY) == []
+    assert faults("key") == ['"key" is not the whole name of a key']
+    assert faults(KEY.replace("us-central1", "eu")) == ["is in eu, and the resource is in us-central1"]
+    assert [*key_findings(kind(), "projects/p/locations/us-central1/customJobs")] == []

@@ -69,7 +69,7 @@ def test_a_new_version_of_a_model_takes_the_aliases_it_asks_for(ours: Models) ->
     second = upload(ours, "digits again", parent_model=first["name"], versionAliases=["default"])
     third = upload(ours, parent_model=f"{first['name']}@2", versionAliases=["canary"])
     assert (second["name"], third["versionId"]) == (first["name"], "3")
-    assert versions(ours, first["name"]) == [("3", ["canary"]), ("2", ["default"]), ("1", ["stable"])]
+    assert versions(ours, first["name"]) == [("1", ["stable"]), ("2", ["default"]), ("3", ["canary"])]
     assert ours.get(first["name"])["displayName"] == "digits again"
     assert third["createTime"] == first["createTime"] < third["versionCreateTime"]
 
@@ -77,7 +77,7 @@ def test_a_new_version_of_a_model_takes_the_aliases_it_asks_for(ours: Models) ->
 def test_the_names_of_versions_in_a_list_differ(ours: Models) -> None:
     name = upload(ours)["name"]
     upload(ours, parent_model=name)
-    assert [one["name"] for one in ours.list_versions(name)] == [f"{name}@2", f"{name}@1"]
+    assert [one["name"] for one in ours.list_versions(name)] == [f"{name}@1", f"{name}@2"]
 
 
 def test_a_list_has_every_model_once_in_its_default_version(ours: Models) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.launch import vertex
@@ -74,6 +75,25 @@ class Page:
 
     def until(self, holds: Callable[[], bool]) -> None:
         WebDriverWait(self._browser, SECONDS, poll_frequency=0.1).until(lambda _: holds())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver (Debian: chromium-driver)")
+def test_a_person_types_into_the_shell_of_a_replica(tmp_path: Path, browser: webdriver.Chrome) -> None:
+    page = Page(browser)
+    with vertex.service(tmp_path, "--grace-seconds", "0") as service:
+        job = service.create(vertex.custom_job("sleep", "600", workers=1, enableWebAccess=True))
+        browser.get(service.wait(job, "RUNNING")["webAccessUris"]["workerpool0-0"])
+        page.until(lambda: page.text("pre").endswith(("#▏", "$▏", "# ▏", "$ ▏")))
+        type_in = browser.find_element(By.TAG_NAME, "body").send_keys
+        type_in("echo $RANK-oops", Keys.BACKSPACE * 4, "chief", Keys.ENTER)
+        page.until(lambda: "\n0-chief\n" in page.text("pre"))
+        type_in("sleep 500", Keys.ENTER, Keys.CONTROL, "c")
+        page.until(lambda: "^C" in page.text("pre"))
+        assert browser.title.startswith("workerpool0-0 of ")
+        assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
+        service.call("POST", f"/v1/{job}:cancel", {})
+        page.until(lambda: "the shell has ended" in page.text("pre"))
 
 
 @pytest.mark.slow

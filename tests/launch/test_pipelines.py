@@ -19,7 +19,8 @@ from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import Jobs
-from vertex_launch.local.jobs.pipelines import ENDED, Pipelines, job_spec
+from vertex_launch.local.jobs.pipelines import ENDED, Pipelines, read_inputs
+from vertex_launch.local.jobs.tuning import Tunings
 from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
 from vertex_launch.settings import Settings
@@ -73,7 +74,8 @@ def start(folder: Path) -> Service:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     jobs = Jobs(store, Context(state_dir, SETTINGS, {**os.environ, "PATH": path}))
     datasets, models = Datasets(store, state_dir.buckets), Models(store, state_dir.buckets)
-    return Service(store, state_dir, jobs, datasets, models, Pipelines(store, jobs, models, state_dir.buckets))
+    pipelines = Pipelines(store, jobs, Tunings(store, state_dir, jobs), models, state_dir.buckets)
+    return Service(store, state_dir, jobs, datasets, models, pipelines)
 
 
 @pytest.fixture
@@ -225,7 +227,9 @@ def test_a_service_that_was_killed_leaves_failed_pipelines_behind(tmp_path: Path
 
 
 def test_the_free_form_of_the_sdk_is_a_strict_spec() -> None:
-    spec = job_spec(inputs("x", enable_web_access=True, scheduling={"timeout": "60s", "strategy": 4.0}))
+    spec = read_inputs(
+        inputs("x", enable_web_access=True, scheduling={"timeout": "60s", "strategy": 4.0}), CustomJobSpec
+    )
     machine = {"machineType": "n1-standard-4", "acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 1}
     container = {"imageUri": "image", "command": ["python", "-c", "x"]}
     assert json_format.MessageToDict(CustomJobSpec.pb(spec)) == {
@@ -264,6 +268,53 @@ def test_the_rules_for_jobs_are_those_for_the_job_of_a_pipeline(service: Service
     assert faults["trainingTaskInputs.workerPoolSpecs[0].replicaCount"].startswith("must be 1, the chief")
 
 
+def tuning(script: str, **more: Any) -> TrainingPipeline:
+    """A pipeline of two trials that report the parameter x as their loss."""
+    x = {"parameter_id": "x", "double_value_spec": {"min_value": 1.0, "max_value": 2.0}}
+    study = {"metrics": [{"metric_id": "loss", "goal": 2.0}], "parameters": [x]}
+    counts = {"max_trial_count": 2.0, "parallelTrialCount": 1.0}
+    return pipeline(
+        training_task_definition="gs://g/definition/hyperparameter_tuning_task_1.0.0.yaml",
+        training_task_inputs={"study_spec": study, "trial_job_spec": inputs(script), **counts, **more},
+    )
+
+
+REPORT = """
+import json, os, pathlib, sys
+report = {"timestamp": 1, "trial": "1", "global_step": "1", "loss": sys.argv[1].partition("=")[2]}
+pathlib.Path(os.environ["CLOUD_ML_HP_METRIC_FILE"]).write_text(json.dumps(report))
+"""
+
+
+def test_a_tuning_pipeline_names_its_search_and_the_best_trial(service: Service) -> None:
+    ended = service.ended(service.pipelines.create(PARENT, tuning(REPORT))["name"])
+    assert ended["state"] == "PIPELINE_STATE_SUCCEEDED", ended
+    search = service.store.get(ended["trainingTaskMetadata"]["backingHyperparameterTuningJob"])
+    best = min(search["trials"], key=lambda trial: float(trial["finalMeasurement"]["metrics"][0]["value"]))
+    assert ended["trainingTaskMetadata"]["bestTrialBackingCustomJob"] == best["customJob"]
+
+
+def test_a_tuning_pipeline_fails_with_its_search(service: Service) -> None:
+    ended = service.ended(service.pipelines.create(PARENT, tuning("exit(1)"))["name"])
+    assert ended["state"] == "PIPELINE_STATE_FAILED"
+    assert "the tuning job" in ended["error"]["message"]
+    assert "2 of 2 trials failed" in ended["error"]["message"]
+
+
+def test_a_cancelled_tuning_pipeline_takes_its_search_with_it(service: Service) -> None:
+    name = service.pipelines.create(PARENT, tuning(WAIT))["name"]
+    service.reached(name, lambda resource: resource["state"] == "PIPELINE_STATE_RUNNING")
+    service.pipelines.cancel(name)
+    ended = service.ended(name)
+    assert ended["state"] == "PIPELINE_STATE_CANCELLED"
+    search = service.store.get(ended["trainingTaskMetadata"]["backingHyperparameterTuningJob"])
+    assert search["state"] == "JOB_STATE_CANCELLED"
+
+
+def test_the_faults_of_a_study_are_those_of_its_pipeline(service: Service) -> None:
+    assert list(refusal(service, tuning(REPORT, max_trial_count=0.0))) == ["trainingTaskInputs.maxTrialCount"]
+
+
 @pytest.mark.parametrize(
     ("more", "place"),
     [
@@ -272,6 +323,13 @@ def test_the_rules_for_jobs_are_those_for_the_job_of_a_pipeline(service: Service
         ({"training_task_inputs": None}, "trainingTaskInputs"),
         ({"input_data_config": {"annotation_schema_uri": "x"}}, "inputDataConfig.datasetId"),
         ({"model_to_upload": {"display_name": "m"}}, "modelToUpload.containerSpec.imageUri"),
+        (
+            {
+                "training_task_definition": "gs://g/hyperparameter_tuning_task_1.0.0.yaml",
+                "input_data_config": {"dataset_id": "7"},
+            },
+            "inputDataConfig",
+        ),
         (
             {"model_to_upload": MODEL, "training_task_inputs": inputs("x", base_output_directory=None)},
             "trainingTaskInputs.baseOutputDirectory",

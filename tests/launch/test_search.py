@@ -305,6 +305,7 @@ def test_why_a_trial_has_no_result_is_said(reports: list[Measurement], words: st
 
 
 MEDIAN = BOWL + "medianAutomatedStoppingSpec: {useElapsedDuration: false}\n"
+CONVEX = BOWL + "convexAutomatedStoppingSpec: {minStepCount: 20, minMeasurementCount: 2}\n"
 DECAY = BOWL + "decayCurveStoppingSpec: {}\n"
 
 
@@ -365,6 +366,20 @@ def test_a_curve_that_still_rises_towards_the_best_goes_on() -> None:
     rising = [(float(step), 1 - 2 / step) for step in range(10, 60, 10)]
     assert not decays_below(rising, [best])
     assert decays_below([(x, score / 2) for x, score in rising], [best])
+
+
+def test_a_curve_whose_last_slope_leads_to_less_than_the_best_is_stopped() -> None:
+    three = [[1 / step for step in range(1, 11)]] * 3  # losses at the steps 10 to 100; the best is 0.1
+    searching, running = after(CONVEX, *three), Suggestion("9", {}, 1000.0)
+    falls = [9.0, 8.0, 7.0, 6.0]  # to 1 at step 90, and 0 at step 100
+    assert searching.should_stop(running, reported(*[9.0, 8.5, 8.0, 7.5]))
+    assert not searching.should_stop(running, reported(*falls))
+    assert not searching.should_stop(running, reported(9.0, 8.9))  # step 20 is not past the least
+    assert not searching.should_stop(running, reported(*[9.0] * 4))  # a flat curve predicts nothing
+    assert not searching.should_stop(running, reported(*(9.0 - step / 9 for step in range(10))))  # at its end
+    assert not after(CONVEX, *three[:2]).should_stop(running, reported(9.0, 8.5, 8.0, 7.5))  # too few have ended
+    further = after(CONVEX.replace("minStep", "maxStepCount: 200, minStep"), *three)
+    assert not further.should_stop(running, reported(9.0, 8.5, 8.0, 7.5))  # there is more time
 
 
 def test_values_are_flags_that_any_trainer_reads() -> None:
@@ -542,7 +557,16 @@ FAULTS = [
         "parameters[0].conditionalParameterSpecs[0].parameterSpec.categoricalValueSpec.values",
         "no value",
     ),
-    (parameter(DOUBLE) + "\nconvexAutomatedStoppingSpec: {}", "convexAutomatedStoppingSpec", "use median"),
+    (
+        parameter(DOUBLE) + "\nconvexAutomatedStoppingSpec: {learningRateParameterName: x}",
+        "convexAutomatedStoppingSpec.learningRateParameterName",
+        "leave it out",
+    ),
+    (
+        parameter(DOUBLE) + "\nconvexAutomatedStoppingSpec: {updateAllStoppedTrials: true}",
+        "convexAutomatedStoppingSpec.updateAllStoppedTrials",
+        "keep what they have measured",
+    ),
     (parameter(DOUBLE) + "\nstudyStoppingConfig: {maxNumTrials: 3}", "studyStoppingConfig", "use maxTrialCount"),
     (
         f"metrics: [{{metricId: a}}, {{metricId: b}}]\nparameters: [{{{DOUBLE}}}]\nmedianAutomatedStoppingSpec: {{}}",
@@ -560,7 +584,7 @@ def test_a_fault_of_a_study_is_one_sentence_with_its_place_and_a_cure(text: str,
     assert finding.cure
 
 
-@pytest.mark.parametrize("text", [BOWL, TREE, MEDIAN, DECAY, TREE + "algorithm: GRID_SEARCH\n"])
+@pytest.mark.parametrize("text", [BOWL, TREE, MEDIAN, DECAY, CONVEX, TREE + "algorithm: GRID_SEARCH\n"])
 def test_a_sound_study_has_no_fault(text: str) -> None:
     assert list(study_validation.findings(tuning(text))) == []
 

@@ -110,6 +110,11 @@ MALFORMED = [
     ),
     ("number as key", "1: a", ['unknown key "1"']),
     (
+        "key of v1beta1",
+        "workerPoolSpecs: [{machineSpec: {minGpuDriverVersion: '535'}}]",
+        ["workerPoolSpecs[0].machineSpec: the field minGpuDriverVersion is v1beta1's own", "gcloud beta"],
+    ),
+    (
         "misspelt inner key",
         pool("machineSpec: {machinType: n1-standard-4}"),
         ['workerPoolSpecs[0].machineSpec: unknown key "machinType"; did you mean machineType?'],

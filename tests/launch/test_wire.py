@@ -87,6 +87,37 @@ print(aiplatform.Experiment.create("of-a-replica").name)
     vertex.get(f"{PARENT}/metadataStores/default/contexts/of-a-replica")  # the SDK named the project by its number
 
 
+def test_a_second_client_finds_the_server_of_the_default_transport_alive(vertex: Service) -> None:
+    code = """
+from google.cloud.aiplatform_v1 import DatasetServiceClient, JobServiceClient
+options = {"api_endpoint": "us-central1-aiplatform.googleapis.com"}
+parent = "projects/p/locations/us-central1"
+for _ in range(2):
+    print([*DatasetServiceClient(client_options=options).list_datasets(parent=parent, timeout=30)])
+    print(len([*JobServiceClient(client_options=options).list_custom_jobs(parent=parent, timeout=30)]) > 0)
+"""
+    assert said(vertex, code) == ["[]", "True"] * 2
+
+
+def test_the_default_transport_raises_what_the_service_answers(vertex: Service) -> None:
+    code = """
+from google.cloud import aiplatform
+aiplatform.init(project="p", location="us-central1")  # without a project, the SDK takes REST
+def series():
+    aiplatform.TimeSeriesDataset.create("outside", gcs_source="gs://b/table.csv")
+for create in (series, aiplatform.Endpoint.create):
+    try:
+        create()
+    except Exception as error:
+        print(type(error).__name__, error.message.partition(";")[0])
+"""
+    kinds = "tabular_1.0.0.yaml, image_1.0.0.yaml, text_1.0.0.yaml"
+    assert said(vertex, code) == [
+        f"InvalidArgument metadataSchemaUri: the local Vertex has only datasets of {kinds}",
+        "NotFound the local Vertex has no endpoints",
+    ]
+
+
 def test_storage_clients_read_and_write_local_buckets_at_googles_own_address(vertex: Service) -> None:
     code = """
 import os, urllib.request

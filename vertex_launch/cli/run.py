@@ -55,6 +55,9 @@ class RunOptions(LocalOptions):
         job = with_arguments(limit(whole, self.max_replicas) if self.max_replicas else whole, flags)
         if flags:
             refuse_unknown_flags(whole, job, context.settings)
+        if job.spec.enable_web_access:
+            notice = f"enableWebAccess: replicas have shells only in a service; start it with {program.NAME} emulate"
+            complain(notice, style="yellow")
         if isinstance(loaded, TuningJob):
             for flag in tried(flags, loaded.spec.study_spec):
                 complain(f"behind --: {flag} is what the search tries; each trial has its own value", style="yellow")

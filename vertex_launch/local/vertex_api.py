@@ -1,6 +1,7 @@
 """Vertex AI's v1 REST API and Cloud Logging's entries.list, over what the other modules do."""
 
 import re
+from functools import partial
 from typing import Any, cast, get_args
 
 from starlette.types import ASGIApp
@@ -27,9 +28,8 @@ from vertex_launch.local.registry.evaluations import Evaluations, Slices
 from vertex_launch.local.registry.models import Models
 from vertex_launch.local.running.replica_state import Action
 from vertex_launch.local.storage.gcs_api import GcsApi
-from vertex_launch.local.views import page
+from vertex_launch.local.views import page, shell
 from vertex_launch.local.wire import metadata_server
-from vertex_launch.local.wire.backend import of_service
 from vertex_launch.rules.region_and_output import REGION_NAME
 
 # gcloud beta and alpha use v1beta1, the REST clients of Google ui for operations and locations; all are the same here.
@@ -47,10 +47,10 @@ class Vertex:
         self.project = context.settings.project
         self.store = Store(self.state_dir.folder, endpoint)
         (buckets / context.settings.bucket).mkdir(parents=True, exist_ok=True)
-        self.jobs = Jobs(self.store, context, of_service(endpoint) if endpoint else None)
+        self.jobs = Jobs(self.store, context, endpoint)
         self.tunings = Tunings(self.store, self.state_dir, self.jobs)
         self.datasets, self.models = Datasets(self.store, buckets), Models(self.store, buckets)
-        self.pipelines = Pipelines(self.store, self.jobs, self.models, buckets)
+        self.pipelines = Pipelines(self.store, self.jobs, self.tunings, self.models, buckets)
         self.tensorboards = tensorboards.collections(self.store, buckets, context.settings.bucket)
 
     def close(self) -> None:
@@ -150,6 +150,7 @@ class VertexApi:
 
 
 def create_app(vertex: Vertex) -> ASGIApp:
-    """The service as an ASGI application: both APIs and the page."""
-    views = page.routes(vertex.store, vertex.jobs, vertex.state_dir)
-    return http.Router([*VertexApi(vertex).routes(), *GcsApi(vertex.state_dir.buckets).routes(), *views])
+    """The service as an ASGI application: both APIs, the page and the shells."""
+    views = [*page.routes(vertex.store, vertex.jobs, vertex.state_dir), shell.page()]
+    routes = [*VertexApi(vertex).routes(), *GcsApi(vertex.state_dir.buckets).routes(), *views]
+    return http.Router(routes, partial(shell.connect, vertex.jobs.open_shell))

@@ -185,15 +185,24 @@ def artifacts_elsewhere(job: Job, context: RuleContext) -> Findings:
 @rule_of_search("key-name", "error", "documented", "api-types")
 def key_named(job: TuningJob, context: RuleContext) -> Findings:
     """A key that encrypts a search is named in full."""
-    key = job.spec.encryption_spec.kms_key_name
-    if "encryption_spec" in job.spec and not _has_form(key, KEY):
-        yield Finding("encryptionSpec.kmsKeyName", f'"{key}" is not the whole name of a key', f"write {KEY}")
+    if "encryption_spec" in job.spec:
+        yield from key_name_findings(job.spec.encryption_spec.kms_key_name)
 
 
 @rule_of_search("key-region", "error", "documented", "api-types")
 def key_near(job: TuningJob, context: RuleContext) -> Findings:
     """A key that encrypts a search is in the region of the search."""
-    key, region = job.spec.encryption_spec.kms_key_name, context.settings.region
+    yield from key_region_findings(job.spec.encryption_spec.kms_key_name, context.settings.region, "search")
+
+
+def key_name_findings(key: str) -> Findings:
+    """Yield whether a key of Cloud KMS is not named in full."""
+    if not _has_form(key, KEY):
+        yield Finding("encryptionSpec.kmsKeyName", f'"{key}" is not the whole name of a key', f"write {KEY}")
+
+
+def key_region_findings(key: str, region: str, what: str) -> Findings:
+    """Yield whether a key of Cloud KMS, named in full, is in another region than what it encrypts."""
     if region and _has_form(key, KEY) and f"/locations/{region}/" not in key:
-        fault = f"is in {key.split('/')[3]}, and the search runs in {region}"
+        fault = f"is in {key.split('/')[3]}, and the {what} is in {region}"
         yield Finding("encryptionSpec.kmsKeyName", fault, f"use one in {region}")

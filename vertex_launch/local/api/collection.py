@@ -8,7 +8,7 @@ from vertex_launch import labels, proto_validation, spec, strict_yaml
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.job_resource import Resource, camel
 from vertex_launch.local.api import filters
-from vertex_launch.local.api.create_validation import OUTPUT_ONLY, without_output
+from vertex_launch.local.api.create_validation import OUTPUT_ONLY, key_findings, without_output
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
@@ -69,7 +69,7 @@ class Collection:
 
     def _created(self, call: Call, name: str) -> Resource:
         message = without_output(read_message(call, self.message), self.output_only)
-        refuse(labels.of_all(getattr(message, "labels", {})))
+        refuse([*labels.of_all(getattr(message, "labels", {})), *key_findings(message, name)])
         ids = {"id": call.query.get(f"{field_of(self.message)}Id", "")} if self.takes_ids else {}
         return self.typed(self.create(name.rpartition("/")[0], message, **ids))
 

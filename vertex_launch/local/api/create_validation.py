@@ -1,10 +1,13 @@
-"""Create-request checks that protobuf cannot express: output-only fields.
+"""Create-request checks that protobuf cannot express: output-only fields, keys.
 
 Source: google-cloud-aiplatform 2.7.0, the documentation of the fields in types/.
 """
 
 from collections.abc import Iterable
 from typing import Any
+
+from vertex_launch.errors import Findings
+from vertex_launch.rules.region_and_output import key_name_findings, key_region_findings
 
 # Fields of all messages that only the service writes: their documentation says "Output only".
 OUTPUT_ONLY = (
@@ -27,3 +30,10 @@ def without_output(message: Any, names: Iterable[str] = OUTPUT_ONLY) -> Any:
             if name in part.DESCRIPTOR.fields_by_name:
                 part.ClearField(name)
     return message
+
+
+def key_findings(message: Any, parent: str) -> Findings:
+    """Yield what is wrong with the key that encrypts a new resource; whether it exists, nobody here can know."""
+    if "encryption_spec" in type(message).meta.fields and "encryption_spec" in message:
+        key = message.encryption_spec.kms_key_name
+        yield from (*key_name_findings(key), *key_region_findings(key, parent.split("/")[3], "resource"))

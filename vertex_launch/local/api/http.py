@@ -4,7 +4,7 @@ import inspect
 import json
 import re
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
@@ -14,6 +14,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from vertex_launch import jsons
 from vertex_launch.local.api import field_mask
@@ -22,6 +23,7 @@ from vertex_launch.local.api.google_hosts import path_of
 from vertex_launch.local.api.origin_check import fault_of
 from vertex_launch.local.google import is_google
 
+POLICY_VIOLATION = 1008  # why a websocket is closed. Source: RFC 6455, section 7.4.1
 LARGEST_BODY = 10**6  # bytes, a thousand times a job's; an object's upload is a stream and has no limit
 
 PART = r"(?:(?!%2[Ff])[^/])+"  # of an address, between two slashes
@@ -71,20 +73,24 @@ class Call:
 
 Handler = Callable[..., Any]  # takes a call and the address's named parts; returns a Response, or JSON to put into one
 Route = tuple[str, str, Handler]  # a method, an address, a handler
+Connect = Callable[[WebSocket], Awaitable[None]]
 
 
 class Router:
     """An ASGI application that gives each request to the first route with its method and address.
 
-    An address is a regular expression in which {name} or {name:KIND} stands for one of PARTS.
+    An address is a regular expression in which {name} or {name:KIND} stands for one of PARTS. Websockets go to
+    `connect`.
     """
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    def __init__(self, routes: Iterable[Route], connect: Connect | None = None) -> None:
+        self._connect = connect
         self._routes = [(method, _pattern(address), handler) for method, address, handler in routes]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":  # a browser opens one to any site
-            await send({"type": "websocket.close", "code": 1008, "reason": "the local Vertex has no websockets"})
+        if scope["type"] == "websocket":
+            socket = WebSocket(scope, receive, send)
+            await (self._connect(socket) if self._connect and not fault_of(scope) else socket.close(POLICY_VIOLATION))
             return
         request = Request(scope, receive)
         path = scope["raw_path"].decode("ascii", "replace")

@@ -23,6 +23,9 @@ def fault_of(scope: Scope) -> str:
     host = headers.get("host", "").lower()
     if not (OURS.fullmatch(host) or is_google(host)):
         return f'the Host "{host}" is not this machine; use http://127.0.0.1 and the port'
+    if scope["type"] == "websocket":  # a browser opens one to any site, and says whose page does
+        ours = OURS.fullmatch(host) and headers.get("origin") == f"http://{host}"
+        return "" if ours else "only a page of this service may open a websocket"
     if "origin" in headers:
         return "requests of web pages are refused; use gcloud, the SDK or this project's own commands"
     # An image or a link on another site's page brings no Origin. A link to our page only shows it.

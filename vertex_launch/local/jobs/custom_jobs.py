@@ -5,6 +5,7 @@ long is EXPIRED. Source: Vertex AI documentation, "Understand the custom trainin
 """
 
 import contextlib
+import secrets
 import threading
 from collections import deque
 from dataclasses import dataclass, replace
@@ -27,11 +28,11 @@ from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running import host, journal
 from vertex_launch.local.running.engine import Execution
 from vertex_launch.local.running.journal import Journal
-from vertex_launch.local.running.outcome import Outcome
+from vertex_launch.local.running.outcome import Outcome, Phase
 from vertex_launch.local.running.prepare import Extras, prepare, size
 from vertex_launch.local.running.replica_state import Action, Status
-from vertex_launch.local.wire.backend import of_buckets
-from vertex_launch.local.wire.wire import Backend, Wire
+from vertex_launch.local.wire.backend import of_buckets, of_service
+from vertex_launch.local.wire.wire import Wire
 from vertex_launch.spec import Job, as_json
 from vertex_launch.state_dir import output_folder
 
@@ -40,6 +41,7 @@ PREFIX = "JOB_STATE_"
 QUEUED, PENDING, SUCCEEDED, FAILED = (f"{PREFIX}{state}" for state in ("QUEUED", "PENDING", "SUCCEEDED", "FAILED"))
 ENDED = frozenset((SUCCEEDED, FAILED, f"{PREFIX}CANCELLED", f"{PREFIX}EXPIRED"))
 
+SHELLS = "webAccessUris"  # addresses of shells by replica, while the job runs
 EVENTS = 1000  # kept until they are shown; the newest
 LONGEST_WAIT_SECONDS = 24 * 3600.0  # default wait of FLEX_START jobs; 0 waits for ever
 
@@ -65,9 +67,10 @@ class Jobs(BackgroundTasks[_Ticket]):
 
     collection, message, noun, prefix, ended = COLLECTION, CustomJob, "job", PREFIX, ENDED
 
-    def __init__(self, store: Store, context: Context, backend: Backend | None = None) -> None:
+    def __init__(self, store: Store, context: Context, endpoint: str = "") -> None:
         self._context = context
-        self._wire = Wire(context.environ, backend or of_buckets(context.state_dir.buckets))
+        self._endpoint = endpoint
+        self._wire = Wire(context.environ, of_service(endpoint) if endpoint else of_buckets(context.state_dir.buckets))
         super().__init__(store)
         self._seen: dict[Path, int] = {}  # folder of jobs -> its last change
         self.events: deque[tuple[str, str, str]] = deque(maxlen=EVENTS)  # id and name of a job, what happened to it
@@ -101,6 +104,15 @@ class Jobs(BackgroundTasks[_Ticket]):
         if replica not in names:
             raise ApiError("NOT_FOUND", f'{name} has no replica "{replica}" that runs here; it has {", ".join(names)}')
         ticket.execution.disturb(action, replica, seconds)
+
+    def open_shell(self, path: str, terminal: str) -> bool:
+        """Start a shell at a terminal, in the replica whose address has this path; returns whether there is one."""
+        asked = f"{self._endpoint}{path}".encode()
+        for ticket in [*self._tasks.values()]:
+            for replica, address in self._store.get(ticket.name).get(SHELLS, {}).items():
+                if ticket.execution and secrets.compare_digest(address.encode(), asked):
+                    return ticket.execution.open_shell(replica, terminal)
+        return False
 
     def statuses(self, name: str) -> tuple[Status, ...]:
         """Return the replicas of a job that runs now."""
@@ -222,7 +234,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         execution = Execution(
             prepare(ticket.job, ticket.id, context, ticket.extras, ticket.stopping),
             lambda replica, line, severity: lines.write(replica.name, line, severity),
-            lambda phase: self._enter(ticket, phase),
+            lambda phase: self._enter_phase(ticket, phase),
             lambda event: self.events.append((ticket.id, ticket.job.name, event)),
         )
         with self._lock:
@@ -230,6 +242,18 @@ class Jobs(BackgroundTasks[_Ticket]):
             if ticket.stopping.is_set():
                 execution.cancel()
         return execution.run()
+
+    def _enter_phase(self, ticket: _Ticket, phase: Phase) -> None:
+        """Set the state of a job; of one that runs, each replica has an address of a shell if the job wants them."""
+        if phase == "RUNNING" and ticket.job.spec.enable_web_access and self._endpoint and ticket.execution:
+            at, names = f"{self._endpoint}/shell/{ticket.id}", [one.name for one in ticket.execution.statuses]
+            addresses = {name: f"{at}/{name}/{secrets.token_urlsafe()}" for name in names}
+            self._store.update(ticket.name, **{SHELLS: addresses})
+        self._enter(ticket, phase)
+
+    def _end(self, name: str, state: str, error: dict[str, Any] | None = None) -> None:
+        self._store.update(name, **{SHELLS: None})
+        super()._end(name, state, error)
 
     def _stop(self, ticket: _Ticket) -> None:
         super()._stop(ticket)

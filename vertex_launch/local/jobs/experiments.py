@@ -26,6 +26,9 @@ def missing(store: Store, spec: CustomJobSpec) -> Findings:
     if name := spec.persistent_resource_id:
         fault = f"the persistent resource {name} is not here, as the local Vertex has none"
         yield Finding("persistentResourceId", fault, "leave it out; replicas share this machine anyway")
+    if spec.enable_dashboard_access:
+        cure = "leave it out; a port at which the chief serves one is a port of this machine"
+        yield Finding("enableDashboardAccess", "the local Vertex gives dashboards no address", cure)
 
 
 def join(store: Store, spec: CustomJobSpec, job: str) -> None:

@@ -1,29 +1,32 @@
-"""Training pipelines: a dataset is split, a custom job trains, and the model is uploaded.
+"""Training pipelines: a dataset is split, a custom job trains or a search tries, and the model is uploaded.
 
-Only the custom task is supported: the SDK's CustomTrainingJob, CustomContainerTrainingJob and
-CustomPythonPackageTrainingJob send it. Its inputs are a CustomJobSpec as a google.protobuf.Value: keys in snake_case
-or camelCase, every number a float, explicit nulls. Source: google-cloud-aiplatform 2.7.0, training_jobs.py.
+The SDK's CustomTrainingJob, CustomContainerTrainingJob and CustomPythonPackageTrainingJob send the custom task: its
+inputs are a CustomJobSpec as a google.protobuf.Value: keys in snake_case or camelCase, every number a float,
+explicit nulls. Those of the tuning task are the study, the job and the counts of a HyperparameterTuningJob.
+Source: google-cloud-aiplatform 2.7.0, training_jobs.py; Vertex AI's REST reference, HyperparameterTuningJobMetadata.
 """
 
 import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
+from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from google.cloud.aiplatform_v1.types.training_pipeline import TrainingPipeline
 
 from vertex_launch import strict_yaml
 from vertex_launch.addresses import folder_fault
 from vertex_launch.errors import FaultError, Finding, Findings
-from vertex_launch.job_resource import Resource, tidy
+from vertex_launch.job_resource import Resource, tidy, trials
 from vertex_launch.labels import LONGEST_NAME, name_findings
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs import custom_jobs
 from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks
 from vertex_launch.local.jobs.custom_jobs import Jobs
+from vertex_launch.local.jobs.tuning import Tunings
 from vertex_launch.local.registry import datasets
 from vertex_launch.local.registry.models import Models
 from vertex_launch.local.rpc_status import STATUSES
@@ -31,13 +34,15 @@ from vertex_launch.local.running.prepare import Extras
 from vertex_launch.spec import Job, as_json, read
 
 COLLECTION = "trainingPipelines"
-CUSTOM_TASK = "/custom_task_1.0.0.yaml"
-INPUTS = "trainingTaskInputs"
-SUFFIX = "-custom-job"
+CUSTOM_TASK, TUNING_TASK = "/custom_task_1.0.0.yaml", "/hyperparameter_tuning_task_1.0.0.yaml"
+INPUTS, METADATA = "trainingTaskInputs", "trainingTaskMetadata"
 
 PREFIX = "PIPELINE_STATE_"
 ENDED = frozenset(f"{PREFIX}{state}" for state in ("SUCCEEDED", "FAILED", "CANCELLED"))
 OF_JOB = {f"{custom_jobs.PREFIX}{state}": state for state in ("QUEUED", "PENDING", "RUNNING")}
+
+
+Inputs = TypeVar("Inputs", CustomJobSpec, HyperparameterTuningJob)
 
 
 @dataclass
@@ -45,9 +50,17 @@ class _Pipeline(BackgroundTask):
     """A pipeline that has not ended."""
 
     message: TrainingPipeline
-    spec: CustomJobSpec
+    work: CustomJobSpec | HyperparameterTuningJob
     resource: Resource  # as the client sent it
-    job: str = ""  # the custom job's name, once it is created
+    job: str = ""  # the name of its custom or tuning job, once it is created
+
+    @property
+    def spec(self) -> CustomJobSpec:
+        return self.work if isinstance(self.work, CustomJobSpec) else self.work.trial_job_spec
+
+    @property
+    def noun(self) -> str:
+        return "custom job" if isinstance(self.work, CustomJobSpec) else "tuning job"
 
     @property
     def output(self) -> str:
@@ -70,9 +83,10 @@ class Pipelines(BackgroundTasks[_Pipeline]):
 
     collection, message, noun, prefix, ended = COLLECTION, TrainingPipeline, "pipeline", PREFIX, ENDED
 
-    def __init__(self, store: Store, jobs: Jobs, models: Models, buckets: Path) -> None:
+    def __init__(self, store: Store, jobs: Jobs, tunings: Tunings, models: Models, buckets: Path) -> None:
         super().__init__(store)
         self._jobs = jobs
+        self._tunings = tunings
         self._models = models
         self._buckets = buckets
 
@@ -81,15 +95,20 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         resource = as_json(message)
         refuse([*name_findings(message.display_name), *_findings(resource)])
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
-        pipeline = _Pipeline(name, message, job_spec(resource[INPUTS]), resource)
+        tunes = message.training_task_definition.endswith(TUNING_TASK)
+        inputs = resource[INPUTS]
+        work = read_inputs(inputs, HyperparameterTuningJob) if tunes else read_inputs(inputs, CustomJobSpec)
+        pipeline = _Pipeline(name, message, work, resource)
         self._check(pipeline)
         return self._begin(pipeline, resource | {"state": f"{PREFIX}PENDING"})
 
     def _check(self, pipeline: _Pipeline) -> None:
         """Raises ApiError for a job, dataset or model with which the pipeline cannot succeed."""
         resource, name = pipeline.resource, pipeline.message.display_name
-        job = Job(f"request {name}", name, pipeline.spec)
-        findings = self._jobs.findings(pipeline.parent, job, INPUTS)
+        if isinstance(pipeline.work, CustomJobSpec):
+            findings = self._jobs.findings(pipeline.parent, Job(f"request {name}", name, pipeline.work), INPUTS)
+        else:
+            findings = [one.below(INPUTS) for one in self._tunings.findings(pipeline.parent, pipeline.work)]
         if "modelToUpload" in resource and not pipeline.output:
             fault = "is missing, so there is no folder from which to upload a model"
             findings.append(Finding(f"{INPUTS}.baseOutputDirectory", fault, "name one"))
@@ -100,7 +119,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
             self._models.check(pipeline.parent, resource["modelToUpload"], **pipeline.model_ids)
 
     def _work(self, pipeline: _Pipeline) -> None:
-        """Split the dataset, train, upload the model; raises ApiError unless all succeed."""
+        """Split the dataset, train or tune, upload the model; raises ApiError unless all succeed."""
         env: dict[str, str] = {}
         if pipeline.dataset:
             dataset, config = self._store.get(pipeline.dataset), pipeline.resource["inputDataConfig"]
@@ -109,17 +128,29 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         job = self._follow(pipeline)
         if job["state"] != custom_jobs.SUCCEEDED:
             status = next(name for name, (_, code) in STATUSES.items() if code == job["error"]["code"])
-            raise ApiError(status, f"the custom job {pipeline.job} failed: {job['error']['message']}")
+            raise ApiError(status, f"the {pipeline.noun} {pipeline.job} failed: {job['error']['message']}")
+        output = pipeline.output
+        if best := next((trial for trial in trials(job) if trial["best"]), None):
+            named = {"bestTrialBackingCustomJob": f"{pipeline.parent}/{custom_jobs.COLLECTION}/{best['job']}"}
+            self._store.update(pipeline.name, **{METADATA: {**self._store.get(pipeline.name)[METADATA], **named}})
+            output = f"{output}/{best['id']}"
         if "modelToUpload" in pipeline.resource:
-            self._upload(pipeline, pipeline.resource["modelToUpload"])
+            self._upload(pipeline, pipeline.resource["modelToUpload"], output)
 
     def _start_job(self, pipeline: _Pipeline, extras: Extras) -> None:
-        display_name = f"{pipeline.message.display_name[: LONGEST_NAME - len(SUFFIX)]}{SUFFIX}"
-        job = CustomJob(display_name=display_name, job_spec=pipeline.spec, labels=pipeline.message.labels)
+        message, work = pipeline.message, pipeline.work
+        suffix = f"-{pipeline.noun.replace(' ', '-')}"
+        display_name = f"{message.display_name[: LONGEST_NAME - len(suffix)]}{suffix}"
+        shown = {"display_name": display_name, "labels": message.labels}
         with self._lock:
             pipeline.raise_if_stopping()
-            pipeline.job = self._jobs.create(pipeline.parent, job, extras)["name"]
-        self._store.update(pipeline.name, trainingTaskMetadata={"backingCustomJob": pipeline.job})
+            if isinstance(work, CustomJobSpec):
+                job, key = CustomJob(job_spec=work, **shown), "backingCustomJob"
+                pipeline.job = self._jobs.create(pipeline.parent, job, extras)["name"]
+            else:
+                search, key = HyperparameterTuningJob(work, **shown), "backingHyperparameterTuningJob"
+                pipeline.job = self._tunings.create(pipeline.parent, search)["name"]
+        self._store.update(pipeline.name, **{METADATA: {key: pipeline.job}})
 
     def _follow(self, pipeline: _Pipeline) -> Resource:
         """Wait for the job to end and return it; until then the pipeline has the state of its job."""
@@ -136,8 +167,8 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         """Wait for the job to leave this state."""
         return self._store.wait(job, lambda resource: resource["state"] != state)
 
-    def _upload(self, pipeline: _Pipeline, model: Resource) -> None:
-        trained = {**model, "artifactUri": f"{pipeline.output}/model"}  # AIP_MODEL_DIR
+    def _upload(self, pipeline: _Pipeline, model: Resource, output: str) -> None:
+        trained = {**model, "artifactUri": f"{output}/model"}  # AIP_MODEL_DIR
         more = {**pipeline.model_ids, "trainingPipeline": pipeline.name}
         uploaded = self._models.upload(pipeline.parent, trained, **more)
         named = {"name": uploaded["name"], "versionId": uploaded["versionId"]}
@@ -147,24 +178,27 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         super()._stop(pipeline)
         if pipeline.job:
             with contextlib.suppress(ApiError):  # during the upload, the job has ended and may have been deleted
-                self._jobs.cancel(pipeline.job)
+                (self._jobs if isinstance(pipeline.work, CustomJobSpec) else self._tunings).cancel(pipeline.job)
 
 
-def job_spec(inputs: Any) -> CustomJobSpec:
-    """The inputs of a custom task as a CustomJobSpec; raises ApiError INVALID_ARGUMENT with all faults."""
+def read_inputs(inputs: Any, kind: type[Inputs]) -> Inputs:
+    """The inputs of a task as the API's message; raises ApiError INVALID_ARGUMENT with all faults."""
     try:
-        return read(strict_yaml.from_json(json.dumps(tidy(inputs))), CustomJobSpec)
+        return read(strict_yaml.from_json(json.dumps(tidy(inputs))), kind)
     except FaultError as error:
         raise invalid(finding.below(INPUTS) for finding in error.findings) from None
 
 
 def _findings(resource: Resource) -> Findings:
     definition = resource.get("trainingTaskDefinition", "")
-    if not definition.endswith(CUSTOM_TASK):
-        yield Finding("trainingTaskDefinition", f'"{definition}" is not supported here', f"only {CUSTOM_TASK[1:]} is")
+    if not definition.endswith((CUSTOM_TASK, TUNING_TASK)):
+        cure = f"only {CUSTOM_TASK[1:]} and {TUNING_TASK[1:]} are"
+        yield Finding("trainingTaskDefinition", f'"{definition}" is not supported here', cure)
         return  # the other fields belong to that task
     if not isinstance(resource.get(INPUTS), dict):
         yield Finding(INPUTS, "is no object", "write a CustomJobSpec")
+    if definition.endswith(TUNING_TASK) and "inputDataConfig" in resource:
+        yield Finding("inputDataConfig", "is not for a tuning task", "name the data in the args of its trials")
     if "inputDataConfig" in resource and not resource["inputDataConfig"].get("datasetId"):
         yield Finding("inputDataConfig.datasetId", "is missing", "write the id of a dataset")
     sets = resource.get("inputDataConfig", {}).get("gcsDestination", {}).get("outputUriPrefix", "")

@@ -26,6 +26,7 @@ BEST = StudySpec.MeasurementSelectionType.BEST_MEASUREMENT
 DECAY_RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
 DECAY_LEAST = 4  # measurements; the curve has three coefficients
 DECAY_MARGIN = 2.0  # standard deviations
+CONVEX_LEAST = 5  # measurements, and ended trials less one. Source: StudySpec.ConvexAutomatedStoppingSpec
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,8 @@ class Search:
             return below_median(curve, self._ended)
         if "decay_curve_stopping_spec" in self._spec:
             return decays_below(curve, self._ended)
+        if "convex_automated_stopping_spec" in self._spec:
+            return heads_below(curve, self._ended, self._spec.convex_automated_stopping_spec)
         return False
 
     def _asked_again(self, parameters: Mapping[str, Value]) -> Any:
@@ -143,7 +146,9 @@ class Search:
         return -value if goal == StudySpec.MetricSpec.GoalType.MINIMIZE else value
 
     def _curve(self, suggestion: Suggestion, measurements: Sequence[Measurement]) -> Curve:
-        rule = self._spec.median_automated_stopping_spec or self._spec.decay_curve_stopping_spec
+        spec = self._spec
+        rule = spec.median_automated_stopping_spec or spec.decay_curve_stopping_spec
+        rule = rule or spec.convex_automated_stopping_spec
         points = [
             (report.time - suggestion.began if rule.use_elapsed_duration else float(report.step), self._score(report))
             for report in measurements
@@ -183,6 +188,23 @@ def decays_below(curve: Curve, ended: Sequence[Curve]) -> bool:
     deviation, final = min(fits)
     best = max(score for rival in ended for _, score in rival)
     return bool(final + DECAY_MARGIN * deviation < best)
+
+
+def heads_below(curve: Curve, ended: Sequence[Curve], rule: StudySpec.ConvexAutomatedStoppingSpec) -> bool:
+    """Whether the line through the trial's last measurements is below the best score at the last step.
+
+    A curve that flattens stays below that line. Source: google-cloud-aiplatform 2.7.0,
+    StudySpec.ConvexAutomatedStoppingSpec, whose regression over all trials is not public.
+    """
+    least = rule.min_measurement_count or CONVEX_LEAST
+    end = rule.max_step_count or max(rival[-1][0] for rival in ended)
+    last = curve[-max(least, 2) :]
+    begun = len(last) >= max(least, 2) and len(ended) > least and curve[-1][0] > (rule.min_step_count or end / 10)
+    if not (begun and last[0][0] < last[-1][0] < end):
+        return False
+    slope, intercept = statistics.linear_regression(*zip(*last, strict=True))
+    best = max(score for rival in ended for _, score in rival)
+    return bool(slope and slope * end + intercept < best)
 
 
 def arguments(parameters: Mapping[str, Value]) -> list[str]:

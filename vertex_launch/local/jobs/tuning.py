@@ -12,13 +12,14 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 
 from vertex_launch import study_validation
 from vertex_launch.contract import with_arguments
+from vertex_launch.errors import Finding
 from vertex_launch.job_resource import Resource, fault, final_metrics, id_of, moment
 from vertex_launch.labels import LONGEST_NAME, name_findings
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs import search
 from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks
-from vertex_launch.local.jobs.custom_jobs import ENDED, FAILED, PENDING, PREFIX, SUCCEEDED, Jobs
+from vertex_launch.local.jobs.custom_jobs import ENDED, FAILED, PENDING, PREFIX, SHELLS, SUCCEEDED, Jobs
 from vertex_launch.local.jobs.search import Measurement, Search, Suggestion
 from vertex_launch.local.resource_file import now
 from vertex_launch.local.running.prepare import Extras
@@ -98,8 +99,7 @@ class Tunings(BackgroundTasks[_Study]):
 
         Goes on where an `earlier` one of the same study was stopped: trials that ended well count, others run again.
         """
-        of_trials = self._jobs.findings(parent, _trial_job(message, {}), "trialJobSpec")
-        refuse([*name_findings(message.display_name), *study_validation.findings(message), *of_trials])
+        refuse([*name_findings(message.display_name), *self.findings(parent, message)])
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         begun = (earlier or {}).get("trials", ())
         # optuna keeps no state: with the same seed, it would repeat the first trials behind those that have run.
@@ -107,6 +107,11 @@ class Tunings(BackgroundTasks[_Study]):
         study.trials = [self._again(study, trial) for trial in begun]
         trials = {"trials": [trial.shown for trial in study.trials]} if begun else {}
         return self._begin(study, as_json(message) | trials | {"state": PENDING})
+
+    def findings(self, parent: str, message: HyperparameterTuningJob) -> list[Finding]:
+        """Return a search's errors; raises ApiError for trials that can never run here."""
+        of_trials = self._jobs.findings(parent, _trial_job(message, {}), "trialJobSpec")
+        return [*study_validation.findings(message), *of_trials]
 
     def _lose(self, resource: Resource) -> None:
         lost = {"state": "INFEASIBLE", "infeasibleReason": STOPPED["message"], "endTime": now()}
@@ -174,6 +179,8 @@ class Tunings(BackgroundTasks[_Study]):
         except ApiError as error:  # its job was deleted
             job = {"state": FAILED, "error": error.rpc}
         measurements = self._measurements(study, trial)
+        if job.get(SHELLS) != trial.shown.get(SHELLS):
+            self._show(study, trial, **{SHELLS: job.get(SHELLS)})
         if job["state"] in ENDED:
             self._end_trial(study, trial, job, measurements)
         elif trial.shown["state"] == "ACTIVE" and study.search.should_stop(trial.suggestion, measurements):
@@ -209,8 +216,9 @@ class Tunings(BackgroundTasks[_Study]):
         return [one for one in trial.before if one.step < first] + reported
 
     def _show(self, study: _Study, trial: _Trial, **fields: Any) -> None:
-        """Set fields of a trial in the tuning job's resource."""
-        trial.shown = {**trial.shown, **fields}  # resources are never changed in place
+        """Set fields of a trial in the tuning job's resource, or remove those that are None."""
+        changed = {**trial.shown, **fields}  # resources are never changed in place
+        trial.shown = {key: value for key, value in changed.items() if value is not None}
         self._store.update(study.name, trials=[trial.shown for trial in study.trials])
 
 

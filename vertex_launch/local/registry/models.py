@@ -127,9 +127,12 @@ class Models(Collection):
         return [self._as_model(version) for version in versions if DEFAULT in version["versionAliases"]]
 
     def list_versions(self, name: str) -> Sequence[Resource]:
-        """List all versions of a model, newest first; their names end in @VERSION. Raises ApiError."""
+        """List all versions of a model, oldest first; their names end in @VERSION. Raises ApiError.
+
+        Source: tests/system/aiplatform/test_model_version_management.py of google-cloud-aiplatform 2.7.0.
+        """
         model = self.get(name.partition("@")[0])["name"]
-        return [self._as_model(version, versioned=True) for version in self._versions(model)]
+        return [self._as_model(version, versioned=True) for version in reversed(self._versions(model))]
 
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
         """Change a model in all its versions, or for NAME@VERSION that one; raises ApiError for another field."""

@@ -78,6 +78,13 @@ class Execution:
         lasts = self._policy.grace if action == "preempt" else seconds
         self._events.put(lambda: state.disturb(action, lasts))
 
+    def open_shell(self, name: str, terminal: str) -> bool:
+        """Start a shell at a terminal, in this replica; returns whether the replica runs."""
+        process = self._states[name].process
+        if process:
+            process.open_shell(terminal)
+        return process is not None
+
     def _run_attempt(self) -> Ending:
         """Run all replicas from their start to the end of the attempt."""
         attempt = self._attempt = Attempt()

@@ -8,19 +8,22 @@ With "hosts", a file, it has a host name of its own, its variable HOSTNAME, and 
 "folders", such as {"/gcs": FOLDER}, it finds these at their places; its own root is then mounted on "root", an empty
 folder. With `container` the command is `CLIENT run --name=NAME ...`.
 
-Standard input brings signals, a byte with the number of each. Its end means that the launcher is gone. Then, as after
-the command's own end, everything that the command started is killed; on Linux, detached processes too.
+Standard input brings signals, a byte with the number of each, and terminals, a byte 0 and a line with the path of each:
+a shell starts there, with what the command sees. The input's end means that the launcher is gone. Then, as after the
+command's own end, everything that the command started is killed, shells too; on Linux, detached processes too.
 """
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import termios
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 # Linux: prctl(2), unshare(2), mount(2)
@@ -29,6 +32,8 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER, CLONE_NEWPID = 1 << 17, 1 << 26, 1 << 
 MS_BIND, MS_REC, MS_UNBINDABLE, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 17, 1 << 18
 
 NAMESPACES = ("root", "user")
+SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
+ENV = os.environ | {"TERM": "dumb"}  # the page of a shell shows letters and lines
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -52,30 +57,49 @@ def main(command: list[str], world: str, hosts: str, root: str = "", folders: Ma
     except OSError as error:
         print(f"{command[0]}: cannot be started: {error.strerror}", file=sys.stderr, flush=True)
         return 127
-    code = _attend(process)
+    code = _attend(process, set_up)
     _end_what_is_left(process.pid)
     if world == "container":
         _remove_container(command)
     return 128 - code if code < 0 else code
 
 
-def _attend(process: "subprocess.Popen[bytes]") -> int:
-    """Pass the launcher's signals on until the command has ended; without threads, because `_separate` permits none."""
+def _attend(process: "subprocess.Popen[bytes]", set_up: Callable[[], None]) -> int:
+    """Do what the launcher orders until the command has ended; without threads, because `_separate` permits none."""
     ended, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    inputs, shells = [0, ended], list[subprocess.Popen[bytes]]()
     while (code := process.poll()) is None:
-        readable, _, _ = select.select([0, ended], [], [])
+        readable, _, _ = select.select(inputs, [], [])
         if 0 in readable:
             byte = os.read(0, 1)
             if not byte:  # the launcher is gone
+                inputs.remove(0)
                 process.kill()
-                return process.wait()
-            _pass_on(byte[0], process.pid)
+            elif byte[0]:
+                _pass_on(byte[0], process.pid)
+            else:
+                shells += _opened(b"".join(iter(lambda: os.read(0, 1), b"\n")), set_up)
         if ended in readable:
             os.read(ended, 1)
+            for shell in shells:  # process 1 of a namespace ends once nobody else is left there, not even a zombie
+                shell.poll()
     return code
+
+
+def _opened(terminal: bytes, set_up: Callable[[], None]) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start a shell at a terminal, whose end hangs it up; nothing starts where the terminal is gone already."""
+
+    def attach() -> None:
+        set_up()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        end = os.open(terminal, os.O_RDWR | os.O_NOCTTY)
+        yield subprocess.Popen(SHELL, 0, None, end, end, end, attach, env=ENV, start_new_session=True)
+        os.close(end)
 
 
 def _separate(as_user: bool) -> None:

@@ -83,8 +83,11 @@ class Process:
 
     def send_signal(self, number: signal.Signals) -> None:
         """SIGTERM and SIGKILL are for the command alone, as for process 1 of a container; others for all processes."""
-        with contextlib.suppress(OSError, ValueError):  # the process has just ended, or is closed
-            self._orders.write(bytes([number]))
+        self._order(bytes([number]))
+
+    def open_shell(self, terminal: str) -> None:
+        """Start a shell at a terminal, with what the replica sees; it ends with the replica."""
+        self._order(b"\0%s\n" % os.fsencode(terminal))
 
     def wait(self, seconds: float) -> None:
         """Wait for its end, at most this long."""
@@ -101,6 +104,10 @@ class Process:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._waiter.join()
+
+    def _order(self, order: bytes) -> None:
+        with contextlib.suppress(OSError, ValueError):  # the process has just ended, or is closed
+            self._orders.write(order)
 
     def _read(self, log: io.RawIOBase, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         """Log and show every line of both streams, in the order of arrival."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from vertex_launch.contract import project_number
 from vertex_launch.local import resource_file
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.storage.buckets import Buckets
@@ -23,7 +24,7 @@ MULTI_REGIONS = ("US", "EU", "ASIA")
 # Fields that a client cannot change; a bucket's location stays where it was made.
 FIXED = (
     *("kind", "id", "name", "selfLink", "location", "locationType", "timeCreated", "updated"),
-    *("metageneration", "etag", POLICY),
+    *("projectNumber", "metageneration", "etag", POLICY),
 )
 
 
@@ -97,11 +98,12 @@ class BucketMetadata:
         return self._buckets.root / ".buckets" / f"{bucket}.json"  # the dot keeps the folder from being a bucket
 
 
-def new(body: Metadata) -> Metadata:
-    """Return the metadata of a new bucket, of what a client sends; raises ApiError if it cannot be read."""
+def new(body: Metadata, project: str) -> Metadata:
+    """Return the metadata of a project's new bucket, of what a client sends; raises ApiError if it cannot be read."""
     storage = {"location": _word(body, "location", "US"), "storageClass": _word(body, "storageClass", "STANDARD")}
+    owner = {"projectNumber": project_number(project)} if project else {}  # the SDK takes no bucket of another project
     now = resource_file.now()
-    return {**_changeable(body), **storage, "timeCreated": now, "updated": now, "metageneration": "1"}
+    return {**_changeable(body), **storage, **owner, "timeCreated": now, "updated": now, "metageneration": "1"}
 
 
 def merged(value: Any, patch: Any) -> Any:

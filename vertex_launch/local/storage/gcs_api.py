@@ -78,7 +78,7 @@ class GcsApi:
 
     def create_bucket(self, call: Call) -> Any:
         body = call.json()
-        name, metadata = str(body.get("name", "")), bucket_metadata.new(body)
+        name, metadata = str(body.get("name", "")), bucket_metadata.new(body, call.query.get("project", ""))
         self._buckets.create(name)
         self._metadata.write(name, metadata)
         return self.get_bucket(call, name)

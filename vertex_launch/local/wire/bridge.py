@@ -4,6 +4,7 @@ import functools
 import importlib
 import inspect
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -33,7 +34,8 @@ class Bridge(grpc.GenericRpcHandler):
             try:
                 return _bytes(stub(request.deserialize(body)))
             except GoogleAPICallError as error:
-                context.abort(error.grpc_status_code or grpc.StatusCode.UNKNOWN, error.message)
+                fault = error.response.json()["error"]  # the exception of a 400 names no status
+                context.abort(grpc.StatusCode[fault["status"]], fault["message"])
                 raise
 
         return grpc.unary_unary_rpc_method_handler(answer)
@@ -57,6 +59,8 @@ def serve(endpoint: str, host: str) -> int:
     server = grpc.server(ThreadPoolExecutor(THREADS), handlers=[Bridge(endpoint)])
     port: int = server.add_insecure_port(f"{host}:0")
     server.start()
+    # gRPC stops a server that nothing refers to.
+    threading.Thread(target=server.wait_for_termination, name="gRPC", daemon=True).start()
     return port
 
 

@@ -1,0 +1,76 @@
+"""All usages with earlier releases of Google's SDK, each in an environment of its own.
+
+The launcher runs in it, too, as where a team has pinned the SDK. python -m tests.fidelity.releases FILE writes the
+verdicts with the SDK of its own environment.
+"""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.conftest import ROOT, kept_folder
+from tests.fidelity.themes import run, serving, usages
+
+EARLIER = ("2.6.0", "2.5.0", "2.4.0")  # the minor releases before that of constraints.txt
+RECORD = ROOT / "tests/fidelity/releases.json"
+SDK = "google-cloud-aiplatform"
+NODE = "6.11.0"  # of Node's client, for tests/fidelity/client.cjs
+TESTS = ("cloudml-hypertune==0.1.0.dev6", "gcsfs==2026.10.1", "pytest==9.2.0")  # as noxfile.py has them
+
+
+def differences(folder: Path, known: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return, by release and by a usage's id, each verdict that is another than the known one."""
+    with ThreadPoolExecutor() as pool:  # the runs wait more than they compute
+        found = zip(EARLIER, pool.map(lambda release: _verdicts(release, folder), EARLIER), strict=True)
+    return {
+        release: {id: verdict for id, verdict in verdicts.items() if verdict != known[id]}
+        for release, verdicts in found
+    }
+
+
+def recorded() -> Mapping[str, Mapping[str, str]]:
+    """Return the differences that were kept."""
+    found: dict[str, dict[str, str]] = json.loads(RECORD.read_text(encoding="utf-8"))
+    return found
+
+
+def _verdicts(release: str, folder: Path) -> dict[str, str]:
+    """Run all usages with a release; returns their verdicts by their ids."""
+    home = kept_folder(f"sdk-{release}", folder)
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        python = _environment(home, release)
+    written = folder / f"{release}.json"
+    environ = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run([python, "-m", "tests.fidelity.releases", str(written)], cwd=ROOT, env=environ, check=True)
+    found: dict[str, str] = json.loads(written.read_text(encoding="utf-8"))
+    return found
+
+
+def _environment(home: Path, release: str) -> Path:
+    """Return the Python of an environment with this release, made if it is not there."""
+    python, done = home / ".venv/bin/python", home / "installed.txt"
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    others = [line for line in pinned if not line.startswith((SDK, "#"))]
+    wanted = (f"{SDK}=={release}", *others, *TESTS)
+    if not (done.exists() and done.read_text(encoding="utf-8") == "\n".join(wanted)):
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(home / ".venv")], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-compile", *wanted], check=True)
+        done.write_text("\n".join(wanted), encoding="utf-8")
+    return python
+
+
+def _here() -> dict[str, str]:
+    """Run all usages in this environment."""
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as vertex:
+        return dict(zip([usage.id for usage in usages()], run(vertex), strict=True))
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(json.dumps(_here()), encoding="utf-8")

@@ -1,0 +1,140 @@
+"""Google's own system tests, unmodified, as a custom job of the local Vertex: python -m tests.fidelity.system_tests.
+
+A replica's clients reach the local Vertex without a setting, so that the tests know nothing of it: they take their
+default transport, gRPC, and the account of the job. Their sources come with the source distribution of the SDK.
+"""
+
+import fcntl
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tests.conftest import ROOT, kept_folder
+from tests.launch.vertex import custom_job, service
+
+RELEASE = "2.7.0"
+RECORD = ROOT / "tests/fidelity/system_tests.json"
+FOLDER = "tests/system/aiplatform"
+SECONDS = 600.0  # for all tests together
+# The frameworks are as old as the tests ask for.
+PACKAGES = (
+    *(f"google-cloud-aiplatform[autologging]=={RELEASE}", "google-cloud-testutils", "kfp==2.13.0", "pyarrow<18"),
+    *("pytest", "pytest-asyncio", "scikit-learn==1.5.2", "setuptools", "tensorflow-cpu==2.14.1", "xgboost-cpu==3.2.0"),
+)
+# Modules without a test of what the local Vertex has; most of them cannot even be imported without packages for it.
+LEFT_OUT = {
+    "test_language_models": "generative models",
+    "test_multimodal_dataset": "BigQuery",
+    "test_persistent_resource": "persistent resources",
+    "test_prediction_cpr": "endpoints",
+    "test_vision_models": "generative models",
+    "test_vizier": "studies",
+}
+# Tests that would install packages for minutes, or from where a machine of tests may not look.
+NOT_RUN = {
+    "test_custom_job: test_from_local_script_enable_autolog_prebuilt_container": "pip searches long for an old mlflow",
+    "test_custom_job: test_from_local_script_enable_autolog_custom_container": "pip searches long for an old mlflow",
+    "test_project_id_inference: test_project_id_inference": "it installs the newest state of a repository",
+}
+# Why tests fail whose names begin so, where that is not the service's refusal of one of their calls.
+FAILS = {
+    "test_autologging_with_autorun_creation": "it expects the name of a metric of mlflow 1",
+    "test_end_to_end_tabular": "it trains by AutoML, which is refused, beside a script that needs TensorFlow",
+    "test_export_data": "it reads a dataset of Google's own project",
+    "test_get_experiments_df": "it counts the run of a PipelineJob, which was refused",
+    "test_mdm_": "it watches an endpoint, which was refused",
+    "test_model_evaluate_custom_tabular_model": "it reads a model of Google's own project",
+    "test_model_monitoring": "it reads a model of Google's own project",
+}
+REFUSAL = re.compile(
+    r"the local Vertex has no \w+|\w+\.googleapis\.com is not on this machine|metadataSchemaUri: [^;\n]+"
+)
+# Public objects that the tests read, by their names in the bucket of Google's samples; no test asks for more of them.
+SAMPLES = "cloud-samples-data-us-central1"
+OBJECTS = {
+    "ai-platform-unified/datasets/images/isg_data.jsonl": json.dumps({"imageGcsUri": f"gs://{SAMPLES}/flower.jpg"}),
+    "vertex-ai/google-cloud-aiplatform-ci-artifacts/models/iris_xgboost/model.bst": "a model",
+    "vertex-ai/structured_data/california_housing/california-housing-data.csv": "longitude,median_house_value\n1,2\n",
+}
+
+
+def verdicts(folder: Path) -> dict[str, str]:
+    """Run the tests by a service in this folder; returns their verdicts by module and name."""
+    home = kept_folder(f"system-tests-{RELEASE}", folder)
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        python, sources = _environment(home), _sources(home)
+    for name, content in OBJECTS.items():
+        path = folder / ".vertex/gcs" / SAMPLES / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    report = folder / "report.xml"
+    tests = " or ".join(test.partition(": ")[2] for test in NOT_RUN)
+    chosen = (*(f"--ignore={FOLDER}/{module}.py" for module in LEFT_OUT), "-k", f"not ({tests})")
+    pytest = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *chosen, FOLDER)
+    command = f"cd {shlex.quote(str(sources))} && {shlex.join(map(str, pytest))}; test -s {shlex.quote(str(report))}"
+    job = custom_job("bash", "-c", f"BUILD_SPECIFIC_GCLOUD_PROJECT=p; export BUILD_SPECIFIC_GCLOUD_PROJECT; {command}")
+    with service(folder, "--grace-seconds", "0.5", settings="") as vertex:
+        name = vertex.create(job)
+        ended = vertex.wait(name, seconds=SECONDS)
+        assert ended["state"] == "JOB_STATE_SUCCEEDED", "\n".join(vertex.log(name))
+    return dict(sorted(_of_report(report)))
+
+
+def recorded() -> Mapping[str, str]:
+    """Return the verdicts of the last run that was kept."""
+    found: dict[str, str] = json.loads(RECORD.read_text(encoding="utf-8"))
+    return found
+
+
+def _environment(home: Path) -> Path:
+    """Return the Python of an environment of the tests' own, made if it is not there."""
+    python, done = home / ".venv/bin/python", home / "installed.txt"
+    wanted = "\n".join(PACKAGES)
+    if not (done.exists() and done.read_text(encoding="utf-8") == wanted):
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(home / ".venv")], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-compile", *PACKAGES], check=True)
+        done.write_text(wanted, encoding="utf-8")
+    return python
+
+
+def _sources(home: Path) -> Path:
+    """Return the folder of the SDK's source distribution, fetched if it is not there."""
+    sources = home / f"google_cloud_aiplatform-{RELEASE}"
+    if not (sources / FOLDER).exists():
+        fetch = (*("pip", "download", "--quiet", "--no-deps", "--no-binary=:all:"), f"--dest={home}")
+        subprocess.run([sys.executable, "-m", *fetch, f"google-cloud-aiplatform=={RELEASE}"], check=True)
+        with tarfile.open(home / f"{sources.name}.tar.gz") as archive:
+            archive.extractall(home, filter="data")
+    return sources
+
+
+def _of_report(report: Path) -> Iterator[tuple[str, str]]:
+    for case in ElementTree.parse(report).iter("testcase"):
+        yield f"{case.attrib['classname'].split('.')[-2]}: {case.attrib['name']}", _verdict(case)
+    yield from ((f"{module}: all", f"not run: the local Vertex has no {what}") for module, what in LEFT_OUT.items())
+    yield from ((test, f"not run: {why}") for test, why in NOT_RUN.items())
+
+
+def _verdict(case: ElementTree.Element) -> str:
+    if (skipped := case.find("skipped")) is not None:
+        return f"not run: Google skips it, {skipped.attrib['message']}"
+    faults = [fault.text or "" for kind in ("error", "failure") for fault in case.findall(kind)]
+    if not faults:
+        return "passed"
+    if reasons := [why for start, why in FAILS.items() if case.attrib["name"].startswith(start)]:
+        return f"fails: {reasons[0]}"
+    refusal = REFUSAL.search("\n".join(faults))
+    return f"refused: {refusal[0].removeprefix('metadataSchemaUri: ')}" if refusal else "wrong: it fails"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        RECORD.write_text(f"{json.dumps(verdicts(Path(folder)), indent=2)}\n", encoding="utf-8")

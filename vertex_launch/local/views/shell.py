@@ -1,0 +1,96 @@
+"""Interactive shells in the replicas of jobs with enableWebAccess: a page that is a terminal, and its websocket.
+
+A shell can do what the user of this machine can. Its address holds a secret, and only the page at that address, opened
+by itself, may connect. Source: Vertex AI, "Monitor and debug training with an interactive shell", mid 2026.
+"""
+
+import asyncio
+import contextlib
+import io
+import os
+import pty
+import termios
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from starlette.responses import HTMLResponse, Response
+from starlette.websockets import WebSocket
+
+from vertex_launch.local.api.http import POLICY_VIOLATION, Call, Route
+from vertex_launch.local.views.page import HEADERS, policy
+
+PAGE = Path(__file__).with_name("shell.html")
+SIZE = (40, 200)  # rows and columns; the page wraps longer lines itself
+START_SECONDS = 10.0  # until a shell must have shown its prompt
+CHUNK = 2**14  # bytes of output in one message
+NOWHERE = "no replica with this address runs now"
+
+
+def page() -> Route:
+    """Return the route of the page, which is the same for all shells: its script connects to its own address."""
+    text = PAGE.read_text(encoding="utf-8")
+    headers = HEADERS | {"Content-Security-Policy": policy(text)}
+
+    def show(call: Call, **replica: str) -> Response:
+        return HTMLResponse(text, headers=headers)
+
+    return "GET", "/shell/{job}/{replica}/{secret}", show
+
+
+async def connect(open_shell: Callable[[str, str], bool], socket: WebSocket) -> None:
+    """Connect a page to a new shell until either ends; the page sends text and gets bytes.
+
+    `open_shell` takes the path of a replica's address and that of a terminal; it returns whether the replica runs.
+    """
+    await socket.accept()
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, SIZE)
+    async with _ends(master) as (screen, keyboard):
+        with io.FileIO(slave):  # until the shell has opened it: without either, reading fails
+            there = open_shell(socket.url.path, os.ttyname(slave))
+            prompt = await _soon(screen) if there else b""
+        if prompt:
+            await _first(_show(prompt, screen, socket), _type(socket, keyboard))
+    with contextlib.suppress(RuntimeError):  # the page is gone
+        await socket.close(*(() if prompt else (POLICY_VIOLATION, NOWHERE)))
+
+
+@contextlib.asynccontextmanager
+async def _ends(master: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.WriteTransport]]:
+    """Open the end of a terminal that a person sits at; closing it hangs up the shell at the other end."""
+    loop, screen = asyncio.get_running_loop(), asyncio.StreamReader()
+    seen, typed = io.FileIO(os.dup(master), "rb"), io.FileIO(master, "wb")
+    output, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(screen), seen)
+    keyboard, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, typed)
+    try:
+        yield screen, keyboard
+    finally:
+        output.close()
+        keyboard.abort()
+
+
+async def _soon(screen: asyncio.StreamReader) -> bytes:
+    with contextlib.suppress(TimeoutError):
+        return await asyncio.wait_for(screen.read(CHUNK), START_SECONDS)
+    return b""
+
+
+async def _show(shown: bytes, screen: asyncio.StreamReader, socket: WebSocket) -> None:
+    while shown:
+        await socket.send_bytes(shown)
+        shown = await screen.read(CHUNK)  # raises OSError once the shell has ended
+
+
+async def _type(socket: WebSocket, keyboard: asyncio.WriteTransport) -> None:
+    async for text in socket.iter_text():
+        keyboard.write(text.encode())
+
+
+async def _first(*ways: Coroutine[Any, Any, None]) -> None:
+    """Go all ways at once until one ends."""
+    tasks = [asyncio.create_task(way) for way in ways]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
