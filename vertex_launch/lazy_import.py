@@ -17,8 +17,8 @@ def prepare(package: str) -> None:
     module, run = importlib.util.module_from_spec(spec), spec.loader.exec_module
 
     def load(name: str) -> Any:
-        """Run the package the first time that one of its own names is missing."""
-        if name.startswith("__") or importlib.util.find_spec(f"{package}.{name}"):
+        """Run the package the first time that one of its own names is missing, or all are asked for by *."""
+        if (name.startswith("__") and name != "__all__") or importlib.util.find_spec(f"{package}.{name}"):
             raise AttributeError(name)  # a submodule: the import system goes on to import it
         del module.__dict__["__getattr__"]
         run(module)

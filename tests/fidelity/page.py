@@ -27,13 +27,7 @@ it is outside by decision, and refused at once, in a sentence. *differs*: the lo
 the sentence says how. *not run*: the machine that wrote this page lacks a program. The scripts are the modules of
 `tests/fidelity/`, one for each theme; each change must pass them.
 """
-VERDICTS = {
-    "works": "work",
-    "refused": "are refused",
-    "differs": "differ",
-    "not run": "did not run",
-    "wrong": "are wrong",
-}
+VERDICTS = ("works", "refused", "differs", "not run", "wrong")
 RELEASES = """
 ## Releases of the SDK
 
@@ -73,7 +67,7 @@ def page(verdicts: Iterable[str]) -> str:
     """Return the whole page from the verdicts on all usages, in their order."""
     verdicts = [*verdicts]
     count = _count(verdicts)
-    sums = ", ".join(f"{count[kind]} {verb}" for kind, verb in VERDICTS.items() if count[kind])
+    sums = ", ".join(f"{kind} {count[kind]}" for kind in VERDICTS if count[kind])
     head = HEAD.format(count=len(verdicts), sdk=version(releases.SDK), sums=sums)
     themes, earlier = _tables(iter(verdicts)), _of_releases(verdicts)
     return head + "".join((*themes, *earlier, *_of_system_tests(system_tests.recorded())))
@@ -95,7 +89,7 @@ def _of_releases(verdicts: Iterable[str]) -> Iterator[str]:
 
 def _of_system_tests(verdicts: Mapping[str, str]) -> Iterator[str]:
     kinds, count = ("passed", "refused", "fails", "not run"), _count(verdicts.values())
-    sums = ", ".join(f"{count[kind]} {kind}" for kind in kinds)
+    sums = ", ".join(f"{kind} {count[kind]}" for kind in kinds)
     yield SYSTEM_TESTS.format(release=system_tests.RELEASE, sums=sums)
     for module, tests in groupby(verdicts, lambda test: test.partition(":")[0]):
         count = _count(verdicts[test] for test in tests)

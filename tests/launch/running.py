@@ -68,7 +68,7 @@ def until(path: Path, word: str = "") -> str:
 while not (p := pathlib.Path({str(path)!r})).exists() or {word!r} not in p.read_text(): time.sleep(0.05)"""
 
 
-def ends_together(folder: Path, replicas: int) -> str:
+def ends_together(replicas: int) -> str:
     """Lines of Python: the chief goes on once so many replicas are here, the others wait until they are ended.
 
     Else a worker that starts late is ended with the job before it has said a word, and of one that leaves long before
@@ -76,7 +76,8 @@ def ends_together(folder: Path, replicas: int) -> str:
     """
     return f"""
 import os, pathlib, time
-folder = pathlib.Path({str(folder)!r})
+folder = pathlib.Path(os.environ["GCS_MOUNT"], "here", os.environ["CLOUD_ML_JOB_ID"])
+folder.mkdir(parents=True, exist_ok=True)
 (folder / os.environ["RANK"]).touch()
 while os.environ["RANK"] != "0" or len([*folder.glob("[0-9]")]) < {replicas}: time.sleep(0.05)
 """

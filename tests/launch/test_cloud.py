@@ -93,9 +93,9 @@ def forever(path: Path) -> tuple[str, ...]:
     return script(f"print('here', flush=True)\n{until(path)}")
 
 
-def steps(folder: Path, replicas: int) -> tuple[str, ...]:
+def steps(replicas: int) -> tuple[str, ...]:
     """STEPS, of which each replica sees the end."""
-    return script(STEPS[-1] + ends_together(folder, replicas))
+    return script(STEPS[-1] + ends_together(replicas))
 
 
 def untimed(line: str) -> str:
@@ -109,10 +109,8 @@ def states(events: Sequence[Event]) -> list[str]:
     return [state(one.job) for one in events if isinstance(one, Changed)]
 
 
-def test_a_job_is_followed_through_its_states_and_lines_to_its_end(
-    vertex: Service, cloud: Cloud, tmp_path: Path
-) -> None:
-    name = vertex.create(custom_job(*steps(tmp_path, 3), workers=2))
+def test_a_job_is_followed_through_its_states_and_lines_to_its_end(vertex: Service, cloud: Cloud) -> None:
+    name = vertex.create(custom_job(*steps(3), workers=2))
     with deadline():
         events = [*follow(cloud, name, Log(cloud), PACE)]
     assert states(events)[-1] == "SUCCEEDED"
@@ -353,8 +351,8 @@ def test_on_a_terminal_a_job_without_a_step_is_seen_to_wait_and_run(vertex: Serv
         (tmp_path / "end").touch()
 
 
-def test_the_log_is_asked_for_by_replica_pattern_and_time(vertex: Service, tmp_path: Path) -> None:
-    name = vertex.create(custom_job(*steps(tmp_path, 2), workers=1, name="asked"))
+def test_the_log_is_asked_for_by_replica_pattern_and_time(vertex: Service) -> None:
+    name = vertex.create(custom_job(*steps(2), workers=1, name="asked"))
     vertex.wait(name, "SUCCEEDED")
     _, out, _ = said(vertex, "logs", "asked", "--replica", "workerpool1-0", "--grep", "step [23]0")
     assert [untimed(line) for line in out.splitlines()] == [f"[workerpool1-0] step {i}0/30  loss 0.{i}" for i in (2, 3)]

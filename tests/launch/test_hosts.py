@@ -55,9 +55,9 @@ def pool(script: str, count: int = 1, **more: Any) -> dict[str, Any]:
     return {**described, "replicaCount": count, **more}
 
 
-def test_each_replica_is_a_host_whose_name_all_the_others_resolve(tmp_path: Path, run: Project) -> None:
+def test_each_replica_is_a_host_whose_name_all_the_others_resolve(run: Project) -> None:
     here = socket.gethostname()
-    script = TELL + ends_together(tmp_path, 3)
+    script = TELL + ends_together(3)
     told = [
         json.loads(line.partition(" told ")[2])
         for line in run(pool(script), pool(script, 2)).splitlines()

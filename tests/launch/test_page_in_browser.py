@@ -23,12 +23,12 @@ REPLICAS = ["workerpool0-0", "workerpool1-0", "workerpool1-1"]
 NAME = "<img src=x onerror=\"document.title='owned'\"> [bold] digits"
 LINE = "<script>document.title='owned'</script> \x1b[31mred\x1b[0m"
 
-# What the chief and two workers run: a loss five times a second until the file "finish" is there.
+# What the chief and two workers run: a loss five times a second until the file "finish" of a bucket is there.
 SCRIPT = f"""
 import json, os, pathlib, time
 print({LINE!r})
 step = 0
-while not pathlib.Path("finish").exists():
+while not pathlib.Path(os.environ["GCS_MOUNT"], "finish").exists():
     step += 1
     if os.environ["RANK"] == "0":
         print(json.dumps({{"severity": "INFO", "message": f"step {{step}}", "step": step, "train/loss": 2 / step}}))
@@ -117,7 +117,7 @@ def test_a_browser_sees_a_job_run_and_end(tmp_path: Path, browser: webdriver.Chr
         assert not page.spills(1600)
         assert not page.spills(360)
 
-        (tmp_path / "finish").touch()
+        (tmp_path / ".vertex/gcs/finish").touch()
         page.until(lambda: page.text("#state") == "SUCCEEDED")
         page.until(lambda: "the end" in page.texts("#log span"))
         assert page.text("h2") == NAME

@@ -131,10 +131,8 @@ def test_brackets_in_a_file_are_shown_as_they_are(project: Path) -> None:
     assert [key for key in keys if f'unknown key "{key}"' not in said] == []
 
 
-def test_run_shows_each_line_behind_the_name_of_its_replica_and_json_as_its_message(
-    project: Path, tmp_path: Path
-) -> None:
-    says = HELLO + ends_together(tmp_path, 3)
+def test_run_shows_each_line_behind_the_name_of_its_replica_and_json_as_its_message(project: Path) -> None:
+    says = HELLO + ends_together(3)
     write(project, pool(says), pool(says, count=2))
     run = launch(project, "run", "job.yaml")
     assert (run.returncode, run.stderr) == (0, "")
@@ -156,16 +154,16 @@ def test_reducers_are_named_as_not_started_and_still_listed_in_the_cluster(proje
     assert lines(run.stdout, "[workerpool") == ["[workerpool0-0] 2 reducers"]
 
 
-def test_max_replicas_limits_those_that_train(project: Path, tmp_path: Path) -> None:
-    says = HELLO + ends_together(tmp_path, 2)
+def test_max_replicas_limits_those_that_train(project: Path) -> None:
+    says = HELLO + ends_together(2)
     run = launch(project, "run", write(project, pool(says), pool(says, count=3)), "--max-replicas", "2")
     assert run.returncode == 0
     assert "job: 2 of 4 replicas on this machine" in run.stdout
     assert len(lines(run.stdout, "[workerpool")) == 2
 
 
-def test_what_follows_two_dashes_goes_to_every_trainer(project: Path, tmp_path: Path) -> None:
-    says = HELLO + ends_together(tmp_path, 2)
+def test_what_follows_two_dashes_goes_to_every_trainer(project: Path) -> None:
+    says = HELLO + ends_together(2)
     job = write(project, pool(says, args=["--a"]), pool(says))
     run = launch(project, "run", job, "--", "--steps", "5", "two words")
     assert lines(run.stdout, "[workerpool") == [
@@ -292,8 +290,8 @@ PACKAGE = {
 
 @pytest.mark.parametrize(("code", "flags"), [(3, []), (1, ["--retry-user-errors"])])
 def test_with_restarts_a_replica_starts_again_as_in_the_service(project: Path, code: int, flags: list[str]) -> None:
-    twice = "import os; count = os.path.exists('once') + os.path.exists('twice');"
-    write(project, pool(f"{twice} open(('once', 'twice', 'thrice')[count], 'w'); exit({code} * (count < 2))"))
+    folder = "import os, tempfile; folder = os.environ['GCS_MOUNT'] + '/starts'; os.makedirs(folder, exist_ok=True)"
+    write(project, pool(f"{folder}; tempfile.mkdtemp(dir=folder); exit({code} * (len(os.listdir(folder)) < 3))"))
     run = launch(project, "run", "job.yaml", "--restarts", *flags)
     assert run.returncode == 0
     said = f"[workerpool0-0] workerpool0-0 exited with code {code}; it starts again, restart "

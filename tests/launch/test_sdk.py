@@ -80,7 +80,7 @@ def lines(vertex: Service, resource_name: str) -> list[str]:
 @pytest.fixture
 def lesson(tmp_path: Path) -> str:
     path = tmp_path / "task.py"
-    path.write_text(LESSON + ends_together(tmp_path, 4))
+    path.write_text(LESSON + ends_together(4))
     return str(path)
 
 
@@ -239,7 +239,7 @@ def package(folder: Path) -> str:
     (folder / "lesson/__init__.py").touch()
     counted = "len(json.loads(os.environ['CLUSTER_SPEC'])['cluster']['workerpool2'])"
     counts = f"import json, os\nprint({counted}, 'reducers')\n"
-    (folder / "lesson/task.py").write_text(counts + ends_together(folder, 2))
+    (folder / "lesson/task.py").write_text(counts + ends_together(2))
     (folder / "setup.py").write_text(
         "from setuptools import setup\nsetup(name='lesson', version='1', packages=['lesson'])\n"
     )
@@ -321,3 +321,8 @@ def test_the_plain_client_sends_whole_specs(vertex: Service) -> None:
     assert ended["state"] == "JOB_STATE_SUCCEEDED"
     assert next(iter(client.list_custom_jobs(parent=PARENT))).name == created.name
     client.delete_custom_job(name=created.name).result(timeout=240)
+
+
+def test_the_generated_clients_are_complete_where_the_launcher_was_imported_first() -> None:
+    ask = "import vertex_launch; from google.cloud import aiplatform; aiplatform.gapic.JobServiceClient"
+    subprocess.run([sys.executable, "-c", ask], check=True)

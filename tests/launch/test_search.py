@@ -618,6 +618,7 @@ def test_a_tuning_job_that_is_hardly_there_is_refused_and_nothing_else() -> None
     assert list(study_validation.findings(tuning("metrics: [{}]\nparameters: [{conditionalParameterSpecs: [{}, {}]}]")))
 
 
+MARKS = ".marks"  # a hidden folder, which trials share
 RATE = {"parameterId": "rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}
 
 
@@ -629,7 +630,7 @@ def start(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
         trial: str, *flags: str, study: Mapping[str, Any] = MappingProxyType({}), **counts: int
     ) -> "subprocess.Popen[str]":
         metrics = [{"metricId": "loss", "goal": "MINIMIZE"}]
-        trial_job = job(command=["python", "-c", trial], env=[{"name": "MARK", "value": str(tmp_path)}])
+        trial_job = job(command=["python", "-c", trial], env=[{"name": "MARK", "value": str(tmp_path / MARKS)}])
         document = {
             **counts,
             "studySpec": {"metrics": metrics, "parameters": [RATE], **study},
@@ -737,13 +738,14 @@ def rows(said: str) -> list[list[str]]:
 def test_a_search_that_is_run_again_goes_on_after_its_finished_trials(
     start: Callable[..., "subprocess.Popen[str]"], tmp_path: Path, study: Mapping[str, Any]
 ) -> None:
-    started = tmp_path / "started"
+    (tmp_path / MARKS).mkdir()
+    started = tmp_path / MARKS / "started"
     started.touch()
     counts = {"maxTrialCount": 4, "parallelTrialCount": 1}
     metrics = ".vertex/jobs/*/workerpool0-0.metrics"
     search = start(ONCE, study=study, **counts)
     interrupt(search, lambda: started.read_text() == "123" and len([*tmp_path.glob(metrics)]) == 3)
-    (tmp_path / "go").touch()
+    (tmp_path / MARKS / "go").touch()
     said, _ = finish(start(ONCE, study=study, **counts))
     assert started.read_text() == "12334"
     assert "trials that an earlier run has ended: 2; --fresh starts over" in said
@@ -773,7 +775,8 @@ def test_a_search_does_not_begin_in_the_output_folder_of_something_else(
 def test_a_trial_is_stopped_early_for_what_trials_of_the_run_before_reported(
     start: Callable[..., "subprocess.Popen[str]"], tmp_path: Path
 ) -> None:
-    started = tmp_path / "started"
+    (tmp_path / MARKS).mkdir()
+    started = tmp_path / MARKS / "started"
     started.touch()
     second_is_worse = """import os, pathlib, time, hypertune
 trial, started = os.environ["CLOUD_ML_TRIAL_ID"], pathlib.Path(os.environ["MARK"]) / "started"

@@ -250,7 +250,7 @@ def test_the_curves_of_a_job_are_runs_of_its_tensorboard(vertex: Service, caplog
 def test_a_job_survives_the_deletion_of_its_tensorboard(vertex: Service) -> None:
     board = aiplatform.Tensorboard.create(display_name="board")
     wait = "import pathlib, time\nwhile not pathlib.Path({!r}).exists(): time.sleep(0.02)".format(
-        str(go := vertex.folder / "go")
+        str(go := vertex.state_dir / "go")
     )
     output = {"outputUriPrefix": "gs://b/gone"}
     body = custom_job(

@@ -25,10 +25,10 @@ def serve(context: Context, port: int, console: Console) -> None:
     endpoint = f"http://{ADDRESS}:{listener.getsockname()[1]}"
     vertex = Vertex(context, endpoint)
     console.print(introduction(endpoint, context), markup=False, highlight=False)
-    if not isolation(context.state_dir.buckets).buckets:
-        console.print(
-            "This system permits no mounts: jobs find the buckets not at /gcs but at $GCS_MOUNT", style="yellow"
-        )
+    isolated = isolation(context.state_dir.buckets)
+    if not isolated.layered:
+        kind, place = ("overlays", "") if isolated.buckets else ("mounts", ", buckets at $GCS_MOUNT alone")
+        console.print(f"This system permits no {kind}: jobs write into this folder{place}", style="yellow")
     for path in vertex.store.unreadable:
         console.print(f"left out {path}: it is no resource; remove it", style="yellow", markup=False)
     config = uvicorn.Config(

@@ -6,7 +6,8 @@ With `root`, or with `user` where Linux permits that without root's rights, the 
 namespace, as in a container: it ignores SIGTERM unless it handles it, and everything that it started ends with it.
 With "hosts", a file, it has a host name of its own, its variable HOSTNAME, and finds the file at /etc/hosts. With
 "folders", such as {"/gcs": FOLDER}, it finds these at their places; its own root is then mounted on "root", an empty
-folder. With `container` the command is `CLIENT run --name=NAME ...`.
+folder. With "state", the launcher's folder, what it writes elsewhere in the working directory is gone with it, and
+LOG_STORAGE takes log files. With `container` the command is `CLIENT run --name=NAME ...`.
 
 Standard input brings signals, a byte with the number of each, and terminals, a byte 0 and a line with the path of each:
 a shell starts there, with what the command sees. The input's end means that the launcher is gone. Then, as after the
@@ -22,6 +23,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -31,37 +33,50 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER, CLONE_NEWPID = 1 << 17, 1 << 26, 1 << 28, 1 << 29
 MS_BIND, MS_REC, MS_UNBINDABLE, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 17, 1 << 18
 
+Folders = Mapping[str, str]  # a place -> the folder to see there
+
+NONE: Folders = {}
 NAMESPACES = ("root", "user")
+SCRATCH = Path("/var/tmp")  # on a disk, where /tmp may be memory
+LOG_STORAGE = "/var/log-storage"  # output*.log in it reaches Cloud Logging. Source: Vertex AI, "Write logs"
+NAMED = 3  # files
 SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
 ENV = os.environ | {"TERM": "dumb"}  # the page of a shell shows letters and lines
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main(command: list[str], world: str, hosts: str, root: str = "", folders: Mapping[str, str] | None = None) -> int:
+def main(command: list[str], world: str, hosts: str, root: str = "", folders: Folders = NONE, state: str = "") -> int:
     """Run the command; returns its exit code, 128 + N for a signal N, as containers report it."""
-
-    def set_up() -> None:
-        _end_with_us()
-        if world in NAMESPACES:
-            _mount_folders(root, folders or {})
-            _become_host(hosts)
-
     with contextlib.suppress(AttributeError):  # only on Linux: orphans among our descendants become our children
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    if world in NAMESPACES:
-        _separate(as_user=world == "user")
-    try:
-        # In a session of its own, as in a container: `kill 0` in a shell script must not reach us.
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=set_up)
-    except OSError as error:
-        print(f"{command[0]}: cannot be started: {error.strerror}", file=sys.stderr, flush=True)
-        return 127
-    code = _attend(process, set_up)
-    _end_what_is_left(process.pid)
+    with _scratch() if state else contextlib.nullcontext() as scratch:
+        try:
+            if world in NAMESPACES:
+                _separate(as_user=world == "user")
+                if scratch:
+                    _layer(scratch, state, as_user=world == "user")
+                if root:
+                    logs = {LOG_STORAGE: f"{scratch}/logs"} if scratch else {}
+                    _enter_root(Path(root), {**folders, **logs})
+                _become_host(hosts)
+            code = _run(command, _see_own_processes if world in NAMESPACES else _end_with_us)
+        except OSError as error:
+            print(f"{command[0]}: cannot be started: {error.strerror}", file=sys.stderr, flush=True)
+            return 127
+        if scratch:
+            _tell_of(scratch)
     if world == "container":
         _remove_container(command)
     return 128 - code if code < 0 else code
+
+
+def _run(command: list[str], set_up: Callable[[], None]) -> int:
+    # In a session of its own, as in a container: `kill 0` in a shell script must not reach us.
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=set_up)
+    code = _attend(process, set_up)
+    _end_what_is_left(process.pid)
+    return code
 
 
 def _attend(process: "subprocess.Popen[bytes]", set_up: Callable[[], None]) -> int:
@@ -103,13 +118,14 @@ def _opened(terminal: bytes, set_up: Callable[[], None]) -> Iterator["subprocess
 
 
 def _separate(as_user: bool) -> None:
-    """Put every process started after this call into a new PID namespace."""
+    """See mounts and a host name of our own, and put every process started after this call into a new PID namespace."""
     user, group = os.getuid(), os.getgid()
-    _check(libc.unshare(CLONE_NEWPID | (CLONE_NEWUSER if as_user else 0)), "unshare")
+    _check(libc.unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWUTS | (CLONE_NEWUSER if as_user else 0)), "unshare")
     if as_user:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    _mount("none", "/", None, MS_REC | MS_PRIVATE)
 
 
 def _end_with_us() -> None:
@@ -117,25 +133,63 @@ def _end_with_us() -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def _mount_folders(root: str, folders: Mapping[str, str]) -> None:
-    """See this process's mounts alone: the folders at their places, and the PID namespace in /proc."""
+def _see_own_processes() -> None:
+    """Have the PID namespace in /proc, which only its own processes can mount."""
+    _end_with_us()
     _check(libc.unshare(CLONE_NEWNS), "unshare")
-    _mount("none", "/", None, MS_REC | MS_PRIVATE)
-    if root:
-        _enter_root(Path(root), folders)
     _mount("proc", "/proc", "proc")
 
 
 def _become_host(hosts: str) -> None:
-    """Take a host name of this process's own, which the file of hosts resolves."""
+    """Take a host name of our own, which the file of hosts resolves."""
     if hosts:
         name = os.environ["HOSTNAME"].encode()
-        _check(libc.unshare(CLONE_NEWUTS), "unshare")
         _check(libc.sethostname(name, len(name)), "sethostname")
         _mount(hosts, "/etc/hosts", None, MS_BIND)
 
 
-def _enter_root(root: Path, folders: Mapping[str, str]) -> None:
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for what ends with the command, with those for log files, files written, and the kernel's work."""
+    with tempfile.TemporaryDirectory(dir=SCRATCH, prefix="replica-", ignore_cleanup_errors=True) as folder:
+        for name in ("logs", "written", "work"):
+            os.mkdir(f"{folder}/{name}")
+        yield Path(folder)
+
+
+def _layer(scratch: Path, state: str, as_user: bool) -> None:
+    """Let what is written into the working directory go to `scratch`, except into `state` and hidden folders.
+
+    These are tools', such as .venv, whose compiled modules are to stay.
+    """
+    cwd = os.getcwd()
+    paths = [entry.path for entry in os.scandir(cwd) if entry.name.startswith(".") and entry.is_dir()]
+    paths += [state] if Path(state).is_relative_to(cwd) else []
+    kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in paths}
+    options = f"lowerdir=.,upperdir={scratch}/written,workdir={scratch}/work{',userxattr' if as_user else ''}"
+    _mount("overlay", cwd, "overlay", options=options)
+    os.chdir(cwd)
+    for path, folder in kept.items():
+        _mount(f"/proc/self/fd/{folder}", path, None, MS_BIND | MS_REC)
+        os.close(folder)
+
+
+def _tell_of(scratch: Path) -> None:
+    """Print the log files that the command wrote to LOG_STORAGE, and the names of files that end with it."""
+    for log in sorted(scratch.glob("logs/output*.log")):
+        print(log.read_text(errors="replace"), end="", flush=True)
+    written = scratch / "written"
+    files = [str(path.relative_to(written)) for path in sorted(written.rglob("*")) if path.is_file()]
+    if names := [name for name in files if not name.endswith(".pyc")]:
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        print(
+            f"{', '.join(names[:NAMED])}{more} in the working directory ended with this replica, as in a container; "
+            "write below /gcs or to AIP_MODEL_DIR what is to stay",
+            flush=True,
+        )
+
+
+def _enter_root(root: Path, folders: Folders) -> None:
     """Enter a new root: a folder in memory with everything that / has, and the folders at their places."""
     cwd = os.getcwd()
     _mount("tmpfs", root, "tmpfs")
@@ -167,9 +221,9 @@ def _show(source: Path, target: Path, places: list[Path]) -> None:
             _mount(entry.path, shown, None, MS_BIND)
 
 
-def _mount(source: str, target: str | Path, kind: str | None, flags: int = 0) -> None:
+def _mount(source: str, target: str | Path, kind: str | None, flags: int = 0, options: str = "") -> None:
     words = (source.encode(), os.fsencode(target), kind.encode() if kind else None)
-    _check(libc.mount(*words, ctypes.c_ulong(flags), None), f"mount {target}")
+    _check(libc.mount(*words, ctypes.c_ulong(flags), options.encode() or None), f"mount {target}")
 
 
 def _check(result: int, call: str) -> None:

@@ -17,6 +17,7 @@ PROBE_SECONDS = 10
 GCS = "/gcs"
 # A probe succeeds where a replica's own name leads to an address: some systems never read /etc/hosts.
 PROBE = (*PYTHON, "-c", "import os, socket; socket.gethostbyname(os.environ['HOSTNAME'])")
+NOTHING = (None, None, False)
 PROBED = hosts.Host("vertex-probe", hosts.LOOPBACK, 0)
 
 
@@ -28,6 +29,7 @@ class Isolation:
     buckets: Path | None = None  # the folder that a replica sees as /gcs
     hosts: Path | None = None  # the file that a replica sees as /etc/hosts; its own name is HOSTNAME
     folders: Mapping[int, Mapping[str, Path]] = field(default_factory=dict)  # pool -> place -> a folder to see there
+    layered: bool = False  # the working directory is the replica's own, as a container's layer
 
     def command(self, command: Sequence[str], pool: int = 0) -> list[str]:
         """Return the command line that runs this command of a pool in isolation."""
@@ -36,6 +38,7 @@ class Isolation:
             folders = {GCS: self.buckets, **self.folders.get(pool, {})}
             order["root"] = str(_root(self.buckets))
             order["folders"] = {place: str(folder) for place, folder in folders.items()}
+            order["state"] = str(self.buckets.parent) if self.layered else ""
         return [*PYTHON, str(SHIM), json.dumps(order), *command]
 
 
@@ -53,9 +56,10 @@ def isolation(buckets: Path | None = None) -> Isolation:
 
 def _candidates(buckets: Path | None, names: Path | None) -> Iterator[Isolation]:
     """Yield isolations, the best first."""
-    for folder, file in dict.fromkeys(((buckets, names), (buckets, None), (None, None))):
+    all_of_it = (buckets, names, bool(buckets))
+    for folder, file, layered in dict.fromkeys((all_of_it, (buckets, names, False), (buckets, None, False), NOTHING)):
         for world in ("root", "user"):
-            yield Isolation(world, folder, file)
+            yield Isolation(world, folder, file, layered=layered)
 
 
 def _root(buckets: Path) -> Path:
