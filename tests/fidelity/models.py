@@ -116,7 +116,7 @@ def aliases_of_a_version(vertex: Service) -> None:
 def registry(vertex: Service) -> None:
     """Open the registry of a model by its id."""
     model = upload("registry")
-    assert models.ModelRegistry(model=model.name).model_resource_name == model.resource_name
+    assert models.ModelRegistry(model=model.name).model_resource_name.endswith(f"/{model.name}")
 
 
 @usage(f"{REGISTRY}/create_default_model_sample.py")
@@ -224,7 +224,7 @@ def updated(vertex: Service) -> None:
 def copied(vertex: Service) -> None:
     """Copy a model to another region."""
     copy = upload("copied").copy(destination_location="europe-west4", destination_model_id="copied")
-    assert copy.resource_name == "projects/p/locations/europe-west4/models/copied"
+    assert copy.resource_name == PARENT.replace("us-central1", "europe-west4") + "/models/copied"
     assert copy.display_name == "copied"
 
 

@@ -7,7 +7,7 @@ from google.cloud.aiplatform_v1 import TensorboardServiceClient
 
 from tests.fidelity.usages import ACCOUNT, DOCS, NOTEBOOKS, SAMPLES, SYSTEM, pool, usage
 from tests.launch.sdk import gapic, init
-from tests.launch.vertex import PARENT, Service, script
+from tests.launch.vertex import BY_ID, PARENT, Service, script
 
 TRACKING = f"{SAMPLES}/experiment_tracking"
 
@@ -165,4 +165,6 @@ def of_a_job(vertex: Service) -> None:
     show = "import os; print(os.environ['AIP_TENSORBOARD_RESOURCE_NAME'], os.environ['AIP_TENSORBOARD_LOG_DIR'])"
     job = aiplatform.CustomJob("board", worker_pool_specs=[pool(*script(show))], base_output_dir="gs://b/events")
     job.run(tensorboard=tensorboard.resource_name, service_account=ACCOUNT)
-    assert vertex.log(job.resource_name) == [f"workerpool0-0: {tensorboard.resource_name} gs://b/events/logs/"]
+    assert vertex.log(job.resource_name) == [
+        f"workerpool0-0: {BY_ID}/tensorboards/{tensorboard.name} gs://b/events/logs/"
+    ]

@@ -26,7 +26,7 @@ from google.api_core.exceptions import Forbidden
 
 from tests.launch.running import DEADLINE, SOURCE, deadline, ends_together, eventually, until
 from tests.launch.servers import Replying, ToLocal, serving
-from tests.launch.vertex import PARENT, Json, Service, custom_job, script, service, stop
+from tests.launch.vertex import BY_ID, PARENT, Json, Service, custom_job, script, service, stop
 from vertex_launch.cli.logs import earliest, pattern
 from vertex_launch.cloud import jobs, logs
 from vertex_launch.cloud.logs import Back, Changed, Event, Line, Log, Lost, Pace, follow
@@ -663,7 +663,7 @@ main()
 
 def test_where_the_local_vertex_has_no_job_its_address_is_told(tmp_path: Path) -> None:
     with service(tmp_path) as empty:
-        here = f"{PARENT} of the local Vertex at {empty.endpoint}"
+        here = f"{BY_ID} of the local Vertex at {empty.endpoint}"
         assert said(empty, "jobs") == (0, f"{here} has no job\n", "")
         assert said(empty, "status")[2].startswith(f"{here}: there is no job yet; send one with: ")
         assert said(empty, "status", "nosuch")[2].startswith(f'{here}: there is no job "nosuch" among the newest')

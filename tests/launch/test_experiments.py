@@ -11,7 +11,7 @@ from google.cloud.aiplatform import hyperparameter_tuning as hpt
 from google.cloud.aiplatform.metadata import metadata as sdk_metadata
 
 from tests.launch.sdk import init, prepare
-from tests.launch.vertex import PARENT, Service, custom_job, script, service
+from tests.launch.vertex import BY_ID, PARENT, Service, custom_job, script, service
 
 ACCOUNT = "trainer@p.iam.gserviceaccount.com"
 CONTEXTS = f"{PARENT}/metadataStores/default/contexts"
@@ -44,6 +44,10 @@ def tensorboard() -> str:
     return str(aiplatform.Tensorboard.create(display_name="board").resource_name)
 
 
+def by_id(name: str) -> str:
+    return name.replace(PARENT, BY_ID)
+
+
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
@@ -55,27 +59,27 @@ PRINT_BOARD = "import os; print(os.environ['AIP_TENSORBOARD_RESOURCE_NAME'])"
 def test_a_job_with_a_tensorboard_ends_without_a_warning(vertex: Service, caplog: pytest.LogCaptureFixture) -> None:
     board, ours = tensorboard(), job(PRINT_BOARD)
     ours.run(tensorboard=board, service_account=ACCOUNT)
-    assert vertex.log(ours.resource_name) == [f"workerpool0-0: {board}"]
+    assert vertex.log(ours.resource_name) == [f"workerpool0-0: {by_id(board)}"]
     assert warnings(caplog) == []
 
 
 @pytest.mark.parametrize(
     ("place", "name"),
     [
-        ("tensorboard", f"{PARENT}/tensorboards/123"),
-        ("experiment", f"{CONTEXTS}/unknown"),
-        ("experimentRun", f"{CONTEXTS}/unknown-r"),
+        ("tensorboard", "tensorboards/123"),
+        ("experiment", "metadataStores/default/contexts/unknown"),
+        ("experimentRun", "metadataStores/default/contexts/unknown-r"),
     ],
 )
 def test_a_job_is_refused_if_what_it_names_is_not_here(vertex: Service, place: str, name: str) -> None:
     body = custom_job("true", serviceAccount=ACCOUNT)
-    body["jobSpec"][place] = name
+    body["jobSpec"][place] = f"{PARENT}/{name}"
     tuning = {"displayName": "t", "trialJobSpec": body["jobSpec"]}
     sent = {"customJobs": (body, "jobSpec"), "hyperparameterTuningJobs": (tuning, "trialJobSpec")}
     for collection, (resource, spec) in sent.items():
         status, refused = vertex.call("POST", f"/v1/{PARENT}/{collection}", resource)
         assert status == 400
-        assert f"{spec}.{place}: {name} does not exist here; create" in refused["error"]["message"]
+        assert f"{spec}.{place}: {BY_ID}/{name} does not exist here; create" in refused["error"]["message"]
 
 
 def test_a_job_knows_its_experiment_and_its_run(vertex: Service) -> None:
@@ -112,7 +116,7 @@ def test_a_tuning_job_has_a_tensorboard(vertex: Service, caplog: pytest.LogCaptu
     )
     ours.run(tensorboard=board, service_account=ACCOUNT)
     (trial,) = vertex.get(ours.resource_name)["trials"]
-    assert f"workerpool0-0: {board}" in vertex.log(trial["customJob"])
+    assert f"workerpool0-0: {by_id(board)}" in vertex.log(trial["customJob"])
     assert warnings(caplog) == []
 
 
@@ -129,7 +133,7 @@ def test_a_training_pipeline_has_a_tensorboard(vertex: Service) -> None:
     training = aiplatform.CustomContainerTrainingJob("pipeline", "image", command=list(script(PRINT_BOARD)))
     training.run(machine_type="n1-standard-8", tensorboard=board, service_account=ACCOUNT)
     backing = training._gca_resource.training_task_metadata["backingCustomJob"]
-    assert vertex.log(backing) == [f"workerpool0-0: {board}"]
+    assert vertex.log(backing) == [f"workerpool0-0: {by_id(board)}"]
 
 
 def test_a_run_keeps_what_is_logged_to_it(vertex: Service) -> None:
@@ -175,7 +179,7 @@ def test_experiments_are_created_found_and_deleted(vertex: Service) -> None:
     assert found is not None
     found.delete()
     assert aiplatform.Experiment.get("temporary") is None
-    assert not [one for one in (vertex.state_dir / CONTEXTS).iterdir() if one.name.startswith("temporary")]
+    assert not [one for one in (vertex.state_dir / by_id(CONTEXTS)).iterdir() if one.name.startswith("temporary")]
 
 
 def test_no_two_experiments_have_one_name() -> None:

@@ -8,7 +8,7 @@ from google.cloud import aiplatform
 from google.cloud.aiplatform.metadata import metadata as sdk_metadata
 
 from tests.launch.sdk import init, prepare
-from tests.launch.vertex import PARENT, Service, service
+from tests.launch.vertex import BY_ID, PARENT, Service, service
 
 METADATA = f"{PARENT}/metadataStores/default"
 CONTEXTS = f"{METADATA}/contexts"
@@ -113,7 +113,8 @@ def test_contexts_form_families_without_circles(vertex: Service) -> None:
         "POST", f"/v1/{bottom.resource_name}:addContextChildren", {"childContexts": [top.resource_name]}
     )
     assert status == 400
-    assert f"{top.resource_name} is above {bottom.resource_name}" in refused["error"]["message"]
+    message = f"{top.resource_name} is above {bottom.resource_name}".replace(PARENT, BY_ID)
+    assert message in refused["error"]["message"]
     service_client().remove_context_children(context=top.resource_name, child_contexts=[middle.resource_name])
     assert listed(f'parent_contexts:"{top.resource_name}"') == []
     assert listed(f'parent_contexts:"{middle.resource_name}"') == ["family-2"]

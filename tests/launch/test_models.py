@@ -10,13 +10,12 @@ from google.cloud import aiplatform
 from google.cloud.aiplatform.models import ModelRegistry
 
 from tests.launch.sdk import prepare
-from tests.launch.vertex import Json, Service, service
+from tests.launch.vertex import BY_ID, PARENT, Json, Service, service
 from vertex_launch.job_resource import Resource
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.registry.models import Models
 
-PARENT = "projects/p/locations/us-central1"
 ARTIFACT = "gs://b/run/model"
 
 
@@ -31,7 +30,7 @@ def ours(tmp_path: Path) -> Models:
 def upload(ours: Models, name: str = "digits", parent_model: str = "", model_id: str = "", **more: Any) -> Resource:
     container = {"imageUri": "server"}
     model = {"displayName": name, "containerSpec": container, "labels": {"team": "ours"}, "artifactUri": ARTIFACT}
-    return ours.upload(PARENT, {**model, **more}, model_id, parent_model, trainingPipeline=f"{PARENT}/t/1")
+    return ours.upload(BY_ID, {**model, **more}, model_id, parent_model, trainingPipeline=f"{BY_ID}/t/1")
 
 
 def versions(ours: Models, name: str) -> list[tuple[str, list[str]]]:
@@ -40,11 +39,11 @@ def versions(ours: Models, name: str) -> list[tuple[str, list[str]]]:
 
 def test_an_upload_is_version_1_and_the_default(ours: Models) -> None:
     model = upload(ours)
-    assert model["name"].startswith(f"{PARENT}/models/")
+    assert model["name"].startswith(f"{BY_ID}/models/")
     assert "@" not in model["name"]
     assert (model["versionId"], model["versionAliases"]) == ("1", ["default"])
     assert model["artifactUri"] == ARTIFACT
-    assert model["trainingPipeline"] == f"{PARENT}/t/1"
+    assert model["trainingPipeline"] == f"{BY_ID}/t/1"
     assert (model["displayName"], model["labels"]) == ("digits", {"team": "ours"})
     assert model["createTime"] == model["versionCreateTime"]
 
@@ -84,8 +83,8 @@ def test_a_list_has_every_model_once_in_its_default_version(ours: Models) -> Non
     first = upload(ours, "first")
     second = upload(ours, "second", model_id="second")
     upload(ours, "canary", parent_model=first["name"], versionAliases=["canary"])
-    assert second["name"] == f"{PARENT}/models/second"
-    assert [model["displayName"] for model in ours.list(PARENT)] == ["second", "first"]
+    assert second["name"] == f"{BY_ID}/models/second"
+    assert [model["displayName"] for model in ours.list(BY_ID)] == ["second", "first"]
     assert ours.list("projects/p/locations/europe-west4") == []
 
 
@@ -104,14 +103,14 @@ def test_a_version_is_deleted_and_the_default_one_only_with_its_model(ours: Mode
 @pytest.mark.parametrize("artifact", ["gs://b/empty/model", "gs://b/nowhere/model", "gs://b/../gcs/b", "b"])
 def test_a_folder_without_a_file_is_no_model(ours: Models, artifact: str) -> None:
     with pytest.raises(ApiError, match="is empty, so there is no model; save it there, and while a job trains, in the"):
-        ours.upload(PARENT, {"displayName": "digits", "artifactUri": artifact})
-    assert ours.list(PARENT) == []
+        ours.upload(BY_ID, {"displayName": "digits", "artifactUri": artifact})
+    assert ours.list(BY_ID) == []
 
 
 @pytest.mark.parametrize(
     ("more", "status", "words"),
     [
-        ({"parent_model": f"{PARENT}/models/7"}, "NOT_FOUND", "models/7 does not exist"),
+        ({"parent_model": f"{BY_ID}/models/7"}, "NOT_FOUND", "models/7 does not exist"),
         ({"parent_model": "projects/other/locations/l/models/7"}, "INVALID_ARGUMENT", "is not below"),
         ({"model_id": "7seven"}, "INVALID_ARGUMENT", 'modelId: "7seven" is no id'),
         ({"model_id": "taken"}, "ALREADY_EXISTS", "name it as parentModel"),
@@ -123,7 +122,7 @@ def test_a_wrong_upload_is_refused_with_the_field(ours: Models, more: dict[str, 
     with pytest.raises(ApiError, match=words) as caught:
         upload(ours, **more)
     assert caught.value.status == status
-    assert len(ours.list(PARENT)) == 1
+    assert len(ours.list(BY_ID)) == 1
 
 
 @pytest.mark.parametrize(
@@ -136,7 +135,7 @@ def test_a_wrong_upload_is_refused_with_the_field(ours: Models, more: dict[str, 
 )
 def test_names_and_labels_are_looked_at_before_anything_trains(ours: Models, model: Resource, place: str) -> None:
     with pytest.raises(ApiError) as refused:
-        ours.check(PARENT, model)
+        ours.check(BY_ID, model)
     assert [finding.place for finding in refused.value.findings] == [place]
 
 
@@ -268,7 +267,7 @@ def test_models_are_found_by_id_and_by_label(vertex: Service) -> None:
 def test_a_model_is_copied_to_another_location_and_says_from_where(vertex: Service) -> None:
     model = uploaded(model_id="copied", labels={"team": "ours"})
     copy = model.copy(destination_location="europe-west4", destination_model_id="there")
-    assert copy.resource_name == "projects/p/locations/europe-west4/models/there"
+    assert copy.resource_name == PARENT.replace("us-central1", "europe-west4") + "/models/there"
     assert (copy.display_name, copy.labels, copy.uri) == ("digits", {"team": "ours"}, ARTIFACT)
     assert copy.gca_resource.original_model_info.model == f"{PARENT}/models/copied@1"
     again = model.copy(destination_location="europe-west4", destination_parent_model="there")

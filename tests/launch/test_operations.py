@@ -10,7 +10,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud.aiplatform_v1 import DatasetServiceClient
 from google.cloud.aiplatform_v1.types import Dataset
 
-from tests.launch.vertex import PARENT, Service, custom_job, script, service
+from tests.launch.vertex import BY_ID, PARENT, Service, custom_job, script, service
 from vertex_launch.local.api import field_mask
 from vertex_launch.local.api.errors import ApiError
 
@@ -65,7 +65,7 @@ def test_a_deleted_operation_is_gone(client: DatasetServiceClient) -> None:
 
 def test_the_locations_are_regions(client: DatasetServiceClient, vertex: Service) -> None:
     listed = client.list_locations({"name": "projects/p"}).locations
-    assert ("us-central1", PARENT) in [(location.location_id, location.name) for location in listed]
+    assert ("us-central1", BY_ID) in [(location.location_id, location.name) for location in listed]
     assert client.get_location({"name": PARENT}).location_id == "us-central1"
     status, answer = vertex.call("GET", "/v1/projects/p/locations/mars")
     assert (status, answer["error"]["message"]) == (

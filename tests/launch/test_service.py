@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.launch.running import DEADLINE, SOURCE, eventually, processes
-from tests.launch.vertex import PARENT, Json, Service, custom_job, script, service, stop
+from tests.launch.vertex import BY_ID, PARENT, Json, Service, custom_job, script, service, stop
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.operations import Operations
 from vertex_launch.local.api.origin_check import fault_of
@@ -289,7 +289,7 @@ def test_of_the_operations_the_newest_are_kept(tmp_path: Path) -> None:
 def test_what_has_ended_cannot_be_cancelled(vertex: Service) -> None:
     name = vertex.create(custom_job(*script("pass")))
     ended = vertex.wait(name, "SUCCEEDED")
-    message = f'The CustomJob "{name}" is in state JOB_STATE_SUCCEEDED and cannot be canceled'
+    message = f'The CustomJob "{name.replace(PARENT, BY_ID)}" is in state JOB_STATE_SUCCEEDED and cannot be canceled'
     refused = {"error": {"code": 400, "message": message, "status": "FAILED_PRECONDITION"}}
     assert vertex.call("POST", f"/v1/{name}:cancel", {}) == (400, refused)
     assert vertex.get(name) == ended
@@ -504,7 +504,7 @@ def test_a_stopped_service_leaves_no_process_and_its_jobs_failed(tmp_path: Path)
         vertex.wait(name, "RUNNING")
         stop(vertex.process)
         assert eventually(lambda: processes(mark) == [])
-    job = json.loads((tmp_path / ".vertex" / f"{name}.json").read_text())
+    job = json.loads((tmp_path / ".vertex" / f"{name.replace(PARENT, BY_ID)}.json").read_text())
     assert (job["state"], job["error"]["code"]) == ("JOB_STATE_FAILED", 14)
 
 
@@ -520,9 +520,9 @@ def test_a_client_that_never_finishes_its_request_keeps_no_service_alive(tmp_pat
 
 
 def test_a_damaged_file_is_skipped_and_named(tmp_path: Path) -> None:
-    folder = tmp_path / ".vertex" / PARENT / "customJobs"
+    folder = tmp_path / ".vertex" / BY_ID / "customJobs"
     folder.mkdir(parents=True)
-    name = f"{PARENT}/customJobs/"
+    name = f"{BY_ID}/customJobs/"
     files = {"1": "[" * 100_000, "2": f'{{"name": "{name}2", "labels": {"[" * 900}{"]" * 900}}}', "3": '{"name": 3}'}
     for id, text in files.items():
         (folder / f"{id}.json").write_text(text)

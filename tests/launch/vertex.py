@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.launch.running import DEADLINE, SOURCE
+from vertex_launch.contract import project_number
 
-PARENT = "projects/p/locations/us-central1"
+BY_ID = "projects/p/locations/us-central1"  # as files of the service, replicas and errors name it
+PARENT = f"projects/{project_number('p')}/locations/us-central1"  # as answers do
 SETTINGS = 'project = "p"\nregion = "us-central1"\nbucket = "b"\nimage = "image"\n'
 STARTED = 240.0  # seconds until the service must listen
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever http_proxy a test sets
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED")
 
 Json = dict[str, Any]
@@ -46,7 +49,7 @@ class Service:
         for name, value in ({"Content-Type": "application/json"} | dict(headers or {})).items():
             request.add_header(name, value)
         try:
-            with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
+            with DIRECT.open(request, timeout=DEADLINE) as answer:
                 return answer.status, json.loads(answer.read() or "{}")
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read() or "{}")

@@ -78,7 +78,7 @@ class VertexApi:
         self._methods |= self._operations.methods()
 
     def routes(self) -> list[Route]:
-        named = self._projects.taking_ids
+        named = self._projects.translated
         resources = named(self.resource)
         return [
             *((method, f"{AT}/{{below:path}}", resources) for method in ("GET", "POST", "PATCH", "DELETE")),

@@ -1,4 +1,6 @@
-"""Projects by number: clients name a project by its id or by its number, and files of the service by its id alone."""
+"""Projects by number: clients name a project by its id or by its number, answers by its number, and files of the
+service by its id.
+"""
 
 import re
 from dataclasses import replace
@@ -12,6 +14,7 @@ from vertex_launch.local.api.http import Call, Handler, Route
 from vertex_launch.local.api.store import Store
 
 NUMBERED = re.compile(rf"\bprojects/([0-9]{{{DIGITS}}})(?![0-9A-Za-z-])")
+NAME = re.compile(r"^projects/([^/]+)(?=/locations/[^/]+/(?!keyRings/))")  # of a resource of Vertex AI
 
 
 class Projects:
@@ -28,13 +31,13 @@ class Projects:
         ids = {project_number(id): id for id in (*self._store.projects(), self._own)}
         return NUMBERED.sub(lambda name: f"projects/{ids.get(name[1], name[1])}", text)
 
-    def taking_ids(self, handler: Handler) -> Handler:
-        """Return a handler that hears of ids only, in the address, the parameters and the body."""
+    def translated(self, handler: Handler) -> Handler:
+        """Return a handler that hears of ids only, in the address, the parameters and the body, and answers numbers."""
 
         def handle(call: Call, **parts: str) -> Any:
             query = QueryParams([(key, self.by_id(value)) for key, value in call.query.multi_items()])
             call = replace(call, query=query, body=self.by_id(call.text()).encode())
-            return handler(call, **{name: self.by_id(part) for name, part in parts.items()})
+            return _by_number(handler(call, **{name: self.by_id(part) for name, part in parts.items()}))
 
         return handle
 
@@ -55,3 +58,15 @@ class Projects:
         if id.isdigit():
             raise ApiError("NOT_FOUND", f"no project here has the number {id}; name a project by its id")
         return id
+
+
+def _by_number(answer: Any) -> Any:
+    """Return an answer in which the names of resources hold numbers, as those of Vertex AI do."""
+    match answer:
+        case str():
+            return NAME.sub(lambda name: f"projects/{project_number(name[1])}", answer)
+        case list():
+            return [_by_number(item) for item in answer]
+        case dict():
+            return {_by_number(key): _by_number(value) for key, value in answer.items()}
+    return answer
