@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.launch.running import DEADLINE, eventually
 from tests.launch.test_run import command, environment, launch, pool, write
-from tests.launch.vertex import PARENT, Json, Service, service
+from tests.launch.vertex import BY_ID, PARENT, Json, Service, service
 
 PASSED = "[env]\nPYTHONPATH = true\n"
 FOREVER = "import time; print('started', flush=True); time.sleep(600)"
@@ -63,7 +63,7 @@ def test_a_service_shows_a_run_beside_it_and_leaves_its_end_to_the_run(tmp_path:
     with service(tmp_path, settings=PASSED) as vertex, running(tmp_path) as launcher:
         assert eventually(lambda: states(vertex) == ["RUNNING"])
         (job,) = listed(vertex)
-        name = f"{PARENT}/customJobs/{job['id']}"
+        name = f"{BY_ID}/customJobs/{job['id']}"
         assert eventually(lambda: vertex.log(name) == ["workerpool0-0: started"])
         status, answer = vertex.call("POST", f"/v1/{name}:cancel", {})
         assert (status, answer["error"]["message"]) == (400, f"{name} was started by the command `run`; end it there")
