@@ -1,5 +1,6 @@
 """Vertex AI's v1 REST API and Cloud Logging's entries.list, over what the other modules do."""
 
+import json
 import re
 from typing import Any, cast, get_args
 
@@ -9,7 +10,7 @@ from vertex_launch import catalog
 from vertex_launch.errors import Finding
 from vertex_launch.job_resource import id_of
 from vertex_launch.local.api import http
-from vertex_launch.local.api.collection import EMPTY, Collection
+from vertex_launch.local.api.collection import EMPTY, TYPES, Collection
 from vertex_launch.local.api.errors import ApiError, invalid
 from vertex_launch.local.api.http import Call, Route
 from vertex_launch.local.api.operations import OPERATION, Operations
@@ -18,6 +19,7 @@ from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs import logs
 from vertex_launch.local.jobs.custom_jobs import Jobs
+from vertex_launch.local.jobs.persistent_resources import PersistentResources
 from vertex_launch.local.jobs.pipelines import Pipelines
 from vertex_launch.local.jobs.tuning import Tunings
 from vertex_launch.local.registry import metadata, tensorboards
@@ -69,6 +71,7 @@ class VertexApi:
         self._operations = Operations(vertex.store)
         self._projects = Projects(vertex.store, vertex.project)
         kinds: list[Collection] = [vertex.jobs, vertex.tunings, vertex.pipelines, vertex.datasets, vertex.models]
+        kinds += [PersistentResources(vertex.store, vertex.jobs)]
         buckets = vertex.state_dir.buckets
         kinds += [Evaluations(vertex.store, vertex.models), Slices(vertex.store)]
         kinds += [DataItems(vertex.store, buckets), Annotations(vertex.store, buckets)]
@@ -101,6 +104,8 @@ class VertexApi:
         answer = act(call, f"{parent}/{path}")
         if answer is None:
             answer = EMPTY if call.method == "DELETE" else {}
+        if call.path.startswith("/v1beta1/"):
+            answer = _as_beta(answer)
         return self._operations.wrapped(answer, f"{parent}/{path}")
 
     def _refusal(self, method: str, below: str) -> ApiError:
@@ -147,6 +152,12 @@ class VertexApi:
             raise ApiError("NOT_FOUND", f'there is no custom job "{id}"; {cure}')
         self._vertex.jobs.disturb(jobs[id]["name"], cast(Action, action), replica, float(seconds))
         return {}
+
+
+def _as_beta(answer: Any) -> Any:
+    """Return an answer with the types of v1beta1, whose client unpacks no others."""
+    of_v1 = f'"@type": "{TYPES}cloud.aiplatform.v1.'
+    return json.loads(json.dumps(answer).replace(of_v1, f"{of_v1[:-1]}beta1."))
 
 
 def create_app(vertex: Vertex) -> ASGIApp:

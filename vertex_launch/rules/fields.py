@@ -35,7 +35,7 @@ CONDITION = ("study-parameters",)
 
 FIELDS: Mapping[str, Mapping[str, Line]] = {
     "CustomJobSpec": {
-        "persistentResourceId": ("persistent-name",),
+        "persistentResourceId": ("persistent-name", "persistent-reservation", "persistent-strategy"),
         "workerPoolSpecs": ("chief-count", "pool-count", "pool-gap", "pool-trailing", "tpu-alone", "trial-replicas"),
         "scheduling": BELOW,
         "serviceAccount": ("account-name", "tensorboard-account"),
@@ -87,7 +87,7 @@ FIELDS: Mapping[str, Mapping[str, Line]] = {
         "acceleratorCount": ("accelerator-fit", "gpu-partition"),
         "gpuPartitionSize": ("gpu-partition",),
         "tpuTopology": ("tpu-topology", "tpu-alone"),
-        "reservationAffinity": ("reservation-field", "flex-start-reservation"),
+        "reservationAffinity": ("reservation-field", "flex-start-reservation", "persistent-reservation"),
     },
     "ReservationAffinity": dict.fromkeys(("reservationAffinityType", "key", "values"), ("reservation-field",)),
     "DiskSpec": {"bootDiskType": ("disk-type",), "bootDiskSizeGb": ("disk-size",)},
@@ -103,7 +103,7 @@ FIELDS: Mapping[str, Mapping[str, Line]] = {
     "Scheduling": {
         "timeout": ("timeout-missing", "timeout-zero", "timeout-short", "flex-start-timeout"),
         "restartJobOnWorkerRestart": ("restart-alone", "restart-overridden"),
-        "strategy": ("strategy-deprecated", "flex-start-machines", "spot-output"),
+        "strategy": ("strategy-deprecated", "flex-start-machines", "persistent-strategy", "spot-output"),
         "disableRetries": ("restart-overridden",),
         "maxWaitDuration": ("wait-unread",),
     },
