@@ -145,8 +145,8 @@ def write(page: Path | None, device: str, rows: str) -> None:
     """The page with the rows that are there."""
     if page:
         where = f"{device}, PyTorch {metadata.version('torch')}" if device else "No run has come to its end."
-        text = f"# On GPUs\n\n`nox -s bench-gpu` wrote this page.\n\n{where}\n\n{HEAD}{rows}"
-        page.write_text(text, encoding="utf-8")
+        head = "# On GPUs\n\n`benchmarks/gpu.py`, the program of `nox -s bench-gpu`, wrote this page."
+        page.write_text(f"{head}\n\n{where}\n\n{HEAD}{rows}", encoding="utf-8")
 
 
 def measured(load: Load, run: Run, forecast: float) -> list[str]:

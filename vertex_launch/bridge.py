@@ -1,25 +1,20 @@
 """The bridge between a job file and its program, for a project's own tests."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from vertex_launch import contract, spec
-from vertex_launch.contract import Replica
+from vertex_launch.contract import Address, Replica
 
 
-def host_and_port(pool: int, index: int) -> str:
-    """Return an address such as the service gives a replica."""
-    return f"cmle-training-workerpool{pool}-{index}:2222"
-
-
-def replicas(job: str | Path, address: Callable[[int, int], str] = host_and_port) -> tuple[Replica, ...]:
+def replicas(
+    job: str | Path,
+    address: Address = lambda pool, index: f"cmle-training-workerpool{pool}-{index}:2222",  # as the service has them
+) -> tuple[Replica, ...]:
     """Return what the service gives each replica of a job file: its command and its environment, the chief first.
 
     Nothing runs. Of a hyperparameter tuning job these are the replicas of its first trial, with the flags that the
-    search tries first. `address` makes host:port of a pool and an index in it.
-
-    Raises:
-        FaultError: the file holds no job; its text has a line for each fault, with place and cure.
+    search tries first. `address` makes host:port of a pool and an index in it. Raises FaultError where the file holds
+    no job; its text has a line for each fault, with place and cure.
     """
     loaded = spec.load(Path(job))
     if not isinstance(loaded, spec.TuningJob):

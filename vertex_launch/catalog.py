@@ -186,7 +186,7 @@ def reducers_needed(worker_count: int, worker_gbps: float, reducer_gbps: float) 
 @cache
 def standard() -> Catalog:
     """The catalog that comes with this package."""
-    facts = {**_read(FACTS), **_read(FACTS.with_name("prebuilt.yaml"))}
+    facts = {**read(FACTS), **read(FACTS.with_name("prebuilt.yaml"))}
     listed = partial(_listed, facts["prices"])
     gpus = {name: {"name": name, "price": listed(row), **row} for name, row in facts["accelerators"].items()}
     machines = {}
@@ -224,7 +224,8 @@ def _listed(prices: Mapping[str, Any], row: Mapping[str, Any]) -> Price | None:
     return Price(prices["factor"] * usd, row["price_certainty"], source)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
+    """Return a table of facts in YAML."""
     # The loader in C, where PyYAML has it, is four times faster.
     facts: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return facts

@@ -31,7 +31,7 @@ def examine(path: Path, settings: Settings, project: Project) -> Examined:
     try:
         job = spec.load(path)
     except FaultError as error:
-        return Examined(path, None, tuple(rules.form_findings(error)))
+        return Examined(path, None, tuple(replace(finding, code=rules.form.code) for finding in error.findings))
     return Examined(path, job, tuple(rules.findings(job, settings, project)))
 
 

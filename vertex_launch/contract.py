@@ -58,15 +58,12 @@ class Replica:
 
 def require_commands(job: Job, commands: Commands) -> None:
     """Raises FaultError if it is unknown what a pool runs; reducers need no command."""
-    faults = []
-    for pool in job.pools:
-        if not (command(pool, commands) or pool.reduces):
-            line = f'"{pool.spec.container_spec.image_uri}" = ["PROGRAM", "ARGUMENT"]'
-            cure = f"add one, or say under [commands] in vertex.toml what the image runs: {line}"
-            fault = "names no command, and this machine has no images to look one up"
-            faults.append(Finding(pool.at("containerSpec"), fault, cure))
-    if faults:
-        raise FaultError(*faults, file=job.origin)
+    fault = "names no command, and this machine has no images to look one up"
+    cure = 'add one, or say under [commands] in vertex.toml what the image runs: "{}" = ["PROGRAM", "ARGUMENT"]'
+    unknown = [pool for pool in job.pools if not (command(pool, commands) or pool.reduces)]
+    images = ((pool.at("containerSpec"), pool.spec.container_spec.image_uri) for pool in unknown)
+    if findings := [Finding(place, fault, cure.format(image)) for place, image in images]:
+        raise FaultError(*findings, file=job.origin)
 
 
 def replicas(
@@ -170,7 +167,6 @@ def expanded(env: Iterable[EnvVar], service_env: Mapping[str, str]) -> dict[str,
 
 
 def _program(pool: Pool) -> tuple[str, ...]:
-    """The program of a pool, without arguments."""
     package, container = pool.spec.python_package_spec, pool.spec.container_spec
     return (package.executor_image_uri, package.python_module, container.image_uri, *container.command)
 

@@ -41,13 +41,10 @@ class Build:
 
 
 def build(name: str, revision: str, cpu: bool, options: Sequence[str]) -> Build:
-    """Describe the build of an image.
+    """Describe the build of an image; `cpu` makes the small one without CUDA, whose names end in -cpu.
 
-    Args:
-        revision: of the code, "" where it is not known; a clean one is a tag, too, which finds the image again after
-            the tag in vertex.toml has moved on.
-        cpu: whether it is the small image without CUDA, whose names end in -cpu.
-        options: of `docker build`, besides.
+    A clean `revision` of the code, "" if it is unknown, is a tag, too: it finds the image again after the tag in
+    vertex.toml has moved on.
     """
     clean = revision and not revision.endswith("-dirty")
     names = [f"{tag}-cpu" if cpu else tag for tag in (name, *([f"{untagged(name)}:{revision}"] if clean else ()))]

@@ -7,11 +7,7 @@ from typing import Any
 
 Resource = Mapping[str, Any]  # JSON as it goes over the wire
 
-KINDS = {
-    "customJobs": "custom job",
-    "hyperparameterTuningJobs": "tuning job",
-    "trainingPipelines": "training pipeline",
-}
+KINDS = {"customJobs": "custom job", "hyperparameterTuningJobs": "tuning job", "trainingPipelines": "training pipeline"}
 ENDED = frozenset(("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED"))
 # The label of a log entry that says which trial it is of. Source: googlecloudsdk/command_lib/ml_engine/log_utils.py.
 TRIAL_LABEL = "ml.googleapis.com/trial_id"
@@ -26,6 +22,11 @@ def id_of(name: str) -> str:
 def collection_of(name: str) -> str:
     """The collection in a name: customJobs of projects/P/locations/R/customJobs/17."""
     return name.split("/")[-2]
+
+
+def kind(resource: Resource) -> str:
+    """Return the noun for a job: `custom job`."""
+    return KINDS[collection_of(resource["name"])]
 
 
 def state(resource: Resource) -> str:
@@ -141,7 +142,6 @@ def trial_ids(search: Resource) -> dict[str, str]:
 
 
 def _best(measured: Mapping[str, Mapping[str, float]], wanted: Sequence[Mapping[str, Any]]) -> str:
-    """Return the id of the best trial, "" if no trial has ended."""
     if not wanted:
         return ""
     metric, sign = wanted[0].get("metricId", ""), -1 if wanted[0].get("goal") == "MINIMIZE" else 1

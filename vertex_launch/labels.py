@@ -34,24 +34,15 @@ def of_all(labels: Mapping[str, str]) -> Findings:
     yield from too_many(labels)
     for key, value in labels.items():
         if not key.startswith(RESERVED):
-            yield from _of_key(key, "labels")
-            yield from _of_value(value, f"labels.{key}")
+            yield from of_label(key, value, "labels", f"labels.{key}")
 
 
-def of_label(key: str, value: str, place: str = "labels") -> Findings:
-    """Yield what Google would refuse of a label."""
-    yield from _of_key(key, place)
-    yield from _of_value(value, place)
-
-
-def _of_key(key: str, place: str) -> Findings:
+def of_label(key: str, value: str, place: str = "labels", place_of_value: str = "") -> Findings:
+    """Yield what Google would refuse of a label; its value has the same place, if no other is given."""
     if not (KEY.fullmatch(key) and _is_small(key)):
         yield Finding(place, f'"{key}" cannot be the key of a label', f"begin with a letter or a digit and {CURE}")
-
-
-def _of_value(value: str, place: str) -> Findings:
     if not (VALUE.fullmatch(value) and _is_small(value)):
-        yield Finding(place, f'"{value}" cannot be the value of a label', CURE)
+        yield Finding(place_of_value or place, f'"{value}" cannot be the value of a label', CURE)
 
 
 def _is_small(text: str) -> bool:

@@ -57,6 +57,16 @@ class Settings:
         """The facts about Vertex AI, with those of this file in their place."""
         return catalog.with_own(catalog.standard(), self.machines, self.prices)
 
+    @property
+    def parent(self) -> str:
+        """projects/PROJECT/locations/REGION, which jobs belong to."""
+        return f"projects/{self.project}/locations/{self.region}"
+
+    @property
+    def host(self) -> str:
+        """Google's host for the region."""
+        return f"{self.region}-aiplatform.googleapis.com"
+
     def origin(self, key: str) -> str:
         """Return the place where a value was given: vertex.toml, --region, or VERTEX_REGION."""
         return self.origins.get(key, OWN)
@@ -199,8 +209,6 @@ def _is_list(value: Any, kind: type) -> bool:
 
 @dataclass(frozen=True)
 class _Table:
-    """A table of vertex.toml."""
-
     names: str  # noun for its keys
     line: str  # one of its lines, for a name
     wanted: str  # in such a line

@@ -28,20 +28,6 @@ class StateDir:
         """Caches of programs in replicas."""
         return self.folder.absolute() / "cache"
 
-    @property
-    def clean_up(self) -> Path:
-        """The rules by which a repository of images deletes old ones."""
-        return self.folder / "clean-up.json"
-
-    @property
-    def cloud_build(self) -> Path:
-        """Cloud Build's configuration for the image."""
-        return self.folder / "cloudbuild.json"
-
-    def curves(self, job_id: str) -> Path:
-        """Copies of a sent job's curves."""
-        return self.folder / "curves" / job_id
-
     def of_replicas(self, job_id: str) -> Path:
         """The folder that is $HOME in the replicas of one job."""
         return self.folder.absolute() / "homes" / job_id

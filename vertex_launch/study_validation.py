@@ -137,9 +137,7 @@ def parameter_ids(study: StudySpec) -> Iterator[tuple[str, str]]:
 
 def local_findings(job: HyperparameterTuningJob) -> Findings:
     """The local Vertex can follow the study.
-
-    Otherwise: Vertex AI takes the job; the local Vertex refuses it.
-    """
+    Otherwise: Vertex AI takes the job; the local Vertex refuses it."""
     study, ignored = job.study_spec, "is not followed by the local Vertex"
     for index, metric in enumerate(study.metrics):
         if "safety_config" in metric:
@@ -158,7 +156,6 @@ def local_findings(job: HyperparameterTuningJob) -> Findings:
 
 
 def _bounds(parameter: ParameterSpec) -> tuple[Any, Any]:
-    """The least and the greatest value of a double or an integer."""
     values = getattr(parameter, kind_of(parameter))
     return values.min_value, values.max_value
 

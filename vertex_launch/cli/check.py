@@ -1,4 +1,4 @@
-"""The command `check`: hold job files against the rules."""
+"""The commands `check` and `schema`: hold job files against the rules, and let an editor do a part of it."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from vertex_launch import program, releases
+from vertex_launch import json_schema, program, releases
 from vertex_launch.check import examine_all
 from vertex_launch.cli.options import SettingsOptions
 from vertex_launch.cli.output import complain, console, report, warn_of_age
@@ -33,7 +33,7 @@ class CheckOptions(SettingsOptions):
         settings = self.settings()
         if self.explain:
             texts = [explain.explain(str(code), settings) for code in self.jobs or ()]
-            console.print("\n\n".join(texts) or explain.overview(settings), markup=False)
+            console.print("\n\n".join(texts) or explain.overview(settings))
             return
         if not self.jobs:
             raise FaultError(f"no job file is named; write {program.NAME} check JOB.yaml")
@@ -57,7 +57,14 @@ class CheckOptions(SettingsOptions):
 
 
 def _entry(path: Path, finding: Finding, settings: Settings) -> dict[str, Any]:
-    """Return a finding for --json, with the text of its rule."""
     rule, sources = applied(settings)[finding.code], explain.sources
     details = {"certainty": rule.certainty, "consequence": rule.consequence, "source": sources(rule, settings.catalog)}
     return {**asdict(finding), "file": str(path), "line": finding.line or None, **details}
+
+
+@dataclass(frozen=True)
+class SchemaOptions:
+    """Print the JSON Schema of job files; editors check and complete files with it."""
+
+    def act(self) -> None:
+        print(json_schema.text(), end="")

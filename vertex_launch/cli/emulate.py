@@ -109,7 +109,7 @@ def disturb(context: typer.Context, job: JobId, replica: ReplicaName, seconds: S
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
     try:
         with DIRECTLY.open(request, timeout=REQUEST_SECONDS):
-            console.print(f"{action}: {replica} of {job}", markup=False)
+            console.print(f"{action}: {replica} of {job}")
     except urllib.error.HTTPError as error:
         raise FaultError(json.loads(error.read())["error"]["message"]) from None
     except urllib.error.URLError as error:

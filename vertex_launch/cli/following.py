@@ -58,7 +58,7 @@ def follow_to_end(
         if unseen:
             complain(str(error))
         if state(job) not in ENDED:
-            errors.print(detached(service, name), markup=False)
+            errors.print(detached(service, name))
             return UNSEEN if unseen else DETACHED
     output.print(headline(job, service))
     with google_errors(service.settings):

@@ -1,7 +1,12 @@
-"""The command `image`: build the image of a folder, here or by Google, and label it."""
+"""The commands `image` and `lock`: build the image of a folder, here or by Google, and lock what it installs."""
 
+import importlib.util
 import json
+import re
+import shlex
+import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +15,8 @@ from typing import Annotated
 import typer
 
 from vertex_launch import image as images
-from vertex_launch.cli.calling import WithOptions, call
-from vertex_launch.cli.options import Image, Project, StandIns, app_of, state_dir
+from vertex_launch import program
+from vertex_launch.cli.options import Image, Project, StandIns, state_dir
 from vertex_launch.cli.output import console, errors
 from vertex_launch.cloud import revision, setup
 from vertex_launch.errors import FaultError
@@ -25,6 +30,12 @@ KINDS = ("cpu", "push", "cloud")
 HELP = "What to do; an option of docker build is one word, or stands behind a lone --."
 NO_ENGINE = "there is no docker and no podman here; with the word cloud Google builds the image"
 NO_KIND = "{} is none of cpu, push and cloud; options of docker build stand behind a lone --, as in -- --build-arg A=1"
+
+REQUIREMENTS = Path("requirements")
+# The image's platform, and the oldest Python of projects: Ubuntu's newer one takes the same versions.
+TARGET = ("--python-version=3.11", "--python-platform=x86_64-manylinux_2_28")
+HOW = ("--quiet", "--no-annotate", "--index-strategy=unsafe-best-match")
+NO_UV = "this Python has no uv, which resolves the versions; install it: {} -m pip install uv"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +63,7 @@ class ImageOptions(StandIns):
 
 def build_by_google(build: Build, project: str) -> None:
     """Have Google build the image; without a project it is that of gcloud's own configuration."""
-    config = state_dir().cloud_build
+    config = state_dir().folder / "cloudbuild.json"
     private(config.parent)
     config.write_text(json.dumps(images.cloud_build(build)), encoding="utf-8")
     where = [f"--project={project}"] if project else []
@@ -72,16 +83,58 @@ def build_here(build: Build, push: bool) -> None:
         call(engine, "push", name)
     for label in labels:
         if verdict := label.partition(f"={OF_REDUCERS}=")[2]:
-            console.print(verdict, markup=False)
+            console.print(verdict)
 
 
 def printed_labels(engine: str, words: Sequence[str]) -> list[str]:
     """Read labels off the image, as options of `docker build`; an image of another Dockerfile may give none."""
     done = subprocess.run((engine, *words), capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode > 2:  # the engine's own; 1 and 2 are of the last line in the image
-        errors.print(done.stderr, markup=False)
+        errors.print(done.stderr)
         raise typer.Exit(done.returncode)
     return [line for line in done.stdout.splitlines() if line.startswith("--label=")]
 
 
-app = app_of(ImageOptions, WithOptions)
+@dataclass(frozen=True, kw_only=True)
+class LockOptions:
+    """Write down the versions of all that the image installs; with --upgrade, the newest that fit."""
+
+    click: typer.Context
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="UV OPTIONS", help="Options of uv pip compile, such as --upgrade.")
+    ] = None
+    custom_compile_command: Annotated[
+        str, typer.Option(metavar="LINE", help="What the locks name in their header as their origin.")
+    ] = f"{program.SCRIPT} lock"
+
+    def act(self) -> None:
+        if not importlib.util.find_spec("uv"):
+            raise FaultError(NO_UV.format(sys.executable))
+        words = (f"--custom-compile-command={self.custom_compile_command}", *(self.words or ()), *self.click.obj)
+        resolve("lock.txt", str(REQUIREMENTS / "cuda.txt"), str(REQUIREMENTS / "trainer.txt"), *words)
+        # The framework's share of the lock: its layer of the image is built again only where this file changes.
+        resolve("cuda.lock.txt", str(REQUIREMENTS / "cuda.txt"), f"--constraint={REQUIREMENTS / 'lock.txt'}", *words)
+
+
+def resolve(name: str, *words: str) -> None:
+    """Write one of the locks."""
+    path = REQUIREMENTS / name
+    call(sys.executable, "-m", "uv", "pip", "compile", *TARGET, *HOW, f"--output-file={path}", *words)
+    # cuda.txt and cpu.txt choose the build of a version, such as 2.13.0+cu126.
+    path.write_text(re.sub(r"\+\w+$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE), encoding="utf-8")
+
+
+def call(*words: str) -> None:
+    """Show a line and run it; where it fails, this program ends with its exit code.
+
+    Ctrl-C reaches the program, too, which ends in its own time: gcloud has yet to cancel what Google builds.
+    """
+    console.print(shlex.join(words))
+    interrupts: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        code = subprocess.run(words, check=False).returncode
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if code or interrupts:
+        raise typer.Exit(128 - code if code < 0 else code or 130)

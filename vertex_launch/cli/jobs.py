@@ -10,6 +10,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
+from vertex_launch import job_resource
 from vertex_launch.catalog import Catalog
 from vertex_launch.cli.cloud_options import CloudOptions, NamedJob, SentJobOptions
 from vertex_launch.cli.following import EXIT_CODES, command, headline, print_cause
@@ -18,19 +19,7 @@ from vertex_launch.cloud import jobs
 from vertex_launch.cloud.jobs import Cost
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import (
-    ENDED,
-    KINDS,
-    Resource,
-    collection_of,
-    id_of,
-    machines,
-    moment,
-    run_spec,
-    same_result,
-    state,
-    style,
-)
+from vertex_launch.job_resource import ENDED, Resource, id_of, kind, moment, run_spec, same_result, state, style
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import clock, duration, usd
 from vertex_launch.printable import printable
@@ -55,7 +44,7 @@ class JobsOptions(CloudOptions):
         elif resources:
             print_table(table_of_jobs(resources, service.settings.catalog))
         else:
-            console.print(f"{service.place} has no {f'{self.state} ' if self.state else ''}job", markup=False)
+            console.print(f"{service.place} has no {f'{self.state} ' if self.state else ''}job")
 
 
 def table_of_jobs(resources: list[Resource], catalog: Catalog) -> Table:
@@ -65,10 +54,10 @@ def table_of_jobs(resources: list[Resource], catalog: Catalog) -> Table:
     shown = Table(number, "name", stands, "created", "waited", "ran", "about", box=None, header_style="bold")
     for job in resources:
         cost, created = jobs.cost(job, catalog, now), moment(job, "createTime")
-        kind = "" if collection_of(job["name"]) == "customJobs" else f" ({KINDS[collection_of(job['name'])]})"
+        noun = "" if kind(job) == "custom job" else f" ({kind(job)})"
         shown.add_row(
             id_of(job["name"]),
-            Text(printable(str(job.get("displayName", ""))) + kind),
+            Text(printable(str(job.get("displayName", ""))) + noun),
             Text(state(job), style=style(job)),
             f"{created.astimezone():%Y-%m-%d %H:%M}" if created else "",
             duration(jobs.waited(job, now)),
@@ -91,7 +80,7 @@ class StatusOptions(SentJobOptions):
             else:
                 console.print(headline(job, service))
                 for key, value in details(job, service):
-                    console.print(f"  {key:<8} {printable(value)}", markup=False)
+                    console.print(f"  {key:<8} {printable(value)}")
                 if job.get("trials"):
                     print_table(trials_table(job, {}))
                 if same := same_result(job):
@@ -103,9 +92,9 @@ class StatusOptions(SentJobOptions):
 def details(job: Resource, service: Service) -> Iterator[tuple[str, str]]:
     """Name and value of each line."""
     spec = run_spec(job)
-    yield KINDS[collection_of(job["name"])].rpartition(" ")[2], job["name"]
+    yield kind(job).rpartition(" ")[2], job["name"]
     for index, pool in enumerate(spec.get("workerPoolSpecs", ())):
-        yield f"pool {index}", machines(pool)
+        yield f"pool {index}", job_resource.machines(pool)
     if output := spec.get("baseOutputDirectory", {}).get("outputUriPrefix"):
         yield "output", output
     if cost := jobs.cost(job, service.settings.catalog, datetime.now(UTC)):
@@ -132,7 +121,7 @@ class CostOptions(SentJobOptions):
             return
         console.print(headline(job, service))
         print_table(table_of_cost(cost))
-        console.print(f"{price.certainty}: {price.source}; what is billed may differ", markup=False)
+        console.print(f"{price.certainty}: {price.source}; what is billed may differ")
 
 
 def table_of_cost(cost: Cost) -> Table:
@@ -160,7 +149,7 @@ class CancelOptions(CloudOptions):
                 job = jobs.running(service, self.job)
                 name, id = job["name"], id_of(job["name"])
                 console.print(headline(job, service))
-                console.print(f"{name}, created {clock(moment(job, 'createTime'))}", markup=False)
+                console.print(f"{name}, created {clock(moment(job, 'createTime'))}")
                 if state(job) in ENDED:
                     console.print("it has ended already; nothing was done")
                     return
@@ -168,4 +157,4 @@ class CancelOptions(CloudOptions):
                     raise typer.Exit(1)
             with interrupted(f"whether it was stopped is not known; see: {command(service, 'status', id)}"):
                 service.cancel(name)
-        console.print(f"asked to stop; see it end with: {command(service, 'logs', id, '--follow')}", markup=False)
+        console.print(f"asked to stop; see it end with: {command(service, 'logs', id, '--follow')}")

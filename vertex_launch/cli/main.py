@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from vertex_launch import program
-from vertex_launch.cli.options import app_of
+from vertex_launch.cli.options import CallingCommand, Command, TrainerCommand, app_of
 from vertex_launch.cli.output import complain
 from vertex_launch.errors import FaultError
 
@@ -22,7 +22,11 @@ COMMANDS: dict[str, Any] = dict.fromkeys(
     )
 )
 # Command -> its module, where that is not of its name.
-MODULES = {"status": "jobs", "cost": "jobs", "cancel": "jobs", "model": "outputs", "tensorboard": "outputs"}
+MODULES = dict.fromkeys(("status", "cost", "cancel"), "jobs") | {"lock": "image", "schema": "check"}
+MODULES |= dict.fromkeys(("model", "tensorboard"), "outputs")
+# Command -> its class, where it takes words of another program behind --.
+CLASSES: dict[str, type[Command]] = dict.fromkeys(("plan", "run"), TrainerCommand)
+CLASSES |= dict.fromkeys(("image", "lock"), CallingCommand)
 
 
 class Commands(TyperGroup):
@@ -38,7 +42,8 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.commands:
             module = importlib.import_module(f"vertex_launch.cli.{MODULES.get(cmd_name, cmd_name)}")
-            app = getattr(module, "app", None) or app_of(getattr(module, f"{cmd_name.title()}Options"))
+            options, kind = f"{cmd_name.title()}Options", CLASSES.get(cmd_name, Command)
+            app = getattr(module, "app", None) or app_of(getattr(module, options), kind)
             self.commands[cmd_name] = typer.main.get_command(app)
         return super().get_command(ctx, cmd_name)
 

@@ -102,7 +102,7 @@ class Command(TyperCommand):
         return super().invoke(ctx).act()
 
 
-def app_of(options: type, cls: type[Command] = Command) -> typer.Typer:
+def app_of(options: type, cls: type[Command]) -> typer.Typer:
     """A program of one command, whose arguments and options are the fields of a frozen dataclass NAMEOptions."""
     app = typer.Typer(add_completion=False)
     app.command(options.__name__.removesuffix("Options").lower(), cls=cls)(options)
@@ -135,6 +135,11 @@ class TrainerCommand(PassingCommand):
         return [*super().collect_usage_pieces(ctx), "[-- TRAINER FLAGS]"]
 
 
+class CallingCommand(PassingCommand):
+    """A command whose own words may be options of another program, too."""
+
+    ignore_unknown_options = True
+
+
 def _own(args: list[str]) -> list[str]:
-    """Return the words before a lone --."""
     return [*itertools.takewhile(lambda word: word != "--", args)]

@@ -1,7 +1,7 @@
 """Output of the commands: answers on stdout, findings and faults on stderr."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -21,20 +21,13 @@ from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob
 
 WIDEST = 200  # columns
-console = Console(highlight=False, soft_wrap=True)
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
+# A user's brackets and colons are no markup and no emoji.
+console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
-def approved(path: Path, settings: Settings) -> Job | TuningJob:
-    """Return the job of a file; if a rule refuses it, print all findings and end the program."""
-    (job,) = approved_everywhere(path, [settings])
-    return job
-
-
-def approved_everywhere(path: Path, places: Sequence[Settings]) -> list[Job | TuningJob]:
-    """Return the job of a file for each region of these settings; prints each finding once, and ends the program if a
-    rule refuses the job anywhere.
-    """
+def approved(path: Path, *places: Settings) -> list[Job | TuningJob]:
+    """Return a file's job for each of these settings; prints each finding once, and ends where a rule refuses it."""
     project = training.project(Path(), date.today())
     examined = [checks.examine(path, settings, project) for settings in places]
     findings = dict.fromkeys(finding for one in examined for finding in one.findings)
@@ -56,7 +49,7 @@ def report(examined: Examined) -> None:
 
 def print_table(table: Table) -> None:
     """Print a table; for a pipe no cell is cut."""
-    (console if console.is_terminal else Console(highlight=False, width=WIDEST)).print(table)
+    (console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=WIDEST)).print(table)
 
 
 def warn_of_age(catalog: Catalog) -> None:
@@ -71,10 +64,10 @@ def interrupted(message: str) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, typer.Abort):
-        errors.print(f"\n{message}", markup=False)
+        errors.print(f"\n{message}")
         raise typer.Exit(130) from None
 
 
 def complain(text: str, style: str = "red") -> None:
-    """Print a fault as it is: a user's brackets are no markup, and no character steers the terminal."""
+    """Print a fault, of which no character steers the terminal."""
     errors.print(Text(printable.lines(text), style=style))

@@ -37,8 +37,8 @@ class ModelOptions(SentJobOptions):
         with self.sent() as (service, job):
             target = self.to or Path(f"{Path(str(job.get('displayName'))).name or 'job'}-model")
             for name, length in fetch_model(job, service, target):
-                console.print(f"  {printable(name)}  {size(length)}", markup=False)
-        console.print(f"the model of {model_address(job)} is in {target}", markup=False)
+                console.print(f"  {printable(name)}  {size(length)}")
+        console.print(f"the model of {model_address(job)} is in {target}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +51,11 @@ class TensorboardOptions(SentJobOptions):
         if not importlib.util.find_spec("tensorboard"):
             raise FaultError("TensorBoard is not installed; pip install tensorboard")
         with self.sent() as (service, job):
-            folder = state_dir().curves(id := id_of(job["name"]))
+            folder = state_dir().folder / "curves" / (id := id_of(job["name"]))
             if not copy_curves(job, service, folder):
                 fault = f"is {state(job)} and has no curves{'' if state(job) in ENDED else ' yet'}"
                 raise FaultError(f"job {id} {fault}; a trainer writes them to AIP_TENSORBOARD_LOG_DIR")
-        console.print(f"curves of {job.get('displayName')} in {folder}, Ctrl-C ends it", markup=False)
+        console.print(f"curves of {job.get('displayName')} in {folder}, Ctrl-C ends it")
         page = ("--logdir", str(folder), "--host", "127.0.0.1", "--port", str(self.port))
         command = (sys.executable, "-m", "tensorboard.main", *page)
         with contextlib.suppress(KeyboardInterrupt), signals_as_exceptions(), subprocess.Popen(command) as shown:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from vertex_launch.cli.options import SettingsOptions, TrainerCommand, app_of, state_dir
+from vertex_launch.cli.options import SettingsOptions, state_dir
 from vertex_launch.cli.output import approved, console, warn_of_age
 from vertex_launch.contract import with_arguments
 from vertex_launch.errors import FaultError
@@ -51,13 +51,13 @@ class PlanOptions(SettingsOptions):
     def act(self) -> None:
         settings, flags = self.settings(), self.click.obj
         warn_of_age(settings.catalog)
-        jobs = [approved(path, settings) for path in self.jobs]
+        jobs = [job for path in self.jobs for job in approved(path, settings)]
         _require_sense(self, flags)
         plans = [_plan(job, settings, self, flags) for job in jobs]
         if self.chart:
             _draw(plans[0], self.chart)
         if self.chart and not self.json:
-            console.print(f"{self.chart}: drawn\n", markup=False)
+            console.print(f"{self.chart}: drawn\n")
         if self.json:
             text = json.dumps([asdict(plan) for plan in plans], default=str)
             answers = json.loads(text, parse_constant=lambda _: None)  # JSON knows no Infinity
@@ -69,7 +69,6 @@ class PlanOptions(SettingsOptions):
 
 
 def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
-    """Raise FaultError where options do not go together."""
     for name, value in (("--step-seconds", wanted.step_seconds), ("--gradient-bytes", wanted.gradient_bytes)):
         if value is not None and not 0 < value < math.inf:
             raise FaultError(f"{name} is {value:g}; give a finite number above 0")
@@ -150,10 +149,7 @@ def _apply(job: Job | TuningJob, plan: Plan) -> None:
         raise FaultError(f"{job.path}: --apply wrote nothing, since reducers do not pay here; {cure}")
     sizing = plan.advised.sizing
     if plan.present and plan.present.sizing == sizing:
-        console.print(f"{job.path}: has {sizing.count} x {sizing.machine_type} already", markup=False)
+        console.print(f"{job.path}: has {sizing.count} x {sizing.machine_type} already")
         return
     apply.apply(trial(job), sizing)
-    console.print(f"{job.path}: now has {sizing.count} x {sizing.machine_type}", markup=False)
-
-
-app = app_of(PlanOptions, TrainerCommand)
+    console.print(f"{job.path}: now has {sizing.count} x {sizing.machine_type}")

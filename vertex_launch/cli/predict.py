@@ -48,7 +48,7 @@ class PredictOptions:
                     each = ",\n  ".join(map(json.dumps, endpoint.ask(request)))
                     print(f'{{"predictions": [\n  {each}\n]}}')
                 if self.serve:
-                    errors.print(f"ask it with: curl -d @SAMPLE.json {endpoint.predict}\nCtrl-C stops it", markup=False)
+                    errors.print(f"ask it with: curl -d @SAMPLE.json {endpoint.predict}\nCtrl-C stops it")
                     raise FaultError(f"the container ended with exit code {endpoint.process.wait()}")
         except KeyboardInterrupt:
             errors.print("stopped")

@@ -15,7 +15,7 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import program, rules, study_validation
-from vertex_launch.cli.options import JobFile, LocalOptions, TrainerCommand, app_of
+from vertex_launch.cli.options import JobFile, LocalOptions
 from vertex_launch.cli.output import approved, complain, console, errors
 from vertex_launch.contract import limit, with_arguments
 from vertex_launch.errors import FaultError
@@ -50,7 +50,7 @@ class RunOptions(LocalOptions):
         client = containers.client() if self.containers else ""
         options = Options(restarts=self.restarts, retry_user_errors=self.retry_user_errors, containers=client)
         context = self.context(options)
-        loaded = approved(self.job, rules.in_local_vertex(context.settings))
+        (loaded,) = approved(self.job, rules.in_local_vertex(context.settings))
         whole, flags = trial(loaded), self.click.obj
         job = with_arguments(limit(whole, self.max_replicas) if self.max_replicas else whole, flags)
         if flags:
@@ -67,7 +67,7 @@ class RunOptions(LocalOptions):
             outcome = run_job.run(job, context, console, self.fresh, size(whole))
         except KeyboardInterrupt:
             errors.print("interrupted; every replica was stopped")
-            errors.print(advice(job, context.state_dir, sys.argv, os.environ), markup=False)
+            errors.print(advice(job, context.state_dir, sys.argv, os.environ))
             raise typer.Exit(130) from None
         raise typer.Exit(0 if outcome.succeeded else 1)
 
@@ -105,9 +105,7 @@ def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
         return local_search.run(message, job, as_in_the_service, console, fresh)
     except KeyboardInterrupt:
         errors.print("interrupted; every trial was stopped")
-        errors.print(
-            f"it goes on after the trials that have ended, with: {command(sys.argv, os.environ)}", markup=False
-        )
+        errors.print(f"it goes on after the trials that have ended, with: {command(sys.argv, os.environ)}")
         raise typer.Exit(130) from None
 
 
@@ -140,6 +138,3 @@ def _shortest(file: Path, environ: Mapping[str, str]) -> str:
         if shutil.which(name, path=environ.get("PATH", "")) == str(file):
             return name
     return str(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file)
-
-
-app = app_of(RunOptions, TrainerCommand)

@@ -12,7 +12,6 @@ from vertex_launch import settings, spec
 from vertex_launch.cli.options import SETTINGS, SettingsOptions, state_dir
 from vertex_launch.cli.output import console
 from vertex_launch.cloud import project_files
-from vertex_launch.cloud import quota as quotas
 from vertex_launch.cloud import setup as cloud
 from vertex_launch.cloud.refusals import LOGIN
 from vertex_launch.cloud.setup import Step
@@ -32,8 +31,7 @@ class SetupOptions(SettingsOptions):
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; print the gcloud lines.")] = False
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
     budget: Annotated[
-        float,
-        typer.Option(min=0, metavar="USD", help="A month's budget, with a mail at half and at all of it."),
+        float, typer.Option(min=0, metavar="USD", help="A month's budget, with a mail at half and at all of it.")
     ] = 0
 
     def act(self) -> None:
@@ -47,26 +45,29 @@ class SetupOptions(SettingsOptions):
         count = f"{len(missing)} missing {'step' if len(missing) == 1 else 'steps'}"
         if missing and not (self.yes or typer.confirm(f"Take the {count}?")):
             raise typer.Exit(1)
-        policy = state_dir().clean_up
-        private(policy.parent)
-        policy.write_text(json.dumps(cloud.CLEAN_UP))
+        private(policy().parent)
+        policy().write_text(json.dumps(cloud.CLEAN_UP))
         budgets = [step for step in missing if step.looks[0] == "billing"]
         take([step for step in missing if step not in budgets])
         for path, text in project_files.changed(SETTINGS, JOBS, old, replace(new, service_account=cloud.account(new))):
             path.write_text(text, encoding="utf-8")
-            console.print(f"written  {path}", markup=False)
+            console.print(f"written  {path}")
         take(budgets)  # last: it needs rights that few have, and jobs run without it
         show_quotas(new)
 
 
+def policy() -> Path:
+    """The file with the rules by which a repository of images deletes old ones."""
+    return state_dir().folder / "clean-up.json"
+
+
 def show(new: Settings, budget: float) -> None:
     """Print the lines that would be run."""
-    policy = state_dir().clean_up
-    folder, file, text = map(shlex.quote, (str(policy.parent), str(policy), json.dumps(cloud.CLEAN_UP)))
+    folder, file, text = map(shlex.quote, (str(policy().parent), str(policy()), json.dumps(cloud.CLEAN_UP)))
     written = f"mkdir -p {folder} && echo {text} > {file}"
-    console.print("# USER and BILLING_ACCOUNT stand for yours", written, sep="\n", markup=False)
-    for step in cloud.steps(new, "user:USER", policy, budget, "BILLING_ACCOUNT"):
-        console.print(f"# {step.title}", cloud.shown(step.act), sep="\n", markup=False)
+    console.print("# USER and BILLING_ACCOUNT stand for yours", written, sep="\n")
+    for step in cloud.steps(new, "user:USER", policy(), budget, "BILLING_ACCOUNT"):
+        console.print(f"# {step.title}", cloud.shown(step.act), sep="\n")
 
 
 def every(new: Settings, budget: float) -> list[Step]:
@@ -79,21 +80,21 @@ def every(new: Settings, budget: float) -> list[Step]:
     if budget and not named:
         cure = "leave --budget out this time: the service that knows is switched on first"
         raise FaultError(f"--budget: which account pays for {new.project} cannot be seen; {cure}")
-    return [*cloud.steps(new, you, state_dir().clean_up, budget, str(named or "").rpartition("/")[2])]
+    return [*cloud.steps(new, you, policy(), budget, str(named or "").rpartition("/")[2])]
 
 
 def is_there(step: Step) -> bool:
     done, differences = cloud.look(step)
-    console.print(f"{'done   ' if done else 'missing'}  {step.title}", markup=False)
+    console.print(f"{'done   ' if done else 'missing'}  {step.title}")
     for difference in differences:
-        console.print(f"differs  {difference}", markup=False)
+        console.print(f"differs  {difference}")
     return done
 
 
 def take(steps: list[Step]) -> None:
     """Run the lines of these steps, each shown before it runs."""
     for step in steps:
-        console.print(cloud.shown(step.act), markup=False)
+        console.print(cloud.shown(step.act))
         cloud.take(step.act)
 
 
@@ -102,17 +103,18 @@ def show_quotas(new: Settings) -> None:
     all_needs = ((quota, path) for path in JOBS.glob("*.yaml") for quota in needed(path, new))
     needs = sorted(all_needs, key=lambda need: (need[0].amount, need[1]))
     jobs = {quota.metric: path for quota, path in needs}  # the last of a metric needs most of it
-    infos = cloud.quota_infos(new.project) if needs else []
-    for quota, limit in quotas.limits((quota for quota, _ in needs), infos, new.region):
+    asked = ("--service=aiplatform.googleapis.com", f"--project={new.project}", cloud.JSON)
+    infos = json.loads(cloud.ask("beta", "quotas", "info", "list", *asked) or "[]") if needs else []
+    for quota, limit in pools.limits((quota for quota, _ in needs), infos, new.region):
         has = f"{quota.metric} in {new.region} is {limit}, and {jobs[quota.metric]} needs {quota.amount}"
         more = f"; ask for more: {pools.more_command(quota.metric, new, quota.amount)}"
         short = limit < quota.amount
-        console.print(f"{'short  ' if short else 'enough '}  {has}{more if short else ''}", markup=False)
+        console.print(f"{'short  ' if short else 'enough '}  {has}{more if short else ''}")
 
 
 def needed(path: Path, new: Settings) -> tuple[Quota, ...]:
     """The quotas of a job file; none of one that cannot be read, of which `check` tells more."""
     try:
-        return quotas.needed(spec.load(path), new)
+        return pools.needed(spec.load(path), new)
     except FaultError:
         return ()

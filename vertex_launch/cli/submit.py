@@ -14,11 +14,10 @@ from vertex_launch.check import Examined
 from vertex_launch.cli.cloud_options import CloudOptions
 from vertex_launch.cli.following import DETACHED, EXIT_CODES, command, detached, follow_to_end
 from vertex_launch.cli.options import JobFile, SettingsOptions, seconds
-from vertex_launch.cli.output import approved_everywhere, complain, console, errors, interrupted, report
-from vertex_launch.cloud import fallback, preflight, revision
+from vertex_launch.cli.output import approved, complain, console, errors, interrupted, report
+from vertex_launch.cloud import jobs, preflight, revision
 from vertex_launch.cloud import submit as cloud
 from vertex_launch.cloud.logs import Log
-from vertex_launch.cloud.preflight import Preflight
 from vertex_launch.cloud.refusals import message_of
 from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.errors import FaultError
@@ -53,8 +52,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
         typer.Option(metavar="KEY=VALUE", help="A label of the job, which reaches the bill; can be repeated."),
     ] = None
     print: Annotated[
-        Literal["gcloud", "curl", "python"] | None,
-        typer.Option(help="Send nothing; print what sends the same."),
+        Literal["gcloud", "curl", "python"] | None, typer.Option(help="Send nothing; print what sends the same.")
     ] = None
     follow: Annotated[
         bool | None,
@@ -70,7 +68,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
             return
         with self.cloud() as service:
             if service.endpoint:
-                console.print(f"to the local Vertex at {service.endpoint}, not to Google Cloud", markup=False)
+                console.print(f"to the local Vertex at {service.endpoint}, not to Google Cloud")
             with interrupted("nothing was sent" if self.yes else "nothing was sent; --yes sends without a question"):
                 offers = [offer(job, service, settings, own, code.get("git-revision", "")) for job, settings in places]
                 wait = self.wait if self.wait is not None or len(offers) == 1 else WAIT_SECONDS
@@ -80,7 +78,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
                 service, name = first_to_start(offers, wait)
         if sys.stdout.isatty() if self.follow is None else self.follow:
             raise typer.Exit(follow_to_end(service, name, Log(service)))
-        console.print(f"follow it with: {command(service, 'logs', id_of(name), '--follow')}", markup=False)
+        console.print(f"follow it with: {command(service, 'logs', id_of(name), '--follow')}")
 
     def places(self) -> Iterator[tuple[Job | TuningJob, Settings]]:
         """Yield each job with the settings of each region in which it is to be tried, in this order."""
@@ -89,7 +87,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
         names = [name for name in map(str.strip, self.regions.split(",")) if name]
         regions = [replace(settings, region=name, origins=origins) for name in names] or [settings]
         for path in (self.job, *(self.others or ())):
-            yield from zip(approved_everywhere(path, regions), regions, strict=True)
+            yield from zip(approved(path, *regions), regions, strict=True)
 
     def spell(self, places: Sequence[tuple[Job | TuningJob, Settings]], own: Mapping[str, str]) -> None:
         """Print what sends the job without this program; raises FaultError for several."""
@@ -98,9 +96,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
         ((job, settings),) = places
         _, endpoint = self.where()
         assert self.print
-        console.print(
-            cloud.CLIENTS[self.print](cloud.request(job, settings, own), job.path, settings, endpoint), markup=False
-        )
+        console.print(cloud.CLIENTS[self.print](cloud.request(job, settings, own), job.path, settings, endpoint))
 
 
 @dataclass(frozen=True)
@@ -117,11 +113,14 @@ class Offer:
 
 
 def offer(job: Job | TuningJob, service: Service, settings: Settings, own: Mapping[str, str], revision: str) -> Offer:
-    """Return what would be sent, with what the checks find there; prints both."""
+    """Return what would be sent; prints it, the labels that find its job if the answer is lost, and the findings."""
     there = replace(service, settings=settings)
     checks = preflight.look(job, there, revision)
     request = cloud.request(job, settings, own, checks.images)
-    return Offer(job, there, request, shown(job, request, checks, there).passes(strict=False))
+    labels = ", ".join(f"{key}={value}" for key, value in sorted(request.resource["labels"].items()))
+    console.print(f"{cloud.summary(job, settings, checks)}\n  labels   {labels}")
+    report(examined := Examined(job.path, job, checks.findings))
+    return Offer(job, there, request, examined.passes(strict=False))
 
 
 def question(offers: Sequence[Offer], wait: float | None) -> str:
@@ -139,15 +138,15 @@ def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service
     """
     for one in offers:
         if len(offers) > 1:
-            console.print(f"sending {one}: {cloud.price(one.job, one.service.settings)}", markup=False)
+            console.print(f"sending {one}: {cloud.price(one.job, one.service.settings)}")
         try:
             name = send(one.request, one.service)
         except TooManyRequests as error:
             if wait is None:
                 raise
-            console.print(f"{one}: {message_of(error)}", style="yellow", markup=False)
+            console.print(f"{one}: {message_of(error)}", style="yellow")
             continue
-        console.print(f"sent: {name}\n{one.service.page(name)}", markup=False)
+        console.print(f"sent: {name}\n{one.service.page(name)}")
         if wait is None or starts(one, name, wait):
             return one.service, name
     complain("no job has started, and none is left there; try again later, or with a longer --wait")
@@ -158,29 +157,20 @@ def starts(one: Offer, name: str, wait: float) -> bool:
     """Whether a job that was sent starts in time; otherwise it is withdrawn first, and that is said."""
     service = one.service
     try:
-        job = fallback.wait_for_start(service, name, wait)
-        if not fallback.found_no_machines(job):
+        job = jobs.wait(service, name, lambda job: state(job) not in jobs.WAITING, wait)
+        if not jobs.found_no_machines(job):
             return True
         if state(job) in ENDED:
-            console.print(f"{one}: {state(job)}, {fault(job)}", style="yellow", markup=False)
+            console.print(f"{one}: {state(job)}, {fault(job)}", style="yellow")
             return False
-        job = fallback.withdraw(service, name)
+        job = jobs.withdraw(service, name)
     except KeyboardInterrupt:
-        errors.print(f"interrupted; no other job is sent{detached(service, name)}", markup=False)
+        errors.print(f"interrupted; no other job is sent{detached(service, name)}")
         raise typer.Exit(DETACHED) from None
     if state(job) == "SUCCEEDED":
         return True
-    console.print(f"{one}: has not started in {duration(wait)}; it is {state(job)}", style="yellow", markup=False)
+    console.print(f"{one}: has not started in {duration(wait)}; it is {state(job)}", style="yellow")
     return False
-
-
-def shown(job: Job | TuningJob, request: cloud.Request, checks: Preflight, service: Service) -> Examined:
-    """Print the request, with the labels that find its job should the answer be lost, and the findings against it."""
-    console.print(cloud.summary(job, service.settings, checks), markup=False)
-    labels = ", ".join(f"{key}={value}" for key, value in sorted(request.resource["labels"].items()))
-    console.print(f"  labels   {labels}", markup=False)
-    report(examined := Examined(job.path, job, checks.findings))
-    return examined
 
 
 def send(request: cloud.Request, service: Service) -> str:
@@ -190,11 +180,11 @@ def send(request: cloud.Request, service: Service) -> str:
         return cloud.whereabouts(request, service, lambda name: detached(service, name))
 
     try:
-        return cloud.submit(request, service, lambda message: errors.print(message, markup=False))
+        return cloud.submit(request, service, lambda message: errors.print(message))
     except KeyboardInterrupt:
         errors.print("interrupted before the answer came; looking for the job")
-        errors.print(outcome(), markup=False)
+        errors.print(outcome())
         raise typer.Exit(130) from None
     except (ServerError, NoAnswerError):
-        errors.print(outcome(), markup=False)
+        errors.print(outcome())
         raise

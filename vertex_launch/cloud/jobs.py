@@ -1,34 +1,26 @@
-"""Jobs that were sent: which one is meant, and what it has cost."""
+"""Jobs that were sent: which one is meant, whether it finds machines, and what it has cost."""
 
 import contextlib
 import heapq
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
 
-from google.api_core.exceptions import NotFound
+from google.api_core.exceptions import FailedPrecondition, NotFound
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 from google.protobuf import json_format
 
 from vertex_launch import program
 from vertex_launch.catalog import Catalog, Price
+from vertex_launch.cloud.logs import PASSING, pace_of
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError, nearest
-from vertex_launch.job_resource import (
-    ENDED,
-    KINDS,
-    Resource,
-    collection_of,
-    custom_jobs,
-    id_of,
-    moment,
-    run_spec,
-    state,
-)
+from vertex_launch.job_resource import ENDED, KINDS, Resource, custom_jobs, id_of, moment, run_spec, state
 from vertex_launch.plan import pools
 from vertex_launch.plan.formatting import clock
 from vertex_launch.printable import printable
@@ -42,6 +34,10 @@ UNFINISHED = ("QUEUED", "PENDING", "RUNNING", "CANCELLING")
 NAME = re.compile(rf"projects/[^/]+/locations/(?P<region>[^/]+)/({'|'.join(KINDS)})/[0-9]+")
 BRIEF = re.compile(rf"({'|'.join(KINDS)})/[0-9]+")
 JOB_FILES = (".json", ".yaml", ".yml")
+WAITING = ("", "QUEUED", "PENDING")
+CANCEL_SECONDS = 600.0  # until a job that is cancelled must have ended
+# google.rpc.Code of a job for which there are no machines, or of a quota that is used up.
+NO_MACHINES = (8, 14)  # RESOURCE_EXHAUSTED, UNAVAILABLE
 
 
 @dataclass(frozen=True)
@@ -66,8 +62,8 @@ def newest(service: Service, most: int, wanted: str = "") -> list[Resource]:
 
 def unfinished(service: Service) -> list[Resource]:
     """Return all jobs that have not ended, without those that a search or a pipeline made."""
-    jobs = [job for kind in KINDS for job in _in(service, kind, UNFINISHED, sys.maxsize)]
-    return [*_without_made(jobs, [job for job in jobs if collection_of(job["name"]) in MAKERS])]
+    makers = [job for kind in MAKERS for job in _in(service, kind, UNFINISHED, sys.maxsize)]
+    return [*_without_made(_in(service, "customJobs", UNFINISHED, sys.maxsize), makers), *makers]
 
 
 def find(service: Service, word: str | None = None) -> Resource:
@@ -110,18 +106,52 @@ def _meant(service: Service, word: str) -> list[Resource]:
 def _resource_names(service: Service, word: str) -> list[str]:
     """Return the resource names that a word may stand for; Google writes the project's number in place of its ID."""
     if word.isdecimal():
-        return [f"{service.parent}/{kind}/{word}" for kind in KINDS]
+        return [f"{service.settings.parent}/{kind}/{word}" for kind in KINDS]
     if BRIEF.fullmatch(word):
-        return [f"{service.parent}/{word}"]
+        return [f"{service.settings.parent}/{word}"]
     if "/locations/" not in word:
         return []
     match = NAME.fullmatch(word)
     if match is None:
-        raise FaultError(f"{printable(word)}: is no name of a job; write such as {service.parent}/customJobs/17")
+        cure = f"write such as {service.settings.parent}/customJobs/17"
+        raise FaultError(f"{printable(word)}: is no name of a job; {cure}")
     region, job_region = service.settings.region, match["region"]
     if job_region != region:
         raise FaultError(f"{word}: is in {job_region}, not in {region}; add --region {job_region}")
     return [word]
+
+
+def found_no_machines(job: Resource) -> bool:
+    """Whether a job waits still, or has ended because there were no machines for it."""
+    waits = state(job) in (*WAITING, "EXPIRED")
+    return waits or ("startTime" not in job and job.get("error", {}).get("code") in NO_MACHINES)
+
+
+def withdraw(service: Service, name: str) -> Resource:
+    """Cancel a job, and return it when it has ended.
+
+    Raises FaultError for one that does not end: another one in its place would run beside it.
+    """
+    with contextlib.suppress(FailedPrecondition):  # it has just ended by itself
+        service.cancel(name)
+    job = wait(service, name, lambda job: state(job) in ENDED, CANCEL_SECONDS)
+    if state(job) not in ENDED:
+        fault = f"was cancelled and is {state(job) or 'silent'} after {CANCEL_SECONDS:g} s"
+        raise FaultError(f"{name}: {fault}; no other job was sent, as both might run")
+    return job
+
+
+def wait(service: Service, name: str, until: Callable[[Resource], bool], seconds: float) -> Resource:
+    """Look at a job until it is as wanted or the time is over; a service that does not answer is asked again."""
+    job: Resource
+    deadline, job = time.monotonic() + seconds, {"name": name}
+    pause = pace_of(service).between
+    while True:
+        with contextlib.suppress(*PASSING):
+            job = service.get(name)
+        if until(job) or time.monotonic() >= deadline:
+            return job
+        time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
 
 
 def _created(job: Resource) -> str:
@@ -129,7 +159,6 @@ def _created(job: Resource) -> str:
 
 
 def _without_made(jobs: Iterable[Resource], makers: Iterable[Resource]) -> Iterator[Resource]:
-    """Yield the jobs without the custom jobs of these searches and pipelines."""
     made = {id_of(run) for job in makers for run in custom_jobs(job)}
     return (job for job in jobs if id_of(job["name"]) not in made)
 
@@ -160,7 +189,6 @@ def ran(run: Resource, now: datetime) -> float:
 
 
 def _in(service: Service, collection: str, states: Sequence[str], most: int) -> Iterator[Resource]:
-    """Yield the jobs of a collection in one of these states, or in any."""
     if (collection, *states) == NEVER:
         return iter(())
     prefix = PREFIXES.get(collection, "JOB_STATE_")

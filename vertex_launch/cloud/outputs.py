@@ -94,7 +94,6 @@ def _blobs(address: str, service: Service) -> Iterator[tuple[PurePosixPath, Any]
 
 
 def _place(folder: Path, name: PurePosixPath) -> Path:
-    """Return the path of a file, after making the folders above it."""
     file = folder.joinpath(*name.parts)
     file.parent.mkdir(parents=True, exist_ok=True)
     return file

@@ -1,6 +1,8 @@
 """Checks before a job is sent: its images and quotas, its bucket and output folder, and other jobs that write there."""
 
 import contextlib
+import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -9,23 +11,44 @@ from functools import partial
 from google.api_core.exceptions import Forbidden, GoogleAPICallError, NotFound
 
 from vertex_launch import program, spec
-from vertex_launch.cloud import jobs, registry
-from vertex_launch.cloud import quota as quotas
+from vertex_launch.cloud import jobs
 from vertex_launch.cloud.refusals import message_of
-from vertex_launch.cloud.registry import Image
 from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.errors import Finding, Findings
+from vertex_launch.image import REVISION
 from vertex_launch.job_resource import Resource, id_of, output_folder, state
 from vertex_launch.plan import pools
 from vertex_launch.printable import printable
 from vertex_launch.rules import containers
+from vertex_launch.rules.containers import OF_REDUCERS, untagged
 from vertex_launch.rules.region_and_output import output
-from vertex_launch.spec import OUTPUT, Job, Pool, TuningJob, trial
+from vertex_launch.spec import OUTPUT, Job, TuningJob, trial
 
 EMPTY = "empty"
 STEP = re.compile(r"/step-(\d+)/committed\.json$")
 Objects = Callable[..., Iterable[str]]  # the names of a bucket's objects, as Service.objects takes keywords
 warning = partial(Finding, severity="warning")
+
+ADDRESS = re.compile(r"(?P<host>[a-z0-9-]+-docker\.pkg\.dev)/(?P<path>[^:@]+)(?::(?P<tag>[^@]+))?(?:@(?P<digest>.+))?")
+GOOGLES = ("vertex-ai/", "vertex-ai-restricted/")  # projects whose images only jobs read
+INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
+ACCEPTED = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image in a registry."""
+
+    name: str
+    digest: str  # sha256:...
+    revision: str = ""  # revision of the code it was built from, "" without the label
+    reducers: str = ""  # sentence of its build on whether NCCL can use reducers there
+
+    @property
+    def pinned(self) -> str:
+        """The name that will mean the same for ever."""
+        return f"{untagged(self.name)}@{self.digest}"
 
 
 @dataclass(frozen=True)
@@ -52,7 +75,6 @@ def look(job: Job | TuningJob, service: Service, revision: str = "") -> Prefligh
 
 
 def _folder(job: Job | TuningJob, service: Service) -> tuple[str, list[Finding]]:
-    """Return what is in the output folder, and the findings against writing there."""
     address = output(trial(job))
     bucket, _, prefix = address.removeprefix("gs://").partition("/")
     prefix, objects = f"{prefix}/" if prefix else "", partial(service.objects, bucket)
@@ -62,7 +84,9 @@ def _folder(job: Job | TuningJob, service: Service) -> tuple[str, list[Finding]]
         findings += _earlier(job, folder, objects, prefix)
     except NotFound:  # Google reports it only once the machines run; the local Vertex makes every bucket
         folder = EMPTY if service.endpoint else ""
-        findings += [] if service.endpoint else [_no_bucket(bucket, service)]
+        where = f"--project={service.settings.project} --location={service.settings.region}"
+        cure = f"make it: gcloud storage buckets create gs://{bucket} {where} --uniform-bucket-level-access"
+        findings += [] if service.endpoint else [Finding(OUTPUT, f"there is no bucket {bucket}", cure)]
     except Forbidden as error:
         cure = "see that the account of the job may write there: roles/storage.objectAdmin"
         findings.append(warning(OUTPUT, f"you cannot look at it ({message_of(error)})", cure))
@@ -83,7 +107,7 @@ def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], lis
     for pool, name in containers.images(job):
         place = containers.image_at(pool)
         try:
-            image = registry.look_up(name, service) if pool.task == "containerSpec" else None
+            image = _image(name, service) if pool.task == "containerSpec" else None
         except NotFound:
             findings.append(Finding(place, f"there is no image {name}", "build it and send it, or mend the name"))
         except (GoogleAPICallError, NoAnswerError) as error:
@@ -92,21 +116,49 @@ def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], lis
         else:
             if image:
                 images.append(image)
-                findings += [*_outdated(image, place, revision), *_idle(image, place, pool, job)]
+                findings += _of_image(image, place, revision, job.reducers and pool.trains)
     return images, findings
 
 
-def _outdated(image: Image, place: str, revision: str) -> Findings:
-    """Find an image of other code than what is here, if both are known."""
+def _image(name: str, service: Service) -> Image | None:
+    """Return the image that a name means now, None if it is not of a repository of the user's in Artifact Registry.
+
+    Raises NotFound where there is no such image, another GoogleAPICallError or NoAnswerError where it cannot be seen.
+    Source: OCI Distribution Specification 1.1, "Pulling manifests"; the registry takes an access token of Google's.
+    """
+    parts = ADDRESS.fullmatch(name)
+    if not parts or parts["path"].startswith(GOOGLES):
+        return None
+    repository = f"https://{parts['host']}/v2/{parts['path']}"
+    reference = parts["digest"] or parts["tag"] or "latest"
+    answer = service.fetch(f"{repository}/manifests/{reference}", ACCEPTED)
+    labels: Resource = {}
+    # The image is there, whatever its labels say.
+    with contextlib.suppress(GoogleAPICallError, NoAnswerError, TypeError, ValueError):
+        labels = _labels(answer, repository, service)
+    digest = f"sha256:{hashlib.sha256(answer).hexdigest()}"
+    return Image(name, digest, str(labels.get(REVISION, "")), str(labels.get(OF_REDUCERS, "")))
+
+
+def _labels(document: bytes, repository: str, service: Service) -> Resource:
+    """Labels of the image; for an index, of its amd64 image. Raises TypeError or ValueError for no such document."""
+    manifest = dict(json.loads(document))
+    for entry in manifest.get("manifests", ()):
+        if entry.get("platform", {}).get("architecture") == "amd64":
+            return _labels(service.fetch(f"{repository}/manifests/{entry['digest']}", ACCEPTED), repository, service)
+    if "config" not in manifest:
+        return {}
+    config = dict(json.loads(service.fetch(f"{repository}/blobs/{manifest['config']['digest']}")))
+    return config.get("config", {}).get("Labels") or {}
+
+
+def _of_image(image: Image, place: str, revision: str, reduced: object) -> Findings:
+    """Find an image of other code than is here, and one whose NCCL cannot use the reducers, as its build has said."""
     built = image.revision.removesuffix("-dirty")
     if revision and built not in ("", revision):
         fault = f"the image was built from revision {built}, and this folder is at {revision}"
         yield warning(place, fault, "build it and send it again, unless you mean that one")
-
-
-def _idle(image: Image, place: str, pool: Pool, job: Job) -> Findings:
-    """Find an image that trains, and whose NCCL cannot use the reducers that the job has, as its build has said."""
-    if job.reducers and pool in job.training_pools and "idle" in image.reducers:
+    if reduced and "idle" in image.reducers:
         fault, _, cure = image.reducers.partition("; ")
         yield warning(place, fault, cure)
 
@@ -115,7 +167,7 @@ def _shortages(job: Job | TuningJob, service: Service) -> Findings:
     """Find quotas that are smaller than what the job needs, where they may be looked at."""
     settings = service.settings
     with contextlib.suppress(GoogleAPICallError, NoAnswerError):  # the service itself will say
-        for quota, limit in quotas.limits(quotas.needed(job, settings), service.quotas(), settings.region):
+        for quota, limit in pools.limits(pools.needed(job, settings), service.quotas(), settings.region):
             if limit < quota.amount:
                 fault = f"it needs {quota.amount} of {quota.metric} in {settings.region}, and the quota is {limit}"
                 more = pools.more_command(quota.metric, settings, quota.amount)
@@ -123,14 +175,7 @@ def _shortages(job: Job | TuningJob, service: Service) -> Findings:
                 yield warning("workerPoolSpecs", fault, cure)
 
 
-def _no_bucket(bucket: str, service: Service) -> Finding:
-    where = f"--project={service.settings.project} --location={service.settings.region}"
-    cure = f"make it: gcloud storage buckets create gs://{bucket} {where} --uniform-bucket-level-access"
-    return Finding(OUTPUT, f"there is no bucket {bucket}", cure)
-
-
 def _earlier(job: Job | TuningJob, folder: str, objects: Objects, prefix: str) -> Findings:
-    """Find an earlier job in the folder, from which the new one would go on."""
     if isinstance(job, TuningJob) and folder != EMPTY:
         fault = "it is not empty, and a trial resumes from what a trial of the same number has left there"
         yield Finding(OUTPUT, fault, "name another folder")

@@ -5,17 +5,8 @@ import os
 import re
 from collections.abc import Iterator
 
-from google.api_core.exceptions import (
-    BadRequest,
-    Forbidden,
-    GoogleAPICallError,
-    GoogleAPIError,
-    NotFound,
-    RetryError,
-    ServerError,
-    TooManyRequests,
-    Unauthorized,
-)
+from google.api_core import exceptions
+from google.api_core.exceptions import GoogleAPICallError, GoogleAPIError
 from google.auth.environment_vars import CREDENTIALS
 from google.auth.exceptions import GoogleAuthError
 
@@ -44,10 +35,6 @@ ACT_AS = re.compile(r"act as service[ _]account:? '?([^\s']+@[^\s']+?)[.']?(?:\s
 API = re.compile(r"\b(\w+)\.googleapis\.com")
 DISABLED = re.compile(r"has not been used in project|SERVICE_DISABLED|^(?!.*[Bb]illing).*is disabled", re.DOTALL)
 STATUS = "https://status.cloud.google.com"
-CURES: dict[type[GoogleAPIError] | tuple[type[GoogleAPIError], ...], str] = {
-    BadRequest: "mend what it names; `check` does not know this rule",
-    (ServerError, RetryError): f"the service failed, not the job: try again in some minutes, or look at {STATUS}",
-}
 METRIC = re.compile(r"(?:aiplatform|compute)\.googleapis\.com/\w+")
 
 
@@ -77,27 +64,23 @@ def message_of(error: Exception) -> str:
 def cure(error: Exception, settings: Settings) -> str:
     """Say what to do about it."""
     text = str(getattr(error, "message", error))
-    if isinstance(error, Forbidden):
+    if isinstance(error, exceptions.Forbidden):
         return _right(text, settings)
-    if isinstance(error, TooManyRequests):
+    if isinstance(error, exceptions.TooManyRequests):
         return _quota(text, settings)
-    if isinstance(error, GoogleAuthError | Unauthorized):
-        return _login()
-    if isinstance(error, NotFound):
+    if isinstance(error, GoogleAuthError | exceptions.Unauthorized):
+        key = f"mend the key file that {CREDENTIALS} names, or unset it and " if os.environ.get(CREDENTIALS) else ""
+        return f"{key}{LOGIN}"  # a key file that a variable names goes before the login of gcloud
+    if isinstance(error, exceptions.NotFound):
         where = (f"the {key} in {settings.origin(key)}" for key in ("project", "region"))
         return f"look at {', '.join(where)}, and the names in the job file"
-    return next((cure for kind, cure in CURES.items() if isinstance(error, kind)), f"look at {STATUS}")
-
-
-def _login() -> str:
-    """Say how to log in; a key file that a variable names goes before the login of gcloud."""
-    if os.environ.get(CREDENTIALS):
-        return f"mend the key file that {CREDENTIALS} names, or unset it and {LOGIN}"
-    return LOGIN
+    if isinstance(error, exceptions.BadRequest):
+        return "mend what it names; `check` does not know this rule"
+    failed = isinstance(error, exceptions.ServerError | exceptions.RetryError)
+    return f"{'the service failed, not the job: try again in some minutes, or ' if failed else ''}look at {STATUS}"
 
 
 def _reach(text: str, settings: Settings) -> str:
-    """Say what to look at where nobody answers."""
     if "://127." in text:
         return f"start the local Vertex, {program.NAME} emulate, or unset VERTEX_ENDPOINT for Google Cloud"
     region = settings.region

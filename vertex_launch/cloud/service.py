@@ -46,19 +46,19 @@ class Service:
 
     def get(self, name: str) -> Resource:
         """Return a resource by its name."""
-        return self._call("GET", f"{self._at(host_of(self.settings))}/v1/{name}")
+        return self._call("GET", self._address(name))
 
     def list(self, collection: str, expression: str = "", most: int = PAGE_SIZE) -> Iterator[Resource]:
         """Yield the resources that a filter matches, newest first, at most so many."""
         query = {"pageSize": str(min(most, PAGE_SIZE)), "filter": expression or None}
-        address = f"{self._at(host_of(self.settings))}/v1/{self.parent}/{collection}"
+        address = self._address(f"{self.settings.parent}/{collection}")
         return islice(self._items("GET", address, collection, query, sys.maxsize), most)
 
     def create(self, collection: str, resource: Resource) -> Resource:
-        return self._call("POST", f"{self._at(host_of(self.settings))}/v1/{self.parent}/{collection}", json=resource)
+        return self._call("POST", self._address(f"{self.settings.parent}/{collection}"), json=resource)
 
     def cancel(self, name: str) -> None:
-        self._call("POST", f"{self._at(host_of(self.settings))}/v1/{name}:cancel", json={})
+        self._call("POST", self._address(f"{name}:cancel"), json={})
 
     def log_entries(self, expression: str, order: str) -> Iterator[Resource]:
         """Yield the entries of Cloud Logging that a filter matches."""
@@ -85,14 +85,10 @@ class Service:
         return bytes(self._answer("GET", address, headers=dict(headers or {})).content)
 
     @property
-    def parent(self) -> str:
-        """projects/PROJECT/locations/REGION, which jobs belong to."""
-        return parent_of(self.settings)
-
-    @property
     def place(self) -> str:
         """The project and region, as a person is told; of the local Vertex with its address."""
-        return f"{self.parent} of the local Vertex at {self.endpoint}" if self.endpoint else self.parent
+        parent = self.settings.parent
+        return f"{parent} of the local Vertex at {self.endpoint}" if self.endpoint else parent
 
     def page(self, name: str) -> str:
         """Return the address where a person looks at a job: the local Vertex's page, or the Cloud console.
@@ -103,6 +99,9 @@ class Service:
             return f"{self.endpoint}/#{id_of(name)}"
         _, project, _, region, _, id = name.split("/")
         return f"https://console.cloud.google.com/agent-platform/locations/{region}/training/{id}?project={project}"
+
+    def _address(self, name: str) -> str:
+        return f"{self._at(self.settings.host)}/v1/{name}"
 
     def _at(self, host: str) -> str:
         return self.endpoint or f"https://{host}"
@@ -142,16 +141,6 @@ def _no_answer(address: str, error: BaseException) -> NoAnswerError:
         error = inner
     reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
     return NoAnswerError(f"{'/'.join(address.split('/')[:3])} does not answer ({reason})")
-
-
-def host_of(settings: Settings) -> str:
-    """Google's host for the region."""
-    return f"{settings.region}-aiplatform.googleapis.com"
-
-
-def parent_of(settings: Settings) -> str:
-    """projects/PROJECT/locations/REGION, which the jobs of these settings belong to."""
-    return f"projects/{settings.project}/locations/{settings.region}"
 
 
 def connect(settings: Settings, endpoint: str = "") -> Service:

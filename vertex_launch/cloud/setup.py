@@ -18,7 +18,6 @@ from typing import Any
 from vertex_launch.cloud.project_files import account_domain
 from vertex_launch.cloud.refusals import DISABLED
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import Resource
 from vertex_launch.settings import Settings
 
 APIS = (
@@ -167,12 +166,6 @@ def look(step: Step) -> tuple[bool, tuple[str, ...]]:
     raise FaultError(f"{step.title}: cannot be looked at: {error}; the line was: {shown(step.looks)}")
 
 
-def quota_infos(project: str) -> list[Resource]:
-    """The project's quotas of Vertex AI, each with its regions; nothing where they may not be seen."""
-    answer = ask("beta", "quotas", "info", "list", "--service=aiplatform.googleapis.com", f"--project={project}", JSON)
-    return list(json.loads(answer or "[]"))
-
-
 def take(line: Line) -> None:
     """Run a line, again where it needs what was just made; raises FaultError where gcloud refuses."""
     for seconds in PAUSES:
@@ -207,7 +200,6 @@ def shown(line: Sequence[str]) -> str:
 
 
 def _gcloud(*line: str) -> tuple[int, str, str]:
-    """Run gcloud; returns its exit code, its output, and its error message."""
     program = gcloud("; --dry-run prints what it would be asked")
     try:
         done = subprocess.run(

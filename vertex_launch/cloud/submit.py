@@ -17,10 +17,9 @@ from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import labels as of_jobs
 from vertex_launch import program, study_validation
-from vertex_launch.cloud.preflight import Preflight
+from vertex_launch.cloud.preflight import Image, Preflight
 from vertex_launch.cloud.refusals import message_of
-from vertex_launch.cloud.registry import Image
-from vertex_launch.cloud.service import NoAnswerError, Service, host_of, parent_of
+from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.errors import FaultError
 from vertex_launch.job_resource import Resource, run_spec
 from vertex_launch.plan import pools
@@ -71,7 +70,7 @@ def summary(job: Job | TuningJob, settings: Settings, checks: Preflight = NOTHIN
     strategy = run.strategy if spec.scheduling.strategy else "STANDARD"
     return "\n".join(
         [
-            f"{job.name} -> {parent_of(settings)}",
+            f"{job.name} -> {settings.parent}",
             *search,
             *map(_pool_line, run.pools),
             *map(_image_line, checks.images),
@@ -89,10 +88,8 @@ def request(
     """Return the request that the API takes, with these `images`, whatever is pushed under the same names later.
 
     Its job has a label of its own, by which it is found when the answer is lost, and one of its image. `labels` are
-    more, such as the revision; they go before those of the file, and these before those of vertex.toml.
-
-    Raises:
-        FaultError: these are too many labels.
+    more, such as the revision; they go before those of the file, and these before those of vertex.toml. Raises
+    FaultError for too many labels.
     """
     spec = _spec(job, settings, images)
     digest = {"image-digest": images[0].digest.removeprefix("sha256:")[:12]} if images else {}
@@ -144,7 +141,6 @@ def whereabouts(request: Request, service: Service, more: Callable[[str], str]) 
 
 
 def _name(request: Request, service: Service) -> str:
-    """The name of the job that a request has made, "" if there is none."""
     return next((str(job["name"]) for job in service.list(request.collection, f"labels.{request.label}")), "")
 
 
@@ -217,17 +213,15 @@ def _gcloud(request: Request, file: Path, settings: Settings, endpoint: str) -> 
 
 
 def _curl(request: Request, file: Path, settings: Settings, endpoint: str) -> str:
-    """Return the curl command that sends the request, from any shell."""
-    address = f"{endpoint or f'https://{host_of(settings)}'}/v1/{parent_of(settings)}/{request.collection}"
+    address = f"{endpoint or f'https://{settings.host}'}/v1/{settings.parent}/{request.collection}"
     login = "" if endpoint else ' -H "Authorization: Bearer $(gcloud auth print-access-token)"'
     body = json.dumps(request.resource, indent=2)
     return f"curl -X POST{login} -H 'Content-Type: application/json' {address} -d {shlex.quote(body)}"
 
 
 def _python(request: Request, file: Path, settings: Settings, endpoint: str) -> str:
-    """Return the script that sends the request with google-cloud-aiplatform."""
     _, kind, field = NAMES[request.collection]
-    options = {"api_endpoint": endpoint or host_of(settings)}
+    options = {"api_endpoint": endpoint or settings.host}
     local = 'transport="rest", credentials=AnonymousCredentials(), ' if endpoint else ""
     return PYTHON.format(
         credentials_import="\nfrom google.auth.credentials import AnonymousCredentials" if endpoint else "",
@@ -235,7 +229,7 @@ def _python(request: Request, file: Path, settings: Settings, endpoint: str) -> 
         arguments=f"{local}client_options={options!r}",
         kind=kind,
         field=field,
-        parent=parent_of(settings),
+        parent=settings.parent,
     )
 
 

@@ -28,7 +28,7 @@ def run(message: HyperparameterTuningJob, job: Job, context: Context, console: C
     that folder. Raises FaultError where a service holds the state folder, to which the search can be sent, where it
     would refuse the search, and where the earlier search had another study.
     """
-    parent = f"projects/{context.settings.project}/locations/{context.settings.region}"
+    parent = context.settings.parent
     vertex = Vertex(context)
     try:
         if fresh:
@@ -46,10 +46,10 @@ def run(message: HyperparameterTuningJob, job: Job, context: Context, console: C
         vertex.close()
     console.print(table(ended, {trial: runs.get(job_id, "") for job_id, trial in ids.items()}))
     if same := same_result(ended):
-        console.print(same, style="yellow", markup=False)
+        console.print(same, style="yellow")
     if ended["state"] != SUCCEEDED:
         reason = ended.get("error", {}).get("message", ended["state"])
-        console.print(f"Search failed: {reason}", style="bold red", markup=False)
+        console.print(f"Search failed: {reason}", style="bold red")
     return bool(ended["state"] == SUCCEEDED)
 
 

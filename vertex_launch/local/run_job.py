@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.text import Text
 
 from vertex_launch.contract import Replica
@@ -41,7 +40,7 @@ def say_what_is_there(job: Job, state_dir: StateDir, console: Console) -> None:
     folder = output_folder(job, state_dir)
     if folder and folder.exists() and any(folder.iterdir()):
         notice = f"an earlier run is in {shown(folder)}; this one continues it, --fresh starts over"
-        console.print(notice, style="dim", markup=False)
+        console.print(notice, style="dim")
 
 
 def run(job: Job, context: Context, console: Console, fresh: bool, whole: int) -> Outcome:
@@ -75,7 +74,7 @@ def introduce(job: Job, whole: int, console: Console) -> None:
     count = size(job)
     part = f" of {whole}" if count < whole else ""
     noun = "replica" if whole == 1 else "replicas"
-    console.print(f"[bold]{escape(job.name)}[/]: {count}{part} {noun} on this machine")
+    console.print(Text.assemble((job.name, "bold"), f": {count}{part} {noun} on this machine"))
     for pool in filter(lambda pool: pool.reduces, job.pools):
         last = f" to workerpool{pool.index}-{pool.replica_count - 1}" if pool.replica_count > 1 else ""
         reason = "CLUSTER_SPEC lists them, but no gradient passes through them here"
@@ -102,18 +101,18 @@ def printed(line: str) -> Text:
 def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, console: Console) -> None:
     """Say what happened, the likely cause first, and where output and logs are."""
     for ended in outcome.failures[:1]:
-        console.print(f"Job failed: {ended}", style="bold red", markup=False)
+        console.print(f"Job failed: {ended}", style="bold red")
         for line in ended.traceback or ended.last_lines:
             console.print(Text("    "), printed(line), sep="", soft_wrap=True)
     if not outcome.succeeded and not outcome.failures:
-        console.print(f"Job failed: {outcome.message.splitlines()[0]}", style="bold red", markup=False)
+        console.print(f"Job failed: {outcome.message.splitlines()[0]}", style="bold red")
     for sentence in outcome.others:
-        console.print(str(sentence), style="dim", markup=False)
+        console.print(str(sentence), style="dim")
     if outcome.succeeded:
-        console.print(f"[bold green]Job succeeded[/] in {seconds:.0f} s")
+        console.print(Text.assemble(("Job succeeded", "bold green"), f" in {seconds:.0f} s"))
         if output:
-            console.print(f"output: {shown(output)}", markup=False)
-    console.print(f"logs:   {shown(logs)}", markup=False)
+            console.print(f"output: {shown(output)}")
+    console.print(f"logs:   {shown(logs)}")
 
 
 def shown(path: Path) -> Path:

@@ -63,7 +63,6 @@ def remedy(workload: Workload, gpus: int, card: Accelerator) -> str:
 
 
 def _activation_bytes(workload: Workload, card: Accelerator) -> float:
-    """The bytes of one sample's activations in the card's precision."""
     if card.precision == workload.precision:
         return workload.activation_bytes_per_sample
     return workload.activation_bytes_per_sample_float32

@@ -191,7 +191,6 @@ def _option(training: Training, sizing: Sizing) -> Option:
 
 
 def _estimated(workload: Workload | None, rows: Sequence[Row], catalog: Catalog, mfu: float) -> Compute | None:
-    """Estimates compute from the operations of a step and the peak of its slowest GPUs."""
     card = min(_cards(rows, catalog), key=lambda card: card.tflops, default=None)
     if workload is None or card is None:
         return None

@@ -1,15 +1,16 @@
 """The machines of a job: how many, how they are connected, what they cost, and which quota they need."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from google.cloud.aiplatform_v1.types.custom_job import Scheduling
 
 from vertex_launch.catalog import Catalog, Price, total
+from vertex_launch.job_resource import Resource
 from vertex_launch.plan.allreduce_cost import Machines
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, Pool, TuningJob
+from vertex_launch.spec import Job, Pool, TuningJob, trial
 
 PREEMPTIBLE = (Scheduling.Strategy.SPOT, Scheduling.Strategy.FLEX_START)
 ROLES = ("chief", "workers", "servers", "evaluators")  # of pools, by position
@@ -115,6 +116,29 @@ def quotas(job: Job, settings: Settings, at_once: int = 1) -> tuple[Quota, ...]:
         Quota(catalog.quota_metric(word, preemptible) if word else "", amount, noun)
         for (word, noun), amount in (*cards.items(), *cpus.items())
     )
+
+
+def needed(job: Job | TuningJob, settings: Settings) -> tuple[Quota, ...]:
+    """The quotas with a known name that a job uses up, or all trials that a search runs at once."""
+    search = trials(job)
+    wanted = quotas(trial(job), settings, search.at_once if search else 1)
+    return tuple(quota for quota in wanted if quota.metric)
+
+
+def limits(wanted_quotas: Iterable[Quota], infos: Iterable[Resource], region: str) -> Iterator[tuple[Quota, int]]:
+    """Yield each quota that has a limit in this region, with the limit; source: Cloud Quotas API v1, quotaInfos."""
+    wanted = {quota.metric: quota for quota in wanted_quotas}
+    for info in infos if wanted else ():
+        if quota := wanted.pop(info.get("metric", ""), None):
+            entries = info.get("dimensionsInfos", ())
+            values = [int(entry.get("details", {}).get("value", 0)) for entry in entries if region in _regions(entry)]
+            yield from ((quota, value) for value in values[:1] if value >= 0)  # below 0: without a limit
+        if not wanted:
+            return
+
+
+def _regions(entry: Resource) -> Sequence[str]:
+    return (*entry.get("applicableLocations", ()), entry.get("dimensions", {}).get("region"))
 
 
 def quota_command(settings: Settings) -> str:

@@ -11,8 +11,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
 
 from vertex_launch.contract import Commands, limit, replicas
 from vertex_launch.errors import FaultError
@@ -80,9 +82,8 @@ def _ask(job: Job, arguments: Sequence[str], environ: Mapping[str, str]) -> str:
 
 def _read(job: Job, text: str) -> Workload:
     try:
-        sizes = json.loads(text)
-        return Workload(**{field.name: sizes[field.name] for field in fields(Workload)})
-    except (ValueError, TypeError, KeyError):
+        return TypeAdapter(Workload).validate_json(text)
+    except ValidationError:
         raise FaultError(f"{job.path}: the trainer does not answer {DESCRIBE} with its sizes; {INSTEAD}") from None
 
 
@@ -109,7 +110,6 @@ def _last_line(text: str) -> str:
 
 
 def _key(arguments: Sequence[str]) -> str:
-    """Return a digest of these flags and every file of the trainer."""
     digest = hashlib.sha256(repr(arguments).encode())
     for path in sorted(Path("trainer").glob("**/*.py")):
         digest.update(path.read_bytes())

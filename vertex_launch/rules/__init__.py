@@ -12,7 +12,7 @@ from types import ModuleType
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 
-from vertex_launch.errors import FaultError, Finding, Findings, first
+from vertex_launch.errors import Finding, Findings, first
 from vertex_launch.rules import (
     containers,
     image_contents,
@@ -23,17 +23,16 @@ from vertex_launch.rules import (
     pools,
     reducers,
     region_and_output,
-    resource_names,
     scheduling,
     training,
     tuning,
 )
-from vertex_launch.rules.house import merged, raised_only
+from vertex_launch.rules.house import merged
 from vertex_launch.rules.rule import Project, Rule, RuleContext, rule, rule_of_pool, rule_of_search
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, Pool, TuningJob, located
 
-__all__ = ["RULES", "Project", "applied", "findings", "form_findings", "in_local_vertex"]
+__all__ = ["RULES", "Project", "applied", "findings", "form", "in_local_vertex"]
 __all__ += ["Finding", "Findings", "Job", "Pool", "Rule", "RuleContext", "TuningJob"]  # for rules of a project
 __all__ += ["rule", "rule_of_pool", "rule_of_search"]
 
@@ -41,7 +40,7 @@ __all__ += ["rule", "rule_of_pool", "rule_of_search"]
 @rule("form", "error", "documented", "api-types")
 def form(job: Job, context: RuleContext) -> Findings:
     """A job file is what the API takes, to the letter: its keys, its values, and text where it wants text."""
-    yield from ()  # of a job that could be read, nothing: `form_findings` has the others
+    yield from ()  # of a job that could be read, nothing: `check.examine` has the others
 
 
 def _declared(*modules: ModuleType) -> Iterator[Rule]:
@@ -50,7 +49,7 @@ def _declared(*modules: ModuleType) -> Iterator[Rule]:
 
 OURS = (
     form,
-    *_declared(pools, machines, region_and_output, resource_names, network, reducers, scheduling, containers),
+    *_declared(pools, machines, region_and_output, network, reducers, scheduling, containers),
     *_declared(placeholders, image_contents, training, launchers),
     *tuning.STUDY_RULES,
     *_declared(tuning),
@@ -66,7 +65,8 @@ def applied(settings: Settings) -> dict[str, Rule]:
 
 def in_local_vertex(settings: Settings) -> Settings:
     """The settings for a job that runs here, where no severity makes less of what Vertex AI refuses."""
-    return raised_only(RULES, settings)
+    errors = {code for code, one in RULES.items() if one.severity == "error"}
+    return replace(settings, rules={key: value for key, value in settings.rules.items() if key not in errors})
 
 
 def findings(job: Job | TuningJob, settings: Settings, project: Project = NOWHERE) -> list[Finding]:
@@ -76,11 +76,6 @@ def findings(job: Job | TuningJob, settings: Settings, project: Project = NOWHER
     found = _of_tuning(rules, job, context) if isinstance(job, TuningJob) else _of_job(rules, job, context)
     lined = [located(one, job.document) for one in found]
     return sorted(lined, key=lambda one: (one.line, "" if one.line else _numbered(one.place), one.code))
-
-
-def form_findings(error: FaultError) -> list[Finding]:
-    """Findings of a file that is no job."""
-    return [replace(finding, code=form.code) for finding in error.findings]
 
 
 def _of_tuning(rules: Collection[Rule], job: TuningJob, context: RuleContext) -> Findings:

@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 from vertex_launch.contract import REFERENCE, expand, expanded
 from vertex_launch.errors import Finding, Findings, nearest
-from vertex_launch.rules.placeholders import mark_in_name
-from vertex_launch.rules.rule import RuleContext, more, rule, rule_of_pool
+from vertex_launch.rules.placeholders import MARK_IN_NAME
+from vertex_launch.rules.rule import Job, Pool, RuleContext, more, rule, rule_of_pool
 from vertex_launch.settings import VARIABLE
-from vertex_launch.spec import Job, Pool
 
 RESTRICTED = "/vertex-ai-restricted/"  # where the reduction server is
 OF_REDUCERS = "reducers"  # the label of an image that says whether NCCL can use them there
@@ -91,22 +90,18 @@ def is_ours(context: RuleContext, image: str) -> bool:
 @rule("image-name", "error", "documented", "image-reference")
 def image_named(job: Job, context: RuleContext) -> Findings:
     """An image has a name that a registry can have, in small letters, without a protocol and marks of a template.
-
-    Otherwise: Vertex AI refuses the job, or no replica starts.
-    """
+    Otherwise: Vertex AI refuses the job, or no replica starts."""
     for pool, image in images(job):
         if not REFERENCE_TO_IMAGE.fullmatch(image):
-            mark = mark_in_name(image)
-            cure = f"write what {mark} stands for" if mark else "write REGISTRY/NAME:TAG, in small letters"
+            mark = MARK_IN_NAME.search(image)
+            cure = f"write what {mark[0]} stands for" if mark else "write REGISTRY/NAME:TAG, in small letters"
             yield Finding(image_at(pool), f'"{image}" cannot be the name of an image', cure)
 
 
 @rule("image-differs", "warning", "documented", "settings")
 def image_ours(job: Job, context: RuleContext) -> Findings:
     """The image is the one of the settings, which is built from this folder.
-
-    Otherwise: The job runs another program than the one that was built last, or finds no image at all.
-    """
+    Otherwise: The job runs another program than the one that was built last, or finds no image at all."""
     ours, origin = context.settings.image, context.settings.origin("image")
     for pool, image in images(job) if ours else ():
         named = REFERENCE_TO_IMAGE.fullmatch(image)  # `image_named` reports others
@@ -119,9 +114,7 @@ def image_ours(job: Job, context: RuleContext) -> Findings:
 @rule("image-tag", "warning", "inferred", "training-service")
 def image_fixed(job: Job, context: RuleContext) -> Findings:
     """A custom image has a tag of its own, or better a digest; `latest`, written or implied, moves.
-
-    Otherwise: A replica that restarts after the next push runs other code than its peers.
-    """
+    Otherwise: A replica that restarts after the next push runs other code than its peers."""
     for pool, image in images(job):
         googles = pool.reduces or RESTRICTED in image or prebuilt_name(context, image)
         if not (googles or "@" in image) and REFERENCE_TO_IMAGE.fullmatch(image) and _tag(image) in ("", "latest"):
@@ -132,9 +125,7 @@ def image_fixed(job: Job, context: RuleContext) -> Findings:
 @rule_of_pool("image-cuda", "warning", "documented", "cuda-13", "dockerfile")
 def image_has_code(pool: Pool, context: RuleContext) -> Findings:
     """Our image has code for the GPUs of its pools: its Dockerfile's LABEL cuda names no version that dropped them.
-
-    Otherwise: Every replica ends at its first step: no kernel image is available for execution on the device.
-    """
+    Otherwise: Every replica ends at its first step: no kernel image is available for execution on the device."""
     label, image = CUDA.search(context.project.dockerfile), image_of(pool)
     newer = [version for version, kinds in context.catalog.cuda_dropped.items() if pool.accelerator in kinds]
     ours = is_ours(context, image) and not image.endswith(CPU)
@@ -147,9 +138,7 @@ def image_has_code(pool: Pool, context: RuleContext) -> Findings:
 @rule_of_pool("image-without-cuda", "warning", "documented", "settings")
 def image_uses_gpus(pool: Pool, context: RuleContext) -> Findings:
     """Pools with GPUs run the image with CUDA.
-
-    Otherwise: The job trains on the processors, and its GPUs are paid for and idle.
-    """
+    Otherwise: The job trains on the processors, and its GPUs are paid for and idle."""
     ours = context.settings.image
     if ours and pool.accelerator and image_of(pool) == f"{ours}{CPU}":
         yield Finding(IMAGE[pool.task], "this image has no CUDA, and the machine has GPUs", f"write {ours}")
@@ -158,9 +147,7 @@ def image_uses_gpus(pool: Pool, context: RuleContext) -> Findings:
 @rule("prebuilt-unknown", "warning", "uncertain", "prebuilt-containers")
 def prebuilt_listed(job: Job, context: RuleContext) -> Findings:
     """An image from Google's registries for training is one of those that its page lists.
-
-    Otherwise: No replica starts, unless the image is newer than the list.
-    """
+    Otherwise: No replica starts, unless the image is newer than the list."""
     listed = context.catalog.prebuilt_images
     for pool, image in images(job):
         name = prebuilt_name(context, image)
@@ -173,9 +160,7 @@ def prebuilt_listed(job: Job, context: RuleContext) -> Findings:
 @rule("prebuilt-ended", "warning", "documented", "prebuilt-containers")
 def prebuilt_available(job: Job, context: RuleContext) -> Findings:
     """A training image of Google's has not reached the end of its availability.
-
-    Otherwise: Google may remove the image on any day, and from then on no replica starts.
-    """
+    Otherwise: Google may remove the image on any day, and from then on no replica starts."""
     for pool, image in images(job):
         end = context.catalog.prebuilt_images.get(prebuilt_name(context, image))
         if end and context.project.today and end < context.project.today:
@@ -186,9 +171,7 @@ def prebuilt_available(job: Job, context: RuleContext) -> Findings:
 @rule("prebuilt-tag", "warning", "documented", "prebuilt-containers")
 def prebuilt_latest(job: Job, context: RuleContext) -> Findings:
     """Google supports only the tag `latest` of its training images.
-
-    Otherwise: The replicas run an image that is no longer maintained, or do not start.
-    """
+    Otherwise: The replicas run an image that is no longer maintained, or do not start."""
     for pool, image in images(job):
         name = prebuilt_name(context, image)
         if name in context.catalog.prebuilt_images and (_tag(image) != "latest" or "@" in image):
@@ -198,9 +181,7 @@ def prebuilt_latest(job: Job, context: RuleContext) -> Findings:
 @rule_of_pool("executor-foreign", "warning", "documented", "api-types")
 def executor_prebuilt(pool: Pool, context: RuleContext) -> Findings:
     """A Python package runs in one of Google's training images.
-
-    Otherwise: Vertex AI refuses the job, or starts the package in an image that may lack what it needs.
-    """
+    Otherwise: Vertex AI refuses the job, or starts the package in an image that may lack what it needs."""
     image = pool.spec.python_package_spec.executor_image_uri
     if REFERENCE_TO_IMAGE.fullmatch(image) and not prebuilt_name(context, image):
         cure = f"use one of {context.catalog.prebuilt_registries[0]}, or a containerSpec"
@@ -261,9 +242,7 @@ def env_without_apostrophes(pool: Pool, context: RuleContext) -> Findings:
 @rule_of_pool("env-repeated", "warning", "inferred", "api-types")
 def env_distinct(pool: Pool, context: RuleContext) -> Findings:
     """An environment variable is set once.
-
-    Otherwise: One of the values counts; the documentation does not say which.
-    """
+    Otherwise: One of the values counts; the documentation does not say which."""
     for name, count in Counter(variable.name for variable in pool.env).items():
         if count > 1:
             yield Finding(f"{pool.task}.env", f"{name} is set {count} times", "keep one of them")
@@ -272,9 +251,7 @@ def env_distinct(pool: Pool, context: RuleContext) -> Findings:
 @rule("env-unset", "warning", "inferred", "distributed-training", "vertex_launch/contract.py")
 def references_set(job: Job, context: RuleContext) -> Findings:
     """A job of one replica refers to no RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT: those of several have them.
-
-    Otherwise: The program is given the text $(RANK) itself, where it wants a number.
-    """
+    Otherwise: The program is given the text $(RANK) itself, where it wants a number."""
     for pool in job.pools if sum(pool.replica_count for pool in job.pools) == 1 else ():
         for place, word in words(pool, context):
             for name in REFERENCE.findall(word):
@@ -286,9 +263,7 @@ def references_set(job: Job, context: RuleContext) -> Findings:
 @rule_of_pool("command-letters", "error", "documented", "api-types")
 def command_of_words(pool: Pool, context: RuleContext) -> Findings:
     """A command and its args are lists of words; of a text, the Python SDK makes the list of its letters.
-
-    Otherwise: The service starts a program that has a letter for a name, and every replica ends at once.
-    """
+    Otherwise: The service starts a program that has a letter for a name, and every replica ends at once."""
     for key, items in (("command", pool.spec.container_spec.command), ("args", pool.args)):
         text = "".join(items)
         letters = len(items) >= FEWEST_LETTERS and all(len(item) == 1 for item in items)

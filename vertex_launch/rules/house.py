@@ -1,8 +1,7 @@
 """Rules and severities of a project's own, from the table [rules] of its vertex.toml."""
 
-import importlib.util
 import inspect
-import sys
+import runpy
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,8 +24,7 @@ TAKEN = "Vertex AI may take the job; this project does not want it."
 def merged(ours: Mapping[str, Rule], settings: Settings) -> dict[str, Rule]:
     """The rules that hold in a project, by code: ours and its own, with the severities that it gives them.
 
-    Raises:
-        FaultError: a line of [rules], or the module that it names, cannot be used.
+    Raises FaultError where a line of [rules], or the module that it names, cannot be used.
     """
     own = _own(ours, settings.rules[MODULE]) if MODULE in settings.rules else ()
     rules = {**ours, **{one.code: one for one in own}}
@@ -34,12 +32,6 @@ def merged(ours: Mapping[str, Rule], settings: Settings) -> dict[str, Rule]:
     if found := [finding for code, value in severities.items() for finding in _of_line(code, value, rules)]:
         raise FaultError(*found)
     return rules | {code: replace(rules[code], severity=value) for code, value in severities.items()}
-
-
-def raised_only(ours: Mapping[str, Rule], settings: Settings) -> Settings:
-    """The settings without the lines that make less of what Vertex AI is documented to refuse."""
-    errors = {code for code, one in ours.items() if one.severity == "error"}
-    return replace(settings, rules={key: value for key, value in settings.rules.items() if key not in errors})
 
 
 def _of_line(code: str, value: object, rules: Mapping[str, Rule]) -> Findings:
@@ -63,7 +55,7 @@ def _own(ours: Mapping[str, Rule], module: object) -> list[Rule]:
         cure = f'write {MODULE} = "house_rules.py", or as yours is called'
         raise FaultError(Finding(f"{PLACE}: {MODULE}", f'"{module}" is no file of Python', cure))
     path = Path(module)
-    declared = [one for one in vars(_load(path)).values() if isinstance(one, Rule) and ours.get(one.code) is not one]
+    declared = [one for one in _load(path).values() if isinstance(one, Rule) and ours.get(one.code) is not one]
     if found := [*_unusable(ours, declared, path)]:
         raise FaultError(*found, file=path)
     return [
@@ -73,26 +65,20 @@ def _own(ours: Mapping[str, Rule], module: object) -> list[Rule]:
 
 
 @cache
-def _load(path: Path) -> object:
-    """The module of a file, under a name that no other module can have."""
+def _load(path: Path) -> dict[str, Any]:
+    """Run a file of Python; returns what it declares, by name."""
     try:
         read_text(path)
     except FaultError as error:
         raise FaultError(f"{PLACE}: {MODULE}: {error}") from None
-    spec = importlib.util.spec_from_file_location(str(path), path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        return runpy.run_path(str(path.absolute()))
     except (Exception, SystemExit) as error:
         cure = f"mend it, or remove {MODULE} from [rules] in {OWN}"
         raise _fault(path, error, "cannot be imported", cure) from None
-    return module
 
 
 def _unusable(ours: Mapping[str, Rule], declared: list[Rule], path: Path) -> Findings:
-    """The faults of a project's rules themselves."""
     if not declared:
         yield Finding("", "declares no rule", "write @rule(...) above a function that yields findings")
     codes = [*ours, MODULE]

@@ -7,10 +7,8 @@ import posixpath
 import re
 from itertools import pairwise
 
-from vertex_launch.errors import Finding, Findings
 from vertex_launch.rules.containers import image_at, image_of, images, is_ours, words
-from vertex_launch.rules.rule import RuleContext, rule
-from vertex_launch.spec import Job
+from vertex_launch.rules.rule import Finding, Findings, Job, RuleContext, rule
 
 COPIES = re.compile(r"^[ \t]*(?:COPY|ADD)\s+(?!.*--from=)(?:--\S+\s+)*(.+)$", re.MULTILINE | re.IGNORECASE)
 WILD = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
@@ -24,9 +22,7 @@ REQUIREMENTS = ("requirements/prebuilt.txt", "setup.py", "pyproject.toml")  # of
 @rule("image-file", "warning", "inferred", "dockerfile")
 def files_copied(job: Job, context: RuleContext) -> Findings:
     """A file of the project that our image's program names is one that the Dockerfile copies into the image.
-
-    Otherwise: The job runs here; in the cloud every replica ends at once, as there is no such file.
-    """
+    Otherwise: The job runs here; in the cloud every replica ends at once, as there is no such file."""
     project = context.project
     taken, ignored = sources(project.dockerfile), project.text(".dockerignore")
     folders = [one.rstrip("/") for one in taken if project.folder and (project.folder / one).is_dir()]
@@ -42,9 +38,7 @@ def files_copied(job: Job, context: RuleContext) -> Findings:
 @rule("image-version", "warning", "inferred", "prebuilt-containers", "dockerfile")
 def framework_as_here(job: Job, context: RuleContext) -> Findings:
     """The PyTorch or TensorFlow in the name of an image, or of the Dockerfile's base, is the one that jobs have here.
-
-    Otherwise: What runs here may not run there, or may compute something else.
-    """
+    Otherwise: What runs here may not run there, or may compute something else."""
     for pool, image in images(job):
         base = "\n".join(BASES.findall(context.project.dockerfile)) if is_ours(context, image) else ""
         files = REQUIREMENTS if pool.task == "pythonPackageSpec" else ()

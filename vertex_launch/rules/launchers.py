@@ -4,12 +4,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vertex_launch.errors import Finding, Findings
 from vertex_launch.rules.containers import words
 from vertex_launch.rules.image_contents import module_files
-from vertex_launch.rules.rule import RuleContext, rule
+from vertex_launch.rules.rule import Finding, Findings, Job, Pool, RuleContext, rule
 from vertex_launch.rules.training import has_project
-from vertex_launch.spec import Job, Pool
 
 OURS = "trainer.cluster.run"
 FILE = "trainer/cluster/run.py"
@@ -84,9 +82,7 @@ def _cure(job: Job, pool: Pool, launch: Launch, context: RuleContext) -> str:
 @rule("launcher-machines", "warning", "inferred", "launchers")
 def machines_together(job: Job, context: RuleContext) -> Findings:
     """A launcher is told of the other machines of its job; where the project has trainer.cluster.run, that starts all.
-
-    Otherwise: Each machine trains by itself, and all write the same files; or a lost process ends the job for good.
-    """
+    Otherwise: Each machine trains by itself, and all write the same files; or a lost process ends the job for good."""
     for pool, launch in _launches(job, context):
         told = TOLD.get(launch.launcher, ())
         # The one process that accelerate starts on one GPU reads the service's RANK and WORLD_SIZE itself.
@@ -102,9 +98,7 @@ def machines_together(job: Job, context: RuleContext) -> Findings:
 @rule("launcher-gpus", "warning", "inferred", "launchers")
 def gpus_used(job: Job, context: RuleContext) -> Findings:
     """A script with PyTorch is started once for each GPU of its machines, unless it starts processes itself.
-
-    Otherwise: One GPU of each machine trains, or each machine by itself, and the others are paid for and idle.
-    """
+    Otherwise: One GPU of each machine trains, or each machine by itself, and the others are paid for and idle."""
     for pool, launch in _launches(job, context):
         files = [launch.script] if launch.script.endswith(".py") else module_files(launch.script.removeprefix("-m "))
         source = "".join(map(context.project.text, files)) if has_project(pool, context) else ""

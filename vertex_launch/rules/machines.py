@@ -5,9 +5,7 @@ from collections.abc import Sequence
 
 from vertex_launch import aliases
 from vertex_launch.catalog import Catalog, Machine
-from vertex_launch.errors import Finding, Findings
-from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
-from vertex_launch.spec import Job, Pool
+from vertex_launch.rules.rule import Finding, Findings, Job, Pool, RuleContext, rule, rule_of_pool
 
 CURRENT = "NVIDIA_TESLA_T4 or NVIDIA_L4"
 
@@ -48,9 +46,7 @@ def accelerators_fit(pool: Pool, context: RuleContext) -> Findings:
 @rule_of_pool("accelerator-retired", "warning", "documented", "configure-compute")
 def accelerators_current(pool: Pool, context: RuleContext) -> Findings:
     """The accelerator is still supported.
-
-    Otherwise: Vertex AI may refuse the job, or never find a machine for it.
-    """
+    Otherwise: Vertex AI may refuse the job, or never find a machine for it."""
     kind, machine = pool.accelerator, context.catalog.machine(pool.machine_type)
     reason = context.catalog.retired_accelerators.get(kind)
     if reason and machine and kind in machine.gpus:
@@ -60,9 +56,7 @@ def accelerators_current(pool: Pool, context: RuleContext) -> Findings:
 @rule_of_pool("gpu-partition", "warning", "documented", "api-types")
 def partitions_counted(pool: Pool, context: RuleContext) -> Findings:
     """GPUs that are partitioned have a size such as 1g.10gb, and acceleratorCount is 1.
-
-    Otherwise: Vertex AI may refuse the job.
-    """
+    Otherwise: Vertex AI may refuse the job."""
     size = pool.spec.machine_spec.gpu_partition_size
     if size and not re.fullmatch(r"[1-9]g\.[1-9][0-9]*gb", size):
         yield Finding(

@@ -3,14 +3,10 @@
 import ipaddress
 from collections.abc import Iterable
 
-from google.cloud.aiplatform_v1.types.machine_resources import LustreMount, NfsMount
-
-from vertex_launch.errors import Finding, Findings
 from vertex_launch.job_resource import camel
-from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
-from vertex_launch.spec import Job, Pool
+from vertex_launch.rules.rule import Finding, Findings, Job, Pool, RuleContext, rule, rule_of_pool
 
-NFS = "/mnt/nfs/"  # where shares are mounted
+ROOTS = {"nfs_mounts": "/mnt/nfs/", "lustre_mounts": "/mnt/lustre/"}  # folders below which they are mounted
 # Source: google-cloud-aiplatform 2.7.0, the fields marked as required.
 REQUIRED = {
     "nfs_mounts": ("server", "path", "mount_point"),
@@ -20,7 +16,6 @@ REQUIRED = {
 
 
 def _missing(kind: str, messages: Iterable[object], place: str) -> Findings:
-    """Required fields that the messages of a kind lack."""
     for index, message in enumerate(messages):
         for field in REQUIRED[kind]:
             if not getattr(message, field):
@@ -30,22 +25,19 @@ def _missing(kind: str, messages: Iterable[object], place: str) -> Findings:
 @rule_of_pool("mount-field", "error", "documented", "api-types", "nfs")
 def mounts_whole(pool: Pool, context: RuleContext) -> Findings:
     """A mount has all its parts: of NFS a server, a path and a mount point, of Lustre its file system, too."""
-    yield from _missing("nfs_mounts", pool.spec.nfs_mounts, "")
-    yield from _missing("lustre_mounts", pool.spec.lustre_mounts, "")
+    for kind in ROOTS:
+        yield from _missing(kind, getattr(pool.spec, kind), "")
 
 
 @rule_of_pool("mount-path", "error", "documented", "api-types", "nfs")
 def mounts_named(pool: Pool, context: RuleContext) -> Findings:
     """A share of NFS is the IP address of its server and a path that begins with /."""
     for index, mount in enumerate(pool.spec.nfs_mounts):
-        yield from _of_share(mount, f"nfsMounts[{index}]")
-
-
-def _of_share(mount: NfsMount, place: str) -> Findings:
-    if mount.server and not _is_address(mount.server):
-        yield Finding(f"{place}.server", f'"{mount.server}" is no IP address', "write one, such as 10.0.0.2")
-    if mount.path and not mount.path.startswith("/"):
-        yield Finding(f"{place}.path", f'"{mount.path}" does not begin with /', f"write /{mount.path}")
+        place = f"nfsMounts[{index}]"
+        if mount.server and not _is_address(mount.server):
+            yield Finding(f"{place}.server", f'"{mount.server}" is no IP address', "write one, such as 10.0.0.2")
+        if mount.path and not mount.path.startswith("/"):
+            yield Finding(f"{place}.path", f'"{mount.path}" does not begin with /', f"write /{mount.path}")
 
 
 def _is_address(text: str) -> bool:
@@ -58,17 +50,13 @@ def _is_address(text: str) -> bool:
 @rule_of_pool("mount-point", "warning", "inferred", "api-types", "nfs")
 def mounted_below(pool: Pool, context: RuleContext) -> Findings:
     """A mount point is the name of a folder below /mnt/nfs, or of Lustre below /mnt/lustre.
-
-    Otherwise: Vertex AI refuses the job, or the program looks for its files in another folder.
-    """
-    mounts: list[tuple[str, NfsMount | LustreMount]] = [(NFS, mount) for mount in pool.spec.nfs_mounts]
-    mounts += [("/mnt/lustre/", mount) for mount in pool.spec.lustre_mounts]
-    for index, (root, mount) in enumerate(mounts):
-        name = mount.mount_point.removeprefix(root).rstrip("/")
-        if mount.mount_point and (name.startswith("/") or not name or ".." in name.split("/")):
-            kind, at = ("nfsMounts", index) if root == NFS else ("lustreMounts", index - len(pool.spec.nfs_mounts))
-            cure = f"write a name such as data, for {root}data"
-            yield Finding(f"{kind}[{at}].mountPoint", f'"{mount.mount_point}" is no folder below {root}', cure)
+    Otherwise: Vertex AI refuses the job, or the program looks for its files in another folder."""
+    for kind, root in ROOTS.items():
+        for index, mount in enumerate(getattr(pool.spec, kind)):
+            name, cure = mount.mount_point.removeprefix(root).rstrip("/"), f"write a name such as data, for {root}data"
+            if mount.mount_point and (name.startswith("/") or not name or ".." in name.split("/")):
+                fault = f'"{mount.mount_point}" is no folder below {root}'
+                yield Finding(f"{camel(kind)}[{index}].mountPoint", fault, cure)
 
 
 @rule("mount-network", "error", "documented", "nfs")
@@ -86,9 +74,7 @@ def mounts_reached(job: Job, context: RuleContext) -> Findings:
 @rule("ip-ranges", "warning", "inferred", "api-types")
 def ranges_in_a_network(job: Job, context: RuleContext) -> Findings:
     """Reserved IP ranges are those of a network that the job names.
-
-    Otherwise: Vertex AI refuses the job, or does not look at the ranges.
-    """
+    Otherwise: Vertex AI refuses the job, or does not look at the ranges."""
     if job.spec.reserved_ip_ranges and not job.spec.network:
         yield Finding("reservedIpRanges", "belong to a network, and the job names none", "add network, or remove them")
 

@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterator
 
 from vertex_launch.addresses import folder_fault
-from vertex_launch.errors import Finding, Findings
 from vertex_launch.rules import shells
-from vertex_launch.rules.rule import RuleContext, rule
+from vertex_launch.rules.rule import Finding, Findings, RuleContext, rule
 from vertex_launch.spec import OUTPUT, Job, Pool
 
 OF_CLOUD = "project|bucket|gcs|gcp|registry|repository|region|your|my"
@@ -20,12 +19,6 @@ MARK = re.compile(
 )
 # Certain in a name of Google Cloud, in which none of these characters can stand.
 MARK_IN_NAME = re.compile(rf"{MARK.pattern}|<[^<>]*>|\{{\{{.*?\}}\}}|\{{\w+\}}|\[\w+\]|\$\w+|\$\{{.*?\}}")
-
-
-def mark_in_name(name: str) -> str:
-    """Return the first mark in a name of Google Cloud, "" if it has none."""
-    found = MARK_IN_NAME.search(name)
-    return found[0] if found else ""
 
 
 def _texts(job: Job) -> Iterator[tuple[str, str]]:
@@ -51,9 +44,7 @@ def _program(pool: Pool) -> Iterator[tuple[str, str]]:
 @rule("placeholder", "warning", "inferred", "api-types")
 def nothing_to_replace(job: Job, context: RuleContext) -> Findings:
     """No mark of a template is left, such as ${NAME}, <project-id> or YOUR_BUCKET: Vertex AI replaces $(NAME) alone.
-
-    Otherwise: The program is given the mark itself, where it wants a value.
-    """
+    Otherwise: The program is given the mark itself, where it wants a value."""
     first = {text: place for place, text in reversed([*_texts(job)])}  # two pools with one are one finding
     for text, place in reversed(first.items()):
         if found := MARK.search(text):

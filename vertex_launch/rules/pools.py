@@ -1,8 +1,7 @@
 """Which pools a job has, and that each can start."""
 
 from vertex_launch import program
-from vertex_launch.errors import Finding, Findings
-from vertex_launch.rules.rule import RuleContext, more, rule, rule_of_pool
+from vertex_launch.rules.rule import Finding, Findings, RuleContext, more, rule, rule_of_pool
 from vertex_launch.spec import CHIEF, WORKERS, Job, Pool, as_json
 
 # Source: google-cloud-aiplatform 2.7.0, the fields marked as required.
@@ -29,9 +28,7 @@ def at_most_four(job: Job, context: RuleContext) -> Findings:
 @rule("pool-gap", "warning", "documented", "gcloud")
 def no_gap(job: Job, context: RuleContext) -> Findings:
     """A pool that is skipped is an empty mapping, {}, which the API takes and gcloud does not.
-
-    Otherwise: The API takes the job; gcloud refuses it before it is sent.
-    """
+    Otherwise: The API takes the job; gcloud refuses it before it is sent."""
     filled = {pool.index for pool in job.pools}
     for index in range(WORKERS, max(filled, default=CHIEF)):
         if index not in filled and not job.reducers:  # reducers without workers: `workers_are_several` reports them
@@ -42,9 +39,7 @@ def no_gap(job: Job, context: RuleContext) -> Findings:
 @rule("pool-trailing", "warning", "inferred", "api-types", "gcloud")
 def no_empty_end(job: Job, context: RuleContext) -> Findings:
     """The last pool is not empty; an empty pool only keeps a position free for pools behind it.
-
-    Otherwise: gcloud refuses the job.
-    """
+    Otherwise: gcloud refuses the job."""
     filled = {pool.index for pool in job.pools}
     for index in range(max(filled, default=CHIEF) + 1, len(job.spec.worker_pool_specs)):
         yield Finding(f"workerPoolSpecs[{index}]", "is empty, and no pool follows it", "remove it")

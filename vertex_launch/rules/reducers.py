@@ -37,9 +37,7 @@ def _trainers(context: RuleContext, job: Job) -> list[Pool]:
 @rule_of_pool("reducer-pool", "error", "documented", "distributed-training")
 def in_pool_2(pool: Pool, context: RuleContext) -> Findings:
     """The reduction server runs in pool 2 and nowhere else.
-
-    Otherwise: The reducers train, or try to.
-    """
+    Otherwise: The reducers train, or try to."""
     if pool.reduces and pool.index != REDUCERS:
         fault = "the reduction server's image runs in pool 2 only"
         yield Finding("containerSpec.imageUri", fault, "move this pool to workerPoolSpecs[2]")
@@ -48,9 +46,7 @@ def in_pool_2(pool: Pool, context: RuleContext) -> Findings:
 @rule_of_pool("reducer-image", "error", "documented", "distributed-training")
 def image_exists(pool: Pool, context: RuleContext) -> Findings:
     """The reduction server's image has the name that the documentation gives it.
-
-    Otherwise: No replica of the pool can start.
-    """
+    Otherwise: No replica of the pool can start."""
     image, known_images = image_of(pool), context.catalog.reduction_server_images.values()
     meant = containers.RESTRICTED in image and "reduc" in image.lower()
     if meant and untagged(image) not in map(untagged, known_images):
@@ -60,9 +56,7 @@ def image_exists(pool: Pool, context: RuleContext) -> Findings:
 @rule("reducer-region", "warning", "documented", "distributed-training")
 def image_near(job: Job, context: RuleContext) -> Findings:
     """The reduction server's image comes from the job's own continent.
-
-    Otherwise: The job runs, and each reducer fetches its image from another continent.
-    """
+    Otherwise: The job runs, and each reducer fetches its image from another continent."""
     registries = {image.partition("/")[0] for image in context.catalog.reduction_server_images.values()}
     for pool in job.reducers:
         host, near = image_of(pool).partition("/")[0], context.catalog.reduction_server_image(context.settings.region)
@@ -74,9 +68,7 @@ def image_near(job: Job, context: RuleContext) -> Findings:
 @rule("reducer-accelerator", "error", "documented", "distributed-training")
 def without_accelerators(job: Job, context: RuleContext) -> Findings:
     """Reducers have no accelerators: they add numbers, on CPUs.
-
-    Otherwise: Vertex AI bills accelerators that nothing uses.
-    """
+    Otherwise: Vertex AI bills accelerators that nothing uses."""
     for pool in job.reducers:
         if pool.accelerator or pool.accelerator_count:
             fault = "reducers only add numbers, on CPUs"
@@ -86,9 +78,7 @@ def without_accelerators(job: Job, context: RuleContext) -> Findings:
 @rule("reducer-command", "error", "documented", "distributed-training")
 def without_command(job: Job, context: RuleContext) -> Findings:
     """Reducers have neither command nor args: their image has a command of its own.
-
-    Otherwise: The reducers run that instead of the reduction server, and the workers wait for them.
-    """
+    Otherwise: The reducers run that instead of the reduction server, and the workers wait for them."""
     for pool in job.reducers:
         if pool.spec.container_spec.command or pool.spec.container_spec.args:
             fault = "the reduction server's image has a command of its own"
@@ -109,8 +99,7 @@ def workers_have_gpus(job: Job, context: RuleContext) -> Findings:
 @rule_if_idle("reducer-backend", "warning", "documented", "distributed-training")
 def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
     """Reducers serve NCCL's all-reduce over all GPUs: gloo and parameter servers do not know them, and strategies that
-    cut the model, such as fsdp, hsdp, tensor and pipeline, add gradients up in parts or in groups.
-    """
+    cut the model, such as fsdp, hsdp, tensor and pipeline, add gradients up in parts or in groups."""
     for pool in job.training_pools if job.reducers else ():
         env = [Flag(pool.at(pool.task, f"env[{n}].value"), one.name, one.value) for n, one in enumerate(pool.env)]
         for flag in (*env, *flags(words(pool, context))):
@@ -131,9 +120,7 @@ def workers_are_several(job: Job, context: RuleContext) -> Findings:
 @rule("reducer-gain", "warning", "inferred", "vertex_launch/plan/allreduce_cost.py")
 def worth_it(job: Job, context: RuleContext) -> Findings:
     """Two machines with one GPU each send as many bytes to reducers as they would send to each other.
-
-    Otherwise: The job runs as fast as without reducers, and costs more.
-    """
+    Otherwise: The job runs as fast as without reducers, and costs more."""
     pools = _trainers(context, job)
     for reducers in job.reducers:
         if sum(pool.replica_count for pool in pools) == 2 and all(pool.accelerator_count == 1 for pool in pools):
@@ -145,9 +132,7 @@ def worth_it(job: Job, context: RuleContext) -> Findings:
 def enough(job: Job, context: RuleContext) -> Findings:
     """Reducers have at least the bandwidth at which they beat a ring of the GPUs; their full gain needs as much
     as pools 0 and 1 have together.
-
-    Otherwise: The job runs, and more slowly than without reducers.
-    """
+    Otherwise: The job runs, and more slowly than without reducers."""
     pools = _trainers(context, job)
     count = sum(pool.replica_count for pool in pools)
     gpus = sum(pool.replica_count * pool.accelerator_count for pool in pools)
@@ -167,9 +152,7 @@ def enough(job: Job, context: RuleContext) -> Findings:
 @rule("reducer-fabric", "warning", "inferred", "configure-compute", "accelerator-optimized")
 def off_the_fabric(job: Job, context: RuleContext) -> Findings:
     """Machines whose GPUs have a network of their own need no reducers: A3 with 8 GPUs, and newer ones.
-
-    Otherwise: NCCL loads one network plug-in: the GPUs lose their own network, or the reducers are idle.
-    """
+    Otherwise: NCCL loads one network plug-in: the GPUs lose their own network, or the reducers are idle."""
     fabrics = {machine.name: machine for _, machine in known(context, job.training_pools) if machine.fabric_gbps}
     for pool in job.reducers:
         for machine in fabrics.values():
@@ -180,8 +163,7 @@ def off_the_fabric(job: Job, context: RuleContext) -> Findings:
 @rule_if_idle("reducer-bypassed", "warning", "inferred", "nccl", "accelerator-optimized")
 def used_by_nccl(job: Job, context: RuleContext) -> Findings:
     """NCCL all-reduces through reducers on machines with at most 8 GPUs, and on none of the A3 and A4 machines, which
-    bring a network plug-in of their own.
-    """
+    bring a network plug-in of their own."""
     kinds = {machine.name: pool for pool, machine in known(context, job.training_pools) if not machine.fabric_gbps}
     for reducers in job.reducers:  # `off_the_fabric` reports the machines with a fabric
         for name, pool in kinds.items():
@@ -194,9 +176,7 @@ def used_by_nccl(job: Job, context: RuleContext) -> Findings:
 def workers_have_plugin(job: Job, context: RuleContext) -> Findings:
     """The workers' image has the plug-in google-reduction-server: our image has it if its Dockerfile's LABEL says so,
     and so have Google's images for GPUs; other images are not checked.
-
-    Otherwise: NCCL does not find the reducers: they are billed and get nothing to do.
-    """
+    Otherwise: NCCL does not find the reducers: they are billed and get nothing to do."""
     trainers = {pool.index for pool in _trainers(context, job)}
     labelled = LABEL.search(context.project.dockerfile) or not context.project.dockerfile
     for pool, image in containers.images(job) if job.reducers else ():
@@ -209,6 +189,5 @@ def workers_have_plugin(job: Job, context: RuleContext) -> Findings:
 
 
 def _idle(reducers: Pool, context: RuleContext) -> str:
-    """Words for their price, where it is known."""
     price = context.catalog.price(reducers.machine_type)
     return f": {usd(reducers.replica_count * price.usd)} per hour for nothing" if price else ""

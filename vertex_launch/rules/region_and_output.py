@@ -1,14 +1,14 @@
-"""Region, output folder, account and TensorBoard of a job."""
+"""Region, output folder, and the names by which a job refers to other resources, in the forms of the API."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from vertex_launch.addresses import folder_fault
 from vertex_launch.aliases import region_cure
-from vertex_launch.errors import Finding, Findings
 from vertex_launch.rules.machines import known
-from vertex_launch.rules.rule import RuleContext, rule
-from vertex_launch.spec import OUTPUT, Job
+from vertex_launch.rules.rule import Finding, Findings, RuleContext, rule, rule_of_search
+from vertex_launch.spec import OUTPUT, Job, TuningJob
 
 REGION = "region"  # the one place that is not in the job file
 REGION_NAME = re.compile("[a-z]+-[a-z]+[0-9]+")
@@ -16,6 +16,12 @@ WORDS = re.compile(
     "(africa|asia|australia|europe|me|northamerica|southamerica|us)-(central|(north|south)?(east|west)?)[0-9]+"
 )
 TENSORBOARD = re.compile("projects/[^/]+/locations/([^/]+)/tensorboards/[^/]+")
+AT = "projects/PROJECT/locations/REGION"
+CONTEXT = f"{AT}/metadataStores/STORE/contexts"
+NETWORK = "projects/NUMBER/global/networks/NETWORK"
+KEY = f"{AT}/keyRings/RING/cryptoKeys/KEY"
+ACCOUNT = re.compile(r"[^@\s/]+@[a-z0-9.-]+\.gserviceaccount\.com")
+PERSISTENT = re.compile("[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 def _prefix(job: Job) -> str:
@@ -35,9 +41,7 @@ def folder(job: Job, context: RuleContext) -> str:
 @rule("region-name", "error", "documented", "locations")
 def region_named(job: Job, context: RuleContext) -> Findings:
     """The region of the settings is a region, not a zone or a multi-region.
-
-    Otherwise: There is no such service to send the job to.
-    """
+    Otherwise: There is no such service to send the job to."""
     region = context.settings.region
     if region and not REGION_NAME.fullmatch(region):
         fault = f'"{region}", from {context.settings.origin(REGION)}, is no region of Google Cloud'
@@ -47,9 +51,7 @@ def region_named(job: Job, context: RuleContext) -> Findings:
 @rule("region-words", "warning", "inferred", "locations")
 def region_spelled(job: Job, context: RuleContext) -> Findings:
     """The region's name is made of a continent and a direction, as those of all regions are.
-
-    Otherwise: If it is misspelt, there is no such service to send the job to.
-    """
+    Otherwise: If it is misspelt, there is no such service to send the job to."""
     region = context.settings.region
     if REGION_NAME.fullmatch(region) and not WORDS.fullmatch(region):
         fault = f'"{region}", from {context.settings.origin(REGION)}, is no region that is known here'
@@ -72,9 +74,7 @@ def region_offers(job: Job, context: RuleContext) -> Findings:
 @rule("output-missing", "warning", "documented", "api-types")
 def output_named(job: Job, context: RuleContext) -> Findings:
     """A job has an output folder; without one the service names none to the trainer.
-
-    Otherwise: The job runs, and its checkpoints, model and logs are gone with its machines.
-    """
+    Otherwise: The job runs, and its checkpoints, model and logs are gone with its machines."""
     if not _prefix(job) and job.strategy != "SPOT":  # `spot-output` says more
         fault = "is missing, so neither checkpoints nor the model are kept"
         yield Finding(OUTPUT, fault, f"set it to {folder(job, context)}")
@@ -90,9 +90,7 @@ def output_in_a_bucket(job: Job, context: RuleContext) -> Findings:
 @rule("output-shared", "warning", "documented", "api-types", "trainer")
 def output_of_its_own(job: Job, context: RuleContext) -> Findings:
     """No two jobs that are checked together have the same output folder.
-
-    Otherwise: One job resumes from the checkpoints of the other, or both write over each other's.
-    """
+    Otherwise: One job resumes from the checkpoints of the other, or both write over each other's."""
     if other := context.project.outputs.get(output(job)):
         fault = f"is the folder of {other}, too, so the jobs share their checkpoints"
         yield Finding(OUTPUT, fault, "give each job a folder of its own")
@@ -101,9 +99,7 @@ def output_of_its_own(job: Job, context: RuleContext) -> Findings:
 @rule("bucket-differs", "warning", "documented", "settings")
 def bucket_ours(job: Job, context: RuleContext) -> Findings:
     """The output folder is in the bucket of the settings.
-
-    Otherwise: The job writes to a bucket that may be somebody else's, or in another region.
-    """
+    Otherwise: The job writes to a bucket that may be somebody else's, or in another region."""
     prefix, bucket, origin = _prefix(job), context.settings.bucket, context.settings.origin("bucket")
     if prefix and bucket and not folder_fault(prefix, OUTPUT) and not f"{prefix}/".startswith(f"gs://{bucket}/"):
         fault = f'"{prefix}" is not in the bucket that {origin} names'
@@ -132,3 +128,72 @@ def tensorboard_near(job: Job, context: RuleContext) -> Findings:
     name, region = TENSORBOARD.fullmatch(job.spec.tensorboard), context.settings.region
     if name and region and name[1] != region:
         yield Finding("tensorboard", f"is in {name[1]}, and the job runs in {region}", f"use one in {region}")
+
+
+def _named(job: Job) -> Iterator[tuple[str, str, str]]:
+    yield "network", NETWORK, job.spec.network
+    yield "experiment", f"{CONTEXT}/EXPERIMENT", job.spec.experiment
+    yield "experimentRun", f"{CONTEXT}/EXPERIMENT-RUN", job.spec.experiment_run
+    for index, model in enumerate(job.spec.models):
+        yield f"models[{index}]", f"{AT}/models/MODEL", model
+
+
+def _has_form(name: str, form: str) -> bool:
+    pattern = re.sub("[A-Z]+", "[^/]+", re.sub("NUMBER", "[0-9]+", form))
+    return re.fullmatch(pattern, name) is not None
+
+
+@rule("resource-name", "error", "documented", "api-types")
+def named_in_full(job: Job, context: RuleContext) -> Findings:
+    """A network, an experiment, its run and models are named in full; a network by its project's number."""
+    for place, form, name in _named(job):
+        if name and not _has_form(name, form):
+            counted = ", with the number of the project, not its ID" if "NUMBER" in form else ""
+            yield Finding(place, f'"{name}" is not the whole name of one', f"write {form}{counted}")
+
+
+@rule("account-name", "error", "documented", "service-account")
+def account_named(job: Job, context: RuleContext) -> Findings:
+    """A service account is named by its e-mail address, which ends in gserviceaccount.com."""
+    account, project = job.spec.service_account, context.settings.project or "PROJECT"
+    if account and not ACCOUNT.fullmatch(account):
+        cure = f"write NAME@{project}.iam.gserviceaccount.com"
+        yield Finding("serviceAccount", f'"{account}" is not the address of a service account', cure)
+
+
+@rule("persistent-name", "error", "documented", "api-types")
+def persistent_resource_named(job: Job, context: RuleContext) -> Findings:
+    """A persistent resource is named by its ID alone: a letter, then letters, digits and -, 63 at most, all small."""
+    name = job.spec.persistent_resource_id
+    if name and not PERSISTENT.fullmatch(name):
+        last = name.rstrip("/").rpartition("/")[2]
+        cure = f"write {last}" if PERSISTENT.fullmatch(last) else "write the last part of its name"
+        yield Finding("persistentResourceId", f'"{name}" is not the ID of one', cure)
+
+
+@rule("artifact-location", "warning", "inferred", "api-types")
+def artifacts_elsewhere(job: Job, context: RuleContext) -> Findings:
+    """A location for protected artifacts is a region, and another than the job's.
+    Otherwise: Vertex AI may refuse the job, or keeps the artifacts where it would keep them anyway."""
+    place, name = "protectedArtifactLocationId", job.spec.protected_artifact_location_id
+    if name and not REGION_NAME.fullmatch(name):
+        yield Finding(place, f'"{name}" is no region', "write one, such as us-central1, or remove it")
+    elif name and name == context.settings.region:
+        yield Finding(place, "is the region of the job itself", "remove it")
+
+
+@rule_of_search("key-name", "error", "documented", "api-types")
+def key_named(job: TuningJob, context: RuleContext) -> Findings:
+    """A key that encrypts a search is named in full."""
+    key = job.spec.encryption_spec.kms_key_name
+    if "encryption_spec" in job.spec and not _has_form(key, KEY):
+        yield Finding("encryptionSpec.kmsKeyName", f'"{key}" is not the whole name of a key', f"write {KEY}")
+
+
+@rule_of_search("key-region", "error", "documented", "api-types")
+def key_near(job: TuningJob, context: RuleContext) -> Findings:
+    """A key that encrypts a search is in the region of the search."""
+    key, region = job.spec.encryption_spec.kms_key_name, context.settings.region
+    if region and _has_form(key, KEY) and f"/locations/{region}/" not in key:
+        fault = f"is in {key.split('/')[3]}, and the search runs in {region}"
+        yield Finding("encryptionSpec.kmsKeyName", fault, f"use one in {region}")

@@ -12,6 +12,9 @@ from vertex_launch.errors import Finding, Findings, Severity
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, Pool, TuningJob
 
+__all__ = ["Finding", "Findings", "Job", "Pool", "TuningJob"]  # for the modules of rules
+__all__ += ["Declare", "Project", "Rule", "RuleContext", "more", "rule", "rule_of_pool", "rule_of_search"]
+
 Subject = TypeVar("Subject", Job, Pool, TuningJob)
 
 
@@ -76,9 +79,7 @@ REFUSED = "Vertex AI refuses the job."
 
 @dataclass(frozen=True)
 class Declare(Generic[Subject]):
-    """Makes a rule of a function that yields findings in one subject; its docstring is the rule and, behind
-    `Otherwise:`, why.
-    """
+    """Makes a rule of a function that yields findings; its docstring is the rule and, behind `Otherwise:`, why."""
 
     subject: type[Subject]
     consequence: str = REFUSED  # of a rule that does not say

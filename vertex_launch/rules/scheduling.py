@@ -6,9 +6,8 @@ from datetime import timedelta
 
 from google.cloud.aiplatform_v1.types.reservation_affinity import ReservationAffinity
 
-from vertex_launch.errors import Finding, Findings
 from vertex_launch.rules.region_and_output import folder
-from vertex_launch.rules.rule import RuleContext, rule, rule_of_pool
+from vertex_launch.rules.rule import Finding, Findings, RuleContext, rule, rule_of_pool
 from vertex_launch.rules.training import flag_of, runs_trainer
 from vertex_launch.spec import OUTPUT, Job, Pool
 
@@ -21,9 +20,7 @@ CLOUD_ROLLCALL = "600"  # seconds in the cloud, where the flag is None
 @rule("timeout-missing", "warning", "documented", "api-types")
 def timeout_set(job: Job, context: RuleContext) -> Findings:
     """A job says how long it may run.
-
-    Otherwise: A job that hangs is stopped, and no longer billed, after seven days.
-    """
+    Otherwise: A job that hangs is stopped, and no longer billed, after seven days."""
     if "timeout" not in job.spec.scheduling:
         yield Finding("scheduling.timeout", "is missing, so a job that hangs costs seven days of its machines", LONGEST)
 
@@ -31,9 +28,7 @@ def timeout_set(job: Job, context: RuleContext) -> Findings:
 @rule("timeout-zero", "warning", "inferred", "api-types")
 def timeout_above_zero(job: Job, context: RuleContext) -> Findings:
     """A timeout leaves the job some time.
-
-    Otherwise: Vertex AI stops the job at once, or takes the zero for its default of seven days.
-    """
+    Otherwise: Vertex AI stops the job at once, or takes the zero for its default of seven days."""
     if "timeout" in job.spec.scheduling and not job.spec.scheduling.timeout:
         yield Finding("scheduling.timeout", "leaves the job no time", LONGEST)
 
@@ -41,9 +36,7 @@ def timeout_above_zero(job: Job, context: RuleContext) -> Findings:
 @rule("timeout-short", "warning", "inferred", "api-types", "trainer")
 def timeout_long_enough(job: Job, context: RuleContext) -> Findings:
     """A timeout is no shorter than --rollcall-timeout, for which replicas of the project's trainer wait for each other.
-
-    Otherwise: Vertex AI stops the job while its replicas still fetch their image, or wait for each other.
-    """
+    Otherwise: Vertex AI stops the job while its replicas still fetch their image, or wait for each other."""
     timeout = job.spec.scheduling.timeout if "timeout" in job.spec.scheduling else None
     if not (timeout and job.chief and ROLLCALL in context.project.flags and runs_trainer(job.chief, context)):
         return  # `timeout_above_zero` reports a timeout of zero
@@ -75,9 +68,7 @@ def flex_start_machines(job: Job, context: RuleContext) -> Findings:
 @rule("flex-start-accelerator", "warning", "inferred", "flex-start")
 def flex_start_accelerators(job: Job, context: RuleContext) -> Findings:
     """A FLEX_START job trains on GPUs that the documentation lists for it, in any of their variants.
-
-    Otherwise: Vertex AI refuses the job, or never finds a machine for it.
-    """
+    Otherwise: Vertex AI refuses the job, or never finds a machine for it."""
     offered = context.catalog.limits.flex_start_accelerators
     for pool in job.training_pools if job.strategy == "FLEX_START" else ():
         if pool.accelerator not in offered:
@@ -121,9 +112,7 @@ def persistent_machines_there(job: Job, context: RuleContext) -> Findings:
 @rule("wait-unread", "warning", "documented", "api-types")
 def wait_of_flex_start(job: Job, context: RuleContext) -> Findings:
     """Only a FLEX_START job says how long it waits for its machines.
-
-    Otherwise: Vertex AI does not look at maxWaitDuration.
-    """
+    Otherwise: Vertex AI does not look at maxWaitDuration."""
     if "max_wait_duration" in job.spec.scheduling and job.strategy != "FLEX_START":
         fault = (
             f"is for FLEX_START jobs alone, and this one is {job.strategy.replace('STRATEGY_UNSPECIFIED', 'STANDARD')}"
@@ -147,9 +136,7 @@ def reservation_named(pool: Pool, context: RuleContext) -> Findings:
 @rule("strategy-deprecated", "warning", "documented", "api-types")
 def strategy_current(job: Job, context: RuleContext) -> Findings:
     """The strategy is not deprecated.
-
-    Otherwise: Vertex AI takes it as its new name, until it no longer does.
-    """
+    Otherwise: Vertex AI takes it as its new name, until it no longer does."""
     if instead := context.catalog.limits.deprecated_strategies.get(job.strategy):
         yield Finding("scheduling.strategy", f"{job.strategy} is deprecated", f"write {instead}")
 
@@ -157,9 +144,7 @@ def strategy_current(job: Job, context: RuleContext) -> Findings:
 @rule("spot-output", "warning", "inferred", "spot", "api-types")
 def spot_resumes(job: Job, context: RuleContext) -> Findings:
     """A SPOT job has an output folder, where the checkpoints lie from which it resumes.
-
-    Otherwise: Every preempted machine sends the job back to its first step, up to six times.
-    """
+    Otherwise: Every preempted machine sends the job back to its first step, up to six times."""
     if job.strategy == "SPOT" and not job.spec.base_output_directory.output_uri_prefix:
         fault = "is missing, so a preempted job starts again from its first step"
         yield Finding(OUTPUT, fault, f"set it to {folder(job, context)}, or use STANDARD")
@@ -168,9 +153,7 @@ def spot_resumes(job: Job, context: RuleContext) -> Findings:
 @rule("restart-alone", "warning", "documented", "training-service", "api-types")
 def restarts_together(job: Job, context: RuleContext) -> Findings:
     """Replicas that all-reduce gradients restart together; only parameter servers survive the loss of one.
-
-    Otherwise: Vertex AI restarts one replica in place; the others wait for an answer that never comes, then fail.
-    """
+    Otherwise: Vertex AI restarts one replica in place; the others wait for an answer that never comes, then fail."""
     scheduling, servers = job.spec.scheduling, any(pool.serves for pool in job.pools)
     several = sum(pool.replica_count for pool in job.training_pools) > 1
     if several and not (servers or scheduling.restart_job_on_worker_restart or scheduling.disable_retries):
@@ -181,9 +164,7 @@ def restarts_together(job: Job, context: RuleContext) -> Findings:
 @rule("restart-overridden", "warning", "documented", "api-types")
 def restart_holds(job: Job, context: RuleContext) -> Findings:
     """disableRetries switches restartJobOnWorkerRestart off; a job says one of them.
-
-    Otherwise: Vertex AI ignores restartJobOnWorkerRestart: the job ends with the first replica that fails.
-    """
+    Otherwise: Vertex AI ignores restartJobOnWorkerRestart: the job ends with the first replica that fails."""
     scheduling = job.spec.scheduling
     if scheduling.disable_retries and scheduling.restart_job_on_worker_restart:
         yield Finding("scheduling.disableRetries", "switches restartJobOnWorkerRestart off", "keep one of them")

@@ -15,6 +15,7 @@ FOLLOWED = ("--rcfile", "--init-file")  # long options of a shell with a word of
 
 # A script without what its shell does not read: escapes, text in single quotes, comments.
 UNREAD = re.compile(r"""\\.|'[^']*'|("(?:\\.|[^"\\])*")|(?:^|(?<=\s))#[^\n]*""", re.DOTALL)
+ESCAPED = re.compile(r"\\.", re.DOTALL)
 PARAMETER = re.compile(r"\$(?:\{!?)?([@*]|[0-9]+)")
 # Ways to the words behind a script that do not name them: getopts, a loop without a list, a file that is sourced.
 INDIRECT = re.compile(
@@ -46,7 +47,7 @@ class Inline(NamedTuple):
     @property
     def parameters(self) -> set[str]:
         """The parameters that a shell's script names: @, * or numbers."""
-        return {*PARAMETER.findall(UNREAD.sub(lambda match: _unescaped(match[1] or ""), self.text))}
+        return {*PARAMETER.findall(UNREAD.sub(lambda match: ESCAPED.sub("", match[1] or ""), self.text))}
 
 
 def inline(words: Sequence[tuple[str, str]]) -> Inline | None:
@@ -90,10 +91,6 @@ def _code(words: Sequence[str]) -> int | None:
         if not word.startswith("-") and before not in ("-W", "-X"):
             return None
     return None
-
-
-def _unescaped(quoted: str) -> str:
-    return re.sub(r"\\.", "", quoted, flags=re.DOTALL)
 
 
 def lost(text: Inline) -> tuple[str, str] | None:

@@ -126,9 +126,7 @@ def _fits(value: str, taken: str) -> bool:
 @rule("flag-compile", "warning", "documented", "dockerfile")
 def compiler_there(job: Job, context: RuleContext) -> Findings:
     """An image that is told to --compile has a compiler: its Dockerfile says ARG COMPILE=1.
-
-    Otherwise: Every replica ends at once: kernels are compiled on the machine that trains.
-    """
+    Otherwise: Every replica ends at once: kernels are compiled on the machine that trains."""
     for pool in job.training_pools if NO_COMPILER.search(context.project.dockerfile) else ():
         for flag in _flags(pool, context):
             if flag.name == "compile" and is_ours(context, image_of(pool)):
@@ -139,9 +137,7 @@ def compiler_there(job: Job, context: RuleContext) -> Findings:
 @rule("flags-differ", "warning", "documented", "trainer")
 def flags_alike(job: Job, context: RuleContext) -> Findings:
     """All replicas that train are given the same flags: pools 0 and 1 have the same args.
-
-    Otherwise: The replicas disagree about batch, model or steps: the job fails, or trains something else.
-    """
+    Otherwise: The replicas disagree about batch, model or steps: the job fails, or trains something else."""
     for first, second in itertools.pairwise(pool for pool in job.training_pools if runs_trainer(pool, context)):
         there, here = ({flag.name: flag for flag in _flags(pool, context)} for pool in (first, second))
         missing = Flag(second.at(second.task, "args"), "", "missing")
@@ -155,9 +151,7 @@ def flags_alike(job: Job, context: RuleContext) -> Findings:
 @rule("batch-small", "warning", "documented", "trainer")
 def batch_for_all(job: Job, context: RuleContext) -> Findings:
     """The global batch has at least one sample for each GPU of pools 0 and 1.
-
-    Otherwise: Every replica ends at once: some would have no sample.
-    """
+    Otherwise: Every replica ends at once: some would have no sample."""
     place, batch, world, default = _batch(job, context)
     if 0 < batch < world:
         fault = f"a global batch of {batch} leaves some of {world} GPUs without a sample{default}"
@@ -167,9 +161,7 @@ def batch_for_all(job: Job, context: RuleContext) -> Findings:
 @rule("batch-uneven", "warning", "documented", "trainer")
 def batch_even(job: Job, context: RuleContext) -> Findings:
     """The global batch is a multiple of the number of GPUs in pools 0 and 1.
-
-    Otherwise: The job runs; in every step some GPUs wait for those that have one sample more.
-    """
+    Otherwise: The job runs; in every step some GPUs wait for those that have one sample more."""
     place, batch, world, default = _batch(job, context)
     if batch > world and batch % world:
         lower = batch // world * world
@@ -198,9 +190,7 @@ def _batch(job: Job, context: RuleContext) -> tuple[str, int, int, str]:
 @rule_of_pool("evaluator-count", "warning", "documented", "trainer")
 def one_evaluator(pool: Pool, context: RuleContext) -> Findings:
     """A pool 3 that runs the trainer has one replica: one evaluator scores all checkpoints.
-
-    Otherwise: All evaluators but the first end at once with an error, and fail the job.
-    """
+    Otherwise: All evaluators but the first end at once with an error, and fail the job."""
     if pool.index == EVALUATORS and pool.replica_count > 1 and runs_trainer(pool, context):
         fault = f"is {pool.replica_count}, and one evaluator scores all checkpoints"
         yield Finding("replicaCount", fault, "set it to 1")
@@ -216,8 +206,7 @@ def _statements(path: Path) -> list[ast.stmt]:
 def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
     """The fields of a class and its bases; read, not imported, as the trainer's libraries need not be on a laptop.
 
-    Raises:
-        LookupError: the class, or one of its bases, stands in no file that can be read.
+    Raises LookupError where the class, or one of its bases, stands in no file that can be read.
     """
     body = _statements(folder / file)
     imports = [(one.module, alias.name) for one in body if isinstance(one, ast.ImportFrom) for alias in one.names]
@@ -255,7 +244,6 @@ def _taken(annotation: ast.expr, folder: Path) -> tuple[str, ...]:
 
 
 def _strategies(folder: Path) -> tuple[str, ...]:
-    """Names of the modules in a folder that define STRATEGY."""
     files = {
         one.name: folder / one.name / "__init__.py" if one.ispkg else folder / f"{one.name}.py"
         for one in pkgutil.iter_modules([str(folder)])

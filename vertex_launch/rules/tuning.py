@@ -11,13 +11,11 @@ from vertex_launch.contract import argument_pools
 from vertex_launch.errors import Finding, Findings, Severity, did_you_mean
 from vertex_launch.rules import shells
 from vertex_launch.rules.containers import words
-from vertex_launch.rules.rule import Rule, RuleContext, rule_of_search
+from vertex_launch.rules.rule import Rule, RuleContext, TuningJob, rule_of_search
 from vertex_launch.rules.training import FLAGS, MODEL, runs_trainer
-from vertex_launch.spec import TuningJob
 
 
 def _of_study(code: str, severity: Severity, source: str, check: Callable[[HyperparameterTuningJob], Findings]) -> Rule:
-    """The local Vertex's check of a request, as a rule of files."""
     return rule_of_search(code, severity, "documented", source)(wraps(check)(lambda job, context: check(job.spec)))
 
 
@@ -45,9 +43,7 @@ def labels_right(job: TuningJob, context: RuleContext) -> Findings:
 @rule_of_search("metric-unknown", "warning", "inferred", "trainer")
 def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
     """A metric has a name that stands in the files of the project's trainer.
-
-    Otherwise: Every trial ends as infeasible, without a measurement, unless the trainer computes the name.
-    """
+    Otherwise: Every trial ends as infeasible, without a measurement, unless the trainer computes the name."""
     names = context.project.names if runs_trainer(job.trial_job.chief, context) else ()
     for index, metric in enumerate(job.spec.study_spec.metrics if names else ()):
         if metric.metric_id and metric.metric_id not in names:
@@ -60,9 +56,7 @@ def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
 @rule_of_search("parameter-unknown", "warning", "documented", "trainer")
 def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
     """A parameter is a flag of the project's trainer: a field of Config.
-
-    Otherwise: Every trial fails at once, with a usage message.
-    """
+    Otherwise: Every trial fails at once, with a usage message."""
     fields = context.project.flags if runs_trainer(job.trial_job.chief, context) else {}
     for place, name in study_validation.parameter_ids(job.spec.study_spec) if fields else ():
         if name and name.replace("-", "_").partition(".")[0] not in fields:
@@ -72,9 +66,7 @@ def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
 @rule_of_search("trial-flags", "warning", "documented", "hyperparameter-tuning", "shell")
 def flags_arrive(job: TuningJob, context: RuleContext) -> Findings:
     """A trial's flags reach its program behind -c: a shell's script hands them on as "$@", with a word that becomes $0.
-
-    Otherwise: Every trial trains the defaults, and succeeds.
-    """
+    Otherwise: Every trial trains the defaults, and succeeds."""
     programs = [words(pool, context) for pool in reversed(argument_pools(job.trial_job))]
     first = {tuple(word for _, word in program): program for program in programs}  # two pools with one are one finding
     for text in filter(None, map(shells.inline, reversed(first.values()))):
@@ -85,9 +77,7 @@ def flags_arrive(job: TuningJob, context: RuleContext) -> Findings:
 @rule_of_search("trial-parallel", "warning", "documented", "hyperparameter-tuning")
 def trials_learn(job: TuningJob, context: RuleContext) -> Findings:
     """Fewer trials run at once than there are in all, so that later ones learn from earlier ones.
-
-    Otherwise: The search is a random one: every trial starts before another has ended.
-    """
+    Otherwise: The search is a random one: every trial starts before another has ended."""
     most, parallel = job.spec.max_trial_count, job.spec.parallel_trial_count
     learns = job.spec.study_spec.algorithm == StudySpec.Algorithm.ALGORITHM_UNSPECIFIED
     if learns and 1 < most <= parallel:
@@ -98,9 +88,7 @@ def trials_learn(job: TuningJob, context: RuleContext) -> Findings:
 @rule_of_search("trial-replicas", "warning", "inferred", "hyperparameter-tuning")
 def chief_reports(job: TuningJob, context: RuleContext) -> Findings:
     """Only the chief of a trial with several replicas reports metrics; our trainer does so, other programs must, too.
-
-    Otherwise: The trial's measurement is the chief's; what other replicas report is lost, or mistaken for it.
-    """
+    Otherwise: The trial's measurement is the chief's; what other replicas report is lost, or mistaken for it."""
     count = sum(pool.replica_count for pool in job.trial_job.training_pools)
     if count > 1 and not runs_trainer(job.trial_job.chief, context):
         fault = f"has {count} replicas, and only what the chief reports counts"
@@ -110,9 +98,7 @@ def chief_reports(job: TuningJob, context: RuleContext) -> Findings:
 @rule_of_search("trial-reducers", "warning", "uncertain", "hyperparameter-tuning")
 def no_reducers(job: TuningJob, context: RuleContext) -> Findings:
     """Trials have no reducers: the search hands its parameters to every pool, and reducers take no args.
-
-    Otherwise: The reducers of every trial may be started with its flags, which they do not know, and fail.
-    """
+    Otherwise: The reducers of every trial may be started with its flags, which they do not know, and fail."""
     for pool in job.trial_job.reducers:
         fault = "may be given the trial's flags, which reducers do not take"
         yield Finding(f"trialJobSpec.{pool.at()}", fault, "remove pool 2 while you search")

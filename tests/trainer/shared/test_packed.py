@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from tests.training import DEADLINE, PROJECT
-from vertex_launch import package
 from vertex_launch.addresses import object_path
+from vertex_launch.cli import package
+from vertex_launch.cli.package import Package
 from vertex_launch.errors import FaultError
-from vertex_launch.package import Package
 from vertex_launch.state_dir import StateDir
 
 DESCRIBED: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]

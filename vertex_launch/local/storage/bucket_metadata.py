@@ -13,6 +13,7 @@ from typing import Any
 
 from vertex_launch.local import resource_file
 from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.storage.buckets import Buckets
 from vertex_launch.local.storage.objects import bad_request, moment
 
 Metadata = Mapping[str, Any]
@@ -27,10 +28,10 @@ FIXED = (
 
 
 class BucketMetadata:
-    """The metadata of all buckets below a folder; thread-safe."""
+    """The metadata of all buckets; thread-safe. Raises ApiError for a bucket that does not exist."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, buckets: Buckets) -> None:
+        self._buckets = buckets
         self._changing = threading.Lock()
 
     def get(self, bucket: str) -> Metadata:
@@ -48,8 +49,11 @@ class BucketMetadata:
 
     def replace(self, bucket: str, body: Metadata, metageneration: str = "") -> None:
         """Put these fields in the place of a bucket's; raises ApiError if it has another metageneration."""
-        sent = _changeable(body)
-        self._update(bucket, lambda kept: {**sent, **_fixed(kept)}, _etag(metageneration))
+
+        def change(kept: Metadata) -> Metadata:
+            return {**_changeable(body), **{key: value for key, value in kept.items() if key in FIXED}}
+
+        self._update(bucket, change, _etag(metageneration))
 
     def policy(self, bucket: str) -> Metadata:
         """Return a bucket's IAM policy, at first one without bindings."""
@@ -83,13 +87,14 @@ class BucketMetadata:
             self.write(bucket, {**change(kept), "updated": resource_file.now(), "metageneration": number})
 
     def _read(self, bucket: str) -> Metadata:
+        folder = self._buckets.folder(bucket)
         if kept := resource_file.read(self._file(bucket), bucket):
             return kept
-        made = moment((self._root / bucket).stat().st_mtime)
+        made = moment(folder.stat().st_mtime)
         return {"name": bucket, "location": "US", "timeCreated": made, "updated": made, "metageneration": "1"}
 
     def _file(self, bucket: str) -> Path:
-        return self._root / ".buckets" / f"{bucket}.json"  # the dot keeps the folder from being a bucket
+        return self._buckets.root / ".buckets" / f"{bucket}.json"  # the dot keeps the folder from being a bucket
 
 
 def new(body: Metadata) -> Metadata:
@@ -111,10 +116,6 @@ def merged(value: Any, patch: Any) -> Any:
 def _changeable(body: Metadata) -> Metadata:
     """Return the fields of a request that a client may set, without those that it leaves empty."""
     return {key: value for key, value in body.items() if key not in FIXED and value is not None}
-
-
-def _fixed(kept: Metadata) -> Metadata:
-    return {key: value for key, value in kept.items() if key in FIXED}
 
 
 def _word(body: Metadata, key: str, default: str) -> str:

@@ -36,14 +36,16 @@ class Buckets:
 
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
-        self._root = root.resolve()
-        self._parts = self._root / ".uploads"  # the dot keeps it from being a bucket
+        self.root = root.resolve()
+        self._parts = self.root / ".uploads"  # the dot keeps it from being a bucket
         self._changing = threading.Lock()  # held over a precondition and the change that it guards
         self._checksums: dict[Object, Checksums] = {}
-        self._forget_abandoned_uploads()
+        for part in self._parts.glob("*"):
+            if part.stat().st_mtime < time.time() - LONGEST_SESSION:
+                part.unlink()
 
     def names(self) -> list[str]:
-        with os.scandir(self._root) as entries:
+        with os.scandir(self.root) as entries:
             return sorted(e.name for e in entries if BUCKET.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
 
     def create(self, bucket: str) -> None:
@@ -51,7 +53,7 @@ class Buckets:
         if not BUCKET.fullmatch(bucket) or len(bucket) < 3:
             raise bad_request(f"Invalid bucket name: {bucket}; use 3 or more of a-z, 0-9, -, _ and .")
         try:
-            (self._root / bucket).mkdir()
+            (self.root / bucket).mkdir()
         except FileExistsError:
             raise ApiError("ALREADY_EXISTS", f"The bucket {bucket} exists already, and you own it.") from None
 
@@ -64,7 +66,7 @@ class Buckets:
 
     def folder(self, bucket: str) -> Path:
         """The folder of a bucket's objects; raises ApiError if the bucket does not exist."""
-        folder = self._root / bucket
+        folder = self.root / bucket
         if not BUCKET.fullmatch(bucket) or folder.is_symlink() or not folder.is_dir():
             raise ApiError("NOT_FOUND", f"The bucket {bucket} does not exist; create it first.")
         return folder
@@ -189,19 +191,13 @@ class Buckets:
 
     def _prune(self, path: Path) -> None:
         with contextlib.suppress(OSError):  # ends at the first folder that is not empty, or is gone
-            for parent in itertools.takewhile(lambda parent: parent.parent != self._root, path.parents):
+            for parent in itertools.takewhile(lambda parent: parent.parent != self.root, path.parents):
                 parent.rmdir()
 
     def _remember(self, item: Object, sums: Checksums) -> None:
         if len(self._checksums) >= MANY:
             self._checksums.clear()
         self._checksums[item] = sums
-
-    def _forget_abandoned_uploads(self) -> None:
-        if self._parts.is_dir():
-            for part in self._parts.iterdir():
-                if part.stat().st_mtime < time.time() - LONGEST_SESSION:
-                    part.unlink()
 
 
 @contextlib.contextmanager

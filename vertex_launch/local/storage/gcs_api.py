@@ -39,7 +39,7 @@ class GcsApi:
 
     def __init__(self, root: Path) -> None:
         self._buckets = Buckets(root)
-        self._metadata = BucketMetadata(root)
+        self._metadata = BucketMetadata(self._buckets)
         self._in_batches = Router(self._plain_routes())
 
     def routes(self) -> list[Route]:
@@ -84,12 +84,10 @@ class GcsApi:
         return self.get_bucket(call, name)
 
     def get_bucket(self, call: Call, bucket: str) -> Any:
-        self._buckets.folder(bucket)
         address = {"id": bucket, "selfLink": f"{call.base}/storage/v1/b/{bucket}"}
         return {"kind": "storage#bucket", **address, **self._metadata.get(bucket)}
 
     def change_bucket(self, call: Call, bucket: str) -> Any:
-        self._buckets.folder(bucket)
         change = self._metadata.patch if call.method == "PATCH" else self._metadata.replace
         change(bucket, call.json(), call.query.get("ifMetagenerationMatch", ""))
         return self.get_bucket(call, bucket)
@@ -100,11 +98,9 @@ class GcsApi:
         return Response(status_code=204)
 
     def get_policy(self, call: Call, bucket: str) -> Any:
-        self._buckets.folder(bucket)
         return self._metadata.policy(bucket)
 
     def set_policy(self, call: Call, bucket: str) -> Any:
-        self._buckets.folder(bucket)
         self._metadata.set_policy(bucket, call.json())
         return self._metadata.policy(bucket)
 
