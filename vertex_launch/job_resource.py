@@ -91,12 +91,14 @@ def output_folder(resource: Resource) -> str:
 
 def machines(pool: Resource) -> str:
     """`3 x n1-standard-8 with 1 x NVIDIA_TESLA_T4`, "none" for an empty pool."""
-    machine = pool.get("machineSpec", {})
-    if not machine:
-        return "none"
-    text = f"{pool.get('replicaCount', 1)} x {machine.get('machineType', 'machine')}"
-    count = machine.get("acceleratorCount", 0)
-    return f"{text} with {count} x {machine.get('acceleratorType')}" if count else text
+    return f"{pool.get('replicaCount', 1)} x {machine(pool)}" if pool.get("machineSpec") else "none"
+
+
+def machine(pool: Resource) -> str:
+    """`n1-standard-8 with 1 x NVIDIA_TESLA_T4`."""
+    spec = pool.get("machineSpec", {})
+    kind, count = spec.get("machineType", "machine"), spec.get("acceleratorCount", 0)
+    return f"{kind} with {count} x {spec.get('acceleratorType')}" if count else str(kind)
 
 
 def trials(search: Resource) -> list[dict[str, Any]]:

@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import requests
 from google.api_core.exceptions import BadRequest, NotFound
 from google.cloud import aiplatform, storage
-from google.cloud.aiplatform_v1 import JobServiceClient
+from google.cloud.aiplatform.persistent_resource import PersistentResource
+from google.cloud.aiplatform_v1 import JobServiceClient, PersistentResourceServiceClient
 from google.cloud.aiplatform_v1.types import CustomJob
 
 from tests.fidelity.usages import ACCOUNT, DOCS, NOTEBOOKS, SAMPLES, SNIPPETS, SYSTEM, TRAINER, pool, usage
@@ -17,6 +19,11 @@ from tests.launch.vertex import PARENT, Service, script
 HELLO = pool("echo", "trained")
 SLEEP = pool("sleep", "600")
 ADVANCED = f"{DOCS}: Configure compute resources for custom training"
+
+
+def machines_that_stay(id: str) -> Any:
+    pool = {"machine_spec": HELLO["machine_spec"], "replica_count": 1}
+    return PersistentResource.create(persistent_resource_id=id, resource_pools=[pool])
 
 
 def succeeded(job: aiplatform.CustomJob) -> bool:
@@ -415,10 +422,35 @@ def scheduler_and_workers(vertex: Service) -> None:
     assert len(addresses) == 1
 
 
-@usage(f"{SAMPLES}/create_custom_job_on_persistent_resource_sample.py", absent="persistent")
+@usage(f"{SAMPLES}/create_custom_job_on_persistent_resource_sample.py")
 def persistent_resource(vertex: Service) -> None:
     """Run a job on a persistent resource."""
+    machines_that_stay("cluster")
     aiplatform.CustomJob("persistent", worker_pool_specs=[HELLO], persistent_resource_id="cluster").run()
+
+
+@usage(f"{DOCS}: Get information about a persistent resource")
+def persistent_resource_described(vertex: Service) -> None:
+    """List persistent resources, and read the machines of one."""
+    machines_that_stay("described")
+    assert "described" in [resource.name for resource in PersistentResource.list()]
+    found = gapic(PersistentResourceServiceClient, vertex).get_persistent_resource(
+        name=f"{PARENT}/persistentResources/described"
+    )
+    assert (found.state.name, found.resource_pools[0].replica_count) == ("RUNNING", 1)
+
+
+@usage(f"{DOCS}: Reboot a persistent resource")
+def persistent_resource_rebooted(vertex: Service) -> None:
+    """Reboot a persistent resource on which no job runs."""
+    machines_that_stay("rebooted").reboot()
+
+
+@usage(f"{DOCS}: Delete a persistent resource")
+def persistent_resource_deleted(vertex: Service) -> None:
+    """Delete a persistent resource."""
+    machines_that_stay("deleted").delete()
+    assert "deleted" not in [resource.name for resource in PersistentResource.list()]
 
 
 @usage(f"{NOTEBOOKS}/training/xgboost_data_parallel_training_on_cpu_using_dask.ipynb")

@@ -90,11 +90,12 @@ def schedule(vertex: Service) -> None:
     made.create_schedule(parent=PARENT, schedule=body | {"create_pipeline_job_request": request})
 
 
-@usage(f"{NOTEBOOKS}/ray_on_vertex_ai/ray_cluster_management.ipynb", absent="persistentResources")
-def persistent_resource(vertex: Service) -> None:
-    """Create a persistent resource, as a Ray cluster is one."""
+@usage(f"{NOTEBOOKS}/ray_on_vertex_ai/ray_cluster_management.ipynb", absent="raySpec")
+def ray_cluster(vertex: Service) -> None:
+    """Create a Ray cluster, which is a persistent resource."""
     pools = [{"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": "1"}]
-    rest(vertex, "POST", f"{V1}/persistentResources", {"resourcePools": pools}, persistentResourceId="cluster")
+    body = {"resourcePools": pools, "resourceRuntimeSpec": {"raySpec": {}}}
+    rest(vertex, "POST", f"{V1}/persistentResources", body, persistentResourceId="ray")
 
 
 @usage(f"{SAMPLES}/create_featurestore_sample.py", absent="featurestores")

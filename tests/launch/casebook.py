@@ -664,6 +664,18 @@ CASES = [
         ("reservationAffinity", "remove it"),
     ),
     Case(
+        "persistent-reservation",
+        alone(A100 | RESERVED) | {"persistentResourceId": "ours"},
+        alone(A100 | RESERVED),
+        ("reservationAffinity", "remove it"),
+    ),
+    Case(
+        "persistent-strategy",
+        {"persistentResourceId": "ours", "scheduling.strategy": "SPOT"},
+        {"persistentResourceId": "ours"},
+        ("scheduling.strategy: SPOT", "remove it"),
+    ),
+    Case(
         "wait-unread",
         {"scheduling.maxWaitDuration": "3600s"},
         alone(A100) | {"scheduling": FLEX | {"maxWaitDuration": "3600s"}},

@@ -130,6 +130,11 @@ def reserved(document: Document, dice: random.Random) -> None:
         pool["machineSpec"]["reservationAffinity"] = affinity
 
 
+def reserved_and_persistent(document: Document, dice: random.Random) -> None:
+    some_pool(document, dice)["machineSpec"]["reservationAffinity"] = RESERVATION
+    document["persistentResourceId"] = "ours"
+
+
 def tpu(document: Document, dice: random.Random) -> None:
     kind = dice.choice([name for name, machine in CATALOG.machines.items() if machine.topologies])
     machine = {"machineType": kind, "tpuTopology": CATALOG.machines[kind].topologies[0]}
@@ -246,6 +251,7 @@ FORBIDDEN: Mapping[str, Callable[[Document, random.Random], None]] = {
     "reservation-field": reserved_without_a_name,
     "resource-name": set_at_top(network="default"),
     "account-name": set_at_top(serviceAccount="trainer"),
+    "persistent-reservation": reserved_and_persistent,
     "persistent-name": set_at_top(persistentResourceId="Ours"),
     "mount-field": mounted(server=""),
     "mount-path": mounted(path="share"),

@@ -19,6 +19,7 @@ from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs import logs
 from vertex_launch.local.jobs.custom_jobs import Jobs
+from vertex_launch.local.jobs.persistent_resources import PersistentResources
 from vertex_launch.local.jobs.pipelines import Pipelines
 from vertex_launch.local.jobs.tuning import Tunings
 from vertex_launch.local.registry import metadata, tensorboards
@@ -69,6 +70,7 @@ class VertexApi:
         self._operations = Operations(vertex.store)
         self._projects = Projects(vertex.store, vertex.project)
         kinds: list[Collection] = [vertex.jobs, vertex.tunings, vertex.pipelines, vertex.datasets, vertex.models]
+        kinds += [PersistentResources(vertex.store, vertex.jobs)]
         buckets = vertex.state_dir.buckets
         kinds += [Evaluations(vertex.store, vertex.models), Slices(vertex.store)]
         kinds += [DataItems(vertex.store, buckets), Annotations(vertex.store, buckets)]
@@ -101,6 +103,8 @@ class VertexApi:
         answer = act(call, f"{parent}/{path}")
         if answer is None:
             answer = EMPTY if call.method == "DELETE" else {}
+        if call.path.startswith("/v1beta1/") and "@type" in answer:  # whose client unpacks no others
+            answer = {**answer, "@type": answer["@type"].replace(".v1.", ".v1beta1.")}
         return self._operations.wrapped(answer, f"{parent}/{path}")
 
     def _refusal(self, method: str, below: str) -> ApiError:

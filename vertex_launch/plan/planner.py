@@ -51,6 +51,7 @@ class Plan:
 
     name: str
     region: str
+    persistent: str  # the id of the persistent resource on which the job runs, "" if on none
     trials: Trials | None  # of a search; the plan is about one trial, except for price and quotas
     rows: tuple[Row, ...]
     price: Price | None  # of all machines at once, per hour
@@ -146,6 +147,7 @@ def _plan(training: Training, settings: Settings, workload: Workload | None, com
     return Plan(
         name=str(training.job.path),
         region=settings.region,
+        persistent=training.job.spec.persistent_resource_id,
         trials=trials,
         rows=rows,
         price=pools.price(rows, at_once),

@@ -29,7 +29,7 @@ def report(plan: Plan) -> RenderableType:
     trials = f": {plan.trials.count} trials, {plan.at_once} at once, and this is one of them" if plan.trials else ""
     title = f"{plan.name} in {plan.region}" if plan.region else plan.name
     parts: list[RenderableType] = [Text(f"{title}{trials}\n", style="bold")]
-    parts += [_machines_table(plan), Text(), *map(Text, _machines(plan))]
+    parts += [_machines_table(plan), Text(), *map(Text, _machines(plan)), Text(_persistent(plan))]
     parts += [*_section("Quota that it needs", _quotas(plan)), *_section("One step", _step(plan))]
     if plan.machines.count > 1:
         parts += [Text(), _all_reduce_table(plan), Text(), *map(Text, _all_reduce(plan))]
@@ -70,6 +70,14 @@ def _machines(plan: Plan) -> Iterator[str]:
     yield f"In all {usd(plan.price.usd)} per hour{trials} ({plan.price.certainty}: {plan.price.source})."
     if plan.region and "list price" in plan.price.source and f"in {plan.region} " not in plan.price.source:
         yield f"Prices in {plan.region} differ; add yours under [prices] in vertex.toml."
+
+
+def _persistent(plan: Plan) -> str:
+    """When a persistent resource pays. Source: Vertex AI, "Overview of persistent resources", mid 2026."""
+    if plan.persistent:
+        return f"They are those of the persistent resource {plan.persistent}, billed while it exists, not by the job."
+    wait = "A persistent resource of them costs as much while it is idle, and spares each job the wait for machines"
+    return f"{wait}: it pays where it is idle between two jobs for less time than machines take to come."
 
 
 def _quotas(plan: Plan) -> Iterator[str]:

@@ -86,6 +86,29 @@ def flex_start_reservation(job: Job, context: RuleContext) -> Findings:
             yield Finding(pool.at("machineSpec.reservationAffinity"), fault, "remove it, or use STANDARD")
 
 
+@rule("persistent-reservation", "error", "documented", "reservations")
+def persistent_without_reservation(job: Job, context: RuleContext) -> Findings:
+    """A persistent resource, and a job on one, takes no machines from a reservation."""
+    wanted = ReservationAffinity.Type.SPECIFIC_RESERVATION
+    for pool in job.pools if job.spec.persistent_resource_id else ():
+        if pool.spec.machine_spec.reservation_affinity.reservation_affinity_type == wanted:
+            fault = "a persistent resource takes no machines from a reservation"
+            yield Finding(
+                pool.at("machineSpec.reservationAffinity"), fault, "remove it, or use machines of the job's own"
+            )
+
+
+@rule("persistent-strategy", "warning", "inferred", "persistent-resources")
+def persistent_machines_there(job: Job, context: RuleContext) -> Findings:
+    """A job on a persistent resource has no strategy for getting machines, because they are there.
+
+    Otherwise: Vertex AI may refuse the job; it saves nothing, as the machines of the resource are billed all the time.
+    """
+    if job.spec.persistent_resource_id and job.strategy in ("SPOT", "FLEX_START"):
+        fault = f"{job.strategy} is a way to get machines, and those of a persistent resource are there"
+        yield Finding("scheduling.strategy", fault, "remove it, or persistentResourceId")
+
+
 @rule("wait-unread", "warning", "documented", "api-types")
 def wait_of_flex_start(job: Job, context: RuleContext) -> Findings:
     """Only a FLEX_START job says how long it waits for its machines.

@@ -7,7 +7,8 @@ long is EXPIRED. Source: Vertex AI documentation, "Understand the custom trainin
 import contextlib
 import secrets
 import threading
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,10 @@ from vertex_launch.labels import name_findings
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
-from vertex_launch.local.jobs import curves, experiments
+from vertex_launch.local.jobs import curves, experiments, resource_pools
 from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks, repeating
 from vertex_launch.local.jobs.curves import Curves
+from vertex_launch.local.jobs.resource_pools import Machines
 from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running import host, journal
 from vertex_launch.local.running.engine import Execution
@@ -33,6 +35,7 @@ from vertex_launch.local.running.prepare import Extras, prepare, size
 from vertex_launch.local.running.replica_state import Action, Status
 from vertex_launch.local.wire.backend import of_buckets, of_service
 from vertex_launch.local.wire.wire import Wire
+from vertex_launch.rules import NOWHERE, RuleContext
 from vertex_launch.spec import Job, as_json
 from vertex_launch.state_dir import output_folder
 
@@ -42,6 +45,7 @@ QUEUED, PENDING, SUCCEEDED, FAILED = (f"{PREFIX}{state}" for state in ("QUEUED",
 ENDED = frozenset((SUCCEEDED, FAILED, f"{PREFIX}CANCELLED", f"{PREFIX}EXPIRED"))
 
 SHELLS = "webAccessUris"  # addresses of shells by replica, while the job runs
+ALL = ""  # the stock of replicas in all regions
 EVENTS = 1000  # kept until they are shown; the newest
 LONGEST_WAIT_SECONDS = 24 * 3600.0  # default wait of FLEX_START jobs; 0 waits for ever
 
@@ -52,14 +56,15 @@ class _Ticket(BackgroundTask):
 
     job: Job
     extras: Extras
-    size: int  # replicas to start
+    needs: Sequence[Counter[str]]  # what it takes of each stock, those of an earlier one first
     starts: bool = False  # else it is queued
     execution: Execution | None = None
     timer: threading.Timer | None = None  # of its expiry in the queue
 
     @property
-    def region(self) -> str:
-        return self.parent.rpartition("/")[2]
+    def resource(self) -> str:
+        """The name of its persistent resource, "" if it has machines of its own."""
+        return resource_pools.resource_of(self.parent, self.job)
 
 
 class Jobs(BackgroundTasks[_Ticket]):
@@ -79,10 +84,11 @@ class Jobs(BackgroundTasks[_Ticket]):
         """Check a job and queue it; raises ApiError with all faults, or for a job that can never run here."""
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
         job = Job(f"request {message.display_name}", message.display_name, CustomJobSpec(message.job_spec))
-        refuse([*name_findings(message.display_name), *self.findings(parent, job, "jobSpec")])
-        experiments.join(self._store, job.spec, name)
-        resource = as_json(message) | {"jobSpec": as_json(job.spec), "state": QUEUED}
-        return self._begin(_Ticket(name, job, extras or Extras(), size(job)), resource)
+        with self._lock:  # so that no persistent resource goes away between
+            refuse([*name_findings(message.display_name), *self.findings(parent, job, "jobSpec")])
+            experiments.join(self._store, job.spec, name)
+            resource = as_json(message) | {"jobSpec": as_json(job.spec), "state": QUEUED}
+            return self._begin(_Ticket(name, job, extras or Extras(), self._needs(parent, job)), resource)
 
     def cancel(self, name: str) -> None:
         """Begin to stop a job; raises ApiError NOT_FOUND, or FAILED_PRECONDITION for one that has ended."""
@@ -121,18 +127,49 @@ class Jobs(BackgroundTasks[_Ticket]):
 
     def findings(self, parent: str, job: Job, place: str) -> list[Finding]:
         """Return a job's errors at `place`: by the rules of `vertex-launch check` for the request's project and region,
-        and experiments and TensorBoards that are not here.
+        and experiments, TensorBoards and machines of a persistent resource that are not here.
 
-        Raises ApiError RESOURCE_EXHAUSTED or UNIMPLEMENTED for a job that can never run here.
+        Raises ApiError RESOURCE_EXHAUSTED for a job that can never run here.
         """
-        count, capacity = size(job), self._context.options.capacity
-        if count > capacity:
-            fault = f"the job has {count} replicas, and this service runs {capacity} at once"
-            raise ApiError("RESOURCE_EXHAUSTED", f"{fault}; start it with --capacity {count}")
+        self.require_capacity(size(job), "job")
         found = [one for one in rules.findings(job, self._at(parent).settings) if one.severity == "error"]
-        missing = experiments.missing(self._store, job.spec)
+        missing = [*experiments.missing(self._store, job.spec), *resource_pools.findings(self._store, parent, job)]
         found += [finding for finding in missing if finding.place not in {one.place for one in found}]
         return [finding.below(place) for finding in found]
+
+    def require_capacity(self, count: int, noun: str) -> None:
+        """Raises ApiError RESOURCE_EXHAUSTED for more replicas than this service ever runs at once."""
+        capacity = self._context.options.capacity
+        if count > capacity:
+            fault = f"the {noun} has {count} replicas, and this service runs {capacity} at once"
+            raise ApiError("RESOURCE_EXHAUSTED", f"{fault}; start it with --capacity {count}")
+
+    def rule_context(self, parent: str) -> RuleContext:
+        """Return what the rules look at, for a project and a region."""
+        settings = self._at(parent).settings
+        return RuleContext(settings, settings.catalog, NOWHERE)
+
+    def used(self, resource: str) -> Machines:
+        """Return the machines of a persistent resource on which jobs run."""
+        with self._lock:
+            running = [ticket.job for ticket in self._tasks.values() if ticket.starts and ticket.resource == resource]
+        return sum(map(resource_pools.needed, running), Machines())
+
+    def clear(self, resource: str) -> None:
+        """Cancel the jobs on a persistent resource; returns once the last has ended."""
+
+        def here() -> list[str]:
+            return [ticket.name for ticket in self._tasks.values() if ticket.resource == resource]
+
+        with self._lock:
+            for name in here():
+                self.cancel(name)
+            self._lock.wait_for(lambda: not here())
+
+    def dispatch(self) -> None:
+        """Start the jobs that fit, after a persistent resource has changed."""
+        with self._lock:
+            self._dispatch()
 
     def follow_runs(self) -> None:
         """Read the jobs that the command `run` has written in the same folder; end those whose process was killed."""
@@ -179,28 +216,36 @@ class Jobs(BackgroundTasks[_Ticket]):
             self._dispatch()
 
     def _dispatch(self) -> None:
-        """Start the jobs that fit, strictly in order, so that a large job does not starve; a region without room holds
-        up its own jobs alone.
+        """Start the jobs that fit, strictly in order, so that a large job does not starve; a region or a persistent
+        resource without room holds up its own jobs alone.
         """
-        options, started = self._context.options, [ticket for ticket in self._tasks.values() if ticket.starts]
-        free = options.capacity - sum(ticket.size for ticket in started)
-        room = {
-            region: count - sum(ticket.size for ticket in started if ticket.region == region)
-            for region, count in options.region_capacity.items()
-        }
-        for ticket in [ticket for ticket in self._tasks.values() if not ticket.starts]:
-            if ticket.region in room:
-                room[ticket.region] -= ticket.size
-                if room[ticket.region] < 0:
-                    continue
-            free -= ticket.size
-            if free < 0:
-                return
-            ticket.starts = True
-            if ticket.timer:
-                ticket.timer.cancel()
-            self._store.update(ticket.name, state=PENDING)
-            super()._admit(ticket)
+        tasks, room = [*self._tasks.values()], self._stocks()
+        for ticket in (ticket for ticket in tasks if ticket.starts):
+            for needs in ticket.needs:
+                room.subtract(needs)
+        for ticket in (ticket for ticket in tasks if not ticket.starts):
+            if all(_taken(room, needs) for needs in ticket.needs):
+                ticket.starts = True
+                if ticket.timer:
+                    ticket.timer.cancel()
+                self._store.update(ticket.name, state=PENDING)
+                super()._admit(ticket)
+
+    def _stocks(self) -> Counter[str]:
+        """Return how many replicas run at once: in all, in some regions, on each machine of a persistent resource."""
+        options = self._context.options
+        stocks = Counter({ALL: options.capacity, **options.region_capacity})
+        for resource in self._store.all(resource_pools.COLLECTION):
+            stocks.update(_below(resource["name"], resource_pools.held(resource)))
+        return stocks
+
+    def _needs(self, parent: str, job: Job) -> list[Counter[str]]:
+        """Return what a job takes: machines of its resource alone, or replicas of its region, then of all."""
+        if resource := resource_pools.resource_of(parent, job):
+            return [_below(resource, resource_pools.needed(job))]
+        region = parent.rpartition("/")[2]
+        stocks = [*({region} & self._context.options.region_capacity.keys()), ALL]
+        return [Counter({stock: size(job)}) for stock in stocks]
 
     def _work(self, ticket: _Ticket) -> None:
         """Run a job, from its first machine to its last."""
@@ -267,6 +312,16 @@ class Jobs(BackgroundTasks[_Ticket]):
         with self._lock:
             if not ticket.starts and ticket.name in self._tasks:
                 self._finish(ticket, "EXPIRED", rpc_status("DEADLINE_EXCEEDED", message))
+
+
+def _below(resource: str, machines: Machines) -> Counter[str]:
+    return Counter({f"{resource} {kind}": count for kind, count in machines.items()})
+
+
+def _taken(room: Counter[str], needs: Counter[str]) -> bool:
+    """Take from the stocks, also where they have too little, which holds up all behind; say whether they had enough."""
+    room.subtract(needs)
+    return all(room[stock] >= 0 for stock in needs)
 
 
 def _longest_wait(job: Job) -> float:

@@ -14,7 +14,7 @@ JOBS = "_custom_jobs"  # key of a run's metadata
 
 
 def missing(store: Store, spec: CustomJobSpec) -> Findings:
-    """Yield what a job names and is not here: its experiment, run, TensorBoard or persistent resource."""
+    """Yield what a job names and is not here: its experiment, run or TensorBoard."""
     named = {
         "experiment": (spec.experiment, "create it with aiplatform.init(experiment=...)"),
         "experimentRun": (spec.experiment_run, "create it with aiplatform.start_run, or leave it out"),
@@ -23,9 +23,6 @@ def missing(store: Store, spec: CustomJobSpec) -> Findings:
     for place, (name, cure) in named.items():
         if name and name not in store:
             yield Finding(place, f"{name} does not exist here", cure)
-    if name := spec.persistent_resource_id:
-        fault = f"the persistent resource {name} is not here, as the local Vertex has none"
-        yield Finding("persistentResourceId", fault, "leave it out; replicas share this machine anyway")
     if spec.enable_dashboard_access:
         cure = "leave it out; a port at which the chief serves one is a port of this machine"
         yield Finding("enableDashboardAccess", "the local Vertex gives dashboards no address", cure)

@@ -73,6 +73,6 @@ def policy(job: Job, options: Options) -> Policy:
         retry_user_errors=options.retry_user_errors,
         timeout=timeout,
         grace=options.grace,
-        provision=options.provision,
+        provision=0 if job.spec.persistent_resource_id else options.provision,  # its machines are there
         stagger=options.stagger,
     )
