@@ -56,6 +56,16 @@ def local_script(vertex: Service) -> None:
     assert "workerpool0-0: task fast --epochs 3" in vertex.log(job.resource_name)
 
 
+@usage(f"{DOCS}: Autolog data to an experiment run, in a custom job", absent="mlflow==2.16.0")
+def autolog_alone(vertex: Service) -> None:
+    """Log by itself what a local script trains, without an mlflow in its requirements."""
+    path = vertex.folder / "autolog.py"
+    path.write_text("print('trained')\n")
+    aiplatform.init(experiment="autolog")
+    job = aiplatform.CustomJob.from_local_script("autolog", str(path), TRAINER, enable_autolog=True)
+    job.submit(experiment="autolog", service_account=ACCOUNT)
+
+
 @usage(f"{SNIPPETS}/job_service/create_custom_job_sample.py")
 def created_by_gapic(vertex: Service) -> None:
     """Create a job by the generated client, with an accelerator as an enum."""

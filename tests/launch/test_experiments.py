@@ -2,16 +2,18 @@
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from google.api_core.exceptions import Conflict
+from google.api_core.exceptions import BadRequest, Conflict
 from google.cloud import aiplatform
 from google.cloud.aiplatform import hyperparameter_tuning as hpt
 from google.cloud.aiplatform.metadata import metadata as sdk_metadata
 
 from tests.launch.sdk import init, prepare
 from tests.launch.vertex import BY_ID, PARENT, Service, custom_job, script, service
+from vertex_launch.local.jobs import autolog
 
 ACCOUNT = "trainer@p.iam.gserviceaccount.com"
 CONTEXTS = f"{PARENT}/metadataStores/default/contexts"
@@ -102,6 +104,27 @@ def test_a_job_with_an_experiment_alone_gets_a_run(vertex: Service, caplog: pyte
     assert (run.name, run.state.name) == (ours.name, "COMPLETE")
     assert [one.resource_name for one in run.get_logged_custom_jobs()] == [ours.resource_name]
     assert warnings(caplog) == []
+
+
+@pytest.mark.proof
+def test_a_local_script_logs_by_itself_with_the_mlflow_that_its_refusal_names(vertex: Service, tmp_path: Path) -> None:
+    init(vertex, experiment="itself")
+    path = tmp_path / "fit.py"
+    path.write_text("""
+from sklearn.linear_model import LinearRegression
+LinearRegression().fit([[1], [2], [3]], [1, 2, 3])
+""")
+
+    def local(*requirements: str) -> aiplatform.CustomJob:
+        return aiplatform.CustomJob.from_local_script(
+            "itself", str(path), "image", enable_autolog=True, requirements=["scikit-learn", *requirements]
+        )
+
+    with pytest.raises(BadRequest, match=f'add "{autolog.MLFLOW}" to requirements'):
+        local().run(experiment="itself", service_account=ACCOUNT)
+    local(autolog.MLFLOW).run(experiment="itself", service_account=ACCOUNT)
+    (run,) = aiplatform.ExperimentRun.list(experiment="itself")
+    assert run.get_metrics()["training_score"] == 1.0
 
 
 def test_a_tuning_job_has_a_tensorboard(vertex: Service, caplog: pytest.LogCaptureFixture) -> None:

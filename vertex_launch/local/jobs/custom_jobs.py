@@ -22,7 +22,7 @@ from vertex_launch.labels import name_findings
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
-from vertex_launch.local.jobs import curves, experiments, resource_pools
+from vertex_launch.local.jobs import autolog, curves, experiments, resource_pools
 from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks, repeating
 from vertex_launch.local.jobs.curves import Curves
 from vertex_launch.local.jobs.resource_pools import Machines
@@ -127,13 +127,14 @@ class Jobs(BackgroundTasks[_Ticket]):
 
     def findings(self, parent: str, job: Job, place: str) -> list[Finding]:
         """Return a job's errors at `place`: by the rules of `vertex-launch check` for the request's project and region,
-        and experiments, TensorBoards and machines of a persistent resource that are not here.
+        and experiments, TensorBoards, machines of a persistent resource and an mlflow that are not here.
 
         Raises ApiError RESOURCE_EXHAUSTED for a job that can never run here.
         """
         self.require_capacity(size(job), "job")
         found = [one for one in rules.findings(job, self._at(parent).settings) if one.severity == "error"]
         missing = [*experiments.missing(self._store, job.spec), *resource_pools.findings(self._store, parent, job)]
+        missing += autolog.findings(job, self._context.state_dir.buckets)
         found += [finding for finding in missing if finding.place not in {one.place for one in found}]
         return [finding.below(place) for finding in found]
 

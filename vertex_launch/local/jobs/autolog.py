@@ -1,0 +1,46 @@
+"""Autologging by the SDK in a replica, whose package must name the mlflow that it needs.
+
+The SDK asks for mlflow 1.27 to 2.16, which need an older protobuf than the launcher has. pip keeps what is there and
+goes back through all releases of either: pip 26.3 gave up after 13 minutes, or took an mlflow of 2022 that does not
+run. With mlflow==2.16.0 it takes an older protobuf at once, for this job alone. Source: google-cloud-aiplatform 2.7.0,
+CustomJob.from_local_script and the extra "autologging".
+"""
+
+import contextlib
+import re
+import tarfile
+from collections.abc import Iterator
+from importlib import util
+from pathlib import Path
+
+from vertex_launch.addresses import object_path
+from vertex_launch.errors import Finding, Findings
+from vertex_launch.spec import Job
+
+PACKAGE = re.compile(r"(?:gs://|/gcs/)(\S+\.tar\.gz)")
+MLFLOW = "mlflow==2.16.0"
+LARGEST = 10**6  # bytes of requirements
+
+
+def findings(job: Job, buckets: Path) -> Findings:
+    """Yield which packages that a command installs ask for autologging without an mlflow."""
+    if util.find_spec("mlflow"):
+        return
+    for pool in job.pools:
+        container = pool.spec.container_spec
+        for name in PACKAGE.findall(" ".join((*container.command, *container.args))):
+            package = object_path(f"gs://{name}", buckets)
+            wanted = [*_requirements(package)] if package else []
+            if any("[autologging]" in line for line in wanted) and not any(
+                line.startswith("mlflow") for line in wanted
+            ):
+                fault = "asks for autologging and names no mlflow, so that pip looks for one in vain"
+                yield Finding(pool.at("containerSpec.command"), f"{name} {fault}", f'add "{MLFLOW}" to requirements')
+
+
+def _requirements(package: Path) -> Iterator[str]:
+    """Yield the lines of a source distribution's requirements; none where it is no such file."""
+    with contextlib.suppress(tarfile.TarError, EOFError, OSError), tarfile.open(package) as archive:
+        for member in archive:
+            if member.name.endswith(".egg-info/requires.txt") and (file := archive.extractfile(member)):
+                yield from file.read(LARGEST).decode("utf-8", "replace").splitlines()
