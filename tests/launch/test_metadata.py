@@ -40,6 +40,14 @@ def execution(name: str, read: list[aiplatform.Artifact], written: list[aiplatfo
     return aiplatform.Execution(name)
 
 
+def test_metadata_and_an_address_stay_as_the_client_wrote_them(vertex: Service) -> None:
+    names = {"by_number": f"{PARENT}/datasets/1", "by_id": f"{BY_ID}/datasets/1"}
+    addresses = [f"https://host/v1/{name}" for name in names.values()]
+    made = [aiplatform.Artifact.create("system.Dataset", uri=address, metadata=names) for address in addresses]
+    assert [one.metadata for one in made] == [names, names]
+    assert [one.uri for one in made] == addresses
+
+
 def service_client() -> Any:
     return aiplatform.Artifact._instantiate_client().select_version("v1")
 

@@ -245,6 +245,8 @@ def test_the_curves_of_a_job_are_runs_of_its_tensorboard(vertex: Service, caplog
     assert vertex.get(context)["metadata"]["_state"] == "COMPLETE"
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == []
     assert job.name not in [one.name for one in aiplatform.Experiment.list()]
+    _, page = vertex.call("GET", f"/page/jobs/{job.name}")
+    assert page["points"] == {"loss": [[1, 3.0]], "train-first/loss": [[1, 0.0]]}
 
 
 def test_a_job_survives_the_deletion_of_its_tensorboard(vertex: Service) -> None:

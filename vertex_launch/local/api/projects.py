@@ -2,19 +2,23 @@
 service by its id.
 """
 
+import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from starlette.datastructures import QueryParams
 
+from vertex_launch import jsons
 from vertex_launch.contract import DIGITS, project_number
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import Call, Handler, Route
 from vertex_launch.local.api.store import Store
 
-NUMBERED = re.compile(rf"\bprojects/([0-9]{{{DIGITS}}})(?![0-9A-Za-z-])")
+NUMBERED = re.compile(rf"(?<![\w/])projects/([0-9]{{{DIGITS}}})(?![0-9A-Za-z-])")  # not within an address
 NAME = re.compile(r"^projects/([^/]+)(?=/locations/[^/]+/(?!keyRings/))")  # of a resource of Vertex AI
+CLIENTS_OWN = frozenset({"args", "command", "env", "metadata"})  # fields whose values are a client's, as it wrote them
 
 
 class Projects:
@@ -36,10 +40,20 @@ class Projects:
 
         def handle(call: Call, **parts: str) -> Any:
             query = QueryParams([(key, self.by_id(value)) for key, value in call.query.multi_items()])
-            call = replace(call, query=query, body=self.by_id(call.text()).encode())
-            return _by_number(handler(call, **{name: self.by_id(part) for name, part in parts.items()}))
+            call = replace(call, query=query, body=self._body(call.text()).encode())
+            answer = handler(call, **{name: self.by_id(part) for name, part in parts.items()})
+            return _renamed(answer, by_number)
 
         return handle
+
+    def _body(self, text: str) -> str:
+        """Return a body that names projects by their ids; whoever reads it says what is wrong with one that is none."""
+        if not NUMBERED.search(text):
+            return text
+        try:
+            return json.dumps(_renamed(jsons.loads(text, object_pairs_hook=_unique), self.by_id))
+        except ValueError:
+            return text
 
     def routes(self) -> list[Route]:
         """Return Resource Manager's calls by which clients find one from the other."""
@@ -60,13 +74,24 @@ class Projects:
         return id
 
 
-def _by_number(answer: Any) -> Any:
-    """Return an answer in which the names of resources hold numbers, as those of Vertex AI do."""
-    match answer:
+def by_number(text: str) -> str:
+    """Return a text that has its project's number if it is the name of a resource, as those of Vertex AI have."""
+    return NAME.sub(lambda name: f"projects/{project_number(name[1])}", text)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(mapping := dict(pairs)) < len(pairs):
+        raise ValueError("a key is repeated")
+    return mapping
+
+
+def _renamed(value: Any, name: Callable[[str], str]) -> Any:
+    """Return a JSON value with all its texts given to `name`, but what is a client's own."""
+    match value:
         case str():
-            return NAME.sub(lambda name: f"projects/{project_number(name[1])}", answer)
+            return name(value)
         case list():
-            return [_by_number(item) for item in answer]
+            return [_renamed(item, name) for item in value]
         case dict():
-            return {_by_number(key): _by_number(value) for key, value in answer.items()}
-    return answer
+            return {name(key): item if key in CLIENTS_OWN else _renamed(item, name) for key, item in value.items()}
+    return value

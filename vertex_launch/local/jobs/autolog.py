@@ -23,19 +23,20 @@ LARGEST = 10**6  # bytes of requirements
 
 
 def findings(job: Job, buckets: Path) -> Findings:
-    """Yield which packages that a command installs ask for autologging without an mlflow."""
+    """Yield which packages that a job installs ask for autologging without an mlflow."""
     if util.find_spec("mlflow"):
         return
     for pool in job.pools:
-        container = pool.spec.container_spec
-        for name in PACKAGE.findall(" ".join((*container.command, *container.args))):
+        container, uris = pool.spec.container_spec, pool.spec.python_package_spec.package_uris
+        for name in PACKAGE.findall(" ".join((*container.command, *container.args, *uris))):
             package = object_path(f"gs://{name}", buckets)
             wanted = [*_requirements(package)] if package else []
             if any("[autologging]" in line for line in wanted) and not any(
                 line.startswith("mlflow") for line in wanted
             ):
+                place = pool.at("pythonPackageSpec.packageUris" if uris else "containerSpec.command")
                 fault = "asks for autologging and names no mlflow, so that pip looks for one in vain"
-                yield Finding(pool.at("containerSpec.command"), f"{name} {fault}", f'add "{MLFLOW}" to requirements')
+                yield Finding(place, f"{name} {fault}", f'add "{MLFLOW}" to requirements')
 
 
 def _requirements(package: Path) -> Iterator[str]:

@@ -16,6 +16,7 @@ from google.cloud.aiplatform_v1.types.tensorboard_data import Scalar
 
 from vertex_launch.job_resource import Resource, id_of
 from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.api.projects import by_number
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.registry import tensorboards
 from vertex_launch.local.registry.metadata import DEFAULT, EXPERIMENT, RUN, create_context
@@ -31,7 +32,7 @@ class Curves:
 
     def __init__(self, store: Store, job: str, board: str, folder: Path) -> None:
         self._store, self._job, self._folder = store, job, folder
-        self._experiment = f"{board}/experiments/{id_of(job)}"
+        self._experiment = _experiment(board, job)
         self._context = f"{job.rpartition('/customJobs/')[0]}/{DEFAULT}/contexts/{id_of(job)}"
         self._files: dict[Path, _EventFile] = {}
 
@@ -59,8 +60,18 @@ class Curves:
             self._store.create(self._experiment, {"displayName": shown, "source": self._job})
         self._store.create(name, {"displayName": id_of(name)})
         # The SDK looks for these contexts at the end of a job, to end its runs.
-        create_context(self._store, self._context, EXPERIMENT, {"tensorboard_link": self._experiment})
+        create_context(self._store, self._context, EXPERIMENT, {"tensorboard_link": by_number(self._experiment)})
         create_context(self._store, f"{self._context}-{id_of(name)}", RUN, {"_state": "RUNNING"}, self._context)
+
+
+def points(store: Store, job: Resource) -> dict[str, list[tuple[int, float]]]:
+    """Return the curves of a job's event files, as (step, value) by tag, below a run's name where a folder had one."""
+    board = job.get("jobSpec", {}).get("tensorboard")
+    return tensorboards.scalars(store, _experiment(board, job["name"]), ROOT_RUN) if board else {}
+
+
+def _experiment(board: str, job: str) -> str:
+    return f"{board}/experiments/{id_of(job)}"
 
 
 class _EventFile:

@@ -5,6 +5,7 @@ services/tensorboard_service/client.py.
 """
 
 import base64
+import math
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -63,6 +64,18 @@ def create_scalars(store: Store, run: str, name: str) -> str:
     id = store.new_id()
     series = {"displayName": name, "valueType": "SCALAR", "pluginName": "scalars", "etag": id}
     return str(store.create(f"{run}/timeSeries/{id}", series)["name"])
+
+
+def scalars(store: Store, experiment: str, root: str) -> dict[str, list[tuple[int, float]]]:
+    """Return an experiment's numbers as (step, value): by tag in the run `root`, else by run and tag."""
+    found = {}
+    for run in store.list(experiment, "runs"):
+        prefix = "" if id_of(run["name"]) == root else f"{run.get('displayName', '')}/"
+        for series in store.list(run["name"], "timeSeries"):
+            values = _data(store, series["name"], READ["SCALAR"])["values"] if series["valueType"] == "SCALAR" else ()
+            points = [(int(point["step"]), float(point["scalar"].get("value", 0))) for point in values]
+            found[f"{prefix}{series['displayName']}"] = [point for point in points if math.isfinite(point[1])]
+    return found
 
 
 class _Boards(Records):

@@ -19,6 +19,7 @@ from vertex_launch.job_resource import id_of
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import Call, Route
 from vertex_launch.local.api.store import Store
+from vertex_launch.local.jobs import curves
 from vertex_launch.local.jobs.custom_jobs import COLLECTION, Jobs
 from vertex_launch.local.running import lines as printed
 from vertex_launch.local.views import job_summary
@@ -58,11 +59,12 @@ def routes(store: Store, jobs: Jobs, state_dir: StateDir) -> list[Route]:
 
     def one_log(call: Call, id: str) -> Response:
         start = call.query.get("from", "0")
-        if id not in {id_of(job["name"]) for job in store.all(COLLECTION)}:
+        if not (job := next((job for job in store.all(COLLECTION) if id_of(job["name"]) == id), None)):
             raise ApiError("NOT_FOUND", f"there is no custom job {id}")
         if not re.fullmatch("[0-9]{1,15}", start):
             raise ApiError("INVALID_ARGUMENT", f'from: "{start}" is not a position; take the last answer\'s next')
-        return _answer(call, part(state_dir.journal(id), int(start)))
+        log = part(state_dir.journal(id), int(start))
+        return _answer(call, log | {"points": curves.points(store, job) | log["points"]})
 
     return [
         ("GET", "/", show),
