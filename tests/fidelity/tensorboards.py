@@ -1,11 +1,14 @@
 """TensorBoards."""
 
+import threading
+
 import pytest
 from google.api_core.exceptions import NotFound
 from google.cloud import aiplatform
 from google.cloud.aiplatform_v1 import TensorboardServiceClient
 
 from tests.fidelity.usages import ACCOUNT, DOCS, NOTEBOOKS, SAMPLES, SYSTEM, pool, usage
+from tests.launch.running import eventually
 from tests.launch.sdk import gapic, init
 from tests.launch.vertex import BY_ID, PARENT, Service, script
 
@@ -149,12 +152,15 @@ def uploaded_to_an_experiment(vertex: Service) -> None:
 @usage(f"{TRACKING}/upload_tensorboard_log_continuously_sample.py", needs="tensorflow")
 def uploaded_continuously(vertex: Service) -> None:
     """Upload a folder while it is written."""
-    tensorboard = board("continuous")
+    tensorboard, others = board("continuous"), {*threading.enumerate()}
     aiplatform.start_upload_tb_log(
         tensorboard_id=tensorboard.name, tensorboard_experiment_name="continuous", logdir=str(vertex.folder / "events")
     )
+    (uploader,) = {*threading.enumerate()} - others
     write_events(vertex, "events")
+    assert eventually(lambda: vertex.get(f"{tensorboard.resource_name}:readSize")["storageSizeByte"] != "0")
     aiplatform.end_upload_tb_log()
+    uploader.join(60)  # it looks for new events every five seconds, and would do so once more after the test
     assert aiplatform.TensorboardExperiment.list(tensorboard_name=tensorboard.resource_name)
 
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.launch.running import JOBS
-from tests.launch.vertex import Json, Service, custom_job, script, service
+from tests.launch.vertex import BY_ID, PARENT, Json, Service, custom_job, script, service
 
 NEEDED = pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud is not installed")
 pytestmark = NEEDED
@@ -200,4 +200,5 @@ def test_a_tuning_job_is_created_listed_described_and_cancelled(vertex: Service,
     vertex.wait(created["name"], "CANCELLED")
     again = gcloud(vertex, "hp-tuning-jobs", "cancel", job_id)
     assert again.returncode == 1
-    assert f'The HyperparameterTuningJob "{created["name"]}" is in state JOB_STATE_CANCELLED and cannot' in again.stderr
+    name = created["name"].replace(PARENT, BY_ID)
+    assert f'The HyperparameterTuningJob "{name}" is in state JOB_STATE_CANCELLED and cannot' in again.stderr

@@ -35,8 +35,9 @@ for step in range(steps):
         print(f"process {os.getpid()} trains as rank {rank} of {size}", flush=True)
     if step == 5 and rank == 1 and fault == "error":
         raise KeyError("labels")
-    if step == 5 and rank == 1 and fault == "once" and not os.path.exists("killed"):
-        open("killed", "w").close()
+    killed = os.environ["GCS_MOUNT"] + "/killed"
+    if step == 5 and rank == 1 and fault == "once" and not os.path.exists(killed):
+        open(killed, "w").close()
         os.kill(os.getpid(), 9)
     time.sleep(0.01)
 dist.destroy_process_group()
@@ -99,7 +100,7 @@ def test_a_lost_peer_is_named_and_ends_the_others_within_seconds_with_a_code_tha
 def test_a_job_that_lost_a_process_starts_again(folder: Path) -> None:
     run = own_loop.train(folder, "loop.py", "20", "once", options=("--restarts",))
     assert run.code == 0, run.output
-    assert (folder / "killed").exists()
+    assert (folder / ".vertex/gcs/killed").exists()
 
 
 @pytest.fixture(scope="module")

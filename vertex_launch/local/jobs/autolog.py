@@ -35,8 +35,8 @@ def findings(job: Job, buckets: Path) -> Findings:
                 line.startswith("mlflow") for line in wanted
             ):
                 place = pool.at("pythonPackageSpec.packageUris" if uris else "containerSpec.command")
-                fault = "asks for autologging and names no mlflow, so that pip looks for one in vain"
-                yield Finding(place, f"{name} {fault}", f'add "{MLFLOW}" to requirements')
+                fault = "installs a package for autologging that names no mlflow, so that pip looks for one in vain"
+                yield Finding(place, fault, f'add "{MLFLOW}" to requirements')
 
 
 def _requirements(package: Path) -> Iterator[str]:
