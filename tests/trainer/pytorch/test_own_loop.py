@@ -35,7 +35,7 @@ for step in range(steps):
         print(f"process {os.getpid()} trains as rank {rank} of {size}", flush=True)
     if step == 5 and rank == 1 and fault == "error":
         raise KeyError("labels")
-    killed = os.environ["GCS_MOUNT"] + "/killed"
+    killed = os.environ.get("GCS_MOUNT", "") + "/killed"  # bare processes have none
     if step == 5 and rank == 1 and fault == "once" and not os.path.exists(killed):
         open(killed, "w").close()
         os.kill(os.getpid(), 9)
