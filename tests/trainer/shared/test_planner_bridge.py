@@ -21,7 +21,6 @@ def test_what_the_trainer_says_it_needs_is_what_the_planner_asks() -> None:
 def test_the_speed_of_a_run_is_read_from_its_curves(tmp_path: Path) -> None:
     curves = TensorBoard(tmp_path / "logs")
     curves.write(1, {"train/samples_per_second_per_device": 400.0})
-    curves.close()
     assert measured_speed.samples_per_second_per_gpu(tmp_path) == 400
 
 
@@ -32,7 +31,7 @@ def test_the_planner_and_the_trainer_measure_a_gpu_by_the_same_peak() -> None:
 
 
 def test_what_a_trial_reports_is_what_the_search_reads(tmp_path: Path) -> None:
-    file = MetricFile(Trial("3", tmp_path / "metrics"))
+    file = MetricFile(Trial("3", tmp_path / "metrics"), steps=10)
     file.write(10, {"heldout/loss": 0.5, "heldout/accuracy": 0.25, "train/loss": 9.0})
     (one,) = search.measurements((tmp_path / "metrics").read_text(), ["accuracy", "loss"])
     assert (one.step, one.metrics) == (10, {"loss": 0.5, "accuracy": 0.25})

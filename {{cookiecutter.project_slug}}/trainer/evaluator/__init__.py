@@ -7,7 +7,6 @@ It scores the oldest checkpoint first, because TensorBoard drops points that com
 slower than the training, some checkpoints are removed before their turn, and are never scored.
 """
 
-import contextlib
 import json
 import signal
 import time
@@ -57,9 +56,8 @@ def run(job: Job) -> None:
         raise SystemExit(128 + signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, stop)
-    with contextlib.closing(sinks[0]):
-        say(f"evaluating the checkpoints in {root}")
-        follow(config, root, score, report)
+    say(f"evaluating the checkpoints in {root}")
+    follow(config, root, score, report)
 
 
 def follow(config: Config, root: Path, score: Score, report: Report, patience: float = PATIENCE_SECONDS) -> None:

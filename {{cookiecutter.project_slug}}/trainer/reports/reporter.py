@@ -86,5 +86,4 @@ class Reporter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for sink in self._sinks:
-            sink.close()
+        """Nothing is kept open."""

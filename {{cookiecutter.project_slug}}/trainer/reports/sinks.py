@@ -1,6 +1,9 @@
 """Destinations of reports: curves for TensorBoard, log lines, and the metric of a search's trial."""
 
+import itertools
 import math
+import os
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,12 +11,12 @@ from typing import Protocol
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from trainer import optional
 from trainer.vertex.log import say
 from trainer.vertex.storage import Trial
-from trainer.vertex.writable import writing
+from trainer.vertex.writable import Dispensable
 
 Values = Mapping[str, float]
 
@@ -21,6 +24,7 @@ TRAIN, HELDOUT = "train/", "heldout/"
 PER_SECOND = "_per_second"
 PER_DEVICE = f"{TRAIN}samples{PER_SECOND}_per_device"
 NOTABLE = 0.05  # of a step
+NUMBERS = itertools.count()  # of event files of this process
 LOSING = {f"{TRAIN}data_seconds": "waiting for data", f"{TRAIN}communication_seconds": "communicating"}
 UNSHOWN = (
     *(PER_DEVICE, f"{TRAIN}step_seconds", *LOSING, f"{TRAIN}learning_rate"),
@@ -33,27 +37,33 @@ class Sink(Protocol):
 
     def write(self, step: int, values: Values) -> None: ...
 
-    def close(self) -> None: ...
-
 
 class TensorBoard:
-    """Scalars, one curve a name."""
+    """Scalars, one curve a name, in an event file; if that is removed, the next report begins another.
+
+    The file is open only while a report is written. tensorboard's EventFileWriter ends for ever with its first error.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        with writing(folder):
+        self._folder, self._place = folder, Dispensable(folder)
+        self._file, self._size = folder, 0  # the size in bytes of its whole records
+        with self._place.writing():
             folder.mkdir(parents=True, exist_ok=True)
-            self._writer = EventFileWriter(str(folder))
 
     def write(self, step: int, values: Values) -> None:
         scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        with writing(self._folder):
-            self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
-            self._writer.flush()  # a run that is cut off has told how far it came
-
-    def close(self) -> None:
-        with writing(self._folder):
-            self._writer.close()
+        event = Event(wall_time=time.time(), step=step, summary=Summary(value=scalars))
+        with self._place.writing():
+            if not self._file.is_file():
+                self._file, self._size = self._folder / event_file_name(), 0
+            header = [] if self._size else [Event(wall_time=event.wall_time, file_version="brain.Event:2")]
+            with self._file.open("r+b" if self._size else "wb") as file:
+                file.truncate(self._size)  # a record that a full disk has cut short hides the records behind it
+                file.seek(self._size)
+                for each in (*header, event):
+                    RecordWriter(file).write(each.SerializeToString())
+                size = file.tell()
+            self._size = size  # not before the last byte is written
 
 
 class Lines:
@@ -67,8 +77,10 @@ class Lines:
         numbers = {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
         say(f"step {step}/{self._steps}  {describe(values)}", **{"step": step, **numbers})
 
-    def close(self) -> None:
-        """Nothing is kept open."""
+
+def event_file_name() -> str:
+    """Return a new name of the form by which TensorBoard knows event files and sorts them."""
+    return f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}.{next(NUMBERS)}"
 
 
 def describe(values: Values) -> str:
@@ -85,13 +97,13 @@ def describe(values: Values) -> str:
 
 def sinks(logs: Path, steps: int, trial: Trial | None = None) -> tuple[Sink, ...]:
     """Return the sinks of the chief's process; `trial` is its part in a search, if it has one."""
-    of_trial = (optional.load("vertex.tuning", "a trial of a search").MetricFile(trial),) if trial else ()
+    of_trial = (optional.load("vertex.tuning", "a trial of a search").MetricFile(trial, steps),) if trial else ()
     return TensorBoard(logs), Lines(steps), *of_trial
 
 
 def last_reported(logs: Path) -> int:
     """Return the last step of the curves in this folder; 0 if there are none."""
-    files = [*logs.glob("events.out.tfevents.*")]
+    files = [path for path in logs.glob("events.out.tfevents.*") if path.is_file()]
     if not files:
         return 0
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader  # which takes half a second

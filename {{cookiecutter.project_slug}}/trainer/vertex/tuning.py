@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from trainer.vertex.storage import Trial
-from trainer.vertex.writable import writing
+from trainer.vertex.writable import Dispensable, writing
 
 HELDOUT = "heldout/"  # with which the names of these metrics begin in the reports
 
@@ -16,12 +16,15 @@ class MetricFile:
 
     The format is that of cloudml-hypertune 0.1.0.dev6: one JSON object a metric and step, numbers as text, the last
     hundred in a file that is written anew each time, and in place: nobody documents how the service follows it.
+
+    Args:
+        steps: of the run. The search takes the metrics of the last one, so only their loss ends the trial.
     """
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: Trial, steps: int) -> None:
         with writing(trial.metric_file):
             trial.metric_file.parent.mkdir(parents=True, exist_ok=True)
-        self._trial = trial
+        self._trial, self._steps, self._place = trial, steps, Dispensable(trial.metric_file)
         self._lines: deque[str] = deque(maxlen=100)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -31,8 +34,5 @@ class MetricFile:
             entry |= {name: str(float(value)), "global_step": str(step)}
             self._lines.append(json.dumps(entry, sort_keys=True) + "\n")
         if heldout:
-            with writing(self._trial.metric_file):
+            with writing(self._trial.metric_file) if step == self._steps else self._place.writing():
                 self._trial.metric_file.write_text("".join(self._lines), encoding="utf-8")
-
-    def close(self) -> None:
-        """Nothing is kept open."""

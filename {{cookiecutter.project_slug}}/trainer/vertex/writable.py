@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainer.vertex.errors import TrainerError
+from trainer.vertex.log import say, warn
 from trainer.vertex.storage import Storage
 
 # Outputs of each kind of replica.
@@ -27,6 +28,7 @@ BUCKET = "look whether there is such a bucket, and whether the job's service acc
 CURES: dict[int | None, str] = {
     **dict.fromkeys((None, errno.ENOSPC, errno.EDQUOT), SPACE),
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST, errno.EISDIR), IN_THE_WAY),
+    errno.ENOENT: f"if somebody has removed it, make it again; otherwise {BUCKET}",
     errno.EROFS: "choose an output folder on a disk that is not read-only",
 }
 
@@ -72,6 +74,32 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
         if not isinstance(error, (OSError, *others)):
             raise
         raise TrainerError(_sentence(path, error)) from None
+
+
+class Dispensable:
+    """A place that a run can do without: a failure there is one warning, until it can be written again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._is_lost = path, False
+
+    @contextlib.contextmanager
+    def writing(self, *others: type[Exception]) -> Iterator[None]:
+        """End the block, which writes at or below the path, at an error of the file system, and go on behind it.
+
+        Args:
+            others: as of `writing`.
+        """
+        try:
+            with writing(self._path, *others):
+                yield
+        except TrainerError as error:
+            if not self._is_lost:
+                warn(f"{error}; training goes on without")
+            self._is_lost = True
+            return
+        if self._is_lost:
+            say(f"{self._path} can be written again")
+        self._is_lost = False
 
 
 def _probe(storage: Storage, path: Path) -> None:

@@ -9,7 +9,7 @@ from torch.autograd.profiler_util import FunctionEvent
 from trainer.job import Job
 from trainer.reports import spans
 from trainer.vertex.log import say
-from trainer.vertex.writable import writing
+from trainer.vertex.writable import Dispensable
 
 # Names that PyTorch gives to the operations that it traces.
 OPERATION = re.compile("aten::|gloo:")
@@ -50,12 +50,11 @@ class Trace:
 
     def _write(self, traced: profiler.profile) -> None:
         path = self._folder / f"steps-{self._steps.start}-{self._steps.stop}.json.gz"  # PyTorch packs what ends so
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+        told = f"a trace of steps {self._steps.start + 1} to {self._steps.stop} is in {path}"
+        with Dispensable(path).writing(RuntimeError):
+            path.parent.mkdir(exist_ok=True)
             traced.export_chrome_trace(str(path))
-        say(
-            f"a trace of steps {self._steps.start + 1} to {self._steps.stop} is in {path}; open it at https://ui.perfetto.dev"
-        )
+            say(f"{told}; open it at https://ui.perfetto.dev")
         say(summary(traced, len(self._steps)))
 
 

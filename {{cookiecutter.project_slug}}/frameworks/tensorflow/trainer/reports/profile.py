@@ -11,7 +11,7 @@ from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XPlane, XSpace
 from trainer.job import Job
 from trainer.reports import spans
 from trainer.vertex.log import say
-from trainer.vertex.writable import writing
+from trainer.vertex.writable import Dispensable
 
 # Names that TensorFlow gives to threads and their operations.
 KERNELS = re.compile("Stream [^:]*: (?!Memcpy|Memset)")  # copies ahead compute nothing
@@ -42,11 +42,11 @@ class Trace:
         elif self._first >= 0 and step >= self._steps.stop:
             sync_gpus()
             seconds = time.monotonic() - self._since
-            with writing(self._folder):
-                tf.profiler.experimental.stop()
             told = f"a trace of steps {self._first + 1} to {step} is in {self._folder}/plugins/profile"
-            say(f"{told}; TensorBoard shows it")
-            say(summary(self._folder, seconds, step - self._first))
+            with Dispensable(self._folder).writing(tf.errors.OpError):
+                tf.profiler.experimental.stop()
+                say(f"{told}; TensorBoard shows it")
+                say(summary(self._folder, seconds, step - self._first))
             self._steps, self._first = range(0), -1
 
 
