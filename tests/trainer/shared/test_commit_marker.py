@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 import threading
 import zlib
@@ -243,3 +244,20 @@ def test_with_fewer_whole_folders_than_to_keep_nothing_goes(tmp_path: Path) -> N
     folder = whole(tmp_path, 1)
     commit_marker.prune(tmp_path, 2)
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_bit_that_flips_in_a_key_of_the_seal_does_not_turn_checksums_off(tmp_path: Path) -> None:
+    folder = whole(tmp_path, 1)
+    marker = folder / commit_marker.MARKER
+    marker.write_text(marker.read_text().replace('"crc32"', '"crc3r"'))
+    assert "'crc3r' is none of its keys" in commit_marker.why_incomplete(folder)
+
+
+def test_a_seal_that_is_a_pipe_or_a_device_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for number, target in enumerate((tmp_path / "pipe", Path("/dev/zero"))):
+        marker = whole(tmp_path, number) / commit_marker.MARKER
+        marker.unlink()
+        marker.symlink_to(target)
+        assert "committed.json cannot be read (it is no regular file" in commit_marker.why_incomplete(marker.parent)
+        assert "it cannot be read (it is no regular file" in commit_marker.why_corrupt(marker.parent)

@@ -46,12 +46,13 @@ def test_an_output_of_several_tensors_is_refused() -> None:
         per_sample.require((EACH, EACH), EACH, {}, 4)
 
 
+@pytest.mark.parametrize("loss", ["nan", "inf", "-inf"])
 def test_a_loss_that_is_no_number_ends_the_run_with_where_to_look(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    loss: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sentence = r"^the loss is no number any more, since a step after 3; lower --learning-"
     with reporter(tmp_path, steps=9) as reports:
         reports.training(3, {"loss": 0.5})
         with pytest.raises(TrainerError, match=sentence):
-            reports.training(6, {"loss": float("nan")})
-    assert "step 6/9  loss nan" in capsys.readouterr().out
+            reports.training(6, {"loss": float(loss)})
+    assert f"step 6/9  loss {loss}" in capsys.readouterr().out

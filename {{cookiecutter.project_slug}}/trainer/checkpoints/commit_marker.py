@@ -25,6 +25,7 @@ ANEW = "begin anew: here with --fresh, in the cloud with another output folder"
 UNREADABLE = "it cannot be read"
 READERS = 8  # files that are read at once: a mounted bucket serves several faster than one
 CHUNK = 2**20  # bytes of each that are in memory
+LARGEST = 2**26  # bytes of a JSON file: those of a million files
 
 
 def begin(folder: Path) -> None:
@@ -55,9 +56,12 @@ def commit(folder: Path, checksums: Mapping[str, int] = {}) -> None:
 def why_incomplete(folder: Path) -> str:
     """Return why the folder is not whole, judged by file sizes; empty if it is whole."""
     try:
-        marker = json.loads((folder / MARKER).read_text())
+        marker = read_json(folder / MARKER)
         if "damage" in marker:
             return str(marker["damage"])
+        # A bit that flips in the name of a key must not turn the checksums off.
+        if unknown := sorted(marker.keys() - {"files", "crc32"}):
+            raise ValueError(f"{unknown[0]!r} is none of its keys")
         sizes = _sizes(folder)
         changed = sorted(name for name, size in marker["files"].items() if sizes.get(name) != size)
     except FileNotFoundError:
@@ -73,7 +77,7 @@ def why_corrupt(folder: Path, reader: int = 0, readers: int = 1) -> str:
     A marker without checksums, from an older version, is compared by sizes alone: a long run must not start anew.
     """
     try:
-        committed = json.loads((folder / MARKER).read_text()).get("crc32", {})
+        committed = read_json(folder / MARKER).get("crc32", {})
         checksums = _checksums(folder, sorted(committed)[reader::readers])
     except (OSError, ValueError, TypeError, AttributeError) as error:
         return f"{UNREADABLE} ({error})"
@@ -151,7 +155,7 @@ def mark(folder: Path, metrics: Mapping[str, float]) -> None:
 def marked(root: Path) -> Path | None:
     """The folder that is marked as the best, if one is; somebody may have removed it since."""
     try:
-        return numbered(root, int(json.loads((root / BEST).read_text())["step"]))
+        return numbered(root, int(read_json(root / BEST)["step"]))
     except (OSError, ValueError, LookupError, TypeError):  # none, or not written by us
         return None
 
@@ -175,6 +179,14 @@ def exportable(root: Path, step: int) -> Path:
     if problem := why_corrupt(folder):
         raise TrainerError(f"{folder} is not exported: {problem}; run again, and it resumes from the one before")
     return folder
+
+
+def read_json(file: Path) -> Any:
+    """Return the value of a JSON file. Raises OSError, or ValueError: a pipe or a device would be read for ever."""
+    size = file.stat().st_size
+    if not file.is_file() or size > LARGEST:
+        raise ValueError(f"it is no regular file of at most {LARGEST} bytes")
+    return json.loads(file.read_text())
 
 
 def write_json(file: Path, value: Any) -> None:

@@ -7,7 +7,6 @@ It scores the oldest checkpoint first, because TensorBoard drops points that com
 slower than the training, some checkpoints are removed before their turn, and are never scored.
 """
 
-import json
 import signal
 import time
 from collections import Counter
@@ -99,7 +98,7 @@ def mark_best(root: Path, results: Mapping[int, Metrics]) -> None:
 def read_results(root: Path) -> dict[int, Metrics]:
     """Step -> metrics, as an earlier evaluator of this job has left them; empty if there was none."""
     try:
-        return {int(step): metrics for step, metrics in json.loads((root / RESULTS).read_text()).items()}
+        return {int(step): metrics for step, metrics in commit_marker.read_json(root / RESULTS).items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError) as error:

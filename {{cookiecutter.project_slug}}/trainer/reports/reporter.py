@@ -48,7 +48,7 @@ class Reporter:
         """Report training values since the last report; `step` counts finished steps.
 
         Raises:
-            TrainerError: the loss is no number any more. In all processes, which are told the same values.
+            TrainerError: the loss is no number any more, or infinite. In all processes, which are told the same values.
         """
         clock = self._clock
         clock.lap(TRAINING)  # a GPU has worked until the values were there
@@ -60,7 +60,7 @@ class Reporter:
             speed[f"{TRAIN}data_seconds"] = (clock.seconds[DATA] - self._waiting) / steps
         speed |= {f"{TRAIN}mfu": self._flops / seconds} if self._flops else {}
         self._write(step, {f"{TRAIN}{name}": value for name, value in values.items()} | speed)
-        if math.isnan(values.get("loss", 0.0)):
+        if not math.isfinite(values.get("loss", 0.0)):
             raise TrainerError(
                 f"the loss is no number any more, since a step after {self._reported}; lower --learning-rate or --clip,"
                 " or look for a sample or an operation that gives none"
