@@ -78,7 +78,7 @@ def test_a_command_that_is_misspelt_is_offered_the_nearest(project: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "words", [[name] for name in COMMANDS] + [["emulate", name] for name in ("preempt", "kill", "freeze", "delay")]
+    "words", [[name] for name in COMMANDS] + [["emulate", name] for name in ("preempt", "kill", "freeze", "late")]
 )
 def test_no_help_cuts_a_flag_in_a_terminal_of_80_columns(project: Path, words: list[str]) -> None:
     said = launch(project, *words, "--help", COLUMNS="80")

@@ -1,7 +1,7 @@
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from tests.launch.running import DEADLINE, deadline, eventually, processes, unti
 from tests.launch.test_engine import CRASH, FOREVER, ISOLATIONS, replica
 from vertex_launch.contract import Replica
 from vertex_launch.local.running.engine import Execution
+from vertex_launch.local.running.faults import Fault
 from vertex_launch.local.running.namespaces import Isolation, isolation
 from vertex_launch.local.running.outcome import Ending, Outcome, Phase
 from vertex_launch.local.running.prepare import PreparedJob
@@ -45,7 +46,14 @@ while not other.exists() or other.read_text() != str(count): time.sleep(0.05)
 class Running:
     """A job that runs in a thread, as in the service."""
 
-    def __init__(self, folder: Path, *replicas: Replica, policy: Policy, isolated: Isolation | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *replicas: Replica,
+        policy: Policy,
+        isolated: Isolation | None = None,
+        ordered: Sequence[Fault] = (),
+    ) -> None:
         self.phases: list[Phase] = []
         self.lines: list[str] = []
         self.outcome: Outcome | None = None
@@ -53,7 +61,7 @@ class Running:
         def show(one: Replica, line: str, _: str) -> None:
             self.lines.append(f"{one.name}: {line}")
 
-        job = PreparedJob(replicas, folder / "logs", policy, isolated or isolation())
+        job = PreparedJob(replicas, folder / "logs", policy, isolated or isolation(), ordered)
         self.execution = Execution(job, show, self.phases.append)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -278,7 +286,7 @@ def test_a_frozen_replica_that_restarts_with_the_others_is_frozen_no_more(tmp_pa
 def test_waiting_for_the_others_after_the_success_takes_no_computing_time(tmp_path: Path) -> None:
     with deadline():
         running = Running(tmp_path, replica("import time; time.sleep(0.5)"), replica("", 0), policy=Policy(grace=2))
-        running.execution.disturb("delay", "workerpool1-0", 1)
+        running.execution.disturb("late", "workerpool1-0", 1)
         began = time.process_time()
         assert running.end().succeeded
         assert time.process_time() - began < 0.5
@@ -307,7 +315,7 @@ def test_whatever_is_ordered_before_the_first_start_comes_first(tmp_path: Path) 
     chief, worker = counted(tmp_path / "chief", ""), counted(tmp_path / "worker", "", 0)
     execution = Execution(PreparedJob((chief, worker), tmp_path / "logs", SERVICE), lambda *_: None)
     for name in ("workerpool0-0", "workerpool1-0"):
-        execution.disturb("delay", name, 60)
+        execution.disturb("late", name, 60)
     execution.cancel()
     with deadline():
         assert execution.run().ending is Ending.CANCELLED
@@ -336,7 +344,7 @@ def test_a_delayed_replica_comes_so_much_later(tmp_path: Path) -> None:
     with deadline():
         chief = replica(until(tmp_path / "n"))
         running = Running(tmp_path, chief, counted(tmp_path / "n", "", 0), policy=Policy(stagger=2))
-        running.execution.disturb("delay", "workerpool1-0", 3)
+        running.execution.disturb("late", "workerpool1-0", 3)
         assert eventually(lambda: running.phases == ["PENDING"])
         assert running.status("workerpool1-0").state == "waiting"
         assert eventually(lambda: running.phases == ["PENDING", "RUNNING"])
@@ -348,7 +356,7 @@ def test_a_delayed_restart_comes_so_much_later(tmp_path: Path) -> None:
         running = Running(tmp_path, counted(tmp_path / "count", TICKS_ONCE), policy=SERVICE)
         assert running.said("workerpool0-0: 0")
         began = time.monotonic()
-        running.execution.disturb("delay", "workerpool0-0", 3)
+        running.execution.disturb("late", "workerpool0-0", 3)
         running.execution.disturb("kill", "workerpool0-0")
         assert eventually(lambda: running.status("workerpool0-0") == Status("workerpool0-0", "waiting", 1, 137))
         assert running.end().succeeded
@@ -416,7 +424,7 @@ def test_an_unknown_replica_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
     execution = Execution(PreparedJob((replica(""),), tmp_path), lambda *_: None)
     calls: list[Callable[[], None]] = [
         lambda: execution.disturb("kill", "workerpool9-0"),
-        lambda: execution.disturb("delay", "workerpool9-0", 1),
+        lambda: execution.disturb("late", "workerpool9-0", 1),
     ]
     for call in calls:
         with pytest.raises(KeyError):

@@ -95,7 +95,7 @@ def disturb_now(context: typer.Context, job: JobId, replica: ReplicaName) -> Non
     disturb(context, job, replica, 0)
 
 
-@app.command("delay", help="Let a replica's next start come some seconds later, as a machine that is hard to get.")
+@app.command("late", help="Let a replica's next start come some seconds later, as a machine that is hard to get.")
 @app.command("freeze", help="Stop a replica for some seconds, as a machine that hangs.")
 def disturb(context: typer.Context, job: JobId, replica: ReplicaName, seconds: Seconds) -> None:
     """Ask the service in the folder of --state-dir to do what the command is called; raises FaultError."""

@@ -3,7 +3,7 @@
 import itertools
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 from vertex_launch.cli.output import complain
 from vertex_launch.errors import FaultError, nearest
 from vertex_launch.local.context import Context, Options
-from vertex_launch.local.running import host
+from vertex_launch.local.running import faults, host
 from vertex_launch.settings import VARIABLES, Settings, load, passing
 from vertex_launch.state_dir import StateDir
 
@@ -87,12 +87,18 @@ class LocalOptions(SettingsOptions):
         bool, typer.Option("--retry-user-errors", help="Start again also what ends with code 1, 2, 126 or 127.")
     ] = False
 
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(metavar="R:F@M", help="Rehearse: workerpool1-0:kill@step=20, :late=20, ...; can be repeated."),
+    ] = None
+
     def context(self, options: Options) -> Context:
         """Return the context of all jobs, and complain of each variable to pass that this shell lacks."""
         settings = passing(self.settings(), self.pass_env or ())
         for sentence in host.not_set(os.environ, settings.env):
             complain(sentence, style="yellow")
-        return Context(StateDir(self.state_dir), settings, os.environ, options)
+        ordered = faults.parsed(self.fault or ())
+        return Context(StateDir(self.state_dir), settings, os.environ, replace(options, faults=ordered))
 
 
 class Command(TyperCommand):

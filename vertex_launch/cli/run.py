@@ -50,6 +50,8 @@ class RunOptions(LocalOptions):
         client = containers.client() if self.containers else ""
         options = Options(restarts=self.restarts, retry_user_errors=self.retry_user_errors, containers=client)
         context = self.context(options)
+        if self.containers and context.options.faults:
+            raise FaultError("--fault does not reach into the containers of --containers; leave out one of them")
         (loaded,) = approved(self.job, rules.in_local_vertex(context.settings))
         whole, flags = trial(loaded), self.click.obj
         job = with_arguments(limit(whole, self.max_replicas) if self.max_replicas else whole, flags)

@@ -1,8 +1,9 @@
 """Options and places, the same for all jobs that this machine runs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from vertex_launch.local.running.faults import Fault
 from vertex_launch.settings import Settings
 from vertex_launch.state_dir import StateDir
 
@@ -20,6 +21,7 @@ class Options:
     restarts: bool = True  # whether anything starts again
     containers: str = ""  # the client that runs replicas as containers of their images; "" for processes
     retry_user_errors: bool = False  # whether a program's own error starts again, too
+    faults: Sequence[Fault] = ()  # that each job has
 
 
 @dataclass(frozen=True)

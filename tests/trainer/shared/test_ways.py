@@ -126,7 +126,7 @@ def test_a_job_that_loses_a_machine_goes_on_from_its_checkpoint(vertex: Service,
     committed = vertex.state_dir / "gcs/b/preempted/checkpoints/step-000000020/committed.json"
     assert eventually(committed.exists, seconds=DEADLINE)
     # So that the job has not ended before the fault comes; and the machine's successor does not come at once.
-    for control, seconds in (("freeze", 600), ("delay", 5)):
+    for control, seconds in (("freeze", 600), ("late", 5)):
         disturb = {"replica": "workerpool1-0", "seconds": seconds}
         assert vertex.call("POST", f"/control/{name.rpartition('/')[2]}/{control}", disturb) == (200, {})
     launch(vertex, "emulate", "preempt", name, "workerpool1-0")

@@ -29,10 +29,11 @@ from vertex_launch.local.jobs.resource_pools import Machines
 from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running import host, journal
 from vertex_launch.local.running.engine import Execution
+from vertex_launch.local.running.faults import Action
 from vertex_launch.local.running.journal import Journal
 from vertex_launch.local.running.outcome import Outcome, Phase
 from vertex_launch.local.running.prepare import Extras, prepare, size
-from vertex_launch.local.running.replica_state import Action, Status
+from vertex_launch.local.running.replica_state import Status
 from vertex_launch.local.wire.backend import of_buckets, of_service
 from vertex_launch.local.wire.wire import Wire
 from vertex_launch.rules import NOWHERE, RuleContext

@@ -14,10 +14,11 @@ from signal import SIGCONT, SIGTERM
 
 from vertex_launch.contract import Replica
 from vertex_launch.local.running.ended import PEER_LOST, Ended
+from vertex_launch.local.running.faults import Action, step_of
 from vertex_launch.local.running.outcome import Attempt, Ending, Outcome, Phase
 from vertex_launch.local.running.prepare import PreparedJob
 from vertex_launch.local.running.process import Process, Show, open_log, tell
-from vertex_launch.local.running.replica_state import Action, ReplicaState, Status
+from vertex_launch.local.running.replica_state import ReplicaState, Status
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.local.running.silence import Silence
 from vertex_launch.spec import CHIEF_REPLICA
@@ -54,6 +55,8 @@ class Execution:
         self._retries = 0
         self._preemptions = 0
         self._silence = Silence()
+        self._faults = [*job.faults]  # that have not happened
+        self._step = 0  # the newest that a replica has printed
 
     @property
     def statuses(self) -> tuple[Status, ...]:
@@ -65,6 +68,8 @@ class Execution:
         try:
             while (ending := self._run_attempt()) is Ending.STARTS_AGAIN:
                 self._stop_all()
+            for fault in self._faults:
+                self._log(self._states[fault.replica].replica, f"fault: {fault}: the job ended before that")
             return self._outcome(ending)
         finally:
             self._stop_all()
@@ -72,11 +77,13 @@ class Execution:
     def cancel(self) -> None:
         self._events.put(lambda: self._end(Ending.CANCELLED))
 
-    def disturb(self, action: Action, name: str, seconds: float = 0) -> None:
+    def disturb(self, action: Action, name: str, number: float = 0) -> None:
         """Do to a replica what happens to machines; after a preemption the whole job starts again."""
         state = self._states[name]  # a KeyError is the caller's
-        lasts = self._policy.grace if action == "preempt" else seconds
-        self._events.put(lambda: state.disturb(action, lasts))
+        self._events.put(lambda: self._disturb(state, action, number))
+
+    def _disturb(self, state: ReplicaState, action: Action, number: float) -> None:
+        state.disturb(action, self._policy.grace if action == "preempt" else number)
 
     def open_shell(self, name: str, terminal: str) -> bool:
         """Start a shell at a terminal, in this replica; returns whether the replica runs."""
@@ -119,6 +126,7 @@ class Execution:
             self._restart_all()
         for ended in attempt.to_tell(now - SETTLE_SECONDS):  # else all replicas are ending, one by one
             self._log(ended.replica, str(ended))
+        self._cause_faults(now)
         for state in states:
             state.act(now)
             if state.start_at <= now:
@@ -137,8 +145,26 @@ class Execution:
         def report(process: Process, ended: Ended) -> None:
             self._events.put(lambda: self._ended(process, ended))
 
-        state.process = Process(state.replica, self._job.logs, self._show, self._job.isolation, report)
-        state.due, state.postponed = math.inf, 0
+        state.process = Process(state.replica, self._job.logs, self._read, self._job.isolation, report)
+        state.due, state.postponed, state.began = math.inf, 0, min(state.began, time.monotonic())
+
+    def _read(self, replica: Replica, line: str, severity: str) -> None:
+        """Show a line of a replica, in its own thread, and look for the step that a fault waits for."""
+        self._show(replica, line, severity)
+        if self._faults and (step := step_of(line)):
+            self._events.put(lambda: self._reach(step))
+
+    def _reach(self, step: int) -> None:
+        self._step = max(self._step, step)
+
+    def _cause_faults(self, now: float) -> None:
+        """Let the faults happen whose moment has come, each once."""
+        for fault in [*self._faults]:
+            state = self._states[fault.replica]
+            if state.is_due(fault, self._step, now):
+                self._faults.remove(fault)
+                self._disturb(state, fault.action, fault.number)
+                self._log(state.replica, f"fault: {fault}")
 
     def _ended(self, process: Process, ended: Ended) -> None:
         state, attempt = self._states[ended.replica.name], self._attempt

@@ -4,7 +4,7 @@ A variable of a replica comes from the service, else from the job, else from [en
 machine.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -13,6 +13,7 @@ from vertex_launch.contract import Replica, replicas, require_commands
 from vertex_launch.local import google
 from vertex_launch.local.context import Context
 from vertex_launch.local.running import containers, host, hosts, nfs, packages, restart_policy
+from vertex_launch.local.running.faults import Fault, armed
 from vertex_launch.local.running.namespaces import Isolation, isolation
 from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.settings import for_local
@@ -36,6 +37,7 @@ class PreparedJob:
     logs: Path  # the folder of one file a replica
     policy: Policy = field(default_factory=Policy)
     isolation: Isolation = field(default_factory=isolation)
+    faults: Sequence[Fault] = ()
 
 
 def size(job: Job) -> int:
@@ -49,8 +51,8 @@ def prepare(
     """Give a job's replicas hosts, their share of the machine, environments, folders and installed packages.
 
     Reducers get a host, and nothing else. `stopping` is set when nobody wants the job any more. Raises FaultError
-    where only the image knows what a pool runs, or an image, the output folder's bucket, an NFS mount or a package
-    cannot be had.
+    where only the image knows what a pool runs, a fault is ordered for no replica, or an image, the output folder's
+    bucket, an NFS mount or a package cannot be had.
     """
     state_dir = context.state_dir
     logs, policy = state_dir.logs(job_id), restart_policy.policy(job, context.options)
@@ -67,7 +69,8 @@ def prepare(
         unreachable = google.names(for_local(context.settings).region) if context.wire else ()
         isolated = replace(isolated, hosts=hosts.write(state_dir.hosts(job_id), machines.values(), unreachable))
     ready = packages.prepared(job, started, logs, state_dir.buckets, context.environ, stopping)
-    return PreparedJob(tuple(ready), logs, policy, replace(isolated, folders=folders))
+    isolated, ordered = replace(isolated, folders=folders), context.options.faults
+    return PreparedJob(armed(job, ready, ordered), logs, policy, isolated, ordered)
 
 
 def _placed(job: Job, job_id: str, context: Context, extras: Extras, machines: hosts.Hosts) -> list[Replica]:

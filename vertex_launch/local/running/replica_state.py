@@ -4,12 +4,19 @@ import math
 import time
 from dataclasses import dataclass, field
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM, Signals
-from typing import Literal
 
 from vertex_launch.contract import Replica
+from vertex_launch.local.running.faults import (
+    IN_PYTHON,
+    Action,
+    Fault,
+    flip,
+    newest_checkpoint,
+    signal_training_process,
+)
 from vertex_launch.local.running.process import Process
 
-Action = Literal["preempt", "kill", "freeze", "delay"]
+SLICE = 0.1  # seconds for which a slow replica runs at a time
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,9 @@ class ReplicaState:
     restarts: int = 0  # in this attempt of the job
     total_restarts: int = 0
     code: int | None = None
+    began: float = math.inf  # when it first started
     preempted: bool = False
+    slow: float = 1  # times that everything takes
     planned: dict[Signals, float] = field(default_factory=dict)  # when its process gets which signal
 
     @property
@@ -51,7 +60,7 @@ class ReplicaState:
 
     @property
     def status(self) -> Status:
-        state = "frozen" if SIGCONT in self.planned else "running"
+        state = "frozen" if SIGCONT in self.planned and self.slow == 1 else "running"
         if not self.process:
             state = "ended" if self.ended else "waiting"
         return Status(self.replica.name, state, self.total_restarts, self.code)
@@ -62,7 +71,7 @@ class ReplicaState:
 
     def vacate(self) -> None:
         """Forget the process that ran here, and all that was planned for it."""
-        self.process, self.due, self.preempted = None, math.inf, False
+        self.process, self.due, self.preempted, self.slow = None, math.inf, False, 1
         self.planned.clear()
 
     def act(self, now: float) -> None:
@@ -70,21 +79,43 @@ class ReplicaState:
         for number in [number for number, at in self.planned.items() if at <= now]:
             del self.planned[number]
             self.send_signal(number)
+            if self.slow > 1:
+                runs = number == SIGCONT
+                self.planned[SIGSTOP if runs else SIGCONT] = now + (SLICE if runs else SLICE * (self.slow - 1))
 
     def send_signal(self, number: Signals) -> None:
         if self.process:
             self.process.send_signal(number)
 
-    def disturb(self, action: Action, seconds: float) -> None:
-        """Do what happens to machines; `seconds` are a grace time, or for how long."""
+    def is_due(self, fault: Fault, step: int, now: float) -> bool:
+        """Whether a fault can happen now, at a step that the job has reached."""
+        if not self.process and fault.action != "late":
+            return False
+        if fault.action == "flip" and not newest_checkpoint(self.replica):
+            return False
+        return step >= fault.step and (not fault.after or now >= self.began + fault.after)
+
+    def disturb(self, action: Action, number: float) -> None:
+        """Do what happens to machines and programs; `number` is a time in seconds, or of slow a factor."""
+        now = time.monotonic()
         match action:
-            case "delay":  # the next start
-                self.postponed += seconds
+            case "late":  # the next start
+                self.postponed += number
+            case "flip" if file := newest_checkpoint(self.replica):
+                flip(file)
+            case _ if not self.process:
+                pass
             case "kill":
                 self.send_signal(SIGKILL)
-            case "freeze" if self.process:  # with all that it started
-                self.planned[SIGCONT] = time.monotonic() + seconds
+            case "term":
+                self.send_signal(SIGTERM)
+            case "freeze":  # with all that it started
+                self.planned[SIGCONT] = now + number
                 self.send_signal(SIGSTOP)
-            case "preempt" if self.process and not self.preempted:
-                self.preempted, self.planned[SIGKILL] = True, time.monotonic() + seconds
+            case "slow":
+                self.slow, self.planned[SIGSTOP] = number, now
+            case "exit0" | "raise":
+                signal_training_process(self.process.number, IN_PYTHON[action])
+            case "preempt" if not self.preempted:
+                self.preempted, self.planned[SIGKILL] = True, now + number
                 self.send_signal(SIGTERM)

@@ -88,7 +88,7 @@ def _activity(number: int) -> Activity:
     seconds, stopped = 0.0, False
     at: set[Address] = set()
     to: set[Address] = set()
-    for process in _family(number):
+    for process in family(number):
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
             seconds += times.user + times.system
@@ -104,7 +104,8 @@ def _ends(address: Sequence[Any]) -> set[Address]:
     return {(address[0].removeprefix("::ffff:"), address[1])} if address else set()
 
 
-def _family(number: int) -> Iterator[psutil.Process]:
+def family(number: int) -> Iterator[psutil.Process]:
+    """Yield a process and its descendants; nothing once it has ended."""
     with contextlib.suppress(psutil.Error):
         first = psutil.Process(number)
         yield first
