@@ -156,6 +156,28 @@ def test_the_likely_cause_comes_first(cause: Ended, others: list[Ended]) -> None
     assert order(*others, cause)[0] == (cause.replica.name, cause.code)
 
 
+def test_of_those_who_lost_a_peer_the_one_that_most_name_is_the_cause() -> None:
+    far, near = ("workerpool1-1", "workerpool0-0")
+    cut = ended(far, PEER_LOST, f"{far} lost a peer: {near} has been silent for 9 s", time=1)
+    others = [ended(f"workerpool{i}-0", PEER_LOST, f"lost a peer: {far} has been silent", time=2) for i in (0, 1)]
+    assert order(others[0], cut, others[1])[0][0] == far
+    outcome = Outcome(likely_cause_first((*others, cut)), Ending.FAILED)
+    assert [*outcome.others] == ["2 others: connection lost"]
+
+
+def test_who_still_runs_and_is_stopped_is_named_before_those_who_lost_it(tmp_path: Path) -> None:
+    up = until(tmp_path / "logs/workerpool1-0.log", "up")
+    chief = f"{up}\nprint('workerpool0-0 lost a peer: somebody', flush=True); exit({PEER_LOST})"
+    frozen = "import os, signal; print('up', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
+    worker = replica(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {frozen!r}])", 0)
+    with deadline():
+        outcome = Running(tmp_path, replica(chief), worker, policy=Policy(grace=0)).end()
+    first = str(outcome.failures[0])
+    assert first.startswith("workerpool1-0 still runs and has been silent for ")
+    assert first.endswith(" s; it is stopped (SIGSTOP)")
+    assert [*outcome.others] == ["after that workerpool0-0 exited with code 75"]
+
+
 def test_the_service_names_replica_code_and_traceback() -> None:
     trace = ["Traceback (most recent call last):", '  File "task.py", line 1, in <module>', "ValueError: x"]
     outcome = Outcome((ended("workerpool0-0", 1, "a warning", *trace),), Ending.FAILED)

@@ -1,8 +1,10 @@
 """Runs one job on this machine, as the service would, and shows what its replicas print."""
 
+import re
 import shutil
 import time
 from collections.abc import Sequence
+from itertools import filterfalse
 from pathlib import Path
 
 from rich.console import Console
@@ -24,6 +26,9 @@ from vertex_launch.state_dir import StateDir, output_folder
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 SEVERITY_STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
+
+# C++ stacks of PyTorch and gloo: whole in the log, one line on the terminal.
+STACK = re.compile(r"(\[rank\d+\]:\s*)?(frame #\d+: |Exception raised from )")
 
 
 def empty_output(job: Job, state_dir: StateDir) -> None:
@@ -87,6 +92,10 @@ def shower(replicas: Sequence[Replica], console: Console) -> Show:
     colours = {replica.name: COLOURS[i % len(COLOURS)] for i, replica in enumerate(replicas)}
 
     def show(replica: Replica, line: str, severity: str) -> None:
+        if stack := STACK.match(line):
+            if stack[2] != "frame #0: ":
+                return
+            line = f"a stack of C++, whole in {replica.name}.log"
         prefix = Text(f"[{replica.name}]".ljust(width), style=colours[replica.name])
         console.print(prefix, printed(line.replace(f"{Path.cwd()}/", "")), soft_wrap=True)
 
@@ -102,7 +111,7 @@ def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, 
     """Say what happened, the likely cause first, and where output and logs are."""
     for ended in outcome.failures[:1]:
         console.print(f"Job failed: {ended}", style="bold red")
-        for line in ended.traceback or ended.last_lines:
+        for line in filterfalse(STACK.match, ended.traceback or ended.last_lines):
             console.print(Text("    "), printed(line), sep="", soft_wrap=True)
     if not outcome.succeeded and not outcome.failures:
         console.print(f"Job failed: {outcome.message.splitlines()[0]}", style="bold red")

@@ -2,6 +2,7 @@
 
 import re
 import signal
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -23,6 +24,9 @@ LOST = re.compile(
     re.IGNORECASE,
 )
 
+# How a trainer names the peer that it lost.
+NAMED = re.compile(r"lost a peer: (workerpool\d-\d+)")
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -33,6 +37,7 @@ class Ended:
     last_lines: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()  # the last lines of severity ERROR or above, stderr included
     time: float = 0  # time.monotonic's
+    still_runs: str = ""  # what it does at the end of the job instead of ending
 
     @property
     def signal_name(self) -> str:
@@ -61,6 +66,12 @@ class Ended:
         return self.code == PEER_LOST or bool(LOST.search("\n".join(words)))
 
     @property
+    def accused(self) -> str:
+        """Name of the replica that its last words blame, "" where they name none."""
+        named = NAMED.search("\n".join(self._last_words))
+        return named[1] if named else ""
+
+    @property
     def verdict(self) -> str:
         """Service's sentence on the end, with the replica's last words.
 
@@ -75,6 +86,8 @@ class Ended:
         return "\n".join((head, *words))[: len(head) + ERROR_CHARACTERS]
 
     def __str__(self) -> str:
+        if self.still_runs:
+            return f"{self.replica.name} still runs and {self.still_runs}"
         if self.signal_name:
             return f"{self.replica.name} was ended by {self.signal_name} (exit code {self.code})"
         if not self.code:
@@ -83,8 +96,17 @@ class Ended:
 
 
 def likely_cause_first(ends: Iterable[Ended]) -> tuple[Ended, ...]:
-    """Sort ends: killed, then failed by itself, then left the others with 0, then lost a peer; each group by time."""
-    return tuple(sorted(ends, key=lambda ended: (_rank(ended), ended.time)))
+    """Sort ends: killed, failed by itself, left the others with 0, lost a peer; each group by time.
+
+    Of those that lost a peer, the one that most others name comes first.
+    """
+    known = tuple(ends)
+    votes = Counter(ended.accused for ended in known if ended.lost_a_peer)
+
+    def order(ended: Ended) -> tuple[int, int, float]:
+        return _rank(ended), -votes[ended.replica.name] if ended.lost_a_peer else 0, ended.time
+
+    return tuple(sorted(known, key=order))
 
 
 def _rank(ended: Ended) -> int:

@@ -9,7 +9,7 @@ import contextlib
 import math
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from signal import SIGCONT, SIGTERM
 
 from vertex_launch.contract import Replica
@@ -20,7 +20,7 @@ from vertex_launch.local.running.prepare import PreparedJob
 from vertex_launch.local.running.process import Process, Show, open_log, tell
 from vertex_launch.local.running.replica_state import ReplicaState, Status
 from vertex_launch.local.running.signals import signals_as_exceptions
-from vertex_launch.local.running.silence import Silence
+from vertex_launch.local.running.silence import Silence, activities
 from vertex_launch.spec import CHIEF_REPLICA
 from vertex_launch.state_dir import private
 
@@ -254,11 +254,8 @@ class Execution:
 
     def _look_for_silence(self, now: float) -> None:
         """Say who may wait for whom when no replica has printed a line for long."""
-        running = {state.replica.name: state.process for state in self._states.values() if state.process}
-        last = max((process.heard for process in running.values()), default=now)
-        contained = self._job.isolation.world == "container"  # whose processes belong to the engine
-        numbers = {} if contained else {name: process.number for name, process in running.items()}
-        if sentence := self._silence.look(now - last, numbers):
+        last = max((state.process.heard for state in self._states.values() if state.process), default=now)
+        if sentence := self._silence.look(now - last, self._numbers()):
             self._log(self._job.replicas[0], sentence)
 
     def _log(self, replica: Replica, line: str) -> None:
@@ -269,8 +266,27 @@ class Execution:
 
     def _outcome(self, ending: Ending) -> Outcome:
         failures = self._attempt.causes if ending is Ending.FAILED else ()
+        if failures and failures[0].lost_a_peer:
+            failures = (*self._silent(failures), *failures)
         restarts = self._states[failures[0].replica.name].restarts if failures else 0
         return Outcome(failures, ending, restarts, self._retries, self._policy.timeout)
+
+    def _silent(self, failures: Sequence[Ended]) -> Iterator[Ended]:
+        """Yield the replicas that still run and are stopped, or named by those that lost a peer."""
+        named, running = {ended.accused for ended in failures}, self._numbers()
+        stopped = {name for name, activity in activities(running).items() if activity.stopped}
+        for state in self._states.values():
+            name, process = state.replica.name, state.process
+            if process and state.replica.trains and name in named | stopped:
+                does = f"has been silent for {time.monotonic() - process.heard:.0f} s"
+                does += "; it is stopped (SIGSTOP)" if name in stopped else ""
+                yield Ended(state.replica, 0, time=process.heard, still_runs=does)
+
+    def _numbers(self) -> dict[str, int]:
+        """Return the number of the first process of each running replica; none in containers, which the engine has."""
+        if self._job.isolation.world == "container":
+            return {}
+        return {state.replica.name: state.process.number for state in self._states.values() if state.process}
 
     def _stop_all(self) -> None:
         """Stop all replicas: SIGTERM, the grace time, SIGKILL. Another Ctrl-C skips the grace time."""

@@ -86,9 +86,13 @@ class Outcome:
 
     @property
     def others(self) -> Iterator[str]:
-        """The ends besides the first: `after that workerpool1-0 exited with code 75`."""
+        """The ends besides the first: `after that workerpool1-0 exited with code 75`, `3 others: connection lost`."""
+        victims = [ended for ended in self.failures[1:] if ended.lost_a_peer]
         for ended in self.failures[1:]:
-            yield f"{'before' if ended.time < self.failures[0].time else 'after'} that {ended}"
+            if len(victims) < 2 or ended not in victims:
+                yield f"{'before' if ended.time < self.failures[0].time else 'after'} that {ended}"
+        if len(victims) > 1:
+            yield f"{len(victims)} others: connection lost"
 
     @property
     def message(self) -> str:
