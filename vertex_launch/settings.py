@@ -1,5 +1,6 @@
 """Settings from flags, vertex.toml or the environment: where jobs run, as whom, and from which image."""
 
+import json
 import math
 import re
 import tomllib
@@ -25,6 +26,8 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
 REQUIRED = ("project", "region", "bucket", "image")  # in a file
 TEXTS = (*REQUIRED, "service_account", "launcher")
 MACHINE = ("vcpus", "memory_gb", "gbps", "fabric_gbps", "gpus")  # the fields of a machine that a user may give
+FOLDERS = ("project", "region", "bucket")  # which become names of folders here
+NAME = re.compile("[A-Za-z0-9][A-Za-z0-9.:_-]*")
 LOCAL = {"project": "local-project", "region": "us-central1", "bucket": "local-bucket"}
 
 # The service sets these in every replica, or sees to it that they are not set.
@@ -137,6 +140,8 @@ def _findings(toml: Mapping[str, Any]) -> Findings:
             yield Finding(key, fault, f'write {key} = "..."')
         elif key == "bucket" and value.startswith("gs://"):
             yield Finding(key, "has gs:// before its name", "write the name alone")
+        elif key in FOLDERS and not NAME.fullmatch(value):
+            yield Finding(key, f"{json.dumps(value)} is no name of a {key}", "use letters, digits, - and _, and no /")
 
 
 def _of_table(key: str, value: Any) -> Findings:

@@ -26,7 +26,6 @@ from vertex_launch.local.jobs.search import (
     arguments,
     below_median,
     decays_below,
-    measurements,
 )
 
 LOSS = "metrics: [{metricId: loss, goal: MINIMIZE}]\n"
@@ -395,57 +394,6 @@ def test_values_are_flags_that_any_trainer_reads() -> None:
         "--version=1.0",
     ]
     assert arguments({}) == []
-
-
-def line(step: int, when: float = 1.5, **metrics: object) -> str:
-    entry = {"checkpoint_path": "", "global_step": str(step), "timestamp": when, "trial": "3"}
-    return json.dumps(entry | metrics, sort_keys=True) + "\n"
-
-
-def test_lines_of_one_step_are_one_measurement() -> None:
-    text = line(10, loss="0.5") + line(10, accuracy="0.75") + line(20, loss="0.25") + line(20, loss="0.125")
-    assert measurements(text, ["loss", "accuracy"]) == [
-        Measurement(10, 1.5, {"loss": 0.5, "accuracy": 0.75}),
-        Measurement(20, 1.5, {"loss": 0.25}),
-        Measurement(20, 1.5, {"loss": 0.125}),
-    ]
-    assert [one.metrics for one in measurements(text, ["accuracy"])] == [{"accuracy": 0.75}]
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        line(20, loss="0.1")[:-9],
-        "\n",
-        "hello\n",
-        "[1]\n",
-        "5\n",
-        "null\n",
-        line(20, loss="good"),
-        line(20, loss=None),
-        line(20, loss=[]),
-        line(20, other="1"),
-        json.dumps({"loss": "1", "global_step": "1"}) + "\n",
-        "[" * 100_000 + "\n",
-        "9" * 10_000 + "\n",
-        '{"loss": ' + "9" * 500 + ', "global_step": "1", "timestamp": 1}\n',
-        "\x00\ufffd\n",
-    ],
-    ids=range(15),
-)
-def test_a_line_that_is_cut_off_or_none_of_the_librarys_is_left_out(broken: str) -> None:
-    assert measurements(broken, ["loss"]) == []
-    assert measurements(line(10, loss="0.5") + broken, ["loss"]) == [Measurement(10, 1.5, {"loss": 0.5})]
-
-
-def test_what_the_library_writes_is_read(tmp_path: Path) -> None:
-    report = "report_hyperparameter_tuning_metric"
-    code = f"import hypertune; h = hypertune.HyperTune(); [h.{report}('loss', 1 / n, n) for n in range(1, 200)]"
-    environment = os.environ | {"CLOUD_ML_HP_METRIC_FILE": str(tmp_path / "m"), "CLOUD_ML_TRIAL_ID": "7"}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=240)
-    read = measurements((tmp_path / "m").read_text(), ["loss"])
-    assert [one.step for one in read] == [*range(100, 200)]
-    assert read[0].metrics == {"loss": 0.01}
 
 
 def parameter(text: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vertex_launch import jsons
+from vertex_launch.regular_file import read_regular
 from vertex_launch.state_dir import private, private_file
 
 
@@ -23,7 +24,7 @@ def write(file: Path, resource: Mapping[str, Any]) -> None:
 def read(file: Path, name: str) -> dict[str, Any] | None:
     """The resource of this name; None if the file holds none."""
     try:
-        resource = jsons.loads(file.read_bytes())
+        resource = jsons.loads(read_regular(file))
     except (OSError, ValueError):
         return None
     return resource if isinstance(resource, dict) and resource.get("name") == name else None

@@ -24,7 +24,8 @@ def samples_per_second_per_gpu(folder: Path) -> float:
     # Imported lazily, as it imports most of TensorBoard.
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
-    loaders = (LegacyEventFileLoader(str(path)) for path in sorted(folder.glob("**/events.out.tfevents.*")))
+    files = sorted(filter(Path.is_file, folder.glob("**/events.out.tfevents.*")))
+    loaders = (LegacyEventFileLoader(str(path)) for path in files)
     values = (value for loader in loaders for event in loader.Load() for value in event.summary.value)
     rates: list[float] = [item.simple_value for item in values if item.tag == RATE and 0 < item.simple_value < math.inf]
     if not rates:

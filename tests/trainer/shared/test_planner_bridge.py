@@ -9,7 +9,7 @@ from trainer.reports.sinks import TensorBoard
 from trainer.vertex.storage import Trial
 from trainer.vertex.tuning import MetricFile
 from vertex_launch import catalog
-from vertex_launch.local.jobs import search
+from vertex_launch.local.jobs import metric_file
 from vertex_launch.plan import measured_speed
 from vertex_launch.plan.workload import Workload
 
@@ -33,5 +33,5 @@ def test_the_planner_and_the_trainer_measure_a_gpu_by_the_same_peak() -> None:
 def test_what_a_trial_reports_is_what_the_search_reads(tmp_path: Path) -> None:
     file = MetricFile(Trial("3", tmp_path / "metrics"), steps=10)
     file.write(10, {"heldout/loss": 0.5, "heldout/accuracy": 0.25, "train/loss": 9.0})
-    (one,) = search.measurements((tmp_path / "metrics").read_text(), ["accuracy", "loss"])
+    (one,) = metric_file.MetricFile(tmp_path / "metrics", ["accuracy", "loss"]).read(ended=True)
     assert (one.step, one.metrics) == (10, {"loss": 0.5, "accuracy": 0.25})

@@ -1,5 +1,6 @@
 """HTTP for both APIs of the local Vertex, Vertex AI's and Cloud Storage's: one router, one request, one error."""
 
+import asyncio
 import inspect
 import json
 import re
@@ -106,7 +107,7 @@ class Router:
                 answer = _response(await handler(call, **parts))
             else:  # in a thread, so that other requests are served meanwhile
                 answer = await run_in_threadpool(self.answer, replace(call, body=await read_body(call)))
-        except ClientDisconnect:
+        except (ClientDisconnect, asyncio.CancelledError):  # the client is gone, or the service stops
             answer = Response(status_code=499)  # nobody reads it
         except Exception as error:
             answer = refusal(call.path, error)

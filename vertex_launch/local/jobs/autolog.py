@@ -15,6 +15,7 @@ from pathlib import Path
 
 from vertex_launch.addresses import object_path
 from vertex_launch.errors import Finding, Findings
+from vertex_launch.regular_file import open_regular
 from vertex_launch.spec import Job
 
 PACKAGE = re.compile(r"(?:gs://|/gcs/)(\S+\.tar\.gz)")
@@ -41,7 +42,8 @@ def findings(job: Job, buckets: Path) -> Findings:
 
 def _requirements(package: Path) -> Iterator[str]:
     """Yield the lines of a source distribution's requirements; none where it is no such file."""
-    with contextlib.suppress(tarfile.TarError, EOFError, OSError), tarfile.open(package) as archive:
+    unreadable = contextlib.suppress(tarfile.TarError, EOFError, OSError)
+    with unreadable, open_regular(package) as file, tarfile.open(fileobj=file) as archive:
         for member in archive:
-            if member.name.endswith(".egg-info/requires.txt") and (file := archive.extractfile(member)):
-                yield from file.read(LARGEST).decode("utf-8", "replace").splitlines()
+            if member.name.endswith(".egg-info/requires.txt") and (text := archive.extractfile(member)):
+                yield from text.read(LARGEST).decode("utf-8", "replace").splitlines()

@@ -39,7 +39,7 @@ class Curves:
     def follow(self) -> None:
         """Add what is new in the files, as far as they can be read and the TensorBoard is still there."""
         with contextlib.suppress(ApiError, OSError):
-            for path in sorted(self._folder.rglob("*tfevents*")):
+            for path in sorted(filter(Path.is_file, self._folder.rglob("*tfevents*"))):
                 run = NOT_IN_AN_ID.sub("-", path.parent.relative_to(self._folder).as_posix().removeprefix("."))
                 file = self._files.setdefault(path, _EventFile(path))
                 for tag, points in file.new_points().items():

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
-from vertex_launch import jsons
 from vertex_launch.study_validation import LOGARITHMIC, is_active, kind_of, shown, values_of
 
 ParameterSpec = StudySpec.ParameterSpec
@@ -39,7 +38,7 @@ class Suggestion:
     trial: Any = None  # optuna's own; a grid has none
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """A trial's report at one step."""
 
@@ -110,8 +109,7 @@ class Search:
 
     def should_stop(self, suggestion: Suggestion, measurements: Sequence[Measurement]) -> bool:
         """Whether the study's automated stopping ends a running trial now."""
-        curve = self._curve(suggestion, measurements)
-        if not (curve and self._ended):
+        if not (self._ended and (curve := self._curve(suggestion, measurements))):
             return False
         if "median_automated_stopping_spec" in self._spec:
             return below_median(curve, self._ended)
@@ -210,31 +208,6 @@ def heads_below(curve: Curve, ended: Sequence[Curve], rule: StudySpec.ConvexAuto
 def arguments(parameters: Mapping[str, Value]) -> list[str]:
     """Return a trial's parameters as flags, `--ID=VALUE`."""
     return [f"--{id}={shown(value)}" for id, value in parameters.items()]
-
-
-def measurements(text: str, ids: Sequence[str]) -> list[Measurement]:
-    """Return the measurements of these metrics in a file in cloudml-hypertune's format, in the order of its lines.
-
-    Each line has one metric; the metrics of one step are one measurement. Skips incomplete and other lines.
-    """
-    steps: list[Measurement] = []
-    for line in text.splitlines():
-        report = _measurement(line, ids)
-        if report and steps and steps[-1].step == report.step and steps[-1].metrics.keys().isdisjoint(report.metrics):
-            report = Measurement(report.step, report.time, {**steps.pop().metrics, **report.metrics})
-        if report:
-            steps.append(report)
-    return steps
-
-
-def _measurement(line: str, ids: Sequence[str]) -> Measurement | None:
-    try:
-        entry = jsons.loads(line)
-        metrics = {id: float(entry[id]) for id in ids if id in entry}
-        step, when = int(entry["global_step"]), float(entry["timestamp"])
-    except (ValueError, TypeError, KeyError, OverflowError):
-        return None
-    return Measurement(step, when, metrics) if metrics else None
 
 
 def _grid(parameters: list[ParameterSpec]) -> Iterator[dict[str, Value]]:

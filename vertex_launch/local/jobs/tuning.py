@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJob
@@ -20,6 +21,7 @@ from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs import search
 from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks
 from vertex_launch.local.jobs.custom_jobs import ENDED, FAILED, PENDING, PREFIX, SHELLS, SUCCEEDED, Jobs
+from vertex_launch.local.jobs.metric_file import MetricFile
 from vertex_launch.local.jobs.search import Measurement, Search, Suggestion
 from vertex_launch.local.resource_file import now
 from vertex_launch.local.running.prepare import Extras
@@ -37,6 +39,7 @@ class _Trial:
     suggestion: Suggestion
     shown: Resource
     before: list[Measurement] = field(default_factory=list)  # of an earlier run of the trial, which this one continues
+    reports: MetricFile = field(default_factory=lambda: MetricFile(Path(), ()))  # of its last run
 
     @property
     def job(self) -> str:
@@ -178,7 +181,7 @@ class Tunings(BackgroundTasks[_Study]):
             job = self._store.get(trial.job)
         except ApiError as error:  # its job was deleted
             job = {"state": FAILED, "error": error.rpc}
-        measurements = self._measurements(study, trial)
+        measurements = self._measurements(study, trial, job["state"] in ENDED)
         if job.get(SHELLS) != trial.shown.get(SHELLS):
             self._show(study, trial, **{SHELLS: job.get(SHELLS)})
         if job["state"] in ENDED:
@@ -202,16 +205,18 @@ class Tunings(BackgroundTasks[_Study]):
             self._show(study, trial, state="SUCCEEDED", finalMeasurement=measurement, endTime=now())
         else:
             reason = study.search.why_none(measurements) if whole else fault(job)
-            if whole:  # else the job's own end is shown, which says it
-                self._jobs.events.append((id_of(trial.job), job.get("displayName", ""), f"has no result: {reason}"))
+            reason = "; ".join(filter(None, (reason, whole and trial.reports.fault)))
             self._show(study, trial, state="INFEASIBLE", infeasibleReason=reason, endTime=now())
+        # A failed job's own end is shown, which says why.
+        if told := "" if not whole else trial.reports.fault if final else f"has no result: {reason}":
+            self._jobs.events.append((id_of(trial.job), job.get("displayName", ""), told))
 
-    def _measurements(self, study: _Study, trial: _Trial) -> list[Measurement]:
+    def _measurements(self, study: _Study, trial: _Trial, ended: bool = True) -> list[Measurement]:
         """Return what a trial has reported; what it did before the checkpoint from which it went on, too."""
-        reported = list[Measurement]()
-        with contextlib.suppress(OSError):
-            text = self._state_dir.metrics(id_of(trial.job)).read_text(encoding="utf-8", errors="replace")
-            reported = search.measurements(text, study.metrics)
+        path = self._state_dir.metrics(id_of(trial.job))
+        if trial.reports.path != path:
+            trial.reports = MetricFile(path, study.metrics)
+        reported = trial.reports.read(ended)
         first = reported[0].step if reported else math.inf
         return [one for one in trial.before if one.step < first] + reported
 

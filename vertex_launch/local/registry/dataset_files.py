@@ -7,6 +7,7 @@ google-cloud-aiplatform, schema/dataset/ioformat, mid 2026.
 import contextlib
 import csv
 import glob
+import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from vertex_launch import jsons
 from vertex_launch.addresses import object_path
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.registry.splits import SETS
+from vertex_launch.regular_file import read_regular
 
 ML_USE = "aiplatform.googleapis.com/ml_use"
 TITLE = re.compile(r"/(\w+?)(?:_io_format)?_\d[\d.]*\.yaml$")
@@ -102,14 +104,14 @@ def _files(addresses: Iterable[str], buckets: Path) -> dict[str, Path]:
 
 def _rows(address: str, file: Path) -> list[list[str]]:
     try:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
-            return [row for row in csv.reader(lines, strict=True) if row]
+        lines = io.StringIO(read_regular(file).decode("utf-8-sig"), newline="")
+        return [row for row in csv.reader(lines, strict=True) if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ApiError("FAILED_PRECONDITION", f"{address}: is no CSV file in UTF-8 ({error}); correct it") from None
 
 
 def _json_items(address: str, file: Path) -> Iterator[Item]:
-    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+    for number, line in enumerate(read_regular(file).splitlines(), start=1):
         try:
             item = jsons.loads(line) if line.strip() else {}
         except ValueError:

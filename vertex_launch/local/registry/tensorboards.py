@@ -31,6 +31,7 @@ from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.registry.records import Records
+from vertex_launch.regular_file import read_regular
 from vertex_launch.spec import as_json
 
 BOARDS = "tensorboards"
@@ -195,7 +196,7 @@ class _TimeSeries(Records):
             file = object_path(f"gs://{prefix}/{id}", self._buckets)
             if not (file and file.is_file()):
                 raise ApiError("NOT_FOUND", f"gs://{prefix}/{id} does not exist")
-            blobs.append({"id": id, "data": base64.b64encode(file.read_bytes()).decode()})
+            blobs.append({"id": id, "data": base64.b64encode(read_regular(file)).decode()})
         return {"blobs": blobs}
 
     def _export(self, call: Call, name: str) -> Resource:

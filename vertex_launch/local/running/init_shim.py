@@ -176,8 +176,10 @@ def _layer(scratch: Path, state: str, as_user: bool) -> None:
 
 def _tell_of(scratch: Path) -> None:
     """Print the log files that the command wrote to LOG_STORAGE, and the names of files that end with it."""
-    for log in sorted(scratch.glob("logs/output*.log")):
-        print(log.read_text(errors="replace"), end="", flush=True)
+    for log in sorted(filter(Path.is_file, scratch.glob("logs/output*.log"))):
+        with log.open(errors="replace") as lines:
+            sys.stdout.writelines(lines)
+    sys.stdout.flush()
     written = scratch / "written"
     files = [str(path.relative_to(written)) for path in sorted(written.rglob("*")) if path.is_file()]
     if names := [name for name in files if not name.endswith(".pyc")]:

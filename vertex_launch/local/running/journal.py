@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 from vertex_launch.local.resource_file import now
+from vertex_launch.regular_file import open_regular
 from vertex_launch.state_dir import private, private_file
 
 
@@ -35,7 +36,7 @@ class Journal:
 
 def is_open(path: Path) -> bool:
     """Whether some process still writes this journal, so whether its job still runs."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
+    with contextlib.suppress(OSError), open_regular(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

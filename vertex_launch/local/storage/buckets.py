@@ -22,6 +22,7 @@ from vertex_launch.addresses import BUCKET, name_fault
 from vertex_launch.errors import Finding
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, bad_request, check, checksums, object_of
+from vertex_launch.regular_file import open_regular
 
 # Checksums of a checkpoint of many GB would make every listing slow. A larger object has them only if it was
 # uploaded through the service; all clients work without them.
@@ -93,7 +94,7 @@ class Buckets:
         if name.endswith("/"):
             return item, io.BytesIO()
         with _refusals(name):
-            file = open(self._path(bucket, name), "rb")  # noqa: SIM115 - the caller closes it
+            file = open_regular(self._path(bucket, name))  # the caller closes it
         return object_of(bucket, name, os.fstat(file.fileno())), file
 
     def checksums(self, item: Object) -> Checksums | None:

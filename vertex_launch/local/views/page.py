@@ -24,6 +24,7 @@ from vertex_launch.local.jobs.custom_jobs import COLLECTION, Jobs
 from vertex_launch.local.running import lines as printed
 from vertex_launch.local.views import job_summary
 from vertex_launch.printable import plain
+from vertex_launch.regular_file import open_regular
 from vertex_launch.spec import CHIEF_REPLICA
 from vertex_launch.state_dir import StateDir
 
@@ -89,7 +90,7 @@ def policy(page: str) -> str:
 def part(path: Path, start: int) -> dict[str, Any]:
     """The part of a journal that begins at byte `start`: its last lines, and all of its metrics."""
     data = b""
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # the job has printed nothing yet
+    with contextlib.suppress(FileNotFoundError), open_regular(path) as file:  # the job has printed nothing yet
         file.seek(start)
         data = file.read(CHUNK)
     # A line that is longer than a chunk is skipped in pieces, none of which is JSON.
