@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from trainer.cluster.spec import Cluster
@@ -73,9 +72,9 @@ class World:
 
         They wait for each other for longer than in a step: the chief may have a large model to read or to write.
         """
-        table = np.zeros((self.size, len(own)), np.int64)
-        table[self.rank] = own
-        values = self.distribute([tf.constant(table * (i == 0)) for i, _ in enumerate(self.data_ranks)])
+        rows = [[int(value) if rank == self.rank else 0 for value in own] for rank in range(self.size)]
+        table = tf.constant(rows, tf.int64)
+        values = self.distribute([table * int(i == 0) for i, _ in enumerate(self.data_ranks)])
         patient = tf.distribute.experimental.CommunicationOptions(timeout_seconds=PATIENCE_SECONDS)
         total = self.strategy.extended.reduce_to(tf.distribute.ReduceOp.SUM, values, "/device:CPU:0", patient)
         gathered: list[list[int]] = self.strategy.experimental_local_results(total)[0].numpy().tolist()
