@@ -22,6 +22,7 @@ DIFFERENT = {
     "totals": "TensorFlow's totals are one tensor, whose names are known before, added up in the step",
     "model": "Keras puts layers together, and places them, by calling them; a layer of PyTorch knows its shapes before",
     "task.launch": "only PyTorch can compile with the C++ compiler that a variable names",
+    "state": "TensorFlow's optimizer takes the gradients, and merges the calls of all devices outside of any branch",
     "train.evaluate": "TensorFlow's batches are scored by all devices of a machine, or by the workers of its servers",
     "train.new_optimizer": "an optimizer of Keras is built for variables, and placed or not by its class",
     "train.new_state": "TensorFlow builds in the scope of its strategy, and once more for the checkpoints",

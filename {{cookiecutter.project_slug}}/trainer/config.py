@@ -41,6 +41,8 @@ class LoopFlags:
     """Decoupled decay of the weight matrices (AdamW)."""
     clip: float = 1.0
     """Largest global norm of the gradient."""
+    skip_nonfinite: int = 0
+    """Steps that a run leaves out, because the norm of the gradient is no number, before it ends with an error."""
     seed: int = 0
     """Decides the initial weights and the order of the data."""
     log_every: int = 50
@@ -90,7 +92,7 @@ def findings(config: Config) -> Iterator[str]:
     yield from flags.above_zero(config, "learning_rate", "clip", *TIMEOUTS)
     if config.keep < 1:
         yield f"--keep is {config.keep}, must be at least 1: a run without a checkpoint cannot resume"
-    yield from flags.at_least(0, config, "warmup", "weight_decay", "data_processes")
+    yield from flags.at_least(0, config, "warmup", "weight_decay", "data_processes", "skip_nonfinite")
     if not 0 <= config.seed < 2**32:
         yield f"--seed is {config.seed}, must be from 0 to 2**32 - 1"
     if config.profile is not None and not traced_steps(config):

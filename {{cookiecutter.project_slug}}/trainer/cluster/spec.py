@@ -67,6 +67,12 @@ class Cluster:
     def chief(self) -> Node:
         return self.nodes[0]
 
+    def process(self, rank: int, size: int) -> str:
+        """Name a process of all `size` that train: its replica, and which of it where there are several."""
+        each = size // len(self.nodes)
+        name = self.nodes[rank // each].name
+        return name if each == 1 else f"process {rank % each} of {name}"
+
     @property
     def trains(self) -> bool:
         return any(node.name == self.name for node in self.nodes)

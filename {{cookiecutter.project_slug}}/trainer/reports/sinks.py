@@ -87,7 +87,8 @@ def describe(values: Values) -> str:
     """Format the values worth a glance: `loss 0.1234  accuracy 0.9722  1520 samples/s`."""
     shown = {name.removeprefix(TRAIN): value for name, value in values.items() if name not in UNSHOWN}
     speeds = {name: value for name, value in shown.items() if name.endswith(PER_SECOND)}
-    parts = [f"{name.replace('/', ' ')} {value:.4f}" for name, value in shown.items() if name not in speeds]
+    numbers = {name: f"{value:.4f}" if isinstance(value, float) else value for name, value in shown.items()}
+    parts = [f"{name.replace('/', ' ')} {value}" for name, value in numbers.items() if name not in speeds]
     parts += [f"{value:.0f} {name.removesuffix(PER_SECOND)}/s" for name, value in speeds.items()]
     for name, doing in LOSING.items():
         share = min(values.get(name, 0.0) / values.get(f"{TRAIN}step_seconds", math.inf), 1.0)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from torch import nn, optim
+from torch import Tensor, nn, optim
 
 
 @dataclass
@@ -12,3 +12,18 @@ class State:
     net: nn.Module  # as the strategy has wrapped it
     optimizer: optim.Optimizer
     step: int = 0
+    skipped: Tensor | int = 0  # steps since the start whose gradient was no number; no checkpoint holds it
+
+    def update(self, norm: Tensor, limit: int) -> Tensor:
+        """Let the optimizer step if the norm of the gradients is a number; returns whether it does, without a wait.
+
+        With more than `limit` steps skipped the state stays as it is, so that `replay` finds what the step found.
+        """
+        is_taken = norm.isfinite() & (self.skipped <= limit)
+        self.skipped = self.skipped + ~is_taken
+        if getattr(self.optimizer, "_step_supports_amp_scaling", False):  # fused: the kernel looks, on the GPU
+            vars(self.optimizer)["found_inf"] = (~is_taken).float()
+            self.optimizer.step()
+        elif is_taken:
+            self.optimizer.step()
+        return is_taken

@@ -18,6 +18,11 @@ def add(totals: Totals, more: Totals) -> None:
         totals[name] = totals[name] + value if name in totals else value
 
 
+def counted(totals: Totals, is_taken: Tensor) -> Totals:
+    """Return the totals of a step; zeros where it is not taken."""
+    return {name: value.where(is_taken, 0) for name, value in totals.items()}
+
+
 @torch.no_grad()
 def measure(output: Tensor | None, batch: Batch, losses: Tensor | None = None, mask: Tensor | float = 1) -> Totals:
     """Sum over the samples whose mask is 1; empty without an output, as in a pipeline before its last stage.
@@ -34,9 +39,9 @@ def measure(output: Tensor | None, batch: Batch, losses: Tensor | None = None, m
 
 
 def means(totals: Totals, world: World) -> Mapping[str, float]:
-    """Divide the sums of all processes by their samples. Every process must call it, with or without sums."""
+    """Divide the sums of all processes by their samples; empty without any. Every process must call it."""
     of_each = world.gather({name: float(value) for name, value in totals.items()})
     names = dict.fromkeys(name for rank in of_each for name in rank)
     sums = {name: sum(rank.get(name, 0.0) for rank in of_each) for name in names}
     samples = sums.pop("samples")
-    return {name: value / samples for name, value in sums.items()}
+    return {name: value / samples for name, value in sums.items()} if samples else {}

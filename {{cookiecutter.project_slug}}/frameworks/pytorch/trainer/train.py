@@ -22,7 +22,7 @@ from trainer.reports.reports import Reports
 from trainer.reports.sinks import Values
 from trainer.shards import Data, micro_batches
 from trainer.state import State
-from trainer.totals import Totals, add, means, measure
+from trainer.totals import Totals, add, counted, means, measure
 from trainer.vertex.log import say
 
 
@@ -65,13 +65,13 @@ def train_step(config: Config, strategy: Strategy, state: State, batch: Batch, w
     torch.manual_seed(step_seed(config, state.step, world.data_rank))
     # A pipeline takes its micro-batches through both passes by a schedule of its own.
     totals = (strategy.forward_backward or forward_backward)(config, strategy, state.net, batch, world)
-    strategy.clip(state.net, config.clip, world)
+    norm = strategy.clip(state.net, config.clip, world)
     for group in state.optimizer.param_groups:
         group["lr"] = learning_rate(config, state.step)
-    state.optimizer.step()
+    is_taken = state.update(norm, config.skip_nonfinite)
     state.optimizer.zero_grad()
     state.step += 1
-    return totals
+    return counted(totals, is_taken)
 
 
 def forward_backward(config: Config, strategy: Strategy, net: nn.Module, batch: Batch, world: World) -> Totals:

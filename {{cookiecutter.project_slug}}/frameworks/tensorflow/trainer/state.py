@@ -1,8 +1,12 @@
 """State of a run, which a checkpoint holds."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import keras
+import tensorflow as tf
 
 
 @dataclass
@@ -12,3 +16,31 @@ class State:
     net: keras.Model
     optimizer: keras.Optimizer
     step: int = 0
+    skipped: Any = field(default_factory=lambda: tf.Variable(0, trainable=False, dtype=tf.int64))
+    """Steps since the start whose gradient was no number; no checkpoint holds it."""
+
+    def update(self, gradients: Any, norm: tf.Tensor, limit: int) -> tf.Tensor:
+        """Let the optimizer step if the norm of the gradients is a number; returns whether it does, without a wait.
+
+        With more than `limit` steps skipped the state stays as it is, so that `replay` finds what the step found.
+        """
+        is_taken = tf.math.is_finite(norm) & (self.skipped <= limit)
+        context, variables = tf.distribute.get_replica_context(), self.net.trainable_variables
+        if context is None:  # a worker of parameter servers
+            self._choose(is_taken, lambda: self.optimizer.apply(gradients, variables))
+            return is_taken
+
+        def merged(strategy: tf.distribute.Strategy, of_each: Any, gradients: Any) -> None:
+            apply = partial(self.optimizer.apply, trainable_variables=variables)
+            replicas = partial(strategy.extended.call_for_each_replica, apply, (gradients,))
+            self._choose(strategy.experimental_local_results(of_each)[0], replicas)
+
+        # The optimizer merges the devices' calls, too, and may not do so in a branch of one device.
+        context.merge_call(merged, (is_taken, gradients))
+        return is_taken
+
+    def _choose(self, is_taken: tf.Tensor, apply: Callable[[], None]) -> None:
+        def skip() -> None:
+            self.skipped.assign_add(1)
+
+        tf.cond(is_taken, apply, skip)

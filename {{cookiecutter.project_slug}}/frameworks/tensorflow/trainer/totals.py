@@ -18,6 +18,11 @@ def measure(output: tf.Tensor, batch: Batch, losses: tf.Tensor, mask: tf.Tensor 
     return tf.stack([tf.reduce_sum(values * mask) for values in of_each])
 
 
+def counted(totals: Totals, is_taken: tf.Tensor) -> Totals:
+    """Return the totals of a step; zeros where it is not taken."""
+    return tf.where(is_taken, totals, 0.0)
+
+
 def score(net: keras.Model, batch: Batch, mask: tf.Tensor) -> Totals:
     """Measure one batch, without training."""
     output = net(batch.inputs, training=False)
@@ -37,6 +42,6 @@ def names(net: keras.Model, example: Batch) -> tuple[str, ...]:
 
 
 def means(totals: Totals, names: tuple[str, ...]) -> Mapping[str, float]:
-    """Divide the sums by their samples."""
+    """Divide the sums by their samples; empty without any."""
     *sums, samples = totals.numpy().tolist()
-    return {name: value / samples for name, value in zip(names, sums, strict=True)}
+    return {name: value / samples for name, value in zip(names, sums, strict=True)} if samples else {}

@@ -20,7 +20,7 @@ from trainer.reports.reports import Reports
 from trainer.reports.sinks import Values
 from trainer.shards import Data, micro_batches
 from trainer.state import State
-from trainer.totals import Totals, means, measure, names
+from trainer.totals import Totals, counted, means, measure, names
 from trainer.vertex.log import say
 
 
@@ -71,8 +71,8 @@ def train_step(
     # Parameter servers hold the weights for workers, which fetch them.
     totals, gradients = (strategy.forward_backward or forward_backward)(config, strategy, state.net, batch, world)
     totals, synced, communicating = strategy.sync(totals, gradients)
-    state.optimizer.apply(strategy.clip(synced, config.clip), state.net.trainable_variables)
-    return totals, communicating
+    is_taken = state.update(*strategy.clip(synced, config.clip), config.skip_nonfinite)
+    return counted(totals, is_taken), communicating
 
 
 def forward_backward(

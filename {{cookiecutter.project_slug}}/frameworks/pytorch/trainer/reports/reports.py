@@ -42,7 +42,7 @@ class Reports(Reporter):
         """Count a step that was taken, and report where a report, an evaluation or a checkpoint is due.
 
         Raises:
-            TrainerError: the loss is no number any more.
+            TrainerError: the loss is no number any more, or more gradients were none than may be skipped.
             IdleReducersError: reducers are required, and are not used.
         """
         add(self._totals, totals)
@@ -52,8 +52,13 @@ class Reports(Reporter):
             self._reducers = self._settle_reducers()
         self._clock.lap(FIRST_STEP if is_first else TRAINING)
         if due(step, config, config.log_every, config.checkpoint_every, config.evaluate_every):
+            if (skipped := int(state.skipped)) > config.skip_nonfinite:
+                from trainer import replay  # only for a run that ends
+
+                raise replay.error(self._job, self._strategy, self._world, state)
             values = {**means(self._totals, self._world), "learning_rate": learning_rate(config, step - 1)}
             values |= self._reducers | devices.peak_memory(self._world.device)
+            values |= {"skipped_steps": skipped} if skipped else {}
             self.training(step, values | self._strategy.communication(state.net))
             self._totals = {}
         self._step = step

@@ -64,14 +64,21 @@ class World:
         )
 
     def sum(self, value: int) -> int:
-        """The sum of every machine's value, on each of them. Every machine must call it.
+        """The sum of every machine's value, on each of them. Every machine must call it."""
+        return sum(own[0] for own in self.gather([value]))
+
+    def gather(self, own: Sequence[int]) -> list[list[int]]:
+        """Every machine's values, as many of each, by rank. Every machine must call it.
 
         They wait for each other for longer than in a step: the chief may have a large model to read or to write.
         """
-        values = self.distribute([tf.constant(value if i == 0 else 0) for i, _ in enumerate(self.data_ranks)])
+        rows = [[int(value) if rank == self.rank else 0 for value in own] for rank in range(self.size)]
+        table = tf.constant(rows, tf.int64)
+        values = self.distribute([table * int(i == 0) for i, _ in enumerate(self.data_ranks)])
         patient = tf.distribute.experimental.CommunicationOptions(timeout_seconds=PATIENCE_SECONDS)
         total = self.strategy.extended.reduce_to(tf.distribute.ReduceOp.SUM, values, "/device:CPU:0", patient)
-        return int(self.strategy.experimental_local_results(total)[0])
+        gathered: list[list[int]] = self.strategy.experimental_local_results(total)[0].numpy().tolist()
+        return gathered
 
     def wait(self) -> None:
         """Return when every machine is here."""

@@ -102,10 +102,10 @@ class Strategy:
         """Add totals and gradients up over the devices; returns the seconds, too, in which this one only did so."""
         return totals, gradients, 0.0
 
-    def clip(self, gradients: Sequence[tf.Tensor], limit: float) -> Sequence[tf.Tensor]:
-        """Scale the gradients to a norm of at most `limit` over the whole model."""
-        clipped: Sequence[tf.Tensor] = tf.clip_by_global_norm(gradients, limit)[0]
-        return clipped
+    def clip(self, gradients: Sequence[tf.Tensor], limit: float) -> tuple[Sequence[tf.Tensor], tf.Tensor]:
+        """Scale the gradients to a norm of at most `limit` over the whole model; returns them, and the norm before."""
+        norm = tf.linalg.global_norm(gradients)
+        return tf.clip_by_global_norm(gradients, limit, norm)[0], norm
 
     def communication(self, spread: Spread) -> dict[str, float]:
         """Seconds of the newest step in which the first device only communicated or waited; empty if unknown."""

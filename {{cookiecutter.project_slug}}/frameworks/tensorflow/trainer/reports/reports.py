@@ -47,7 +47,7 @@ class Reports(Reporter):
         """Count the steps that were taken, and report where a report, an evaluation or a checkpoint is due.
 
         Raises:
-            TrainerError: the loss is no number any more.
+            TrainerError: the loss is no number any more, or more gradients were none than may be skipped.
             IdleReducersError: reducers are required, and are not used.
         """
         self._totals += totals
@@ -57,8 +57,13 @@ class Reports(Reporter):
             self._reducers = self._settle_reducers()
         self._clock.lap(FIRST_STEP if is_first else TRAINING)
         if due(step, config, config.log_every, config.checkpoint_every, config.evaluate_every):
+            if (skipped := int(state.skipped.read_value())) > config.skip_nonfinite:
+                from trainer import replay  # only for a run that ends
+
+                raise replay.error(self._job, self._strategy, self._world, state)
             values = {**means(self._totals, self._spread.loop.names), "learning_rate": learning_rate(config, step - 1)}
             values |= self._reducers | (devices.peak_memory() if self._strategy.computes else {})
+            values |= {"skipped_steps": skipped} if skipped else {}
             self.training(step, values | self._strategy.communication(self._spread))
             self._totals = 0.0
         self._step = step

@@ -90,6 +90,7 @@ class Team:
         with world.servers.scope():
             net = ServedNet(state.net)
             self._served = State(net, loop.new_optimizer(loop.config, net.trainable_variables, PlacedAdamW))
+        state.skipped = self._served.skipped  # as the workers count
         self._push()
 
         @tf.function  # type: ignore[untyped-decorator]
