@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 from tests.training import DEADLINE, PROJECT
+from trainer.cluster.notice import StoppedError, Told
+from trainer.cluster.spec import Cluster, Node
 
 TALKS = """
 import os, signal
@@ -13,6 +15,8 @@ from trainer.vertex.log import say, say_last
 signal.signal(signal.SIGTERM, lambda *_: (say_last("stopped"), os._exit(143)))
 say("more than a pipe takes " * 10**5)
 """
+
+NAMES = ("workerpool0-0", "workerpool1-1")
 
 
 def test_a_process_that_is_stopped_within_a_write_says_so_and_ends_as_it_should() -> None:
@@ -33,3 +37,19 @@ def test_a_process_that_is_stopped_within_a_write_says_so_and_ends_as_it_should(
     assert errors == ""
     assert process.returncode == 143
     assert printed.endswith('{"severity": "INFO", "message": "stopped"}\n')
+
+
+def test_a_signal_is_noted_within_the_block_and_ends_the_process_again_behind_it() -> None:
+    before, notice = signal.getsignal(signal.SIGUSR1), Told(signal.SIGUSR1)
+    with notice:
+        os.kill(os.getpid(), signal.SIGUSR1)
+    assert notice.told
+    assert signal.getsignal(signal.SIGUSR1) == before
+
+
+def test_the_replica_that_was_told_to_end_is_named_by_all_others_whatever_processes_each_has() -> None:
+    nodes = tuple(Node(name, "localhost:1") for name in ("workerpool0-0", "workerpool1-0", "workerpool1-1"))
+    others, own = (StoppedError(Cluster(nodes, name), 37, told=name != nodes[0].name, by=5, size=6) for name in NAMES)
+    assert str(others) == "workerpool0-0: saved step 37, as workerpool1-1 was told to end; the next start resumes there"
+    assert str(own) == "workerpool1-1: saved step 37, as it was told to end; the next start resumes there"
+    assert (others.exit_code, own.exit_code) == (75, 143)

@@ -22,6 +22,8 @@ from torch.distributed.tensor import DTensor
 
 from trainer.checkpoints import commit_marker
 from trainer.checkpoints.background import Background
+from trainer.checkpoints.last_moment import LastMoment
+from trainer.cluster.notice import StoppedError
 from trainer.cluster.world import World
 from trainer.config import due
 from trainer.goodput import CHECKPOINTS, LAST_CHECKPOINT
@@ -49,8 +51,9 @@ class Checkpoints(Background):
     def __init__(self, job: Job, strategy: Strategy, world: World) -> None:
         super().__init__()
         self._config, self._root, self._clock = job.config, job.storage.checkpoints, job.clock
-        self._strategy, self._world = strategy, world
+        self._strategy, self._world, self._cluster = strategy, world, job.cluster
         self._writers = world.with_own_group(job.config.collective_timeout)  # for the thread that writes
+        self._last_moment = LastMoment(world.with_own_group(job.config.collective_timeout))
         self._stager = new_stager(world.device)
 
     def restore(self, state: State) -> State:
@@ -68,14 +71,20 @@ class Checkpoints(Background):
         return state
 
     def step(self, state: State) -> None:
-        """Save the state where a checkpoint is due.
+        """Save the state where a checkpoint is due, or where the run ends because a process was told to end.
 
         Raises:
+            StoppedError: a process was told to end, and this step is saved.
             TrainerError: an earlier checkpoint cannot be written.
         """
-        if due(state.step, self._config, self._config.checkpoint_every):
+        by = self._last_moment.rank(state.step)
+        if by is not None or due(state.step, self._config, self._config.checkpoint_every):
             self.save(state)
             self._clock.lap(CHECKPOINTS)
+        if by is not None:
+            self.wait()
+            self._writers.wait()  # the chief commits last
+            raise StoppedError(self._cluster, state.step, told=self._last_moment.told, by=by, size=self._world.size)
         self.check()
 
     def save(self, state: State) -> None:
@@ -88,8 +97,13 @@ class Checkpoints(Background):
         assert isinstance(copy, dict), "the stager was not told to go on by itself"
         self.start(partial(write, copy, commit_marker.numbered(self._root, state.step), self._config.keep, world))
 
+    def __enter__(self) -> "Checkpoints":
+        self._last_moment.__enter__()
+        return super().__enter__()
+
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
+        self._last_moment.__exit__()
         self._clock.lap(LAST_CHECKPOINT)
 
 

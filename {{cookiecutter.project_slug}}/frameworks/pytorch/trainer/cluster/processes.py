@@ -28,12 +28,15 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from trainer.cluster.notice import GRACE_SECONDS, StoppedError
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import Mesh, World
 from trainer.vertex import driver
 from trainer.vertex.errors import PeerError, TrainerError
 from trainer.vertex.log import say
 
+# How this replica's processes hear that it is to end: SIGTERM comes from the agent, too, where a neighbour has failed.
+NOTICE = signal.SIGUSR1
 NEIGHBOUR_SECONDS = 3.0  # the agent looks at its processes ten times a second
 # How gloo, as a plain RuntimeError, and NCCL say that a peer is gone or silent. What else either says may be a fault
 # of the program: sizes that differ between processes, or a GPU that two of them use.
@@ -66,6 +69,12 @@ def launch_entry(cluster: Cluster, mesh: Mesh, timeout: float, entry: Callable[.
     # stopped, the process why.
     for name in ("multiprocessing.api", "agent.server.api"):
         logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)
+
+    def tell(*_: object) -> None:
+        """Have the agent pass the notice on; a program of the user's own gets what it would get from torchrun."""
+        raise SignalException("told to end", NOTICE if callable(entry) else signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, tell)
     try:
         elastic_launch(_launch_config(cluster, count, timeout), entry)(*args)
     except ChildFailedError as error:
@@ -75,11 +84,14 @@ def launch_entry(cluster: Cluster, mesh: Mesh, timeout: float, entry: Callable[.
                 f"process {rank} of {cluster.name} was aborted, as NCCL does when a peer is gone; if none is, the lines"
                 " above say why"
             ) from None
+        if failure.exitcode == PeerError.exit_code:
+            raise PeerError from None  # the process has said why
         raise ProcessError(f"process {rank} of {cluster.name} failed", failure.exitcode) from None
     except dist.DistError as error:
         raise PeerError(f"{cluster.name} cannot meet the others at {cluster.chief.address}: {error}") from None
     except SignalException as error:
-        raise ProcessError(f"{cluster.name} was stopped by {error.sigval.name}", -error.sigval) from None
+        number = signal.SIGTERM if error.sigval == NOTICE else error.sigval
+        raise ProcessError(f"{cluster.name} was stopped by {number.name}", -number) from None
 
 
 def interface_to(node: Node) -> str:
@@ -108,7 +120,8 @@ def _launch_config(cluster: Cluster, count: int, timeout: float) -> LaunchConfig
         rdzv_configs={"rank": cluster.rank, "timeout": math.ceil(timeout)},
         local_addr=cluster.nodes[cluster.rank].host,
         max_restarts=0,
-        shutdown_timeout=5,
+        signals_to_handle="SIGINT,SIGHUP,SIGQUIT",  # SIGTERM is ours
+        shutdown_timeout=GRACE_SECONDS,
     )
 
 
@@ -126,6 +139,10 @@ def run_process(replica: str, main: Callable[..., None], args: tuple[Any, ...]) 
     """
     try:
         return main(*args)
+    except StoppedError as error:
+        if os.environ["LOCAL_RANK"] == "0":
+            say(str(error), "WARNING")
+        os._exit(error.exit_code)
     except TrainerError as error:
         say(str(error), "ERROR")
         code = error.exit_code
