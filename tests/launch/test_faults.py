@@ -63,6 +63,7 @@ def test_a_fault_that_is_not_possible_here_is_refused_with_the_reason(word: str,
         ('{"message": "loss 0.3", "step": 40}', 40),
         ('{"message": "step 15 done"}', 15),
         ("3 steps to go", 0),
+        ("saved /gcs/b/try@step=50/checkpoints/step-000000020", 0),
     ],
 )
 def test_a_line_names_its_step_in_its_text_or_in_a_field(line: str, step: int) -> None:

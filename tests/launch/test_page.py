@@ -311,7 +311,7 @@ def test_of_a_thousand_jobs_the_newest_are_listed(served: Served) -> None:
 def test_the_replicas_of_a_running_job_are_shown_with_their_restarts(tmp_path: Path) -> None:
     text = """
 import os, pathlib, time
-once = pathlib.Path("once")
+once = pathlib.Path(os.environ["GCS_MOUNT"], "once")  # the working directory ends with the replica
 if os.environ["RANK"] == "1" and not once.exists():
     once.touch()
     raise SystemExit(3)

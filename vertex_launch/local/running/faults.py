@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from signal import SIGUSR1, SIGUSR2, Signals
+from signal import SIGUSR2, SIGXCPU, Signals
 from typing import Literal, cast
 
 import psutil
@@ -42,10 +42,11 @@ SENTENCES: Mapping[Action, str] = {  # {} is the number
     "exit0": "exits with 0",
     "raise": "raises an exception",
 }
-IN_PYTHON: Mapping[Action, Signals] = {"exit0": SIGUSR1, "raise": SIGUSR2}  # as injected/sitecustomize.py has them
+IN_PYTHON: Mapping[Action, Signals] = {"exit0": SIGXCPU, "raise": SIGUSR2}  # as injected/sitecustomize.py has them
 INJECTED = Path(__file__).with_name("injected")
 
-STEP = re.compile(r"(?<![a-z])step\W{1,3}(\d+)", re.IGNORECASE)  # `step 20/100`, `Step: 20`, `global_step=20`
+# `step 20/100`, `Step: 20`, `global_step=20`, and nothing within a path
+STEP = re.compile(r"(?<![a-z/@:.-])step\W{1,3}(\d+)", re.IGNORECASE)
 FLIPPED = 64  # bytes
 
 

@@ -1,4 +1,4 @@
-"""Lets the launcher rehearse a program's own faults: SIGUSR1 ends this Python with 0, SIGUSR2 raises an exception.
+"""Lets the launcher rehearse a program's own faults: SIGXCPU ends this Python with 0, SIGUSR2 raises an exception.
 
 Only a replica with such a fault in --fault has this folder on its PYTHONPATH.
 """
@@ -25,6 +25,6 @@ def _run_hidden() -> None:
         spec.loader.exec_module(module_from_spec(spec))
 
 
-signal.signal(signal.SIGUSR1, _leave)
+signal.signal(signal.SIGXCPU, _leave)
 signal.signal(signal.SIGUSR2, _fail)
 _run_hidden()
