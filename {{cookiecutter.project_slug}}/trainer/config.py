@@ -55,6 +55,8 @@ class LoopFlags:
     """Checkpoints to keep, newest first."""
     data_processes: int = 0
     """Processes that make batches ahead, for each GPU; with 0 threads do, of which Python runs one at a time."""
+    anyway: bool = False
+    """Go on where shards are missing, or where data, --global-batch or --seed are not those of the checkpoint."""
     rollcall_timeout: float | None = None
     """Seconds to wait for the other replicas; by default 600 in the cloud, 60 in the local Vertex."""
     collective_timeout: float = 300

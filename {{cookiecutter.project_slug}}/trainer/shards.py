@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -31,6 +32,7 @@ from grain.multiprocessing import MultiprocessingOptions
 from trainer import data
 from trainer.config import Config
 from trainer.data import EXAMPLES, Batch, Sample
+from trainer.fingerprint import Fingerprint
 from trainer.goodput import IdleTimer
 from trainer.job import Job
 from trainer.vertex.errors import TrainerError
@@ -38,6 +40,7 @@ from trainer.vertex.storage import Storage
 
 Split = Literal["train", "heldout"]
 Part = TypeVar("Part")
+READERS = 64  # shards that are opened at once, where each asks a bucket
 
 
 class Masked(NamedTuple):
@@ -93,24 +96,50 @@ class Dataset:
     """One split of a folder of shards, by index."""
 
     def __init__(self, folder: Path, split: Split) -> None:
-        paths = sorted(str(path) for path in folder.glob(f"{split}-*.array_record"))
+        paths = sorted(folder.glob(f"{split}-*.array_record"))
         if not paths:
             raise TrainerError(f"{folder}: no file {split}-*.array_record; write one with trainer.shards.write")
-        try:
-            self._source = grain.sources.ArrayRecordDataSource(paths)
-            count = len(self._source)
-        except RuntimeError:
-            broken = next((path for path in paths if not _readable(path)), str(folder))
-            raise TrainerError(f"{broken}: is not an ArrayRecord file, or was cut short; write it again") from None
-        if count == 0:
+        with ThreadPoolExecutor(READERS) as readers:
+            counts = [*readers.map(_record_count, paths)]
+        self._folder = folder
+        self.shards = {path.name: (path.stat().st_size, count) for path, count in zip(paths, counts, strict=True)}
+        if sum(counts) == 0:
             raise TrainerError(f"{folder}: the {split} shards hold no sample")
+        # With their counts, the source opens no shard before it reads.
+        spans = [f"{path}[0:{count}]" for path, count in zip(paths, counts, strict=True)]
+        self._source = grain.sources.ArrayRecordDataSource(spans)
 
     def __len__(self) -> int:
         return len(self._source)
 
     def samples(self, indices: Iterable[int]) -> list[Sample]:
-        # One call: the source reads in parallel, which matters where each read asks a bucket.
-        return [data.decode(record) for record in self._source.__getitems__(list(indices))]
+        wanted = list(indices)
+        try:  # one call: the source reads in parallel, which matters where each read asks a bucket
+            records = self._source.__getitems__(wanted)
+        except (RuntimeError, ValueError) as error:
+            raise self._damaged(wanted, error) from None
+        return [data.decode(record) for record in records]
+
+    def _damaged(self, indices: list[int], error: Exception) -> Exception:
+        """Return an error that names the first of these records that cannot be read by itself; else the given one."""
+        for index in indices:
+            try:
+                self._source[index]
+            except (RuntimeError, ValueError) as cause:
+                shard, record = self._place(index)
+                reason = str(cause).partition("\n")[0].partition(";")[0]
+                return TrainerError(
+                    f"{self._folder / shard}: record {record} is damaged ({reason}); write this shard again"
+                )
+        return error
+
+    def _place(self, index: int) -> tuple[str, int]:
+        """Return the shard of a record, and its index there."""
+        for shard, (_, count) in self.shards.items():
+            if index < count:
+                return shard, index
+            index -= count
+        raise IndexError(index)
 
     def batch(self, indices: Iterable[int], config: Config) -> Batch:
         """Return these samples, without augmentation."""
@@ -121,8 +150,10 @@ class Data:
     """The data set of a job: batches for training, in one global order, and held out."""
 
     def __init__(self, job: Job) -> None:
-        self._config, self._clock = job.config, job.clock
+        config = job.config
+        self._config, self._clock = config, job.clock
         self.train, self.heldout = Dataset(job.shards, "train"), Dataset(job.shards, "heldout")
+        self.fingerprint = Fingerprint(config.global_batch, config.seed, self.train.shards, self.heldout.shards)
 
     @cached_property
     def example(self) -> Batch:
@@ -153,11 +184,11 @@ class Data:
         return _ahead(part, range(-(-len(self.heldout) // block)))
 
 
-def _readable(path: str) -> bool:
+def _record_count(path: Path) -> int:
     try:
-        return len(grain.sources.ArrayRecordDataSource(path)) >= 0
+        return len(grain.sources.ArrayRecordDataSource(str(path)))
     except RuntimeError:
-        return False
+        raise TrainerError(f"{path}: is not an ArrayRecord file, or was cut short; write it again") from None
 
 
 def per_step(config: Config, example: Batch) -> dict[str, int]:

@@ -128,7 +128,7 @@ def go(config: Config, world: World, shards: Path, steps: int, checkpoints: Path
     torch.manual_seed(config.seed)
     net = strategy.wrap(config, model.build(config, data.example), world)
     state = State(net, train.new_optimizer(config, net))
-    saver = Checkpoints(job, strategy, world)
+    saver = Checkpoints(job, strategy, world, data.fingerprint)
     if checkpoints:
         saver.restore(state)
     share = islice(data.training(state.step, world.data_rank, world.data_size, None), steps)

@@ -20,6 +20,7 @@ from trainer.cluster import devices, processes, spec, world
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config
 from trainer.data import Batch
+from trainer.fingerprint import Fingerprint
 from trainer.job import Job
 from trainer.parallel import model_parallel, optimizers
 from trainer.parallel.calls import Steps, calls, tensors, until_due
@@ -31,6 +32,7 @@ from trainer.totals import means, names
 from trainer.vertex.errors import PeerError, TrainerError
 from trainer.vertex.storage import Storage
 
+NO_SAMPLES = Fingerprint(11, 0, {}, {})
 CONFIG = Config(global_batch=11, steps=12, warmup=3)  # a batch that two devices do not share evenly
 
 
@@ -126,11 +128,11 @@ def test_a_checkpoint_does_not_depend_on_the_devices_of_the_layers(tmp_path: Pat
         job = Job(CONFIG, storage, Path())
         written = train.new_state(CONFIG, writer[0], batch(1), writer[1])
         written.step = 7
-        checkpoints = Checkpoints(job, reader[1], train.new_state(CONFIG, Strategy(), batch(1), World()))
+        checkpoints = Checkpoints(job, reader[1], train.new_state(CONFIG, Strategy(), batch(1), World()), NO_SAMPLES)
         checkpoints.save(written)
         checkpoints.wait()
         read = train.new_state(replace(CONFIG, seed=1), reader[0], batch(1), reader[1])
-        Checkpoints(job, reader[1], None).restore(read)
+        Checkpoints(job, reader[1], None, NO_SAMPLES).restore(read)
         assert read.step == 7
         for ours, theirs in zip(read.net.get_weights(), written.net.get_weights(), strict=True):
             assert np.array_equal(ours, theirs)

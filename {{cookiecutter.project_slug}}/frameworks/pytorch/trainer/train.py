@@ -45,7 +45,7 @@ def train(job: Job, strategy: Strategy, world: World) -> Values:
     config, data = job.config, Data(job)
     torch.manual_seed(config.seed)  # so all processes begin with the same weights
     net = strategy.wrap(config, model.build(config, data.example), world)
-    checkpoints = Checkpoints(job, strategy, world)
+    checkpoints = Checkpoints(job, strategy, world, data.fingerprint)
     state = checkpoints.restore(State(net, new_optimizer(config, net)))
     with Reports(job, strategy, world, state, data.example) as reports, checkpoints:
         batches = data.training(state.step, world.data_rank, world.data_size, partial(devices.idle_timer, world.device))

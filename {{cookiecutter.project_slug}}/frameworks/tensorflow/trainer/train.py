@@ -44,7 +44,7 @@ def train(job: Job, strategy: Strategy, world: World) -> Values:
     state = new_state(config, strategy, data.example, world)
     with tf.device("CPU:0"):  # a second state, for the checkpoints
         copy = new_state(config, Strategy(), data.example, World()) if world.is_chief else None
-    checkpoints = Checkpoints(job, world, copy)
+    checkpoints = Checkpoints(job, world, copy, data.fingerprint)
     state = checkpoints.restore(state)
     loop = Loop(config, names(state.net, data.example), train_step, new_optimizer)
     spread = strategy.wrap(loop, state, world)

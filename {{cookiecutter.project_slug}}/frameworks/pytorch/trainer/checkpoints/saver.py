@@ -26,6 +26,7 @@ from trainer.checkpoints.last_moment import LastMoment
 from trainer.cluster.notice import StoppedError
 from trainer.cluster.world import World
 from trainer.config import due
+from trainer.fingerprint import Fingerprint, require
 from trainer.goodput import CHECKPOINTS, LAST_CHECKPOINT
 from trainer.job import Job
 from trainer.parallel.clip import holder_count
@@ -48,10 +49,10 @@ class Checkpoints(Background):
     same steps. After an error of the loop, what is being written is still written to its end.
     """
 
-    def __init__(self, job: Job, strategy: Strategy, world: World) -> None:
+    def __init__(self, job: Job, strategy: Strategy, world: World, samples: Fingerprint) -> None:
         super().__init__()
         self._config, self._root, self._clock = job.config, job.storage.checkpoints, job.clock
-        self._strategy, self._world, self._cluster = strategy, world, job.cluster
+        self._strategy, self._world, self._cluster, self._samples = strategy, world, job.cluster, samples
         self._writers = world.with_own_group(job.config.collective_timeout)  # for the thread that writes
         self._last_moment = LastMoment(world.with_own_group(job.config.collective_timeout))
         self._stager = new_stager(world.device)
@@ -60,9 +61,10 @@ class Checkpoints(Background):
         """Load the newest whole checkpoint, if there is one, into the state.
 
         Raises:
-            TrainerError: the checkpoint is of another model, or has taken more steps than the run is to take.
+            TrainerError: the checkpoint is of another model or other samples, or of more steps than the run is to take.
         """
         folder = newest(self._root, self._world)
+        require(self._samples, folder, anyway=self._config.anyway, is_chief=self._world.is_chief)
         if folder:
             load(state, self._strategy.bare(state.net), folder)
             if self._world.is_chief:
@@ -95,7 +97,8 @@ class Checkpoints(Background):
         world = self._writers
         copy = self._stager.stage({"model": share(model, world), "optimizer": share(optimizer, world)})
         assert isinstance(copy, dict), "the stager was not told to go on by itself"
-        self.start(partial(write, copy, commit_marker.numbered(self._root, state.step), self._config.keep, world))
+        folder = commit_marker.numbered(self._root, state.step)
+        self.start(partial(write, copy, folder, self._config.keep, world, self._samples))
 
     def __enter__(self) -> "Checkpoints":
         self._last_moment.__enter__()
@@ -128,7 +131,7 @@ def share(part: dict[str, Any], world: World) -> dict[str, Any]:
     return written
 
 
-def write(copy: dict[str, Any], folder: Path, keep: int, world: World) -> None:
+def write(copy: dict[str, Any], folder: Path, keep: int, world: World, samples: Fingerprint) -> None:
     """Write a checkpoint, then its commit marker, and keep the newest `keep` beside it. Every process must call it.
 
     Raises:
@@ -147,6 +150,7 @@ def write(copy: dict[str, Any], folder: Path, keep: int, world: World) -> None:
             raise first_cause(error) from None
         of_each = world.gather(files.checksums)
         if world.is_chief:
+            samples.keep(folder)
             commit_marker.commit(folder, {name: checksum for rank in of_each for name, checksum in rank.items()})
             commit_marker.prune(folder.parent, keep)
             say(f"saved {folder}")

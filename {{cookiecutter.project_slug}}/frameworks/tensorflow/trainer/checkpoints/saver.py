@@ -11,6 +11,7 @@ from trainer.checkpoints import commit_marker
 from trainer.checkpoints.background import Background
 from trainer.cluster.world import World
 from trainer.config import due
+from trainer.fingerprint import Fingerprint, require
 from trainer.goodput import CHECKPOINTS, LAST_CHECKPOINT
 from trainer.job import Job
 from trainer.state import State
@@ -33,24 +34,26 @@ class Checkpoints(Background):
         copy: a second state on the CPU, which is overwritten; None in all replicas but the chief, which alone writes.
     """
 
-    def __init__(self, job: Job, world: World, copy: State | None) -> None:
+    def __init__(self, job: Job, world: World, copy: State | None, samples: Fingerprint) -> None:
         super().__init__()
         self._config, self._root, self._clock = job.config, job.storage.checkpoints, job.clock
-        self._world, self._copy = world, copy
+        self._world, self._copy, self._samples = world, copy, samples
 
     def restore(self, state: State) -> State:
         """Load the newest whole checkpoint, if there is one, into the state. Every machine must call it.
 
         Raises:
-            TrainerError: the checkpoint is of another model, or has taken more steps than the run is to take.
+            TrainerError: the checkpoint is of another model or other samples, or of more steps than the run is to take.
             PeerError: this machine does not see what the chief has chosen.
         """
         # The chief chooses for all: the others' view of a mounted bucket may be older.
         newest = commit_marker.latest(self._root, warn) if self._world.is_chief else None
         step = self._world.sum(commit_marker.number(newest) if newest else 0)
+        folder = commit_marker.numbered(self._root, step)
+        known = folder if step else None
+        require(self._samples, known, anyway=self._config.anyway, is_chief=self._world.is_chief)
         if step == 0:
             return state
-        folder = commit_marker.numbered(self._root, step)
         if not folder.is_dir():
             raise PeerError(
                 f"{folder}, which the chief has chosen, is not here; do all machines have one output folder?"
@@ -85,14 +88,15 @@ class Checkpoints(Background):
             return
         for ours, theirs in zip(variables(self._copy), variables(state), strict=True):
             ours.assign(theirs)
-        self.start(partial(write, self._copy, commit_marker.numbered(self._root, state.step), self._config.keep))
+        folder = commit_marker.numbered(self._root, state.step)
+        self.start(partial(write, self._copy, folder, self._config.keep, self._samples))
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self._clock.lap(LAST_CHECKPOINT)
 
 
-def write(state: State, folder: Path, keep: int) -> None:
+def write(state: State, folder: Path, keep: int, samples: Fingerprint) -> None:
     """Write a checkpoint, then its commit marker, and keep the newest `keep` beside it.
 
     Raises:
@@ -101,6 +105,7 @@ def write(state: State, folder: Path, keep: int) -> None:
     with writable.writing(folder.parent, *FILE_ERRORS):
         commit_marker.begin(folder)
         objects(state).write(str(folder / PREFIX))
+        samples.keep(folder)
         commit_marker.commit(folder)
         commit_marker.prune(folder.parent, keep)
     say(f"saved {folder}")

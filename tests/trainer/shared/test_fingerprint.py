@@ -1,0 +1,141 @@
+"""Data that is not what it says, or not what the run began with, is named before a step is taken."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.samples import EXAMPLE
+from tests.training import DEADLINE, PROJECT
+from trainer import shards
+from trainer.config import Config
+from trainer.data import EXAMPLES
+from trainer.fingerprint import FILE, Fingerprint, require
+from trainer.shards import Dataset
+from trainer.vertex.errors import TrainerError
+
+FOUR = {f"train-{number:05d}-of-00004.array_record": (1000, 30) for number in range(4)}
+WHOLE = Fingerprint(24, 0, FOUR, {"heldout-mine.array_record": (10, 1)})
+
+
+def damage(file: Path) -> None:
+    """Invert 8 bytes of the first record, behind the headers of the file and of its chunk."""
+    content = bytearray(file.read_bytes())
+    content[120:128] = bytes(255 - byte for byte in content[120:128])
+    file.write_bytes(content)
+
+
+def without(number: int) -> dict[str, tuple[int, int]]:
+    return {name: size for name, size in FOUR.items() if f"-{number:05d}-" not in name}
+
+
+def refused(present: Fingerprint, folder: Path | None = None) -> str:
+    """What the run says that is refused; with --anyway it says the same and goes on."""
+    require(present, folder, anyway=True, is_chief=False)
+    with pytest.raises(TrainerError) as told:
+        require(present, folder, anyway=False, is_chief=False)
+    assert "\n" not in str(told.value)
+    return str(told.value)
+
+
+def test_a_shard_that_the_names_of_others_promise_is_named() -> None:
+    assert refused(replace(WHOLE, train=without(1))) == (
+        "train-00001-of-00004.array_record is missing: copy or write them again, or train without them: --anyway"
+    )
+    two = without(0).keys() & without(3).keys()
+    assert "train-00000-of-00004.array_record is missing (and 1 more)" in refused(
+        replace(WHOLE, train=dict.fromkeys(two, (1, 1)))
+    )
+
+
+@pytest.mark.parametrize(
+    "names", [["train-a", "train-b"], ["train-1-of-2", "train-2-of-2"], ["train-x-0-of-1", "train-y-0-of-1"]]
+)
+def test_any_name_will_do(names: list[str]) -> None:
+    train = {f"{name}.array_record": (10, 1) for name in names}
+    require(replace(WHOLE, train=train), None, anyway=False, is_chief=True)
+
+
+def test_a_shard_without_records_is_named_unless_there_are_too_few_for_all() -> None:
+    name = "train-00002-of-00004.array_record"
+    assert f"{name} holds no record: " in refused(replace(WHOLE, train=FOUR | {name: (20, 0)}))
+    few = replace(WHOLE, train=dict.fromkeys(FOUR, (20, 0)) | {name: (30, 3)})
+    require(few, None, anyway=False, is_chief=True)
+
+
+def test_other_samples_than_those_of_the_checkpoint_are_refused(tmp_path: Path) -> None:
+    WHOLE.keep(tmp_path)
+    require(WHOLE, tmp_path, anyway=False, is_chief=True)
+    name = "train-00003-of-00004.array_record"
+    assert refused(replace(WHOLE, global_batch=48, seed=1), tmp_path) == (
+        "--global-batch was 24, and is 48; --seed was 0, and is 1: "
+        f"bring back what {tmp_path.name} was trained with, or go on with other samples: --anyway"
+    )
+    assert f"{name} had 30 records in 1000 bytes, and has 29 in 999: " in refused(
+        replace(WHOLE, train=FOUR | {name: (999, 29)}), tmp_path
+    )
+    assert f"{name} is gone; {name} is missing: bring back" in refused(replace(WHOLE, train=without(3)), tmp_path)
+    assert "train-more.array_record is new: " in refused(
+        replace(WHOLE, train=FOUR | {"train-more.array_record": (1, 1)}), tmp_path
+    )
+
+
+def test_a_checkpoint_of_an_older_version_is_compared_with_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require(WHOLE, tmp_path, anyway=False, is_chief=True)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_damaged_record_is_named_with_its_shard_and_index(tmp_path: Path) -> None:
+    samples = EXAMPLES[EXAMPLE]()["train"][:40]
+    shards.write(samples, tmp_path, "train", shard_count=2)
+    damage(tmp_path / "train-00001-of-00002.array_record")
+    with pytest.raises(TrainerError) as told:
+        Dataset(tmp_path, "train").batch(range(40), Config())
+    words, _, index = str(told.value).partition(": record ")
+    assert words == f"{tmp_path}/train-00001-of-00002.array_record"
+    assert 0 <= int(index.partition(" is damaged (")[0]) < 20
+    assert str(told.value).endswith("); write this shard again")
+    assert "\n" not in str(told.value)
+
+
+def run(folder: Path, *flags: str) -> tuple[int, list[str]]:
+    """Exit code of a run in this folder, and its sentences."""
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "trainer.task", "--data", "set", "--warmup", "1", "--checkpoint-every", "2"]
+    done = subprocess.run([*command, *flags], cwd=folder, env=environ, capture_output=True, text=True, timeout=DEADLINE)
+    assert "Traceback" not in done.stdout + done.stderr
+    return done.returncode, [json.loads(line)["message"] for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_a_run_ends_with_the_name_of_a_damaged_record(processes: str, tmp_path: Path) -> None:
+    shards.write_example(EXAMPLE, tmp_path / "set")
+    damage(tmp_path / "set/train-00002-of-00004.array_record")
+    code, said = run(tmp_path, "--steps", "200", "--data-processes", processes)
+    assert code == 1
+    assert any("set/train-00002-of-00004.array_record: record " in text and "is damaged" in text for text in said)
+
+
+@pytest.mark.proof
+def test_a_run_resumes_with_its_own_samples_alone(tmp_path: Path) -> None:
+    shards.write_example(EXAMPLE, tmp_path / "set")
+    (code, said), root = run(tmp_path, "--steps", "2"), tmp_path / "output/checkpoints"
+    assert code == 0, said
+    assert [*json.loads((root / "step-000000002" / FILE).read_text())["train"]] == [*FOUR]
+    code, said = run(tmp_path, "--steps", "4", "--global-batch", "48", "--learning-rate", "1e-4")
+    assert code == 1
+    assert any(text.startswith("--global-batch was 96, and is 48: bring back what step-000000002 was") for text in said)
+    code, said = run(tmp_path, "--steps", "4", "--global-batch", "48", "--learning-rate", "1e-4", "--anyway")
+    assert code == 0, said
+    assert "--global-batch was 96, and is 48: going on, by --anyway" in said
+    (tmp_path / "set/train-00002-of-00004.array_record").unlink()
+    code, said = run(tmp_path, "--steps", "6", "--global-batch", "48")
+    assert code == 1
+    assert any("train-00002-of-00004.array_record is gone" in text for text in said)

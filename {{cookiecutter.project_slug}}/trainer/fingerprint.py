@@ -1,0 +1,91 @@
+"""Fingerprint of everything that decides which samples a step takes: kept in each checkpoint, compared at resume."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from trainer.checkpoints import commit_marker
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.log import warn
+
+FILE = "samples.json"  # beside the commit marker, written by the chief
+NUMBERED = re.compile(r"(.+)-(\d{1,6})-of-(\d{1,6})\.array_record")
+
+Shards = Mapping[str, tuple[int, int]]  # name of a file -> its bytes and records
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Flags and shards of a run. A shard counts by name, size and records: nobody reads all of its bytes."""
+
+    global_batch: int
+    seed: int
+    train: Shards
+    heldout: Shards
+
+    def keep(self, folder: Path) -> None:
+        """Write it into the folder of a checkpoint that is still to be committed."""
+        commit_marker.write_json(folder / FILE, asdict(self))
+
+
+def require(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief: bool) -> None:
+    """Compare the data with the names of its shards, and with what a checkpoint in `folder` was trained on.
+
+    A checkpoint without a fingerprint, from an older version, is compared with nothing. Every process must call it.
+
+    Raises:
+        TrainerError: they differ, unless the run is to go on `anyway`: then the chief warns.
+    """
+    findings = [*_unfinished(present.train), *_unfinished(present.heldout)]
+    cure = "copy or write them again, or train without them: --anyway"
+    if folder and (changes := [*_changes(present, folder)]):
+        findings = [*changes, *findings]
+        cure = f"bring back what {folder.name} was trained with, or go on with other samples: --anyway"
+    if findings and not anyway:
+        raise TrainerError(f"{'; '.join(findings)}: {cure}")
+    if findings and is_chief:
+        warn(f"{'; '.join(findings)}: going on, by --anyway")
+
+
+def _unfinished(shards: Shards) -> Iterator[str]:
+    """Yield a phrase for the shards that the names of others promise, and for those without records."""
+    present: dict[tuple[str, str], list[str]] = {}
+    for match in filter(None, map(NUMBERED.fullmatch, shards)):
+        present.setdefault((match[1], match[3]), []).append(match[2])
+    for (split, total), numbers in present.items():
+        first = int(int(total) in map(int, numbers))  # some count from 1
+        missing = sorted({*range(first, first + int(total))} - {*map(int, numbers)})
+        if missing:
+            name = f"{split}-{missing[0]:0{len(numbers[0])}}-of-{total}.array_record"
+            yield f"{name} is missing{_more(missing)}"
+    empty = [name for name, (_, records) in shards.items() if not records]
+    if empty and sum(records for _, records in shards.values()) >= len(shards):  # there were enough for all shards
+        yield f"{empty[0]} holds no record{_more(empty)}"
+
+
+def _changes(present: Fingerprint, folder: Path) -> Iterator[str]:
+    """Yield a phrase for each flag, and each kind of shards, that is not as it was for the checkpoint."""
+    try:
+        past = json.loads((folder / FILE).read_text())
+    except FileNotFoundError:
+        return
+    for field in ("global_batch", "seed"):
+        if past[field] != getattr(present, field):
+            yield f"--{field.replace('_', '-')} was {past[field]}, and is {getattr(present, field)}"
+    before = {name: tuple(size) for name, size in (past["train"] | past["heldout"]).items()}
+    now = {**present.train, **present.heldout}
+    if changed := sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name)):
+        yield f"{changed[0]} {_change(before.get(changed[0]), now.get(changed[0]))}{_more(changed)}"
+
+
+def _change(before: tuple[int, ...] | None, now: tuple[int, ...] | None) -> str:
+    """`had 30 records in 1200 bytes, and has 28 in 1100`"""
+    if not before or not now:
+        return "is gone" if before else "is new"
+    return f"had {before[1]} records in {before[0]} bytes, and has {now[1]} in {now[0]}"
+
+
+def _more(found: list[str] | list[int]) -> str:
+    return f" (and {len(found) - 1} more)" if len(found) > 1 else ""
