@@ -75,7 +75,8 @@ def test_the_sample_and_its_replica_are_named_and_the_run_without_it_resumes_at_
     assert "resumed at step 5" in mended.output
 
 
-def test_a_step_that_may_be_skipped_changes_nothing_and_is_counted(poisoned: Path) -> None:
+@pytest.mark.proof
+def test_a_step_that_may_be_skipped_is_counted_and_the_run_goes_on(poisoned: Path) -> None:
     run = train(poisoned, 2, *STEPS, "--skip-nonfinite", "1")
     assert run.code == 0, run.output
     reports = [report for report in run.reports if "train/step_seconds" in report]
