@@ -23,10 +23,10 @@ class MetricFile:
 
     def __init__(self, path: Path, ids: Sequence[str]) -> None:
         self.path, self._ids = path, ids
-        self._begin(b"")
+        self._begin()
 
-    def _begin(self, head: bytes) -> None:
-        self._head, self._position, self._lines = head, 0, 0
+    def _begin(self) -> None:
+        self._head, self._position, self._lines = b"", 0, 0
         self._measurements = list[Measurement]()
         self.fault = ""  # of the file, or of its first line that is no report
 
@@ -36,7 +36,7 @@ class MetricFile:
             with contextlib.suppress(FileNotFoundError), open_regular(self.path) as file:
                 head = file.read(HEAD)
                 if not head.startswith(self._head):
-                    self._begin(head)
+                    self._begin()
                 self._head = head
                 while self._read_chunk(file, ended) and ended:
                     pass

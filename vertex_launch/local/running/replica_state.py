@@ -89,11 +89,11 @@ class ReplicaState:
 
     def is_due(self, fault: Fault, step: int, now: float) -> bool:
         """Whether a fault can happen now, at a step that the job has reached."""
+        if step < fault.step or (fault.after and now < self.began + fault.after):
+            return False
         if not self.process and fault.action != "late":
             return False
-        if fault.action == "flip" and not newest_checkpoint(self.replica):
-            return False
-        return step >= fault.step and (not fault.after or now >= self.began + fault.after)
+        return fault.action != "flip" or bool(newest_checkpoint(self.replica))  # last, as it looks into folders
 
     def disturb(self, action: Action, number: float) -> None:
         """Do what happens to machines and programs; `number` is a time in seconds, or of slow a factor."""

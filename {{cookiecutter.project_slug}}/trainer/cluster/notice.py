@@ -23,7 +23,7 @@ class StoppedError(PeerError):
 
     def __init__(self, cluster: Cluster, step: int, *, told: bool, by: int, size: int) -> None:
         self.exit_code = 128 + signal.SIGTERM if told else PeerError.exit_code
-        who = "it" if told else cluster.nodes[by * len(cluster.nodes) // size].name
+        who = "it" if told else cluster.node(by, size).name
         super().__init__(f"{cluster.name}: saved step {step}, as {who} was told to end; the next start resumes there")
 
 

@@ -67,10 +67,13 @@ class Cluster:
     def chief(self) -> Node:
         return self.nodes[0]
 
+    def node(self, rank: int, size: int) -> Node:
+        """Return the replica of a process, of all `size` that train."""
+        return self.nodes[rank * len(self.nodes) // size]
+
     def process(self, rank: int, size: int) -> str:
         """Name a process of all `size` that train: its replica, and which of it where there are several."""
-        each = size // len(self.nodes)
-        name = self.nodes[rank // each].name
+        each, name = size // len(self.nodes), self.node(rank, size).name
         return name if each == 1 else f"process {rank % each} of {name}"
 
     @property
