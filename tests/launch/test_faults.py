@@ -167,16 +167,27 @@ for name in ("1", "2"):
     (folder / name / "large").write_bytes(bytes(1000))
     time.sleep(0.05)
 print("step 2", flush=True)
-while not any((folder / "2" / "large").read_bytes()): time.sleep(0.05)
+while (folder / "2" / "large").read_bytes() == bytes(1000): time.sleep(0.05)
 """
 
 
-def test_bytes_in_the_largest_file_of_the_newest_checkpoint_are_flipped(project: Path) -> None:
-    done = launch(project, "run", write(project, pool(CHECKPOINTS)), "--fault", "workerpool0-0:flip@step=2")
-    assert "fault: workerpool0-0 has flipped bytes in its newest checkpoint at step 2" in done.stdout
+@pytest.mark.parametrize(
+    ("word", "sentence", "content"),
+    [
+        ("flip", "has flipped bytes in its newest checkpoint", bytes(500) + b"\xff" * 64 + bytes(436)),
+        ("truncate", "has only half of a file in its newest checkpoint", bytes(500)),
+    ],
+)
+def test_the_largest_file_of_the_newest_checkpoint_is_damaged(
+    project: Path, word: str, sentence: str, content: bytes
+) -> None:
+    done = launch(project, "run", write(project, pool(CHECKPOINTS)), "--fault", f"workerpool0-0:{word}@step=2")
+    assert f"fault: workerpool0-0 {sentence} at step 2" in done.stdout
     assert "Job succeeded" in done.stdout
-    changed = [file for file in (project / ".vertex/gcs/b/run").rglob("*") if file.is_file() and any(file.read_bytes())]
-    assert [file.parent.name + "/" + file.name for file in changed] == ["2/large"]
+    files = [file for file in (project / ".vertex/gcs/b/run").rglob("*") if file.is_file()]
+    contents = {f"{file.parent.name}/{file.name}": file.read_bytes() for file in files}
+    assert contents.pop("2/large") == content
+    assert not any(map(any, contents.values()))
 
 
 @pytest.mark.parametrize(

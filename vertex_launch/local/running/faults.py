@@ -18,15 +18,15 @@ from vertex_launch.local.running.lines import message, payload
 from vertex_launch.local.running.silence import family
 from vertex_launch.spec import Job
 
-Action = Literal["kill", "term", "preempt", "freeze", "late", "slow", "flip", "exit0", "raise"]
+Action = Literal["kill", "term", "preempt", "freeze", "late", "slow", "flip", "truncate", "exit0", "raise"]
 
 NUMBER = r"\d+(?:\.\d+)?"
 FORM = re.compile(
     r"(?P<replica>[\w-]+):"
-    rf"((?P<plain>kill|term|preempt|freeze|flip|(exit0|raise)(?=@))|(?P<counted>freeze|late|slow)=(?P<number>{NUMBER}))"
+    rf"((?P<plain>kill|term|preempt|freeze|flip|truncate|(exit0|raise)(?=@))|(?P<counted>freeze|late|slow)=(?P<number>{NUMBER}))"
     rf"(@(step=(?P<step>\d+)|after=(?P<after>{NUMBER})s))?"
 )
-FORMS = "kill, term, preempt, freeze, freeze=SECONDS, late=SECONDS, slow=TIMES, flip, and with a moment exit0, raise"
+FORMS = "kill, term, preempt, freeze[=SECONDS], late=SECONDS, slow=TIMES, flip, truncate, with a moment exit0, raise"
 IMPOSSIBLE = {
     "cut": "all replicas share this machine's network, so none can be cut off; freeze comes nearest",
     "full": "all replicas share this machine's disk, so none can find it full; lay .vertex on a small disk",
@@ -39,6 +39,7 @@ SENTENCES: Mapping[Action, str] = {  # {} is the number
     "late": "starts {:g} s late",
     "slow": "is {:g} times slower",
     "flip": "has flipped bytes in its newest checkpoint",
+    "truncate": "has only half of a file in its newest checkpoint",
     "exit0": "exits with 0",
     "raise": "raises an exception",
 }
@@ -48,6 +49,7 @@ INJECTED = Path(__file__).with_name("injected")
 # `step 20/100`, `Step: 20`, `global_step=20`, and nothing within a path
 STEP = re.compile(r"(?<![a-z/@:.-])step\W{1,3}(\d+)", re.IGNORECASE)
 FLIPPED = 64  # bytes
+DAMAGES = ("flip", "truncate")
 
 
 @dataclass(frozen=True)
@@ -132,10 +134,13 @@ def newest_checkpoint(replica: Replica) -> Path | None:
     return max(files, key=lambda path: path.stat().st_size, default=None)
 
 
-def flip(file: Path) -> None:
-    """Turn over all bits of some bytes in the middle of a file."""
+def damage(file: Path, action: Action) -> None:
+    """Turn over all bits of some bytes in the middle of a file, or end it there."""
     with open(file, "r+b") as content:
         middle = content.seek(file.stat().st_size // 2)
         flipped = bytes(byte ^ 0xFF for byte in content.read(FLIPPED))
         content.seek(middle)
-        content.write(flipped)
+        if action == "flip":
+            content.write(flipped)
+        else:
+            content.truncate()

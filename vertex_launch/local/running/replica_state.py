@@ -7,10 +7,11 @@ from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM, Signals
 
 from vertex_launch.contract import Replica
 from vertex_launch.local.running.faults import (
+    DAMAGES,
     IN_PYTHON,
     Action,
     Fault,
-    flip,
+    damage,
     newest_checkpoint,
     signal_training_process,
 )
@@ -93,7 +94,7 @@ class ReplicaState:
             return False
         if not self.process and fault.action != "late":
             return False
-        return fault.action != "flip" or bool(newest_checkpoint(self.replica))  # last, as it looks into folders
+        return fault.action not in DAMAGES or bool(newest_checkpoint(self.replica))  # last, as it looks into folders
 
     def disturb(self, action: Action, number: float) -> None:
         """Do what happens to machines and programs; `number` is a time in seconds, or of slow a factor."""
@@ -101,8 +102,8 @@ class ReplicaState:
         match action:
             case "late":  # the next start
                 self.postponed += number
-            case "flip" if file := newest_checkpoint(self.replica):
-                flip(file)
+            case "flip" | "truncate" if file := newest_checkpoint(self.replica):
+                damage(file, action)
             case _ if not self.process:
                 pass
             case "kill":
