@@ -33,6 +33,7 @@ class Storage:
     logs: Path = Path("output/logs")
     mount: Path = Path("/gcs")
     trial: Trial | None = None  # only in hyperparameter tuning
+    job: str = ""  # id of the job, the same after a restart; "" without Vertex
 
     @property
     def emulated(self) -> bool:
@@ -68,4 +69,4 @@ def from_env(environ: Mapping[str, str]) -> Storage:
     folders = {name: mounted.path(environ[variable]) for name, variable in FOLDERS.items() if environ.get(variable)}
     id, file = environ.get("CLOUD_ML_TRIAL_ID", ""), environ.get("CLOUD_ML_HP_METRIC_FILE", "")
     trial = Trial(id or "0", Path(file or METRIC_FILE)) if id or file else None
-    return replace(mounted, **folders, trial=trial)
+    return replace(mounted, **folders, trial=trial, job=environ.get("CLOUD_ML_JOB_ID", ""))

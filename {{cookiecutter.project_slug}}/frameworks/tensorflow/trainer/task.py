@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from trainer import optional
 from trainer.cluster import program, rollcall, spec
 from trainer.goodput import ROLL_CALL, START, Clock, process_start
-from trainer.vertex import storage, writable
+from trainer.vertex import lease, storage, writable
 from trainer.vertex.log import exit_code
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     writable.require(folders, writable.EVALUATOR if cluster.evaluates else writes)
     from trainer.parallel import strategy as strategies  # a place that cannot be written is told before
 
-    with strategies.load(config.strategy).data(config, folders, cluster) as folder:
+    with lease.held(folders, cluster), strategies.load(config.strategy).data(config, folders, cluster) as folder:
         part = optional.load("evaluator", f"{cluster.name}, an evaluator,").run if cluster.evaluates else launch
         part(Job(config, folders, folder, cluster, clock))
 

@@ -1,0 +1,184 @@
+"""The lease of an output folder, among processes that are real, killed and late."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.training import DEADLINE, PROJECT, eventually
+from trainer.cluster.spec import Cluster
+from trainer.vertex import lease
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.storage import Storage
+
+# A job's chief, which prints a line once it has the folder, and leaves it when its input ends.
+CHIEF = """
+import sys
+from pathlib import Path
+from trainer.cluster.spec import Cluster
+from trainer.vertex import lease
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.storage import Storage
+lease.RENEW_SECONDS, lease.EXPIRE_SECONDS = 0.2, float(sys.argv[3])
+try:
+    with lease.held(Storage(checkpoints=Path(sys.argv[1]), mount=Path(sys.argv[1]).parent, job=sys.argv[2]), Cluster()):
+        print("holds", flush=True)
+        sys.stdin.read()
+except TrainerError as error:
+    print(error, flush=True)
+"""
+
+
+@contextlib.contextmanager
+def chief(root: Path, job: str, expire: float = DEADLINE) -> Iterator["subprocess.Popen[str]"]:
+    """Yield the process of a job that takes the folder; nothing outlives the block."""
+    words = [sys.executable, "-c", CHIEF, str(root), job, str(expire)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, cwd=PROJECT, text=True, **pipes) as process:
+        guard = threading.Timer(DEADLINE, process.kill)
+        guard.start()
+        try:
+            yield process
+        finally:
+            guard.cancel()
+            process.kill()
+
+
+def says(process: "subprocess.Popen[str]") -> str:
+    """Return the next line of a chief."""
+    assert process.stdout
+    return process.stdout.readline().strip()
+
+
+def leave(process: "subprocess.Popen[str]") -> int:
+    """Let a chief end; returns its exit code."""
+    process.communicate(timeout=DEADLINE)
+    return process.returncode
+
+
+def storage(root: Path, job: str) -> Storage:
+    return Storage(checkpoints=root, mount=root.parent, job=job)
+
+
+def foreign(root: Path, job: str = "far", since: str = "2026-01-01T08:31:02+00:00") -> Path:
+    """Write the claim of a job of another machine; returns the folder."""
+    folder = root / lease.FOLDER
+    folder.mkdir(parents=True)
+    claim = {"job": job, "host": "elsewhere", "since": since, "lock": "another boot:1"}
+    (folder / f"{job}.json").write_text(json.dumps(claim))
+    return folder
+
+
+def test_a_second_job_refuses_with_the_first_ones_name_and_the_first_goes_on(tmp_path: Path) -> None:
+    root = tmp_path / "checkpoints"
+    with chief(root, "first") as first:
+        assert says(first) == "holds"
+        with chief(root, "second") as second:
+            told = says(second)
+        assert told.startswith(f"{root} is in use by job first on ")
+        assert " UTC (renewed " in told
+        assert told.endswith(" s ago); choose another output folder, or wait until it ends")
+        assert leave(first) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_of_a_killed_job_is_free_at_once(tmp_path: Path) -> None:
+    root = tmp_path / "checkpoints"
+    with chief(root, "first") as first:
+        assert says(first) == "holds"
+        first.kill()
+        first.wait()
+        assert list(root.rglob("first.json"))
+        with chief(root, "second") as second:  # it would look for longer than this test may take
+            assert says(second) == "holds"
+            assert not list(root.rglob("first.*"))
+
+
+def test_a_job_that_starts_again_does_not_wait_for_itself(tmp_path: Path) -> None:
+    folder = foreign(tmp_path / "checkpoints", "same")
+    with chief(folder.parent, "same") as again:
+        assert says(again) == "holds"
+        assert leave(again) == 0
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_ends_the_job_frees_the_folder(tmp_path: Path, number: signal.Signals) -> None:
+    with chief(tmp_path / "checkpoints", "first") as first:
+        assert says(first) == "holds"
+        first.send_signal(number)
+        assert first.wait(DEADLINE) != 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_exception_frees_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), lease.held(storage(tmp_path / "checkpoints", "first"), Cluster()):
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_claim_of_another_machine_expires_unless_it_is_renewed(tmp_path: Path) -> None:
+    folder = foreign(tmp_path / "checkpoints")
+    with chief(folder.parent, "second", expire=1) as second:
+        assert "seeing for up to 1 s whether job far lives" in says(second)
+        assert says(second) == "holds"
+        assert not list(folder.glob("far.*"))
+
+
+def test_a_claim_of_another_machine_that_is_renewed_counts_whatever_its_clock_says(tmp_path: Path) -> None:
+    folder = foreign(tmp_path / "checkpoints", since="2099-01-01T00:00:00+00:00")
+    with chief(folder.parent, "second") as second:
+        assert "whether job far lives" in says(second)
+        (folder / "far.1").touch()
+        assert "is in use by job far on elsewhere since 2099-01-01 00:00 UTC" in says(second)
+    assert [file.name for file in sorted(folder.iterdir())] == ["far.1", "far.json"]
+
+
+def test_of_jobs_that_start_together_one_gets_the_folder(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        started = [stack.enter_context(chief(tmp_path / "checkpoints", f"job-{number}")) for number in range(5)]
+        told = [says(process) for process in started]
+        assert told.count("holds") == 1
+        assert all("is in use by job " in line for line in told if line != "holds")
+
+
+def test_a_renewal_is_a_new_name_and_the_one_before_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints/lease"
+    with chief(folder.parent, "first") as first:
+        assert says(first) == "holds"
+        assert eventually(lambda: any(int(file.suffix[1:]) > 2 for file in folder.glob("first.[0-9]*")))
+        assert len(list(folder.glob("first.[0-9]*"))) <= 2
+
+
+def test_a_file_that_is_no_claim_is_none(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints/lease"
+    folder.mkdir(parents=True)
+    for name, text in {"a": "", "b": "[]", "c": '{"job": "c"}', "d": "[" * 4_000}.items():
+        (folder / f"{name}.json").write_text(text)
+    (folder / "e.json").mkdir()
+    with lease.held(storage(folder.parent, "first"), Cluster()):
+        assert (folder / "first.1").is_file()
+
+
+def test_only_the_chief_takes_the_lease(tmp_path: Path) -> None:
+    with lease.held(storage(tmp_path / "checkpoints", "first"), Cluster(name="workerpool1-0")):
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("not a folder")
+    held = lease.held(storage(tmp_path / "checkpoints", "first"), Cluster())
+    with pytest.raises(TrainerError, match="cannot be written"), held:
+        pass
+
+
+def test_without_a_job_id_the_machine_and_the_process_stand_for_it(tmp_path: Path) -> None:
+    with lease.held(storage(tmp_path / "checkpoints", ""), Cluster()):
+        (file,) = (tmp_path / "checkpoints/lease").glob("*.json")
+        assert json.loads(file.read_text())["job"] == file.stem

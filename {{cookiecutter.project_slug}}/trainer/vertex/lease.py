@@ -1,0 +1,210 @@
+"""Lease of an output folder: its chief takes it before the job reads or writes there, and no second job gets it.
+
+The folder `lease` in that of the checkpoints holds two files of each writer; the launcher reads them, too:
+
+    JOB.json  its claim: {"job": JOB, "host": HOST, "since": "2026-11-27T08:31:02+00:00", "lock": "BOOT ID:DEVICE"};
+              the writer locks it by `flock`; "lock" is empty where the file system has no locks
+    JOB.12    empty: its twelfth renewal, one in 10 s; the file of the renewal before is removed
+
+A writer lives while its lock is held, which a reader on the same machine sees at once. For another reader it lives if
+it renews within 60 s of looking; the clocks of two machines are never compared. A renewal is a new name, because a
+mounted bucket is listed anew, but may show a file's content and time from a cache for 60 s. As nothing is atomic there,
+each writer first writes its claim, waits until others see it, and then looks (Lamport's bakery algorithm): the folder
+is left to whoever has renewed already, or has the older claim.
+Source: Cloud Storage FUSE documentation, "Caching" and "Limitations and differences from POSIX", 2026.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, Any
+
+from trainer.cluster.spec import Cluster
+from trainer.vertex import writable
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.log import say
+from trainer.vertex.storage import Storage
+
+FOLDER = "lease"
+RENEW_SECONDS, EXPIRE_SECONDS, LOOK_SECONDS = 10.0, 60.0, 0.5
+SETTLE_SECONDS = 3.0  # until all machines see a new file of a mounted bucket
+LARGEST = 2**12  # bytes of a claim
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, order=True)
+class Claim:
+    """A job that writes to the folder, or is about to, since a time of its own clock."""
+
+    since: str
+    job: str
+    host: str
+    lock: str
+
+
+@contextlib.contextmanager
+def held(storage: Storage, cluster: Cluster) -> Iterator[None]:
+    """Hold the lease of the output folder while the block runs; only the chief does.
+
+    Raises:
+        TrainerError: another job holds it, or it cannot be written.
+    """
+    if cluster.name != cluster.chief.name:
+        yield
+        return
+    lease, is_bucket = Lease(storage), not storage.emulated and storage.checkpoints.is_relative_to(storage.mount)
+    with contextlib.closing(lease), _before_sigterm(lease.close):
+        lease.take(SETTLE_SECONDS if is_bucket else 0)
+        yield
+
+
+class Lease:
+    """The lease of one job on its output folder."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._folder, host = storage.checkpoints / FOLDER, platform.node()
+        self._job = re.sub(r"[^\w-]", "_", storage.job or f"{host}-{os.getpid()}")
+        since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._claim = Claim(since, self._job, host, "")
+        self._file = contextlib.ExitStack()  # open, for its lock
+        self._number, self._stop = 0, threading.Event()
+        self._thread = threading.Thread(target=self._renew, daemon=True)
+
+    def take(self, settle: float) -> None:
+        """Become the one writer, and renew this in another thread; others see a new claim after `settle` seconds."""
+        self._require_first()
+        with writable.writing(self._folder):
+            self._write_claim()
+        time.sleep(0 if self._number else settle)  # this job's, from before a restart, everybody has seen
+        self._require_first(self._claim)
+        with writable.writing(self._folder):
+            self._write_renewal()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Leave the folder to others, without a trace; for any thread but that of the renewals."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(EXPIRE_SECONDS)
+        with contextlib.suppress(OSError):
+            _remove(self._folder, self._job)
+            self._folder.rmdir()
+            self._folder.parent.rmdir()  # which a run that saved nothing has not made
+        self._file.close()
+
+    def _require_first(self, own: Claim | None = None) -> None:
+        """Return when no other writer is left; removes dead ones. Raises TrainerError for one that lives.
+
+        Beside our `own` claim, only a writer that has renewed or is older goes first; any other is about to leave.
+        """
+        seen: dict[str, tuple[int, float]] = {}
+        while others := [claim for claim in _claims(self._folder) if claim.job != self._job]:
+            for other in others:
+                renewals, is_locked = _renewals(self._folder, other.job), _is_locked(self._folder, other)
+                if is_locked is None and other.job not in seen:
+                    say(f"{self._folder.parent}: seeing for up to {EXPIRE_SECONDS:.0f} s whether job {other.job} lives")
+                before, since = seen.setdefault(other.job, (renewals, time.monotonic()))
+                if is_locked is False or time.monotonic() > since + EXPIRE_SECONDS:
+                    _remove(self._folder, other.job)
+                elif (renewals or other < own) if own else (is_locked or renewals > before):
+                    raise _in_use(self._folder, other, renewals)
+            time.sleep(LOOK_SECONDS)
+
+    def _write_claim(self) -> None:
+        """Write the claim anew, and lock it if that can be done; a reader takes an empty one for none."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._number, file = _renewals(self._folder, self._job), self._folder / f"{self._job}.json"
+        file.unlink(missing_ok=True)
+        file.touch()
+        stream = self._file.enter_context(file.open("r+b"))
+        with contextlib.suppress(OSError):
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._claim = replace(self._claim, lock=_machine(stream))
+        file.write_text(json.dumps(asdict(self._claim)))  # closed again: a bucket shows it only then
+
+    def _write_renewal(self) -> None:
+        self._number += 1
+        (self._folder / f"{self._job}.{self._number}").touch()
+        (self._folder / f"{self._job}.{self._number - 1}").unlink(missing_ok=True)
+
+    def _renew(self) -> None:
+        place = writable.Dispensable(self._folder)
+        while not self._stop.wait(RENEW_SECONDS):
+            with place.writing():
+                self._write_renewal()
+
+
+def _claims(folder: Path) -> list[Claim]:
+    found = []
+    for file in folder.glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):  # gone, or not yet written
+            if file.is_file() and file.stat().st_size < LARGEST:
+                found.append(Claim(**json.loads(file.read_text())))
+    return sorted(found)
+
+
+def _renewals(folder: Path, job: str) -> int:
+    """Return how often the job has renewed its claim."""
+    return max((int(file.suffix[1:]) for file in folder.glob(f"{job}.*") if file.suffix[1:].isdecimal()), default=0)
+
+
+def _is_locked(folder: Path, claim: Claim) -> bool | None:
+    """Return whether the writer of a claim lives; None where this machine cannot tell."""
+    with contextlib.suppress(OSError), (folder / f"{claim.job}.json").open("rb") as stream:
+        if claim.lock == _machine(stream):
+            try:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            return False
+    return None
+
+
+def _machine(stream: IO[bytes]) -> str:
+    """Name the one machine and mount in which a lock on this file counts."""
+    return f"{BOOT.read_text().strip() if BOOT.exists() else platform.node()}:{os.fstat(stream.fileno()).st_dev}"
+
+
+def _remove(folder: Path, job: str) -> None:
+    for file in folder.glob(f"{job}.*"):
+        file.unlink(missing_ok=True)
+
+
+def _in_use(folder: Path, claim: Claim, renewals: int) -> TrainerError:
+    """Return the error of a second job; its seconds are by the clock of the file system, and only said."""
+    seconds = 0.0
+    with contextlib.suppress(OSError):
+        seconds = time.time() - (folder / f"{claim.job}.{renewals or 'json'}").stat().st_mtime
+    since = claim.since[:16].replace("T", " ")
+    return TrainerError(
+        f"{folder.parent} is in use by job {claim.job} on {claim.host} since {since} UTC (renewed {max(seconds, 0):.0f}"
+        " s ago); choose another output folder, or wait until it ends"
+    )
+
+
+@contextlib.contextmanager
+def _before_sigterm(act: Callable[[], None]) -> Iterator[None]:
+    """Let SIGTERM do `act` before it ends this process, as it would without the block."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def end(*args: Any) -> None:
+        act()
+        if callable(before):
+            before(*args)
+        raise SystemExit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
