@@ -1,17 +1,35 @@
 """For every rule a job that trips it alone, and a neighbour, as near as can be, that trips none."""
 
+import atexit
+import fcntl
 import json
+import shutil
+import tempfile
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
 from tests.conftest import ROOT
-from vertex_launch import catalog
+from vertex_launch import catalog, lease
 from vertex_launch.rules import Project
 from vertex_launch.settings import Settings
+
+
+def held(output: Path) -> IO[bytes]:
+    """Hold the lease of an output folder, as job 17, while the file that is returned is open."""
+    claim = output / lease.FOLDER / "17.json"
+    claim.parent.mkdir(parents=True)
+    claim.touch()
+    file = claim.open("rb")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    words = {"job": "17", "host": "HOST", "since": "2026-11-27T08:31:02+00:00", "lock": lease.machine(file)}
+    claim.write_text(json.dumps(words))
+    atexit.register(shutil.rmtree, BUCKETS)
+    return file
+
 
 Part = dict[str, Any]  # of a job, in the API's camelCase
 Edits = dict[str, Any]  # values by path, such as workerPoolSpecs.0.replicaCount
@@ -37,6 +55,8 @@ PROJECT = Project(
 # The same beside the scripts of benchmarks/rivals, of which the image gets trainer/ alone, and where the trainer is.
 BESIDE = replace(PROJECT, folder=ROOT / "benchmarks/rivals", dockerfile="COPY trainer trainer\n")
 WITH_LAUNCHER = replace(PROJECT, folder=ROOT / "{{cookiecutter.project_slug}}/frameworks/pytorch")
+BUCKETS = Path(tempfile.mkdtemp())
+LEASE = held(BUCKETS / "demo-data/busy")  # while this process lives
 REDUCER_IMAGE = CATALOG.reduction_server_image("us-central1")
 PREBUILT = f"{CATALOG.prebuilt_registries[0]}/sklearn-cpu.1-6:latest"
 A100: Part = {"machineType": "a2-highgpu-8g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 8}
@@ -401,6 +421,13 @@ CASES = [
         {},
         ("outputUriPrefix: is the folder of jobs/first.yaml, too", "of its own"),
         project=replace(PROJECT, outputs={"gs://demo-data/run": "jobs/first.yaml"}),
+    ),
+    Case(
+        "output-in-use",
+        {"baseOutputDirectory.outputUriPrefix": "gs://demo-data/busy"},
+        {},
+        ("/busy/checkpoints is in use by job 17 on HOST since 2026-11-27 08:31 UTC", "until it ends"),
+        project=replace(PROJECT, buckets=BUCKETS),
     ),
     Case(
         "output-folder", {"baseOutputDirectory.outputUriPrefix": "/gcs/run"}, {}, ('"/gcs/run"', "gs://demo-data/run")

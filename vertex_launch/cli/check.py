@@ -1,7 +1,7 @@
 """The commands `check` and `schema`: hold job files against the rules, and let an editor do a part of it."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +16,7 @@ from vertex_launch.cli.output import complain, console, report, warn_of_age
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.rules import applied, explain, training
 from vertex_launch.settings import Settings
+from vertex_launch.state_dir import StateDir
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,8 @@ class CheckOptions(SettingsOptions):
         warn_of_age(settings.catalog)
         if dropped := releases.notice(settings.launcher):
             complain(dropped, style="yellow")
-        examined = examine_all(self.jobs, settings, training.project(Path(), date.today()))
+        project = replace(training.project(Path(), date.today()), buckets=StateDir().buckets)
+        examined = examine_all(self.jobs, settings, project)
         if self.as_json:
             entries = [_entry(file.path, finding, settings) for file in examined for finding in file.findings]
             print(json.dumps(entries, indent=2))

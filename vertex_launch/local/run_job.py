@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from vertex_launch import lease
 from vertex_launch.contract import Replica
 from vertex_launch.errors import FaultError
 from vertex_launch.local.context import Context
@@ -36,8 +37,13 @@ def empty_output(job: Job, state_dir: StateDir) -> None:
     folder = output_folder(job, state_dir)
     if folder and folder.parent == state_dir.buckets:
         raise FaultError(f"{job.origin}: {OUTPUT}: is a whole bucket, which --fresh never empties; add a folder to it")
+    require_free(job, state_dir, "**/")
     if folder and folder.exists():
         shutil.rmtree(folder)
+
+
+def require_free(job: Job, state_dir: StateDir, below: str = "") -> None:
+    lease.require_free(output_folder(job, state_dir), job.origin, below)
 
 
 def say_what_is_there(job: Job, state_dir: StateDir, console: Console) -> None:
@@ -59,8 +65,8 @@ def run(job: Job, context: Context, console: Console, fresh: bool, whole: int) -
     wire = Wire(context.environ, of_buckets(context.state_dir.buckets))
     with recorded(job, context) as record, wire.of_job(job, record.id, context) as wired:
         prepared = prepare(job, record.id, wired)
-        if fresh:  # after `prepare`, so that a job that cannot run deletes nothing
-            empty_output(job, context.state_dir)
+        # After `prepare`, so that a job that cannot run deletes nothing.
+        (empty_output if fresh else require_free)(job, context.state_dir)
         show = shower(prepared.replicas, console)
 
         def show_and_keep(replica: Replica, line: str, severity: str) -> None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from vertex_launch import lease
 from vertex_launch.addresses import folder_fault
 from vertex_launch.aliases import region_cure
 from vertex_launch.rules.machines import known
@@ -94,6 +95,14 @@ def output_of_its_own(job: Job, context: RuleContext) -> Findings:
     if other := context.project.outputs.get(output(job)):
         fault = f"is the folder of {other}, too, so the jobs share their checkpoints"
         yield Finding(OUTPUT, fault, "give each job a folder of its own")
+
+
+@rule("output-in-use", "warning", "documented", "api-types", "trainer")
+def output_free(job: Job, context: RuleContext) -> Findings:
+    """No job of the local Vertex writes now to the folder that stands for the output folder.
+    Otherwise: The second job ends at once, with the name of the first."""
+    if context.project.buckets and _prefix(job) and not folder_fault(_prefix(job), OUTPUT):
+        yield from lease.in_use(context.project.buckets / _prefix(job).removeprefix("gs://"))
 
 
 @rule("bucket-differs", "warning", "documented", "settings")

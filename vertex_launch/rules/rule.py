@@ -38,6 +38,7 @@ class Project:
     outputs: Mapping[str, str] = field(default_factory=dict)  # output folder -> the file of another job that has it
     versions: Mapping[str, str] = field(default_factory=dict)  # of the frameworks here: torch -> 2.13.0
     folder: Path | None = None  # in which its files lie
+    buckets: Path | None = None  # in which the local Vertex has one folder a bucket
 
     def text(self, name: str) -> str:
         """Return the text of one of its files, "" where it cannot be read."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
 
-from vertex_launch import rules
+from vertex_launch import lease, rules
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.job_resource import Resource, id_of
 from vertex_launch.labels import name_findings
@@ -278,6 +278,8 @@ class Jobs(BackgroundTasks[_Ticket]):
         return repeating(followed.follow, curves.EVERY)
 
     def _execute(self, ticket: _Ticket, lines: Journal, context: Context) -> Outcome:
+        output = output_folder(ticket.job, context.state_dir)
+        lease.require_free(output and output / ticket.extras.trial, "", seconds=0)
         execution = Execution(
             prepare(ticket.job, ticket.id, context, ticket.extras, ticket.stopping),
             lambda replica, line, severity: lines.write(replica.name, line, severity),
