@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training import DEADLINE, PROJECT, eventually
+from tests.training import DEADLINE, PROJECT, eventually, signal_trainer, started
 from trainer.cluster.spec import Cluster
 from trainer.vertex import lease
 from trainer.vertex.errors import TrainerError
@@ -126,7 +127,7 @@ def test_an_exception_frees_the_folder(tmp_path: Path) -> None:
 def test_a_claim_of_another_machine_expires_unless_it_is_renewed(tmp_path: Path) -> None:
     folder = foreign(tmp_path / "checkpoints")
     with chief(folder.parent, "second", expire=1) as second:
-        assert "seeing for up to 1 s whether job far lives" in says(second)
+        assert "looking for up to 1 s whether job far on elsewhere still writes there" in says(second)
         assert says(second) == "holds"
         assert not list(folder.glob("far.*"))
 
@@ -134,7 +135,7 @@ def test_a_claim_of_another_machine_expires_unless_it_is_renewed(tmp_path: Path)
 def test_a_claim_of_another_machine_that_is_renewed_counts_whatever_its_clock_says(tmp_path: Path) -> None:
     folder = foreign(tmp_path / "checkpoints", since="2099-01-01T00:00:00+00:00")
     with chief(folder.parent, "second") as second:
-        assert "whether job far lives" in says(second)
+        assert "whether job far on elsewhere still" in says(second)
         (folder / "far.1").touch()
         assert "is in use by job far on elsewhere since 2099-01-01 00:00 UTC" in says(second)
     assert [file.name for file in sorted(folder.iterdir())] == ["far.1", "far.json"]
@@ -146,6 +147,16 @@ def test_of_jobs_that_start_together_one_gets_the_folder(tmp_path: Path) -> None
         told = [says(process) for process in started]
         assert told.count("holds") == 1
         assert all("is in use by job " in line for line in told if line != "holds")
+
+
+def test_a_job_whose_folder_another_one_has_taken_meanwhile_ends(tmp_path: Path) -> None:
+    with chief(tmp_path / "checkpoints", "first") as first:
+        assert says(first) == "holds"
+        (tmp_path / "checkpoints/lease/first.json").rename(tmp_path / "first.json")
+        claim = json.loads((tmp_path / "first.json").read_text()) | {"job": "second"}
+        (tmp_path / "checkpoints/lease/second.json").write_text(json.dumps(claim))
+        assert "job second has taken the folder" in says(first)
+        assert first.wait(DEADLINE) == 1
 
 
 def test_a_renewal_is_a_new_name_and_the_one_before_is_gone(tmp_path: Path) -> None:
@@ -164,6 +175,36 @@ def test_a_file_that_is_no_claim_is_none(tmp_path: Path) -> None:
     (folder / "e.json").mkdir()
     with lease.held(storage(folder.parent, "first"), Cluster()):
         assert (folder / "first.1").is_file()
+
+
+def test_the_trainer_refuses_a_folder_in_use_before_anything_is_there(tmp_path: Path) -> None:
+    folders = {"AIP_MODEL_DIR": "model", "AIP_CHECKPOINT_DIR": "checkpoints", "AIP_TENSORBOARD_LOG_DIR": "logs"}
+    environ = os.environ | {name: str(tmp_path / folder) for name, folder in folders.items()}
+    with lease.held(storage(tmp_path / "checkpoints", "first"), Cluster()):
+        command = [sys.executable, "-m", "trainer.task", "--steps", "1", "--warmup", "1"]
+        done = subprocess.run(command, cwd=PROJECT, env=environ, capture_output=True, text=True, timeout=DEADLINE)
+        assert [*tmp_path.iterdir(), *(tmp_path / "checkpoints").iterdir()] == [
+            tmp_path / "checkpoints",
+            tmp_path / "checkpoints/lease",
+        ]
+    (told,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert told["message"].startswith(f"{tmp_path}/checkpoints is in use by job first on ")
+    assert (done.returncode, told["severity"]) == (1, "ERROR")
+
+
+@pytest.mark.proof
+def test_a_run_that_begins_anew_leaves_that_of_a_running_job_alone_which_ends_well(tmp_path: Path) -> None:
+    with started(tmp_path, 1, "--steps", "20", "--checkpoint-every", "10") as (first, show):
+        assert eventually(lambda: any(tmp_path.glob(".vertex/gcs/b/run/checkpoints/lease/*.1")))
+        assert signal_trainer(tmp_path, "workerpool0-0", signal.SIGSTOP)  # so that it still runs, however busy this is
+        command = [sys.executable, "-m", "vertex_launch", "run", "job.yaml", "--fresh"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
+        assert signal_trainer(tmp_path, "workerpool0-0", signal.SIGCONT)
+        assert first.wait(DEADLINE) == 0, show.read_text()
+    assert done.returncode == 1
+    assert ".vertex/gcs/b/run/checkpoints is in use by job " in done.stderr
+    assert {path.name for path in tmp_path.glob(".vertex/gcs/b/run/*")} == {"checkpoints", "logs", "model"}
+    assert not list(tmp_path.glob(".vertex/gcs/b/run/checkpoints/lease"))
 
 
 def test_only_the_chief_takes_the_lease(tmp_path: Path) -> None:

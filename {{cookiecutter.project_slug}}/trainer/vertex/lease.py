@@ -2,7 +2,7 @@
 
 The folder `lease` in that of the checkpoints holds two files of each writer; the launcher reads them, too:
 
-    JOB.json  its claim: {"job": JOB, "host": HOST, "since": "2026-11-27T08:31:02+00:00", "lock": "BOOT ID:DEVICE"};
+    JOB.json  its claim: {"since": "2026-11-27T08:31:02+00:00", "job": JOB, "host": HOST, "lock": "BOOT ID:DEVICE"};
               the writer locks it by `flock`; "lock" is empty where the file system has no locks
     JOB.12    empty: its twelfth renewal, one in 10 s; the file of the renewal before is removed
 
@@ -23,7 +23,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -32,11 +32,11 @@ from typing import IO, Any
 from trainer.cluster.spec import Cluster
 from trainer.vertex import writable
 from trainer.vertex.errors import TrainerError
-from trainer.vertex.log import say
+from trainer.vertex.log import say, say_last
 from trainer.vertex.storage import Storage
 
 FOLDER = "lease"
-RENEW_SECONDS, EXPIRE_SECONDS, LOOK_SECONDS = 10.0, 60.0, 0.5
+RENEW_SECONDS, EXPIRE_SECONDS, LOOK_SECONDS, LEAVE_SECONDS = 10.0, 60.0, 0.5, 5.0
 SETTLE_SECONDS = 3.0  # until all machines see a new file of a mounted bucket
 LARGEST = 2**12  # bytes of a claim
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -62,10 +62,22 @@ def held(storage: Storage, cluster: Cluster) -> Iterator[None]:
     if cluster.name != cluster.chief.name:
         yield
         return
-    lease, is_bucket = Lease(storage), not storage.emulated and storage.checkpoints.is_relative_to(storage.mount)
-    with contextlib.closing(lease), _before_sigterm(lease.close):
+    lease, before = Lease(storage), signal.getsignal(signal.SIGTERM)
+
+    def end(*args: Any) -> None:
+        lease.close()
+        if callable(before):
+            before(*args)
+        raise SystemExit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, end)
+    is_bucket = not storage.emulated and storage.checkpoints.is_relative_to(storage.mount)
+    try:
         lease.take(SETTLE_SECONDS if is_bucket else 0)
         yield
+    finally:
+        lease.close()
+        signal.signal(signal.SIGTERM, before)
 
 
 class Lease:
@@ -95,7 +107,7 @@ class Lease:
         """Leave the folder to others, without a trace; for any thread but that of the renewals."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(EXPIRE_SECONDS)
+            self._thread.join(LEAVE_SECONDS)
         with contextlib.suppress(OSError):
             _remove(self._folder, self._job)
             self._folder.rmdir()
@@ -112,7 +124,8 @@ class Lease:
             for other in others:
                 renewals, is_locked = _renewals(self._folder, other.job), _is_locked(self._folder, other)
                 if is_locked is None and other.job not in seen:
-                    say(f"{self._folder.parent}: seeing for up to {EXPIRE_SECONDS:.0f} s whether job {other.job} lives")
+                    whether = f"whether job {other.job} on {other.host} still writes there"
+                    say(f"{self._folder.parent}: looking for up to {EXPIRE_SECONDS:.0f} s {whether}")
                 before, since = seen.setdefault(other.job, (renewals, time.monotonic()))
                 if is_locked is False or time.monotonic() > since + EXPIRE_SECONDS:
                     _remove(self._folder, other.job)
@@ -142,6 +155,10 @@ class Lease:
         while not self._stop.wait(RENEW_SECONDS):
             with place.writing():
                 self._write_renewal()
+                if (jobs := {claim.job for claim in _claims(self._folder)}) and self._job not in jobs:
+                    taken = f"{self._folder.parent}: job {min(jobs)} has taken the folder"
+                    say_last(f"{taken}, as this one was silent for {EXPIRE_SECONDS:.0f} s; it ends", "ERROR")
+                    os._exit(TrainerError.exit_code)
 
 
 def _claims(folder: Path) -> list[Claim]:
@@ -190,21 +207,3 @@ def _in_use(folder: Path, claim: Claim, renewals: int) -> TrainerError:
         f"{folder.parent} is in use by job {claim.job} on {claim.host} since {since} UTC (renewed {max(seconds, 0):.0f}"
         " s ago); choose another output folder, or wait until it ends"
     )
-
-
-@contextlib.contextmanager
-def _before_sigterm(act: Callable[[], None]) -> Iterator[None]:
-    """Let SIGTERM do `act` before it ends this process, as it would without the block."""
-    before = signal.getsignal(signal.SIGTERM)
-
-    def end(*args: Any) -> None:
-        act()
-        if callable(before):
-            before(*args)
-        raise SystemExit(128 + signal.SIGTERM)
-
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
