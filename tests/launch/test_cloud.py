@@ -307,6 +307,24 @@ def test_two_jobs_never_write_one_folder(vertex: Service, tmp_path: Path) -> Non
     assert said(vertex, "submit", "shared.yaml", "--yes")[0] == 0
 
 
+def test_a_lease_in_the_bucket_is_told_with_its_job_while_it_is_renewed(vertex: Service, tmp_path: Path) -> None:
+    folder = vertex.folder / ".vertex/gcs/b/leased/checkpoints/lease"
+    folder.mkdir(parents=True)
+    claim = {"job": "17", "host": "HOST", "since": "2026-11-27T08:31:02+00:00", "lock": ""}
+    (folder / "17.json").write_text(json.dumps(claim))
+    (folder / "damaged.json").write_text("{")
+    (folder / "17.3").touch()
+    there = {"outputUriPrefix": "gs://b/leased"}
+    (tmp_path / "leased.yaml").write_text(json.dumps(custom_job("true", baseOutputDirectory=there)["jobSpec"]))
+    found = look(load(tmp_path / "leased.yaml"), connect(OURS, vertex.endpoint))
+    (told,) = [f"{one.severity}: {one.sentence}" for one in found.findings]
+    start = "warning: gs://b/leased/checkpoints is in use by job 17 on HOST since 2026-11-27 08:31 UTC (renewed "
+    assert re.fullmatch(re.escape(start) + r"\d+ s ago\); choose another output folder, or wait until it ends", told)
+    for file in folder.iterdir():
+        os.utime(file, (0, 0))
+    assert look(load(tmp_path / "leased.yaml"), connect(OURS, vertex.endpoint)).findings == ()
+
+
 @contextlib.contextmanager
 def terminal(vertex: Service, *words: str) -> Iterator[Callable[..., str]]:
     """A command on a terminal; yields what reads to its end or a pattern, and returns all that was."""

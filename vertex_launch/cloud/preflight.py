@@ -6,11 +6,12 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 
 from google.api_core.exceptions import Forbidden, GoogleAPICallError, NotFound
 
-from vertex_launch import program, spec
+from vertex_launch import lease, program, spec
 from vertex_launch.cloud import jobs
 from vertex_launch.cloud.refusals import message_of
 from vertex_launch.cloud.service import NoAnswerError, Service
@@ -81,7 +82,7 @@ def _folder(job: Job | TuningJob, service: Service) -> tuple[str, list[Finding]]
     folder, findings = "", [*_elsewhere(bucket, service), *_taken(address, service)]
     try:
         folder = _content(objects, prefix)
-        findings += _earlier(job, folder, objects, prefix)
+        findings += [*_earlier(job, folder, objects, prefix), *_leased(bucket, prefix, service)]
     except NotFound:  # Google reports it only once the machines run; the local Vertex makes every bucket
         folder = EMPTY if service.endpoint else ""
         where = f"--project={service.settings.project} --location={service.settings.region}"
@@ -194,6 +195,22 @@ def _elsewhere(bucket: str, service: Service) -> Findings:
     if described.get("locationType") == "region" and location != region:
         fault = f"the bucket is in {location}, and the machines are in {region}: slower, and billed as egress"
         yield warning(OUTPUT, fault, f"name a bucket in {region}")
+
+
+def _leased(bucket: str, prefix: str, service: Service) -> Findings:
+    """Find a job, also of another project or machine, that holds the lease of the folder.
+
+    The bucket's clock says when it was renewed, and this machine's how long ago that is, so this only warns.
+    """
+    items = service.object_items(bucket, prefix=f"{prefix}{lease.FOLDER}")
+    times = {str(item["name"]): datetime.fromisoformat(item["updated"]) for item in items}
+    for name in (name for name in times if name.endswith(".json")):
+        renewed = max(time for file, time in times.items() if file.startswith(name.removesuffix("json")))
+        seconds = (datetime.now(UTC) - renewed).total_seconds()
+        if seconds < lease.EXPIRE_SECONDS:
+            with contextlib.suppress(*lease.NONE, GoogleAPICallError, NoAnswerError):
+                claim = service.content(bucket, name, lease.LARGEST)
+                yield warning(OUTPUT, lease.sentence(f"gs://{bucket}/{prefix}checkpoints", claim, seconds), lease.CURE)
 
 
 def _taken(address: str, service: Service) -> Findings:

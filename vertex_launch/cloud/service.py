@@ -70,9 +70,17 @@ class Service:
         return self._call("GET", f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(name, safe='')}")
 
     def objects(self, bucket: str, **query: str) -> Iterator[str]:
-        """Yield the names of objects, up to MOST_PAGES. Source: Cloud Storage JSON API, Objects: list."""
-        address = f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(bucket, safe='')}/o"
-        return (item["name"] for item in self._items("GET", address, "items", query, MOST_PAGES))
+        """Yield the names of objects, up to MOST_PAGES."""
+        return (item["name"] for item in self.object_items(bucket, **query))
+
+    def object_items(self, bucket: str, **query: str) -> Iterator[Resource]:
+        """Yield objects as the bucket lists them, up to MOST_PAGES. Source: Cloud Storage JSON API, Objects: list."""
+        return self._items("GET", self._objects_at(bucket), "items", query, MOST_PAGES)
+
+    def content(self, bucket: str, name: str, most: int) -> bytes:
+        """Return the first bytes of an object, `most` of them. Source: Cloud Storage JSON API, Objects: get."""
+        address = f"{self._objects_at(bucket)}/{quote(name, safe='')}?alt=media"
+        return self.fetch(address, {"Range": f"bytes=0-{most - 1}"})
 
     def quotas(self) -> Iterator[Resource]:
         """Yield the project's quotas of Vertex AI, each with its regions."""
@@ -102,6 +110,9 @@ class Service:
 
     def _address(self, name: str) -> str:
         return f"{self._at(self.settings.host)}/v1/{name}"
+
+    def _objects_at(self, bucket: str) -> str:
+        return f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(bucket, safe='')}/o"
 
     def _at(self, host: str) -> str:
         return self.endpoint or f"https://{host}"
