@@ -1,5 +1,6 @@
-"""A gradient that is no number: whose it is, and what becomes of the state."""
+"""A gradient that is no number, whose it is, and what becomes of the state; and a state that holds such values."""
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -43,6 +44,30 @@ POISON = {
         where="tf.scatter_nd(marked, tf.sqrt(tf.gather_nd(losses, marked) * 0), tf.shape(losses, tf.int64))",
     ),
 }
+SAVER = "trainer/checkpoints/saver.py"
+HURT = """
+
+_save = Checkpoints.save
+
+
+def save(self, state):
+    if state.step == 10:
+        {hurt}
+    _save(self, state)
+
+
+Checkpoints.save = save
+"""
+OLDER = """
+
+def why_nonfinite(*_):
+    return ""
+"""
+# A moment that is infinite leaves its parameter as it is: no loss tells.
+MOMENT = {
+    "torch": "next(iter(state.optimizer.state.values()))['exp_avg_sq'][0] = torch.inf",
+    "tensorflow": "state.optimizer.variables[-1].assign(state.optimizer.variables[-1] + float('inf'))",
+}
 
 
 @pytest.fixture
@@ -83,3 +108,43 @@ def test_a_step_that_may_be_skipped_is_counted_and_the_run_goes_on(poisoned: Pat
     counts = {report["step"]: report.get("train/skipped_steps", 0) for report in reports}
     assert counts == {5: 0, 10: 1, 12: 1}
     assert saved(run) == ["step-000000010", "step-000000012"]
+
+
+@pytest.fixture
+def hurt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a run whose state is hurt before its tenth step is saved."""
+    framework = "torch" if find_spec("torch") else "tensorflow"
+    change(tmp_path / "project", SAVER, HURT.format(hurt=MOMENT[framework]), monkeypatch)
+    return tmp_path / "run"
+
+
+@pytest.mark.proof
+def test_a_state_that_holds_what_is_no_number_is_not_written_and_the_next_run_resumes_at_the_one_before(
+    hurt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = train(hurt, 2, *STEPS)
+    assert broken.code == 1
+    assert re.search(r"step-000000010 is not written: \S+ holds values that are no numbers; ", broken.output)
+    assert "Traceback" not in broken.output
+    assert saved(broken) == ["step-000000005"]
+
+    monkeypatch.undo()
+    mended = train(hurt, 2, *STEPS)
+    assert mended.code == 0, mended.output
+    assert "resumed at step 5" in mended.output
+
+
+@pytest.mark.proof
+def test_a_checkpoint_of_an_older_version_that_holds_what_is_no_number_is_skipped_by_name(
+    hurt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(hurt.parent / "project", SAVER, OLDER, monkeypatch)
+    older = train(hurt, 1, *STEPS, "--steps", "10")
+    assert older.code == 0, older.output
+    assert saved(older)[-1] == "step-000000010"
+
+    monkeypatch.undo()
+    mended = train(hurt, 1, *STEPS)
+    assert mended.code == 0, mended.output
+    assert re.search(r"skipped \S+/step-000000010: \S+ holds values that are no numbers", mended.output)
+    assert "resumed at step 5" in mended.output

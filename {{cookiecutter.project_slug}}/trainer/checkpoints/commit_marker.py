@@ -23,6 +23,7 @@ MARKER = "committed.json"
 BEST = "best.json"  # beside the folders; marks one of them
 ANEW = "begin anew: here with --fresh, in the cloud with another output folder"
 UNREADABLE = "it cannot be read"
+NO_NUMBERS = "holds values that are no numbers"
 READERS = 8  # files that are read at once: a mounted bucket serves several faster than one
 CHUNK = 2**20  # bytes of each that are in memory
 LARGEST = 2**26  # bytes of a JSON file: those of a million files
@@ -124,13 +125,13 @@ def complete_folders(root: Path, warn: Callable[[str], None]) -> Iterator[Path]:
             yield folder
 
 
-def latest(root: Path, warn: Callable[[str], None]) -> Path | None:
-    """Return the newest folder that is whole and undamaged; warn of each newer one that is not.
+def latest(root: Path, warn: Callable[[str], None], why_refused: Callable[[Path], str] = lambda _: "") -> Path | None:
+    """Return the newest folder that is whole, undamaged and not refused; warn of each newer one that is.
 
     For one process alone that is about to resume from there: it invalidates every folder that it finds damaged.
     """
     for folder in complete_folders(root, warn):
-        problem = why_corrupt(folder)
+        problem = why_corrupt(folder) or why_refused(folder)
         if not problem:
             return folder
         invalidate(folder, problem)
@@ -171,6 +172,13 @@ def require_within(steps: int, taken: int) -> None:
     """Raises TrainerError for a run of so many steps whose checkpoint has taken more."""
     if taken > steps:
         raise TrainerError(f"--steps is {steps}, and the run has taken {taken} already; raise it, or {ANEW}")
+
+
+def require_finite(folder: Path, findings: Sequence[str]) -> None:
+    """Raises TrainerError for a state that is not to be written to the folder, with the first finding about it."""
+    if finding := next(filter(None, findings), ""):
+        again = "run again, and it resumes from the one before; if this comes back, lower --learning-rate"
+        raise TrainerError(f"{folder.name} is not written: {finding}; {again}")
 
 
 def exportable(root: Path, step: int) -> Path:

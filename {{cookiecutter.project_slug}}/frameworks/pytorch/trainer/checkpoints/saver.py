@@ -5,7 +5,7 @@ import os
 import re
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from trainer.parallel.clip import holder_count
 from trainer.parallel.strategy import Strategy
 from trainer.state import State
 from trainer.vertex import writable
-from trainer.vertex.errors import TrainerError
+from trainer.vertex.errors import PeerError, TrainerError
 from trainer.vertex.log import say, warn
 
 # Keyed by parameter names, not by positions in the optimizer, so that another strategy can load them.
@@ -62,13 +62,14 @@ class Checkpoints(Background):
 
         Raises:
             TrainerError: the checkpoint is of another model or other samples, or of more steps than the run is to take.
+            PeerError: each checkpoint holds values that are no numbers, and so does the state now.
         """
-        folder = newest(self._root, self._world)
+        folder = newest(self._root, self._world, partial(load, state, self._strategy.bare(state.net)))
         require(self._samples, folder, anyway=self._config.anyway, is_chief=self._world.is_chief)
-        if folder:
-            load(state, self._strategy.bare(state.net), folder)
-            if self._world.is_chief:
-                say(f"resumed at step {state.step} from {folder}")
+        if folder and self._world.is_chief:
+            say(f"resumed at step {state.step} from {folder}")
+        if state.step and not folder:
+            raise PeerError("no checkpoint is left to resume from; the next start begins at the first step")
         commit_marker.require_within(self._config.steps, state.step)
         return state
 
@@ -97,8 +98,8 @@ class Checkpoints(Background):
         world = self._writers
         copy = self._stager.stage({"model": share(model, world), "optimizer": share(optimizer, world)})
         assert isinstance(copy, dict), "the stager was not told to go on by itself"
-        folder = commit_marker.numbered(self._root, state.step)
-        self.start(partial(write, copy, folder, self._config.keep, world, self._samples))
+        folder, buffers = commit_marker.numbered(self._root, state.step), dict(net.named_buffers())
+        self.start(partial(write, copy, folder, self._config.keep, world, self._samples, buffers.keys()))
 
     def __enter__(self) -> "Checkpoints":
         self._last_moment.__enter__()
@@ -131,12 +132,15 @@ def share(part: dict[str, Any], world: World) -> dict[str, Any]:
     return written
 
 
-def write(copy: dict[str, Any], folder: Path, keep: int, world: World, samples: Fingerprint) -> None:
+def write(
+    copy: dict[str, Any], folder: Path, keep: int, world: World, samples: Fingerprint, buffers: Container[str]
+) -> None:
     """Write a checkpoint, then its commit marker, and keep the newest `keep` beside it. Every process must call it.
 
     Raises:
-        TrainerError: it cannot be written.
+        TrainerError: it cannot be written, or holds values that are no numbers.
     """
+    commit_marker.require_finite(folder, world.gather(why_nonfinite(copy, buffers)))
     # What copies ahead from a GPU would take some of GPU 0's memory in this thread of each process, and all is here.
     writer, files = FileSystemWriter(folder, per_thread_copy_ahead=0), ChecksumFiles()
     writer.fs = files
@@ -181,8 +185,24 @@ class ChecksumStream(io.BufferedWriter):
         return super().write(data)
 
 
-def load(state: State, net: nn.Module, folder: Path) -> None:
+def why_nonfinite(parts: Mapping[str, Mapping[str, Any]], buffers: Container[str]) -> str:
+    """Return which tensor holds values that are no numbers; empty if none does. Buffers may be infinite, as masks."""
+    for part, tensors in parts.items():
+        for name, value in tensors.items():
+            local = value.to_local() if isinstance(value, DTensor) else value
+            if not isinstance(local, Tensor) or not local.is_floating_point() or not local.numel():
+                continue
+            least, most = local.aminmax()  # a NaN is both; an eighth of the time of isfinite, and no copy
+            span = least.isnan() if part == "model" and name in buffers else ~(least.isfinite() & most.isfinite())
+            if span:
+                return f"{part}.{name} {commit_marker.NO_NUMBERS}"
+    return ""
+
+
+def load(state: State, net: nn.Module, folder: Path) -> str:
     """Load a checkpoint, of any strategy, into the state, whose bare model is `net`. Every process must call it.
+
+    Returns why this process cannot train on with it; empty if it can.
 
     Raises:
         TrainerError: the checkpoint is of another model.
@@ -196,13 +216,18 @@ def load(state: State, net: nn.Module, folder: Path) -> None:
     optimizer |= of_today
     set_state_dict(net, state.optimizer, model_state_dict=model, optim_state_dict=optimizer, options=BY_NAME)
     state.step = commit_marker.number(folder)
+    return why_nonfinite({"model": model, "optimizer": optimizer}, dict(net.named_buffers()))
 
 
-def newest(root: Path, world: World) -> Path | None:
-    """Return the newest whole, undamaged checkpoint; each process reads its share of the files to find out.
+def newest(root: Path, world: World, load: Callable[[Path], str]) -> Path | None:
+    """Return the newest whole, undamaged checkpoint, loaded; each process reads its share of the files to find out.
 
     The chief alone might read for longer than the others wait for it.
+
+    Args:
+        load: returns why a checkpoint is not to be taken; empty if it is.
     """
+    why_corrupt = partial(commit_marker.why_corrupt, reader=world.rank, readers=world.size)
     # The chief chooses for all: the others' view of a mounted bucket may be older.
     folders = commit_marker.complete_folders(root, warn) if world.is_chief else iter(())
     while True:
@@ -211,7 +236,7 @@ def newest(root: Path, world: World) -> Path | None:
         if step == 0:
             return None
         folder = commit_marker.numbered(root, step)
-        findings = [*filter(None, world.gather(commit_marker.why_corrupt(folder, world.rank, world.size)))]
+        findings = [*filter(None, world.gather(why_corrupt(folder)))] or [*filter(None, world.gather(load(folder)))]
         if not findings:
             return folder
         if world.is_chief:

@@ -1,5 +1,6 @@
 """Checkpoints of a run, saved whole or not at all by the chief, while it trains on."""
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ class Checkpoints(Background):
             PeerError: this machine does not see what the chief has chosen.
         """
         # The chief chooses for all: the others' view of a mounted bucket may be older.
-        newest = commit_marker.latest(self._root, warn) if self._world.is_chief else None
+        newest = commit_marker.latest(self._root, warn, partial(why_refused, self._copy)) if self._copy else None
         step = self._world.sum(commit_marker.number(newest) if newest else 0)
         folder = commit_marker.numbered(self._root, step)
         known = folder if step else None
@@ -100,8 +101,9 @@ def write(state: State, folder: Path, keep: int, samples: Fingerprint) -> None:
     """Write a checkpoint, then its commit marker, and keep the newest `keep` beside it.
 
     Raises:
-        TrainerError: it cannot be written.
+        TrainerError: it cannot be written, or holds values that are no numbers.
     """
+    commit_marker.require_finite(folder, [why_nonfinite(state)])
     with writable.writing(folder.parent, *FILE_ERRORS):
         commit_marker.begin(folder)
         objects(state).write(str(folder / PREFIX))
@@ -109,6 +111,25 @@ def write(state: State, folder: Path, keep: int, samples: Fingerprint) -> None:
         commit_marker.commit(folder)
         commit_marker.prune(folder.parent, keep)
     say(f"saved {folder}")
+
+
+def why_refused(copy: State, folder: Path) -> str:
+    """Return why a checkpoint, which is read into the copy, is not to be taken; empty if it is."""
+    with suppress(AssertionError, ValueError, tf.errors.OpError):  # of another model: whoever loads it says so
+        objects(copy).read(str(folder / PREFIX)).assert_consumed()
+        return why_nonfinite(copy)
+    return ""
+
+
+def why_nonfinite(state: State) -> str:
+    """Return which variable holds values that are no numbers; empty if none does. Buffers may be infinite, as masks."""
+    buffers = {id(variable) for variable in state.net.non_trainable_variables}
+    with tf.device("CPU:0"):  # where they are
+        for variable in filter(lambda variable: "float" in variable.dtype, variables(state)):
+            wrong = tf.math.is_nan(variable) if id(variable) in buffers else ~tf.math.is_finite(variable)
+            if tf.reduce_any(wrong):
+                return f"{variable.path} {commit_marker.NO_NUMBERS}"
+    return ""
 
 
 def read_model(net: keras.Model, folder: Path) -> None:
