@@ -51,12 +51,15 @@ class LoopFlags:
     """Steps between two evaluations on the held-out shards; there is one at the end."""
     checkpoint_every: int = 200
     """Steps between two checkpoints; there is one at the end."""
+    compare_ranks_every: int = 0
+    """Steps between two comparisons of the copies of the model; there is one at each checkpoint, too."""
     keep: int = 2
     """Checkpoints to keep, newest first."""
     data_processes: int = 0
     """Processes that make batches ahead, for each GPU; with 0 threads do, of which Python runs one at a time."""
     anyway: bool = False
-    """Go on where shards are missing, or where data, --global-batch or --seed are not those of the checkpoint."""
+    """Go on where shards are missing, where data, --global-batch or --seed are not those of the checkpoint, or where
+    copies of the model differ."""
     rollcall_timeout: float | None = None
     """Seconds to wait for the other replicas; by default 600 in the cloud, 60 in the local Vertex."""
     collective_timeout: float = 300
@@ -94,7 +97,8 @@ def findings(config: Config) -> Iterator[str]:
     yield from flags.above_zero(config, "learning_rate", "clip", *TIMEOUTS)
     if config.keep < 1:
         yield f"--keep is {config.keep}, must be at least 1: a run without a checkpoint cannot resume"
-    yield from flags.at_least(0, config, "warmup", "weight_decay", "data_processes", "skip_nonfinite")
+    yield from flags.at_least(0, config, "warmup", "weight_decay", "skip_nonfinite")
+    yield from flags.at_least(0, config, "compare_ranks_every", "data_processes")
     if not 0 <= config.seed < 2**32:
         yield f"--seed is {config.seed}, must be from 0 to 2**32 - 1"
     if config.profile is not None and not traced_steps(config):

@@ -128,11 +128,12 @@ def test_a_checkpoint_does_not_depend_on_the_devices_of_the_layers(tmp_path: Pat
         job = Job(CONFIG, storage, Path())
         written = train.new_state(CONFIG, writer[0], batch(1), writer[1])
         written.step = 7
-        checkpoints = Checkpoints(job, reader[1], train.new_state(CONFIG, Strategy(), batch(1), World()), NO_SAMPLES)
+        copy = train.new_state(CONFIG, Strategy(), batch(1), World())
+        checkpoints = Checkpoints(job, reader[1], copy, NO_SAMPLES)
         checkpoints.save(written)
         checkpoints.wait()
         read = train.new_state(replace(CONFIG, seed=1), reader[0], batch(1), reader[1])
-        Checkpoints(job, reader[1], None, NO_SAMPLES).restore(read)
+        Checkpoints(job, reader[1], copy, NO_SAMPLES).restore(read)
         assert read.step == 7
         for ours, theirs in zip(read.net.get_weights(), written.net.get_weights(), strict=True):
             assert np.array_equal(ours, theirs)

@@ -26,9 +26,11 @@ from trainer.checkpoints.last_moment import LastMoment
 from trainer.cluster.notice import StoppedError
 from trainer.cluster.world import World
 from trainer.config import due
+from trainer.disagreement import require_alike
 from trainer.fingerprint import Fingerprint, require
 from trainer.goodput import CHECKPOINTS, LAST_CHECKPOINT
 from trainer.job import Job
+from trainer.parallel import copies
 from trainer.parallel.clip import holder_count
 from trainer.parallel.strategy import Strategy
 from trainer.state import State
@@ -52,7 +54,8 @@ class Checkpoints(Background):
     def __init__(self, job: Job, strategy: Strategy, world: World, samples: Fingerprint) -> None:
         super().__init__()
         self._config, self._root, self._clock = job.config, job.storage.checkpoints, job.clock
-        self._strategy, self._world, self._cluster, self._samples = strategy, world, job.cluster, samples
+        self._job, self._strategy, self._world, self._samples = job, strategy, world, samples
+        self._saved = ""  # name of the newest checkpoint
         self._writers = world.with_own_group(job.config.collective_timeout)  # for the thread that writes
         self._last_moment = LastMoment(world.with_own_group(job.config.collective_timeout))
         self._stager = new_stager(world.device)
@@ -66,6 +69,7 @@ class Checkpoints(Background):
         """
         folder = newest(self._root, self._world, partial(load, state, self._strategy.bare(state.net)))
         require(self._samples, folder, anyway=self._config.anyway, is_chief=self._world.is_chief)
+        self._saved = folder.name if folder else ""
         if folder and self._world.is_chief:
             say(f"resumed at step {state.step} from {folder}")
         if state.step and not folder:
@@ -79,20 +83,25 @@ class Checkpoints(Background):
         Raises:
             StoppedError: a process was told to end, and this step is saved.
             TrainerError: an earlier checkpoint cannot be written.
+            PeerError: copies of the model are not alike.
         """
         by = self._last_moment.rank(state.step)
         if by is not None or due(state.step, self._config, self._config.checkpoint_every):
             self.save(state)
             self._clock.lap(CHECKPOINTS)
+        elif (every := self._config.compare_ranks_every) and state.step % every == 0:
+            self.compare(state)
+            self._clock.lap(CHECKPOINTS)
         if by is not None:
             self.wait()
             self._writers.wait()  # the chief commits last
-            raise StoppedError(self._cluster, state.step, told=self._last_moment.told, by=by, size=self._world.size)
+            raise StoppedError(self._job.cluster, state.step, told=self._last_moment.told, by=by, size=self._world.size)
         self.check()
 
     def save(self, state: State) -> None:
-        """Begin the checkpoint of this step, once the one before is written."""
+        """Begin the checkpoint of this step, once the one before is written, unless copies of the model differ."""
         self.wait()
+        self.compare(state)
         net = self._strategy.bare(state.net)
         model, optimizer = get_state_dict(net, state.optimizer, options=BY_NAME)
         world = self._writers
@@ -100,6 +109,14 @@ class Checkpoints(Background):
         assert isinstance(copy, dict), "the stager was not told to go on by itself"
         folder, buffers = commit_marker.numbered(self._root, state.step), dict(net.named_buffers())
         self.start(partial(write, copy, folder, self._config.keep, world, self._samples, buffers.keys()))
+        self._saved = folder.name
+
+    def compare(self, state: State) -> None:
+        """Raises PeerError where the copies of the model differ, with the names of the processes that hold them."""
+        apart = copies.parted(state, self._strategy.bare(state.net), self._world)
+        names = [self._job.cluster.process(rank, self._world.size) for rank in apart]
+        if apart:
+            require_alike(self._job, state.step, self._saved, names, [*apart.values()])
 
     def __enter__(self) -> "Checkpoints":
         self._last_moment.__enter__()

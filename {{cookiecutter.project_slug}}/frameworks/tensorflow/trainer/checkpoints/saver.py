@@ -12,9 +12,11 @@ from trainer.checkpoints import commit_marker
 from trainer.checkpoints.background import Background
 from trainer.cluster.world import World
 from trainer.config import due
+from trainer.disagreement import require_alike
 from trainer.fingerprint import Fingerprint, require
 from trainer.goodput import CHECKPOINTS, LAST_CHECKPOINT
 from trainer.job import Job
+from trainer.parallel import copies
 from trainer.state import State
 from trainer.vertex import writable
 from trainer.vertex.errors import PeerError, TrainerError
@@ -38,7 +40,8 @@ class Checkpoints(Background):
     def __init__(self, job: Job, world: World, copy: State | None, samples: Fingerprint) -> None:
         super().__init__()
         self._config, self._root, self._clock = job.config, job.storage.checkpoints, job.clock
-        self._world, self._copy, self._samples = world, copy, samples
+        self._job, self._world, self._copy, self._samples = job, world, copy, samples
+        self._saved = ""  # name of the newest checkpoint
 
     def restore(self, state: State) -> State:
         """Load the newest whole checkpoint, if there is one, into the state. Every machine must call it.
@@ -64,7 +67,7 @@ class Checkpoints(Background):
                 objects(state).read(str(folder / PREFIX)).assert_consumed()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             raise commit_marker.unfit(folder, str(error).partition("\n")[0]) from None
-        state.step = step
+        state.step, self._saved = step, folder.name
         if self._world.is_chief:
             say(f"resumed at step {state.step} from {folder}")
         commit_marker.require_within(self._config.steps, state.step)
@@ -75,22 +78,34 @@ class Checkpoints(Background):
 
         Raises:
             TrainerError: an earlier checkpoint cannot be written.
+            PeerError: copies of the model are not alike.
         """
         if due(state.step, self._config, self._config.checkpoint_every):
             self.save(state)
             self._clock.lap(CHECKPOINTS)
+        elif (every := self._config.compare_ranks_every) and state.step % every == 0:
+            self.compare(state)
+            self._clock.lap(CHECKPOINTS)
         self.check()
 
     def save(self, state: State) -> None:
-        """Begin the checkpoint of this step, once the one before is written."""
+        """Begin the checkpoint of this step, once the one before is written, unless copies of the model differ."""
         self.wait()
-        self._world.wait()  # in the next step the others would not wait for so long
+        self.compare(state)  # here the others wait for the chief: in the next step they would not do so for so long
+        folder = commit_marker.numbered(self._root, state.step)
+        self._saved = folder.name
         if self._copy is None:
             return
         for ours, theirs in zip(variables(self._copy), variables(state), strict=True):
             ours.assign(theirs)
-        folder = commit_marker.numbered(self._root, state.step)
         self.start(partial(write, self._copy, folder, self._config.keep, self._samples))
+
+    def compare(self, state: State) -> None:
+        """Raises PeerError where the copies of the model differ, with the names of the replicas that hold them."""
+        apart = copies.parted(state, self._world)
+        names = [self._job.cluster.node(rank, self._world.mesh.data_size).name for rank in apart]
+        if apart:
+            require_alike(self._job, state.step, self._saved, names, [*apart.values()])
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)

@@ -56,7 +56,8 @@ def _calls(config: Config, dataset: Dataset, start: int, world: World) -> Iterat
 
 def until_due(config: Config, step: int) -> int:
     """Steps from this one on that one call may take: it passes no report, evaluation, checkpoint or end of a trace."""
-    regular = (config.log_every, config.evaluate_every, config.checkpoint_every)
+    regular = [config.log_every, config.evaluate_every, config.checkpoint_every]
+    regular += [config.compare_ranks_every] if config.compare_ranks_every else []
     traced = traced_steps(config)
     ends = [end - step for end in (traced.start, traced.stop) if end > step]
     return min(config.steps_per_call, config.steps - step, *(every - step % every for every in regular), *ends)

@@ -1,0 +1,56 @@
+"""Comparison of the copies of a model, which lie along `replicate` and get the same gradients, bit for bit.
+
+Along `tensor` each process computes gradients of its own for what all of them hold, which a GPU may round otherwise.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from trainer.cluster.world import World
+from trainer.state import State
+
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
+WEIGHTS = 0x9E3779B97F4A7C1, 0x2545F4914F6CDD1  # odd, of rows and of columns
+
+
+def parted(state: State, net: nn.Module, world: World) -> dict[int, dict[str, int]]:
+    """Return the digests of all tensors, by rank, of copies that are not alike; empty if all are.
+
+    Every process must call it. One number a process travels where they are alike.
+    """
+    count = world.extent("replicate")
+    if count == 1:
+        return {}
+    own = {name: digest(tensor).to(world.device) for name, tensor in held(state, net)}
+    total, is_first = digest(torch.stack([*own.values()])), world.along("replicate").get_local_rank() == 0
+    if not int(world.sum(total * (count - 1 if is_first else -1))):
+        return {}
+    of_each, apart = [*enumerate(world.gather({name: int(value) for name, value in own.items()}))], world.size // count
+    groups = (dict(of_each[first::apart]) for first in range(apart))
+    return next(group for group in groups if any(copy != group[min(group)] for copy in group.values()))
+
+
+def held(state: State, net: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield this process's part of each parameter and of its moments; buffers may differ, as those of BatchNorm."""
+    for name, parameter in net.named_parameters():
+        moments = {f"{name}.{moment}": value for moment, value in state.optimizer.state.get(parameter, {}).items()}
+        for key, tensor in {name: parameter, **moments}.items():
+            local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            if isinstance(local, Tensor) and local.numel():
+                yield key, local.detach()
+
+
+def digest(tensor: Tensor) -> Tensor:
+    """Return the sum of all bit patterns, each times a weight by its row and column: a whole number, which wraps."""
+    bits = tensor.view(INTEGERS[tensor.element_size()])
+    bits = bits.reshape(-1, bits.shape[-1] if bits.ndim else 1)
+    # Sums as wide as the numbers need no wider copy of them.
+    rows, columns = (bits.sum(axis, dtype=bits.dtype).long() for axis in (1, 0))
+    by_row, by_column = (
+        (sums * torch.arange(1, len(sums) + 1, device=sums.device) * weight).sum()
+        for sums, weight in zip((rows, columns), WEIGHTS, strict=True)
+    )
+    return by_row + by_column

@@ -1,0 +1,41 @@
+"""Comparison of the copies of a model, of which each device, or machine, has one and gives it the same gradients."""
+
+import zlib
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.cluster.world import World
+from trainer.state import State
+
+INTEGERS = {1: tf.int8, 2: tf.int16, 4: tf.int32, 8: tf.int64}  # by bytes
+WEIGHTS = 0x9E3779B97F4A7C1, 0x2545F4914F6CDD1  # odd, of rows and of columns
+
+
+def parted(state: State, world: World) -> dict[int, dict[str, int]]:
+    """Return the digests of all tensors, by data rank, of copies that are not alike; empty if all are.
+
+    Every machine must call it. One number a copy travels where they are alike.
+    """
+    if world.strategy.num_replicas_in_sync == 1:  # parameter servers, too, hold one
+        return {}
+    held = [*state.net.trainable_variables, *state.optimizer.variables]  # buffers may differ, as those of BatchNorm
+    of_each_device = [[digest(copy) for copy in world.strategy.experimental_local_results(one.value)] for one in held]
+    own = np.array(of_each_device).T
+    if len({total for totals in world.gather([zlib.crc32(row.tobytes()) for row in own]) for total in totals}) == 1:
+        return {}
+    rows = np.array(world.gather(own.flatten().tolist())).reshape(-1, len(held)).tolist()
+    return {i: {one.path: value for one, value in zip(held, row, strict=True)} for i, row in enumerate(rows)}
+
+
+def digest(tensor: Any) -> tf.Tensor:
+    """Return the sum of all bit patterns, each times a weight by its row and column: a whole number, which wraps."""
+    with tf.device(tensor.device):
+        bits = tf.cast(tf.bitcast(tensor, INTEGERS[tensor.dtype.size]), tf.int64)
+        bits = tf.reshape(bits, [-1, tensor.shape[-1] if tensor.shape.rank else 1])
+        by_row, by_column = (
+            tf.reduce_sum(sums * tf.range(1, len(sums) + 1, dtype=tf.int64) * weight)
+            for sums, weight in zip((tf.reduce_sum(bits, 1), tf.reduce_sum(bits, 0)), WEIGHTS, strict=True)
+        )
+        return by_row + by_column
