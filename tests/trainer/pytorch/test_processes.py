@@ -83,6 +83,14 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def leave() -> None:
+    os._exit(0)
+
+
+def leave_politely() -> None:
+    sys.exit()
+
+
 def meet_and_lose(mesh: Mesh, lose: Callable[[], None]) -> None:
     """What each process does: the last one is lost, the others wait for it."""
     with processes.join(mesh, TIMEOUT) as world:
@@ -99,16 +107,29 @@ def launch(lose: Callable[[], None]) -> int:
     try:
         processes.launch(cluster, mesh, TIMEOUT, meet_and_lose, mesh, lose)
     except TrainerError as error:
+        print(error)
         return error.exit_code
     return 0
+
+
+def run(lose: Callable[[], None]) -> "subprocess.CompletedProcess[str]":
+    program = f"from tests import test_processes as t; import sys; sys.exit(t.launch(t.{lose.__name__}))"
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize(("lose", "code"), [(fail, 1), (die, 137)])
 def test_a_replica_whose_own_process_failed_does_not_blame_a_peer(lose: Callable[[], None], code: int) -> None:
     """The other process loses its peer, which is true; but the replica was the one."""
-    program = f"from tests import test_processes as t; import sys; sys.exit(t.launch(t.{lose.__name__}))"
-    command = [sys.executable, "-c", program]
-    run = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
-    assert run.returncode == code, run.stdout + run.stderr
-    assert ("KeyError: 'labels'" in run.stderr) == (lose is fail)
+    ended = run(lose)
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    assert ("KeyError: 'labels'" in ended.stderr) == (lose is fail)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("lose", [leave, leave_politely])
+def test_a_process_that_ends_with_0_before_the_training_does_fails_its_replica(lose: Callable[[], None]) -> None:
+    ended = run(lose)
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "workerpool0-0: a training process ended with code 0 before the training did" in ended.stdout

@@ -11,3 +11,13 @@ class PeerError(TrainerError):
     """Another replica was lost, late or preempted; nothing is wrong here, and another start resumes."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h: try again
+
+
+class EndedEarlyError(TrainerError):
+    """A training process ended with code 0 before the training did; the service would take that for a success."""
+
+    def __init__(self, replica: str) -> None:
+        super().__init__(
+            f"{replica}: a training process ended with code 0 before the training did; look for a call of exit,"
+            " sys.exit or os._exit"
+        )

@@ -9,6 +9,7 @@ import contextlib
 import gc
 import logging
 import math
+import multiprocessing
 import os
 import re
 import signal
@@ -24,6 +25,7 @@ import psutil
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.elastic.metrics import api as metrics
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -32,7 +34,7 @@ from trainer.cluster.notice import GRACE_SECONDS, StoppedError
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import Mesh, World
 from trainer.vertex import driver
-from trainer.vertex.errors import PeerError, TrainerError
+from trainer.vertex.errors import EndedEarlyError, PeerError, TrainerError
 from trainer.vertex.log import say
 
 # How this replica's processes hear that it is to end: SIGTERM comes from the agent, too, where a neighbour has failed.
@@ -49,9 +51,11 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, main: Callable[..., Non
 
     Raises:
         ProcessError: a process failed; the text says which and how.
+        EndedEarlyError: a process ended with code 0 before `main` returned.
         PeerError: the others cannot be met.
         TrainerError: no GPU is usable.
     """
+    metrics.configure(EarlyEnd(cluster.name))
     launch_entry(cluster, mesh, timeout, run_process, cluster.name, main, args)
 
 
@@ -130,6 +134,22 @@ def _free_port() -> int:
     with socket.socket() as server:
         server.bind(("localhost", 0))
         return int(server.getsockname()[1])
+
+
+class EarlyEnd(metrics.MetricHandler):
+    """Looks for a process that ended with code 0, for which torch's agent would wait for ever.
+
+    The agent calls it after each look at its processes; a healthy one ends with 0 when all have returned, never before.
+    Source: torch 2.13, elastic/agent/server/api.py, `_invoke_run`.
+    """
+
+    def __init__(self, replica: str) -> None:
+        self._replica, self._children = replica, set[Any]()
+
+    def emit(self, metric_data: metrics.MetricData) -> None:
+        self._children.update(multiprocessing.active_children())
+        if metric_data.name.endswith(".healthy") and any(child.exitcode == 0 for child in self._children):
+            raise EndedEarlyError(self._replica)
 
 
 def run_process(replica: str, main: Callable[..., None], args: tuple[Any, ...]) -> None:
