@@ -53,7 +53,8 @@ def launch(job: "Job") -> None:
     job.clock.lap(START)
     rollcall.call(job.cluster, patience, strategy.servers(job.cluster))
     job.clock.lap(ROLL_CALL)
-    train.run(job, mesh)
+    with program.no_exit(job.cluster.name):
+        train.run(job, mesh)
 
 
 if __name__ == "__main__":

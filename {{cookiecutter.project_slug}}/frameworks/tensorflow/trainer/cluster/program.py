@@ -1,13 +1,20 @@
 """A program that uses TensorFlow: what it sets before the import, and its end, which waits for no peer."""
 
+import contextlib
+import ctypes
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import NoReturn
 
-from trainer.vertex.log import say_last
+from trainer.cluster import spec
+from trainer.vertex.errors import EndedEarlyError
+from trainer.vertex.log import say, say_last
+
+FINISHED = 99  # exit code of a child that has done its work; any library can end it with 0
+PR_SET_PDEATHSIG = 1  # prctl(2) of Linux
 
 
 def prepare(environ: MutableMapping[str, str], argv: Sequence[str]) -> None:
@@ -18,17 +25,55 @@ def prepare(environ: MutableMapping[str, str], argv: Sequence[str]) -> None:
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3" if "parameter_server" in " ".join(argv) else "2")
 
 
-def run_to_end(main: Callable[[Sequence[str], MutableMapping[str, str]], int]) -> NoReturn:
-    """Call `main` with this program's arguments and environment, and end with its exit code, without a farewell."""
-    signal.signal(signal.SIGTERM, stop)  # process 1 of a container ignores what it does not handle
+def run_to_end(main: Callable[[Sequence[str], MutableMapping[str, str]], int], success: int = FINISHED) -> NoReturn:
+    """Call `main` with this program's arguments and environment in a child, and end with its exit code.
+
+    Code 0 of the chief is the job's success, so a process that may be ended with 0 by its own code needs a parent.
+
+    Args:
+        success: code of a child that has succeeded; 0 where the end of a child is its own affair.
+    """
+    if child := os.fork():  # nothing has started a thread yet
+        os._exit(attend(child, success))
+    with contextlib.suppress(AttributeError):  # Linux alone ends a child with its parent
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.signal(signal.SIGTERM, stop)
     try:
         code = main(sys.argv[1:], os.environ)
+    except SystemExit as end:
+        if end.code:
+            raise
+        code = 0
     except Exception:
         traceback.print_exc()
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)
+    os._exit(code or success)
+
+
+def attend(child: int, success: int) -> int:
+    """Wait for the end of a child, to which SIGTERM is passed on; returns the exit code of this program."""
+    signal.signal(signal.SIGTERM, lambda number, _: os.kill(child, number))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the child, too
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code == success:
+        return 0
+    if not code:
+        say(str(EndedEarlyError(spec.from_env(os.environ).name)), "ERROR")
+        return EndedEarlyError.exit_code
+    return 128 - code if code < 0 else code
+
+
+@contextlib.contextmanager
+def no_exit(replica: str) -> Iterator[None]:
+    """Take sys.exit(0) within the block for what it is: raises EndedEarlyError."""
+    try:
+        yield
+    except SystemExit as end:
+        if end.code:
+            raise
+        raise EndedEarlyError(replica) from None
 
 
 def stop(*_: object) -> None:

@@ -57,4 +57,4 @@ def run_process(program: Script, cluster: Cluster, environ: MutableMapping[str, 
 
 
 if __name__ == "__main__":
-    run_to_end(main)
+    run_to_end(main, success=0)

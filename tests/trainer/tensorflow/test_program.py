@@ -1,0 +1,63 @@
+"""The exit code of a TensorFlow program, however the process that trains ends: real processes, no TensorFlow."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.training import DEADLINE, PROJECT
+
+EARLY = "workerpool0-0: a training process ended with code 0 before the training did"
+
+
+def start(body: str, success: str = "program.FINISHED") -> "subprocess.Popen[str]":
+    """Start a program whose main part is this body."""
+    lines = ("import os, signal, sys, time", "from trainer.cluster import program", f"def main(*_):\n    {body}")
+    command = [sys.executable, "-c", "\n".join((*lines, f"program.run_to_end(main, {success})"))]
+    return subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def ended(body: str, success: str = "program.FINISHED") -> tuple[int, str]:
+    with start(body, success) as program:
+        try:
+            printed, _ = program.communicate(timeout=DEADLINE)
+        finally:
+            program.kill()
+    return program.returncode, printed
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        ("return 0", 0, ""),
+        ("return 75", 75, ""),
+        ("sys.exit()", 0, ""),  # as --help does, before any training
+        ("sys.exit('no data')", 1, "no data"),
+        ("raise KeyError('labels')", 1, "KeyError: 'labels'"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, ""),
+        ("os._exit(0)", 1, EARLY),
+        ("\n    with program.no_exit('workerpool0-0'): sys.exit()", 1, EARLY),
+    ],
+)
+def test_a_program_ends_with_0_only_after_its_work(body: str, code: int, words: str) -> None:
+    found, printed = ended(body)
+    assert found == code, printed
+    assert words in printed
+
+
+def test_a_loop_of_ones_own_may_end_itself_with_0() -> None:
+    assert ended("os._exit(0)", success="0") == (0, "")
+
+
+def test_sigterm_reaches_the_process_that_trains() -> None:
+    with start("print('trains', flush=True); time.sleep(1000)") as program:
+        try:
+            assert program.stdout
+            assert program.stdout.readline() == "trains\n"
+            program.send_signal(signal.SIGTERM)
+            printed = program.communicate(timeout=DEADLINE)[0]
+        finally:
+            program.kill()
+    assert program.returncode == 143
+    assert "stopped by SIGTERM" in printed
