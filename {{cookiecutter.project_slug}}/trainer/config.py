@@ -64,6 +64,8 @@ class LoopFlags:
     """Seconds to wait for the other replicas; by default 600 in the cloud, 60 in the local Vertex."""
     collective_timeout: float = 300
     """Seconds after which a silent peer fails the run."""
+    doctor: bool = False
+    """Look at each replica's machine before it trains: names, ports, GPUs, driver, outputs; a fault ends the run."""
     profile: str | None = None
     """Steps of which the chief writes a trace below its logs, such as 20:25: of the five behind step 20."""
     require_reducers: bool = False

@@ -124,13 +124,13 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 
 
 def listen(node: Node) -> socket.socket:
-    """Listen at the chief's port; on every interface in a cluster, where a machine may call itself 127.0.1.1."""
+    """Listen at a replica's port; on every interface in a cluster, where a machine may call itself 127.0.1.1."""
     host = node.host if node.is_local else ""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, node.port), family=family)
     except OSError as error:
-        raise RollcallError(f"rollcall: cannot listen at {node.address}, the chief's address: {error}") from None
+        raise RollcallError(f"rollcall: cannot listen at {node.address}, the address of {node.name}: {error}") from None
 
 
 def _check_in(cluster: Cluster, everyone: Sequence[Node], timeout: float) -> str:

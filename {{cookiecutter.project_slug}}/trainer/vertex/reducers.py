@@ -31,10 +31,16 @@ def prepare(count: int, environ: MutableMapping[str, str], *, rank: int, gpus: b
         raise _idle(f"{count} reducers are not used: {why}", rank)
     if count and gpus:
         nccl.watch(environ)
-        with contextlib.suppress(OSError):  # the log will tell, and this says it before the first step
-            why = next((line for line in VERDICT.read_text().splitlines() if "idle" in line), "")
+        why = verdict()  # the log will tell, and this says it before the first step
     if count and why and rank == 0:
         say(f"{count} reducers are not used: {why}", "WARNING", reducers="idle")
+
+
+def verdict() -> str:
+    """Return why NCCL cannot use reducers in this image; empty where it can, or no build has looked."""
+    with contextlib.suppress(OSError):
+        return next((line for line in VERDICT.read_text().splitlines() if "idle" in line), "")
+    return ""
 
 
 def settle(

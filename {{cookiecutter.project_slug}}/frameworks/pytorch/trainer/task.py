@@ -9,7 +9,7 @@ from trainer import optional, shards
 from trainer.cluster import rollcall, spec
 from trainer.goodput import ROLL_CALL, START, Clock, process_start
 from trainer.job import Job
-from trainer.vertex import lease, reducers, storage, writable
+from trainer.vertex import doctor, lease, reducers, storage, writable
 from trainer.vertex.log import exit_code
 
 DESCRIBE = "--describe"
@@ -29,7 +29,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
         return
     cluster = spec.from_env(environ)
     kinds = writable.EVALUATOR if cluster.evaluates else writable.WORKER if cluster.rank else writable.CHIEF
-    writable.require(folders, kinds)
+    doctor.require(cluster, folders, kinds, environ) if config.doctor else writable.require(folders, kinds)
     with lease.held(folders, cluster), shards.at(config.data, folders) as folder:
         job = Job(config, folders, folder, cluster, clock)
         if cluster.evaluates:

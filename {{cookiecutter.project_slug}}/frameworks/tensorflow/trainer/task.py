@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from trainer import optional
 from trainer.cluster import program, rollcall, spec
 from trainer.goodput import ROLL_CALL, START, Clock, process_start
-from trainer.vertex import lease, storage, writable
+from trainer.vertex import doctor, lease, storage, writable
 from trainer.vertex.log import exit_code
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
         return
     cluster = spec.from_env(environ)
     environ.pop("TF_CONFIG", None)  # it may list reducers, for which TensorFlow would wait in silence
-    writes = writable.CHIEF if cluster.name == cluster.chief.name else ()
-    writable.require(folders, writable.EVALUATOR if cluster.evaluates else writes)
+    kinds = writable.EVALUATOR if cluster.evaluates else writable.CHIEF if cluster.name == cluster.chief.name else ()
+    doctor.require(cluster, folders, kinds, environ) if config.doctor else writable.require(folders, kinds)
     from trainer.parallel import strategy as strategies  # a place that cannot be written is told before
 
     with lease.held(folders, cluster), strategies.load(config.strategy).data(config, folders, cluster) as folder:

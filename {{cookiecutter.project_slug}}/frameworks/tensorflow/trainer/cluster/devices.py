@@ -1,7 +1,6 @@
 """The devices of a machine: their names, versions, memory and number format."""
 
 from collections.abc import Sequence
-from importlib import metadata
 
 import keras
 import tensorflow as tf
@@ -17,7 +16,7 @@ def describe() -> str:
     """`NVIDIA A100-SXM4-40GB (driver 580.65.06, CUDA 12.5.1, NCCL 2.27.7)`, or `CPU`."""
     if not tf.config.list_physical_devices("GPU"):
         return name()
-    return f"{name()} ({driver.versions(built_with_cuda(), nccl())})"
+    return f"{name()} ({driver.versions(built_with_cuda(), driver.wheel('nvidia-nccl') or 'unknown')})"
 
 
 def name() -> str:
@@ -73,11 +72,3 @@ def sharing(count: int) -> list[str]:
 def built_with_cuda() -> str:
     """The version of CUDA that this TensorFlow was built with."""
     return str(tf.sysconfig.get_build_info().get("cuda_version", "none"))
-
-
-def nccl() -> str:
-    """The version of NCCL's wheel, which the image installs."""
-    try:
-        return metadata.version("nvidia-nccl-cu12")
-    except metadata.PackageNotFoundError:
-        return "unknown"

@@ -1,0 +1,165 @@
+"""The doctor on a healthy machine and on sick ones: real processes, with an environment made for each."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from tests.training import DEADLINE, PROJECT, train
+from vertex_launch.local.running.hosts import free_addresses
+
+STATES = ("ok", "not looked at", "warning", "fault")
+SMALL_DISKS = 'mount -t tmpfs -o size=1m none /dev/shm && mount -t tmpfs -o ro none "$0" && exec "$@"'
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
+
+
+class Yesterday(BaseHTTPRequestHandler):
+    """A metadata server whose clock is that of a day long ago."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return super().date_time_string(0)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def yesterday() -> Iterator[str]:
+    """Address of that server."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Yesterday) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def of_job(*addresses: str, rank: int = 0, gpus: int = 0) -> dict[str, str]:
+    """Variables of a replica whose machines have these addresses and so many GPUs; nobody tells it the time."""
+    chief, *workers = addresses
+    machine = {"machineSpec": {"acceleratorCount": gpus}} if gpus else {}
+    spec = {
+        "cluster": {"workerpool0": [chief], "workerpool1": workers},
+        "task": {"type": f"workerpool{min(rank, 1)}", "index": max(rank - 1, 0)},
+        "job": {"workerPoolSpecs": [machine, machine]},
+    }
+    return {"CLUSTER_SPEC": json.dumps(spec), "GCE_METADATA_HOST": "127.0.0.1:1"}
+
+
+def look(folder: Path, env: dict[str, str], *before: str) -> tuple[int, list[str]]:
+    """Exit code and lines of the doctor, in a folder, which has the outputs."""
+    done = subprocess.run(
+        [*before, sys.executable, "-m", "trainer.vertex.doctor"],
+        cwd=folder,
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(PROJECT), **env},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    assert done.stderr == ""
+    return done.returncode, [json.loads(line)["message"] for line in done.stdout.splitlines()]
+
+
+def faults(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith("fault: ")]
+
+
+def test_without_a_job_the_doctor_says_what_it_can_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    code, lines = look(tmp_path, {})
+    assert (code, [*tmp_path.iterdir()]) == (0, [])
+    assert "not looked at: variables, this is no job: CLUSTER_SPEC is not set" in lines
+    assert "not looked at: names and ports, workerpool0-0 meets no other replica" in lines
+    assert any(line.startswith(("ok: disk: .: writes ", "warning: disk: .: writes ")) for line in lines)
+    assert all(line.startswith(STATES) for line in lines)
+
+
+def test_a_name_without_address_is_a_fault_of_its_own_replica_and_a_warning_to_others(tmp_path: Path) -> None:
+    addresses = (*free_addresses(1), "no-such-host.invalid:2222")
+    code, lines = look(tmp_path, of_job(*addresses))
+    assert (code, faults(lines)) == (0, [])
+    who = "workerpool1-0 has no address at no-such-host.invalid:2222"
+    assert f"warning: peers: {who}; if the machine is still to come, the roll call waits for it" in lines
+    code, lines = look(tmp_path, of_job(*addresses, rank=1))
+    own = "fault: names: no-such-host.invalid, this replica, has no address; "
+    assert (code, faults(lines)) == (1, [f"{own}look at CLUSTER_SPEC and at /etc/hosts here"])
+
+
+def test_a_port_that_another_program_has_is_a_fault_of_the_chief(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, (fault,) = (done := look(tmp_path, of_job(address, *free_addresses(1))))[0], faults(done[1])
+    assert code == 1
+    assert fault.startswith(f"fault: ports: rollcall: cannot listen at {address}, the address of workerpool0-0: ")
+    assert fault.endswith("; end the program that has it, or start the job again")
+
+
+def test_fewer_gpus_than_the_job_pays_for_are_a_fault(tmp_path: Path) -> None:
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}
+    code, lines = look(tmp_path, of_job(*free_addresses(2), gpus=8) | hidden)
+    assert code == 1
+    assert faults(lines)[0].startswith("fault: GPUs: the job's machineSpec has 8, and usable here are 0 of ")
+    for laptop in ({"GCS_MOUNT": str(tmp_path)}, {}):
+        code, lines = look(tmp_path, of_job(*free_addresses(2), gpus=8 if laptop else 0) | hidden | laptop)
+        assert (code, "not looked at: GPUs, this machine has none" in lines) == (0, True)
+
+
+def test_a_clock_that_is_off_is_a_warning(tmp_path: Path, yesterday: str) -> None:
+    code, lines = look(tmp_path, of_job(*free_addresses(2)) | {"GCE_METADATA_HOST": yesterday})
+    (line,) = (line for line in lines if "clock: " in line)
+    assert code == 0
+    assert line.startswith("warning: clock: ")
+    cure = "logins may be refused; start the job again, for another machine"
+    assert line.endswith(f" s ahead of the metadata server's: {cure}")
+
+
+@as_root
+def test_small_shared_memory_and_a_mount_that_is_read_only_are_told(tmp_path: Path) -> None:
+    bucket = tmp_path / "mount/b"
+    bucket.mkdir(parents=True)
+    disks = ("unshare", "--mount", "sh", "-c", SMALL_DISKS, str(bucket))
+    if subprocess.run([*disks, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this machine lets nobody mount a disk")
+    env = {"GCS_MOUNT": str(tmp_path / "mount"), "AIP_CHECKPOINT_DIR": "gs://b/run"}
+    code, lines = look(tmp_path, env, *disks)
+    cure = "choose an output folder on a disk that is not read-only"
+    fault = f"fault: checkpoints: {bucket}/run cannot be written (Read-only file system: {bucket}); {cure}"
+    assert (code, faults(lines)) == (1, [fault])
+    small = "warning: shared memory: /dev/shm has 1 MiB, and --data-processes may need 48; give the container more"
+    assert any(line.startswith(small) for line in lines)
+
+
+@pytest.mark.slow
+def test_a_run_looks_before_it_trains_and_its_chief_says_what_was_found(tmp_path: Path) -> None:
+    run = train(tmp_path, 2, "--steps", "2", "--warmup", "1", "--doctor")
+    assert run.code == 0, run.output
+    lines = [report["message"] for report in run.reports]
+    found = [line for line in lines if line.startswith(tuple(f"{state}: " for state in STATES))]
+    assert lines[: len(found)] == found
+    assert any(line.startswith("ok: ports: ") for line in found)
+    assert faults(found) == []
+    assert not any("ok: " in line for line in run.lines["workerpool1-0"])
+
+
+def test_a_fault_ends_a_run_before_it_waits_for_others(tmp_path: Path) -> None:
+    env = of_job("no-such-host.invalid:2222", *free_addresses(1))
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer.task", "--doctor"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(PROJECT), **env},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    assert done.returncode == 1
+    assert "fault: names: no-such-host.invalid, this replica, has no address" in done.stdout.splitlines()[-1]
+    assert "Traceback" not in done.stdout + done.stderr

@@ -1,0 +1,225 @@
+"""python -m trainer.vertex.doctor: look at a replica's machine before the training, and say a line for each thing.
+
+A line begins with ok, warning, fault or `not looked at`; a fault has a cure, and exit code 1. The doctor needs no
+framework, no GPU and no job. With --doctor each replica of a run looks before it trains.
+"""
+
+import contextlib
+import http.client
+import itertools
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TypeAlias
+
+from trainer.cluster import rollcall, spec
+from trainer.cluster.spec import Cluster, Node
+from trainer.vertex import driver, nccl, reducers, writable
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.log import exit_code, say
+from trainer.vertex.storage import FOLDERS, Storage, from_env
+
+Findings: TypeAlias = Iterator[tuple[str, str]]  # a state, and a sentence about one thing
+
+OK, SKIPPED, WARNING, FAULT = "ok", "not looked at", "warning", "fault"
+ANSWER_SECONDS = 1.0  # of a peer, and of the metadata server
+METADATA, CLOCK_SECONDS = "169.254.169.254", 10  # Source: Compute Engine documentation, "About VM metadata", 2026
+# MiB free: docker gives 64, and several GPUs want 1 GiB. Source: NCCL documentation, "Troubleshooting".
+SHARED_MEMORY, LEAST_MIB, GPUS_MIB = Path("/dev/shm"), 48, 1024
+PROBE_MB, SLOW_MB = 16, 10  # written for a test; per second, below which checkpoints take minutes
+NO_ADDRESS = "has no address"
+RESTART = "start the job again, for another machine"
+
+
+@dataclass(frozen=True)
+class Replica:
+    """Machines, outputs and variables of a replica, known before its machine is looked at."""
+
+    cluster: Cluster
+    storage: Storage
+    kinds: tuple[str, ...]  # of its outputs, as `writable` has them
+    environ: Mapping[str, str]
+
+    @property
+    def is_in_job(self) -> bool:
+        return bool(self.environ.get("CLUSTER_SPEC"))
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of this machine that CUDA_VISIBLE_DEVICES does not hide."""
+        listed = self.environ.get("CUDA_VISIBLE_DEVICES")
+        shown = [word for word in (listed or "").split(",") if word.strip() not in ("", "-1")]
+        return _devices() if listed is None else min(_devices(), len(shown))
+
+    @property
+    def gpus_wanted(self) -> int:
+        """acceleratorCount of this machine, by the job in CLUSTER_SPEC; 0 where that does not tell."""
+        with contextlib.suppress(LookupError, TypeError, ValueError):
+            job = json.loads(self.environ["CLUSTER_SPEC"])["job"]
+            pools = (json.loads(job) if isinstance(job, str) else job)["workerPoolSpecs"]
+            return int(pools[int(self.cluster.name[len("workerpool")])]["machineSpec"]["acceleratorCount"])
+        return 0
+
+
+def require(
+    cluster: Cluster, storage: Storage, kinds: tuple[str, ...], environ: Mapping[str, str], *, says_all: bool = False
+) -> None:
+    """Look before the training; the chief says all that was found, the others what may be wrong.
+
+    Raises:
+        TrainerError: a line for each fault.
+    """
+    says_all = says_all or cluster.name == cluster.chief.name
+    found = [pair for check in CHECKS for pair in check(Replica(cluster, storage, kinds, environ))]
+    for state, text in found:
+        if state == WARNING or (says_all and state != FAULT):
+            say(f"{state}: {text}", "WARNING" if state == WARNING else "INFO")
+    if faults := [f"{state}: {text}" for state, text in found if state == FAULT]:
+        raise TrainerError("\n".join(faults))
+
+
+def run(environ: Mapping[str, str]) -> None:
+    """Look by hand, and say all that was found. Raises TrainerError for faults."""
+    cluster = spec.from_env(environ)
+    kinds = writable.CHIEF if cluster.name == cluster.chief.name else writable.WORKER
+    require(cluster, from_env(environ), kinds, environ, says_all=True)
+
+
+def variables(replica: Replica) -> Findings:
+    missing = ", ".join(name for name in FOLDERS.values() if not replica.environ.get(name))
+    if not replica.is_in_job:
+        yield SKIPPED, "variables, this is no job: CLUSTER_SPEC is not set"
+    elif missing:
+        yield WARNING, f"variables: no {missing}: outputs end with this machine; add baseOutputDirectory to the job"
+    else:
+        yield OK, f"variables: this is {replica.cluster.name}, with {', '.join(FOLDERS.values())}"
+
+
+def network(replica: Replica) -> Findings:
+    nodes, chief = (*replica.cluster.nodes, *replica.cluster.servers), replica.cluster.chief
+    own = next((node for node in nodes if node.name == replica.cluster.name), None)
+    if own is None or len(nodes) == 1:
+        return (yield SKIPPED, f"names and ports, {replica.cluster.name} meets no other replica")
+    with ThreadPoolExecutor(256) as pool:
+        lost = {node: why for node, why in zip(nodes, pool.map(_why_lost, nodes), strict=True) if why}
+    if own_lost := lost.pop(own, "") == NO_ADDRESS:
+        yield FAULT, f"names: {own.host}, this replica, {NO_ADDRESS}; look at CLUSTER_SPEC and at /etc/hosts here"
+    if lost:
+        who = ", ".join(f"{node.name} {why} at {node.address}" for node, why in lost.items())
+        yield WARNING, f"peers: {who}; if the machine is still to come, the roll call waits for it"
+    elif not own_lost:
+        yield OK, f"names and peers: {len(nodes)} of {len(nodes)} have an address and answer"
+    try:
+        rollcall.listen(own).close()
+        yield OK, f"ports: {own.address} is free"
+    except rollcall.RollcallError as error:  # not every framework has workers listen
+        cure = "end the program that has it, or start the job again"
+        yield FAULT if own == chief else WARNING, f"ports: {error}; {cure}"
+
+
+def _why_lost(node: Node) -> str:
+    """Return why a machine cannot be reached. One that is there refuses where nobody listens yet."""
+    try:
+        socket.create_connection((node.host, node.port), ANSWER_SECONDS).close()
+    except (socket.gaierror, UnicodeError):
+        return NO_ADDRESS
+    except OSError as error:
+        return "" if isinstance(error, ConnectionError) else "does not answer"
+    return ""
+
+
+def clock(replica: Replica) -> Findings:
+    if replica.storage.emulated or not replica.is_in_job:
+        return (yield SKIPPED, "clock, this is no machine of Vertex AI")
+    host = replica.environ.get("GCE_METADATA_HOST") or METADATA
+    try:
+        with contextlib.closing(http.client.HTTPConnection(host, timeout=ANSWER_SECONDS)) as connection:
+            connection.request("HEAD", "/")
+            told = parsedate_to_datetime(connection.getresponse().headers["Date"] or "").timestamp()
+    except (OSError, http.client.HTTPException, TypeError, ValueError):
+        return (yield SKIPPED, f"clock, no metadata server tells the time at {host}")
+    ahead = round(time.time() - told)  # the header has whole seconds
+    text = f"clock: {abs(ahead)} s {'behind' if ahead < 0 else 'ahead of'} the metadata server's"
+    yield (OK, text) if abs(ahead) <= CLOCK_SECONDS else (WARNING, f"{text}: logins may be refused; {RESTART}")
+
+
+def shared_memory(replica: Replica) -> Findings:
+    if not SHARED_MEMORY.exists():
+        return (yield SKIPPED, f"shared memory, this machine has no {SHARED_MEMORY}")
+    free = shutil.disk_usage(SHARED_MEMORY).free >> 20
+    user, needed = ("several GPUs", GPUS_MIB) if replica.gpus > 1 else ("--data-processes", LEAST_MIB)
+    text, cure = f"shared memory: {SHARED_MEMORY} has {free} MiB", "give the container more (docker --shm-size)"
+    yield (OK, text) if free >= needed else (WARNING, f"{text}, and {user} may need {needed}; {cure}")
+
+
+def gpus(replica: Replica) -> Findings:
+    usable, wanted, there = replica.gpus, replica.gpus_wanted, _devices()
+    if usable and (usable >= wanted or replica.storage.emulated):
+        yield OK, f"GPUs: {usable} usable"
+    elif replica.storage.emulated or not wanted:
+        yield SKIPPED, "GPUs, this machine has none"
+    else:
+        cure = "leave CUDA_VISIBLE_DEVICES unset" if there >= wanted else RESTART
+        yield FAULT, f"GPUs: the job's machineSpec has {wanted}, and usable here are {usable} of {there}; {cure}"
+
+
+def cuda(_: Replica) -> Findings:
+    installed, version = driver.installed(), driver.wheel("nvidia-cuda-runtime")
+    if not installed or not version:
+        yield SKIPPED, f"driver, this {'environment has no wheel of CUDA' if installed else 'machine has none'}"
+    elif cure := driver.why_too_old(version, installed):
+        yield FAULT, f"driver: CUDA {version}{driver.needs(version)}: {cure}"
+    else:
+        yield OK, driver.versions(version, driver.wheel("nvidia-nccl") or "unknown")
+
+
+def plug_in(replica: Replica) -> Findings:
+    if not replica.cluster.servers or not replica.gpus:
+        return (yield SKIPPED, "NCCL's plug-in, there are no reducers or no GPUs")
+    why = [reducers.verdict(), *nccl.settings_against(replica.environ)]
+    yield from [(WARNING, f"reducers: {text}") for text in why if text] or [(OK, "reducers: NCCL can load the plug-in")]
+
+
+def outputs(replica: Replica) -> Findings:
+    try:
+        writable.require(replica.storage, replica.kinds)
+        for folder in writable.mounts(replica.storage, replica.kinds):
+            yield _speed(folder)
+    except TrainerError as error:
+        yield from ((FAULT, line) for line in str(error).splitlines())
+
+
+def _speed(folder: Path) -> tuple[str, str]:
+    """Write, read and delete a file; a mounted bucket uploads it at fsync."""
+    with writable.writing(folder), tempfile.NamedTemporaryFile(prefix=writable.PROBE, dir=folder) as file:
+        times = [time.monotonic()]
+        file.write(bytes(PROBE_MB * 10**6))
+        os.fsync(file.fileno())
+        times.append(time.monotonic())
+        Path(file.name).read_bytes()
+        times.append(time.monotonic())
+    writes, reads = (PROBE_MB / max(after - before, 1e-6) for before, after in itertools.pairwise(times))
+    text = f"disk: {folder}: writes {writes:.0f} MB/s, reads {reads:.0f} MB/s"
+    slow = f"{text}; checkpoints and data will be waited for: take a bucket in the job's region"
+    return (OK, text) if min(writes, reads) >= SLOW_MB else (WARNING, slow)
+
+
+def _devices() -> int:
+    return len([*Path("/dev").glob("nvidia[0-9]*")])
+
+
+CHECKS: tuple[Callable[[Replica], Findings], ...]
+CHECKS = (variables, network, clock, shared_memory, gpus, cuda, plug_in, outputs)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(run, os.environ))
