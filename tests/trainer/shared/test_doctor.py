@@ -118,8 +118,8 @@ def test_a_clock_that_is_off_is_a_warning(tmp_path: Path, yesterday: str) -> Non
     (line,) = (line for line in lines if "clock: " in line)
     assert code == 0
     assert line.startswith("warning: clock: ")
-    cure = "logins may be refused; start the job again, for another machine"
-    assert line.endswith(f" s ahead of the metadata server's: {cure}")
+    cure = "logins may be refused: start the job again, for another machine"
+    assert line.endswith(f" s ahead of the metadata server's; {cure}")
 
 
 @as_root
@@ -134,7 +134,7 @@ def test_small_shared_memory_and_a_mount_that_is_read_only_are_told(tmp_path: Pa
     cure = "choose an output folder on a disk that is not read-only"
     fault = f"fault: checkpoints: {bucket}/run cannot be written (Read-only file system: {bucket}); {cure}"
     assert (code, faults(lines)) == (1, [fault])
-    small = "warning: shared memory: /dev/shm has 1 MiB, and --data-processes may need 48; give the container more"
+    small = "warning: shared memory: /dev/shm has 1 MiB; --data-processes may need 48: give the container more"
     assert any(line.startswith(small) for line in lines)
 
 

@@ -6,7 +6,6 @@ framework, no GPU and no job. With --doctor each replica of a run looks before i
 
 import contextlib
 import http.client
-import itertools
 import json
 import os
 import shutil
@@ -14,7 +13,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -36,8 +35,7 @@ METADATA, CLOCK_SECONDS = "169.254.169.254", 10  # Source: Compute Engine docume
 # MiB free: docker gives 64, and several GPUs want 1 GiB. Source: NCCL documentation, "Troubleshooting".
 SHARED_MEMORY, LEAST_MIB, GPUS_MIB = Path("/dev/shm"), 48, 1024
 PROBE_MB, SLOW_MB = 16, 10  # written for a test; per second, below which checkpoints take minutes
-NO_ADDRESS = "has no address"
-RESTART = "start the job again, for another machine"
+NO_ADDRESS, RESTART = "has no address", "start the job again, for another machine"
 
 
 @dataclass(frozen=True)
@@ -50,10 +48,6 @@ class Replica:
     environ: Mapping[str, str]
 
     @property
-    def is_in_job(self) -> bool:
-        return bool(self.environ.get("CLUSTER_SPEC"))
-
-    @property
     def gpus(self) -> int:
         """GPUs of this machine that CUDA_VISIBLE_DEVICES does not hide."""
         listed = self.environ.get("CUDA_VISIBLE_DEVICES")
@@ -62,11 +56,12 @@ class Replica:
 
     @property
     def gpus_wanted(self) -> int:
-        """acceleratorCount of this machine, by the job in CLUSTER_SPEC; 0 where that does not tell."""
+        """acceleratorCount of this machine, by the job in CLUSTER_SPEC; 0 where that does not tell, and on a laptop."""
         with contextlib.suppress(LookupError, TypeError, ValueError):
             job = json.loads(self.environ["CLUSTER_SPEC"])["job"]
             pools = (json.loads(job) if isinstance(job, str) else job)["workerPoolSpecs"]
-            return int(pools[int(self.cluster.name[len("workerpool")])]["machineSpec"]["acceleratorCount"])
+            wanted = pools[int(self.cluster.name[len("workerpool")])]["machineSpec"]["acceleratorCount"]
+            return 0 if self.storage.emulated else int(wanted)
         return 0
 
 
@@ -90,13 +85,12 @@ def require(
 def run(environ: Mapping[str, str]) -> None:
     """Look by hand, and say all that was found. Raises TrainerError for faults."""
     cluster = spec.from_env(environ)
-    kinds = writable.CHIEF if cluster.name == cluster.chief.name else writable.WORKER
-    require(cluster, from_env(environ), kinds, environ, says_all=True)
+    require(cluster, from_env(environ), writable.CHIEF, environ, says_all=True)
 
 
 def variables(replica: Replica) -> Findings:
     missing = ", ".join(name for name in FOLDERS.values() if not replica.environ.get(name))
-    if not replica.is_in_job:
+    if "CLUSTER_SPEC" not in replica.environ:
         yield SKIPPED, "variables, this is no job: CLUSTER_SPEC is not set"
     elif missing:
         yield WARNING, f"variables: no {missing}: outputs end with this machine; add baseOutputDirectory to the job"
@@ -105,7 +99,7 @@ def variables(replica: Replica) -> Findings:
 
 
 def network(replica: Replica) -> Findings:
-    nodes, chief = (*replica.cluster.nodes, *replica.cluster.servers), replica.cluster.chief
+    nodes = (*replica.cluster.nodes, *replica.cluster.servers)
     own = next((node for node in nodes if node.name == replica.cluster.name), None)
     if own is None or len(nodes) == 1:
         return (yield SKIPPED, f"names and ports, {replica.cluster.name} meets no other replica")
@@ -122,8 +116,8 @@ def network(replica: Replica) -> Findings:
         rollcall.listen(own).close()
         yield OK, f"ports: {own.address} is free"
     except rollcall.RollcallError as error:  # not every framework has workers listen
-        cure = "end the program that has it, or start the job again"
-        yield FAULT if own == chief else WARNING, f"ports: {error}; {cure}"
+        state = FAULT if own == replica.cluster.chief else WARNING
+        yield state, f"ports: {error}; end the program that has it, or start the job again"
 
 
 def _why_lost(node: Node) -> str:
@@ -138,7 +132,7 @@ def _why_lost(node: Node) -> str:
 
 
 def clock(replica: Replica) -> Findings:
-    if replica.storage.emulated or not replica.is_in_job:
+    if replica.storage.emulated or "CLUSTER_SPEC" not in replica.environ:
         return (yield SKIPPED, "clock, this is no machine of Vertex AI")
     host = replica.environ.get("GCE_METADATA_HOST") or METADATA
     try:
@@ -149,7 +143,7 @@ def clock(replica: Replica) -> Findings:
         return (yield SKIPPED, f"clock, no metadata server tells the time at {host}")
     ahead = round(time.time() - told)  # the header has whole seconds
     text = f"clock: {abs(ahead)} s {'behind' if ahead < 0 else 'ahead of'} the metadata server's"
-    yield (OK, text) if abs(ahead) <= CLOCK_SECONDS else (WARNING, f"{text}: logins may be refused; {RESTART}")
+    yield _rated(text, abs(ahead) <= CLOCK_SECONDS, f"logins may be refused: {RESTART}")
 
 
 def shared_memory(replica: Replica) -> Findings:
@@ -157,27 +151,25 @@ def shared_memory(replica: Replica) -> Findings:
         return (yield SKIPPED, f"shared memory, this machine has no {SHARED_MEMORY}")
     free = shutil.disk_usage(SHARED_MEMORY).free >> 20
     user, needed = ("several GPUs", GPUS_MIB) if replica.gpus > 1 else ("--data-processes", LEAST_MIB)
-    text, cure = f"shared memory: {SHARED_MEMORY} has {free} MiB", "give the container more (docker --shm-size)"
-    yield (OK, text) if free >= needed else (WARNING, f"{text}, and {user} may need {needed}; {cure}")
+    cure = f"{user} may need {needed}: give the container more (docker --shm-size)"
+    yield _rated(f"shared memory: {SHARED_MEMORY} has {free} MiB", free >= needed, cure)
 
 
 def gpus(replica: Replica) -> Findings:
     usable, wanted, there = replica.gpus, replica.gpus_wanted, _devices()
-    if usable and (usable >= wanted or replica.storage.emulated):
-        yield OK, f"GPUs: {usable} usable"
-    elif replica.storage.emulated or not wanted:
-        yield SKIPPED, "GPUs, this machine has none"
-    else:
+    if usable < wanted:
         cure = "leave CUDA_VISIBLE_DEVICES unset" if there >= wanted else RESTART
         yield FAULT, f"GPUs: the job's machineSpec has {wanted}, and usable here are {usable} of {there}; {cure}"
+    else:
+        yield (OK, f"GPUs: {usable} usable") if usable else (SKIPPED, "GPUs, this machine has none")
 
 
 def cuda(_: Replica) -> Findings:
     installed, version = driver.installed(), driver.wheel("nvidia-cuda-runtime")
     if not installed or not version:
         yield SKIPPED, f"driver, this {'environment has no wheel of CUDA' if installed else 'machine has none'}"
-    elif cure := driver.why_too_old(version, installed):
-        yield FAULT, f"driver: CUDA {version}{driver.needs(version)}: {cure}"
+    elif driver.is_too_old(installed, version):
+        yield FAULT, f"driver: {driver.why_no_gpu(version, installed)}"
     else:
         yield OK, driver.versions(version, driver.wheel("nvidia-nccl") or "unknown")
 
@@ -185,14 +177,14 @@ def cuda(_: Replica) -> Findings:
 def plug_in(replica: Replica) -> Findings:
     if not replica.cluster.servers or not replica.gpus:
         return (yield SKIPPED, "NCCL's plug-in, there are no reducers or no GPUs")
-    why = [reducers.verdict(), *nccl.settings_against(replica.environ)]
-    yield from [(WARNING, f"reducers: {text}") for text in why if text] or [(OK, "reducers: NCCL can load the plug-in")]
+    why = reducers.verdict() or ("; ".join(nccl.ALGO_FORCED) if "NCCL_ALGO" in replica.environ else "")
+    yield _rated("reducers: NCCL's plug-in", not why, why)
 
 
 def outputs(replica: Replica) -> Findings:
     try:
-        writable.require(replica.storage, replica.kinds)
-        for folder in writable.mounts(replica.storage, replica.kinds):
+        folders = writable.require(replica.storage, replica.kinds)
+        for folder in {folder.stat().st_dev: folder for folder in folders}.values():  # one on each disk or mount
             yield _speed(folder)
     except TrainerError as error:
         yield from ((FAULT, line) for line in str(error).splitlines())
@@ -201,23 +193,26 @@ def outputs(replica: Replica) -> Findings:
 def _speed(folder: Path) -> tuple[str, str]:
     """Write, read and delete a file; a mounted bucket uploads it at fsync."""
     with writable.writing(folder), tempfile.NamedTemporaryFile(prefix=writable.PROBE, dir=folder) as file:
-        times = [time.monotonic()]
+        began = time.monotonic()
         file.write(bytes(PROBE_MB * 10**6))
         os.fsync(file.fileno())
-        times.append(time.monotonic())
+        written = time.monotonic()
         Path(file.name).read_bytes()
-        times.append(time.monotonic())
-    writes, reads = (PROBE_MB / max(after - before, 1e-6) for before, after in itertools.pairwise(times))
+        seconds = written - began, time.monotonic() - written
+    writes, reads = (PROBE_MB / max(each, 1e-6) for each in seconds)
+    cure = "checkpoints and data will be waited for: take a bucket in the job's region"
     text = f"disk: {folder}: writes {writes:.0f} MB/s, reads {reads:.0f} MB/s"
-    slow = f"{text}; checkpoints and data will be waited for: take a bucket in the job's region"
-    return (OK, text) if min(writes, reads) >= SLOW_MB else (WARNING, slow)
+    return _rated(text, min(writes, reads) >= SLOW_MB, cure)
+
+
+def _rated(text: str, is_well: bool, cure: str) -> tuple[str, str]:
+    return (OK, text) if is_well else (WARNING, f"{text}; {cure}")
 
 
 def _devices() -> int:
     return len([*Path("/dev").glob("nvidia[0-9]*")])
 
 
-CHECKS: tuple[Callable[[Replica], Findings], ...]
 CHECKS = (variables, network, clock, shared_memory, gpus, cuda, plug_in, outputs)
 
 

@@ -23,6 +23,18 @@ def versions(cuda: str, nccl: str) -> str:
     return f"driver {installed() or 'unknown'}, CUDA {cuda}, NCCL {nccl}"
 
 
+def wheel(name: str) -> str:
+    """Version of a wheel of NVIDIA's, whose name may end with its CUDA; "" where none is installed."""
+    for suffix in ("", *(f"-cu{cuda}" for cuda in NEEDED)):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(f"{name}{suffix}")
+    return ""
+
+
+def is_too_old(driver: str, cuda: str) -> bool:
+    return int(driver.partition(".")[0]) < NEEDED.get(cuda.partition(".")[0], 0)
+
+
 def why_no_gpu(cuda: str, driver: str) -> str:
     """Return why an image made for GPUs has none: a sentence with its cure.
 
@@ -30,32 +42,12 @@ def why_no_gpu(cuda: str, driver: str) -> str:
         cuda: version of the image's CUDA, such as 13.0.
         driver: as `installed` returns it.
     """
+    needed = NEEDED.get(cuda.partition(".")[0], 0)
+    needs = f", which needs driver {needed} or newer" if needed else ""
     if not driver:
         cure = "this machine has no driver; is there an acceleratorType in the job's machineSpec?"
+    elif is_too_old(driver, cuda):
+        cure = f"the driver is {driver}; build the image with an older CUDA, or take machines with a newer driver"
     else:
-        cure = why_too_old(cuda, driver) or f"the driver {driver} is new enough; CUDA_VISIBLE_DEVICES may hide the GPUs"
-    return f"no usable GPU, but this image is made for GPUs ({needs(cuda)}): {cure}"
-
-
-def why_too_old(cuda: str, driver: str) -> str:
-    """Return the cure for a driver that this CUDA does not work with; empty for one that is new enough."""
-    if int(driver.partition(".")[0]) >= _needed(cuda):
-        return ""
-    return f"the driver is {driver}; build the image with an older CUDA, or take machines with a newer driver"
-
-
-def needs(cuda: str) -> str:
-    """`CUDA 13.0, which needs driver 580 or newer`"""
-    return f"CUDA {cuda}" + (f", which needs driver {_needed(cuda)} or newer" if _needed(cuda) else "")
-
-
-def wheel(name: str) -> str:
-    """Version of a wheel of NVIDIA's, whose name may end with that of its CUDA; "" where none is installed."""
-    for suffix in ("", *(f"-cu{major}" for major in NEEDED)):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(f"{name}{suffix}")
-    return ""
-
-
-def _needed(cuda: str) -> int:
-    return NEEDED.get(cuda.partition(".")[0], 0)
+        cure = f"the driver {driver} is new enough; CUDA_VISIBLE_DEVICES may hide the GPUs"
+    return f"no usable GPU, but this image is made for GPUs (CUDA {cuda}{needs}): {cure}"

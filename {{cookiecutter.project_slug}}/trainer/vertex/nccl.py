@@ -98,12 +98,6 @@ def watch(environ: MutableMapping[str, str]) -> None:
         environ.update(LOGS)
 
 
-def settings_against(environ: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each variable that keeps NCCL from reducers, or its log from `read_log`."""
-    causes = {"NCCL_ALGO": ALGO_FORCED, "NCCL_NET": ("NCCL_NET is set", SYSTEM), "NCCL_DEBUG_FILE": LOG_REDIRECTED}
-    return ["; ".join(cause) for name, cause in causes.items() if environ.get(name) not in (None, LOGS.get(name))]
-
-
 def read_log(environ: Mapping[str, str]) -> Log:
     """Read what NCCL has written in this process since `watch`."""
     if not _is_ours(environ):

@@ -33,8 +33,8 @@ CURES: dict[int | None, str] = {
 }
 
 
-def require(storage: Storage, kinds: tuple[str, ...]) -> None:
-    """Return if this replica can write all its outputs; leaves nothing behind.
+def require(storage: Storage, kinds: tuple[str, ...]) -> list[Path]:
+    """Write in the folders of this replica's outputs, or above where they are still to come; returns these folders.
 
     Args:
         kinds: `CHIEF`, `WORKER` or `EVALUATOR`.
@@ -42,23 +42,21 @@ def require(storage: Storage, kinds: tuple[str, ...]) -> None:
     Raises:
         TrainerError: a line for each place that cannot be written.
     """
-    faults = []
-    for kind, place in _places(storage, kinds).items():
+    places = {"model": storage.model, "checkpoints": storage.checkpoints, "logs": storage.logs}
+    if storage.trial:
+        places["metric file"] = storage.trial.metric_file
+    folders, faults = [], []
+    for kind in (kind for kind in places if kind in kinds):
         try:
-            if kind == "metric file" and place.exists():
-                place.open("r+b").close()  # it stays as it is
+            if kind == "metric file" and places[kind].exists():
+                places[kind].open("r+b").close()  # it stays as it is
             else:
-                _probe(_existing(storage, place))
+                folders.append(_probe(storage, places[kind]))
         except OSError as error:
-            faults.append(f"{kind}: {_sentence(place, error)}")
+            faults.append(f"{kind}: {_sentence(places[kind], error)}")
     if faults:
         raise TrainerError("\n".join(faults))
-
-
-def mounts(storage: Storage, kinds: tuple[str, ...]) -> list[Path]:
-    """Return a folder on each disk or mount that these outputs go to."""
-    folders = [_existing(storage, place) for place in _places(storage, kinds).values()]
-    return [*{folder.stat().st_dev: folder for folder in folders if folder.is_dir()}.values()]
+    return folders
 
 
 @contextlib.contextmanager
@@ -105,25 +103,16 @@ class Dispensable:
         self._is_lost = False
 
 
-def _places(storage: Storage, kinds: tuple[str, ...]) -> dict[str, Path]:
-    places = {"model": storage.model, "checkpoints": storage.checkpoints, "logs": storage.logs}
-    if storage.trial:
-        places["metric file"] = storage.trial.metric_file
-    return {kind: place for kind, place in places.items() if kind in kinds}
-
-
-def _existing(storage: Storage, path: Path) -> Path:
-    """Return `path`, or the nearest folder above it that exists; on a mount that must be in a bucket."""
+def _probe(storage: Storage, path: Path) -> Path:
+    """Write in `path`, or in the nearest folder above it that exists, and return that; raises OSError."""
     places = [path, *path.parents]
     if not storage.emulated and path.is_relative_to(storage.mount):
         # Where no bucket is mounted, root could make its folder, and a whole training would be lost with the machine.
         places = places[: -len(storage.mount.parts)] or places
-    return next((place for place in places if place.exists()), places[-1])
-
-
-def _probe(folder: Path) -> None:
+    folder = next((place for place in places if place.exists()), places[-1])
     with tempfile.NamedTemporaryFile(prefix=PROBE, dir=folder) as probe:
         probe.write(b"\n")  # a mounted bucket refuses only what has a content, when the file is closed
+    return folder
 
 
 def _sentence(path: Path, error: Exception) -> str:
