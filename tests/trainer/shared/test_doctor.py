@@ -17,6 +17,7 @@ from tests.training import DEADLINE, PROJECT, train
 from vertex_launch.local.running.hosts import free_addresses
 
 STATES = ("ok", "not looked at", "warning", "fault")
+FOUR_GPUS = 'mount -t tmpfs none /dev && mkdir /dev/shm && for i in 0 1 2 3; do :>/dev/nvidia$i; done && exec "$0" "$@"'
 SMALL_DISKS = 'mount -t tmpfs -o size=1m none /dev/shm && mount -t tmpfs -o ro none "$0" && exec "$@"'
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
 
@@ -136,6 +137,19 @@ def test_small_shared_memory_and_a_mount_that_is_read_only_are_told(tmp_path: Pa
     assert (code, faults(lines)) == (1, [fault])
     small = "warning: shared memory: /dev/shm has 1 MiB; --data-processes may need 48: give the container more"
     assert any(line.startswith(small) for line in lines)
+
+
+@as_root
+def test_gpus_that_a_variable_hides_are_counted(tmp_path: Path) -> None:
+    gpus = ("unshare", "--mount", "sh", "-c", FOUR_GPUS)
+    if subprocess.run([*gpus, "ls", "/dev/shm"], capture_output=True).returncode != 0:
+        pytest.skip("this machine lets nobody mount a disk")
+    env = of_job(*free_addresses(2), gpus=4)
+    for shown, code in ({}, 0), ({"CUDA_VISIBLE_DEVICES": "0,1"}, 1):
+        told, lines = look(tmp_path, env | shown, *gpus)
+        hidden = "the job's machineSpec has 4, and usable here are 2 of 4; leave CUDA_VISIBLE_DEVICES unset"
+        assert (told, faults(lines)) == (code, [f"fault: GPUs: {hidden}"] if shown else [])
+        assert ("ok: GPUs: 4 usable" in lines) != bool(shown)
 
 
 @pytest.mark.slow

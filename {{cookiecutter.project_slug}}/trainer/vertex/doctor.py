@@ -166,8 +166,10 @@ def gpus(replica: Replica) -> Findings:
 
 def cuda(_: Replica) -> Findings:
     installed, version = driver.installed(), driver.wheel("nvidia-cuda-runtime")
-    if not installed or not version:
-        yield SKIPPED, f"driver, this {'environment has no wheel of CUDA' if installed else 'machine has none'}"
+    if not installed:
+        yield SKIPPED, "driver, this machine has none"
+    elif not version:  # as in some of Google's images, which have CUDA without wheels
+        yield WARNING, f"driver: {installed}, and no wheel of CUDA; build the image with it, or training may be on CPUs"
     elif driver.is_too_old(installed, version):
         yield FAULT, f"driver: {driver.why_no_gpu(version, installed)}"
     else:
@@ -178,7 +180,7 @@ def plug_in(replica: Replica) -> Findings:
     if not replica.cluster.servers or not replica.gpus:
         return (yield SKIPPED, "NCCL's plug-in, there are no reducers or no GPUs")
     why = reducers.verdict() or ("; ".join(nccl.ALGO_FORCED) if "NCCL_ALGO" in replica.environ else "")
-    yield _rated("reducers: NCCL's plug-in", not why, why)
+    yield (WARNING, f"reducers: {why}") if why else (OK, "reducers: nothing is known that keeps NCCL from them")
 
 
 def outputs(replica: Replica) -> Findings:
