@@ -111,7 +111,8 @@ def test_fewer_gpus_than_the_job_pays_for_are_a_fault(tmp_path: Path) -> None:
     assert faults(lines)[0].startswith("fault: GPUs: the job's machineSpec has 8, and usable here are 0 of ")
     for laptop in ({"GCS_MOUNT": str(tmp_path)}, {}):
         code, lines = look(tmp_path, of_job(*free_addresses(2), gpus=8 if laptop else 0) | hidden | laptop)
-        assert (code, "not looked at: GPUs, this machine has none" in lines) == (0, True)
+        assert code == 0
+        assert any(line.startswith("not looked at: GPUs, this machine has none") for line in lines)
 
 
 def test_a_clock_that_is_off_is_a_warning(tmp_path: Path, yesterday: str) -> None:
@@ -130,7 +131,7 @@ def test_small_shared_memory_and_a_mount_that_is_read_only_are_told(tmp_path: Pa
     disks = ("unshare", "--mount", "sh", "-c", SMALL_DISKS, str(bucket))
     if subprocess.run([*disks, "true"], capture_output=True).returncode != 0:
         pytest.skip("this machine lets nobody mount a disk")
-    env = {"GCS_MOUNT": str(tmp_path / "mount"), "AIP_CHECKPOINT_DIR": "gs://b/run"}
+    env = {"GCS_MOUNT": str(tmp_path / "mount"), "AIP_CHECKPOINT_DIR": "gs://b/run", "CUDA_VISIBLE_DEVICES": ""}
     code, lines = look(tmp_path, env, *disks)
     cure = "choose an output folder on a disk that is not read-only"
     fault = f"fault: checkpoints: {bucket}/run cannot be written (Read-only file system: {bucket}); {cure}"

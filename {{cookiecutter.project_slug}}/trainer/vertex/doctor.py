@@ -68,11 +68,7 @@ class Replica:
 def require(
     cluster: Cluster, storage: Storage, kinds: tuple[str, ...], environ: Mapping[str, str], *, says_all: bool = False
 ) -> None:
-    """Look before the training; the chief says all that was found, the others what may be wrong.
-
-    Raises:
-        TrainerError: a line for each fault.
-    """
+    """Look; the chief says all that was found, the others what may be wrong. Raises TrainerError for faults."""
     says_all = says_all or cluster.name == cluster.chief.name
     found = [pair for check in CHECKS for pair in check(Replica(cluster, storage, kinds, environ))]
     for state, text in found:
@@ -161,7 +157,8 @@ def gpus(replica: Replica) -> Findings:
         cure = "leave CUDA_VISIBLE_DEVICES unset" if there >= wanted else RESTART
         yield FAULT, f"GPUs: the job's machineSpec has {wanted}, and usable here are {usable} of {there}; {cure}"
     else:
-        yield (OK, f"GPUs: {usable} usable") if usable else (SKIPPED, "GPUs, this machine has none")
+        none = f"GPUs, this machine has none{' that CUDA_VISIBLE_DEVICES shows' if there else ''}"
+        yield (OK, f"GPUs: {usable} usable") if usable else (SKIPPED, none)
 
 
 def cuda(_: Replica) -> Findings:
