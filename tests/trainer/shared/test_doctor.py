@@ -45,14 +45,19 @@ def yesterday() -> Iterator[str]:
         server.shutdown()
 
 
-def of_job(*addresses: str, rank: int = 0, gpus: int = 0) -> dict[str, str]:
-    """Variables of a replica whose machines have these addresses and so many GPUs; nobody tells it the time."""
+def of_job(*addresses: str, rank: int = 0, gpus: int = 0, is_text: bool = False) -> dict[str, str]:
+    """Variables of a replica whose machines have these addresses and so many GPUs; nobody tells it the time.
+
+    Args:
+        is_text: whether the job is a text, and its keys have underscores.
+    """
     chief, *workers = addresses
-    machine = {"machineSpec": {"acceleratorCount": gpus}} if gpus else {}
+    machines = [{"machineSpec": {"acceleratorCount": gpus}} if gpus else {}] * 2
+    underscored = [{"machine_spec": {"accelerator_count": gpus}}] * 2
     spec = {
         "cluster": {"workerpool0": [chief], "workerpool1": workers},
         "task": {"type": f"workerpool{min(rank, 1)}", "index": max(rank - 1, 0)},
-        "job": {"workerPoolSpecs": [machine, machine]},
+        "job": json.dumps({"worker_pool_specs": underscored}) if is_text else {"workerPoolSpecs": machines},
     }
     return {"CLUSTER_SPEC": json.dumps(spec), "GCE_METADATA_HOST": "127.0.0.1:1"}
 
@@ -119,9 +124,8 @@ def test_a_clock_that_is_off_is_a_warning(tmp_path: Path, yesterday: str) -> Non
     code, lines = look(tmp_path, of_job(*free_addresses(2)) | {"GCE_METADATA_HOST": yesterday})
     (line,) = (line for line in lines if "clock: " in line)
     assert code == 0
-    assert line.startswith("warning: clock: ")
-    cure = "logins may be refused: start the job again, for another machine"
-    assert line.endswith(f" s ahead of the metadata server's; {cure}")
+    assert line.startswith("warning: clock: ahead of the metadata server's by ")
+    assert line.endswith(" s; logins may be refused: start the job again, for another machine")
 
 
 @as_root
@@ -136,7 +140,7 @@ def test_small_shared_memory_and_a_mount_that_is_read_only_are_told(tmp_path: Pa
     cure = "choose an output folder on a disk that is not read-only"
     fault = f"fault: checkpoints: {bucket}/run cannot be written (Read-only file system: {bucket}); {cure}"
     assert (code, faults(lines)) == (1, [fault])
-    small = "warning: shared memory: /dev/shm has 1 MiB; --data-processes may need 48: give the container more"
+    small = "warning: shared memory: /dev/shm has 1 MiB free; --data-processes may need 48: give the container more"
     assert any(line.startswith(small) for line in lines)
 
 
@@ -145,12 +149,31 @@ def test_gpus_that_a_variable_hides_are_counted(tmp_path: Path) -> None:
     gpus = ("unshare", "--mount", "sh", "-c", FOUR_GPUS)
     if subprocess.run([*gpus, "ls", "/dev/shm"], capture_output=True).returncode != 0:
         pytest.skip("this machine lets nobody mount a disk")
-    env = of_job(*free_addresses(2), gpus=4)
+    env = of_job(*free_addresses(2), gpus=4, is_text=True)
     for shown, code in ({}, 0), ({"CUDA_VISIBLE_DEVICES": "0,1"}, 1):
         told, lines = look(tmp_path, env | shown, *gpus)
         hidden = "the job's machineSpec has 4, and usable here are 2 of 4; leave CUDA_VISIBLE_DEVICES unset"
         assert (told, faults(lines)) == (code, [f"fault: GPUs: {hidden}"] if shown else [])
         assert ("ok: GPUs: 4 usable" in lines) != bool(shown)
+
+
+@as_root
+def test_a_driver_that_is_older_than_the_cuda_of_the_image_needs_is_a_fault(tmp_path: Path) -> None:
+    for name, version in ("nvidia_cuda_runtime", "13.0.96"), ("nvidia_nccl", "2.29.7"):
+        wheel = tmp_path / f"{name}-{version}.dist-info"
+        wheel.mkdir()
+        (wheel / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (tmp_path / "driver/nvidia").mkdir(parents=True)
+    proc = ("unshare", "--mount", "sh", "-c", 'mount --bind driver /proc/driver && exec "$0" "$@"')
+    if subprocess.run([*proc, "true"], cwd=tmp_path, capture_output=True).returncode != 0:
+        pytest.skip("this machine lets nobody mount a folder")
+    kernel = tmp_path / "driver/nvidia/version"
+    kernel.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n")
+    (fault,) = faults(look(tmp_path, {}, *proc)[1])
+    why = "this image is made for GPUs (CUDA 13.0.96, which needs driver 580 or newer): the driver is 535.104.05; build"
+    assert fault.startswith(f"fault: driver: no usable GPU, but {why} the image with an older CUDA")
+    kernel.write_text(kernel.read_text().replace("535.104.05", "580.65.06"))
+    assert "ok: driver 580.65.06, CUDA 13.0.96, NCCL 2.29.7" in look(tmp_path, {}, *proc)[1]
 
 
 @pytest.mark.slow
