@@ -131,6 +131,7 @@ def bench(session: nox.Session) -> None:
             environ = {"PYTHONPATH": str(project)}  # what reads a trace is the project's
             session.run(python, "benchmarks/operations.py", str(project), *page, external=True, env=environ)
     session.run(python, "benchmarks/service.py", str(project), external=True)
+    session.run(python, "benchmarks/logs.py", str(project), external=True)
 
 
 @nox.session(name="bench-gpu")

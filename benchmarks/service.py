@@ -34,13 +34,13 @@ class Service:
     """A running service and its process."""
 
     def __init__(self, endpoint: str, pid: int) -> None:
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._pid = pid
 
-    def call(self, method: str, path: str, body: Any = None) -> Any:
+    def call(self, method: str, path: str, body: Any = None, version: str = "v1") -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self._endpoint}/v1/{path}", data, headers, method=method)
+        request = urllib.request.Request(f"{self.endpoint}/{version}/{path}", data, headers, method=method)
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:
             return json.loads(answer.read())
 

@@ -12,6 +12,8 @@ def plain(text: str) -> str:
 
 def printable(text: str) -> str:
     """The text with a sign in place of each character that could steer a terminal."""
+    if text.isprintable():  # as nearly all of a million lines are
+        return text
     return "".join(char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 

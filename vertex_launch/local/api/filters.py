@@ -14,13 +14,23 @@ import re
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from vertex_launch.errors import Finding
 from vertex_launch.job_resource import Resource, camel
 from vertex_launch.local.api.errors import ApiError, invalid
 
 Predicate = Callable[[Resource], bool]
+LAST = "~"  # sorts after every time
+
+
+class Filter(NamedTuple):
+    """A predicate, and bounds of the `timestamp` that a match can have, as the API writes times in UTC."""
+
+    matches: Predicate
+    since: str = ""
+    until: str = LAST
+
 
 PAGE_SIZE = 100
 LARGEST_PAGE = 1000
@@ -43,6 +53,7 @@ COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
 }
 
+TIME = "timestamp"  # of a log entry
 IN_CONTEXT = "inContext"  # a field that only the function in_context("NAME") reads
 METADATA = "metadata"  # a field that holds values of any kind
 # The kinds of a metadata field's value in a filter: types in JSON, form, example.
@@ -61,16 +72,21 @@ def page(resources: Sequence[Resource], fields: Container[str], /, **query: str)
     matches = predicate(query.get("filter", ""), fields)
     ordered = _ordered([resource for resource in resources if matches(resource)], query.get("orderBy", ""), fields)
     begin = _after(ordered, query.get("pageToken", ""))
-    end = begin + _size(query.get("pageSize", ""))
+    end = begin + page_size(query.get("pageSize", ""))
     last = _identity(ordered[end - 1]) if end < len(ordered) else ""
     return ordered[begin:end], base64.urlsafe_b64encode(last.encode()).decode()
 
 
 def predicate(expression: str, fields: Container[str]) -> Predicate:
     """Return a filter as a function of a resource; "" matches all. Raises ApiError INVALID_ARGUMENT."""
+    return parsed(expression, fields).matches
+
+
+def parsed(expression: str, fields: Container[str]) -> Filter:
+    """Read a filter, with the times that it admits; raises ApiError INVALID_ARGUMENT."""
     if len(expression) > LONGEST_FILTER:
         raise _fault("filter", f"has {len(expression)} characters", f"shorten it to {LONGEST_FILTER}")
-    return _Parser(expression, fields).parse() if expression.strip() else lambda resource: True
+    return _Parser(expression, fields).parse() if expression.strip() else Filter(lambda resource: True)
 
 
 class _Parser:
@@ -82,27 +98,29 @@ class _Parser:
         self._tokens = deque(_tokens(expression))
         self._depth = 0
 
-    def parse(self) -> Predicate:
+    def parse(self) -> Filter:
         parsed = self._sequence()
         if self._tokens:
             fault = f'"{self._expression}" does not end at "{self._tokens[0]}"'
             raise _fault("filter", fault, "remove it or what is wrong before")
         return parsed
 
-    def _sequence(self) -> Predicate:
+    def _sequence(self) -> Filter:
         terms = [self._alternatives()]
         while self._tokens and self._tokens[0] != ")":
             self._take("AND")
             terms.append(self._alternatives())
-        return lambda resource: all(term(resource) for term in terms)
+        since, until = max(term.since for term in terms), min(term.until for term in terms)
+        return Filter(lambda resource: all(term.matches(resource) for term in terms), since, until)
 
-    def _alternatives(self) -> Predicate:
+    def _alternatives(self) -> Filter:
         terms = [self._term()]
         while self._take("OR"):
             terms.append(self._term())
-        return lambda resource: any(term(resource) for term in terms)
+        since, until = min(term.since for term in terms), max(term.until for term in terms)
+        return Filter(lambda resource: any(term.matches(resource) for term in terms), since, until)
 
-    def _term(self) -> Predicate:
+    def _term(self) -> Filter:
         nested = self._take("NOT", "(")
         if not nested:
             return self._comparison()
@@ -112,23 +130,23 @@ class _Parser:
         inner = self._term() if nested == "NOT" else self._sequence()
         self._depth -= 1
         if nested == "NOT":
-            return lambda resource: not inner(resource)
+            return Filter(lambda resource: not inner.matches(resource))
         if not self._take(")"):
             raise _fault("filter", f'"{self._expression}" lacks a ")"', "add it")
         return inner
 
-    def _comparison(self) -> Predicate:
+    def _comparison(self) -> Filter:
         field = _checked_field(self._text("a field"), self._fields, "filter")
         if field == IN_CONTEXT:
-            return self._membership()
+            return Filter(self._membership())
         symbol = self._take(":", *COMPARISONS)
         if not symbol:
             raise _fault("filter", f'after "{field}" must come a comparison', f'write {field}="value"')
         value = self._text("a value")
         if field.startswith(f"{METADATA}."):
-            return _of_metadata(field, symbol, value)
+            return Filter(_of_metadata(field, symbol, value))
         test = functools.partial(_has, value) if symbol == ":" else _comparing(symbol, value)
-        return lambda resource: test(_value(resource, field))
+        return Filter(lambda resource: test(_value(resource, field)), *(_span(symbol, value) if field == TIME else ()))
 
     def _membership(self) -> Predicate:
         taken = self._take("(")
@@ -158,6 +176,15 @@ def _tokens(expression: str) -> Iterator[str]:
             raise _fault("filter", f"cannot be read from character {position + 1}", "quote what stands there")
         position = match.end()
         yield match["symbol"] or match["text"]
+
+
+def _span(symbol: str, text: str) -> tuple[str, str]:
+    """Return the bounds that a comparison with a time sets; whoever is at a bound need not match."""
+    try:
+        time = utc(text)
+    except (ValueError, OverflowError):  # a pattern with *, or a time before the year 1
+        return "", LAST
+    return (time if symbol in ("=", ">", ">=") else "", time if symbol in ("=", "<", "<=") else LAST)
 
 
 def _value(resource: Any, field: str) -> Any:
@@ -224,6 +251,11 @@ def _written(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def utc(text: str) -> str:
+    """Return a time as the API writes it; raises ValueError or OverflowError for another text."""
+    return f"{_moment(text).astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+
 def _moment(text: str) -> datetime:
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -257,7 +289,7 @@ def _key(resource: Resource, field: str) -> tuple[int, float, str]:
     return (0, 0, "") if value is None else (2, 0, str(value))
 
 
-def _size(text: str) -> int:
+def page_size(text: str) -> int:
     if not re.fullmatch("[0-9]{0,9}", text):
         raise _fault("pageSize", f'"{text}" is not a count', f"write a number from 1 to {LARGEST_PAGE}")
     return min(int(text or 0) or PAGE_SIZE, LARGEST_PAGE)

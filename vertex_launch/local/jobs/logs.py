@@ -1,49 +1,110 @@
-"""Lines of replicas, as Cloud Logging shows them."""
+"""Lines of replicas, as Cloud Logging shows them: page by page, and no page reads more than its part of a log."""
 
+import base64
 import contextlib
+import heapq
 import json
 import secrets
+import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vertex_launch import jsons
+from vertex_launch.errors import Finding
 from vertex_launch.job_resource import TRIAL_LABEL, Resource, id_of, trial_ids
 from vertex_launch.local.api import filters
-from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.api.errors import ApiError, invalid
 from vertex_launch.local.resource_file import now
+from vertex_launch.local.running import journal
 from vertex_launch.local.running.lines import payload
 from vertex_launch.state_dir import StateDir, private_file
 
-# The fields of a LogEntry that a request may filter and order by. Source: Cloud Logging API v2, LogEntry.
+# The fields of a LogEntry that a request may filter by. Source: Cloud Logging API v2, LogEntry.
 FIELDS = frozenset(("insertId", "jsonPayload", "labels", "logName", "resource", "severity", "textPayload", "timestamp"))
+NEWEST_FIRST = "timestamp desc"
+ORDERS = ("", "timestamp", "timestamp asc", NEWEST_FIRST)  # Source: Cloud Logging API v2, entries.list
+BLOCK = 2**14  # bytes of a journal that are read at once
+# Bytes that a page reads at most. A page with fewer entries than asked for, even none, need not be the last.
+# Source: Cloud Logging API v2, entries.list, nextPageToken.
+PAGE_BYTES = 2**19
+
+Key = tuple[str, str]  # a time and an insertId, by which entries are in order
+END = (filters.LAST, "")
 
 
-def entries(job: Resource, path: Path, shown_id: str, trial: str) -> Iterator[Resource]:
+class Entry(NamedTuple):
+    """A LogEntry resource, and how many bytes were read for it."""
+
+    resource: Resource
+    bytes: int
+
+    @property
+    def key(self) -> Key:
+        return self.resource["timestamp"], self.resource["insertId"]
+
+
+class Query(NamedTuple):
+    """A request's entries: those between two keys that match, in one of two orders."""
+
+    wanted: filters.Filter
+    after: Key
+    before: Key
+    newest_first: bool
+    size: int  # of a page
+
+    def has(self, entry: Entry) -> bool:
+        return self.after < entry.key < self.before
+
+
+@dataclass(frozen=True)
+class JobLog:
     """A job's journal as LogEntry resources, whose label is the job's id or that of the search whose trial it is.
 
     Source: Cloud Logging API v2, and the fields that gcloud reads.
     """
-    _, project, *_, job_id = job["name"].split("/")
-    with contextlib.suppress(FileNotFoundError), path.open(encoding="utf-8") as file:
-        for number, text in enumerate(file):
-            try:
-                line = jsons.loads(text)
-            except ValueError:  # it is not fully written yet, or the disk was full
-                continue
-            content = payload(line["line"])
-            severity = str(content.pop("severity", line.get("severity", "INFO"))).upper()
-            labels = {"job_id": shown_id, "project_id": project, "task_name": line["replica"]}
-            yield {
-                "insertId": f"{job_id}-{number:09}",
-                "logName": f"projects/{project}/logs/{line['replica']}",
-                "timestamp": line["timestamp"],
-                "receiveTimestamp": line["timestamp"],
-                "severity": severity if severity in filters.SEVERITIES else "DEFAULT",
-                "resource": {"type": "ml_job", "labels": labels},
-                **({"labels": {TRIAL_LABEL: trial}} if trial else {}),
-                "jsonPayload": content,
-            }
+
+    job: Resource
+    path: Path
+    shown_id: str
+    trial: str
+
+    def read(self, query: Query) -> Iterator[Entry]:
+        """Yield the entries between two keys, in the order of the query."""
+        with contextlib.suppress(FileNotFoundError):
+            offsets = range(self.path.stat().st_size)
+            begin = bisect_right(offsets, query.after, key=self._key)
+            starts = range(begin, bisect_left(offsets, query.before, begin, key=self._key), BLOCK)
+            for start in reversed(starts) if query.newest_first else starts:
+                block = [*filter(query.has, self._entries(start, min(start + BLOCK, starts.stop)))]
+                yield from reversed(block) if query.newest_first else block
+
+    def _key(self, offset: int) -> Key:
+        """The key of the first entry that begins there or later."""
+        return next((entry.key for entry in self._entries(offset, sys.maxsize)), END)
+
+    def _entries(self, begin: int, end: int) -> Iterator[Entry]:
+        for offset, line in journal.lines(self.path, begin, end):
+            with contextlib.suppress(ValueError):  # it is not fully written yet, or the disk was full
+                yield Entry(self._resource(offset, jsons.loads(line)), len(line))
+
+    def _resource(self, offset: int, line: Mapping[str, str]) -> Resource:
+        _, project, *_, job_id = self.job["name"].split("/")
+        content = payload(line["line"])
+        severity = str(content.pop("severity", line.get("severity", "INFO"))).upper()
+        labels = {"job_id": self.shown_id, "project_id": project, "task_name": line["replica"]}
+        return {
+            "insertId": f"{job_id}-{offset:012}",
+            "logName": f"projects/{project}/logs/{line['replica']}",
+            "timestamp": line["timestamp"],
+            "receiveTimestamp": line["timestamp"],
+            "severity": severity if severity in filters.SEVERITIES else "DEFAULT",
+            "resource": {"type": "ml_job", "labels": labels},
+            **({"labels": {TRIAL_LABEL: self.trial}} if self.trial else {}),
+            "jsonPayload": content,
+        }
 
 
 def write_entries(state_dir: StateDir, request: Mapping[str, Any]) -> None:
@@ -52,19 +113,35 @@ def write_entries(state_dir: StateDir, request: Mapping[str, Any]) -> None:
     if not (isinstance(sent, list) and all(isinstance(entry, dict) for entry in sent)):
         raise ApiError("INVALID_ARGUMENT", "entries: is no list of entries; send one")
     common = {key: request[key] for key in ("logName", "resource", "labels") if key in request}
+    kept = [json.dumps(common | {"severity": "DEFAULT"} | entry | _identity(entry)) for entry in sent]
     with open(state_dir.entries, "a", encoding="utf-8", opener=private_file) as file:
-        for entry in sent:
-            own = {"insertId": secrets.token_hex(8), "timestamp": now(), "severity": "DEFAULT"}
-            file.write(f"{json.dumps(common | own | entry)}\n")
+        file.writelines(f"{entry}\n" for entry in kept)
 
 
-def _written(state_dir: StateDir, projects: Sequence[str]) -> Iterator[Resource]:
+def _identity(entry: Resource) -> dict[str, str]:
+    """Return a sent entry's own time and insertId, or new ones; raises ApiError for a time that is none."""
+    try:
+        time = filters.utc(str(entry.get("timestamp") or now()))
+    except (ValueError, OverflowError):
+        raise invalid([Finding("entries.timestamp", "is no time", "write 2026-11-23T12:30:00Z")]) from None
+    return {"timestamp": time, "insertId": str(entry.get("insertId") or secrets.token_hex(8))}
+
+
+def _written(state_dir: StateDir, projects: Sequence[str], query: Query) -> list[Entry]:
+    """Return the first of the kept entries that match, one more than a page has; their times are in no order."""
+    choose = heapq.nlargest if query.newest_first else heapq.nsmallest
+    between = filter(query.has, _kept(state_dir, projects))
+    wanted = (entry for entry in between if query.wanted.matches(entry.resource))
+    return choose(query.size + 1, wanted, key=lambda entry: entry.key)
+
+
+def _kept(state_dir: StateDir, projects: Sequence[str]) -> Iterator[Entry]:
     """Yield the kept entries of these projects."""
-    with contextlib.suppress(FileNotFoundError), state_dir.entries.open(encoding="utf-8") as file:
-        for text in file:
+    with contextlib.suppress(FileNotFoundError):
+        for _, line in journal.lines(state_dir.entries, 0, sys.maxsize):
             with contextlib.suppress(ValueError):  # it is not fully written yet
-                entry = jsons.loads(text)
-                if "/".join(str(entry.get("logName")).split("/")[:2]) in projects:
+                entry = Entry(jsons.loads(line), len(line))
+                if "/".join(str(entry.resource.get("logName")).split("/")[:2]) in projects:
                     yield entry
 
 
@@ -78,18 +155,50 @@ def list_entries(
     projects = request.get("resourceNames")
     if not (projects and isinstance(projects, list)):
         raise ApiError("INVALID_ARGUMENT", "resourceNames: is no list of names; name a project, as projects/PROJECT")
-    expression = str(request.get("filter", ""))
+    expression, query = str(request.get("filter", "")), _query(request)
     trials = {job: (id_of(search["name"]), id) for search in searches for job, id in trial_ids(search).items()}
-    log_entries = [*_written(state_dir, projects)]
+    sources: list[Iterator[Entry]] = [iter(_written(state_dir, projects, query))]
     for job in jobs:
         _, project, *_, job_id = job["name"].split("/")
         search_id, trial = trials.get(job_id, (job_id, ""))
         named = [id for id in (job_id, search_id) if id in expression]
         # Nearly every filter names one job; then the files of the others need not be read.
         if f"projects/{project}" in projects and (named or "job_id" not in expression):
-            log_entries += entries(job, state_dir.journal(job_id), named[0] if named else job_id, trial)
+            sources.append(JobLog(job, state_dir.journal(job_id), named[0] if named else job_id, trial).read(query))
     # gcloud leaves out a line whose insertId is not above that of another line of the same time before it.
-    log_entries.sort(key=lambda entry: (entry["timestamp"], entry["insertId"]))
-    parameters = {key: str(request[key]) for key in ("filter", "orderBy", "pageSize", "pageToken") if request.get(key)}
-    page, token = filters.page(log_entries, FIELDS, **parameters)
-    return {"entries": page} | ({"nextPageToken": token} if token else {})
+    return _page(heapq.merge(*sources, key=lambda entry: entry.key, reverse=query.newest_first), query)
+
+
+def _query(request: Mapping[str, Any]) -> Query:
+    """Read a request of entries.list; raises ApiError."""
+    order, token = str(request.get("orderBy") or "").strip(), str(request.get("pageToken") or "")
+    if order not in ORDERS:
+        raise invalid([Finding("orderBy", f'"{order[:50]}" is no order of entries', "write timestamp desc")])
+    wanted = filters.parsed(str(request.get("filter") or ""), FIELDS)
+    size = filters.page_size(str(request.get("pageSize") or ""))
+    after, before = (wanted.since, ""), (wanted.until, filters.LAST)
+    if token and order == NEWEST_FIRST:
+        before = _key(token)
+    elif token:
+        after = _key(token)
+    return Query(wanted, after, before, order == NEWEST_FIRST, size)
+
+
+def _page(entries: Iterator[Entry], query: Query) -> dict[str, Any]:
+    """Return the next page; its token names the last entry that was read, and stays good while lines are added."""
+    page, read = list[Resource](), 0
+    for entry in entries:
+        read += entry.bytes
+        page += [entry.resource] * query.wanted.matches(entry.resource)
+        if len(page) == query.size or read >= PAGE_BYTES:
+            return {"entries": page, "nextPageToken": base64.urlsafe_b64encode(json.dumps(entry.key).encode()).decode()}
+    return {"entries": page}
+
+
+def _key(token: str) -> Key:
+    """Return the key that a page token names; raises ApiError."""
+    with contextlib.suppress(ValueError):
+        match jsons.loads(base64.urlsafe_b64decode(token)):
+            case [str(time), str(id)]:
+                return time, id
+    raise invalid([Finding("pageToken", "belongs to no page of this list", "begin again without it")])
