@@ -23,7 +23,7 @@ from service import Service, service
 LINES = 10**6
 SECONDS = 600
 STEP = timedelta(microseconds=20)  # between two lines
-BEGIN = datetime.now(UTC) + timedelta(minutes=1)  # after the job was made
+BEGIN = datetime.now(UTC) - timedelta(hours=1)
 PRINTER = f"for number in range({LINES}): print('line', number, 'x' * 80)"
 CONTAINER = {"imageUri": "image", "command": [sys.executable, "-c", PRINTER]}
 
@@ -75,7 +75,7 @@ def page(vertex: Service, body: dict[str, Any]) -> tuple[float, dict[str, Any]]:
 def grep(project: Path, folder: Path, vertex: Service, id: str) -> None:
     """Find a line at the begin, and one at the end."""
     environment = os.environ | {"PYTHONPATH": str(project), "VERTEX_ENDPOINT": vertex.endpoint}
-    command = [sys.executable, "-m", "vertex_launch", "logs", id, "--grep", f"step (9|{LINES - 1})/"]
+    command = [sys.executable, "-m", "vertex_launch", "logs", id, "--since", "2h", "--grep", f"step (9|{LINES - 1})/"]
     began = time.perf_counter()
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE)
     assert process.stdout is not None

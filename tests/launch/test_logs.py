@@ -1,6 +1,9 @@
 """The local Vertex's Cloud Logging, page by page: no page reads more than its part of a log."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -8,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.launch.running import DEADLINE, SOURCE
 from tests.launch.vertex import Json, Service, custom_job, service
 from vertex_launch.job_resource import id_of
 
@@ -140,3 +144,10 @@ def test_pages_of_a_log_whose_clock_was_set_back_end_and_repeat_no_line(vertex: 
 def test_a_written_entry_has_a_time(vertex: Service) -> None:
     status, answer = vertex.call("POST", "/v2/entries:write", {"entries": [{"timestamp": {"seconds": 1}}]})
     assert (status, answer["error"]["message"]) == (400, "entries.timestamp: is no time; write 2026-11-23T12:30:00Z")
+
+
+def test_logs_grep_finds_the_first_and_the_last_of_many_lines(vertex: Service, job: str) -> None:
+    command = [sys.executable, "-m", "vertex_launch", "logs", job, "--grep", f"^line (7|{LINES - 1})$"]
+    environ = os.environ | {"VERTEX_ENDPOINT": vertex.endpoint, "PYTHONPATH": str(SOURCE)}
+    output = subprocess.check_output(command, cwd=vertex.folder, env=environ, text=True, timeout=DEADLINE)
+    assert [line.partition("] ")[2] for line in output.splitlines()] == ["line 7", f"line {LINES - 1}"]

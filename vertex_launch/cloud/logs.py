@@ -16,7 +16,7 @@ from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.job_resource import ENDED, TRIAL_LABEL, Resource, custom_jobs, fault, id_of, moment, state
 from vertex_launch.printable import plain, printable
 
-LATE = timedelta(seconds=30)  # after lines of other machines; Cloud Logging does not keep their order
+PRUNED = 10_000  # lines after which those that are too old to come again are forgotten
 MOST_JOBS = 200  # of a search, the newest; a filter has at most 20,000 characters
 ERRORS = 200  # lines of a replica among which the cause of its end is looked for
 CAUSE_LINES = 20  # where there is no traceback
@@ -63,14 +63,17 @@ class Log:
                     self._seen[line.id] = line.time
                     self.count += 1
                     yield line
+                    if self.count % PRUNED == 0:
+                        self._forget(since)
         finally:
             self._forget(since)
 
     def _forget(self, since: datetime | None) -> None:
-        """Start the next request LATE before the newest line, because lines of other machines may arrive late."""
+        """Start the next request shortly before the newest line, because lines of other machines may arrive late."""
         if self._seen:
-            newest = min(max(self._seen.values()), datetime.now(UTC)) - LATE  # a replica may write any timestamp
-            self._since = max(since, newest) if since else newest
+            newest = min(max(self._seen.values()), datetime.now(UTC))  # a replica may write any timestamp
+            begin = newest - pace_of(self._service).late
+            self._since = max(since, begin) if since else begin
             self._seen = {id: time for id, time in self._seen.items() if time >= self._since}
 
 
@@ -120,9 +123,10 @@ class Pace:
 
     between: float
     settles: int  # looks at the log of an ended job that bring nothing, before it counts as whole
+    late: timedelta = timedelta(seconds=30)  # after lines of other machines; Cloud Logging does not keep their order
 
 
-GOOGLES, LOCAL = Pace(5.0, 3), Pace(0.5, 1)  # a line may take seconds to arrive in Cloud Logging
+GOOGLES, LOCAL = Pace(5.0, 3), Pace(0.5, 1, timedelta(seconds=2))  # a line may take seconds to arrive in Cloud Logging
 
 
 @dataclass(frozen=True)
