@@ -41,7 +41,8 @@ UPDATE = "cruft==2.16.0"  # merges a later state of the template into a project
 BUILD = "hatchling==1.33.0"  # makes the wheel of vertex_launch
 GCSFS = "gcsfs==2026.10.1"  # reads and writes the local buckets, as a trainer would
 METRICS = "cloudml-hypertune==0.1.0.dev6"  # writes a trial's metrics; of 2019 and the last, but Google's pages name it
-ALSO = (BROWSER, NUMPY, SCHEMA, CURVES, UPDATE, BUILD, GCSFS, METRICS)  # what single tests need
+FUZZ = "hypothesis==6.170.17"  # makes the cases of tests/fuzz
+ALSO = (BROWSER, NUMPY, SCHEMA, CURVES, UPDATE, BUILD, GCSFS, METRICS, FUZZ)  # what single tests need
 RIVALS = {  # of the benchmarks
     "pytorch": ("accelerate==1.15.0", "lightning==2.6.6"),
     "tensorflow": ("--no-deps", "tf_keras==2.21.0"),  # which would bring a second TensorFlow

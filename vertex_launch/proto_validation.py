@@ -100,12 +100,13 @@ def type_name(field: FieldDescriptor) -> str:
 def findings(value: Any, message: Descriptor, place: str = "") -> Findings:
     """Yields every difference in the order of the document; `place` is where the value stands."""
     fields = {field.json_name: field for field in message.fields}
+    known = {field.name: field for field in message.fields} | fields
     if not isinstance(value, Mapping):
         yield Finding(place, f"must be a mapping, not {kind(value)}", f"its keys are {', '.join(fields)}")
         return
     yield from _repeated(value, place)
     for key, inner in value.items():
-        field = fields.get(key) or message.fields_by_name.get(key)
+        field = known.get(key)
         if field is None:
             yield Finding(place, *_unknown(key, message.name, fields), value.lines[key])
             continue

@@ -157,7 +157,7 @@ def marked(root: Path) -> Path | None:
     """The folder that is marked as the best, if one is; somebody may have removed it since."""
     try:
         return numbered(root, int(read_json(root / BEST)["step"]))
-    except (OSError, ValueError, LookupError, TypeError):  # none, or not written by us
+    except (OSError, ValueError, LookupError, TypeError, OverflowError):  # none, or not written by us
         return None
 
 
@@ -194,7 +194,10 @@ def read_json(file: Path) -> Any:
     size = file.stat().st_size
     if not file.is_file() or size > LARGEST:
         raise ValueError(f"it is no regular file of at most {LARGEST} bytes")
-    return json.loads(file.read_text())
+    try:
+        return json.loads(file.read_text())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def write_json(file: Path, value: Any) -> None:

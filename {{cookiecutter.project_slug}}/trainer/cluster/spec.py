@@ -150,13 +150,16 @@ def _cluster(spec: Any, pool_of: Mapping[str, str]) -> Cluster:
 def _pools(cluster: Mapping[str, Any], pool_of: Mapping[str, str]) -> dict[str, tuple[Node, ...]]:
     """Return the replicas of each pool; other keys, which the service may add one day, are no pools."""
     pools: dict[str, tuple[Node, ...]] = dict.fromkeys(POOLS, ())
-    for role in pool_of.keys() & cluster.keys():
+    seen = set[str]()
+    for role in filter(cluster.__contains__, pool_of):
         pool, addresses = pool_of[role], [] if cluster[role] is None else cluster[role]
         _require(f"cluster.{role}", addresses, isinstance(addresses, list), 'a list such as ["host:2222"]')
         for index, address in enumerate(addresses):
             port = re.fullmatch(r"\S+:([0-9]{1,5})", str(address))
             is_address = port is not None and 0 < int(port[1]) < 2**16
             _require(f"cluster.{role}[{index}]", address, is_address, 'host:port, as in "host:2222"')
+            _require(f"cluster.{role}[{index}]", address, address not in seen, "an address that no other replica has")
+            seen.add(address)
             pools[pool] += (Node(f"{pool}-{index}", address),)
     for address, count in Counter(node.address for nodes in pools.values() for node in nodes).items():
         if count > 1:

@@ -1,0 +1,70 @@
+"""Commit markers and files of a checkpoint: any damage is a reason, and never an error."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.fuzz.shapes import as_json, changed, torn
+from trainer.checkpoints import commit_marker
+from trainer.checkpoints.commit_marker import BEST, MARKER
+
+FILES = {"model.pt": b"weights" * 50, "shards/0.bin": bytes(range(256)), "empty": b""}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+def whole(root: Path) -> Path:
+    """A whole checkpoint."""
+    folder: Path = commit_marker.numbered(root, 40)
+    commit_marker.begin(folder)
+    for name, content in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    commit_marker.commit(folder)
+    return folder
+
+
+def why(folder: Path) -> str:
+    reason = commit_marker.why_incomplete(folder) or commit_marker.why_corrupt(folder)
+    assert isinstance(reason, str)
+    return reason
+
+
+MARKED = {
+    "files": {name: len(content) for name, content in FILES.items()},
+    "crc32": {"model.pt": 1, "shards/0.bin": 2, "empty": 0},
+}
+
+
+@example(b"[" * 10**5)
+@given(as_json(changed(st.just(MARKED))))
+def test_any_marker_has_a_reason_or_counts(root: Path, text: bytes) -> None:
+    folder, warnings = whole(root), list[str]()
+    assert not why(folder)
+    (folder / MARKER).write_bytes(text)
+    reason = why(folder)
+    assert commit_marker.latest(root, warnings.append) == (None if reason else folder)
+    assert len(warnings) == bool(reason)
+
+
+@given(st.sampled_from(sorted(FILES)), st.data())
+def test_any_change_of_a_file_has_a_reason(root: Path, name: str, data: st.DataObject) -> None:
+    folder = whole(root)
+    content = data.draw(torn(st.just(FILES[name])))
+    (folder / name).write_bytes(content)
+    assert bool(why(folder)) == (content != FILES[name])
+
+
+@example(b'{"step": Infinity}')
+@given(as_json(changed(st.just({"step": 40, "metrics": {"loss": 0.5}}))))
+def test_any_mark_of_the_best_is_a_folder_or_none(root: Path, text: bytes) -> None:
+    folder = whole(root)
+    (root / BEST).write_bytes(text)
+    assert commit_marker.marked(root) is None or commit_marker.marked(root).name.startswith("step-")
+    commit_marker.prune(root, keep=1)
+    assert not why(folder)
