@@ -23,7 +23,7 @@ JUNK: st.SearchStrategy[Json] = st.one_of(
 def changed(draw: st.DrawFn, values: st.SearchStrategy[Json], most: int = 3) -> Json:
     """JSON in which up to so many values or keys were replaced, doubled or removed."""
     value = draw(values)
-    for _ in range(draw(st.integers(0, most))):
+    for _ in range(max(draw(st.integers(-1, most)), 0)):
         value = _change(draw, value)
     return value
 
