@@ -8,7 +8,6 @@ from typing import Any
 
 import jinja2
 import pytest
-from cookiecutter.prompt import render_variable
 from cookiecutter.utils import create_env_with_context
 from hypothesis import event, given
 from hypothesis import strategies as st
@@ -42,23 +41,21 @@ def environment() -> jinja2.Environment:
 
 
 @functools.cache
-def template(path: Path) -> jinja2.Template:
-    return environment().from_string(path.read_text(encoding="utf-8"))
+def template(text: str) -> jinja2.Template:
+    return environment().from_string(text)
 
 
 def rendered(path: Path, answers: dict[str, Any]) -> str:
-    return template(path).render(cookiecutter=answers)
+    return template(path.read_text(encoding="utf-8")).render(cookiecutter=answers)
 
 
 def answered(typed: dict[str, str]) -> dict[str, Any]:
     """All variables of the template, as cookiecutter makes them of what was typed."""
     answers: dict[str, Any] = {"_template": "template"}
     for name, raw in ANSWERS.items():
-        value = typed[name] if name in typed else raw[0] if isinstance(raw, list) else raw
-        if name in typed or (name.startswith("_") and not name.startswith("__")):
-            answers[name] = value
-        else:
-            answers[name] = render_variable(environment(), value, answers)
+        value = typed.get(name, raw[0] if isinstance(raw, list) else raw)
+        is_text = isinstance(value, str) and name not in typed
+        answers[name] = template(value).render(cookiecutter=answers) if is_text else value
     return answers
 
 
