@@ -182,7 +182,7 @@ def _span(symbol: str, text: str) -> tuple[str, str]:
     """Return the bounds that a comparison with a time sets; whoever is at a bound need not match."""
     try:
         time = utc(text)
-    except (ValueError, OverflowError):  # a pattern with *, or a time before the year 1
+    except ApiError:  # a pattern, such as 2026*
         return "", LAST
     return (time if symbol in ("=", ">", ">=") else "", time if symbol in ("=", "<", "<=") else LAST)
 
@@ -252,8 +252,11 @@ def _written(value: Any) -> str:
 
 
 def utc(text: str) -> str:
-    """Return a time as the API writes it; raises ValueError or OverflowError for another text."""
-    return f"{_moment(text).astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+    """Return a time as the API writes it; raises ApiError for another text."""
+    try:
+        return f"{_moment(text).astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+    except (ValueError, OverflowError):
+        raise _fault(TIME, f'"{text[:50]}" is no time', "write 2026-11-23T12:30:00Z") from None
 
 
 def _moment(text: str) -> datetime:
@@ -305,8 +308,8 @@ def _after(resources: Sequence[Resource], token: str) -> int:
 
 
 def _identity(resource: Resource) -> str:
-    """Return what a page token names: a resource, a log entry or a point of a time series."""
-    return str(resource.get("name") or resource.get("insertId") or resource.get("step"))
+    """Return what a page token names: a resource, or a point of a time series."""
+    return str(resource.get("name") or resource.get("step"))
 
 
 def _fault(parameter: str, fault: str, cure: str) -> ApiError:

@@ -9,6 +9,7 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,32 +32,22 @@ BLOCK = 2**14  # bytes of a journal that are read at once
 # Source: Cloud Logging API v2, entries.list, nextPageToken.
 PAGE_BYTES = 2**19
 
-Key = tuple[str, str]  # a time and an insertId, by which entries are in order
-END = (filters.LAST, "")
-
-
-class Entry(NamedTuple):
-    """A LogEntry resource, and how many bytes were read for it."""
-
-    resource: Resource
-    bytes: int
-
-    @property
-    def key(self) -> Key:
-        return self.resource["timestamp"], self.resource["insertId"]
+Key = tuple[str, str]  # a time and an insertId, which order entries
+Entry = tuple[Key, int, Resource]  # a LogEntry behind its key and the count of bytes that were read for it
+KEY = itemgetter(0)
 
 
 class Query(NamedTuple):
-    """A request's entries: those between two keys that match, in one of two orders."""
+    """What a page is to have: the entries between two keys that match, in one of two orders."""
 
     wanted: filters.Filter
     after: Key
     before: Key
     newest_first: bool
-    size: int  # of a page
+    size: int
 
-    def has(self, entry: Entry) -> bool:
-        return self.after < entry.key < self.before
+    def spans(self, entry: Entry) -> bool:
+        return self.after < entry[0] < self.before
 
 
 @dataclass(frozen=True)
@@ -72,39 +63,40 @@ class JobLog:
     trial: str
 
     def read(self, query: Query) -> Iterator[Entry]:
-        """Yield the entries between two keys, in the order of the query."""
-        with contextlib.suppress(FileNotFoundError):
+        """Yield the entries between the query's keys, in its order, block by block."""
+        with contextlib.suppress(OSError):  # the job has printed nothing yet
             offsets = range(self.path.stat().st_size)
-            begin = bisect_right(offsets, query.after, key=self._key)
-            starts = range(begin, bisect_left(offsets, query.before, begin, key=self._key), BLOCK)
-            for start in reversed(starts) if query.newest_first else starts:
-                block = [*filter(query.has, self._entries(start, min(start + BLOCK, starts.stop)))]
-                yield from reversed(block) if query.newest_first else block
+            begin = bisect_right(offsets, query.after, key=self._first)
+            starts = range(begin, bisect_left(offsets, query.before, begin, key=self._first), BLOCK)
+            for start in starts[:: -1 if query.newest_first else 1]:
+                block = [*filter(query.spans, self._entries(start, min(start + BLOCK, starts.stop)))]
+                yield from block[:: -1 if query.newest_first else 1]
 
-    def _key(self, offset: int) -> Key:
-        """The key of the first entry that begins there or later."""
-        return next((entry.key for entry in self._entries(offset, sys.maxsize)), END)
+    def _first(self, offset: int) -> Key:
+        """Return the key of the first entry that begins there or later."""
+        return next(map(KEY, self._entries(offset, sys.maxsize)), (filters.LAST, ""))
 
     def _entries(self, begin: int, end: int) -> Iterator[Entry]:
-        for offset, line in journal.lines(self.path, begin, end):
-            with contextlib.suppress(ValueError):  # it is not fully written yet, or the disk was full
-                yield Entry(self._resource(offset, jsons.loads(line)), len(line))
-
-    def _resource(self, offset: int, line: Mapping[str, str]) -> Resource:
         _, project, *_, job_id = self.job["name"].split("/")
-        content = payload(line["line"])
-        severity = str(content.pop("severity", line.get("severity", "INFO"))).upper()
-        labels = {"job_id": self.shown_id, "project_id": project, "task_name": line["replica"]}
-        return {
-            "insertId": f"{job_id}-{offset:012}",
-            "logName": f"projects/{project}/logs/{line['replica']}",
-            "timestamp": line["timestamp"],
-            "receiveTimestamp": line["timestamp"],
-            "severity": severity if severity in filters.SEVERITIES else "DEFAULT",
-            "resource": {"type": "ml_job", "labels": labels},
-            **({"labels": {TRIAL_LABEL: self.trial}} if self.trial else {}),
-            "jsonPayload": content,
-        }
+        for offset, text in journal.lines(self.path, begin, end):
+            try:
+                line = jsons.loads(text)
+            except ValueError:  # it is not fully written yet, or the disk was full
+                continue
+            content = payload(line["line"])
+            severity = str(content.pop("severity", line.get("severity", "INFO"))).upper()
+            labels = {"job_id": self.shown_id, "project_id": project, "task_name": line["replica"]}
+            entry = {
+                "insertId": f"{job_id}-{offset:012}",
+                "logName": f"projects/{project}/logs/{line['replica']}",
+                "timestamp": line["timestamp"],
+                "receiveTimestamp": line["timestamp"],
+                "severity": severity if severity in filters.SEVERITIES else "DEFAULT",
+                "resource": {"type": "ml_job", "labels": labels},
+                **({"labels": {TRIAL_LABEL: self.trial}} if self.trial else {}),
+                "jsonPayload": content,
+            }
+            yield (line["timestamp"], entry["insertId"]), len(text), entry
 
 
 def write_entries(state_dir: StateDir, request: Mapping[str, Any]) -> None:
@@ -113,36 +105,23 @@ def write_entries(state_dir: StateDir, request: Mapping[str, Any]) -> None:
     if not (isinstance(sent, list) and all(isinstance(entry, dict) for entry in sent)):
         raise ApiError("INVALID_ARGUMENT", "entries: is no list of entries; send one")
     common = {key: request[key] for key in ("logName", "resource", "labels") if key in request}
-    kept = [json.dumps(common | {"severity": "DEFAULT"} | entry | _identity(entry)) for entry in sent]
-    with open(state_dir.entries, "a", encoding="utf-8", opener=private_file) as file:
-        file.writelines(f"{entry}\n" for entry in kept)
-
-
-def _identity(entry: Resource) -> dict[str, str]:
-    """Return a sent entry's own time and insertId, or new ones; raises ApiError for a time that is none."""
-    try:
+    lines = list[str]()
+    for entry in sent:
+        own = {"insertId": secrets.token_hex(8), "severity": "DEFAULT"}
         time = filters.utc(str(entry.get("timestamp") or now()))
-    except (ValueError, OverflowError):
-        raise invalid([Finding("entries.timestamp", "is no time", "write 2026-11-23T12:30:00Z")]) from None
-    return {"timestamp": time, "insertId": str(entry.get("insertId") or secrets.token_hex(8))}
+        lines.append(json.dumps(common | own | entry | {"timestamp": time}))
+    with open(state_dir.entries, "a", encoding="utf-8", opener=private_file) as file:
+        file.writelines(f"{line}\n" for line in lines)
 
 
-def _written(state_dir: StateDir, projects: Sequence[str], query: Query) -> list[Entry]:
-    """Return the first of the kept entries that match, one more than a page has; their times are in no order."""
-    choose = heapq.nlargest if query.newest_first else heapq.nsmallest
-    between = filter(query.has, _kept(state_dir, projects))
-    wanted = (entry for entry in between if query.wanted.matches(entry.resource))
-    return choose(query.size + 1, wanted, key=lambda entry: entry.key)
-
-
-def _kept(state_dir: StateDir, projects: Sequence[str]) -> Iterator[Entry]:
-    """Yield the kept entries of these projects."""
+def _written(state_dir: StateDir, projects: Sequence[str]) -> Iterator[Entry]:
+    """Yield the kept entries of these projects, whose times are in no order."""
     with contextlib.suppress(FileNotFoundError):
         for _, line in journal.lines(state_dir.entries, 0, sys.maxsize):
             with contextlib.suppress(ValueError):  # it is not fully written yet
-                entry = Entry(jsons.loads(line), len(line))
-                if "/".join(str(entry.resource.get("logName")).split("/")[:2]) in projects:
-                    yield entry
+                entry = jsons.loads(line)
+                if "/".join(str(entry.get("logName")).split("/")[:2]) in projects:
+                    yield (str(entry["timestamp"]), str(entry["insertId"])), len(line), entry
 
 
 def list_entries(
@@ -157,7 +136,9 @@ def list_entries(
         raise ApiError("INVALID_ARGUMENT", "resourceNames: is no list of names; name a project, as projects/PROJECT")
     expression, query = str(request.get("filter", "")), _query(request)
     trials = {job: (id_of(search["name"]), id) for search in searches for job, id in trial_ids(search).items()}
-    sources: list[Iterator[Entry]] = [iter(_written(state_dir, projects, query))]
+    written = (one for one in _written(state_dir, projects) if query.spans(one) and query.wanted.matches(one[2]))
+    choose = heapq.nlargest if query.newest_first else heapq.nsmallest
+    sources: list[Iterator[Entry]] = [iter(choose(query.size + 1, written, key=KEY))]  # one more than a page has
     for job in jobs:
         _, project, *_, job_id = job["name"].split("/")
         search_id, trial = trials.get(job_id, (job_id, ""))
@@ -166,32 +147,29 @@ def list_entries(
         if f"projects/{project}" in projects and (named or "job_id" not in expression):
             sources.append(JobLog(job, state_dir.journal(job_id), named[0] if named else job_id, trial).read(query))
     # gcloud leaves out a line whose insertId is not above that of another line of the same time before it.
-    return _page(heapq.merge(*sources, key=lambda entry: entry.key, reverse=query.newest_first), query)
+    return _page(heapq.merge(*sources, key=KEY, reverse=query.newest_first), query)
 
 
 def _query(request: Mapping[str, Any]) -> Query:
     """Read a request of entries.list; raises ApiError."""
-    order, token = str(request.get("orderBy") or "").strip(), str(request.get("pageToken") or "")
+    order, token = (str(request.get(key) or "") for key in ("orderBy", "pageToken"))
     if order not in ORDERS:
-        raise invalid([Finding("orderBy", f'"{order[:50]}" is no order of entries', "write timestamp desc")])
+        raise invalid([Finding("orderBy", f'"{order[:50]}" is no order of entries', f"write {NEWEST_FIRST}")])
     wanted = filters.parsed(str(request.get("filter") or ""), FIELDS)
-    size = filters.page_size(str(request.get("pageSize") or ""))
-    after, before = (wanted.since, ""), (wanted.until, filters.LAST)
-    if token and order == NEWEST_FIRST:
-        before = _key(token)
-    elif token:
-        after = _key(token)
-    return Query(wanted, after, before, order == NEWEST_FIRST, size)
+    newest_first, size = order == NEWEST_FIRST, filters.page_size(str(request.get("pageSize") or ""))
+    after = _key(token) if token and not newest_first else (wanted.since, "")
+    before = _key(token) if token and newest_first else (wanted.until, filters.LAST)
+    return Query(wanted, after, before, newest_first, size)
 
 
 def _page(entries: Iterator[Entry], query: Query) -> dict[str, Any]:
     """Return the next page; its token names the last entry that was read, and stays good while lines are added."""
     page, read = list[Resource](), 0
-    for entry in entries:
-        read += entry.bytes
-        page += [entry.resource] * query.wanted.matches(entry.resource)
+    for key, size, entry in entries:
+        read += size
+        page += [entry] * query.wanted.matches(entry)
         if len(page) == query.size or read >= PAGE_BYTES:
-            return {"entries": page, "nextPageToken": base64.urlsafe_b64encode(json.dumps(entry.key).encode()).decode()}
+            return {"entries": page, "nextPageToken": base64.urlsafe_b64encode(json.dumps(key).encode()).decode()}
     return {"entries": page}
 
 
