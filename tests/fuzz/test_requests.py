@@ -71,9 +71,12 @@ ASKED = (
     *(f"{BOARD}:readSize", f"{BOARD}:batchRead", f"{RUN}/timeSeries/1:read", "models/1:listVersions"),
     *(f"{STORE}/contexts/c:queryContextLineageSubgraph", f"{STORE}/executions/e:queryExecutionInputsAndOutputs"),
 )
-QUERY = st.dictionaries(
-    st.sampled_from(("pageSize", "pageToken", "filter", "orderBy", "readMask", "updateMask", "fields", "view")),
-    st.sampled_from(("1", "displayName", 'displayName="a"', "labels.a:*", "displayName desc", "*", "YWJj", *WORDS[:5])),
+TOKENS = """( ) AND OR NOT = != >= < : * "a" ' "2026-11-27T12:00:00Z" 1e999 ERROR severity timestamp labels.a job_id
+labels."a.b" displayName create_time jsonPayload.message in_context("c") metadata.a.number_value"""
+FILTERS = st.lists(st.sampled_from([*TOKENS.split(), *WORDS[:4]]), max_size=8).map(" ".join)
+QUERY = st.fixed_dictionaries({}, optional={"filter": FILTERS}) | st.dictionaries(
+    st.sampled_from(("pageSize", "pageToken", "orderBy", "readMask", "updateMask", "fields", "view")),
+    st.sampled_from(("1", "displayName", "displayName desc, create_time", "*", "YWJj", *WORDS[:5])),
     max_size=1,
 )
 
@@ -150,7 +153,8 @@ def of_vertex(draw: st.DrawFn) -> Request:
 
 @st.composite
 def of_logging(draw: st.DrawFn) -> Request:
-    listed = {"resourceNames": ["projects/p"], "filter": 'severity>=ERROR AND timestamp>"2026"', "pageSize": 5}
+    text = 'severity>=ERROR AND timestamp>"2026"' if draw(st.booleans()) else draw(FILTERS)
+    listed = {"resourceNames": ["projects/p"], "filter": text, "pageSize": 5}
     next_page = {"orderBy": "timestamp desc", "pageToken": "WyIyMDI2IiwiMSJd"}
     bodies = {"list": {**listed, **next_page}, "write": {"entries": [ENTRY]}}
     method = draw(st.sampled_from(sorted(bodies)))
