@@ -126,7 +126,8 @@ class Pace:
     late: timedelta = timedelta(seconds=30)  # after lines of other machines; Cloud Logging does not keep their order
 
 
-GOOGLES, LOCAL = Pace(5.0, 3), Pace(0.5, 1, timedelta(seconds=2))  # a line may take seconds to arrive in Cloud Logging
+# A line may take seconds to arrive in Cloud Logging; here an entry may wait in the client that sends it.
+GOOGLES, LOCAL = Pace(5.0, 3), Pace(0.5, 1, timedelta(seconds=5))
 
 
 @dataclass(frozen=True)
