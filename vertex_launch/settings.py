@@ -112,9 +112,10 @@ def passing(settings: Settings, names: Sequence[str]) -> Settings:
 
 
 def _table(path: Path) -> dict[str, Any]:
+    text = read_text(path)
     try:
-        return tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # also of a number with thousands of digits
         raise FaultError(f'{path}: is not TOML: {error}; write lines such as bucket = "name"') from None
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import event, given
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from tests.fuzz.shapes import changed, sentences, some, torn
@@ -49,6 +49,8 @@ PARTS = st.tuples(changed(st.just(GOOD), 1), changed(TABLES, 2))
 TABLE = PARTS.map(lambda parts: {key: value for part in parts if isinstance(part, dict) for key, value in part.items()})
 
 
+@example(b"project = " + b"[" * 10**5)
+@example(b"project = " + b"9" * 5000)
 @given(torn(TABLE.map(lines)))
 def test_any_file(path: Path, text: bytes) -> None:
     path.write_bytes(text)
