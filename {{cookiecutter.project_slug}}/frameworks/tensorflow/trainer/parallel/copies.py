@@ -32,10 +32,11 @@ def parted(state: State, world: World) -> dict[int, dict[str, int]]:
 def digest(tensor: Any) -> tf.Tensor:
     """Return the sum of all bit patterns, each times a weight by its row and column: a whole number, which wraps."""
     with tf.device(tensor.device):
-        bits = tf.cast(tf.bitcast(tensor, INTEGERS[tensor.dtype.size]), tf.int64)
+        bits = tf.bitcast(tensor, INTEGERS[tensor.dtype.size])
+        bits = tf.cast(bits, tf.int64) if "GPU" in tensor.device else bits  # TensorFlow adds up int32 on CPUs alone
         bits = tf.reshape(bits, [-1, tensor.shape[-1] if tensor.shape.rank else 1])
         by_row, by_column = (
-            tf.reduce_sum(sums * tf.range(1, len(sums) + 1, dtype=tf.int64) * weight)
+            tf.reduce_sum(tf.cast(sums, tf.int64) * tf.range(1, len(sums) + 1, dtype=tf.int64) * weight)
             for sums, weight in zip((tf.reduce_sum(bits, 1), tf.reduce_sum(bits, 0)), WEIGHTS, strict=True)
         )
         return by_row + by_column
