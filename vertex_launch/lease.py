@@ -77,5 +77,6 @@ def machine(stream: IO[bytes]) -> str:
 
 def _renewed(file: Path) -> Path | None:
     """Return the file of a claim's newest renewal."""
-    renewals = [path for path in file.parent.glob(f"{file.stem}.*") if path.suffix[1:].isdecimal()]
+    files = (path for path in file.parent.glob("*") if path.stem == file.stem)
+    renewals = [path for path in files if path.suffix[1:].isdecimal()]
     return max(renewals, key=lambda path: int(path.suffix[1:]), default=None)

@@ -105,7 +105,7 @@ def started(folder: Path, *words: str, count: int = 3, reducers: int = 0) -> Ite
 
 def refused(folder: Path, *words: str, task: str = "workerpool0") -> str:
     """The one sentence with which a command line is refused, before anybody waits."""
-    pools = {pool: ["localhost:1"] for pool in ("workerpool0", "workerpool1", task)}
+    pools = {pool: [f"localhost:{pool[-1]}1"] for pool in ("workerpool0", "workerpool1", task)}
     spec = json.dumps({"cluster": pools, "task": {"type": task, "index": 0}})
     environ = os.environ | {"PYTHONPATH": str(PROJECT), "CLUSTER_SPEC": spec}
     command = [sys.executable, *RUN, *words]

@@ -173,8 +173,21 @@ def test_a_file_that_is_no_claim_is_none(tmp_path: Path) -> None:
     for name, text in {"a": "", "b": "[]", "c": '{"job": "c"}', "d": "[" * 4_000}.items():
         (folder / f"{name}.json").write_text(text)
     (folder / "e.json").mkdir()
+    claim = {"job": "../../kept", "host": "", "since": "", "lock": ""}
+    (folder / "f.json").write_text(json.dumps(claim))
+    (tmp_path / "kept.json").touch()
     with lease.held(storage(folder.parent, "first"), Cluster()):
         assert (folder / "first.1").is_file()
+    assert (tmp_path / "kept.json").exists()
+
+
+def test_a_claim_that_is_named_like_a_pattern_takes_no_other_file_with_it(tmp_path: Path) -> None:
+    folder = foreign(tmp_path / "checkpoints", "*")
+    (folder / "other").touch()
+    with chief(folder.parent, "first", expire=0) as first:
+        assert "whether job * on elsewhere still writes there" in says(first)
+        assert says(first) == "holds"
+        assert sorted(path.name for path in folder.iterdir() if path.stem != "first") == ["other"]
 
 
 def test_the_trainer_refuses_a_folder_in_use_before_anything_is_there(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_only_the_chief_writes_the_model(pool: int, words: str, tmp_path: Path) 
     """The others come as far as their data, which is not there."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run/model").write_text("not a folder")
-    pools = {f"workerpool{number}": ["host:1"] for number in (0, 1, 3)}
+    pools = {f"workerpool{number}": [f"host:{number + 1}"] for number in (0, 1, 3)}
     spec = {"cluster": pools, "task": {"type": f"workerpool{pool}", "index": 0}}
     outputs = {name: str(tmp_path / path) for name, path in OUTPUTS.items()}
     with pytest.raises(TrainerError, match=words):

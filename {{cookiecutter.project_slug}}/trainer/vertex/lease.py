@@ -39,6 +39,7 @@ FOLDER = "lease"
 RENEW_SECONDS, EXPIRE_SECONDS, LOOK_SECONDS, LEAVE_SECONDS = 10.0, 60.0, 0.5, 5.0
 SETTLE_SECONDS = 3.0  # until all machines see a new file of a mounted bucket
 LARGEST = 2**12  # bytes of a claim
+NO_CLAIM = (OSError, ValueError, TypeError, AttributeError, RecursionError)  # of a file that is gone, or is none
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -164,15 +165,21 @@ class Lease:
 def _claims(folder: Path) -> list[Claim]:
     found = []
     for file in folder.glob("*.json"):
-        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):  # gone, or not yet written
+        with contextlib.suppress(*NO_CLAIM):
             if file.is_file() and file.stat().st_size < LARGEST:
-                found.append(Claim(**json.loads(file.read_text())))
+                claim = Claim(**{key: str(value) for key, value in json.loads(file.read_text()).items()})
+                found += [claim] if claim.job == file.stem else []
     return sorted(found)
+
+
+def _files(folder: Path, job: str) -> list[Path]:
+    return [file for file in folder.glob("*") if file.stem == job]
 
 
 def _renewals(folder: Path, job: str) -> int:
     """Return how often the job has renewed its claim."""
-    return max((int(file.suffix[1:]) for file in folder.glob(f"{job}.*") if file.suffix[1:].isdecimal()), default=0)
+    numbers = (file.suffix[1:] for file in _files(folder, job))
+    return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
 def _is_locked(folder: Path, claim: Claim) -> bool | None:
@@ -193,7 +200,7 @@ def _machine(stream: IO[bytes]) -> str:
 
 
 def _remove(folder: Path, job: str) -> None:
-    for file in folder.glob(f"{job}.*"):
+    for file in _files(folder, job):
         file.unlink(missing_ok=True)
 
 
