@@ -184,7 +184,7 @@ def _of_field(value: Any, field: FieldDescriptor, place: str) -> Findings:
     elif is_map(field):
         yield Finding(place, f"must be a mapping, not {kind(value)}", "write name: value pairs")
     else:
-        keys = field.message_type.fields_by_camelcase_name if field.message_type else ()
+        keys = [*field.message_type.fields_by_camelcase_name] if field.message_type else []
         lone = isinstance(value, Mapping) and any(key in keys for key in value)
         cure = "begin it with a dash: gcloud alone makes a list of one" if lone else "begin each item with a dash"
         yield Finding(place, f"must be a list, not {kind(value)}", cure)

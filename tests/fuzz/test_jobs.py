@@ -47,6 +47,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @example(b'{"\\ud800\\udc00": ""}')
+@example(b'{"workerPoolSpecs": {"\\ud800\\udc00": ""}}')
 @given(as_json(DOCUMENT) | torn(DOCUMENT.map(as_yaml)))
 def test_any_file(path: Path, text: bytes) -> None:
     path.write_bytes(text)

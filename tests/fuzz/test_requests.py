@@ -131,6 +131,7 @@ def addressed(draw: st.DrawFn, path: str, queries: st.SearchStrategy[dict[str, s
     if draw(st.integers(0, 5)) == 0:
         parts[draw(st.integers(2, len(parts) - 1))] = draw(st.sampled_from(WORDS) | st.text(max_size=8))
     asked = dict(pair.split("=", 1) for pair in path.partition("?")[2].split("&") if pair) | draw(queries)
+    asked |= {key: f"new-{draw(st.integers(0, 999))}" for key in asked if key.endswith("Id") and draw(st.booleans())}
     query = urlencode(asked, errors="surrogatepass")
     return quote("/".join(parts), safe="/:%", errors="surrogatepass") + (f"?{query}" if query else "")
 
@@ -147,8 +148,9 @@ def of_vertex(draw: st.DrawFn) -> Request:
         path = f"/v1/{PARENT}/{draw(st.sampled_from(MADE))}?updateMask=labels,displayName"
         body = draw(as_json(changed(st.just({"displayName": "new", "labels": {"a": "c"}}))))
         return Request("PATCH", draw(addressed(path, QUERY)), body)
-    path = f"/v1/{PARENT}/{draw(st.sampled_from((*MADE, *LISTS, *ASKED)))}"
-    return Request("DELETE" if draw(st.integers(0, 30)) == 0 else "GET", draw(addressed(path, QUERY)))
+    is_last = draw(st.integers(0, 30)) == 0  # of those that others make again
+    path = f"/v1/{PARENT}/{draw(st.sampled_from(MADE[len(KINDS) :] if is_last else (*MADE, *LISTS, *ASKED)))}"
+    return Request("DELETE" if is_last else "GET", draw(addressed(path, QUERY)))
 
 
 @st.composite
