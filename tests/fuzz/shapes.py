@@ -39,7 +39,8 @@ def _change(draw: st.DrawFn, value: Json) -> Json:
     key = draw(st.sampled_from(sorted(value)))
     if what == "removed":
         return {other: inner for other, inner in value.items() if other != key}
-    return {**value, draw(st.text(max_size=8)) if what == "added" else key: _change(draw, value[key])}
+    new_key = draw(st.sampled_from(WORDS) | st.text(max_size=8)) if what == "added" else key
+    return {**value, new_key: _change(draw, value[key])}
 
 
 @st.composite
