@@ -93,7 +93,8 @@ def variables(replica: Replica) -> Findings:
     elif missing:
         yield WARNING, f"variables: no {missing}: outputs end with this machine; add baseOutputDirectory to the job"
     else:
-        yield OK, f"variables: this is {replica.cluster.name}, with {', '.join(FOLDERS.values())}"
+        job = replica.environ.get("CLOUD_ML_JOB_ID") or "without CLOUD_ML_JOB_ID"
+        yield OK, f"variables: {replica.cluster.name} of job {job}, with {', '.join(FOLDERS.values())}"
 
 
 def network(replica: Replica) -> Findings:

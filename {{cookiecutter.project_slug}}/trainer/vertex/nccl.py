@@ -30,10 +30,7 @@ FAILED = "Cannot initialize CollNet"
 SYSTEM = "see that NCCL_COLLNET_ENABLE is 1 and NCCL_NET unset, that the reducers run, and their log"
 CHECK = "see /app/reduction-server.txt in the image"
 ALGO_FORCED = ("NCCL_ALGO has NCCL go another way", "leave it unset")
-TOO_MANY_GPUS = (
-    f"NCCL uses reducers on machines with at most {MOST_GPUS} GPUs",
-    "take such machines, or remove pool 2",
-)
+TOO_MANY_GPUS = (f"NCCL uses reducers where a machine has at most {MOST_GPUS} GPUs", "take such, or remove pool 2")
 NOT_CONNECTED = ("NCCL has loaded the plug-in and not connected to them", SYSTEM)
 NOT_MENTIONED = ("NCCL's log does not mention them", CHECK)
 LOG_REDIRECTED = ("NCCL's log goes where the job has it go", "leave all variables unset that begin with NCCL_DEBUG")
@@ -42,10 +39,7 @@ NO_LOG = ("NCCL has written no log into /tmp", "see that it can be written to, a
 CAUSES = {
     r"NCCL_ALGO set by environment to (?!\^|.*(?i:collnet))": ALGO_FORCED,
     FAILED: ("NCCL cannot set up the reducers", SYSTEM),
-    r"NET/Plugin ?: No plugin found|NET/Plugin ?: Could not find:": (
-        "NCCL finds no plug-in",
-        "install google-reduction-server in the image",
-    ),
+    r"NET/Plugin ?: (?:No plugin found|Could not find:)": ("NCCL finds no plug-in", "install google-reduction-server"),
     r"NET/Plugin ?: .*(?:libnccl-net\S*: |cannot open shared object|undefined symbol|\(required by)": (
         "the plug-in cannot be opened",
         "install what it needs in the image",
