@@ -38,7 +38,7 @@ KEY = itemgetter(0)
 
 
 class Query(NamedTuple):
-    """What a page is to have: the entries between two keys that match, in one of two orders."""
+    """Request of a page: the entries between two keys that match, in one of two orders."""
 
     wanted: filters.Filter
     after: Key
