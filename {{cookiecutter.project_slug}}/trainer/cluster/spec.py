@@ -12,7 +12,6 @@ import ipaddress
 import json
 import re
 import socket
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -158,12 +157,10 @@ def _pools(cluster: Mapping[str, Any], pool_of: Mapping[str, str]) -> dict[str, 
             port = re.fullmatch(r"\S+:([0-9]{1,5})", str(address))
             is_address = port is not None and 0 < int(port[1]) < 2**16
             _require(f"cluster.{role}[{index}]", address, is_address, 'host:port, as in "host:2222"')
-            _require(f"cluster.{role}[{index}]", address, address not in seen, "an address that no other replica has")
+            if address in seen:
+                raise ClusterError(f"cluster lists {address} twice; expected an address of its own for each replica")
             seen.add(address)
             pools[pool] += (Node(f"{pool}-{index}", address),)
-    for address, count in Counter(node.address for nodes in pools.values() for node in nodes).items():
-        if count > 1:
-            raise ClusterError(f"cluster lists {address} twice; expected an address of its own for each replica")
     return pools
 
 
