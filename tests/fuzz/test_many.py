@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shlex
 import signal
 import subprocess
 import sys
@@ -36,4 +37,4 @@ def test_20_000_cases(file: Path) -> None:
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 0, f"{seed}\n{output}"
+    assert process.returncode == 0, f"FUZZ=proofs {shlex.join(command)}\n{output}"
