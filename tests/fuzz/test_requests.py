@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
 import pytest
-from hypothesis import event, given
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from tests.fuzz.shapes import WORDS, as_json, changed, torn
@@ -65,6 +65,7 @@ KINDS = ("customJobs", "hyperparameterTuningJobs", "trainingPipelines", "dataset
 MADE = (
     *(f"{kind}/1" for kind in KINDS),
     *(f"{STORE}/contexts/c", f"{STORE}/artifacts/a", f"{STORE}/executions/e", BOARD, RUN, f"{RUN}/timeSeries/1"),
+    "persistentResources/r",
 )
 LISTS = (*KINDS, f"{STORE}/contexts", f"{STORE}/artifacts", f"{RUN}/timeSeries", "datasets/1/dataItems", "operations")
 ASKED = (
@@ -202,6 +203,7 @@ def of_storage(draw: st.DrawFn) -> Request:
     return Request(method, draw(addressed(path, STORAGE_QUERY)), body if kind == "sent" else b"", headers)
 
 
+@example(Request("POST", f"/v1/{PARENT}/{RUN}:write", b'{"\\ud800": 1}'))
 @given(of_vertex())
 def test_any_request_to_vertex_ai(target: Target, sent: Request) -> None:
     event(f"{send(target, sent) // 100}00")

@@ -65,6 +65,7 @@ class Call:
         """The body, which is a JSON object or, if it is empty, stands for one; raises ApiError for anything else."""
         try:
             parsed = jsons.loads(self.body or b"{}")
+            json.dumps(parsed, ensure_ascii=False).encode()  # no half of a character, over which protobuf stumbles
         except ValueError as error:
             raise ApiError("INVALID_ARGUMENT", f"the body is not JSON: {error}; correct it there") from None
         if not isinstance(parsed, dict):
