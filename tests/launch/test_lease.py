@@ -1,9 +1,12 @@
 """A second job on one output folder: the launcher looks at the lease that the template's own trainer holds."""
 
 import contextlib
+import itertools
+import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import yaml
 
 from tests.launch.running import DEADLINE, SETTINGS, SOURCE, TEMPLATE, eventually, job, processes
 from tests.launch.vertex import custom_job, script, service
+from vertex_launch import lease
 
 # A chief that holds the lease as the trainer does, until there is a file GO.
 HOLD = """
@@ -109,6 +113,30 @@ def test_a_restart_of_the_job_is_not_refused(project: Path) -> None:
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("holds") == 2
     assert "whether job" not in done.stdout
+
+
+def test_a_claim_of_another_machine_counts_if_it_is_renewed_meanwhile(tmp_path: Path) -> None:
+    folder = tmp_path / lease.FOLDER
+    folder.mkdir(parents=True)
+    claim = {"job": "far", "host": "elsewhere", "since": "2026-11-27T08:31:02+00:00", "lock": "another boot:1"}
+    (folder / "far.json").write_text(json.dumps(claim))
+    (folder / "none.json").write_text("[]")
+    assert [*lease.in_use(tmp_path)] == []
+    assert [*lease.in_use(tmp_path, seconds=1)] == []
+    ended = threading.Event()
+
+    def renew() -> None:
+        for number in itertools.takewhile(lambda _: not ended.wait(0.05), itertools.count(1)):
+            (folder / f"far.{number}").touch()
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        (finding,) = lease.in_use(tmp_path, seconds=DEADLINE)
+    finally:
+        ended.set()
+        thread.join()
+    assert "/checkpoints is in use by job far on elsewhere since 2026-11-27 08:31 UTC (renewed " in finding.fault
 
 
 def test_check_warns_of_a_job_that_writes_there(project: Path) -> None:

@@ -120,7 +120,7 @@ def advice(job: Job, state_dir: StateDir, argv: Sequence[str], environ: Mapping[
     folder = output_folder(job, state_dir)
     if folder is None:
         return f"the job names no output folder, so it starts from its first step with: {same}"
-    if not any((folder / "checkpoints").glob("*")):
+    if all(path.name == "lease" for path in (folder / "checkpoints").glob("*")):
         return f"no checkpoint is there yet; start again with: {same}"
     return f"resume with: {same}"
 

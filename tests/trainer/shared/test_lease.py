@@ -20,12 +20,14 @@ from trainer.vertex.storage import Storage
 
 # A job's chief, which prints a line once it has the folder, and leaves it when its input ends.
 CHIEF = """
-import sys
+import os, signal, sys
 from pathlib import Path
 from trainer.cluster.spec import Cluster
 from trainer.vertex import lease
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import Storage
+if sys.argv[4]:  # as a trainer of TensorFlow, which lets nothing unwind
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
 lease.RENEW_SECONDS, lease.EXPIRE_SECONDS = 0.2, float(sys.argv[3])
 try:
     with lease.held(Storage(checkpoints=Path(sys.argv[1]), mount=Path(sys.argv[1]).parent, job=sys.argv[2]), Cluster()):
@@ -37,9 +39,9 @@ except TrainerError as error:
 
 
 @contextlib.contextmanager
-def chief(root: Path, job: str, expire: float = DEADLINE) -> Iterator["subprocess.Popen[str]"]:
+def chief(root: Path, job: str, expire: float = DEADLINE, leaps: bool = False) -> Iterator["subprocess.Popen[str]"]:
     """Yield the process of a job that takes the folder; nothing outlives the block."""
-    words = [sys.executable, "-c", CHIEF, str(root), job, str(expire)]
+    words = [sys.executable, "-c", CHIEF, str(root), job, str(expire), "leaps" * leaps]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(words, cwd=PROJECT, text=True, **pipes) as process:
         guard = threading.Timer(DEADLINE, process.kill)
@@ -109,12 +111,16 @@ def test_a_job_that_starts_again_does_not_wait_for_itself(tmp_path: Path) -> Non
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_that_ends_the_job_frees_the_folder(tmp_path: Path, number: signal.Signals) -> None:
-    with chief(tmp_path / "checkpoints", "first") as first:
+@pytest.mark.parametrize(
+    ("number", "code", "leaps"), [(signal.SIGTERM, 143, False), (signal.SIGTERM, 143, True), (signal.SIGINT, -2, False)]
+)
+def test_a_signal_that_ends_the_job_frees_the_folder(
+    tmp_path: Path, number: signal.Signals, code: int, leaps: bool
+) -> None:
+    with chief(tmp_path / "checkpoints", "first", leaps=leaps) as first:
         assert says(first) == "holds"
         first.send_signal(number)
-        assert first.wait(DEADLINE) != 0
+        assert first.wait(DEADLINE) == code
     assert list(tmp_path.iterdir()) == []
 
 

@@ -24,7 +24,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
@@ -85,11 +85,9 @@ class Lease:
     """The lease of one job on its output folder."""
 
     def __init__(self, storage: Storage) -> None:
-        self._folder, host = storage.checkpoints / FOLDER, platform.node()
-        self._job = re.sub(r"[^\w-]", "_", storage.job or f"{host}-{os.getpid()}")
-        since = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        self._claim = Claim(since, self._job, host, "")
-        self._file = contextlib.ExitStack()  # open, for its lock
+        self._folder = storage.checkpoints / FOLDER
+        self._job = re.sub(r"[^\w-]", "_", storage.job or f"{platform.node()}-{os.getpid()}")
+        self._locked = contextlib.ExitStack()
         self._number, self._stop = 0, threading.Event()
         self._thread = threading.Thread(target=self._renew, daemon=True)
 
@@ -97,9 +95,9 @@ class Lease:
         """Become the one writer, and renew this in another thread; others see a new claim after `settle` seconds."""
         self._require_first()
         with writable.writing(self._folder):
-            self._write_claim()
+            claim = self._write_claim()
         time.sleep(0 if self._number else settle)  # this job's, from before a restart, everybody has seen
-        self._require_first(self._claim)
+        self._require_first(claim)
         with writable.writing(self._folder):
             self._write_renewal()
         self._thread.start()
@@ -113,7 +111,7 @@ class Lease:
             _remove(self._folder, self._job)
             self._folder.rmdir()
             self._folder.parent.rmdir()  # which a run that saved nothing has not made
-        self._file.close()
+        self._locked.close()
 
     def _require_first(self, own: Claim | None = None) -> None:
         """Return when no other writer is left; removes dead ones. Raises TrainerError for one that lives.
@@ -134,17 +132,19 @@ class Lease:
                     raise _in_use(self._folder, other, renewals)
             time.sleep(LOOK_SECONDS)
 
-    def _write_claim(self) -> None:
+    def _write_claim(self) -> Claim:
         """Write the claim anew, and lock it if that can be done; a reader takes an empty one for none."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._number, file = _renewals(self._folder, self._job), self._folder / f"{self._job}.json"
         file.unlink(missing_ok=True)
         file.touch()
-        stream = self._file.enter_context(file.open("r+b"))
+        stream, lock = self._locked.enter_context(file.open("r+b")), ""
         with contextlib.suppress(OSError):
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._claim = replace(self._claim, lock=_machine(stream))
-        file.write_text(json.dumps(asdict(self._claim)))  # closed again: a bucket shows it only then
+            lock = _machine(stream)
+        claim = Claim(datetime.now(timezone.utc).isoformat(timespec="seconds"), self._job, platform.node(), lock)
+        file.write_text(json.dumps(asdict(claim)))  # and closed: a bucket shows it only then
+        return claim
 
     def _write_renewal(self) -> None:
         self._number += 1
