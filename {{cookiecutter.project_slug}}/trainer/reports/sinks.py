@@ -25,9 +25,10 @@ PER_SECOND = "_per_second"
 PER_DEVICE = f"{TRAIN}samples{PER_SECOND}_per_device"
 NOTABLE = 0.05  # of a step
 NUMBERS = itertools.count()  # of event files of this process
+COMPUTES = "computes_times/"  # before the name of a slow replica
 LOSING = {f"{TRAIN}data_seconds": "waiting for data", f"{TRAIN}communication_seconds": "communicating"}
 UNSHOWN = (
-    *(PER_DEVICE, f"{TRAIN}step_seconds", *LOSING, f"{TRAIN}learning_rate"),
+    *(PER_DEVICE, f"{TRAIN}step_seconds", f"{TRAIN}computing_seconds", *LOSING, f"{TRAIN}learning_rate"),
     *(f"{TRAIN}reducers_in_use", f"{TRAIN}memory_bytes"),
 )
 
@@ -85,12 +86,15 @@ def event_file_name() -> str:
 
 def describe(values: Values) -> str:
     """Format the values worth a glance: `loss 0.1234  accuracy 0.9722  1520 samples/s`."""
-    shown = {name.removeprefix(TRAIN): value for name, value in values.items() if name not in UNSHOWN}
+    slow = {name: value for name, value in values.items() if name.startswith(f"{TRAIN}{COMPUTES}")}
+    shown = {name.removeprefix(TRAIN): values[name] for name in values if name not in (*UNSHOWN, *slow)}
     speeds = {name: value for name, value in shown.items() if name.endswith(PER_SECOND)}
     numbers = {name: f"{value:.4f}" if isinstance(value, float) else value for name, value in shown.items()}
     parts = [f"{name.replace('/', ' ')} {value}" for name, value in numbers.items() if name not in speeds]
     parts += [f"{value:.0f} {name.removesuffix(PER_SECOND)}/s" for name, value in speeds.items()]
-    for name, doing in LOSING.items():
+    for name, times in slow.items():
+        parts += [f"{name.rpartition('/')[2]} computes {times:.1f} times as long as the others"]
+    for name, doing in LOSING.items() if not slow else ():  # the others wait for that one
         share = min(values.get(name, 0.0) / values.get(f"{TRAIN}step_seconds", math.inf), 1.0)
         parts += [f"{share:.0%} {doing}"] if share >= NOTABLE else []
     return "  ".join(parts)

@@ -44,8 +44,10 @@ class DataParallel(Strategy):
         timed = net._get_ddp_logging_data()
         if "backward_comm_time" not in timed:
             return {}
-        nanoseconds = int(timed["backward_comm_time"]) - int(timed["backward_compute_comm_overlap_time"])
-        return {"communication_seconds": nanoseconds / 1e9}
+        nanoseconds = {name: int(value) for name, value in timed.items() if name.endswith("_time")}
+        computing = nanoseconds["forward_compute_time"] + nanoseconds["backward_compute_time"]
+        communicating = nanoseconds["backward_comm_time"] - nanoseconds["backward_compute_comm_overlap_time"]
+        return {"computing_seconds": computing / 1e9, "communication_seconds": communicating / 1e9}
 
 
 STRATEGY = DataParallel()

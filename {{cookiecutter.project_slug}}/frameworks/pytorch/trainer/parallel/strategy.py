@@ -55,7 +55,7 @@ class Strategy:
         return clip_gradients(net, limit, world)
 
     def communication(self, net: Any) -> dict[str, float]:
-        """Seconds of the newest timed step in which this process only communicated or waited; empty if unknown."""
+        """Seconds of the newest timed step in which this process computed, and only communicated; empty if unknown."""
         return {}
 
 

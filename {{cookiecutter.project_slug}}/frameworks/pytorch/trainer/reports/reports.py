@@ -16,6 +16,7 @@ from trainer.parallel.precision import precision
 from trainer.parallel.strategy import Strategy
 from trainer.reports import mfu, profile
 from trainer.reports.reporter import Reporter
+from trainer.reports.slowest import Slowest
 from trainer.state import State
 from trainer.totals import Totals, add, means
 from trainer.vertex import reducers
@@ -27,6 +28,7 @@ class Reports(Reporter):
     def __init__(self, job: Job, strategy: Strategy, world: World, state: State, example: Batch) -> None:
         self._job, self._strategy, self._world = job, strategy, world
         self._step, self._totals, self._reducers = state.step, Totals(), dict[str, float]()
+        self._slowest = Slowest([job.cluster.process(rank, world.size) for rank in range(world.size)])
         flops = share_of_peak(job, world, example) if world.is_chief else 0.0
         super().__init__(job, example, is_chief=world.is_chief, start=state.step, device_count=world.size, flops=flops)
         self._trace = profile.Trace(job, state.step, world.is_chief)
@@ -59,7 +61,9 @@ class Reports(Reporter):
             values = {**means(self._totals, self._world), "learning_rate": learning_rate(config, step - 1)}
             values |= self._reducers | devices.peak_memory(self._world.device)
             values |= {"skipped_steps": skipped} if skipped else {}
-            self.training(step, values | self._strategy.communication(state.net))
+            if timed := self._strategy.communication(state.net):
+                timed |= self._slowest.values(self._world.gather(timed["computing_seconds"]))
+            self.training(step, values | timed)
             self._totals = {}
         self._step = step
         self._clock.lap(REPORTS)

@@ -37,6 +37,7 @@ class Spread(Protocol):
 
     loop: Loop
     communicating: Any  # seconds for which the first device only communicated in the newest step
+    seconds: float  # of the newest step
 
     def take(self, steps: Steps) -> Totals:
         """Take these steps; returns the totals of those that are done."""
@@ -108,7 +109,7 @@ class Strategy:
         return tf.clip_by_global_norm(gradients, limit, norm)[0], norm
 
     def communication(self, spread: Spread) -> dict[str, float]:
-        """Seconds of the newest step in which the first device only communicated or waited; empty if unknown."""
+        """Seconds of the newest step in which the first device computed, and only communicated; empty if unknown."""
         return {}
 
 

@@ -17,6 +17,7 @@ from trainer.parallel.calls import Steps
 from trainer.parallel.strategy import Spread, Strategy
 from trainer.reports import mfu, profile
 from trainer.reports.reporter import Reporter
+from trainer.reports.slowest import Slowest
 from trainer.state import State
 from trainer.totals import Totals, means
 from trainer.vertex import reducers
@@ -30,6 +31,7 @@ class Reports(Reporter):
     ) -> None:
         self._job, self._strategy, self._world, self._spread = job, strategy, world, spread
         self._step, self._totals, self._reducers = state.step, 0.0, dict[str, float]()
+        self._slowest = Slowest([node.name for node in job.cluster.nodes])
         # The GPUs of parameter servers' workers are not seen here.
         flops = share_of_peak(job, world, example) if world.is_chief and strategy.computes else 0.0
         count = world.mesh.size
@@ -64,7 +66,10 @@ class Reports(Reporter):
             values = {**means(self._totals, self._spread.loop.names), "learning_rate": learning_rate(config, step - 1)}
             values |= self._reducers | (devices.peak_memory() if self._strategy.computes else {})
             values |= {"skipped_steps": skipped} if skipped else {}
-            self.training(step, values | self._strategy.communication(self._spread))
+            if timed := self._strategy.communication(self._spread):
+                of_each = self._world.gather([round(timed["computing_seconds"] * 1e9)])
+                timed |= self._slowest.values([nanoseconds for (nanoseconds,) in of_each])
+            self.training(step, values | timed)
             self._totals = 0.0
         self._step = step
         self._clock.lap(REPORTS)

@@ -79,7 +79,7 @@ class Team:
     checkpoint is written while the state changes again.
     """
 
-    communicating = None  # not known: no worker waits for another
+    communicating, seconds = None, 0.0  # not known: no worker waits for another
 
     def __init__(self, strategy: Strategy, loop: Loop, state: State, world: ServedWorld) -> None:
         self.loop, self._config, self._state, self._heartbeats = loop, loop.config, state, world.heartbeats
