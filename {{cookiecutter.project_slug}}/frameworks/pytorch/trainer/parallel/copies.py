@@ -47,10 +47,6 @@ def digest(tensor: Tensor) -> Tensor:
     """Return the sum of all bit patterns, each times a weight by its row and column: a whole number, which wraps."""
     bits = tensor.view(INTEGERS[tensor.element_size()])
     bits = bits.reshape(-1, bits.shape[-1] if bits.ndim else 1)
-    # Sums as wide as the numbers need no wider copy of them.
-    rows, columns = (bits.sum(axis, dtype=bits.dtype).long() for axis in (1, 0))
-    by_row, by_column = (
-        (sums * torch.arange(1, len(sums) + 1, device=sums.device) * weight).sum()
-        for sums, weight in zip((rows, columns), WEIGHTS, strict=True)
-    )
-    return by_row + by_column
+    # Sums as wide as the numbers need no wider copy of them; a running sum weighs each by its place.
+    rows, columns = (bits.sum(axis, dtype=bits.dtype).long().cumsum(0).sum() for axis in (1, 0))
+    return rows * WEIGHTS[0] + columns * WEIGHTS[1]

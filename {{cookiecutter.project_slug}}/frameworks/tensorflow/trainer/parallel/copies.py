@@ -35,8 +35,6 @@ def digest(tensor: Any) -> tf.Tensor:
         bits = tf.bitcast(tensor, INTEGERS[tensor.dtype.size])
         bits = tf.cast(bits, tf.int64) if "GPU" in tensor.device else bits  # TensorFlow adds up int32 on CPUs alone
         bits = tf.reshape(bits, [-1, tensor.shape[-1] if tensor.shape.rank else 1])
-        by_row, by_column = (
-            tf.reduce_sum(tf.cast(sums, tf.int64) * tf.range(1, len(sums) + 1, dtype=tf.int64) * weight)
-            for sums, weight in zip((tf.reduce_sum(bits, 1), tf.reduce_sum(bits, 0)), WEIGHTS, strict=True)
-        )
-        return by_row + by_column
+        sums = (tf.cast(tf.reduce_sum(bits, axis), tf.int64) for axis in (1, 0))
+        rows, columns = (tf.reduce_sum(tf.cumsum(one)) for one in sums)  # a running sum weighs each by its place
+        return rows * WEIGHTS[0] + columns * WEIGHTS[1]
