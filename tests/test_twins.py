@@ -17,6 +17,7 @@ DIFFERENT = {
     "run": "torch's agent starts processes that run the script; TensorFlow's process runs it itself",
     "strategy": "PyTorch wraps a model that is there; TensorFlow builds it in a scope, and compiles its steps",
     "saver": "PyTorch writes tensors by name from every process, TensorFlow objects from the chief, which copies them",
+    "last_moment": "PyTorch asks beside the training, TensorFlow between two steps, and each adds up otherwise",
     "copies": "a process of PyTorch has one copy, or a part of one; a process of TensorFlow one on each device",
     "estimate": "PyTorch runs a step on tensors without storage, TensorFlow reads a graph",
     "profile": "PyTorch's profiler calls back and hands over its events, TensorFlow's waits for GPUs and leaves a file",

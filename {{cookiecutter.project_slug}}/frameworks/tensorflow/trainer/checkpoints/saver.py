@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from trainer.checkpoints import commit_marker
 from trainer.checkpoints.background import Background
+from trainer.checkpoints.last_moment import LastMoment
+from trainer.cluster.notice import StoppedError
 from trainer.cluster.world import World
 from trainer.config import due
 from trainer.disagreement import require_alike
@@ -42,6 +44,7 @@ class Checkpoints(Background):
         self._config, self._root, self._clock = job.config, job.storage.checkpoints, job.clock
         self._job, self._world, self._copy, self._samples = job, world, copy, samples
         self._saved = ""  # name of the newest checkpoint
+        self._last_moment = LastMoment(world, job.config.collective_timeout)
 
     def restore(self, state: State) -> State:
         """Load the newest whole checkpoint, if there is one, into the state. Every machine must call it.
@@ -74,18 +77,26 @@ class Checkpoints(Background):
         return state
 
     def step(self, state: State) -> None:
-        """Save the state where a checkpoint is due. Every machine must call it.
+        """Save the state where a checkpoint is due, or where the run ends because a machine was told to end.
+
+        Every machine must call it.
 
         Raises:
+            StoppedError: a machine was told to end, and this step is saved.
             TrainerError: an earlier checkpoint cannot be written.
             PeerError: copies of the model are not alike.
         """
-        if due(state.step, self._config, self._config.checkpoint_every):
+        by = self._last_moment.rank(state.step)
+        if by is not None or due(state.step, self._config, self._config.checkpoint_every):
             self.save(state)
             self._clock.lap(CHECKPOINTS)
         elif (every := self._config.compare_ranks_every) and state.step % every == 0:
             self.compare(state)
             self._clock.lap(CHECKPOINTS)
+        if by is not None:
+            self.wait()
+            self._world.wait()  # for the chief, which writes
+            raise StoppedError(self._job.cluster, state.step, told=self._last_moment.told, by=by, size=self._world.size)
         self.check()
 
     def save(self, state: State) -> None:
@@ -107,8 +118,13 @@ class Checkpoints(Background):
         if apart:
             require_alike(self._job, state.step, self._saved, names, [*apart.values()])
 
+    def __enter__(self) -> "Checkpoints":
+        self._last_moment.__enter__()
+        return super().__enter__()
+
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
+        self._last_moment.__exit__()
         self._clock.lap(LAST_CHECKPOINT)
 
 

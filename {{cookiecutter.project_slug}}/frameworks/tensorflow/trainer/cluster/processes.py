@@ -14,6 +14,7 @@ import tensorflow as tf
 from trainer.cluster.spec import Cluster
 from trainer.vertex.errors import PeerError
 
+NOTICE = signal.SIGTERM  # how this replica hears that it is to end
 MONOTONIC, IN_A_THREAD = 1, 2  # CLOCK_MONOTONIC and SIGEV_THREAD of Linux
 LAST_WORDS_SECONDS = 3.0
 # TensorFlow raises these for a peer that is gone or silent, and never for a fault of the model or the data.

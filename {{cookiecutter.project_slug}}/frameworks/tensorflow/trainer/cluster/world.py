@@ -1,7 +1,7 @@
 """All machines of a run: how their devices lie, which one this is, and what the machines add up."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,18 +67,26 @@ class World:
         """The sum of every machine's value, on each of them. Every machine must call it."""
         return sum(own[0] for own in self.gather([value]))
 
-    def gather(self, own: Sequence[int]) -> list[list[int]]:
+    def gather(self, own: Sequence[int], total: Callable[[Any], tf.Tensor] | None = None) -> list[list[int]]:
         """Every machine's values, as many of each, by rank. Every machine must call it.
 
-        They wait for each other for longer than in a step: the chief may have a large model to read or to write.
+        Args:
+            total: adds tables up, in place of `World.total`.
         """
         rows = [[int(value) if rank == self.rank else 0 for value in own] for rank in range(self.size)]
         table = tf.constant(rows, tf.int64)
         values = self.distribute([table * int(i == 0) for i, _ in enumerate(self.data_ranks)])
-        patient = tf.distribute.experimental.CommunicationOptions(timeout_seconds=PATIENCE_SECONDS)
-        total = self.strategy.extended.reduce_to(tf.distribute.ReduceOp.SUM, values, "/device:CPU:0", patient)
-        gathered: list[list[int]] = self.strategy.experimental_local_results(total)[0].numpy().tolist()
+        gathered: list[list[int]] = (total or self.total)(values).numpy().tolist()
         return gathered
+
+    def total(self, values: Any, timeout: float = PATIENCE_SECONDS) -> tf.Tensor:
+        """The sum of the values of all devices. Every machine must call it.
+
+        They wait for each other for longer than in a step: the chief may have a large model to read or to write.
+        """
+        patient = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout)
+        total = self.strategy.extended.reduce_to(tf.distribute.ReduceOp.SUM, values, "/device:CPU:0", patient)
+        return self.strategy.experimental_local_results(total)[0]
 
     def wait(self) -> None:
         """Return when every machine is here."""
