@@ -67,9 +67,9 @@ class Ended:
 
     @property
     def accused(self) -> str:
-        """Name of the replica that its last words blame, "" where they name none."""
-        named = NAMED.search("\n".join(self._last_words))
-        return named[1] if named else ""
+        """Name of the replica that its last words blame, "" where they name none; the last, who knew most."""
+        named = NAMED.findall("\n".join(self._last_words))
+        return named[-1] if named else ""
 
     @property
     def verdict(self) -> str:

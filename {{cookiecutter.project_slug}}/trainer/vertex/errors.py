@@ -13,6 +13,12 @@ class PeerError(TrainerError):
     exit_code = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
+class LostPeerError(PeerError):
+    """A peer was lost while this process trained; its parent says which one, and ends with PeerError's code."""
+
+    exit_code = 175
+
+
 class EndedEarlyError(TrainerError):
     """A training process ended with code 0 before the training did; the service would take that for a success."""
 

@@ -30,11 +30,12 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from trainer.cluster.heartbeat import Heartbeat
 from trainer.cluster.notice import GRACE_SECONDS, StoppedError
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import Mesh, World
 from trainer.vertex import driver
-from trainer.vertex.errors import EndedEarlyError, PeerError, TrainerError
+from trainer.vertex.errors import EndedEarlyError, LostPeerError, PeerError, TrainerError
 from trainer.vertex.log import say
 
 # How this replica's processes hear that it is to end: SIGTERM comes from the agent, too, where a neighbour has failed.
@@ -79,6 +80,7 @@ def launch_entry(cluster: Cluster, mesh: Mesh, timeout: float, entry: Callable[.
         raise SignalException("told to end", NOTICE if callable(entry) else signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, tell)
+    heartbeat = Heartbeat(cluster)
     try:
         elastic_launch(_launch_config(cluster, count, timeout), entry)(*args)
     except ChildFailedError as error:
@@ -86,8 +88,10 @@ def launch_entry(cluster: Cluster, mesh: Mesh, timeout: float, entry: Callable[.
         if failure.exitcode == -signal.SIGABRT and torch.cuda.is_available() and mesh.size > 1:
             raise PeerError(
                 f"process {rank} of {cluster.name} was aborted, as NCCL does when a peer is gone; if none is, the lines"
-                " above say why"
+                f" above say why\n{heartbeat.loss()}"
             ) from None
+        if failure.exitcode == LostPeerError.exit_code:
+            raise PeerError(heartbeat.loss()) from None
         if failure.exitcode == PeerError.exit_code:
             raise PeerError from None  # the process has said why
         raise ProcessError(f"process {rank} of {cluster.name} failed", failure.exitcode) from None
@@ -170,11 +174,11 @@ def run_process(replica: str, main: Callable[..., None], args: tuple[Any, ...]) 
         code = TrainerError.exit_code
         if loss := lost_peer(error):
             say(f"{replica} lost a peer: {loss}; the next start resumes from the last checkpoint", "ERROR")
-            code = PeerError.exit_code
+            code = LostPeerError.exit_code
         else:
             traceback.print_exc()
     sys.stdout.flush()
-    if code == PeerError.exit_code and int(os.environ["LOCAL_WORLD_SIZE"]) > 1:
+    if code == LostPeerError.exit_code and int(os.environ["LOCAL_WORLD_SIZE"]) > 1:
         time.sleep(NEIGHBOUR_SECONDS)  # the agent reports the first to end: that must be a neighbour, if it was the one
     os._exit(code)
 

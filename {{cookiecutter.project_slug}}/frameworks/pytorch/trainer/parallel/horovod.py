@@ -21,7 +21,7 @@ from trainer.cluster.world import World
 from trainer.config import Config
 from trainer.parallel.blocks import compile_and_recompute
 from trainer.parallel.strategy import Strategy
-from trainer.vertex.errors import PeerError, TrainerError
+from trainer.vertex.errors import LostPeerError, TrainerError
 
 
 def environment(agent: Mapping[str, str], port: int, timeout: float) -> dict[str, str]:
@@ -100,7 +100,7 @@ class Horovod(Strategy):
         """Meet the others, in a process that has joined the process group. Every process must call it.
 
         Raises:
-            PeerError: another process has died, or has been silent for `timeout` seconds.
+            LostPeerError: another process has died, or has been silent for `timeout` seconds.
         """
         import horovod.torch as hvd
         from horovod.runner.http.http_server import RendezvousServer
@@ -118,7 +118,7 @@ class Horovod(Strategy):
         except hvd.HorovodInternalError as error:
             if "Mismatched" in str(error):  # tensors that differ between processes: a fault of the program
                 raise
-            raise PeerError("Horovod has lost a process; the first replica that failed says why") from None
+            raise LostPeerError("Horovod has lost a process; the first replica that failed says why") from None
         hvd.shutdown()
 
     def wrap(self, config: Config, net: nn.Module, world: World) -> Averaged:

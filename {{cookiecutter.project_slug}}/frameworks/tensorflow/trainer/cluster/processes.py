@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from trainer.cluster.spec import Cluster
-from trainer.vertex.errors import PeerError
+from trainer.vertex.errors import LostPeerError
 
 NOTICE = signal.SIGTERM  # how this replica hears that it is to end
 MONOTONIC, IN_A_THREAD = 1, 2  # CLOCK_MONOTONIC and SIGEV_THREAD of Linux
@@ -56,7 +56,7 @@ def _exit_after(seconds: float) -> Iterator[None]:
     """A timer of the system, which calls C's `_exit` in a thread of its own."""
     system, timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
     end = ctypes.cast(system._exit, ctypes.c_void_p).value
-    event = _Event(value=PeerError.exit_code, how=IN_A_THREAD, function=end)
+    event = _Event(value=LostPeerError.exit_code, how=IN_A_THREAD, function=end)
     never_again_then = (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))
     if system.timer_create(MONOTONIC, ctypes.byref(event), ctypes.byref(timer)):
         raise OSError(ctypes.get_errno(), "timer_create")
@@ -81,7 +81,7 @@ def with_peers(cluster: Cluster) -> Iterator[None]:
     """Say in one sentence that a peer was lost, instead of where this replica waited for it.
 
     Raises:
-        PeerError: TensorFlow lost a machine, in a cluster of several.
+        LostPeerError: TensorFlow lost a machine, in a cluster of several.
     """
     try:
         yield
@@ -90,7 +90,7 @@ def with_peers(cluster: Cluster) -> Iterator[None]:
         if not loss:
             raise
         said = f"{cluster.name} lost a peer: {loss}; the next start resumes from the last checkpoint"
-        raise PeerError(said) from None
+        raise LostPeerError(said) from None
 
 
 def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import NoReturn
 
 from trainer.cluster import spec
-from trainer.vertex.errors import EndedEarlyError
-from trainer.vertex.log import say, say_last
+from trainer.cluster.heartbeat import Heartbeat
+from trainer.vertex.errors import EndedEarlyError, LostPeerError, PeerError
+from trainer.vertex.log import say_last, say_lines
 
 FINISHED = 99  # exit code of a child that has done its work; any library can end it with 0
 PR_SET_PDEATHSIG = 1  # prctl(2) of Linux
@@ -54,14 +55,26 @@ def run_to_end(main: Callable[[Sequence[str], MutableMapping[str, str]], int], s
 
 def attend(child: int, success: int) -> int:
     """Wait for the end of a child, to which SIGTERM is passed on; returns the exit code of this program."""
-    signal.signal(signal.SIGTERM, lambda number, _: os.kill(child, number))
+
+    def pass_on(number: int, _: object) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has ended, and this program is about to
+            os.kill(child, number)
+
+    signal.signal(signal.SIGTERM, pass_on)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the child, too
+    cluster = spec.Cluster()
+    with contextlib.suppress(spec.ClusterError):  # of which the child tells
+        cluster = spec.from_env(os.environ)
+    heartbeat = Heartbeat(cluster)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code == success:
         return 0
     if not code:
-        say(str(EndedEarlyError(spec.from_env(os.environ).name)), "ERROR")
+        say_lines(str(EndedEarlyError(cluster.name)), "ERROR")
         return EndedEarlyError.exit_code
+    if code == LostPeerError.exit_code:
+        say_lines(heartbeat.loss(), "ERROR")
+        return PeerError.exit_code
     return 128 - code if code < 0 else code
 
 

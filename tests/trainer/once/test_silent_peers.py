@@ -1,0 +1,63 @@
+"""Who is named when peers fall silent: real processes, which are stopped, and real datagrams."""
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from tests.training import PROJECT, eventually
+from trainer.cluster.heartbeat import Heartbeat
+from trainer.cluster.spec import Cluster, Node
+from vertex_launch.local.running.hosts import free_addresses
+
+NAMES = ("workerpool0-0", "workerpool1-0", "workerpool1-1")
+REPLICA = """
+import sys
+from trainer.cluster.heartbeat import Heartbeat
+from trainer.cluster.spec import Cluster, Node
+
+name, *nodes = sys.argv[1:]
+heartbeat = Heartbeat(Cluster(tuple(Node(*node.split("=")) for node in nodes), name))
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def workers() -> Iterator[tuple[Heartbeat, list["subprocess.Popen[bytes]"]]]:
+    """The chief's heartbeat, and two workers, which are processes, when it has heard of both."""
+    nodes = tuple(map(Node, NAMES, free_addresses(3)))
+    words = [f"{node.name}={node.address}" for node in nodes]
+    with ExitStack() as stack:
+        processes = []
+        for name in NAMES[1:]:
+            command = [sys.executable, "-c", REPLICA, name, *words]
+            processes.append(stack.enter_context(subprocess.Popen(command, cwd=PROJECT, stdin=subprocess.PIPE)))
+            stack.callback(processes[-1].kill)
+        heartbeat = Heartbeat(Cluster(nodes, NAMES[0]))
+        assert eventually(lambda: len(heartbeat.heard) == 2)
+        yield heartbeat, processes
+
+
+def test_the_one_that_is_frozen_is_named_and_nobody_before() -> None:
+    with workers() as (heartbeat, processes):
+        assert eventually(lambda: heartbeat.loss() == "")
+        processes[1].send_signal(signal.SIGSTOP)
+        assert eventually(
+            lambda: heartbeat.loss().startswith("workerpool0-0 lost a peer: workerpool1-1 has been silent for ")
+        )
+
+
+def test_where_all_others_fell_silent_together_the_fault_may_be_here() -> None:
+    with workers() as (heartbeat, processes):
+        for process in processes:
+            process.send_signal(signal.SIGSTOP)
+        assert eventually(lambda: heartbeat.loss().endswith(" s; this replica may be cut off"))
+
+
+def test_a_replica_whose_port_is_taken_is_neither_heard_nor_stopped() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        own, other = (f"127.0.0.1:{port}" for port in (taken.getsockname()[1], 1))
+        assert Heartbeat(Cluster((Node(NAMES[0], own), Node(NAMES[1], other)), NAMES[0])).loss() == ""
