@@ -1,6 +1,7 @@
 """Parameter servers, for real: accuracy, the loss of a worker and of a server, checkpoints for all strategies."""
 
 import contextlib
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from statistics import fmean
 import pytest
 import tensorflow as tf
 
-from tests.training import eventually, processes, signal_trainer, train
+from tests.training import DEADLINE, eventually, processes, signal_trainer, started, train
 from trainer.cluster.spec import Cluster, Node
 from trainer.config import Config
 from trainer.job import Job
@@ -101,6 +102,22 @@ def test_a_lost_parameter_server_ends_the_run_and_every_strategy_resumes_it(tmp_
     assert f"resumed at step {last + 40}" in served.output
     early, later, latest = (fmean(run.losses[:10]) for run in (broken, mirrored, served))
     assert latest < later < early - 0.2
+
+
+@pytest.mark.proof
+def test_when_all_are_told_to_end_the_servers_stay_until_the_chief_has_saved_what_they_hold(tmp_path: Path) -> None:
+    flags = ("--checkpoint-every", "5000", "--steps")
+    with started(tmp_path, 2, *SERVED, *flags, "5000", servers=2) as (launcher, shown):
+        assert eventually(lambda: "step 20/" in shown.read_text()), shown.read_text()
+        launcher.send_signal(signal.SIGINT)
+        assert launcher.wait(DEADLINE) == 130
+    told = re.search(r"workerpool0-0: saved step (\d+), as it was told to end", shown.read_text())
+    assert told, shown.read_text()
+    last = int(told[1])
+    resumed = train(tmp_path, 2, *SERVED, *flags, str(last + 10), servers=2)
+    assert resumed.code == 0, resumed.output
+    assert f"resumed at step {last}" in resumed.output
+    assert [step for step, _ in resumed.losses_by_step] == [*range(last + 1, last + 11)]
 
 
 class Lost:

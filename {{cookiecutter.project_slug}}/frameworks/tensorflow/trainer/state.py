@@ -18,6 +18,8 @@ class State:
     step: int = 0
     skipped: Any = field(default_factory=lambda: tf.Variable(0, trainable=False, dtype=tf.int64))
     """Steps since the start whose gradient was no number; no checkpoint holds it."""
+    fetch: Callable[[], None] = lambda: None
+    """Bring the state up to date, where others hold it while it is trained."""
 
     def update(self, gradients: Any, norm: tf.Tensor, limit: int) -> tf.Tensor:
         """Let the optimizer step if the norm of the gradients is a number; returns whether it does, without a wait.

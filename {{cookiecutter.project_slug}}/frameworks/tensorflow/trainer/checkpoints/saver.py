@@ -102,6 +102,7 @@ class Checkpoints(Background):
     def save(self, state: State) -> None:
         """Begin the checkpoint of this step, once the one before is written, unless copies of the model differ."""
         self.wait()
+        state.fetch()
         self.compare(state)  # here the others wait for the chief: in the next step they would not do so for so long
         folder = commit_marker.numbered(self._root, state.step)
         self._saved = folder.name

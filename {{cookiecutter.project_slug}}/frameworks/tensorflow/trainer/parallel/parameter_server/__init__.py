@@ -18,13 +18,17 @@ stays that of every other strategy. Its network has to carry them: 32 Gbps are 6
 import contextlib
 import logging
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 
 import tensorflow as tf
 
 from trainer.cluster.devices import compute_in, usable_gpus
-from trainer.cluster.processes import LOSSES
+from trainer.cluster.notice import GRACE_SECONDS
+from trainer.cluster.processes import LOSSES, NOTICE
+from trainer.cluster.program import stop
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import Mesh, World
 from trainer.job import Job
@@ -109,7 +113,13 @@ def serve(cluster: Cluster, timeout: float) -> None:
     options.inter_op_parallelism_threads = max(os.cpu_count() or 1, len(cluster.nodes) + 1)
     index = [node.name for node in nodes].index(cluster.name)
     _server = tf.distribute.Server(addresses(cluster), job_name=job, task_index=index, protocol="grpc", config=options)
+    signal.signal(NOTICE, stay)
     answer(cluster, timeout)
+
+
+def stay(*_: object) -> None:
+    """Serve on for most of the grace time: the chief, where it is told to end as well, saves what is held here."""
+    threading.Timer(GRACE_SECONDS - LAST_WORDS_SECONDS, stop).start()
 
 
 def addresses(cluster: Cluster) -> tf.train.ClusterSpec:

@@ -90,7 +90,7 @@ class Team:
         with world.servers.scope():
             net = ServedNet(state.net)
             self._served = State(net, loop.new_optimizer(loop.config, net.trainable_variables, PlacedAdamW))
-        state.skipped = self._served.skipped  # as the workers count
+        state.skipped, state.fetch = self._served.skipped, self._pull  # as the workers count
         self._push()
 
         @tf.function  # type: ignore[untyped-decorator]
@@ -106,20 +106,13 @@ class Team:
     def take(self, steps: Steps) -> Totals:
         """Give out the parts of these steps; returns the totals of what has come back meanwhile.
 
-        Where something is due behind them it waits for all, and the state is up to date.
+        Where something is due behind them it waits for all.
         """
         parts, *rates = tensors(steps, self._config)
         self._results.extend(self._coordinator.schedule(self._take, args=(part, *rates)) for part in parts)
         config, end = self._config, steps.end
-        saves = due(end, config, config.checkpoint_every)
-        is_due = saves or due(end, config, config.log_every, config.evaluate_every)
-        totals = self._finished(0 if is_due else AHEAD * self._workers)
-        if saves:
-            with self._heartbeats.patience():
-                self._pull(end)
-        if end == config.steps:
-            self._heartbeats.need_nobody()
-        return totals
+        is_due = due(end, config, config.log_every, config.evaluate_every, config.checkpoint_every)
+        return self._finished(0 if is_due else AHEAD * self._workers)
 
     def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
         """Measure batches on the workers; after the last step here, without them."""
@@ -148,11 +141,13 @@ class Team:
                 piece.assign(value)
         self._served.optimizer.iterations.assign(self._state.optimizer.iterations.numpy() * self._workers)
 
-    def _pull(self, step: int) -> None:
-        """Servers -> state, after this step."""
-        for mine, theirs in self._copies():
-            mine.assign(np.concatenate([piece.numpy() for piece in theirs]))
-        self._state.optimizer.iterations.assign(step)
+    def _pull(self) -> None:
+        """Servers -> state, once all parts are back."""
+        self._finished(0)
+        with self._heartbeats.patience():
+            for mine, theirs in self._copies():
+                mine.assign(np.concatenate([piece.numpy() for piece in theirs]))
+        self._state.optimizer.iterations.assign(self._state.step)
 
     def _copies(self) -> Iterator[tuple[Any, list[Any]]]:
         """Each variable of the state with its pieces on the servers."""
