@@ -137,6 +137,24 @@ def test_a_job_that_loses_a_machine_goes_on_from_its_checkpoint(vertex: Service,
     assert figures(told) == same(unbroken)
 
 
+def test_a_job_whose_machine_is_preempted_loses_no_step(tmp_path: Path) -> None:
+    flags = [*FLAGS, "--steps", "400", "--checkpoint-every", "400"]
+    job = {"displayName": "saved", "jobSpec": with_flags(spec("saved", strategy="SPOT"), flags)}
+    here = f'[env]\nPYTHONPATH = "{PROJECT}"\n'
+    with service(tmp_path, "--grace-seconds", "60", settings=here) as patient:
+        folder = logs(patient, name := patient.create(job))
+        log = folder / "workerpool0-0.log"
+        assert eventually(log.exists)
+        assert eventually(lambda: "step 30/" in log.read_text())
+        preempt = f"/control/{name.rpartition('/')[2]}/preempt"
+        assert patient.call("POST", preempt, {"replica": "workerpool1-0"}) == (200, {})
+        patient.wait(name, "SUCCEEDED", seconds=DEADLINE)
+        told = reports(folder)
+    (saved,) = (found[1] for report in told if (found := re.search(r"saved step (\d+), as workerp", report["message"])))
+    assert any(report["message"].startswith(f"resumed at step {saved} from ") for report in told)
+    assert [report["step"] for report in told if "train/loss" in report] == [*range(1, 401)]
+
+
 @pytest.fixture(scope="module")
 def tuning(vertex: Service) -> Json:
     """jobs/tuning.yaml, made small: two trials of a chief and a worker, all to their end, and what they came to."""
