@@ -198,7 +198,9 @@ def test_all_parts_are_the_whole_time_and_what_trained_is_the_goodput(stopped: T
     assert (clock.goodput, sum(clock.seconds.values())) == (0.6, 10.0)
 
 
-def test_steps_that_a_start_before_had_taken_and_lost_train_nothing(stopped: Time, tmp_path: Path) -> None:
+def test_steps_that_a_start_before_had_taken_and_lost_are_counted_and_train_nothing(
+    stopped: Time, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = TensorBoard(tmp_path)
     before.write(4, {"train/loss": 1.0})
     clock = Clock(stopped.now)
@@ -208,6 +210,7 @@ def test_steps_that_a_start_before_had_taken_and_lost_train_nothing(stopped: Tim
             stopped.now += 3
             after.training(step, {})
     assert (clock.seconds["repeated"], clock.seconds["training"]) == (3.0, 3.0)
+    assert lines(capsys.readouterr().out)[0]["message"] == "resumed at step 2; 2 steps after it are lost"
 
 
 def test_mfu_is_the_share_of_what_the_devices_are_built_for(

@@ -10,7 +10,7 @@ from trainer.job import Job
 from trainer.reports.sinks import HELDOUT, PER_DEVICE, PER_SECOND, TRAIN, Values, describe, last_reported, sinks
 from trainer.shards import per_step
 from trainer.vertex.errors import TrainerError
-from trainer.vertex.log import say
+from trainer.vertex.log import say, warn
 
 Own = TypeVar("Own", bound="Reporter")
 
@@ -42,6 +42,8 @@ class Reporter:
         self._last_start = last_reported(job.storage.logs) if is_chief else 0  # before there are curves of this start
         self._sinks = sinks(job.storage.logs, config.steps, job.storage.trial) if is_chief else ()
         self._clock.repeats = start < self._last_start
+        if start and (lost := max(self._last_start - start, 0)):
+            warn(f"resumed at step {start}; {lost} {'step after it is' if lost == 1 else 'steps after it are'} lost")
         self._stepping, self._waiting = self._clock.stepping, self._clock.seconds.get(DATA, 0.0)
 
     def training(self, step: int, values: Values) -> None:
