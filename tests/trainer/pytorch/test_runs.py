@@ -101,6 +101,7 @@ def test_a_killed_worker_ends_the_job_and_the_next_run_resumes_bit_for_bit(pair:
     (told,) = (report for report in resumed.reports if "goodput" in report)
     lost = broken.losses_by_step[-1][0] - resumed.losses_by_step[0][0] + 1
     assert (told["seconds"].get("repeated", 0.0) > 0) == (lost > 0)
+    assert (" after it " in resumed.output) == (lost > 0)
     expected = weights(pair)
     assert all(torch.equal(value, expected[name]) for name, value in weights(resumed).items())
     assert resumed.losses == pair.losses[-len(resumed.losses) :]
