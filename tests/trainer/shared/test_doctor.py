@@ -176,7 +176,7 @@ def test_a_driver_that_is_older_than_the_cuda_of_the_image_needs_is_a_fault(tmp_
     assert "ok: driver 580.65.06, CUDA 13.0.96, NCCL 2.29.7" in look(tmp_path, {}, *proc)[1]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_run_looks_before_it_trains_and_its_chief_says_what_was_found(tmp_path: Path) -> None:
     run = train(tmp_path, 2, "--steps", "2", "--warmup", "1", "--doctor")
     assert run.code == 0, run.output
