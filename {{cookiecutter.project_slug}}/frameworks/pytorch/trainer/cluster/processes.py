@@ -84,6 +84,7 @@ def launch_entry(cluster: Cluster, mesh: Mesh, timeout: float, entry: Callable[.
     try:
         elastic_launch(_launch_config(cluster, count, timeout), entry)(*args)
     except ChildFailedError as error:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this program is about to end, and says why
         rank, failure = error.get_first_failure()
         if failure.exitcode == -signal.SIGABRT and torch.cuda.is_available() and mesh.size > 1:
             raise PeerError(
