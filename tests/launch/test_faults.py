@@ -109,6 +109,15 @@ def test_a_replica_starts_late(tmp_path: Path) -> None:
         running.end()
 
 
+def test_one_that_has_not_started_is_named_before_those_who_waited_for_it(tmp_path: Path) -> None:
+    with deadline():
+        ordered = faults.parsed(["workerpool1-0:late=600"])
+        waited = replica("print('rollcall: workerpool1-0 is absent', flush=True); exit(75)")
+        outcome = Running(tmp_path, waited, replica(STEPS, 0), policy=Policy(grace=0), ordered=ordered).end()
+        assert str(outcome.failures[0]) == "workerpool1-0 has not started yet"
+        assert [*outcome.others] == ["after that workerpool0-0 exited with code 75"]
+
+
 def test_a_slow_replica_stands_still_most_of_the_time_and_goes_on(tmp_path: Path) -> None:
     clock = "import time\nfor _ in range(10_000): print('at', time.monotonic(), flush=True); time.sleep(0.01)"
     with deadline():

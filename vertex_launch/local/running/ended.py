@@ -37,7 +37,7 @@ class Ended:
     last_lines: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()  # the last lines of severity ERROR or above, stderr included
     time: float = 0  # time.monotonic's
-    still_runs: str = ""  # what it does at the end of the job instead of ending
+    instead: str = ""  # what it does at the end of the job instead of ending
 
     @property
     def signal_name(self) -> str:
@@ -86,8 +86,8 @@ class Ended:
         return "\n".join((head, *words))[: len(head) + ERROR_CHARACTERS]
 
     def __str__(self) -> str:
-        if self.still_runs:
-            return f"{self.replica.name} still runs and {self.still_runs}"
+        if self.instead:
+            return f"{self.replica.name} {self.instead}"
         if self.signal_name:
             return f"{self.replica.name} was ended by {self.signal_name} (exit code {self.code})"
         if not self.code:

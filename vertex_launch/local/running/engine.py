@@ -272,15 +272,17 @@ class Execution:
         return Outcome(failures, ending, restarts, self._retries, self._policy.timeout)
 
     def _silent(self, failures: Sequence[Ended]) -> Iterator[Ended]:
-        """Yield the replicas that still run and are stopped, or named by those that lost a peer."""
+        """Yield the replicas that never started, or still run and are stopped or named by those that lost a peer."""
         named, running = {ended.accused for ended in failures}, self._numbers()
         stopped = {name for name, activity in activities(running).items() if activity.stopped}
         for state in self._states.values():
             name, process = state.replica.name, state.process
             if process and state.replica.trains and name in named | stopped:
-                does = f"has been silent for {time.monotonic() - process.heard:.0f} s"
+                does = f"still runs and has been silent for {time.monotonic() - process.heard:.0f} s"
                 does += "; it is stopped (SIGSTOP)" if name in stopped else ""
-                yield Ended(state.replica, 0, time=process.heard, still_runs=does)
+                yield Ended(state.replica, 0, time=process.heard, instead=does)
+            elif state.began == math.inf and state.replica.trains:
+                yield Ended(state.replica, 0, instead="has not started yet")
 
     def _numbers(self) -> dict[str, int]:
         """Return the number of the first process of each running replica; none in containers, which the engine has."""
