@@ -85,22 +85,27 @@ def launch_entry(cluster: Cluster, mesh: Mesh, timeout: float, entry: Callable[.
         elastic_launch(_launch_config(cluster, count, timeout), entry)(*args)
     except ChildFailedError as error:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this program is about to end, and says why
-        rank, failure = error.get_first_failure()
-        if failure.exitcode == -signal.SIGABRT and torch.cuda.is_available() and mesh.size > 1:
-            raise PeerError(
-                f"process {rank} of {cluster.name} was aborted, as NCCL does when a peer is gone; if none is, the lines"
-                f" above say why\n{heartbeat.loss()}"
-            ) from None
-        if failure.exitcode == LostPeerError.exit_code:
-            raise PeerError(heartbeat.loss()) from None
-        if failure.exitcode == PeerError.exit_code:
-            raise PeerError from None  # the process has said why
-        raise ProcessError(f"process {rank} of {cluster.name} failed", failure.exitcode) from None
+        raise cause(error, cluster, mesh, heartbeat) from None
     except dist.DistError as error:
         raise PeerError(f"{cluster.name} cannot meet the others at {cluster.chief.address}: {error}") from None
     except SignalException as error:
         number = signal.SIGTERM if error.sigval == NOTICE else error.sigval
         raise ProcessError(f"{cluster.name} was stopped by {number.name}", -number) from None
+
+
+def cause(error: ChildFailedError, cluster: Cluster, mesh: Mesh, heartbeat: Heartbeat) -> TrainerError:
+    """Return the error of a replica of which a process has failed."""
+    rank, failure = error.get_first_failure()
+    if failure.exitcode == -signal.SIGABRT and torch.cuda.is_available() and mesh.size > 1:
+        return PeerError(
+            f"process {rank} of {cluster.name} was aborted, as NCCL does when a peer is gone; if none is, the lines"
+            f" above say why\n{heartbeat.loss()}"
+        )
+    if failure.exitcode == LostPeerError.exit_code:
+        return PeerError(heartbeat.loss())
+    if failure.exitcode == PeerError.exit_code:
+        return PeerError()  # the process has said why
+    return ProcessError(f"process {rank} of {cluster.name} failed", failure.exitcode)
 
 
 def interface_to(node: Node) -> str:
