@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -38,6 +39,7 @@ def test_gloo_takes_the_interface_that_leads_to_the_chief() -> None:
     ("error", "words"),
     [
         (RuntimeError(f"{PLACE}pair.cc:553] {CLOSED}{HINT}"), CLOSED),
+        (RuntimeError("Application timeout caused pair closure"), "Application timeout caused pair closure"),
         (RuntimeError(f"{PLACE}pair.cc:537] Read error [::1]:1: Connection reset by peer{HINT}"), "Read error [::1]:"),
         (RuntimeError(f"{PLACE}unbound_buffer.cc:78] Timed out waiting 4000ms for recv operation"), "Timed out"),
         (RuntimeError(f"Gloo connectFullMesh failed with {PLACE}pair.cc:144] no error"), "Gloo connectFullMesh failed"),
@@ -133,3 +135,34 @@ def test_a_process_that_ends_with_0_before_the_training_does_fails_its_replica(l
     ended = run(lose)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "workerpool0-0: a training process ended with code 0 before the training did" in ended.stdout
+
+
+SILENT_PEER = """
+import os, time
+import torch, torch.distributed as dist
+from trainer.cluster import processes
+from trainer.cluster.world import Mesh
+
+with processes.join(Mesh({"replicate": 2, "shard": 2}), timeout=60.0) as world:
+    world.wait()
+    if world.rank:
+        time.sleep(3000)  # torch itself would wait for half an hour
+    try:
+        dist.all_reduce(torch.zeros(1), group=world.along("shard").get_group())
+    except RuntimeError:
+        os._exit(75)
+"""
+
+
+@pytest.mark.proof
+def test_a_silent_peer_is_waited_for_no_longer_along_one_dimension_than_among_all() -> None:
+    host, port = free_addresses(1)[0].split(":")
+    of_all = {"WORLD_SIZE": "4", "MASTER_ADDR": host, "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    with ExitStack() as stack:
+        peers = []
+        for rank in range(4):
+            environ = os.environ | of_all | {"RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo"}
+            command = [sys.executable, "-c", SILENT_PEER]
+            peers.append(stack.enter_context(subprocess.Popen(command, cwd=PROJECT, env=environ)))
+            stack.callback(peers[-1].kill)
+        assert peers[0].wait(DEADLINE) == 75

@@ -277,7 +277,7 @@ class Execution:
         stopped = {name for name, activity in activities(running).items() if activity.stopped}
         for state in self._states.values():
             name, process = state.replica.name, state.process
-            if process and state.replica.trains and name in named | stopped:
+            if process and name in named | stopped:
                 does = f"still runs and has been silent for {time.monotonic() - process.heard:.0f} s"
                 does += "; it is stopped (SIGSTOP)" if name in stopped else ""
                 yield Ended(state.replica, 0, time=process.heard, instead=does)

@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.elastic.metrics import api as metrics
 from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -43,7 +44,9 @@ NOTICE = signal.SIGUSR1
 NEIGHBOUR_SECONDS = 3.0  # the agent looks at its processes ten times a second
 # How gloo, as a plain RuntimeError, and NCCL say that a peer is gone or silent. What else either says may be a fault
 # of the program: sizes that differ between processes, or a GPU that two of them use.
-GLOO_LOST = re.compile(r"\[\S*/gloo/(transport|rendezvous)/\S+\] |Gloo connectFullMesh failed")
+GLOO_LOST = re.compile(
+    r"\[\S*/gloo/(transport|rendezvous)/\S+\] |Gloo connectFullMesh failed|Application timeout caused pair closure"
+)
 NCCL_LOST = re.compile(r"ncclRemoteError|key-value store")
 
 
@@ -226,6 +229,9 @@ def join(mesh: Mesh, timeout: float) -> Iterator[World]:
     if size != mesh.size:
         raise TrainerError(f"{size} processes have joined, not {mesh.size}; give all machines the same number of GPUs")
     names, sizes = zip(*mesh.sizes.items(), strict=True)
-    yield World(rank, size, device, init_device_mesh(device.type, sizes, mesh_dim_names=names))
+    laid = init_device_mesh(device.type, sizes, mesh_dim_names=names)
+    for group in laid.get_all_groups():  # torch 2.13 makes them with its own timeout, of up to 30 minutes
+        distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), group)
+    yield World(rank, size, device, laid)
     gc.collect()
     dist.destroy_process_group()
