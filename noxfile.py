@@ -108,6 +108,16 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def faults(session: nox.Session) -> None:
+    """Write docs/faults.md from jobs of both frameworks in which something goes wrong; half an hour."""
+    session.install(*TOOLS)
+    projects = [bake(session, framework, ROOT / ".nox/faults" / framework) for framework in FRAMEWORKS]
+    for project in projects:
+        session.run("nox", "--noxfile", str(project / "noxfile.py"), "--session", "check")
+    tool(session, "python", "-m", "tests.matrix.page", *map(str, projects))
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure what docs/speed.md states: step time and memory against hand-written and built-in loops."""
     session.install(*TOOLS)

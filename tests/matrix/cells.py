@@ -1,0 +1,183 @@
+"""The cells of the matrix: a fault in one replica of a job, what the launcher shows of it, and what was promised."""
+
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import ROOT
+
+INTERVAL = 20  # steps from checkpoint to checkpoint
+FLAGS = ("--steps", "60", "--warmup", "5", "--log-every", "5", "--checkpoint-every", f"{INTERVAL}")
+TIMES = ("--collective-timeout", "20", "--rollcall-timeout", "45")
+DEADLINE = 150  # seconds until a run counts as one that hangs
+NAMED_IN = 60  # seconds from the fault until the guilty replica is named
+PARALLEL = 2  # cells at once
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One fault in one replica of one job."""
+
+    framework: str
+    strategy: str
+    faults: tuple[str, ...]  # the first is told, others prepare or follow it
+    job: str = "workers"
+    replicas: int = 2  # that train
+    options: tuple[str, ...] = ()  # of `run`
+    spot: bool = False
+    survives: bool = False  # the job succeeds in spite of it
+    lost: int = INTERVAL  # steps that may be lost
+
+    @property
+    def id(self) -> str:
+        return "-".join((self.framework, self.strategy, *self.faults, *self.options)).replace("--", "")
+
+    @property
+    def guilty(self) -> str:
+        return self.faults[0].partition(":")[0]
+
+
+@dataclass
+class Run:
+    """What was seen of one `vertex-launch run`: its lines and the time of each, in seconds."""
+
+    lines: list[str] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    hung: bool = False
+    code: int = 0
+
+    def at(self, word: str) -> float | None:
+        """Return when the first line with this word came; None if none did."""
+        return next((when for line, when in zip(self.lines, self.times, strict=True) if word in line), None)
+
+    def found(self, pattern: str) -> list[str]:
+        """Return what the pattern's group is, in all lines that have it."""
+        return [match[1] for line in self.lines if (match := re.search(pattern, line))]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a cell; steps are -1 where nothing was run again."""
+
+    end: str
+    seconds: float
+    named: str
+    resumed: int
+    shortfalls: tuple[str, ...]
+
+
+def _cells() -> Iterator[Cell]:
+    for framework, strategy in (("pytorch", "ddp"), ("tensorflow", "mirrored")):
+        for fault in ("kill", "term", "exit0", "raise", "freeze"):
+            for replica in ("workerpool1-0", "workerpool0-0"):
+                yield Cell(framework, strategy, (f"{replica}:{fault}@step=30",))
+        yield Cell(framework, strategy, ("workerpool1-1:kill@step=30",), replicas=3)
+        yield Cell(framework, strategy, ("workerpool3-0:kill@step=30",), "evaluator", replicas=3)
+        yield Cell(framework, strategy, (f"workerpool1-0:late={DEADLINE}",))  # so it never comes
+        yield Cell(framework, strategy, ("workerpool1-0:late=10",), survives=True)
+        yield Cell(framework, strategy, ("workerpool1-0:slow=3@step=20",), survives=True)
+        for damage in ("flip", "truncate"):
+            faults = ("workerpool0-0:kill@step=50", f"workerpool0-0:{damage}@step=45")
+            yield Cell(framework, strategy, faults, lost=2 * INTERVAL)
+        restarts: Any = {"options": ("--restarts",), "survives": True}
+        yield Cell(framework, strategy, ("workerpool1-0:kill@step=30",), **restarts)
+        yield Cell(framework, strategy, ("workerpool1-0:preempt@step=30",), spot=True, **restarts)
+    for strategy, job in (("fsdp", "sharded"), ("pipeline", "pipeline"), ("tensor", "tensor")):
+        for fault in ("kill", "freeze", "raise"):
+            yield Cell("pytorch", strategy, (f"workerpool1-0:{fault}@step=30",), job)
+    for replica in ("workerpool0-0", "workerpool1-0", "workerpool2-1"):
+        for fault in ("kill", "freeze"):
+            yield Cell("tensorflow", "parameter_server", (f"{replica}:{fault}@step=30",), "parameter-server")
+
+
+CELLS = tuple(_cells())
+QUICK = CELLS[::5]  # of a proof; all are run to write the page
+
+
+def run_all(projects: Mapping[str, Path], cells: Sequence[Cell], scratch: Path) -> dict[str, Verdict]:
+    """Run cells in the project of their framework, some at once; returns the verdicts by their ids."""
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        verdicts = pool.map(lambda cell: judge(cell, projects[cell.framework], scratch / cell.id), cells)
+        return {cell.id: verdict for cell, verdict in zip(cells, verdicts, strict=True)}
+
+
+def judge(cell: Cell, project: Path, state: Path) -> Verdict:
+    """Run a cell and, where its job failed, the job again without the fault."""
+    faulty = run(cell, project, state, *cell.options, *(word for fault in cell.faults for word in ("--fault", fault)))
+    again = run(cell, project, state) if faulty.code and not faulty.hung else faulty
+    resumed = [int(step) for step in again.found(r"resumed at step (\d+)")]
+    started_again = again is not faulty or bool(cell.options)
+    end = "hung" if faulty.hung else "failed" if faulty.code else "succeeded"
+    named = next(iter(faulty.found(r"^Job failed: (workerpool\d+-\d+)")), "")
+    step = resumed[0] if resumed else 0 if started_again else -1
+    shortfalls = tuple(_shortfalls(cell, faulty, again, named, step))
+    return Verdict(end, faulty.times[-1] if faulty.times else 0, named, step, shortfalls)
+
+
+def _shortfalls(cell: Cell, faulty: Run, again: Run, named: str, resumed: int) -> Iterator[str]:
+    struck = faulty.at(f"fault: {cell.guilty}")
+    if struck is None:
+        yield "the fault never came"
+        return
+    if faulty.hung or again.hung:
+        yield f"still running after {DEADLINE} s"
+        return
+    if cell.survives:
+        if faulty.code:
+            yield "failed (should succeed)"
+    elif not faulty.code:
+        yield "succeeded, silently"
+    elif named != cell.guilty:
+        yield f"named: {named or 'nobody'} (should be {cell.guilty})"
+    elif (told := faulty.at("Job failed") or struck) - struck > NAMED_IN:
+        yield f"named after {told - struck:.0f} s"
+    if again is not faulty and again.code:
+        yield "the next run fails"
+    reached = max((int(step) for step in faulty.found(r"step (\d+)/")), default=0)
+    if again is not faulty and resumed >= 0 and reached - resumed > cell.lost:
+        yield f"lost {reached - resumed} steps"
+
+
+def run(cell: Cell, project: Path, state: Path, *options: str) -> Run:
+    """Run a cell's job to its end or to the deadline, and read its lines as they come."""
+    job = _spot(project, cell.job, state) if cell.spot else f"jobs/{cell.job}.yaml"
+    words = ("run", job, "--max-replicas", str(cell.replicas), "--state-dir", str(state), *options)
+    command = (str(project / ".venv/bin/python"), "-m", "vertex_launch", *words, "--", *FLAGS, *TIMES)
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "400"}
+    began, seen = time.monotonic(), Run()
+    with subprocess.Popen(
+        command, cwd=project, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        deadline = threading.Timer(DEADLINE, _stop, (process, seen))
+        deadline.start()
+        assert process.stdout
+        for line in process.stdout:
+            seen.lines.append(line.rstrip())
+            seen.times.append(time.monotonic() - began)
+        seen.code = process.wait()
+        deadline.cancel()
+    return seen
+
+
+def _stop(process: "subprocess.Popen[str]", seen: Run) -> None:
+    """End a run that hangs, with its replicas: they end with the launcher's process, however that ends."""
+    seen.hung = True
+    process.send_signal(signal.SIGTERM)
+    time.sleep(15)
+    process.kill()
+
+
+def _spot(project: Path, job: str, state: Path) -> str:
+    """Write a copy of a job file that is a SPOT job."""
+    file = state.with_suffix(".yaml")
+    text = (project / f"jobs/{job}.yaml").read_text(encoding="utf-8")
+    file.write_text(text.replace("scheduling:\n", "scheduling:\n  strategy: SPOT\n"), encoding="utf-8")
+    return str(file)
