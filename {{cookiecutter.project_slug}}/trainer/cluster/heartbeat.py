@@ -12,6 +12,7 @@ import time
 from functools import cache
 from typing import Any
 
+from trainer.cluster.rollcall import interface
 from trainer.cluster.spec import Cluster, Node
 
 BEAT_SECONDS = 1.0
@@ -66,9 +67,9 @@ class Heartbeat:
 
 
 def bound(node: Node) -> socket.socket:
-    """Return a socket for datagrams at the replica's own port; in a cluster on every interface, as in the roll call."""
-    host = node.host if node.is_local else ""
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
+    """Return a socket for datagrams at the replica's own port."""
+    host, family = interface(node)
+    bound = socket.socket(family, socket.SOCK_DGRAM)
     bound.bind((host, node.port))
     return bound
 

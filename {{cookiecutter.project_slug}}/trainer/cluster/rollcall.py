@@ -123,10 +123,15 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
     return b""
 
 
-def listen(node: Node) -> socket.socket:
-    """Listen at a replica's port; on every interface in a cluster, where a machine may call itself 127.0.1.1."""
+def interface(node: Node) -> tuple[str, socket.AddressFamily]:
+    """Return where a replica listens: in a cluster everywhere, as a machine may call itself 127.0.1.1 there."""
     host = node.host if node.is_local else ""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return host, socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def listen(node: Node) -> socket.socket:
+    """Listen at a replica's port."""
+    host, family = interface(node)
     try:
         return socket.create_server((host, node.port), family=family)
     except OSError as error:
