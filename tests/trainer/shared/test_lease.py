@@ -42,8 +42,8 @@ except TrainerError as error:
 def chief(root: Path, job: str, expire: float = DEADLINE, leaps: bool = False) -> Iterator["subprocess.Popen[str]"]:
     """Yield the process of a job that takes the folder; nothing outlives the block."""
     words = [sys.executable, "-c", CHIEF, str(root), job, str(expire), "leaps" * leaps]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(words, cwd=PROJECT, text=True, **pipes) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, cwd=PROJECT, text=True, stdin=pipe, stdout=pipe) as process:
         guard = threading.Timer(DEADLINE, process.kill)
         guard.start()
         try:

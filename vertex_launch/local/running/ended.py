@@ -24,8 +24,9 @@ LOST = re.compile(
     re.IGNORECASE,
 )
 
-# How a trainer names the peer that it lost.
-NAMED = re.compile(r"lost a peer: (workerpool\d-\d+)")
+# How a trainer names the peer that it lost, and says that it has lost none.
+NAMED = re.compile(r"has heard nothing from (workerpool\d-\d+)")
+SAVED = re.compile(r"saved step \d+, as \S+ was told to end")
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,11 @@ class Ended:
         """Name of the replica that its last words blame, "" where they name none; the last, who knew most."""
         named = NAMED.findall("\n".join(self._last_words))
         return named[-1] if named else ""
+
+    @property
+    def saved(self) -> bool:
+        """Whether it has saved a step with the others, because one of them was told to end."""
+        return bool(SAVED.search("\n".join(self.last_lines)))
 
     @property
     def verdict(self) -> str:

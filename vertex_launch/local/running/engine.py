@@ -278,7 +278,7 @@ class Execution:
         for state in self._states.values():
             name, process = state.replica.name, state.process
             if process and name in named | stopped:
-                does = f"still runs and has been silent for {time.monotonic() - process.heard:.0f} s"
+                does = f"still runs and has printed nothing for {time.monotonic() - process.heard:.0f} s"
                 does += "; it is stopped (SIGSTOP)" if name in stopped else ""
                 yield Ended(state.replica, 0, time=process.heard, instead=does)
             elif state.began == math.inf and state.replica.trains:

@@ -33,18 +33,18 @@ class Heartbeat:
                 threading.Thread(target=self._hear, daemon=True).start()
 
     def loss(self) -> str:
-        """Wait until a lost replica counts as silent; returns `workerpool0-0 lost a peer: ...`, or an empty string."""
+        """Wait until a lost replica counts as silent; returns a sentence that names it, empty where none is silent."""
         deadline = time.monotonic() + SILENT_SECONDS
         while not (silent := self._silent()) and time.monotonic() < deadline + BEAT_SECONDS:
             time.sleep(BEAT_SECONDS / 10)
         if not silent:
             return ""
         name = max(silent, key=lambda name: silent[name])
-        who = f"{name} has been silent for {silent[name]:.0f} s"
+        who, cure = name, ""
         # Peers that have ended because of another one were heard for longer than that one.
         if 1 < len(silent) == len(self._others) and silent[name] - min(silent.values()) < SILENT_SECONDS / 2:
-            who = f"all others have been silent for {silent[name]:.0f} s; this replica may be cut off"
-        return f"{self._name} lost a peer: {who}"
+            who, cure = "anybody", "; it may be cut off"
+        return f"{self._name} has heard nothing from {who} for {silent[name]:.0f} s{cure}"
 
     def _silent(self) -> dict[str, float]:
         """Seconds for which each silent replica has been."""

@@ -99,16 +99,17 @@ def launch_entry(cluster: Cluster, mesh: Mesh, timeout: float, entry: Callable[.
 def cause(error: ChildFailedError, cluster: Cluster, mesh: Mesh, heartbeat: Heartbeat) -> TrainerError:
     """Return the error of a replica of which a process has failed."""
     rank, failure = error.get_first_failure()
+    name = cluster.process(rank, mesh.size)
     if failure.exitcode == -signal.SIGABRT and torch.cuda.is_available() and mesh.size > 1:
         return PeerError(
-            f"process {rank} of {cluster.name} was aborted, as NCCL does when a peer is gone; if none is, the lines"
+            f"{name} was aborted, as NCCL does when a peer is gone; if none is, the lines"
             f" above say why\n{heartbeat.loss()}"
         )
     if failure.exitcode == LostPeerError.exit_code:
         return PeerError(heartbeat.loss())
     if failure.exitcode == PeerError.exit_code:
         return PeerError()  # the process has said why
-    return ProcessError(f"process {rank} of {cluster.name} failed", failure.exitcode)
+    return ProcessError(f"{name} failed", failure.exitcode)
 
 
 def interface_to(node: Node) -> str:
