@@ -37,6 +37,21 @@ import json, os, sys
 spec = json.loads(os.environ["CLUSTER_SPEC"])
 print(json.dumps({"severity": "INFO", "message": f"hello from {spec['task']['type']} {sys.argv[1:]}", "other": 1}))
 """
+# What PyTorch and TensorFlow print when a peer is gone, around what matters.
+CPP = """
+Exception raised from doPost at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:1 (most recent call first):
+frame #0: c10::Error::Error() + 0x9b (0x7f in libc10.so)
+frame #1: <unknown function> + 0x5e (0x7f in libtorch_cpu.so)
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+E0000 00:00:1795791564.011314      23 base_collective_executor.cc:252] BaseCollectiveExecutor::StartAbort UNAVAILABLE:
+/job:worker/replica:0/task:0
+The tasks have crashed. Check the task logs for an earlier error, or scheduler events to debug further.
+E0000 00:00:1795791564.014481      32 ring_alg.cc:291] Aborting RingReduce with CANCELLED: CANCELLED
+Additional GRPC error information from remote target /job:worker/replica:0/task:0 while calling RecvBuf:
+:UNKNOWN:Error received from peer  {grpc_status:1, grpc_message:"CANCELLED"}
+E0000 00:00:1795791564.014481      32 cuda_dnn.cc:456] Loaded runtime CuDNN library: 8.0.5
+the sentence
+"""
 # Leaves a file where the service says that checkpoints belong.
 SAVE = """
 import os, pathlib
@@ -144,6 +159,14 @@ def test_run_shows_each_line_behind_the_name_of_its_replica_and_json_as_its_mess
     assert "job: 3 replicas on this machine" in run.stdout
     assert re.search(r"^Job succeeded in \d+ s$", run.stdout, re.MULTILINE)
     assert lines(run.stdout, "output: ") == ["output: .vertex/gcs/b/run"]
+
+
+def test_what_c_prints_of_a_lost_peer_is_in_the_log_and_not_on_the_terminal(project: Path) -> None:
+    run = launch(project, "run", write(project, pool(f"print({CPP!r}.strip())")))
+    shown = [line.removeprefix("[workerpool0-0] ") for line in run.stdout.splitlines() if line.startswith("[")]
+    assert shown == ["a stack of C++, whole in workerpool0-0.log", *CPP.splitlines()[-2:]]
+    (log,) = project.glob(".vertex/jobs/*/workerpool0-0.log")
+    assert CPP.strip() in log.read_text()
 
 
 def test_reducers_are_named_as_not_started_and_still_listed_in_the_cluster(project: Path) -> None:

@@ -28,8 +28,14 @@ from vertex_launch.state_dir import StateDir, output_folder
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 SEVERITY_STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
 
-# C++ stacks of PyTorch and gloo: whole in the log, one line on the terminal.
-STACK = re.compile(r"(\[rank\d+\]:\s*)?(frame #\d+: |Exception raised from )")
+# What C++ prints of a lost peer: whole in the log, and on the terminal one line a stack of PyTorch or gloo, and nothing
+# of TensorFlow, whose error in Python says the same.
+CPP = re.compile(
+    r"(\[rank\d+\]:\s*)?((?P<stack>frame #0: )|frame #\d+: |Exception raised from )"
+    r"|[EW]\d{4} \S+ +\d+ (base_collective_executor|ring_\w+)\.cc:\d+\] |:UNKNOWN:Error received from peer "
+    r"|Additional GRPC error information |The (tasks have crashed|error could be from a previous operation)\. "
+    r"|/job:\w+/replica:\d+/task:\d+$|WARNING: All log messages before absl::InitializeLog\(\)"
+)
 
 
 def empty_output(job: Job, state_dir: StateDir) -> None:
@@ -102,8 +108,8 @@ def shower(replicas: Sequence[Replica], console: Console) -> Show:
         prefixes[replica.name] = captured.get() + " " * (width - len(replica.name) - 1)
 
     def show(replica: Replica, line: str, severity: str) -> None:
-        if stack := STACK.match(line):
-            if stack[2] != "frame #0: ":
+        if found := CPP.match(line):
+            if not found["stack"]:
                 return
             line = f"a stack of C++, whole in {replica.name}.log"
         text = printed(line.replace(here, ""))
@@ -126,7 +132,7 @@ def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, 
     """Say what happened, the likely cause first, and where output and logs are."""
     for ended in outcome.failures[:1]:
         console.print(f"Job failed: {ended}", style="bold red")
-        for line in filterfalse(STACK.match, ended.traceback or ended.last_lines):
+        for line in filterfalse(CPP.match, ended.traceback or ended.last_lines):
             console.print(Text("    "), printed(line), sep="", soft_wrap=True)
     if not outcome.succeeded and not outcome.failures:
         console.print(f"Job failed: {outcome.message.splitlines()[0]}", style="bold red")
