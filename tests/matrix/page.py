@@ -25,7 +25,7 @@ replica within {named_in} s of the fault, and the next run resumes from the last
 Faults that nobody can order are tests of the trainer: a number that is none (`test_nonfinite.py`), copies of the model
 that part (`test_disagreement.py`), two jobs on one folder (`test_lease.py`), a shard that is missing, changed or
 damaged (`test_fingerprint.py`), a folder that is full or read-only (`test_writable.py`, `test_lost_reports.py`), and
-twenty kills of one run (`test_random_kills.py`).
+twenty kills at random steps (`test_random_kills.py`).
 
 *named*: the replica in the line `Job failed: ...`. *resumed*: the step at which the job went on, after a restart or in
 the next run. *seconds*: of the run with the fault. Two cells ran at once, on shared cores.
