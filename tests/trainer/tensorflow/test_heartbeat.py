@@ -2,6 +2,7 @@
 
 import queue
 import re
+import signal
 import socket
 import threading
 import time
@@ -37,8 +38,9 @@ class Team:
         self.threads = stack.enter_context(ThreadPoolExecutor(8))
         self.lines = Heartbeats(self.cluster, timeout, self.told.put)
 
-    def hold(self, name: str) -> "Future[None]":
-        return self.threads.submit(heartbeat.answer, replace(self.cluster, name=name), TIMEOUT)
+    def hold(self, name: str, told: threading.Event | None = None) -> "Future[None]":
+        own = replace(self.cluster, name=name)
+        return self.threads.submit(heartbeat.answer, own, TIMEOUT, told or threading.Event())
 
     def hold_silently(self, name: str) -> socket.socket:
         """Like a replica that is frozen, or, when the connection is closed, killed."""
@@ -85,6 +87,29 @@ def test_a_frozen_parameter_server_is_named_in_time(stack: ExitStack) -> None:
         team.hold("workerpool1-0")
         assert "workerpool2-0, a parameter server, has been silent" in team.told.get(timeout=DEADLINE)
         team.lines.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("workers", "who"), [(2, "workerpool2-0, a parameter server"), (1, "workerpool1-0, the only worker here")]
+)
+def test_the_chief_is_told_once_when_one_that_the_run_needs_is_told_to_end(
+    workers: int, who: str, stack: ExitStack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notices: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: notices.append(number))
+    stack.callback(signal.signal, signal.SIGTERM, before)
+    team, told = Team(stack, workers=workers, servers=1), [threading.Event() for _ in range(workers + 1)]
+    names = [node.name for node in (*team.cluster.nodes[1:], *team.cluster.servers)]
+    held = [team.hold(name, one) for name, one in zip(names, told, strict=True)]
+    with team.lines as lines:
+        lines.wait_for_all()
+        for one in (told[0], told[-1]):
+            one.set()
+            assert eventually(lambda: not one.is_set())  # noqa: B023
+        assert eventually(lambda: bool(notices))
+    assert [one.result(timeout=DEADLINE) for one in held] == [None] * len(held)
+    assert notices == [signal.SIGTERM]
+    assert capsys.readouterr().out.count(f"{who}, was told to end, and so the run ends") == 1
 
 
 def test_a_lost_worker_is_no_end_and_passes_its_roll_call_when_it_comes_back(
@@ -179,7 +204,7 @@ def test_a_chief_that_ends_early_or_is_frozen_is_an_error_of_all_others() -> Non
             address = f"127.0.0.1:{chief.getsockname()[1]}"
             cluster = Cluster((Node("workerpool0-0", address), Node("workerpool1-0", "h:1")), "workerpool1-0")
             with ThreadPoolExecutor(1) as pool:
-                held = pool.submit(heartbeat.answer, cluster, TIMEOUT)
+                held = pool.submit(heartbeat.answer, cluster, TIMEOUT, threading.Event())
                 connection, _ = chief.accept()
                 connection.recv(100)
                 if says is not None:

@@ -120,6 +120,17 @@ def test_when_all_are_told_to_end_the_servers_stay_until_the_chief_has_saved_wha
     assert [step for step, _ in resumed.losses_by_step] == [*range(last + 1, last + 11)]
 
 
+@pytest.mark.proof
+def test_a_parameter_server_that_is_told_alone_to_end_costs_no_step(tmp_path: Path) -> None:
+    flags = ("--checkpoint-every", "5000", "--steps", "5000")
+    ended = train(tmp_path, 1, *SERVED, *flags, servers=2, options=["--fault", "workerpool2-1:term@step=10"])
+    assert "workerpool2-1, a parameter server, was told to end, and so the run ends" in ended.output
+    told = re.search(r"workerpool0-0: saved step (\d+), as it was told to end", ended.output)
+    assert told, ended.output
+    assert (ended.output_folder / f"checkpoints/step-{int(told[1]):09d}/committed.json").exists()
+    assert ended.code == 1
+
+
 class Lost:
     """A result that was on a worker which is gone, until another one has computed it again."""
 

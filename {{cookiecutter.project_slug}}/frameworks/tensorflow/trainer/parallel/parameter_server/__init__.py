@@ -22,6 +22,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import tensorflow as tf
 
@@ -113,12 +114,14 @@ def serve(cluster: Cluster, timeout: float) -> None:
     options.inter_op_parallelism_threads = max(os.cpu_count() or 1, len(cluster.nodes) + 1)
     index = [node.name for node in nodes].index(cluster.name)
     _server = tf.distribute.Server(addresses(cluster), job_name=job, task_index=index, protocol="grpc", config=options)
-    signal.signal(NOTICE, stay)
-    answer(cluster, timeout)
+    told = threading.Event()
+    signal.signal(NOTICE, partial(stay, told))
+    answer(cluster, timeout, told)
 
 
-def stay(*_: object) -> None:
-    """Serve on for most of the grace time: the chief, where it is told to end as well, saves what is held here."""
+def stay(told: threading.Event, *_: object) -> None:
+    """Serve on for most of the grace time, as the chief saves what a parameter server holds."""
+    told.set()
     threading.Timer(GRACE_SECONDS - LAST_WORDS_SECONDS, stop).start()
 
 

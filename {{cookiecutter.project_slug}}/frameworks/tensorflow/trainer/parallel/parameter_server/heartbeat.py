@@ -11,23 +11,25 @@ worker which Vertex starts again passes its roll call here.
 import asyncio
 import contextlib
 import json
+import math
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 
 from trainer.cluster import rollcall
+from trainer.cluster.processes import NOTICE
 from trainer.cluster.spec import Cluster, Node
 from trainer.vertex.errors import PeerError
 from trainer.vertex.log import warn
 
 BEAT_SECONDS = 0.5
 GO = b'{"problem": ""}\n'  # the roll call's answer
-BEAT, FINISHED = b"{}\n", b'{"finished": true}\n'
+BEAT, TOLD, FINISHED = b"{}\n", b'{"told": true}\n', b'{"finished": true}\n'
 
 
-class Heartbeats:
+class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
     """The chief's end: a thread that listens to all peers, and calls `fail` with a sentence when the run cannot go on.
 
     That is when a parameter server is lost, at once where its connection closes, otherwise after `timeout` seconds; or
@@ -40,8 +42,9 @@ class Heartbeats:
         self._workers = {node.name for node in cluster.nodes[1:]}
         self._timeout, self._fail = timeout, fail
         self._peers: dict[str, asyncio.StreamWriter] = {}  # servers stay when they are lost, workers do not
-        self._patience: float | None = None  # when what is waited for has to be there
+        self._patience = math.inf  # when what is waited for has to be there
         self._needed = True  # whether the run still needs the others
+        self._ends = False  # whether it saves its step because another one was told to end
         self._all_here, self._over = threading.Event(), threading.Event()
         listener = rollcall.listen(cluster.chief)
         self._thread = threading.Thread(target=asyncio.run, args=(self._watch(listener),), daemon=True)
@@ -62,18 +65,13 @@ class Heartbeats:
         """The block waits for other replicas; the run ends if it takes longer than the timeout."""
         self._patience = time.monotonic() + self._timeout
         yield
-        self._patience = None
+        self._patience = math.inf
 
     def need_nobody(self) -> None:
         """From now on no loss matters; peers that are still connected stay until the chief has finished."""
         self._needed = False
 
-    def __enter__(self) -> "Heartbeats":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Say that the run has finished, and hang up; after an error the system does, so that the chief ends first."""
         self.need_nobody()
         if not kind:
@@ -82,20 +80,18 @@ class Heartbeats:
 
     async def _watch(self, listener: socket.socket) -> None:
         """Meet everybody and send heartbeats until the run is over; then let those who are here end."""
-        async with await asyncio.start_server(self._meet, sock=listener, limit=rollcall.LONGEST_LINE):
-            while not self._over.is_set():
-                self._tell(BEAT)
-                if self._patience is not None and time.monotonic() > self._patience:
-                    absent = self._absent_workers() or "all of them are here"
-                    self._stop(f"no worker finished a step within {self._timeout:.0f} s; {absent}")
-                await asyncio.sleep(BEAT_SECONDS)
-            self._tell(FINISHED)
-            deadline = time.monotonic() + 4 * BEAT_SECONDS
-            # Closing before they do would take back what was said last.
-            while not all(peer.is_closing() for peer in self._peers.values()) and time.monotonic() < deadline:
-                await asyncio.sleep(BEAT_SECONDS / 10)
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                task.cancel()
+        server = await asyncio.start_server(self._meet, sock=listener, limit=rollcall.LONGEST_LINE)
+        while not self._over.is_set():
+            self._tell(BEAT)
+            if time.monotonic() > self._patience:
+                absent = self._absent_workers() or "all of them are here"
+                self._stop(f"no worker finished a step within {self._timeout:.0f} s; {absent}")
+            await asyncio.sleep(BEAT_SECONDS)
+        server.close()
+        self._tell(FINISHED)
+        # Closing before they do would take back what was said last.
+        if meeting := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(meeting, timeout=4 * BEAT_SECONDS)
 
     def _tell(self, message: bytes) -> None:
         for peer in self._peers.values():
@@ -114,8 +110,9 @@ class Heartbeats:
                     writer.write(GO)
                     if "heartbeat" in message:
                         self._arrived(name, writer)
-                        while await asyncio.wait_for(reader.readline(), self._timeout):
-                            pass
+                        while message := await asyncio.wait_for(reader.readline(), self._timeout):
+                            if message == TOLD:
+                                self._save_before(name)
             except asyncio.TimeoutError:  # of Python 3.10 one of its own
                 how = f"has been silent for {self._timeout:.0f} s"
             except (OSError, ValueError, LookupError, TypeError, RecursionError):  # reset, or a stranger
@@ -131,6 +128,15 @@ class Heartbeats:
             warn(f"{name} is back" + f", but {absent}: nobody who was lost gets work until all are back" * bool(absent))
         if self._peers.keys() == self._servers | self._workers:
             self._all_here.set()
+
+    def _save_before(self, name: str) -> None:
+        """Have the run save its step and end, where it cannot do without a replica that was told to end."""
+        is_server, workers = name in self._servers, self._workers & self._peers.keys()
+        if self._needed and not self._ends and (is_server or workers == {name}):
+            self._ends = True
+            who = "a parameter server" if is_server else "the only worker here"
+            warn(f"{name}, {who}, was told to end, and so the run ends")
+            os.kill(os.getpid(), NOTICE)  # as if the chief were told
 
     def _lost(self, name: str, how: str) -> None:
         if name in self._servers:
@@ -154,8 +160,8 @@ class Heartbeats:
             self._fail(why)
 
 
-def answer(cluster: Cluster, timeout: float) -> None:
-    """Answer the chief's heartbeats until it has finished.
+def answer(cluster: Cluster, timeout: float, told: threading.Event) -> None:
+    """Answer the chief's heartbeats until it has finished, and once that this replica was `told` to end.
 
     Raises:
         PeerError: the chief ended otherwise, or has been silent for `timeout` seconds.
@@ -168,6 +174,9 @@ def answer(cluster: Cluster, timeout: float) -> None:
             for message in messages:
                 if message == FINISHED:
                     return
+                if told.is_set():
+                    told.clear()
+                    connection.sendall(TOLD)
                 connection.sendall(BEAT)
         except TimeoutError:
             how = f"has been silent for {timeout:.0f} s"
