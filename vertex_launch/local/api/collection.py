@@ -28,6 +28,7 @@ class Collection:
     message: Any  # the type of a resource
     long_running = False  # whether an operation answers `create`
     takes_ids = False  # whether a client may choose a new resource's id
+    verbs: tuple[str, ...] = ("GET", "POST", "DELETE")  # HTTP methods that clients may use
     output_only: tuple[str, ...] = OUTPUT_ONLY  # fields that clients cannot set
     hidden: tuple[str, ...] = ()  # fields of ours, which clients may filter by and never see
     create: Callable[..., Resource]
@@ -41,9 +42,11 @@ class Collection:
         methods: dict[str, Act] = {
             f"GET {listed}": lambda call, name: self.page(call, self.list(name.rpartition("/")[0])),
             f"GET {member}": lambda call, name: self._shown(call, [self.get(name)])[0],
+            f"POST {listed}": self._created,
+            f"PATCH {member}": self._updated,
             f"DELETE {member}": lambda call, name: self.delete(name),
         }
-        return methods | ({f"POST {listed}": self._created} if hasattr(self, "create") else {})
+        return {key: act for key, act in methods.items() if key.startswith(self.verbs)}
 
     def get(self, name: str) -> Resource:
         """Raises ApiError NOT_FOUND."""
@@ -97,6 +100,26 @@ class Collection:
         refuse(Finding("readMask", fault, "write fields as in name,displayName") for fault in unknown)
         shown = all_fields if "*" in wanted else wanted
         return [{key: value for key, value in resource.items() if key in shown} for resource in resources]
+
+
+class Records(Collection):
+    """Resources that clients create, change and delete as they like: metadata and TensorBoards."""
+
+    verbs = ("GET", "POST", "PATCH", "DELETE")
+    # Etags are not compared: only over gRPC does the SDK repeat a refused update.
+    output_only: tuple[str, ...] = ("name", "create_time", "update_time", "etag", "parent_contexts")
+    takes_ids = True
+
+    def create(self, parent: str, message: Any, id: str = "") -> Resource:
+        """Raises ApiError NOT_FOUND for a parent that is none, or ALREADY_EXISTS."""
+        if "/" in self.collection:
+            self._store.get(parent)
+        etag = self._store.new_id()
+        name = f"{parent}/{self.collection.rpartition('/')[2]}/{id or etag}"
+        return self._store.create(name, spec.as_json(message) | {"etag": etag})
+
+    def _updated(self, call: Call, name: str) -> Resource:
+        return self.typed(super()._updated(call, name))
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from starlette.datastructures import QueryParams
 from vertex_launch.errors import Finding, Findings
 from vertex_launch.job_resource import Resource
 from vertex_launch.labels import name_findings
-from vertex_launch.local.api.collection import Act, Collection
+from vertex_launch.local.api.collection import Act, Records
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
@@ -38,10 +38,10 @@ RULES = (
 )
 
 
-class PersistentResources(Collection):
+class PersistentResources(Records):
     """All persistent resources of the service."""
 
-    collection, message, long_running, takes_ids = resource_pools.COLLECTION, PersistentResource, True, True
+    collection, message, long_running = resource_pools.COLLECTION, PersistentResource, True
     output_only = ("name", "state", "error", "create_time", "start_time", "update_time", "resource_runtime")
 
     def __init__(self, store: Store, jobs: Jobs) -> None:
@@ -50,7 +50,6 @@ class PersistentResources(Collection):
 
     def methods(self) -> dict[str, Act]:
         return super().methods() | {
-            f"PATCH {self.collection}/*": self._updated,
             f"POST {self.collection}/*:reboot": lambda call, name: self.typed(self.reboot(name)),
         }
 
@@ -61,7 +60,7 @@ class PersistentResources(Collection):
     def list(self, parent: str) -> Sequence[Resource]:
         return [resource_pools.with_use(one, self._jobs.used(one["name"])) for one in super().list(parent)]
 
-    def create(self, parent: str, message: PersistentResource, id: str) -> Resource:
+    def create(self, parent: str, message: PersistentResource, id: str = "") -> Resource:
         """Raises ApiError for what Vertex AI would refuse, or for more machines than this service stands for."""
         if not id:
             refuse([Finding("persistentResourceId", "is missing", "name one, such as cluster")])
@@ -77,8 +76,7 @@ class PersistentResources(Collection):
         if changed.keys() - CHANGEABLE or _fixed(resource) != _fixed(stored):
             cure = "change labels, displayName or the counts of pools, or create another"
             refuse([Finding("updateMask", f"{name} keeps its other fields", cure)])
-        pools = resource["resourcePools"]
-        updated = self._store.update(name, **{**changed, "resourcePools": pools})
+        updated = self._store.update(name, **{**changed, "resourcePools": resource["resourcePools"]})
         self._jobs.dispatch()
         return updated
 
@@ -101,7 +99,7 @@ class PersistentResources(Collection):
         # The SDK's mask for the size of a Ray cluster names a field within the pools.
         mask = re.sub(r"(resourcePools|resource_pools)[.\w]*", r"\1", call.query.get("updateMask", ""))
         query = QueryParams({**call.query, "updateMask": mask})
-        return self.typed(super()._updated(replace(call, query=query), name))
+        return super()._updated(replace(call, query=query), name)
 
     def _completed(self, parent: str, id: str, message: PersistentResource) -> dict[str, Any]:
         """Return a resource whose pools have ids and counts; raises ApiError for what Vertex AI would refuse."""

@@ -19,7 +19,7 @@ from vertex_launch.errors import Finding, Findings
 from vertex_launch.job_resource import Resource, id_of, tidy
 from vertex_launch.labels import name_findings
 from vertex_launch.local.api import filters
-from vertex_launch.local.api.collection import TYPES, Act, Collection, read_message
+from vertex_launch.local.api.collection import TYPES, Act, Collection, Records, read_message
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
@@ -40,7 +40,7 @@ KIND_LABEL = "aiplatform.googleapis.com/dataset_metadata_schema"
 class Datasets(Collection):
     """All datasets of the service."""
 
-    collection, message, long_running = COLLECTION, Dataset, True
+    collection, message, long_running, verbs = COLLECTION, Dataset, True, Records.verbs
 
     def __init__(self, store: Store, buckets: Path) -> None:
         super().__init__(store)
@@ -50,15 +50,7 @@ class Datasets(Collection):
         def add(call: Call, name: str) -> Resource:
             return self.import_data(name, read_message(call, ImportDataRequest))
 
-        def write(call: Call, name: str) -> Resource:
-            return self.export_data(name, as_json(read_message(call, ExportDataRequest)).get("exportConfig", {}))
-
-        member = f"{COLLECTION}/*"
-        return super().methods() | {
-            f"PATCH {member}": self._updated,
-            f"POST {member}:import": add,
-            f"POST {member}:export": write,
-        }
+        return super().methods() | {f"POST {COLLECTION}/*:import": add, f"POST {COLLECTION}/*:export": self._export}
 
     def create(self, parent: str, message: Dataset) -> Resource:
         """Store a new dataset, without reading its files; raises ApiError INVALID_ARGUMENT."""
@@ -94,12 +86,9 @@ class Datasets(Collection):
         self._store.update(name, metadata=metadata, dataItemCount=str(count))
         return {"@type": f"{TYPES}cloud.aiplatform.v1.ImportDataResponse"}
 
-    def export_data(self, name: str, config: Resource) -> Resource:
-        """Write a dataset to a new folder in a bucket: as one file, or one for each set of a training; raises ApiError.
-
-        `config` is an ExportDataConfig.
-        """
-        dataset = self._store.get(name)
+    def _export(self, call: Call, name: str) -> Resource:
+        """Write a dataset to a new folder in a bucket: as one file, or one for each set of a training."""
+        dataset, config = self._store.get(name), as_json(read_message(call, ExportDataRequest)).get("exportConfig", {})
         content = _content(dataset, config, "exportConfig", self._buckets)
         prefix = config.get("gcsDestination", {}).get("outputUriPrefix", "")
         address, folder = new_folder(prefix, f"export-data-{dataset['displayName']}", self._buckets)

@@ -23,15 +23,14 @@ EVALUATIONS = "/evaluations"
 class Evaluations(Collection):
     """All evaluations of the service; a model's plain name stands for its default version, as everywhere."""
 
-    collection, message = f"models/*{EVALUATIONS}", ModelEvaluation
+    collection, message, verbs = f"models/*{EVALUATIONS}", ModelEvaluation, ("GET",)
 
     def __init__(self, store: Store, models: Models) -> None:
         super().__init__(store)
         self._models = models
 
     def methods(self) -> dict[str, Act]:
-        reading = {key: act for key, act in super().methods().items() if key.startswith("GET ")}
-        return reading | {f"POST {self.collection}:import": self._import}
+        return super().methods() | {f"POST {self.collection}:import": self._import}
 
     def get(self, name: str) -> Resource:
         return super().get(self._stored_name(name))
@@ -53,7 +52,4 @@ class Evaluations(Collection):
 class Slices(Collection):
     """Slices of evaluations, of which there are none: only Google's own evaluation makes them."""
 
-    collection, message = f"{Evaluations.collection}/*/slices", ModelEvaluationSlice
-
-    def methods(self) -> dict[str, Act]:
-        return {key: act for key, act in super().methods().items() if key.startswith("GET ")}
+    collection, message, verbs = f"{Evaluations.collection}/*/slices", ModelEvaluationSlice, ("GET",)

@@ -1,11 +1,12 @@
 """ML Metadata: contexts, which are experiments and runs, artifacts, executions, and the lineage that joins them.
 
-Source: google-cloud-aiplatform 2.7.0, types/metadata_service.py and metadata/constants.py.
+Lineage is a graph of artifacts and executions, joined by events that say what an execution reads and writes. Source:
+google-cloud-aiplatform 2.7.0, types/metadata_service.py, lineage_subgraph.py and event.py, and metadata/constants.py.
 """
 
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,15 +17,13 @@ from google.cloud.aiplatform_v1.types.execution import Execution
 from google.cloud.aiplatform_v1.types.metadata_store import MetadataStore
 
 from vertex_launch.errors import Finding
-from vertex_launch.job_resource import Resource, id_of
+from vertex_launch.job_resource import Resource, collection_of, id_of
 from vertex_launch.local.api import filters
-from vertex_launch.local.api.collection import TYPES, Act, Collection, fields, read_message
+from vertex_launch.local.api.collection import TYPES, Act, Collection, Records, fields, read_message
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
-from vertex_launch.local.api.filters import IN_CONTEXT
+from vertex_launch.local.api.filters import IN_CONTEXT, Predicate
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
-from vertex_launch.local.registry import lineage
-from vertex_launch.local.registry.records import Records
 from vertex_launch.local.resource_file import now
 from vertex_launch.spec import as_json
 
@@ -33,6 +32,8 @@ DEFAULT = f"{STORES}/default"  # the metadata store that experiments are in
 CONTEXTS, ARTIFACTS, EXECUTIONS = (f"{STORES}/*/{kind}" for kind in ("contexts", "artifacts", "executions"))
 PARENTS = "parentContexts"
 CHILDREN = "childContexts"  # for filters alone
+EVENTS = "events"  # a field of ours, of executions
+NODES = {"artifacts": Artifact, "executions": Execution}
 MOST_PARENTS = 10
 SAMPLE = 100  # names that a purge without `force` shows
 RUN, EXPERIMENT = "system.ExperimentRun", "system.Experiment"  # schemas of contexts
@@ -40,12 +41,7 @@ RUN, EXPERIMENT = "system.ExperimentRun", "system.Experiment"  # schemas of cont
 
 def collections(store: Store) -> list[Collection]:
     """All collections of metadata."""
-    return [
-        Records(store, STORES, MetadataStore),
-        Contexts(store, CONTEXTS, Context),
-        Artifacts(store, ARTIFACTS, Artifact),
-        Executions(store, EXECUTIONS, Execution),
-    ]
+    return [Stores(store), Contexts(store), Artifacts(store), Executions(store)]
 
 
 def create_context(store: Store, name: str, schema: str, metadata: Mapping[str, Any], experiment: str = "") -> str:
@@ -59,6 +55,12 @@ def create_context(store: Store, name: str, schema: str, metadata: Mapping[str, 
         schemas = {"schemaTitle": schema, "schemaVersion": "0.0.1"}
         store.create(name, {"displayName": shown, **schemas, **above, "metadata": metadata, "etag": store.new_id()})
     return name
+
+
+class Stores(Records):
+    """Metadata stores."""
+
+    collection, message, long_running = STORES, MetadataStore, True
 
 
 class _Nodes(Records):
@@ -87,7 +89,7 @@ class _Nodes(Records):
 class Contexts(_Nodes):
     """Experiments and their runs, which artifacts, executions and other contexts join."""
 
-    hidden = (CHILDREN,)
+    collection, message, hidden = CONTEXTS, Context, (CHILDREN,)
     _linking = threading.Lock()
 
     def methods(self) -> dict[str, Act]:
@@ -160,11 +162,13 @@ class Contexts(_Nodes):
 
     def _lineage(self, call: Call, context: str) -> Resource:
         self._store.get(context)
-        return lineage.subgraph(self._store, {member["name"] for member in _members(self._store, context)})
+        return _subgraph(self._store, {member["name"] for member in _members(self._store, context)})
 
 
 class Artifacts(_Nodes):
     """Inputs and outputs of executions."""
+
+    collection, message = ARTIFACTS, Artifact
 
     def methods(self) -> dict[str, Act]:
         return super().methods() | {f"GET {ARTIFACTS}/*:queryArtifactLineageSubgraph": self._lineage}
@@ -175,12 +179,13 @@ class Artifacts(_Nodes):
         if not hops.isdecimal() and hops:
             raise invalid([Finding("maxHops", f'"{hops}" is no count', "write a number from 0 on")])
         matches = filters.predicate(call.query.get("filter", ""), fields(Artifact))
-        return lineage.around(self._store, artifact, matches, int(hops) if hops else None)
+        return _around(self._store, artifact, matches, int(hops) if hops else None)
 
 
 class Executions(_Nodes):
     """Steps of a workflow, which read and write artifacts."""
 
+    collection, message = EXECUTIONS, Execution
     _adding = threading.Lock()
 
     def methods(self) -> dict[str, Act]:
@@ -199,14 +204,14 @@ class Executions(_Nodes):
             if _store_of(self._store.get(event["artifact"])["name"]) != _store_of(name):
                 raise ApiError("INVALID_ARGUMENT", f"{event['artifact']} is not in {_store_of(name)}; name one that is")
         with self._adding:
-            kept = {event["artifact"]: event for event in self._store.get(name).get(lineage.EVENTS, ())}
+            kept = {event["artifact"]: event for event in self._store.get(name).get(EVENTS, ())}
             added = {event["artifact"]: {**event, "execution": name, "eventTime": now()} for event in events}
-            self._store.update(name, **{lineage.EVENTS: [*(added | kept).values()]})
+            self._store.update(name, **{EVENTS: [*(added | kept).values()]})
         return {}
 
     def _inputs_and_outputs(self, call: Call, name: str) -> Resource:
-        artifacts = {event["artifact"] for event in self._store.get(name).get(lineage.EVENTS, ())}
-        return lineage.subgraph(self._store, {name, *artifacts})
+        artifacts = {event["artifact"] for event in self._store.get(name).get(EVENTS, ())}
+        return _subgraph(self._store, {name, *artifacts})
 
 
 def _store_of(name: str) -> str:
@@ -218,3 +223,27 @@ def _members(store: Store, context: str) -> Sequence[Resource]:
     """The artifacts and executions of a context."""
     nodes = [node for kind in ("artifacts", "executions") for node in store.list(_store_of(context), kind)]
     return [node for node in nodes if context in node.get(IN_CONTEXT, ())]
+
+
+def _subgraph(store: Store, names: Iterable[str]) -> Resource:
+    """Return these artifacts and executions, as far as they exist, and the events between them: a LineageSubgraph."""
+    nodes = {name: store.get(name) for name in sorted(names) if name in store}
+    graph: dict[str, Any] = {kind: [] for kind in NODES}
+    for name, node in nodes.items():
+        kind = collection_of(name)
+        graph[kind].append({key: value for key, value in node.items() if key in fields(NODES[kind])})
+    events = [event for node in nodes.values() for event in node.get(EVENTS, ())]
+    return graph | {"events": [event for event in events if event["artifact"] in nodes]}
+
+
+def _around(store: Store, artifact: str, matches: Predicate, hops: int | None) -> Resource:
+    """Return what is at most so many events away from an artifact, over artifacts that match; None for all."""
+    parent = _store_of(artifact)
+    excluded = {one["name"] for one in store.list(parent, "artifacts") if not matches(one)} - {artifact}
+    events = [event for execution in store.list(parent, "executions") for event in execution.get(EVENTS, ())]
+    joined = [{event["artifact"], event["execution"]} for event in events if event["artifact"] not in excluded]
+    found, reached = {artifact}, set[str]()
+    while found != reached and hops != 0:
+        reached, found = found, found.union(*(pair for pair in joined if pair & found))
+        hops = hops and hops - 1
+    return _subgraph(store, found)

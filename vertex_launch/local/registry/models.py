@@ -52,7 +52,7 @@ OF_CONTAINERS = {
 class Models(Collection):
     """All models of the service; thread-safe."""
 
-    collection, message, hidden = COLLECTION, Model, ("model",)
+    collection, message, hidden, verbs = COLLECTION, Model, ("model",), ("GET", "PATCH", "DELETE")
 
     def __init__(self, store: Store, buckets: Path) -> None:
         super().__init__(store)
@@ -62,7 +62,6 @@ class Models(Collection):
     def methods(self) -> dict[str, Act]:
         member = f"{COLLECTION}/*"
         return super().methods() | {
-            f"PATCH {member}": self._updated,
             f"GET {member}:listVersions": lambda call, name: self.page(call, self.list_versions(name)),
             f"DELETE {member}:deleteVersion": lambda call, name: self.delete_version(name),
             f"POST {member}:mergeVersionAliases": self._merge_aliases,
@@ -164,8 +163,9 @@ class Models(Collection):
                 raise ApiError("FAILED_PRECONDITION", message)
             self._store.delete(version["name"])
 
-    def merge_aliases(self, name: str, changes: Sequence[str]) -> Resource:
+    def _merge_aliases(self, call: Call, name: str) -> Resource:
         """Give these aliases to a version, taking them from the others; without those that begin with a minus."""
+        changes = read_message(call, MergeVersionAliasesRequest).version_aliases
         removed = {alias[1:] for alias in changes if alias.startswith("-")}
         added = [alias for alias in changes if not alias.startswith("-")]
         _check_aliases([*added, *removed])
@@ -178,20 +178,22 @@ class Models(Collection):
             self._store.update(version["name"], versionAliases=aliases)
             others = [other for other in self._versions(name.partition("@")[0]) if other["name"] != version["name"]]
             self._take(added, others)
-        return self.get(name)
+        return self._shown(call, [self.get(name)])[0]
 
-    def copy(self, parent: str, message: CopyModelRequest) -> Resource:
-        """Register a version again, mostly in another location; the artifacts stay in their bucket. Raises ApiError."""
+    def _copy(self, call: Call, name: str) -> Resource:
+        """Register a version again, mostly in another location; the artifacts stay in their bucket."""
+        message, parent = read_message(call, CopyModelRequest), name.rpartition("/")[0]
         source = self.get(message.source_model)
         if source["name"].split("/")[:2] != parent.split("/")[:2]:
             raise ApiError("INVALID_ARGUMENT", f"sourceModel: {message.source_model} is of another project")
         model = {key: value for key, value in source.items() if key in fields(Model) - NOT_COPIED}
         original = {"originalModelInfo": {"model": message.source_model}}
-        return self.upload(parent, model, message.model_id, message.parent_model, **original)
+        copied = self.upload(parent, model, message.model_id, message.parent_model, **original)
+        return _answer("CopyModelResponse", copied)
 
-    def export(self, name: str, message: ExportModelRequest) -> str:
-        """Copy a version's artifacts to a new folder in a bucket, and return its address; raises ApiError."""
-        model, config = self.get(name), message.output_config
+    def _export(self, call: Call, name: str) -> Resource:
+        """Copy a version's artifacts to a new folder in a bucket, and answer with its address."""
+        model, config = self.get(name), read_message(call, ExportModelRequest).output_config
         formats = [str(format["id"]) for format in model.get("supportedExportFormats", ())]
         if config.export_format_id not in formats:
             cure = f"use {formats[0]}" if formats else "only a model with artifacts and a container has one"
@@ -202,25 +204,14 @@ class Models(Collection):
         shutil.copytree(
             self._folder(model["artifactUri"]), target, symlinks=True, ignore=shutil.ignore_patterns(target.name)
         )
-        return address
+        kind = f"{TYPES}cloud.aiplatform.v1.ExportModel"
+        metadata = {"@type": f"{kind}OperationMetadata", "outputInfo": {"artifactOutputUri": address}}
+        return {"response": {"@type": f"{kind}Response"}, "metadata": metadata}
 
     def _upload(self, call: Call, name: str) -> Resource:
         message = read_message(call, UploadModelRequest)
         model, parent = as_json(without_output(message.model)), name.rpartition("/")[0]
         return _answer("UploadModelResponse", self.upload(parent, model, message.model_id, message.parent_model))
-
-    def _copy(self, call: Call, name: str) -> Resource:
-        return _answer("CopyModelResponse", self.copy(name.rpartition("/")[0], read_message(call, CopyModelRequest)))
-
-    def _export(self, call: Call, name: str) -> Resource:
-        address = self.export(name, read_message(call, ExportModelRequest))
-        kind = f"{TYPES}cloud.aiplatform.v1.ExportModel"
-        metadata = {"@type": f"{kind}OperationMetadata", "outputInfo": {"artifactOutputUri": address}}
-        return {"response": {"@type": f"{kind}Response"}, "metadata": metadata}
-
-    def _merge_aliases(self, call: Call, name: str) -> Resource:
-        changes = read_message(call, MergeVersionAliasesRequest).version_aliases
-        return self._shown(call, [self.merge_aliases(name, changes)])[0]
 
     def _folder(self, artifact_uri: str) -> Path:
         """Return the folder of a model's artifacts; raises ApiError FAILED_PRECONDITION if no file is in it."""

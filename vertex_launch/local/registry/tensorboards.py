@@ -25,12 +25,11 @@ from vertex_launch.addresses import object_path
 from vertex_launch.errors import Finding, Findings
 from vertex_launch.job_resource import Resource, camel, id_of
 from vertex_launch.local.api import filters
-from vertex_launch.local.api.collection import Act, Collection, fields, read_message
+from vertex_launch.local.api.collection import Act, Collection, Records, fields, read_message
 from vertex_launch.local.api.create_validation import without_output
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
-from vertex_launch.local.registry.records import Records
 from vertex_launch.regular_file import read_regular
 from vertex_launch.spec import as_json
 
@@ -82,10 +81,11 @@ def scalars(store: Store, experiment: str, root: str) -> dict[str, list[tuple[in
 class _Boards(Records):
     """TensorBoards."""
 
+    collection, message, long_running = BOARDS, Tensorboard, True
     output_only = (*Records.output_only, "blob_storage_path_prefix", "run_count")
 
     def __init__(self, store: Store, bucket: str) -> None:
-        super().__init__(store, BOARDS, Tensorboard)
+        super().__init__(store)
         self._bucket = bucket
 
     def methods(self) -> dict[str, Act]:
@@ -111,8 +111,10 @@ class _Boards(Records):
 class _Experiments(Records):
     """Groups of runs."""
 
+    collection, message = EXPERIMENTS, TensorboardExperiment
+
     def __init__(self, store: Store, series: Records) -> None:
-        super().__init__(store, EXPERIMENTS, TensorboardExperiment)
+        super().__init__(store)
         self._series = series
 
     def methods(self) -> dict[str, Act]:
@@ -139,8 +141,7 @@ class _Experiments(Records):
 class _Runs(Records):
     """Runs, each with its time series."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store, RUNS, TensorboardRun)
+    collection, message = RUNS, TensorboardRun
 
     def methods(self) -> dict[str, Act]:
         return super().methods() | {
@@ -158,10 +159,11 @@ class _Runs(Records):
 class _TimeSeries(Records):
     """Time series, whose names are unique in their run."""
 
+    collection, message = SERIES, TensorboardTimeSeries
     output_only = (*Records.output_only, "metadata")
 
     def __init__(self, store: Store, buckets: Path) -> None:
-        super().__init__(store, SERIES, TensorboardTimeSeries)
+        super().__init__(store)
         self._buckets = buckets
 
     def methods(self) -> dict[str, Act]:
