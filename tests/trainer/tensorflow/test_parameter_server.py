@@ -12,7 +12,9 @@ import pytest
 import tensorflow as tf
 
 from tests.training import DEADLINE, eventually, processes, signal_trainer, started, train
+from trainer.checkpoints.last_moment import LastMoment
 from trainer.cluster.spec import Cluster, Node
+from trainer.cluster.world import World
 from trainer.config import Config
 from trainer.job import Job
 from trainer.parallel import multi_worker_mirrored, parameter_server
@@ -129,6 +131,14 @@ def test_a_parameter_server_that_is_told_alone_to_end_costs_no_step(tmp_path: Pa
     assert told, ended.output
     assert (ended.output_folder / f"checkpoints/step-{int(told[1]):09d}/committed.json").exists()
     assert ended.code == 1
+
+
+def test_a_chief_hears_of_its_end_at_the_very_next_step_however_fast_those_before_were() -> None:
+    last = LastMoment(World(), timeout=1.0)
+    with last:
+        assert [last.rank(step) for step in (1, 2, 3)] == [None] * 3
+        signal.raise_signal(signal.SIGTERM)
+        assert last.rank(4) == 0
 
 
 class Lost:
