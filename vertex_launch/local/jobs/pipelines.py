@@ -50,17 +50,17 @@ class _Pipeline(BackgroundTask):
     """A pipeline that has not ended."""
 
     message: TrainingPipeline
-    work: CustomJobSpec | HyperparameterTuningJob
+    work: CustomJob | HyperparameterTuningJob
     resource: Resource  # as the client sent it
     job: str = ""  # the name of its custom or tuning job, once it is created
 
     @property
     def spec(self) -> CustomJobSpec:
-        return self.work if isinstance(self.work, CustomJobSpec) else self.work.trial_job_spec
+        return self.work.job_spec if isinstance(self.work, CustomJob) else self.work.trial_job_spec
 
     @property
     def noun(self) -> str:
-        return "custom job" if isinstance(self.work, CustomJobSpec) else "tuning job"
+        return "custom job" if isinstance(self.work, CustomJob) else "tuning job"
 
     @property
     def output(self) -> str:
@@ -95,18 +95,19 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         resource = as_json(message)
         refuse([*name_findings(message.display_name), *_findings(resource)])
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
-        tunes = message.training_task_definition.endswith(TUNING_TASK)
-        inputs = resource[INPUTS]
-        work = read_inputs(inputs, HyperparameterTuningJob) if tunes else read_inputs(inputs, CustomJobSpec)
-        pipeline = _Pipeline(name, message, work, resource)
+        if message.training_task_definition.endswith(TUNING_TASK):
+            pipeline = _Pipeline(name, message, read_inputs(resource[INPUTS], HyperparameterTuningJob), resource)
+        else:
+            job = CustomJob(job_spec=read_inputs(resource[INPUTS], CustomJobSpec))
+            pipeline = _Pipeline(name, message, job, resource)
         self._check(pipeline)
         return self._begin(pipeline, resource | {"state": f"{PREFIX}PENDING"})
 
     def _check(self, pipeline: _Pipeline) -> None:
         """Raises ApiError for a job, dataset or model with which the pipeline cannot succeed."""
         resource, name = pipeline.resource, pipeline.message.display_name
-        if isinstance(pipeline.work, CustomJobSpec):
-            findings = self._jobs.findings(pipeline.parent, Job(f"request {name}", name, pipeline.work), INPUTS)
+        if isinstance(pipeline.work, CustomJob):
+            findings = self._jobs.findings(pipeline.parent, Job(f"request {name}", name, pipeline.spec), INPUTS)
         else:
             findings = [one.below(INPUTS) for one in self._tunings.findings(pipeline.parent, pipeline.work)]
         if "modelToUpload" in resource and not pipeline.output:
@@ -140,17 +141,14 @@ class Pipelines(BackgroundTasks[_Pipeline]):
     def _start_job(self, pipeline: _Pipeline, extras: Extras) -> None:
         message, work = pipeline.message, pipeline.work
         suffix = f"-{pipeline.noun.replace(' ', '-')}"
-        display_name = f"{message.display_name[: LONGEST_NAME - len(suffix)]}{suffix}"
-        shown = {"display_name": display_name, "labels": message.labels}
+        work.display_name, work.labels = f"{message.display_name[: LONGEST_NAME - len(suffix)]}{suffix}", message.labels
         with self._lock:
             pipeline.raise_if_stopping()
-            if isinstance(work, CustomJobSpec):
-                job, key = CustomJob(job_spec=work, **shown), "backingCustomJob"
-                pipeline.job = self._jobs.create(pipeline.parent, job, extras)["name"]
+            if isinstance(work, CustomJob):
+                pipeline.job = self._jobs.create(pipeline.parent, work, extras)["name"]
             else:
-                search, key = HyperparameterTuningJob(work, **shown), "backingHyperparameterTuningJob"
-                pipeline.job = self._tunings.create(pipeline.parent, search)["name"]
-        self._store.update(pipeline.name, **{METADATA: {key: pipeline.job}})
+                pipeline.job = self._tunings.create(pipeline.parent, work)["name"]
+        self._store.update(pipeline.name, **{METADATA: {f"backing{type(work).__name__}": pipeline.job}})
 
     def _follow(self, pipeline: _Pipeline) -> Resource:
         """Wait for the job to end and return it; until then the pipeline has the state of its job."""
@@ -178,7 +176,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         super()._stop(pipeline)
         if pipeline.job:
             with contextlib.suppress(ApiError):  # during the upload, the job has ended and may have been deleted
-                (self._jobs if isinstance(pipeline.work, CustomJobSpec) else self._tunings).cancel(pipeline.job)
+                (self._jobs if isinstance(pipeline.work, CustomJob) else self._tunings).cancel(pipeline.job)
 
 
 def read_inputs(inputs: Any, kind: type[Inputs]) -> Inputs:

@@ -13,7 +13,7 @@ import threading
 import time
 import venv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata, util
 from pathlib import Path
 from typing import IO
@@ -42,65 +42,56 @@ ISOLATED, NOT_ISOLATED = {"PIP_NO_BUILD_ISOLATION": "1"}, {"PIP_NO_BUILD_ISOLATI
 Variables = Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Environment:
-    """A virtual environment, in front of which others may stand."""
-
-    folder: Path
-
-    @property
-    def packages(self) -> tuple[Path, ...]:
-        """Folders with packages, in the order of the search; the last is the target of `pip install --user`."""
-        own = sysconfig.get_path("purelib", "venv", {"base": str(self.folder)})
-        user = sysconfig.get_path(
-            "purelib", sysconfig.get_preferred_scheme("user"), {"userbase": f"{self.folder}/user"}
-        )
-        return Path(own), Path(user)
-
-    def variables(self, env: Variables) -> dict[str, str]:
-        """The variables `env` of a process, changed so that it finds this environment first."""
-        return {
-            **env,
-            **(NOT_ISOLATED if _builds_wheels() else {}),
-            "PATH": _before(env.get("PATH"), [self.folder / "bin"]),
-            # Scripts of the launcher's environment, such as tensorboard, start the launcher's Python.
-            "PYTHONPATH": _before(env.get("PYTHONPATH"), self.packages),
-            "PYTHONUSERBASE": f"{self.folder}/user",
-            "VIRTUAL_ENV": str(self.folder),
-            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-            "PIP_NO_CACHE_DIR": "1",  # else pip reuses the wheel of a package that was uploaded again under its name
-        }
+def folders(environment: Path) -> tuple[Path, ...]:
+    """Return where an environment has packages, in the order of the search; `pip install --user` goes to the last."""
+    own = sysconfig.get_path("purelib", "venv", {"base": str(environment)})
+    user = sysconfig.get_path("purelib", sysconfig.get_preferred_scheme("user"), {"userbase": f"{environment}/user"})
+    return Path(own), Path(user)
 
 
-def create(folder: Path, beneath: Sequence[Path] = ()) -> Environment:
+def variables(environment: Path, env: Variables) -> dict[str, str]:
+    """Return the variables `env` of a process, changed so that it finds this environment first."""
+    return {
+        **env,
+        **(NOT_ISOLATED if _builds_wheels() else {}),
+        "PATH": _before(env.get("PATH"), [environment / "bin"]),
+        # Scripts of the launcher's environment, such as tensorboard, start the launcher's Python.
+        "PYTHONPATH": _before(env.get("PYTHONPATH"), folders(environment)),
+        "PYTHONUSERBASE": f"{environment}/user",
+        "VIRTUAL_ENV": str(environment),
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_NO_CACHE_DIR": "1",  # else pip reuses the wheel of a package that was uploaded again under its name
+    }
+
+
+def create(environment: Path, beneath: Sequence[Path] = ()) -> Path:
     """Make an environment in front of these packages and the launcher's; milliseconds, because files are linked."""
-    environment = Environment(folder)
     # Without the system's packages, `pip install --user` refuses; they come last.
     builder = venv.EnvBuilder(system_site_packages=True, symlinks=True, with_pip=not util.find_spec("pip"))
-    builder.create(folder)
+    builder.create(environment)
     launchers = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
     lines = [f"import site; site.addsitedir({str(path)!a})\n" for path in (*beneath, *launchers)]
-    (environment.packages[0] / "beneath.pth").write_text("".join(lines), encoding="ascii")
+    (folders(environment)[0] / "beneath.pth").write_text("".join(lines), encoding="ascii")
     for name in ("pip", "pip3"):
-        script = folder / "bin" / name
+        script = environment / "bin" / name
         script.write_text(PIP_SCRIPT, encoding="ascii")
         script.chmod(0o755)
     return environment
 
 
 def install(
-    place: str, files: Sequence[Path], environment: Environment, env: Variables, log: Path, stopping: threading.Event
+    place: str, files: Sequence[Path], environment: Path, env: Variables, log: Path, stopping: threading.Event
 ) -> None:
     """Install packages and their missing dependencies; pip's output goes to the file `log`.
 
     Raises FaultError, which begins with the `place` in the job, with pip's last error, or because pip was stopped.
     """
-    variables = environment.variables(env)
+    found = variables(environment, env)
     command = ("python", "-m", "pip", "install", "--no-input", "--progress-bar=off", *map(str, files))
     with open(log, "ab+", opener=private_file) as output:
         for more in ({}, ISOLATED):
             start = output.seek(0, os.SEEK_END)
-            code = _run(place, command, variables | more, output, stopping)
+            code = _run(place, command, found | more, output, stopping)
             output.seek(start)
             text = output.read().decode("utf-8", "replace")
             if not NO_BACKEND.search(text):  # else pip can fetch the build system that the package names
@@ -130,7 +121,7 @@ def prepared(
     fetched = _fetched(job, buckets)
     if fetched:
         private(folder)
-    shared: dict[tuple[Path, ...], Environment] = {}  # by the packages in it
+    shared: dict[tuple[Path, ...], Path] = {}  # environments by the packages in them
     ready = []
     for replica in everyone:
         if replica.pool in fetched:
@@ -141,8 +132,8 @@ def prepared(
                     place = f"{job.origin}: workerPoolSpecs[{replica.pool}].pythonPackageSpec"
                     install(place, files, shared[files], {**replica.env, **of_pip}, folder / "pip.log", stopping)
             # One environment for each replica: several may call pip at the same time.
-            own = create(folder / "environments" / replica.name, shared[files].packages)
-            replica = replace(replica, env=own.variables(shared[files].variables(replica.env)))
+            own = create(folder / "environments" / replica.name, folders(shared[files]))
+            replica = replace(replica, env=variables(own, variables(shared[files], replica.env)))
         ready.append(replica)
     return ready
 
