@@ -9,11 +9,11 @@ import base64
 import contextlib
 import fnmatch
 import functools
-import operator
 import re
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import eq, ge, gt, le, lt, ne
 from typing import Any, NamedTuple
 
 from vertex_launch.errors import Finding
@@ -44,14 +44,7 @@ SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICA
 BARE = r"""[^\s()=<>:!"']+"""
 QUOTED = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
 TOKEN = re.compile(rf"\s*(?:(?P<symbol>[()]|>=|<=|!=|[=<>:])|(?P<text>(?:{BARE}\.)?{QUOTED}(?:\.{BARE})?|{BARE}))")
-COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 TIME = "timestamp"  # of a log entry
 IN_CONTEXT = "inContext"  # a field that only the function in_context("NAME") reads
@@ -149,12 +142,10 @@ class _Parser:
         return Filter(lambda resource: test(_value(resource, field)), *(_span(symbol, value) if field == TIME else ()))
 
     def _membership(self) -> Predicate:
-        taken = self._take("(")
-        context = self._text("a context") if taken else ""
-        if not (taken and self._take(")")):
-            raise _fault(
-                "filter", "in_context is a function", 'write in_context("NAME") with the whole name of a context'
-            )
+        context = self._text("a context") if self._take("(") else None
+        if context is None or not self._take(")"):
+            cure = 'write in_context("NAME") with the whole name of a context'
+            raise _fault("filter", "in_context is a function", cure)
         return lambda resource: context in resource.get(IN_CONTEXT, ())
 
     def _take(self, *wanted: str) -> str:

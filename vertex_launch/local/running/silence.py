@@ -25,9 +25,6 @@ class Activity:
     at: frozenset[Address] = frozenset()  # where it listens, and its ends of open connections
     to: frozenset[Address] = frozenset()  # the other ends
 
-    def talks_to(self, other: "Activity") -> bool:
-        return bool(self.to & other.at)
-
 
 @dataclass
 class Silence:
@@ -58,7 +55,7 @@ def describe(before: Mapping[str, Activity], now: Mapping[str, Activity]) -> str
     sentence = f"no replica has printed a line for {SILENT_SECONDS:g} s"
     if not now:
         return sentence
-    busy = [name for name, one in now.items() if _used(before.get(name), one) >= IDLE * SAMPLE_SECONDS]
+    busy = [name for name, one in now.items() if one.seconds - before.get(name, one).seconds >= IDLE * SAMPLE_SECONDS]
     waiting = [name for name in now if name not in busy]
     states = ", ".join(f"{name} {_state(name, name in busy, now)}" for name in now)
     verdict = f"; {listed(waiting, 'and')} may wait for {listed(busy, 'and')}" if busy and waiting else ""
@@ -70,12 +67,8 @@ def _state(name: str, busy: bool, now: Mapping[str, Activity]) -> str:
         return "is stopped"
     if busy:
         return "computes"
-    peers = [peer for peer, other in now.items() if peer != name and now[name].talks_to(other)]
+    peers = [peer for peer, other in now.items() if peer != name and now[name].to & other.at]
     return f"sleeps, connected to {listed(peers, 'and')}" if peers else "sleeps, connected to no other replica"
-
-
-def _used(before: Activity | None, now: Activity) -> float:
-    return now.seconds - before.seconds if before else 0
 
 
 def activities(processes: Mapping[str, int]) -> dict[str, Activity]:
