@@ -10,6 +10,7 @@ import pytest
 
 from tests.training import DEADLINE, PROJECT
 from trainer import task
+from trainer.vertex.log import exit_code
 
 
 def run(folder: Path, *flags: str, **env: str) -> "subprocess.CompletedProcess[str]":
@@ -33,7 +34,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_1(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert task.main(flags, {}) == 1
+    assert exit_code(task.run, flags, {}) == 1
     said = capsys.readouterr().out
     assert words in said
     assert "Traceback" not in said

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from tests.checkpoints import damage, whole
-from tests.training import DEADLINE, Run, eventually, processes, signal_trainer, started, train
+from tests.told import told_to_end_and_resumed
+from tests.training import Run, eventually, processes, started, train
 from trainer import export, shards
 from trainer.config import Config
 from trainer.job import Job
@@ -125,18 +126,7 @@ def test_a_replica_whose_peer_was_killed_says_so_and_that_nothing_is_wrong_with_
 def test_a_replica_that_is_told_to_end_costs_no_step_and_the_next_run_resumes_bit_for_bit(
     pair: Run, tmp_path: Path
 ) -> None:
-    with started(tmp_path, 2, *STEPS, "--checkpoint-every", "145") as (launcher, shown):
-        assert eventually(lambda: "step 37/" in shown.read_text()), shown.read_text()
-        assert signal_trainer(tmp_path, "workerpool1-0", signal.SIGTERM)
-        assert launcher.wait(DEADLINE) == 1
-    output = shown.read_text()
-    last = max(step for step in range(37, 151) if f"step {step}/150" in output)
-    assert f"workerpool1-0: saved step {last}, as it was told to end; the next start resumes there" in output
-    assert f"workerpool0-0: saved step {last}, as workerpool1-0 was told to end" in output
-    assert "Job failed: workerpool1-0 was ended by SIGTERM (exit code 143)" in output
-    assert "workerpool0-0 exited with code 75" in output
-    resumed = train(tmp_path, 2, *STEPS, "--checkpoint-every", "145")
-    assert f"resumed at step {last}" in resumed.output
+    last, resumed = told_to_end_and_resumed(tmp_path, *STEPS)
     assert resumed.losses == pair.losses[last:]
     expected = weights(pair)
     assert all(torch.equal(value, expected[name]) for name, value in weights(resumed).items())

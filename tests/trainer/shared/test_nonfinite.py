@@ -79,6 +79,20 @@ def poisoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run"
 
 
+def broken_and_mended(folder: Path, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train to the end with this sentence behind step 5, then again without the change, which resumes there."""
+    broken = train(folder, 2, *STEPS)
+    assert broken.code == 1
+    assert re.search(sentence, broken.output)
+    assert "Traceback" not in broken.output
+    assert saved(broken) == ["step-000000005"]
+
+    monkeypatch.undo()
+    mended = train(folder, 2, *STEPS)
+    assert mended.code == 0, mended.output
+    assert "resumed at step 5" in mended.output
+
+
 def saved(run: Run) -> list[str]:
     return sorted(path.parent.name for path in run.output_folder.glob("checkpoints/*/committed.json"))
 
@@ -86,18 +100,9 @@ def saved(run: Run) -> list[str]:
 def test_the_sample_and_its_replica_are_named_and_the_run_without_it_resumes_at_the_checkpoint_before(
     poisoned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = train(poisoned, 2, *STEPS)
-    assert broken.code == 1
     number = shards.order(len(data.EXAMPLES[Config.data]()["train"]), Config())[INDEX]
     whose = f"the gradient of step 10 is no number: that of workerpool1-0 (samples {number}); look at these samples"
-    assert whose in broken.output
-    assert "Traceback" not in broken.output
-    assert saved(broken) == ["step-000000005"]
-
-    monkeypatch.undo()
-    mended = train(poisoned, 2, *STEPS)
-    assert mended.code == 0, mended.output
-    assert "resumed at step 5" in mended.output
+    broken_and_mended(poisoned, re.escape(whose), monkeypatch)
 
 
 @pytest.mark.proof
@@ -122,16 +127,7 @@ def hurt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_state_that_holds_what_is_no_number_is_not_written_and_the_next_run_resumes_at_the_one_before(
     hurt: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = train(hurt, 2, *STEPS)
-    assert broken.code == 1
-    assert re.search(r"step-000000010 is not written: \S+ holds values that are no numbers; ", broken.output)
-    assert "Traceback" not in broken.output
-    assert saved(broken) == ["step-000000005"]
-
-    monkeypatch.undo()
-    mended = train(hurt, 2, *STEPS)
-    assert mended.code == 0, mended.output
-    assert "resumed at step 5" in mended.output
+    broken_and_mended(hurt, r"step-000000010 is not written: \S+ holds values that are no numbers; ", monkeypatch)
 
 
 @pytest.mark.proof

@@ -25,9 +25,10 @@ PATH = "/usr/bin:/bin"
 TOGETHER = """
 import os, sys
 from trainer import shards, task
+from trainer.vertex.log import exit_code
 print("ready", flush=True)
 sys.stdin.readline()
-sys.exit(task.main(sys.argv[1:], os.environ))
+sys.exit(exit_code(task.run, sys.argv[1:], os.environ))
 """
 
 

@@ -26,10 +26,11 @@ import os, sys
 # As task.py has them before TensorFlow is imported; of oneDNN it tells only where the processor has what oneDNN uses.
 os.environ |= {{"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}}
 from trainer import config, shards, task
+from trainer.vertex.log import exit_code
 config.parse([])
 if os.geteuid() == 0:
     os.setgroups([]), os.setgid({USER}), os.setuid({USER})
-sys.exit(task.main(sys.argv[1:], os.environ))
+sys.exit(exit_code(task.run, sys.argv[1:], os.environ))
 """
 OPEN = (Path("/tmp"), Path("/var/tmp"))  # to all users, on most systems
 FULL_DISK = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=1m none "$0" && exec "$@"')

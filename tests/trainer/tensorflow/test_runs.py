@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from tests.changed import change
 from tests.checkpoints import damage
-from tests.training import DEADLINE, Run, eventually, processes, signal_trainer, started, train
+from tests.told import told_to_end_and_resumed
+from tests.training import Run, eventually, processes, signal_trainer, train
 
 pytestmark = pytest.mark.proof
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
@@ -98,18 +99,7 @@ def test_a_killed_worker_ends_the_job_and_the_next_run_resumes(pair: Run, tmp_pa
 
 @linux
 def test_a_replica_that_is_told_to_end_costs_no_step(pair: Run, tmp_path: Path) -> None:
-    with started(tmp_path, 2, *STEPS, "--checkpoint-every", "145") as (launcher, shown):
-        assert eventually(lambda: "step 37/" in shown.read_text()), shown.read_text()
-        assert signal_trainer(tmp_path, "workerpool1-0", signal.SIGTERM)
-        assert launcher.wait(DEADLINE) == 1
-    output = shown.read_text()
-    last = max(step for step in range(37, 151) if f"step {step}/150" in output)
-    assert f"workerpool1-0: saved step {last}, as it was told to end; the next start resumes there" in output
-    assert f"workerpool0-0: saved step {last}, as workerpool1-0 was told to end" in output
-    assert "Job failed: workerpool1-0 was ended by SIGTERM (exit code 143)" in output
-    assert "workerpool0-0 exited with code 75" in output
-    resumed = train(tmp_path, 2, *STEPS, "--checkpoint-every", "145")
-    assert f"resumed at step {last}" in resumed.output
+    last, resumed = told_to_end_and_resumed(tmp_path, *STEPS)
     assert resumed.losses == pytest.approx(pair.losses[last:], abs=1e-6)
     for ours, theirs in zip(weights(resumed), weights(pair), strict=True):
         assert ours == pytest.approx(theirs, abs=1e-6)

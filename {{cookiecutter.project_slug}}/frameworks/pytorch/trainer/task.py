@@ -15,13 +15,8 @@ from trainer.vertex.log import exit_code
 DESCRIBE = "--describe"
 
 
-def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
-    """Run one replica's part of the job; returns its exit code."""
-    return exit_code(run, argv, environ)
-
-
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Describe, evaluate or train. Raises TrainerError for a fault that the user can cure."""
+    """Do one replica's part: describe, evaluate or train. Raises TrainerError for a fault that the user can cure."""
     clock, config = Clock(process_start()), configs.parse([word for word in argv if word != DESCRIBE])
     folders = storage.from_env(environ)
     if DESCRIBE in argv:
@@ -29,7 +24,9 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
         return
     cluster = spec.from_env(environ)
     kinds = writable.EVALUATOR if cluster.evaluates else writable.WORKER if cluster.rank else writable.CHIEF
-    doctor.require(cluster, folders, kinds, environ) if config.doctor else writable.require(folders, kinds)
+    if config.doctor:
+        doctor.require(cluster, folders, kinds, environ)
+    writable.require(folders, kinds)
     with lease.held(folders, cluster), shards.at(config.data, folders) as folder:
         job = Job(config, folders, folder, cluster, clock)
         if cluster.evaluates:
@@ -57,4 +54,4 @@ def launch(job: Job, environ: MutableMapping[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], os.environ))
+    sys.exit(exit_code(run, sys.argv[1:], os.environ))

@@ -1,6 +1,7 @@
 """python -m trainer.task: environment and flags in, a trained and exported model out."""
 
 from collections.abc import MutableMapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trainer import optional
@@ -15,14 +16,9 @@ if TYPE_CHECKING:
 DESCRIBE = "--describe"
 
 
-def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
-    """Run one replica's part of the job; returns its exit code."""
-    program.prepare(environ, argv)
-    return exit_code(run, argv, environ)
-
-
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Describe, evaluate or train. Raises TrainerError for a fault that the user can cure."""
+    """Do one replica's part: describe, evaluate or train. Raises TrainerError for a fault that the user can cure."""
+    program.prepare(environ, argv)
     from trainer import config as configs  # not before: these import TensorFlow
     from trainer.job import Job
 
@@ -34,7 +30,9 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     cluster = spec.from_env(environ)
     environ.pop("TF_CONFIG", None)  # it may list reducers, for which TensorFlow would wait in silence
     kinds = writable.EVALUATOR if cluster.evaluates else writable.CHIEF if cluster.name == cluster.chief.name else ()
-    doctor.require(cluster, folders, kinds, environ) if config.doctor else writable.require(folders, kinds)
+    if config.doctor:
+        doctor.require(cluster, folders, kinds, environ)
+    writable.require(folders, kinds)
     from trainer.parallel import strategy as strategies  # a place that cannot be written is told before
 
     with lease.held(folders, cluster), strategies.load(config.strategy).data(config, folders, cluster) as folder:
@@ -58,4 +56,4 @@ def launch(job: "Job") -> None:
 
 
 if __name__ == "__main__":
-    program.run_to_end(main)
+    program.run_to_end(partial(exit_code, run))

@@ -17,11 +17,6 @@ from trainer.vertex.log import exit_code
 AGENT = "TORCHELASTIC_RUN_ID"  # which torch's agent sets in the processes that it starts
 
 
-def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
-    """Run one replica's part of the job; returns its exit code."""
-    return exit_code(run, argv, environ)
-
-
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     """Run the script in the processes of this replica. Raises TrainerError for a fault that the user can cure."""
     program, cluster = script.find(argv), spec.from_env(environ)
@@ -61,4 +56,4 @@ def run_script(program: Script, reducers: int, environ: Mapping[str, str]) -> No
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], os.environ))
+    sys.exit(exit_code(run, sys.argv[1:], os.environ))

@@ -6,6 +6,7 @@ replica is waited for by name, and the exit code says who is to blame.
 
 import json
 from collections.abc import MutableMapping, Sequence
+from functools import partial
 
 from trainer.cluster import rollcall, script, spec
 from trainer.cluster.program import run_to_end
@@ -13,11 +14,6 @@ from trainer.cluster.script import Script
 from trainer.cluster.spec import Cluster
 from trainer.vertex import reducers, storage
 from trainer.vertex.log import exit_code
-
-
-def main(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
-    """Run one replica's part of the job; returns its exit code."""
-    return exit_code(run, argv, environ)
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
@@ -57,4 +53,4 @@ def run_process(program: Script, cluster: Cluster, environ: MutableMapping[str, 
 
 
 if __name__ == "__main__":
-    run_to_end(main, success=0)
+    run_to_end(partial(exit_code, run), success=0)
