@@ -34,23 +34,15 @@ def strategies(folder: str = "parallel") -> dict[str, str]:
     return {name: (ast.get_docstring(module) or "").partition("\n")[0] for name, module in chosen.items()}
 
 
-def at_least(least: float, flags: object, *names: str) -> Iterator[str]:
+def at_least(least: float, flags: object, *names: str, must: str = "") -> Iterator[str]:
     """Yield a phrase for each of these fields that is below `least`, or not finite; None is no fault."""
-    yield from _outside("0 or more" if least == 0 else f"at least {least}", least, flags, names)
-
-
-def above_zero(flags: object, *names: str) -> Iterator[str]:
-    """Yield a phrase for each of these fields that is 0, below it, or not finite; None is no fault."""
-    yield from _outside("above 0", math.ulp(0.0), flags, names)
+    must = must or ("0 or more" if least == 0 else f"at least {least}")
+    for name in names:
+        value = getattr(flags, name)
+        if value is not None and not least <= value < math.inf:
+            yield f"{flag(name)} is {value}, must be {must}"
 
 
 def flag(field: str) -> str:
     """`--global-batch` of global_batch"""
     return f"--{field.replace('_', '-')}"
-
-
-def _outside(must: str, least: float, flags: object, names: tuple[str, ...]) -> Iterator[str]:
-    for name in names:
-        value = getattr(flags, name)
-        if value is not None and not least <= value < math.inf:
-            yield f"{flag(name)} is {value}, must be {must}"

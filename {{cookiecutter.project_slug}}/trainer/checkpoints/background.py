@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trainer.vertex.errors import TrainerError
 
@@ -20,9 +19,7 @@ class Background:
     def __enter__(self: Own) -> Own:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         """Let the work end, also after an error of the block: nobody would do it again.
 
         Of two errors the user's counts: a disk that is full for one process is why the others have lost it.
@@ -32,7 +29,7 @@ class Background:
         except TrainerError:
             raise
         except Exception:
-            if error is None:
+            if not any(error):
                 raise
 
     def start(self, work: Callable[[], None]) -> None:

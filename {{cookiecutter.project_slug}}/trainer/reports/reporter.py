@@ -1,7 +1,6 @@
 """Reports of a run: measured values with speeds, to every sink."""
 
 import math
-from types import TracebackType
 from typing import TypeVar
 
 from trainer.data import Batch
@@ -78,14 +77,12 @@ class Reporter:
         self._clock.lap(REPORTS)
 
     def _write(self, step: int, values: Values) -> None:
-        for sink in self._sinks:
-            sink.write(step, values)
+        for write in self._sinks:
+            write(step, values)
 
     def __enter__(self: Own) -> Own:
         self._clock.lap(START)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Nothing is kept open."""

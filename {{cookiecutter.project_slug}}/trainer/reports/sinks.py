@@ -5,9 +5,9 @@ import math
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -19,6 +19,7 @@ from trainer.vertex.storage import Trial
 from trainer.vertex.writable import Dispensable
 
 Values = Mapping[str, float]
+Sink: TypeAlias = Callable[[int, Values], None]  # writes the values of a step
 
 TRAIN, HELDOUT = "train/", "heldout/"
 PER_SECOND = "_per_second"
@@ -31,12 +32,6 @@ UNSHOWN = (
     *(PER_DEVICE, f"{TRAIN}step_seconds", f"{TRAIN}computing_seconds", *LOSING, f"{TRAIN}learning_rate"),
     *(f"{TRAIN}reducers_in_use", f"{TRAIN}memory_bytes"),
 )
-
-
-class Sink(Protocol):
-    """A destination of reports."""
-
-    def write(self, step: int, values: Values) -> None: ...
 
 
 class TensorBoard:
@@ -102,8 +97,8 @@ def describe(values: Values) -> str:
 
 def sinks(logs: Path, steps: int, trial: Trial | None = None) -> tuple[Sink, ...]:
     """Return the sinks of the chief's process; `trial` is its part in a search, if it has one."""
-    of_trial = (optional.load("vertex.tuning", "a trial of a search").MetricFile(trial, steps),) if trial else ()
-    return TensorBoard(logs), Lines(steps), *of_trial
+    of_trial = (optional.load("vertex.tuning", "a trial of a search").MetricFile(trial, steps).write,) if trial else ()
+    return TensorBoard(logs).write, Lines(steps).write, *of_trial
 
 
 def last_reported(logs: Path) -> int:

@@ -56,7 +56,7 @@ class Averaged(nn.Module):
         super().__init__()
         self.module = module
         hvd.broadcast_parameters(module.state_dict(), root_rank=0)
-        self._averages = True
+        self.averages = True  # at the end of the next backward pass
         self._handles: list[int] = []
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
         self._count = len(named)
@@ -67,17 +67,11 @@ class Averaged(nn.Module):
         output: Tensor = self.module(*args)
         return output
 
-    @contextlib.contextmanager
-    def no_sync(self) -> Iterator[None]:
-        self._averages = False
-        yield
-        self._averages = True
-
     def _average(self, name: str, parameter: Tensor) -> None:
         """Start to average this gradient; after the last one of the pass, wait for all."""
         import horovod.torch as hvd
 
-        if not self._averages:
+        if not self.averages:
             return
         self._handles.append(hvd.allreduce_async_(parameter.grad, name=name, op=hvd.Average))
         if len(self._handles) == self._count:
@@ -128,8 +122,10 @@ class Horovod(Strategy):
     def bare(self, net: Any) -> nn.Module:
         return cast(nn.Module, net.module)
 
-    def sync(self, net: Any, last: bool) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if last else cast(Averaged, net).no_sync()
+    @contextlib.contextmanager
+    def sync(self, net: Any, last: bool) -> Iterator[None]:
+        net.averages = last
+        yield
 
 
 STRATEGY = Horovod()

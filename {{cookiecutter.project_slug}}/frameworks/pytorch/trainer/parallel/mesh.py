@@ -45,7 +45,7 @@ def processes(config: Config, gpus: int) -> int:
 
 
 def lay_out(config: Config, machines: int, processes: int, net: Any) -> Mesh:
-    """Return the mesh on machines with so many processes each.
+    """Return the mesh on machines with so many processes each, of which --degree lie along the last of two dimensions.
 
     Args:
         net: the model, for a strategy that needs to know of its inside.
@@ -53,35 +53,19 @@ def lay_out(config: Config, machines: int, processes: int, net: Any) -> Mesh:
     Raises:
         TrainerError: the flags do not fit the strategy, the machines, the model or one another.
     """
-    strategy = strategies.load(config.strategy)
+    strategy, world = strategies.load(config.strategy), machines * processes
+    outer, *inner = strategy.dimensions
+    last = (config.degree or processes) if inner else 1
+    mesh = Mesh({outer: world // last, **dict.fromkeys(inner, last)})
     faults = [*foreign_flags(config)]
+    if not faults and world % last:
+        faults = [f"--degree is {last}, must divide the {world} processes ({machines} machines with {processes} each)"]
     if not faults:
-        mesh = divided(strategy.dimensions, config.degree, machines, processes)
         require_samples(config, mesh.data_size)
         faults = [*strategy.findings(config, mesh, net)]
     if faults:
         raise TrainerError("; ".join(faults))
     return mesh
-
-
-def divided(dimensions: tuple[str, ...], degree: int | None, machines: int, processes: int) -> Mesh:
-    """Divide the processes of all machines along these dimensions.
-
-    Args:
-        dimensions: one, or two, of which the last has `degree` processes, by default those of a machine.
-
-    Raises:
-        TrainerError: the degree does not divide the processes.
-    """
-    outer, *inner = dimensions
-    world, last = machines * processes, degree or processes
-    if not inner:
-        return Mesh({outer: world})
-    if world % last:
-        raise TrainerError(
-            f"--degree is {last}, must divide the {world} processes ({machines} machines with {processes} each)"
-        )
-    return Mesh({outer: world // last, inner[0]: last})
 
 
 def foreign_flags(config: Config) -> Iterator[str]:
