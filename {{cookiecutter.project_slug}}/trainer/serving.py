@@ -12,6 +12,7 @@ import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def serve(argv: Sequence[str], environ: Mapping[str, str]) -> None:
     with tempfile.TemporaryDirectory() as aside:
         model = export.load(folder(container.model, environ, Path(aside)))
     try:
-        server = Server(container, model)
+        server = ThreadingHTTPServer((container.host, container.port), partial(Handler, container, model))
     except OSError as error:
         reason = f"{error.strerror}; set AIP_HTTP_PORT to another port"
         raise TrainerError(f"port {container.port} cannot be listened at: {reason}") from None
@@ -76,8 +77,7 @@ def from_env(argv: Sequence[str], environ: Mapping[str, str]) -> Container:
 def folder(address: str, environ: Mapping[str, str], aside: Path) -> Path:
     """Return the model's folder, or copy it to `aside`: no bucket is mounted where Vertex AI predicts.
 
-    Raises:
-        TrainerError: it cannot be copied.
+    Raises TrainerError where it cannot be copied.
     """
     path = storage.from_env(environ).path(address)
     if path.exists() or not address.startswith("gs://"):
@@ -123,33 +123,28 @@ def fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
     return len(shape) == len(wanted) and all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
 
 
-class Server(ThreadingHTTPServer):
-    """Listens from now on; raises OSError where it cannot."""
-
-    def __init__(self, container: Container, model: Exported) -> None:
-        self.container, self.model = container, model
-        super().__init__((container.host, container.port), Handler)
-
-
 class Handler(BaseHTTPRequestHandler):
     """One request."""
 
-    server: Server
     protocol_version = "HTTP/1.1"
     timeout = 60.0  # for a client that says nothing
 
+    def __init__(self, container: Container, model: Exported, *args: Any) -> None:
+        self._container, self._model = container, model
+        super().__init__(*args)  # answers
+
     def do_GET(self) -> None:
-        health = self.server.container.health
+        health = self._container.health
         self.reply(*((200, {}) if self.path == health else (404, {"error": f"{self.path}: ask {health}"})))
 
     def do_POST(self) -> None:
-        predict, length = self.server.container.predict, self.headers.get("Content-Length", "")
+        predict, length = self._container.predict, self.headers.get("Content-Length", "")
         fault = 404 if self.path != predict else 411 if not length.isdecimal() else 413 if int(length) > LONGEST else 0
         if fault:
             self.close_connection = True  # its body stays unread
             sentence = f"POST at most {LONGEST} bytes, with their Content-Length, to {predict}"
             return self.reply(fault, {"error": sentence})
-        self.reply(*respond(self.server.model, self.rfile.read(int(length))))
+        self.reply(*respond(self._model, self.rfile.read(int(length))))
 
     def reply(self, status: int, content: dict[str, Any]) -> None:
         body = json.dumps(content).encode()

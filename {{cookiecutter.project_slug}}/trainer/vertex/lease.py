@@ -57,8 +57,7 @@ class Claim:
 def held(storage: Storage, cluster: Cluster) -> Iterator[None]:
     """Hold the lease of the output folder while the block runs; only the chief does.
 
-    Raises:
-        TrainerError: another job holds it, or it cannot be written.
+    Raises TrainerError where another job holds it, or it cannot be written.
     """
     if cluster.name != cluster.chief.name:
         yield
@@ -93,12 +92,11 @@ class Lease:
 
     def take(self, settle: float) -> None:
         """Become the one writer, and renew this in another thread; others see a new claim after `settle` seconds."""
-        self._require_first()
         with writable.writing(self._folder):
+            self._require_first()
             claim = self._write_claim()
-        time.sleep(0 if self._number else settle)  # this job's, from before a restart, everybody has seen
-        self._require_first(claim)
-        with writable.writing(self._folder):
+            time.sleep(0 if self._number else settle)  # this job's, from before a restart, everybody has seen
+            self._require_first(claim)
             self._write_renewal()
         self._thread.start()
 

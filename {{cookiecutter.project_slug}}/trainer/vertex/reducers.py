@@ -20,9 +20,7 @@ class IdleReducersError(TrainerError):
 def prepare(count: int, environ: MutableMapping[str, str], *, rank: int, gpus: bool, required: bool) -> None:
     """Set NCCL up for a job's reducers before it starts, and say on the chief why it cannot use them.
 
-    Raises:
-        TrainerError: reducers are required, and there are none.
-        IdleReducersError: they are required, and there is no GPU.
+    Raises TrainerError where reducers are required, and there are none or no GPU (IdleReducersError).
     """
     if required and not count:
         raise TrainerError("--require-reducers, and the job has none; add pool 2, or leave the flag out")
@@ -60,8 +58,7 @@ def settle(
         add: returns the sum of a number over all processes. Every process must call this function.
         gpus: of this machine.
 
-    Raises:
-        IdleReducersError: in all processes.
+    Raises IdleReducersError in all processes.
     """
     if not count or not gpus:
         return {}

@@ -41,11 +41,7 @@ class Storage:
         return self.mount != Path("/gcs")
 
     def path(self, address: str) -> Path:
-        """Return a gs:// address, a /gcs path or an ordinary path as a path of this machine.
-
-        Raises:
-            TrainerError: no mount can serve the address.
-        """
+        """Return a gs://, /gcs or ordinary address as a path. Raises TrainerError for one that no mount can serve."""
         for prefix in ("gs://", "/gcs/"):
             if address.startswith(prefix):
                 return self.mount / address.removeprefix(prefix).lstrip("/")

@@ -34,13 +34,9 @@ CURES: dict[int | None, str] = {
 
 
 def require(storage: Storage, kinds: tuple[str, ...]) -> list[Path]:
-    """Write in the folders of this replica's outputs, or above where they are still to come; returns these folders.
+    """Write in the folders of these kinds of outputs, or above where they are still to come; returns these folders.
 
-    Args:
-        kinds: `CHIEF`, `WORKER` or `EVALUATOR`.
-
-    Raises:
-        TrainerError: a line for each place that cannot be written.
+    Raises TrainerError, with a line for each place that cannot be written.
     """
     places = {"model": storage.model, "checkpoints": storage.checkpoints, "logs": storage.logs}
     if storage.trial:
@@ -61,19 +57,15 @@ def require(storage: Storage, kinds: tuple[str, ...]) -> list[Path]:
 
 @contextlib.contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """Turn an error of the block, which writes at or below `path`, into one sentence.
+    """Turn an error of the block, which writes at or below `path`, into the one sentence of a TrainerError.
 
     Args:
         others: exceptions of a framework that stand for an error of the file system.
-
-    Raises:
-        TrainerError: it cannot be written.
     """
+    errors: tuple[type[Exception], ...] = (OSError, *others)
     try:
         yield
-    except Exception as error:
-        if not isinstance(error, (OSError, *others)):
-            raise
+    except errors as error:
         raise TrainerError(_sentence(path, error)) from None
 
 
@@ -85,11 +77,7 @@ class Dispensable:
 
     @contextlib.contextmanager
     def writing(self, *others: type[Exception]) -> Iterator[None]:
-        """End the block, which writes at or below the path, at an error of the file system, and go on behind it.
-
-        Args:
-            others: as of `writing`.
-        """
+        """End the block, which writes at or below the path, at an error as of `writing`, and go on behind it."""
         try:
             with writing(self._path, *others):
                 yield
@@ -97,10 +85,10 @@ class Dispensable:
             if not self._is_lost:
                 warn(f"{error}; training goes on without")
             self._is_lost = True
-            return
-        if self._is_lost:
-            say(f"{self._path} can be written again")
-        self._is_lost = False
+        else:
+            if self._is_lost:
+                say(f"{self._path} can be written again")
+            self._is_lost = False
 
 
 def _probe(storage: Storage, path: Path) -> Path:

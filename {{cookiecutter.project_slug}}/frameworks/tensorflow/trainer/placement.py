@@ -12,6 +12,7 @@ MultiWorkerMirroredStrategy, with its packs for Reduction Server, has no place.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -30,17 +31,14 @@ def call_on(device: str, layer: keras.Layer, inputs: Any) -> Any:
     """
     if not device:
         return layer(inputs)
-    layer.call = _on(device, layer.call)
+    layer.call = partial(_call_on, device, layer.call)
     with tf.device(device):
         return layer(inputs)
 
 
-def _on(device: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    def on_device(*args: Any, **kwargs: Any) -> Any:
-        with tf.device(device):
-            return call(*args, **kwargs)
-
-    return on_device
+def _call_on(device: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with tf.device(device):
+        return call(*args, **kwargs)
 
 
 def add_gradients(sums: Sequence[tf.Tensor], loss: tf.Tensor, variables: Sequence[Any]) -> list[tf.Tensor]:

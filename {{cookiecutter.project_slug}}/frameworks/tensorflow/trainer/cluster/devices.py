@@ -33,11 +33,7 @@ def peak_memory() -> dict[str, float]:
 
 
 def usable_gpus(cluster: Cluster) -> list[tf.config.PhysicalDevice]:
-    """Return the GPUs of this machine.
-
-    Raises:
-        TrainerError: the image is made for GPUs, and none is usable.
-    """
+    """Return the GPUs of this machine. Raises TrainerError where the image is made for GPUs, and none is usable."""
     gpus = set_up_gpus()
     if tf.test.is_built_with_cuda() and not gpus and not cluster.chief.is_local:
         raise TrainerError(f"{cluster.name}: {driver.why_no_gpu(built_with_cuda(), driver.installed())}")

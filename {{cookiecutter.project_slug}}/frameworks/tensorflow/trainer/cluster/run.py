@@ -19,11 +19,10 @@ from trainer.vertex.log import exit_code
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     """Wait for all replicas, then run the script. Raises TrainerError for a fault that the user can cure."""
     program, cluster = script.find(argv), spec.from_env(environ)
-    config = tf_config(cluster)
     rollcall.call(cluster, rollcall.patience(emulated=storage.from_env(environ).emulated))
     environ.pop("TF_CONFIG", None)
     if len(cluster.nodes) > 1:
-        environ["TF_CONFIG"] = config
+        environ["TF_CONFIG"] = tf_config(cluster)
     # TensorFlow reads these when it is imported.
     environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # a lost peer is an error at once, not after retries
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors alone
@@ -31,7 +30,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 
 
 def tf_config(cluster: Cluster) -> str:
-    """Return TF_CONFIG with the roles that train. Raises ClusterError for a replica that does not."""
+    """Return TF_CONFIG with the roles that train."""
     chief, *workers = (node.address for node in cluster.nodes)
     task = {"type": "worker", "index": cluster.rank - 1} if cluster.rank else {"type": "chief", "index": 0}
     return json.dumps({"cluster": {"chief": [chief], "worker": workers}, "task": task})

@@ -3,7 +3,8 @@
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -40,9 +41,7 @@ class MultiWorkerMirrored(Strategy):
     def join(self, job: Job, mesh: Mesh) -> Iterator[World]:
         """Join the other machines; the process ends if they do not come within about `--collective-timeout` seconds.
 
-        Raises:
-            IdleReducersError: reducers are required, and cannot be used.
-            PeerError: another machine was lost.
+        Raises PeerError where one is lost, IdleReducersError where reducers are required and cannot be used.
         """
         config, cluster, gpus = job.config, job.cluster, devices.usable_gpus(job.cluster)
         count, required = len(cluster.servers), config.require_reducers
@@ -65,10 +64,6 @@ class MultiWorkerMirrored(Strategy):
             world = World(cluster.rank, len(cluster.nodes), mesh, strategy)
             yield world
             world.wait()  # a chief that leaves first looks like a failure to the others
-
-    def scope(self, world: World) -> AbstractContextManager[Any]:
-        scope: AbstractContextManager[Any] = world.strategy.scope()
-        return scope
 
     def wrap(self, loop: Loop, state: State, world: World) -> "Mirrored":
         return Mirrored(self, loop, state, world)
@@ -114,13 +109,10 @@ class Mirrored:
     @tf.function  # type: ignore[untyped-decorator]
     def _take(self, parts: Batch, rates: tf.Tensor, count: tf.Tensor) -> tuple[Totals, tf.Tensor]:
         config, state, world = self.loop.config, self._state, self._world
-
-        def step(batch: Batch) -> tuple[Totals, Any]:
-            return self.loop.step(config, self._strategy, state, batch, world)
-
         summed, communicating = tf.zeros(len(self.loop.names) + 1), tf.constant(0.0, tf.float64)
         for i in turns(config, count):
             state.optimizer.learning_rate.assign(rates[i])
+            step = partial(self.loop.step, config, self._strategy, state, world=world)
             of_step = world.strategy.run(lambda part: step(turn(part, i)), [parts])  # noqa: B023
             in_step, communicating = (world.strategy.experimental_local_results(one)[0] for one in of_step)
             summed += in_step

@@ -85,7 +85,7 @@ class Strategy:
 
     def scope(self, world: World) -> AbstractContextManager[Any]:
         """Return the scope in which variables are made."""
-        return nullcontext()
+        return cast(AbstractContextManager[Any], world.strategy.scope())
 
     def build(self, config: Config, example: Batch, world: World) -> keras.Model:
         """Build the model, within the scope."""

@@ -73,9 +73,7 @@ class ParameterServer(Strategy):
     def join(self, job: Job, mesh: Mesh) -> Iterator[World | None]:
         """Coordinate the others as the chief, and serve it as any other replica.
 
-        Raises:
-            PeerError: another replica does not start, or is lost.
-            TrainerError: what the others do fails.
+        Raises PeerError where another replica does not start or is lost, TrainerError where its work fails.
         """
         config, cluster = job.config, job.cluster
         if cluster.name != cluster.chief.name:
@@ -157,9 +155,7 @@ def give_up(why: str) -> None:
 def heartbeats_first() -> Iterator[None]:
     """Let the heartbeats, which know who is lost, report before TensorFlow, which only knows that something is lost.
 
-    Raises:
-        PeerError: somebody was lost.
-        TrainerError: the work itself failed.
+    Raises PeerError for a loss, TrainerError where the work itself failed.
     """
     try:
         yield

@@ -51,11 +51,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         self._thread.start()
 
     def wait_for_all(self) -> None:
-        """Return when every worker and every parameter server serves.
-
-        Raises:
-            PeerError: somebody does not in time.
-        """
+        """Return when every worker and every parameter server serves. Raises PeerError for those that do not."""
         if not self._all_here.wait(self._timeout):
             absent = sorted((self._servers | self._workers) - self._peers.keys())
             raise PeerError(f"{', '.join(absent)} passed the roll call, but did not start to serve")
@@ -163,8 +159,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
 def answer(cluster: Cluster, timeout: float, told: threading.Event) -> None:
     """Answer the chief's heartbeats until it has finished, and once that this replica was `told` to end.
 
-    Raises:
-        PeerError: the chief ended otherwise, or has been silent for `timeout` seconds.
+    Raises PeerError where the chief ended otherwise, or has been silent for `timeout` seconds.
     """
     how = "ended before the training did"
     with _connected(cluster.chief, timeout) as connection, connection.makefile("rb") as messages:

@@ -60,7 +60,8 @@ def forward_backward(
             gradients = tape.gradient(tf.reduce_sum(losses) / batch.inputs.shape[0], weights)
         totals += measure(output, part, losses)
         sums = [total + gradient for total, gradient in zip(sums, gradients, strict=True)]
-    return totals, [piece for one in map(split, sums, net.weights) for piece in one]
+    sizes = [[piece.shape[0] for piece in pieces(weight)] for weight in net.weights]
+    return totals, [part for total, each in zip(sums, sizes, strict=True) for part in tf.split(total, each)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,9 +165,7 @@ def fetched(result: Any, coordinator: Any) -> Any:
 
     It is there for the chief as soon as a worker has computed it, though still on that worker. If the worker is lost
     before it is copied, the coordinator lets another one compute it again; `Heartbeats.patience` bounds the wait.
-
-    Raises:
-        tf.errors.OpError: what the coordinator does not recover from.
+    Raises the OpError from which the coordinator does not recover.
     """
     while True:
         try:
@@ -179,11 +178,6 @@ def fetched(result: Any, coordinator: Any) -> Any:
 def pieces(weight: Any) -> list[Any]:
     """The slices along the first axis that a variable consists of; small ones are whole."""
     return list(getattr(weight, "variables", [weight]))
-
-
-def split(gradient: tf.Tensor, weight: Any) -> list[tf.Tensor]:
-    """The parts of a gradient that belong to the pieces of a variable."""
-    return list(tf.split(gradient, [piece.shape[0] for piece in pieces(weight)]))
 
 
 def moments(optimizer: keras.optimizers.AdamW, name: str) -> list[keras.Variable]:
