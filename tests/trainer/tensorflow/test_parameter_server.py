@@ -125,7 +125,7 @@ def test_when_all_are_told_to_end_the_servers_stay_until_the_chief_has_saved_wha
 @pytest.mark.proof
 def test_a_parameter_server_that_is_told_alone_to_end_costs_no_step(tmp_path: Path) -> None:
     flags = ("--checkpoint-every", "5000", "--steps", "5000")
-    ended = train(tmp_path, 1, *SERVED, *flags, servers=2, options=["--fault", "workerpool2-1:term@step=10"])
+    ended = train(tmp_path, 2, *SERVED, *flags, servers=2, options=["--fault", "workerpool2-1:term@step=10"])
     assert "workerpool2-1, a parameter server, was told to end, and so the run ends" in ended.output
     told = re.search(r"workerpool0-0: saved step (\d+), as it was told to end", ended.output)
     assert told, ended.output
