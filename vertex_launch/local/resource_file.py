@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +31,11 @@ def read(file: Path, name: str) -> dict[str, Any] | None:
     return resource if isinstance(resource, dict) and resource.get("name") == name else None
 
 
+def moment(seconds: float) -> str:
+    """Return a time in seconds since 1970, as the API writes it."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
 def now() -> str:
-    """The current time, as the API writes it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    """Return the current time, as the API writes it."""
+    return moment(time.time())

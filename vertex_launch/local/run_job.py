@@ -20,7 +20,6 @@ from vertex_launch.local.running.lines import message, payload
 from vertex_launch.local.running.outcome import Outcome
 from vertex_launch.local.running.prepare import prepare, size
 from vertex_launch.local.running.process import Show
-from vertex_launch.local.wire.backend import of_buckets
 from vertex_launch.local.wire.wire import Wire
 from vertex_launch.spec import OUTPUT, Job
 from vertex_launch.state_dir import StateDir, output_folder
@@ -68,7 +67,7 @@ def run(job: Job, context: Context, console: Console, fresh: bool, whole: int) -
         whole: replicas in the job's file, reducers not counted; this job may have fewer.
     """
     introduce(job, whole, console)
-    wire = Wire(context.environ, of_buckets(context.state_dir.buckets))
+    wire = Wire(context)
     with recorded(job, context) as record, wire.of_job(job, record.id, context) as wired:
         prepared = prepare(job, record.id, wired)
         # After `prepare`, so that a job that cannot run deletes nothing.

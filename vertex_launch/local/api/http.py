@@ -20,7 +20,6 @@ from starlette.websockets import WebSocket
 from vertex_launch import jsons
 from vertex_launch.local.api import field_mask
 from vertex_launch.local.api.errors import STORAGE, ApiError, our_fault
-from vertex_launch.local.api.google_hosts import path_of
 from vertex_launch.local.api.origin_check import fault_of
 from vertex_launch.local.google import is_google
 
@@ -35,6 +34,13 @@ PARTS = {
     "object": "[^/]+",  # the only one that may hold a slash, sent as %2F
     "parent": f"projects/{PART}/locations/{PART}",
 }
+
+# Hosts of Google that this service stands for. A region stands before the name, as in us-central1-aiplatform, or behind
+# it, as in aiplatform.us-central1.rep.
+SERVED = re.compile(
+    r"([a-z0-9-]+-)?aiplatform|(aiplatform|storage)\.[a-z0-9-]+\.rep|storage|www|logging|oauth2|cloudresourcemanager"
+)
+XML_API = "/xml"  # before the addresses of Cloud Storage's other API, /BUCKET/OBJECT
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ class Router:
             if fault := fault_of(scope):  # before the body is read
                 raise ApiError("PERMISSION_DENIED", fault)
             if is_google(host := call.headers.get("host", "")):
-                call = replace(call, path=path_of(host, path))
+                call = replace(call, path=_path_of(host, path))
             handler, parts = self._find(call)
             if inspect.iscoroutinefunction(handler):
                 answer = _response(await handler(call, **parts))
@@ -129,6 +135,15 @@ class Router:
             if match and method == call.method:
                 return handler, {name: unquote(part) for name, part in match.groupdict().items()}
         raise ApiError("NOT_FOUND", f"{call.method} {unquote(call.path)} is not served by the local Vertex")
+
+
+def _path_of(host: str, path: str) -> str:
+    """Return the address here of a path on one of Google's hosts; raises ApiError for a service that is not here."""
+    name = host.lower().partition(":")[0].removesuffix(".googleapis.com")
+    if not SERVED.fullmatch(name):
+        fault = f"{host} is not on this machine, and replicas here never reach Google Cloud"
+        raise ApiError("UNIMPLEMENTED", f"{fault}; the local Vertex has Vertex AI, Cloud Storage and Cloud Logging")
+    return f"{XML_API}{path}" if name.startswith("storage") and not path.startswith(STORAGE) else path
 
 
 async def read_body(call: Call) -> bytes:

@@ -8,7 +8,6 @@ import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from vertex_launch.local.api.projects import by_number
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.registry import tensorboards
 from vertex_launch.local.registry.metadata import DEFAULT, EXPERIMENT, RUN, create_context
+from vertex_launch.local.resource_file import moment
 from vertex_launch.spec import as_json
 
 EVERY = 10.0  # seconds between two looks at the files
@@ -100,5 +100,4 @@ def _point(event: Any, value: Any) -> Resource:
     from tensorboard.util.tensor_util import make_ndarray
 
     number = make_ndarray(value.tensor).item()
-    time = datetime.fromtimestamp(event.wall_time, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    return {"step": str(event.step), "wallTime": time, "scalar": as_json(Scalar(value=number))}
+    return {"step": str(event.step), "wallTime": moment(event.wall_time), "scalar": as_json(Scalar(value=number))}

@@ -34,7 +34,6 @@ from vertex_launch.local.running.journal import Journal
 from vertex_launch.local.running.outcome import Outcome, Phase
 from vertex_launch.local.running.prepare import Extras, prepare, size
 from vertex_launch.local.running.replica_state import Status
-from vertex_launch.local.wire.backend import of_buckets, of_service
 from vertex_launch.local.wire.wire import Wire
 from vertex_launch.rules import NOWHERE, RuleContext
 from vertex_launch.spec import Job, as_json
@@ -76,7 +75,7 @@ class Jobs(BackgroundTasks[_Ticket]):
     def __init__(self, store: Store, context: Context, endpoint: str = "") -> None:
         self._context = context
         self._endpoint = endpoint
-        self._wire = Wire(context.environ, of_service(endpoint) if endpoint else of_buckets(context.state_dir.buckets))
+        self._wire = Wire(context, endpoint)
         super().__init__(store)
         self._seen: dict[Path, int] = {}  # folder of jobs -> its last change
         self.events: deque[tuple[str, str, str]] = deque(maxlen=EVENTS)  # id and name of a job, what happened to it

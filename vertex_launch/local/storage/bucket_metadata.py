@@ -15,7 +15,7 @@ from vertex_launch.contract import project_number
 from vertex_launch.local import resource_file
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.storage.buckets import Buckets
-from vertex_launch.local.storage.objects import bad_request, moment
+from vertex_launch.local.storage.objects import bad_request
 
 Metadata = Mapping[str, Any]
 
@@ -91,7 +91,7 @@ class BucketMetadata:
         folder = self._buckets.folder(bucket)
         if kept := resource_file.read(self._file(bucket), bucket):
             return kept
-        made = moment(folder.stat().st_mtime)
+        made = resource_file.moment(folder.stat().st_mtime)
         return {"name": bucket, "location": "US", "timeCreated": made, "updated": made, "metageneration": "1"}
 
     def _file(self, bucket: str) -> Path:

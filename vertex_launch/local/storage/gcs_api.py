@@ -19,12 +19,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 from starlette.responses import Response, StreamingResponse
 
-from vertex_launch.local.api.google_hosts import XML_API
-from vertex_launch.local.api.http import Call, Route, Router
+from vertex_launch.local.api.http import XML_API, Call, Route, Router
+from vertex_launch.local.resource_file import moment
 from vertex_launch.local.storage import bucket_metadata, listing, public, uploads
 from vertex_launch.local.storage.bucket_metadata import BucketMetadata
 from vertex_launch.local.storage.buckets import Buckets
-from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, bad_request, check, moment
+from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, bad_request, check
 
 BUCKET = "/storage/v1/b/{bucket}"
 OBJECT = f"{BUCKET}/o/{{name:object}}"
@@ -55,7 +55,7 @@ class GcsApi:
             ("PATCH", BUCKET, self.change_bucket),
             ("PUT", BUCKET, self.change_bucket),
             ("DELETE", BUCKET, self.delete_bucket),
-            ("GET", f"{BUCKET}/iam", self.get_policy),
+            ("GET", f"{BUCKET}/iam", lambda call, bucket: self._metadata.policy(bucket)),
             ("PUT", f"{BUCKET}/iam", self.set_policy),
             ("GET", f"{BUCKET}/iam/testPermissions", self.permissions),
             ("GET", f"{BUCKET}/storageLayout", self.get_layout),
@@ -96,9 +96,6 @@ class GcsApi:
         self._buckets.remove(bucket)
         self._metadata.remove(bucket)
         return Response(status_code=204)
-
-    def get_policy(self, call: Call, bucket: str) -> Any:
-        return self._metadata.policy(bucket)
 
     def set_policy(self, call: Call, bucket: str) -> Any:
         self._metadata.set_policy(bucket, call.json())

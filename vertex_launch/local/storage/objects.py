@@ -8,7 +8,6 @@ import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import IO
 
 import google_crc32c
@@ -74,11 +73,6 @@ def number(query: Mapping[str, str], name: str) -> int:
     if not re.fullmatch("[0-9]{1,19}", text):
         raise bad_request(f'{name}="{text}" is not a number; write digits.')
     return int(text)
-
-
-def moment(seconds: float) -> str:
-    """Return a time in seconds since 1970, as the API writes it."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def bad_request(sentence: str) -> ApiError:

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, Response
 from vertex_launch import jsons
 from vertex_launch.job_resource import id_of
 from vertex_launch.local.api.errors import ApiError
-from vertex_launch.local.api.http import Call, Route
+from vertex_launch.local.api.http import Call, Handler, Route
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs import curves
 from vertex_launch.local.jobs.custom_jobs import COLLECTION, Jobs
@@ -49,11 +49,7 @@ def routes(store: Store, jobs: Jobs, state_dir: StateDir) -> list[Route]:
 
     The page is the same at / and at the name or the id of a job: its script reads the address.
     """
-    page = PAGE.read_text(encoding="utf-8")
-    headers = HEADERS | {"Content-Security-Policy": policy(page)}
-
-    def show(call: Call, **job: str) -> Response:
-        return HTMLResponse(page, headers=headers)
+    show = shown(PAGE)
 
     def all_jobs(call: Call) -> Response:
         return _answer(call, {"jobs": job_summary.summaries(store, jobs, LISTED)})
@@ -76,15 +72,17 @@ def routes(store: Store, jobs: Jobs, state_dir: StateDir) -> list[Route]:
     ]
 
 
-def policy(page: str) -> str:
-    """The Content-Security-Policy that permits only this page's own style and script."""
+def shown(file: Path) -> Handler:
+    """Return a handler that answers with a page, whose policy permits only its own style and script."""
+    page = file.read_text(encoding="utf-8")
     (style,) = re.findall("<style>(.*?)</style>", page, re.DOTALL)
     (script,) = re.findall("<script>(.*?)</script>", page, re.DOTALL)
-    return (
+    policy = (
         f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)};"
         " connect-src 'self'; img-src data:;"
         " base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
     )
+    return lambda call, **parts: HTMLResponse(page, headers=HEADERS | {"Content-Security-Policy": policy})
 
 
 def part(path: Path, start: int) -> dict[str, Any]:

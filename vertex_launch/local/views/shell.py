@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from starlette.responses import HTMLResponse, Response
 from starlette.websockets import WebSocket
 
-from vertex_launch.local.api.http import POLICY_VIOLATION, Call, Route
-from vertex_launch.local.views.page import HEADERS, policy
+from vertex_launch.local.api.http import POLICY_VIOLATION, Route
+from vertex_launch.local.views.page import shown
 
+# The page, which is the same for all shells: its script connects to its own address.
 PAGE = Path(__file__).with_name("shell.html")
 SIZE = (40, 200)  # rows and columns; the page wraps longer lines itself
 START_SECONDS = 10.0  # until a shell must have shown its prompt
@@ -28,14 +28,8 @@ NOWHERE = "no replica with this address runs now"
 
 
 def page() -> Route:
-    """Return the route of the page, which is the same for all shells: its script connects to its own address."""
-    text = PAGE.read_text(encoding="utf-8")
-    headers = HEADERS | {"Content-Security-Policy": policy(text)}
-
-    def show(call: Call, **replica: str) -> Response:
-        return HTMLResponse(text, headers=headers)
-
-    return "GET", "/shell/{job}/{replica}/{secret}", show
+    """Return the route of the page."""
+    return "GET", "/shell/{job}/{replica}/{secret}", shown(PAGE)
 
 
 async def connect(open_shell: Callable[[str, str], bool], socket: WebSocket) -> None:
@@ -47,9 +41,10 @@ async def connect(open_shell: Callable[[str, str], bool], socket: WebSocket) -> 
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, SIZE)
     async with _ends(master) as (screen, keyboard):
-        with io.FileIO(slave):  # until the shell has opened it: without either, reading fails
-            there = open_shell(socket.url.path, os.ttyname(slave))
-            prompt = await _soon(screen) if there else b""
+        prompt = b""
+        with io.FileIO(slave), contextlib.suppress(TimeoutError):  # open until the shell has it: else reading fails
+            if open_shell(socket.url.path, os.ttyname(slave)):
+                prompt = await asyncio.wait_for(screen.read(CHUNK), START_SECONDS)
         if prompt:
             await _first(_show(prompt, screen, socket), _type(socket, keyboard))
     with contextlib.suppress(RuntimeError):  # the page is gone
@@ -70,16 +65,10 @@ async def _ends(master: int) -> AsyncIterator[tuple[asyncio.StreamReader, asynci
         keyboard.abort()
 
 
-async def _soon(screen: asyncio.StreamReader) -> bytes:
-    with contextlib.suppress(TimeoutError):
-        return await asyncio.wait_for(screen.read(CHUNK), START_SECONDS)
-    return b""
-
-
-async def _show(shown: bytes, screen: asyncio.StreamReader, socket: WebSocket) -> None:
-    while shown:
-        await socket.send_bytes(shown)
-        shown = await screen.read(CHUNK)  # raises OSError once the shell has ended
+async def _show(output: bytes, screen: asyncio.StreamReader, socket: WebSocket) -> None:
+    while output:
+        await socket.send_bytes(output)
+        output = await screen.read(CHUNK)  # raises OSError once the shell has ended
 
 
 async def _type(socket: WebSocket, keyboard: asyncio.WriteTransport) -> None:

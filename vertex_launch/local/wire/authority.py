@@ -52,16 +52,13 @@ class Authority:
 
     def _identity(self, host: str) -> bytes:
         """A new key and its certificate, as PEM."""
-        key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
-        certificate = self._issued(
-            name,
-            key.public_key(),
-            (x509.SubjectAlternativeName([x509.DNSName(host)]), True),
-            (x509.BasicConstraints(ca=False, path_length=None), True),
-            (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
-        )
-        own = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        return own + certificate.public_bytes(Encoding.PEM)
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = x509.SubjectAlternativeName([x509.DNSName(host)])
+        leaf = x509.BasicConstraints(ca=False, path_length=None)
+        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+        certificate = self._issued(x509.Name([]), key.public_key(), (names, True), (leaf, True), (usage, False))
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return private + certificate.public_bytes(Encoding.PEM)
 
     def _issued(
         self, name: x509.Name, key: ec.EllipticCurvePublicKey, *extensions: tuple[x509.ExtensionType, bool]
@@ -69,10 +66,8 @@ class Authority:
         now, issuer = datetime.now(UTC), self._key.public_key()
         builder = x509.CertificateBuilder(self._name, name, key, x509.random_serial_number())
         builder = builder.not_valid_before(now - EARLIER).not_valid_after(now + VALID)
-        ids = (
-            x509.SubjectKeyIdentifier.from_public_key(key),
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer),
-        )
-        for extension, critical in (*extensions, *((id, False) for id in ids)):
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer), critical=False)
+        for extension, critical in extensions:
             builder = builder.add_extension(extension, critical)
         return builder.sign(self._key, hashes.SHA256())

@@ -8,27 +8,24 @@ from typing import Any
 
 from vertex_launch import program
 from vertex_launch.local.running.hosts import LOOPBACK
-from vertex_launch.local.wire.wire import HTTP, Backend
+
+HTTP = "http/1.1"  # by ALPN; gRPC is "h2"
 
 
-def of_service(endpoint: str) -> Backend:
-    """Return the servers of a local Vertex at this address, one for each protocol, started when they are asked for."""
+@functools.cache
+def port(protocol: str, endpoint: str, buckets: Path) -> int:
+    """Return the port of the server that speaks a protocol, at "" of the buckets alone; it starts at the first call."""
+    endpoint = endpoint or _storage(buckets)
+    if protocol == HTTP:
+        return int(endpoint.rpartition(":")[2])
+    from vertex_launch.local.wire import bridge  # most jobs need no gRPC
 
-    def port(protocol: str) -> int:
-        from vertex_launch.local.wire import bridge  # most jobs need no gRPC
-
-        return _port(endpoint) if protocol == HTTP else bridge.serve(endpoint, LOOPBACK)
-
-    return port
-
-
-def of_buckets(buckets: Path) -> Backend:
-    """Return servers of the buckets alone, which refuse Vertex AI's own calls."""
-    endpoint = functools.cache(lambda: _storage(buckets))
-    return lambda protocol: of_service(endpoint())(protocol)
+    return bridge.serve(endpoint, LOOPBACK)
 
 
+@functools.cache
 def _storage(buckets: Path) -> str:
+    """Serve the buckets, and refuse Vertex AI's own calls; returns the address."""
     import uvicorn  # most runs need no server
 
     from vertex_launch.local.api.errors import ApiError
@@ -45,7 +42,3 @@ def _storage(buckets: Path) -> str:
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
     threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="buckets", daemon=True).start()
     return f"http://{LOOPBACK}:{listener.getsockname()[1]}"
-
-
-def _port(endpoint: str) -> int:
-    return int(endpoint.rpartition(":")[2])

@@ -10,18 +10,17 @@ import functools
 import re
 import threading
 import urllib.request
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from vertex_launch.contract import project_number
 from vertex_launch.local.context import Context
 from vertex_launch.local.google import is_google
 from vertex_launch.local.running.hosts import LOOPBACK
-from vertex_launch.local.wire import metadata_server
+from vertex_launch.local.wire import backend, metadata_server
 from vertex_launch.local.wire.authority import BUNDLES, Authority
-from vertex_launch.local.wire.metadata_server import Identity
+from vertex_launch.local.wire.backend import HTTP
 from vertex_launch.settings import for_local
 from vertex_launch.spec import Job
 from vertex_launch.state_dir import private, private_file
@@ -33,17 +32,15 @@ CHUNK = 2**16  # bytes
 END = b"\r\n\r\n"  # of the head of a request or an answer
 OBSOLETE = re.compile(rb"Transfer-Encoding: identity\r\n", re.IGNORECASE)  # TensorFlow sends it; servers refuse it
 HEAD_SECONDS = 60  # for a request's head to arrive
-HTTP = "http/1.1"  # by ALPN; gRPC is "h2"
 
-Backend = Callable[[str], int]  # protocol inside TLS -> the port here that speaks it
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Wire:
-    """The proxies of all jobs of this process, each with a port of its own."""
+    """The proxies of all jobs of this process, each with a port; without an endpoint they lead to the buckets alone."""
 
-    def __init__(self, environ: Mapping[str, str], backend: Backend) -> None:
-        self._environ = environ
-        self._backend = functools.cache(backend)
+    def __init__(self, context: Context, endpoint: str = "") -> None:
+        self._environ, self._endpoint, self._buckets = context.environ, endpoint, context.state_dir.buckets
         self._authority = Authority()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="wire", daemon=True).start()
@@ -51,13 +48,12 @@ class Wire:
     @contextlib.contextmanager
     def of_job(self, job: Job, job_id: str, context: Context) -> Iterator[Context]:
         """Open a job's proxy for the block; yields the context with the variables that lead its replicas there."""
-        settings = for_local(context.settings)
-        number = project_number(settings.project)
-        identity = Identity(settings.project, number, settings.region, job.spec.service_account)
+        values = metadata_server.tree(for_local(context.settings), job.spec.service_account)
         bundle = private(context.state_dir.of_replicas(job_id)) / BUNDLE
         with open(bundle, "wb", opener=private_file) as file:
             file.write(self._authority.bundle(self._environ))
-        server = self._do(asyncio.start_server(functools.partial(self._serve, identity), LOOPBACK, 0))
+        starting = asyncio.start_server(functools.partial(self._serve, values), LOOPBACK, 0)
+        server = asyncio.run_coroutine_threadsafe(starting, self._loop).result()
         port = server.sockets[0].getsockname()[1]
         variables = {
             **dict.fromkeys(BUNDLES, str(bundle)),
@@ -73,49 +69,49 @@ class Wire:
             self._loop.call_soon_threadsafe(server.close)
             bundle.unlink(missing_ok=True)
 
-    def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    async def _serve(self, identity: Identity, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, values: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one connection."""
+        near = reader, writer
         with contextlib.suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):  # the client is gone
             head = await asyncio.wait_for(reader.readuntil(END), HEAD_SECONDS)
             method, target, *_ = [*head.decode("latin-1").split(" ", 2), "", ""]
             if method == "CONNECT" and is_google(target):
-                await self._take(target.rpartition(":")[0], reader, writer)
+                await self._take(target.rpartition(":")[0], near)
             elif method == "CONNECT":
-                await self._tunnel(target, reader, writer)
+                await self._tunnel(target, near)
             elif target.startswith(metadata_server.ROOT) or target == "/":
-                writer.write(_of_metadata(identity, target, head.lower()))
+                writer.write(_of_metadata(values, target, head.lower()))
             else:  # a storage client, which STORAGE_EMULATOR_HOST leads here
-                await self._hand_over(HTTP, head, reader, writer)
+                await self._hand_over(HTTP, head, near)
         with contextlib.suppress(OSError):
             await writer.drain()
             writer.close()
 
-    async def _take(self, host: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _take(self, host: str, near: Connection) -> None:
         """Be this host of Google."""
+        reader, writer = near
         writer.write(_answer("200 Connection established"))
         await writer.drain()
         await writer.start_tls(self._authority.context(host))
         protocol = writer.get_extra_info("ssl_object").selected_alpn_protocol() or HTTP
         head = await reader.readuntil(END) if protocol == HTTP else b""
-        await self._hand_over(protocol, head, reader, writer)
+        await self._hand_over(protocol, head, near)
 
-    async def _hand_over(
-        self, protocol: str, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _hand_over(self, protocol: str, head: bytes, near: Connection) -> None:
         """Let the local Vertex answer, from the request on whose head has been read."""
-        port = await asyncio.to_thread(self._backend, protocol)
-        far_reader, far_writer = await asyncio.open_connection(LOOPBACK, port)
-        far_writer.write(OBSOLETE.sub(b"", head))
-        await _join(reader, writer, far_reader, far_writer)
+        port = await asyncio.to_thread(backend.port, protocol, self._endpoint, self._buckets)
+        far = await asyncio.open_connection(LOOPBACK, port)
+        far[1].write(OBSOLETE.sub(b"", head))
+        await _join(near, far)
 
-    async def _tunnel(self, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _tunnel(self, target: str, near: Connection) -> None:
         """Pass the bytes on to any other host, through the shell's proxy if there is one."""
+        writer = near[1]
         try:
-            far = await asyncio.open_connection(*_address(self._next_proxy(target) or target))
-            if self._next_proxy(target):
+            proxy = self._next_proxy(target)
+            address = urlsplit(f"//{proxy or target}")
+            far = await asyncio.open_connection(address.hostname or "", address.port or 443)
+            if proxy:
                 far[1].write(f"CONNECT {target} HTTP/1.1\r\nHost: {target}{END.decode()}".encode("latin-1"))
                 writer.write(await far[0].readuntil(END))
             else:
@@ -123,7 +119,7 @@ class Wire:
         except (OSError, ValueError, EOFError) as error:
             writer.write(_answer("502 Bad Gateway", f"{target} cannot be reached from this machine: {error}"))
             return
-        await _join(reader, writer, *far)
+        await _join(near, far)
 
     def _next_proxy(self, target: str) -> str:
         """The shell's proxy for this host, HOST:PORT, "" without one."""
@@ -133,11 +129,11 @@ class Wire:
         return "" if direct else urlsplit(proxy if "//" in proxy else f"//{proxy}").netloc
 
 
-def _of_metadata(identity: Identity, target: str, head: bytes) -> bytes:
+def _of_metadata(values: Any, target: str, head: bytes) -> bytes:
     """The answer of the metadata server, which no web page can ask, as none can send this header."""
     if b"metadata-flavor: google" not in head:
         return _answer("403 Forbidden", "the header Metadata-Flavor: Google is missing; send it")
-    value = metadata_server.answer(identity, target)
+    value = metadata_server.answer(values, target)
     return _answer("404 Not Found", f"{target} is not there") if value is None else _answer("200 OK", value)
 
 
@@ -150,15 +146,9 @@ def _answer(status: str, body: str = "") -> bytes:
     return "\r\n".join(lines).encode() + END + body.encode()
 
 
-async def _join(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    far_reader: asyncio.StreamReader,
-    far_writer: asyncio.StreamWriter,
-) -> None:
-    """Pass bytes both ways until one side ends."""
-    passing = [asyncio.create_task(_pass(reader, far_writer)), asyncio.create_task(_pass(far_reader, writer))]
-    await asyncio.wait(passing, return_when=asyncio.ALL_COMPLETED)
+async def _join(near: Connection, far: Connection) -> None:
+    """Pass bytes both ways until both sides have ended."""
+    await asyncio.gather(_pass(near[0], far[1]), _pass(far[0], near[1]))
 
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -168,9 +158,3 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             await writer.drain()
     with contextlib.suppress(OSError):
         writer.close()
-
-
-def _address(netloc: str) -> tuple[str, int]:
-    """Host and port; raises ValueError."""
-    parts = urlsplit(f"//{netloc}")
-    return parts.hostname or "", parts.port or 443
