@@ -3,19 +3,19 @@
 import contextlib
 import functools
 import hashlib
-import ipaddress
 import itertools
 import random
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 from pathlib import Path
 
 from vertex_launch.spec import Job
 from vertex_launch.state_dir import private, private_file
 
 LOOPBACK, LOOPBACK_NETWORK = "127.0.0.1", "127.0.0.0/8"
-FIRST_OWN = int(ipaddress.IPv4Address("127.1.0.1"))  # Linux answers at all of 127.0.0.0/8
+FIRST_OWN = IPv4Address("127.1.0.1")  # Linux answers at all of 127.0.0.0/8
 NETWORKS = 2**15  # of 256 addresses each, from there on
 SYSTEM_HOSTS = Path("/etc/hosts")
 HTTP_PROXIES = frozenset(("http_proxy", "https_proxy", "all_proxy"))
@@ -58,11 +58,7 @@ def of_job(job: Job, job_id: str, named: bool) -> Hosts:
     suffix = hashlib.sha256(job_id.encode()).hexdigest()[:10]
     first = FIRST_OWN + random.randrange(NETWORKS) * 256
     return {
-        (pool, index): Host(
-            f"cmle-training-workerpool{pool}-{suffix}-{index}",
-            str(ipaddress.IPv4Address(first + number)),
-            ports[number],
-        )
+        (pool, index): Host(f"cmle-training-workerpool{pool}-{suffix}-{index}", str(first + number), ports[number])
         for number, (pool, index) in enumerate(places)
     }
 

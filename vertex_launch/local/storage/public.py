@@ -1,9 +1,7 @@
 """Public objects of Cloud Storage, such as data sets that libraries download: read without any login."""
 
-import contextlib
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from http.client import HTTPResponse
 from typing import cast
 from urllib.parse import quote
@@ -29,10 +27,4 @@ def fetch(bucket: str, name: str, byte_range: str) -> Response:
         reason = getattr(error, "reason", error)
         raise ApiError("NOT_FOUND", f"gs://{bucket} is not here, and {url} cannot be reached: {reason}.") from None
     headers = {key: value for key in KEPT_HEADERS if (value := answer.headers.get(key))}
-    return StreamingResponse(_blocks(answer), answer.status, headers)
-
-
-def _blocks(answer: HTTPResponse) -> Iterator[bytes]:
-    with contextlib.closing(answer):
-        while block := answer.read(BLOCK):
-            yield block
+    return StreamingResponse(iter(lambda: answer.read(BLOCK), b""), answer.status, headers)  # its end closes `answer`
