@@ -41,18 +41,28 @@ LONGEST_DISTURBANCE = 7 * 24 * 3600  # seconds; no job lives longer
 
 
 class Vertex:
-    """All that the API serves, with its state in the folder; without an endpoint, for no client. Raises FaultError."""
+    """All that the API serves, with its state in the folder; without an endpoint, for no client. Raises FaultError.
+
+    A method of the API takes a call and the parts of its address; it returns JSON or raises ApiError.
+    """
 
     def __init__(self, context: Context, endpoint: str = "") -> None:
         self.state_dir, buckets = context.state_dir, context.state_dir.buckets
-        self.project = context.settings.project
         self.store = Store(self.state_dir.folder, endpoint)
         (buckets / context.settings.bucket).mkdir(parents=True, exist_ok=True)
         self.jobs = Jobs(self.store, context, endpoint)
         self.tunings = Tunings(self.store, self.state_dir, self.jobs)
-        self.datasets, self.models = Datasets(self.store, buckets), Models(self.store, buckets)
-        self.pipelines = Pipelines(self.store, self.jobs, self.tunings, self.models, buckets)
-        self.tensorboards = tensorboards.collections(self.store, buckets, context.settings.bucket)
+        models = Models(self.store, buckets)
+        self.pipelines = Pipelines(self.store, self.jobs, self.tunings, models, buckets)
+        self._operations = Operations(self.store)
+        self._projects = Projects(self.store, context.settings.project)
+        kinds: list[Collection] = [self.jobs, self.tunings, self.pipelines, Datasets(self.store, buckets), models]
+        kinds += [PersistentResources(self.store, self.jobs), Evaluations(self.store, models), Slices(self.store)]
+        kinds += [DataItems(self.store, buckets), Annotations(self.store, buckets), *metadata.collections(self.store)]
+        kinds += tensorboards.collections(self.store, buckets, context.settings.bucket)
+        self._collections = [kind.collection for kind in kinds]
+        self._methods = {key: act for kind in kinds for key, act in kind.methods().items()}
+        self._methods |= self._operations.methods()
 
     def close(self) -> None:
         """Stop what runs; returns when no process is left."""
@@ -60,24 +70,6 @@ class Vertex:
         self.pipelines.close()
         self.jobs.close()
         self.store.close()
-
-
-class VertexApi:
-    """The methods of the API. Each takes a call and the parts of its address; returns JSON or raises ApiError."""
-
-    def __init__(self, vertex: Vertex) -> None:
-        self._vertex = vertex
-        self._operations = Operations(vertex.store)
-        self._projects = Projects(vertex.store, vertex.project)
-        kinds: list[Collection] = [vertex.jobs, vertex.tunings, vertex.pipelines, vertex.datasets, vertex.models]
-        kinds += [PersistentResources(vertex.store, vertex.jobs)]
-        buckets = vertex.state_dir.buckets
-        kinds += [Evaluations(vertex.store, vertex.models), Slices(vertex.store)]
-        kinds += [DataItems(vertex.store, buckets), Annotations(vertex.store, buckets)]
-        kinds += [*metadata.collections(vertex.store), *vertex.tensorboards]
-        self._collections = [kind.collection for kind in kinds]
-        self._methods = {key: act for kind in kinds for key, act in kind.methods().items()}
-        self._methods |= self._operations.methods()
 
     def routes(self) -> list[Route]:
         named = self._projects.translated
@@ -125,13 +117,12 @@ class VertexApi:
 
     def entries(self, call: Call) -> Any:
         """Cloud Logging's entries.list."""
-        store = self._vertex.store
-        jobs, searches = store.all("customJobs"), store.all("hyperparameterTuningJobs")
-        return logs.list_entries(jobs, searches, self._vertex.state_dir, call.json())
+        jobs, searches = self.store.all("customJobs"), self.store.all("hyperparameterTuningJobs")
+        return logs.list_entries(jobs, searches, self.state_dir, call.json())
 
     def write_entries(self, call: Call) -> Any:
         """Cloud Logging's entries.write."""
-        logs.write_entries(self._vertex.state_dir, call.json())
+        logs.write_entries(self.state_dir, call.json())
         return {}
 
     def disturb(self, call: Call, id: str, action: str) -> Any:
@@ -145,17 +136,17 @@ class VertexApi:
             raise invalid([Finding("replica", "is not text", "write a name such as workerpool0-0")])
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_DISTURBANCE:
             raise invalid([Finding("seconds", f"is not a number from 0 to {LONGEST_DISTURBANCE}", "write one")])
-        jobs = {id_of(job["name"]): job for job in self._vertex.store.all("customJobs")}
+        jobs = {id_of(job["name"]): job for job in self.store.all("customJobs")}
         if id not in jobs:
             running = ", ".join(key for key, job in jobs.items() if job["state"] == "JOB_STATE_RUNNING")
             cure = f"those that run are {running}" if running else "no job runs now"
             raise ApiError("NOT_FOUND", f'there is no custom job "{id}"; {cure}')
-        self._vertex.jobs.disturb(jobs[id]["name"], cast(Action, action), replica, float(seconds))
+        self.jobs.disturb(jobs[id]["name"], cast(Action, action), replica, float(seconds))
         return {}
 
 
 def create_app(vertex: Vertex) -> ASGIApp:
     """The service as an ASGI application: both APIs, the page and the shells."""
     views = [*page.routes(vertex.store, vertex.jobs, vertex.state_dir), shell.page()]
-    routes = [*VertexApi(vertex).routes(), *GcsApi(vertex.state_dir.buckets).routes(), *views]
+    routes = [*vertex.routes(), *GcsApi(vertex.state_dir.buckets).routes(), *views]
     return http.Router(routes, partial(shell.connect, vertex.jobs.open_shell))

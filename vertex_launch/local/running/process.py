@@ -69,17 +69,13 @@ class Process:
             reason = error.strerror if isinstance(error, OSError) else error
             cure = "write long values to a file in a bucket; there may be no NUL, and no = in a variable's name"
             raise FaultError(f"{replica.name}: this system cannot start it: {reason}; {cure}") from None
+        self.number = self._process.pid  # of its first process
         streams = (self._process.stdin, self._process.stdout, self._process.stderr)
         self._orders, *output = (cast(IO[bytes], stream) for stream in streams)
         self._reader = threading.Thread(target=self._read, args=(log, *output), daemon=True)
         self._reader.start()
         self._waiter = threading.Thread(target=self._wait, args=(report,), daemon=True)
         self._waiter.start()
-
-    @property
-    def number(self) -> int:
-        """The system's number of its first process."""
-        return self._process.pid
 
     def send_signal(self, number: signal.Signals) -> None:
         """SIGTERM and SIGKILL are for the command alone, as for process 1 of a container; others for all processes."""

@@ -6,15 +6,8 @@ from dataclasses import dataclass, field
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM, Signals
 
 from vertex_launch.contract import Replica
-from vertex_launch.local.running.faults import (
-    DAMAGES,
-    IN_PYTHON,
-    Action,
-    Fault,
-    damage,
-    newest_checkpoint,
-    signal_training_process,
-)
+from vertex_launch.local.running import faults
+from vertex_launch.local.running.faults import Action, Fault
 from vertex_launch.local.running.process import Process
 
 SLICE = 0.1  # seconds for which a slow replica runs at a time
@@ -94,7 +87,8 @@ class ReplicaState:
             return False
         if not self.process and fault.action != "late":
             return False
-        return fault.action not in DAMAGES or bool(newest_checkpoint(self.replica))  # last, as it looks into folders
+        # Last, as it looks into folders.
+        return fault.action not in faults.DAMAGES or bool(faults.newest_checkpoint(self.replica))
 
     def disturb(self, action: Action, number: float) -> None:
         """Do what happens to machines and programs; `number` is a time in seconds, or of slow a factor."""
@@ -102,8 +96,8 @@ class ReplicaState:
         match action:
             case "late":  # the next start
                 self.postponed += number
-            case "flip" | "truncate" if file := newest_checkpoint(self.replica):
-                damage(file, action)
+            case "flip" | "truncate" if file := faults.newest_checkpoint(self.replica):
+                faults.damage(file, action)
             case _ if not self.process:
                 pass
             case "kill":
@@ -116,7 +110,7 @@ class ReplicaState:
             case "slow":
                 self.slow, self.planned[SIGSTOP] = number, now
             case "exit0" | "raise":
-                signal_training_process(self.process.number, IN_PYTHON[action])
+                faults.signal_training_process(self.process.number, faults.IN_PYTHON[action])
             case "preempt" if not self.preempted:
                 self.preempted, self.planned[SIGKILL] = True, now + number
                 self.send_signal(SIGTERM)
