@@ -69,6 +69,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
     noun: str  # in messages
     prefix: str  # of the states
     ended: frozenset[str]  # the final states
+    transient: tuple[str, ...] = ()  # fields of a task that has not ended
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -141,7 +142,8 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
 
     def _end(self, name: str, state: str, error: dict[str, Any] | None = None) -> None:
         """Set the last state, named without its prefix, and why it is not SUCCEEDED."""
-        self._store.update(name, state=f"{self.prefix}{state}", endTime=now(), error=error)
+        gone = dict.fromkeys(self.transient)
+        self._store.update(name, state=f"{self.prefix}{state}", endTime=now(), error=error, **gone)
 
     def _stop(self, task: Task) -> None:
         """Make `_work` return soon; the caller holds the lock."""

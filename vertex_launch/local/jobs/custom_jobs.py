@@ -71,6 +71,7 @@ class Jobs(BackgroundTasks[_Ticket]):
     """All custom jobs of the service; thread-safe."""
 
     collection, message, noun, prefix, ended = COLLECTION, CustomJob, "job", PREFIX, ENDED
+    transient = (SHELLS,)
 
     def __init__(self, store: Store, context: Context, endpoint: str = "") -> None:
         self._context = context
@@ -167,11 +168,6 @@ class Jobs(BackgroundTasks[_Ticket]):
                 self.cancel(name)
             self._lock.wait_for(lambda: not here())
 
-    def dispatch(self) -> None:
-        """Start the jobs that fit, after a persistent resource has changed."""
-        with self._lock:
-            self._dispatch()
-
     def follow_runs(self) -> None:
         """Read the jobs that the command `run` has written in the same folder; end those whose process was killed."""
         folder = self._context.state_dir.folder
@@ -203,7 +199,7 @@ class Jobs(BackgroundTasks[_Ticket]):
             super()._lose(resource)
 
     def _admit(self, ticket: _Ticket) -> None:
-        self._dispatch()
+        self.dispatch()
         if not ticket.starts and (seconds := _longest_wait(ticket.job)):
             ticket.timer = threading.Timer(seconds, self._expire, args=(ticket, seconds))
             ticket.timer.daemon = True
@@ -214,23 +210,23 @@ class Jobs(BackgroundTasks[_Ticket]):
         if ticket.timer:
             ticket.timer.cancel()
         if not self._closed:
-            self._dispatch()
+            self.dispatch()
 
-    def _dispatch(self) -> None:
+    def dispatch(self) -> None:
         """Start the jobs that fit, strictly in order, so that a large job does not starve; a region or a persistent
         resource without room holds up its own jobs alone.
         """
-        tasks, room = [*self._tasks.values()], self._stocks()
-        for ticket in (ticket for ticket in tasks if ticket.starts):
-            for needs in ticket.needs:
+        with self._lock:
+            tasks, room = [*self._tasks.values()], self._stocks()
+            for needs in (needs for ticket in tasks if ticket.starts for needs in ticket.needs):
                 room.subtract(needs)
-        for ticket in (ticket for ticket in tasks if not ticket.starts):
-            if all(_taken(room, needs) for needs in ticket.needs):
-                ticket.starts = True
-                if ticket.timer:
-                    ticket.timer.cancel()
-                self._store.update(ticket.name, state=PENDING)
-                super()._admit(ticket)
+            for ticket in (ticket for ticket in tasks if not ticket.starts):
+                if all(_taken(room, needs) for needs in ticket.needs):
+                    ticket.starts = True
+                    if ticket.timer:
+                        ticket.timer.cancel()
+                    self._store.update(ticket.name, state=PENDING)
+                    super()._admit(ticket)
 
     def _stocks(self) -> Counter[str]:
         """Return how many replicas run at once: in all, in some regions, on each machine of a persistent resource."""
@@ -298,10 +294,6 @@ class Jobs(BackgroundTasks[_Ticket]):
             addresses = {name: f"{at}/{name}/{secrets.token_urlsafe()}" for name in names}
             self._store.update(ticket.name, **{SHELLS: addresses})
         self._enter(ticket, phase)
-
-    def _end(self, name: str, state: str, error: dict[str, Any] | None = None) -> None:
-        self._store.update(name, **{SHELLS: None})
-        super()._end(name, state, error)
 
     def _stop(self, ticket: _Ticket) -> None:
         super()._stop(ticket)
