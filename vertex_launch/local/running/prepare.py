@@ -98,11 +98,8 @@ def _placed(job: Job, job_id: str, context: Context, extras: Extras, machines: h
     started = [replica for replica in everyone if not replica.reduces]
     named, shares = host.passed(environ, settings.env), host.shares(host.visible_gpus(environ), len(started))
     wire = {**context.wire, **hosts.off_the_proxy({**environ, **context.wire}, machines.values())}
-    placed = [
-        replace(replica, env={**share, **wire, **named, **replica.env, **machines[replica.pool, replica.index].env})
-        for replica, share in zip(started, shares, strict=True)
+    base = {} if client else host.image_environment(environ, state_dir, job_id)
+    return [
+        replace(one, env={**base, **share, **wire, **named, **one.env, **machines[one.pool, one.index].env})
+        for one, share in zip(started, shares, strict=True)
     ]
-    if client:
-        return placed
-    base = host.image_environment(environ, state_dir, job_id)
-    return [replace(replica, env={**base, **replica.env}) for replica in placed]
