@@ -96,7 +96,7 @@ def findings(config: Config) -> Iterator[str]:
     yield from model.findings(config)
     yield from flags.at_least(1, config, "steps", "global_batch", "micro_batches")
     yield from flags.at_least(1, config, "log_every", "evaluate_every", "checkpoint_every")
-    yield from flags.at_least(math.ulp(0.0), config, "learning_rate", "clip", *TIMEOUTS, must="above 0")
+    yield from flags.above_zero(config, "learning_rate", "clip", *TIMEOUTS)
     if config.keep < 1:
         yield f"--keep is {config.keep}, must be at least 1: a run without a checkpoint cannot resume"
     yield from flags.at_least(0, config, "warmup", "weight_decay", "skip_nonfinite")

@@ -43,6 +43,11 @@ def at_least(least: float, flags: object, *names: str, must: str = "") -> Iterat
             yield f"{flag(name)} is {value}, must be {must}"
 
 
+def above_zero(flags: object, *names: str) -> Iterator[str]:
+    """Yield a phrase for each of these fields that is 0, below it, or not finite; None is no fault."""
+    return at_least(math.ulp(0.0), flags, *names, must="above 0")
+
+
 def flag(field: str) -> str:
     """`--global-batch` of global_batch"""
     return f"--{field.replace('_', '-')}"

@@ -1,5 +1,6 @@
 """More of training, for real: more processes, more devices and more faults."""
 
+import contextlib
 import shutil
 import signal
 import sys
@@ -51,8 +52,17 @@ def same_losses(alone: Run, together: Run) -> None:
 
 
 def test_the_losses_do_not_depend_on_the_devices_that_the_layers_are_on(alone: Run, tmp_path: Path) -> None:
-    """Two machines, each with the layers of one model on two devices."""
-    spread = train(tmp_path, 2, *STEPS, "--strategy", "model_parallel", "--degree", "2", "--micro-batches", "2")
+    """Two machines, each with the layers of one model on two devices; no step leaves a thread behind."""
+    threads = set[int]()
+
+    def count_threads() -> None:
+        for number in processes("CLUSTER_SPEC", str(tmp_path)):
+            with contextlib.suppress(OSError):  # it has ended
+                threads.add(len([*Path(f"/proc/{number}/task").iterdir()]))
+
+    flags = ("--strategy", "model_parallel", "--degree", "2", "--micro-batches", "2")
+    spread = train(tmp_path, 2, *STEPS, *flags, watch=count_threads)
+    assert max(threads, default=0) < 1000
     assert spread.code == 0, spread.output
     assert "training on 4 x CPU, model_parallel: replicate 2 x layers 2" in spread.output
     assert len(spread.losses) == 150

@@ -26,7 +26,8 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     kinds = writable.EVALUATOR if cluster.evaluates else writable.WORKER if cluster.rank else writable.CHIEF
     if config.doctor:
         doctor.require(cluster, folders, kinds, environ)
-    writable.require(folders, kinds)
+    else:
+        writable.require(folders, kinds)
     with lease.held(folders, cluster), shards.at(config.data, folders) as folder:
         job = Job(config, folders, folder, cluster, clock)
         if cluster.evaluates:

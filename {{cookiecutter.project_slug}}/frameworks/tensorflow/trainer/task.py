@@ -32,7 +32,8 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     kinds = writable.EVALUATOR if cluster.evaluates else writable.CHIEF if cluster.name == cluster.chief.name else ()
     if config.doctor:
         doctor.require(cluster, folders, kinds, environ)
-    writable.require(folders, kinds)
+    else:
+        writable.require(folders, kinds)
     from trainer.parallel import strategy as strategies  # a place that cannot be written is told before
 
     with lease.held(folders, cluster), strategies.load(config.strategy).data(config, folders, cluster) as folder:

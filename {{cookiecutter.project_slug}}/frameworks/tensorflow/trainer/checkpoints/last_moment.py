@@ -1,7 +1,6 @@
 """The step at which all machines end, once one of them was told to."""
 
 import time
-from functools import partial
 
 import tensorflow as tf
 
@@ -25,7 +24,7 @@ class LastMoment(Told):
         super().__init__(NOTICE)
         self._world, self._asked, self._time, self._next = world, 0, time.monotonic(), 0
         # One function for the whole run: TensorFlow keeps a record of each sum outside of one for ever.
-        self._total = tf.function(partial(world.total, timeout=timeout))
+        self._total, self._timeout = tf.function(world.total), timeout
 
     def rank(self, step: int) -> int | None:
         """Return the rank of a machine that was told to end, None while nobody was. Every machine must call it."""
@@ -33,7 +32,8 @@ class LastMoment(Told):
             return 0 if self.told else None
         if step < self._next:
             return None
-        told, microseconds = zip(*self._world.gather([self.told, self._microseconds(step)], self._total), strict=True)
+        answers = self._world.gather([self.told, self._microseconds(step)], self._total, self._timeout)
+        told, microseconds = zip(*answers, strict=True)
         self._next = step + max(int(ASK_SECONDS * 1e6 / max(microseconds)), 1)
         return told.index(1) if any(told) else None
 

@@ -19,7 +19,6 @@ MONOTONIC, IN_A_THREAD = 1, 2  # CLOCK_MONOTONIC and SIGEV_THREAD of Linux
 LAST_WORDS_SECONDS = 3.0
 # TensorFlow raises these for a peer that is gone or silent, and never for a fault of the model or the data.
 LOSSES = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
-TIMED_OUT = "Collective has timed out"
 NCCL_LOST = "remote process exited or there was a network error"  # within an InternalError
 
 
@@ -98,8 +97,6 @@ def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:
     text = str(error.message) or type(error).__name__
     if len(cluster.nodes) == 1 or not (isinstance(error, LOSSES) or NCCL_LOST in text):
         return ""
-    if TIMED_OUT in text:
-        return "no answer within --collective-timeout: a replica is stuck or slow"
     first, *others = (text.rpartition("Collective ops is aborted by: ")[2] or text).splitlines()
     what = f"{first} {others[0]}" if first.endswith(":") and others else first.partition(". ")[0]
     return re.sub(r"/job:(chief|worker)(?:/replica:\d+)?/task:(\d+)", lambda task: _name(cluster, *task.groups()), what)

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
+from trainer.cluster import processes
 from trainer.cluster.spec import Cluster
 
 PATIENCE_SECONDS = 86_400.0  # of machines between steps; of one that ends, heartbeats tell at once
@@ -67,26 +69,36 @@ class World:
         """The sum of every machine's value, on each of them. Every machine must call it."""
         return sum(own[0] for own in self.gather([value]))
 
-    def gather(self, own: Sequence[int], total: Callable[[Any], tf.Tensor] | None = None) -> list[list[int]]:
+    def gather(
+        self, own: Sequence[int], total: Callable[[Any], tf.Tensor] | None = None, timeout: float = PATIENCE_SECONDS
+    ) -> list[list[int]]:
         """Every machine's values, as many of each, by rank. Every machine must call it.
+
+        They wait for each other for longer than in a step: the chief may have a large model to read or to write.
 
         Args:
             total: adds tables up, in place of `World.total`.
+            timeout: in seconds, after which the process ends.
         """
         rows = [[int(value) if rank == self.rank else 0 for value in own] for rank in range(self.size)]
         table = tf.constant(rows, tf.int64)
         values = self.distribute([table * int(i == 0) for i, _ in enumerate(self.data_ranks)])
-        gathered: list[list[int]] = (total or self.total)(values).numpy().tolist()
+        with self.bounded(timeout):
+            gathered: list[list[int]] = (total or self.total)(values).numpy().tolist()
         return gathered
 
-    def total(self, values: Any, timeout: float = PATIENCE_SECONDS) -> tf.Tensor:
-        """The sum of the values of all devices. Every machine must call it.
-
-        They wait for each other for longer than in a step: the chief may have a large model to read or to write.
-        """
-        patient = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout)
-        total = self.strategy.extended.reduce_to(tf.distribute.ReduceOp.SUM, values, "/device:CPU:0", patient)
+    def total(self, values: Any) -> tf.Tensor:
+        """The sum of the values of all devices. Every machine must call it."""
+        total = self.strategy.extended.reduce_to(tf.distribute.ReduceOp.SUM, values, "/device:CPU:0")
         return self.strategy.experimental_local_results(total)[0]
+
+    def bounded(self, seconds: float) -> AbstractContextManager[None]:
+        """Bound a wait for the other machines; none where there are none.
+
+        TensorFlow 2.21 would bound each of its sums by a thread that sleeps for so long: thousands in a training.
+        Source: tensorflow/core/common_runtime/base_collective_executor.cc, `SchedNonBlockingClosureAfter`.
+        """
+        return processes.bounded(seconds) if self.size > 1 else nullcontext()
 
     def wait(self) -> None:
         """Return when every machine is here."""

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from trainer.vertex.errors import TrainerError
 
 MIB = 2**20
 SUM = tf.distribute.ReduceOp.SUM
+TRACING = 10  # times as long as another call the first one may take, which traces and compiles
 
 
 class MultiWorkerMirrored(Strategy):
@@ -49,7 +50,6 @@ class MultiWorkerMirrored(Strategy):
         devices.compute_in(config.precision, gpus)
         options = tf.distribute.experimental.CommunicationOptions(
             bytes_per_pack=config.bytes_per_pack * MIB,
-            timeout_seconds=config.collective_timeout,
             implementation=tf.distribute.experimental.CommunicationImplementation[("NCCL" if gpus else "RING")],
         )
         each = mesh.data_size // len(cluster.nodes)
@@ -102,7 +102,8 @@ class Mirrored:
         """Take these steps; returns their totals over the global batches."""
         parts, *rates = tensors(steps, self.loop.config)
         began = time.monotonic()
-        summed, self.communicating = self._take(self._world.distribute(parts), *rates)
+        with self._bounded(self._take, len(steps.rates)):
+            summed, self.communicating = self._take(self._world.distribute(parts), *rates)
         self.seconds = (time.monotonic() - began) / len(steps.rates)  # a CPU has computed when the call returns
         return summed
 
@@ -120,12 +121,21 @@ class Mirrored:
 
     def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
         """Measure batches, one for each device at a time. Every machine must call it."""
-        return sum((self._score(*self._world.distribute(on_host(part))) for part in parts), start=0.0)
+        total = 0.0
+        for part in parts:
+            with self._bounded(self._score):
+                total += self._score(*self._world.distribute(on_host(part)))
+        return total
 
     @tf.function  # type: ignore[untyped-decorator]
     def _score(self, batch: Batch, mask: tf.Tensor) -> Totals:
         measured = self._world.strategy.run(lambda *one: totals.score(self._state.net, *one), [batch, mask])
         return self._world.strategy.reduce(SUM, measured, axis=None)
+
+    def _bounded(self, function: Any, steps: int = 1) -> AbstractContextManager[None]:
+        """Bound a call, of so many steps, in which the machines wait for each other."""
+        times = steps if function.experimental_get_tracing_count() else steps * TRACING
+        return self._world.bounded(self.loop.config.collective_timeout * times)
 
 
 STRATEGY = MultiWorkerMirrored()
