@@ -220,7 +220,7 @@ def test_a_model_that_cannot_be_fetched_is_said(built: Built) -> None:
     assert "Traceback" not in said
 
 
-def test_sigterm_ends_a_container_and_its_peer_says_whom_it_lost(built: Built, tmp_path: Path) -> None:
+def test_sigterm_ends_a_container_whose_step_its_peer_has_saved(built: Built, tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     names = [f"stop-{replica.pool}" for replica in pair()]
     for name, replica in zip(names, pair(), strict=True):
@@ -230,7 +230,8 @@ def test_sigterm_ends_a_container_and_its_peer_says_whom_it_lost(built: Built, t
     assert built.end(names[1])[0] == 143
     code, said = built.end(names[0])
     assert code == 75, said
-    assert "lost a peer" in said
+    assert "saved step" in said
+    assert "was told to end; the next start resumes there" in said
 
 
 @of_one

@@ -28,8 +28,8 @@ def answer(question: str) -> st.SearchStrategy[str]:
     if question == "region":
         return st.sampled_from([*ANSWERS["_regions"], *hostile])
     text = st.from_regex(r"\A[a-z][a-z0-9-]{4,20}[a-z0-9]\Z") | st.sampled_from(KEPT) | st.text(max_size=30)
-    is_text = question in TEXTS or not hostile  # as one of a fork's own
-    return st.sampled_from([DEFAULTS[question]] * 12) | (text if is_text else st.sampled_from(hostile))
+    default = [DEFAULTS[question]]  # of a question of a fork's own, which its own hook looks at, nothing else
+    return st.sampled_from(default * 12) | (text if question in TEXTS else st.sampled_from(hostile or default))
 
 
 TYPED = st.fixed_dictionaries({}, optional={question: answer(question) for question in DEFAULTS})
