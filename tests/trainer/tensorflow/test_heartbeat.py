@@ -2,7 +2,6 @@
 
 import queue
 import re
-import signal
 import socket
 import threading
 import time
@@ -92,12 +91,9 @@ def test_a_frozen_parameter_server_is_named_in_time(stack: ExitStack) -> None:
 @pytest.mark.parametrize(
     ("workers", "who"), [(2, "workerpool2-0, a parameter server"), (1, "workerpool1-0, the only worker here")]
 )
-def test_the_chief_is_told_once_when_one_that_the_run_needs_is_told_to_end(
+def test_the_run_ends_with_the_first_that_it_needs_and_that_is_told_to_end(
     workers: int, who: str, stack: ExitStack, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    notices: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: notices.append(number))
-    stack.callback(signal.signal, signal.SIGTERM, before)
     team, told = Team(stack, workers=workers, servers=1), [threading.Event() for _ in range(workers + 1)]
     names = [node.name for node in (*team.cluster.nodes[1:], *team.cluster.servers)]
     held = [team.hold(name, one) for name, one in zip(names, told, strict=True)]
@@ -105,10 +101,10 @@ def test_the_chief_is_told_once_when_one_that_the_run_needs_is_told_to_end(
         lines.wait_for_all()
         for one in (told[0], told[-1]):
             one.set()
-            assert eventually(lambda: not one.is_set())  # noqa: B023
-        assert eventually(lambda: bool(notices))
+            assert eventually(lambda: workers == 2 or bool(lines.told))  # of two, one can be done without
+        assert eventually(lambda: bool(lines.told))
     assert [one.result(timeout=DEADLINE) for one in held] == [None] * len(held)
-    assert notices == [signal.SIGTERM]
+    assert lines.told == who.partition(",")[0]
     assert capsys.readouterr().out.count(f"{who}, was told to end, and so the run ends") == 1
 
 

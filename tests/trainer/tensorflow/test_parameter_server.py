@@ -127,8 +127,9 @@ def test_a_parameter_server_that_is_told_alone_to_end_costs_no_step(tmp_path: Pa
     flags = ("--checkpoint-every", "5000", "--steps", "5000")
     ended = train(tmp_path, 2, *SERVED, *flags, servers=2, options=["--fault", "workerpool2-1:term@step=10"])
     assert "workerpool2-1, a parameter server, was told to end, and so the run ends" in ended.output
-    told = re.search(r"workerpool0-0: saved step (\d+), as it was told to end", ended.output)
+    told = re.search(r"workerpool0-0: saved step (\d+), as workerpool2-1 was told to end", ended.output)
     assert told, ended.output
+    assert "Job failed: workerpool2-1 was ended by SIGTERM (exit code 143)" in ended.output
     assert (ended.output_folder / f"checkpoints/step-{int(told[1]):09d}/committed.json").exists()
     assert ended.code == 1
 

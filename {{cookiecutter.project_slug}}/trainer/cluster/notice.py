@@ -18,12 +18,12 @@ class StoppedError(PeerError):
 
     Args:
         told: whether this replica was; its exit code is then that of SIGTERM.
-        by: rank of a process that was, of `size` processes.
+        by: name of a replica that was.
     """
 
-    def __init__(self, cluster: Cluster, step: int, *, told: bool, by: int, size: int) -> None:
+    def __init__(self, cluster: Cluster, step: int, *, told: bool, by: str) -> None:
         self.exit_code = 128 + signal.SIGTERM if told else PeerError.exit_code
-        who = "it" if told else cluster.node(by, size).name
+        who = "it" if told else by
         super().__init__(f"{cluster.name}: saved step {step}, as {who} was told to end; the next start resumes there")
 
 

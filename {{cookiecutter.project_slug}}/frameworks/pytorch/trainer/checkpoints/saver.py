@@ -95,7 +95,8 @@ class Checkpoints(Background):
         if by is not None:
             self.wait()
             self._writers.wait()  # the chief commits last
-            raise StoppedError(self._job.cluster, state.step, told=self._last_moment.told, by=by, size=self._world.size)
+            name = self._job.cluster.node(by, self._world.size).name
+            raise StoppedError(self._job.cluster, state.step, told=self._last_moment.told, by=name)
         self.check()
 
     def save(self, state: State) -> None:

@@ -29,7 +29,7 @@ class LastMoment(Told):
     def rank(self, step: int) -> int | None:
         """Return the rank of a machine that was told to end, None while nobody was. Every machine must call it."""
         if self._world.size == 1:  # nobody to ask; the chief of parameter servers does not wait for each step
-            return 0 if self.told else None
+            return 0 if self.told or self._world.told else None
         if step < self._next:
             return None
         answers = self._world.gather([self.told, self._microseconds(step)], self._total, self._timeout)

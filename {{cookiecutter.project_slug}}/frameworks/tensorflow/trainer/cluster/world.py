@@ -54,6 +54,11 @@ class World:
         return self.rank == 0
 
     @property
+    def told(self) -> str:
+        """Name of a replica that does not run the loop, and for whose end the run has to end; empty for none."""
+        return ""
+
+    @property
     def data_ranks(self) -> range:
         """Ranks of this machine's shares among all shares of the global batch."""
         each = self.mesh.data_size // self.size

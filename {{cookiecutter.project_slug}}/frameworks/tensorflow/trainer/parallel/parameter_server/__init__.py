@@ -114,7 +114,12 @@ def serve(cluster: Cluster, timeout: float) -> None:
     _server = tf.distribute.Server(addresses(cluster), job_name=job, task_index=index, protocol="grpc", config=options)
     told = threading.Event()
     signal.signal(NOTICE, partial(stay, told))
-    answer(cluster, timeout, told)
+    try:
+        answer(cluster, timeout, told)
+    except PeerError:
+        if told.is_set():
+            stop()
+        raise
 
 
 def stay(told: threading.Event, *_: object) -> None:

@@ -12,14 +12,12 @@ import asyncio
 import contextlib
 import json
 import math
-import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 from trainer.cluster import rollcall
-from trainer.cluster.processes import NOTICE
 from trainer.cluster.spec import Cluster, Node
 from trainer.vertex.errors import PeerError
 from trainer.vertex.log import warn
@@ -44,7 +42,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         self._peers: dict[str, asyncio.StreamWriter] = {}  # servers stay when they are lost, workers do not
         self._patience = math.inf  # when what is waited for has to be there
         self._needed = True  # whether the run still needs the others
-        self._ends = False  # whether it saves its step because another one was told to end
+        self.told = ""  # name of a replica that was told to end, and without which the run cannot go on
         self._all_here, self._over = threading.Event(), threading.Event()
         listener = rollcall.listen(cluster.chief)
         self._thread = threading.Thread(target=asyncio.run, args=(self._watch(listener),), daemon=True)
@@ -108,7 +106,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
                         self._arrived(name, writer)
                         while message := await asyncio.wait_for(reader.readline(), self._timeout):
                             if message == TOLD:
-                                self._save_before(name)
+                                self._end_with(name)
             except asyncio.TimeoutError:  # of Python 3.10 one of its own
                 how = f"has been silent for {self._timeout:.0f} s"
             except (OSError, ValueError, LookupError, TypeError, RecursionError):  # reset, or a stranger
@@ -125,14 +123,13 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         if self._peers.keys() == self._servers | self._workers:
             self._all_here.set()
 
-    def _save_before(self, name: str) -> None:
+    def _end_with(self, name: str) -> None:
         """Have the run save its step and end, where it cannot do without a replica that was told to end."""
         is_server, workers = name in self._servers, self._workers & self._peers.keys()
-        if self._needed and not self._ends and (is_server or workers == {name}):
-            self._ends = True
+        if self._needed and not self.told and (is_server or workers == {name}):
+            self.told = name
             who = "a parameter server" if is_server else "the only worker here"
             warn(f"{name}, {who}, was told to end, and so the run ends")
-            os.kill(os.getpid(), NOTICE)  # as if the chief were told
 
     def _lost(self, name: str, how: str) -> None:
         if name in self._servers:
@@ -157,7 +154,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
 
 
 def answer(cluster: Cluster, timeout: float, told: threading.Event) -> None:
-    """Answer the chief's heartbeats until it has finished, and once that this replica was `told` to end.
+    """Answer the chief's heartbeats until it has finished, and whether this replica was `told` to end.
 
     Raises PeerError where the chief ended otherwise, or has been silent for `timeout` seconds.
     """
@@ -169,10 +166,7 @@ def answer(cluster: Cluster, timeout: float, told: threading.Event) -> None:
             for message in messages:
                 if message == FINISHED:
                     return
-                if told.is_set():
-                    told.clear()
-                    connection.sendall(TOLD)
-                connection.sendall(BEAT)
+                connection.sendall(TOLD if told.is_set() else BEAT)
         except TimeoutError:
             how = f"has been silent for {timeout:.0f} s"
         except OSError:  # the connection was reset: that is an end, too

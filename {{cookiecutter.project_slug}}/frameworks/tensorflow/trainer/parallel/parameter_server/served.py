@@ -71,6 +71,10 @@ class ServedWorld(World):
     servers: tf.distribute.ParameterServerStrategy
     heartbeats: Heartbeats
 
+    @property
+    def told(self) -> str:
+        return self.heartbeats.told
+
 
 class Team:
     """The workers, and the variables of model and optimizer on the parameter servers.
