@@ -105,8 +105,8 @@ def test_a_port_that_another_program_has_is_a_fault_of_the_chief(tmp_path: Path)
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code, (fault,) = (done := look(tmp_path, of_job(address, *free_addresses(1))))[0], faults(done[1])
     assert code == 1
-    assert fault.startswith(f"fault: ports: rollcall: cannot listen at {address}, the address of workerpool0-0: ")
-    assert fault.endswith("; end the program that has it, or start the job again")
+    taken_by = f"rollcall: cannot listen at {address}, the address of workerpool0-0: Address already in use"
+    assert fault == f"fault: ports: {taken_by}; end the program that has it, or start the job again"
 
 
 def test_fewer_gpus_than_the_job_pays_for_are_a_fault(tmp_path: Path) -> None:

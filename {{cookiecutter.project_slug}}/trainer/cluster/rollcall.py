@@ -135,7 +135,8 @@ def listen(node: Node) -> socket.socket:
     try:
         return socket.create_server((host, node.port), family=family)
     except OSError as error:
-        raise RollcallError(f"rollcall: cannot listen at {node.address}, the address of {node.name}: {error}") from None
+        why = str(error.strerror).partition(" (")[0]  # behind it the address stands once more
+        raise RollcallError(f"rollcall: cannot listen at {node.address}, the address of {node.name}: {why}") from None
 
 
 def _check_in(cluster: Cluster, everyone: Sequence[Node], timeout: float) -> str:
