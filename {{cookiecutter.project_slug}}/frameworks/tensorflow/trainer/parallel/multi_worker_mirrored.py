@@ -100,8 +100,8 @@ class Mirrored:
 
     def take(self, steps: Steps) -> Totals:
         """Take these steps; returns their totals over the global batches."""
-        parts, *rates = tensors(steps, self.loop.config)
         began = time.monotonic()
+        parts, *rates = tensors(steps, self.loop.config)
         with self._bounded(self._take, len(steps.rates)):
             summed, self.communicating = self._take(self._world.distribute(parts), *rates)
         self.seconds = (time.monotonic() - began) / len(steps.rates)  # a CPU has computed when the call returns
