@@ -16,6 +16,7 @@ FILES = sorted({*Path(__file__).parent.glob("test_*.py")} - {Path(__file__)})
 MINUTES = 30
 
 
+@pytest.mark.slow
 @pytest.mark.proof
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_20_000_cases(file: Path) -> None:

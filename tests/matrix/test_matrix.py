@@ -20,6 +20,7 @@ def projects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.proof
 def test_a_fifth_of_the_cells_keeps_the_promise(projects: dict[str, Path], tmp_path: Path) -> None:
     verdicts = run_all(projects, QUICK, tmp_path)
