@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 
 from tests.training import DEADLINE, PROJECT
 from trainer.cluster.notice import StoppedError, Told
@@ -48,9 +47,10 @@ def test_a_signal_is_noted_within_the_block_and_ends_the_process_again_behind_it
     assert signal.getsignal(signal.SIGUSR1) == before
 
 
-def test_the_replica_that_was_told_to_end_is_named_by_all_others() -> None:
-    cluster = Cluster(tuple(Node(name, "localhost:1") for name in NAMES))
-    others, own = (StoppedError(replace(cluster, name=name), 37, told=name != NAMES[0], by=NAMES[1]) for name in NAMES)
+def test_the_replica_that_was_told_to_end_is_named_by_all_others_whatever_processes_each_has() -> None:
+    nodes = tuple(Node(name, "localhost:1") for name in ("workerpool0-0", "workerpool1-0", "workerpool1-1"))
+    by = Cluster(nodes).node(5, size=6).name
+    others, own = (StoppedError(Cluster(nodes, name), 37, told=name != nodes[0].name, by=by) for name in NAMES)
     assert str(others) == "workerpool0-0: saved step 37, as workerpool1-1 was told to end; the next start resumes there"
     assert str(own) == "workerpool1-1: saved step 37, as it was told to end; the next start resumes there"
     assert (others.exit_code, own.exit_code) == (75, 143)
