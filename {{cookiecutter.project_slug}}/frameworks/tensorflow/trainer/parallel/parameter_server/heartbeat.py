@@ -154,7 +154,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
 
 
 def answer(cluster: Cluster, timeout: float, told: threading.Event) -> None:
-    """Answer the chief's heartbeats until it has finished, and whether this replica was `told` to end.
+    """Answer the chief's heartbeats until it has finished, and say with each whether this replica was `told` to end.
 
     Raises PeerError where the chief ended otherwise, or has been silent for `timeout` seconds.
     """
