@@ -1,5 +1,7 @@
 """Commit markers and files of a checkpoint: any damage is a reason, and never an error."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,19 +16,27 @@ FILES = {"model.pt": b"weights" * 50, "shards/0.bin": bytes(range(256)), "empty"
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("checkpoints")
-
-
-def whole(root: Path) -> Path:
-    """A whole checkpoint."""
-    folder: Path = commit_marker.numbered(root, 40)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole checkpoint, the only one; each case damages one file of it for a while."""
+    folder: Path = commit_marker.numbered(tmp_path_factory.mktemp("checkpoints"), 40)
     commit_marker.begin(folder)
     for name, content in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
     commit_marker.commit(folder)
+    assert not why(folder)
     return folder
+
+
+@contextlib.contextmanager
+def damaged(path: Path, content: bytes) -> Iterator[None]:
+    """Have a file hold other bytes until the end of the block."""
+    before = path.read_bytes()
+    path.write_bytes(content)
+    try:
+        yield
+    finally:
+        path.write_bytes(before)
 
 
 def why(folder: Path) -> str:
@@ -43,27 +53,25 @@ MARKED = {
 
 @example(b"[" * 10**5)
 @given(as_json(changed(st.just(MARKED))))
-def test_any_marker_has_a_reason_or_counts(root: Path, text: bytes) -> None:
-    folder, warnings = whole(root), list[str]()
-    assert not why(folder)
-    (folder / MARKER).write_bytes(text)
-    reason = why(folder)
-    assert commit_marker.latest(root, warnings.append) == (None if reason else folder)
+def test_any_marker_has_a_reason_or_counts(folder: Path, text: bytes) -> None:
+    warnings = list[str]()
+    with damaged(folder / MARKER, text):
+        reason = why(folder)
+        assert commit_marker.latest(folder.parent, warnings.append) == (None if reason else folder)
     assert len(warnings) == bool(reason)
 
 
 @given(st.sampled_from(sorted(FILES)), st.data())
-def test_any_change_of_a_file_has_a_reason(root: Path, name: str, data: st.DataObject) -> None:
-    folder = whole(root)
+def test_any_change_of_a_file_has_a_reason(folder: Path, name: str, data: st.DataObject) -> None:
     content = data.draw(torn(st.just(FILES[name])))
-    (folder / name).write_bytes(content)
-    assert bool(why(folder)) == (content != FILES[name])
+    with damaged(folder / name, content):
+        assert bool(why(folder)) == (content != FILES[name])
 
 
 @example(b'{"step": Infinity}')
 @given(as_json(changed(st.just({"step": 40, "metrics": {"loss": 0.5}}))))
-def test_any_mark_of_the_best_is_a_folder_or_none(root: Path, text: bytes) -> None:
-    folder = whole(root)
+def test_any_mark_of_the_best_is_a_folder_or_none(folder: Path, text: bytes) -> None:
+    root = folder.parent
     (root / BEST).write_bytes(text)
     assert commit_marker.marked(root) is None or commit_marker.marked(root).name.startswith("step-")
     commit_marker.prune(root, keep=1)

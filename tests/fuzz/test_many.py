@@ -14,6 +14,8 @@ from tests.conftest import ROOT
 
 FILES = sorted({*Path(__file__).parent.glob("test_*.py")} - {Path(__file__)})
 MINUTES = 30
+# Where files that each case writes anew never wait for a disk.
+MEMORY = {"PYTEST_DEBUG_TEMPROOT": "/dev/shm"} if Path("/dev/shm").is_dir() else {}
 
 
 @pytest.mark.slow
@@ -22,7 +24,7 @@ MINUTES = 30
 def test_20_000_cases(file: Path) -> None:
     seed = f"--hypothesis-seed={secrets.randbits(32)}"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", seed, str(file)]
-    environ = os.environ | {"FUZZ": "proofs"}
+    environ = os.environ | MEMORY | {"FUZZ": "proofs"}
     process = subprocess.Popen(
         command,
         cwd=ROOT,
