@@ -22,6 +22,9 @@ CACHES = shutil.ignore_patterns("__pycache__", ".*_cache", ".nox", ".venv", ".ve
 
 # A shell lets what it starts in the background ignore Ctrl-C; what the tests start, and interrupt, would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Two runs of mypy at once may break a cache that they share: each process of the tests has one of its own.
+if "PYTEST_XDIST_WORKER" in os.environ and "MYPY_CACHE_DIR" in os.environ:
+    os.environ["MYPY_CACHE_DIR"] += f"/{os.environ['PYTEST_XDIST_WORKER']}"
 
 
 @dataclass(frozen=True)
