@@ -75,7 +75,7 @@ def tests(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def proofs(session: nox.Session) -> None:
     """What takes longer and changes less; what has passed on this commit is not run again, but with -- --anew."""
-    run_tests(session, "-p", "tests.kept", "-n", "2", "-m", "proof", *session.posargs, PROOFS=str(RECORDS))
+    run_tests(session, "-p", "tests.kept", "-n", "3", "-m", "proof", *session.posargs, PROOFS=str(RECORDS))
     tool(session, "python", "-m", "tests.proofs_page", str(RECORDS), str(KEPT))
 
 
