@@ -135,11 +135,11 @@ def test_a_parameter_server_that_is_told_alone_to_end_costs_no_step(tmp_path: Pa
 
 
 def test_a_chief_hears_of_its_end_at_the_very_next_step_however_fast_those_before_were() -> None:
-    last = LastMoment(World(), timeout=1.0)
+    last = LastMoment(Cluster(), World(), timeout=1.0)
     with last:
-        assert [last.rank(step) for step in (1, 2, 3)] == [None] * 3
+        assert [last.by(step) for step in (1, 2, 3)] == [""] * 3
         signal.raise_signal(signal.SIGTERM)
-        assert last.rank(4) == 0
+        assert last.by(4) == "workerpool0-0"
 
 
 class Lost:

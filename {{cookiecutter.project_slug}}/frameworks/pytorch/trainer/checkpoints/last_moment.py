@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 from trainer.cluster.notice import Told
 from trainer.cluster.processes import NOTICE
+from trainer.cluster.spec import Cluster
 from trainer.cluster.world import World
 
 ASK_SECONDS = 0.25  # between two questions; each takes 0.25 ms of the loop, which is 1 % of a step of 20 ms
@@ -19,21 +20,21 @@ class LastMoment(Told):
     answer, too, so all processes ask and hear at the same steps.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, cluster: Cluster, world: World) -> None:
         super().__init__(NOTICE)
-        self._world, self._asked, self._time, self._next = world, 0, time.monotonic(), 0
+        self._cluster, self._world, self._asked, self._time, self._next = cluster, world, 0, time.monotonic(), 0
         self._answer, self._work = torch.zeros(2, dtype=torch.float64), None
 
-    def rank(self, step: int) -> int | None:
-        """Return the rank of a process that was told to end, None while nobody was. Every process must call it."""
+    def by(self, step: int) -> str:
+        """Return the name of a replica that was told to end, empty while none was. Every process must call it."""
         if step < self._next:
-            return None
+            return ""
         told, seconds = self._hear()
         self._ask(step)
         if seconds > ASK_SECONDS:  # a short wait against such a step, and the grace time may not hold another one
             told, seconds = self._hear()
         self._next = step + max(int(ASK_SECONDS / seconds) if seconds else 1, 1)
-        return int(told) - 1 if told else None
+        return self._cluster.node(int(told) - 1, self._world.size).name if told else ""
 
     def _ask(self, step: int) -> None:
         now, steps = time.monotonic(), step - self._asked

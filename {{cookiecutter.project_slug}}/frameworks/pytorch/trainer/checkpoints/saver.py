@@ -57,7 +57,7 @@ class Checkpoints(Background):
         self._job, self._strategy, self._world, self._samples = job, strategy, world, samples
         self._saved = ""  # name of the newest checkpoint
         self._writers = world.with_own_group(job.config.collective_timeout)  # for the thread that writes
-        self._last_moment = LastMoment(world.with_own_group(job.config.collective_timeout))
+        self._last_moment = LastMoment(job.cluster, world.with_own_group(job.config.collective_timeout))
         self._stager = new_stager(world.device)
 
     def restore(self, state: State) -> State:
@@ -85,18 +85,17 @@ class Checkpoints(Background):
             TrainerError: an earlier checkpoint cannot be written.
             PeerError: copies of the model are not alike.
         """
-        by = self._last_moment.rank(state.step)
-        if by is not None or due(state.step, self._config, self._config.checkpoint_every):
+        by = self._last_moment.by(state.step)
+        if by or due(state.step, self._config, self._config.checkpoint_every):
             self.save(state)
             self._clock.lap(CHECKPOINTS)
         elif (every := self._config.compare_ranks_every) and state.step % every == 0:
             self.compare(state)
             self._clock.lap(CHECKPOINTS)
-        if by is not None:
+        if by:
             self.wait()
             self._writers.wait()  # the chief commits last
-            name = self._job.cluster.node(by, self._world.size).name
-            raise StoppedError(self._job.cluster, state.step, told=self._last_moment.told, by=name)
+            raise StoppedError(self._job.cluster, state.step, told=self._last_moment.told, by=by)
         self.check()
 
     def save(self, state: State) -> None:

@@ -44,7 +44,7 @@ class Checkpoints(Background):
         self._config, self._root, self._clock = job.config, job.storage.checkpoints, job.clock
         self._job, self._world, self._copy, self._samples = job, world, copy, samples
         self._saved = ""  # name of the newest checkpoint
-        self._last_moment = LastMoment(world, job.config.collective_timeout)
+        self._last_moment = LastMoment(job.cluster, world, job.config.collective_timeout)
 
     def restore(self, state: State) -> State:
         """Load the newest whole checkpoint, if there is one, into the state. Every machine must call it.
@@ -86,18 +86,17 @@ class Checkpoints(Background):
             TrainerError: an earlier checkpoint cannot be written.
             PeerError: copies of the model are not alike.
         """
-        by = self._last_moment.rank(state.step)
-        if by is not None or due(state.step, self._config, self._config.checkpoint_every):
+        by = self._last_moment.by(state.step)
+        if by or due(state.step, self._config, self._config.checkpoint_every):
             self.save(state)
             self._clock.lap(CHECKPOINTS)
         elif (every := self._config.compare_ranks_every) and state.step % every == 0:
             self.compare(state)
             self._clock.lap(CHECKPOINTS)
-        if by is not None:
+        if by:
             self.wait()
             self._world.wait()  # for the chief, which writes
-            name = self._world.told or self._job.cluster.node(by, self._world.size).name
-            raise StoppedError(self._job.cluster, state.step, told=self._last_moment.told, by=name)
+            raise StoppedError(self._job.cluster, state.step, told=self._last_moment.told, by=by)
         self.check()
 
     def save(self, state: State) -> None:
