@@ -133,9 +133,9 @@ def test_at_a_glance_one_sees_loss_accuracy_and_speed() -> None:
 def test_a_report_is_a_training_value_with_its_speed(
     stopped: Time, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with reporter(tmp_path, start=10, device_count=4, global_batch=96, steps=600) as reports:
-        stopped.now += 4
-        reports.training(12, {"loss": 0.5})
+    reports = reporter(tmp_path, start=10, device_count=4, global_batch=96, steps=600)
+    stopped.now += 4
+    reports.training(12, {"loss": 0.5})
     (line,) = lines(capsys.readouterr().out)
     counts = per_step(Config(global_batch=96), batch(1))
     speed = {"step_seconds": 2.0, "samples_per_second_per_device": 12.0}
@@ -155,10 +155,10 @@ def test_of_several_counts_one_sees_each_speed() -> None:
 def test_each_report_counts_from_the_one_before(
     stopped: Time, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with reporter(tmp_path) as reports:
-        for step, seconds in ((1, 5), (2, 3)):
-            stopped.now += seconds
-            reports.training(step, {})
+    reports = reporter(tmp_path)
+    for step, seconds in ((1, 5), (2, 3)):
+        stopped.now += seconds
+        reports.training(step, {})
     assert [line["train/step_seconds"] for line in lines(capsys.readouterr().out)] == [5, 3]
 
 
@@ -167,11 +167,11 @@ def test_what_is_no_step_is_not_counted_as_one_and_waiting_for_data_is_told(
 ) -> None:
     clock = Clock(stopped.now)
     job = Job(Config(), Storage(logs=tmp_path), tmp_path, clock=clock)
-    with Reporter(job, batch(1), is_chief=True, start=0, device_count=1) as reports:
-        for part, seconds in ((DATA, 0.5), (FIRST_STEP, 1.0), (CHECKPOINTS, 100.0), (TRAINING, 0.5)):
-            stopped.now += seconds
-            clock.lap(part)
-        reports.training(2, {})
+    reports = Reporter(job, batch(1), is_chief=True, start=0, device_count=1)
+    for part, seconds in ((DATA, 0.5), (FIRST_STEP, 1.0), (CHECKPOINTS, 100.0), (TRAINING, 0.5)):
+        stopped.now += seconds
+        clock.lap(part)
+    reports.training(2, {})
     (line,) = lines(capsys.readouterr().out)
     assert (line["train/step_seconds"], line["train/data_seconds"]) == (1.0, 0.25)
     assert line["message"].endswith("/s  25% waiting for data")
@@ -183,9 +183,9 @@ def test_what_is_no_step_is_not_counted_as_one_and_waiting_for_data_is_told(
 def test_communication_is_told_where_it_is_a_notable_part_of_a_step(
     stopped: Time, seconds: float, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with reporter(tmp_path) as reports:
-        stopped.now += 2.0
-        reports.training(2, {"communication_seconds": seconds})
+    reports = reporter(tmp_path)
+    stopped.now += 2.0
+    reports.training(2, {"communication_seconds": seconds})
     assert lines(capsys.readouterr().out)[0]["message"].endswith(told)
 
 
@@ -205,10 +205,10 @@ def test_steps_that_a_start_before_had_taken_and_lost_are_counted_and_train_noth
     before.write(4, {"train/loss": 1.0})
     clock = Clock(stopped.now)
     job = Job(Config(), Storage(logs=tmp_path), tmp_path, clock=clock)
-    with Reporter(job, batch(1), is_chief=True, start=2, device_count=1) as after:
-        for step in (4, 6):
-            stopped.now += 3
-            after.training(step, {})
+    after = Reporter(job, batch(1), is_chief=True, start=2, device_count=1)
+    for step in (4, 6):
+        stopped.now += 3
+        after.training(step, {})
     assert (clock.seconds["repeated"], clock.seconds["training"]) == (3.0, 3.0)
     assert lines(capsys.readouterr().out)[0]["message"] == "resumed at step 2; 2 steps after it are lost"
 
@@ -217,9 +217,9 @@ def test_mfu_is_the_share_of_what_the_devices_are_built_for(
     stopped: Time, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     peak = 4 * peak_flops("NVIDIA A100-SXM4-40GB", "bfloat16")
-    with reporter(tmp_path, device_count=4, flops=312e12 / peak) as reports:
-        stopped.now += 1
-        reports.training(2, {})
+    reports = reporter(tmp_path, device_count=4, flops=312e12 / peak)
+    stopped.now += 1
+    reports.training(2, {})
     assert lines(capsys.readouterr().out)[0]["train/mfu"] == 0.5
 
 
@@ -237,8 +237,8 @@ def test_a_run_begins_with_its_process() -> None:
 
 
 def test_an_evaluation_has_names_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with reporter(tmp_path, steps=9) as reports:
-        reports.heldout(5, {"loss": 1.0})
+    reports = reporter(tmp_path, steps=9)
+    reports.heldout(5, {"loss": 1.0})
     assert lines(capsys.readouterr().out) == [
         {"severity": "INFO", "message": "step 5/9  heldout loss 1.0000", "step": 5, "heldout/loss": 1.0}
     ]
@@ -247,9 +247,9 @@ def test_an_evaluation_has_names_of_its_own(tmp_path: Path, capsys: pytest.Captu
 def test_only_the_chief_has_sinks_and_the_others_may_report_all_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with reporter(tmp_path, is_chief=False) as reports:
-        reports.training(1, {"loss": 1.0})
-        reports.heldout(1, {"loss": 1.0})
+    reports = reporter(tmp_path, is_chief=False)
+    reports.training(1, {"loss": 1.0})
+    reports.heldout(1, {"loss": 1.0})
     assert capsys.readouterr().out == ""
     assert not [*tmp_path.iterdir()]
 
@@ -257,9 +257,9 @@ def test_only_the_chief_has_sinks_and_the_others_may_report_all_the_same(
 def test_the_chief_of_a_cluster_writes_curves_and_json_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with reporter(tmp_path, steps=4) as reports:
-        reports.training(1, {"loss": 0.5})
-        reports.heldout(1, {"accuracy": 0.25})
+    reports = reporter(tmp_path, steps=4)
+    reports.training(1, {"loss": 0.5})
+    reports.heldout(1, {"accuracy": 0.25})
     curves = read_curves(tmp_path / "logs")
     assert (curves["train/loss"], curves["heldout/accuracy"]) == ([(1, 0.5)], [(1, 0.25)])
     assert [line["message"].partition("  ")[0] for line in lines(capsys.readouterr().out)] == ["step 1/4"] * 2

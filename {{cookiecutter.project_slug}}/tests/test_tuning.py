@@ -26,11 +26,11 @@ def test_the_trainer_takes_what_the_tuning_job_tries() -> None:
 
 def test_a_trial_reports_its_held_out_metrics_in_the_librarys_format(tmp_path: Path) -> None:
     file, began = tmp_path / "hypertune" / "output.metrics", time.time()
-    with reporter(tmp_path, Trial("3", file)) as reports:
-        reports.training(5, {"loss": 9.0, "accuracy": 0.0})
-        assert not file.exists()  # training values do not count
-        reports.heldout(5, {"loss": 0.5, "accuracy": 0.25})
-        reports.heldout(10, {"loss": math.nan})
+    reports = reporter(tmp_path, Trial("3", file))
+    reports.training(5, {"loss": 9.0, "accuracy": 0.0})
+    assert not file.exists()  # training values do not count
+    reports.heldout(5, {"loss": 0.5, "accuracy": 0.25})
+    reports.heldout(10, {"loss": math.nan})
     entries = lines(file.read_text())
     assert [list(entry) for entry in entries] == [sorted(entry) for entry in entries]
     assert all(began <= entry.pop("timestamp") <= time.time() for entry in entries)
@@ -53,6 +53,6 @@ def test_the_metric_file_keeps_the_last_hundred_reports(tmp_path: Path) -> None:
 def test_only_a_trial_of_a_tuning_job_has_a_metric_file(tmp_path: Path) -> None:
     trial = Trial("3", tmp_path / "m")
     for known in (None, trial):
-        with reporter(tmp_path, known) as reports:
-            reports.heldout(1, {"accuracy": 0.25})
+        reports = reporter(tmp_path, known)
+        reports.heldout(1, {"accuracy": 0.25})
         assert trial.metric_file.exists() == (known is not None)

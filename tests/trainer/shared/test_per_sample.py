@@ -51,8 +51,8 @@ def test_a_loss_that_is_no_number_ends_the_run_with_where_to_look(
     loss: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sentence = r"^the loss is no number any more, since a step after 3; lower --learning-"
-    with reporter(tmp_path, steps=9) as reports:
-        reports.training(3, {"loss": 0.5})
-        with pytest.raises(TrainerError, match=sentence):
-            reports.training(6, {"loss": float(loss)})
+    reports = reporter(tmp_path, steps=9)
+    reports.training(3, {"loss": 0.5})
+    with pytest.raises(TrainerError, match=sentence):
+        reports.training(6, {"loss": float(loss)})
     assert f"step 6/9  loss {loss}" in capsys.readouterr().out

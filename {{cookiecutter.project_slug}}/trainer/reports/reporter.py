@@ -1,7 +1,6 @@
 """Reports of a run: measured values with speeds, to every sink."""
 
 import math
-from typing import TypeVar
 
 from trainer.data import Batch
 from trainer.goodput import DATA, EVALUATION, EXPORT, REPORTS, START, TRAINING
@@ -10,8 +9,6 @@ from trainer.reports.sinks import HELDOUT, PER_DEVICE, PER_SECOND, TRAIN, Values
 from trainer.shards import per_step
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import say, warn
-
-Own = TypeVar("Own", bound="Reporter")
 
 
 def conclude(job: Job, final: Values) -> None:
@@ -22,7 +19,7 @@ def conclude(job: Job, final: Values) -> None:
 
 
 class Reporter:
-    """Reports of one run, from the end of its start. Every process reports, and only the chief's has sinks.
+    """Reports of one run, whose start ends here. Every process reports, and only the chief's has sinks.
 
     Args:
         example: a batch of one sample.
@@ -44,6 +41,7 @@ class Reporter:
         if start and (lost := max(self._last_start - start, 0)):
             warn(f"resumed at step {start}; {lost} {'step after it is' if lost == 1 else 'steps after it are'} lost")
         self._stepping, self._waiting = self._clock.stepping, self._clock.seconds.get(DATA, 0.0)
+        self._clock.lap(START)
 
     def training(self, step: int, values: Values) -> None:
         """Report training values since the last report; `step` counts finished steps.
@@ -79,10 +77,3 @@ class Reporter:
     def _write(self, step: int, values: Values) -> None:
         for write in self._sinks:
             write(step, values)
-
-    def __enter__(self: Own) -> Own:
-        self._clock.lap(START)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is kept open."""

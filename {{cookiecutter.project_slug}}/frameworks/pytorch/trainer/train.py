@@ -47,7 +47,8 @@ def train(job: Job, strategy: Strategy, world: World) -> Values:
     net = strategy.wrap(config, model.build(config, data.example), world)
     checkpoints = Checkpoints(job, strategy, world, data.fingerprint)
     state = checkpoints.restore(State(net, new_optimizer(config, net)))
-    with Reports(job, strategy, world, state, data.example) as reports, checkpoints:
+    reports = Reports(job, strategy, world, state, data.example)
+    with checkpoints:
         batches = data.training(state.step, world.data_rank, world.data_size, partial(devices.idle_timer, world.device))
         for batch in reports.traced(batches):
             totals = train_step(config, strategy, state, devices.copy(batch, world.device), world)

@@ -48,7 +48,8 @@ def train(job: Job, strategy: Strategy, world: World) -> Values:
     state = checkpoints.restore(state)
     loop = Loop(config, names(state.net, data.example), train_step, new_optimizer)
     spread = strategy.wrap(loop, state, world)
-    with Reports(job, strategy, world, state, spread, data.example) as reports, checkpoints:
+    reports = Reports(job, strategy, world, state, spread, data.example)
+    with checkpoints:
         for steps in reports.traced(calls(job, data.train, state.step, world)):
             totals = spread.take(steps)
             state.step = steps.end
