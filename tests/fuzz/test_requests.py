@@ -204,6 +204,7 @@ def of_storage(draw: st.DrawFn) -> Request:
 
 
 @example(Request("POST", f"/v1/{PARENT}/{RUN}:write", b'{"\\ud800": 1}'))
+@example(Request("POST", f"/v1/{PARENT}/{RUN}:write", b'{"timeSeriesData": [{"valueType": 1e999}]}'))
 @given(of_vertex())
 def test_any_request_to_vertex_ai(target: Target, sent: Request) -> None:
     event(f"{send(target, sent) // 100}00")

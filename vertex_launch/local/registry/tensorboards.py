@@ -232,7 +232,7 @@ def _points_in(call: Call, request: Any) -> Any:
     message = request.pb(request())
     try:
         return json_format.ParseDict(call.json(), message)
-    except json_format.ParseError as error:
+    except (json_format.ParseError, OverflowError) as error:  # such as an infinite valueType
         raise ApiError("INVALID_ARGUMENT", f"{error}; correct this value") from None
 
 
