@@ -3,7 +3,7 @@
 import math
 
 from trainer.data import Batch
-from trainer.goodput import DATA, EVALUATION, EXPORT, REPORTS, START, TRAINING
+from trainer.goodput import DATA, EVALUATION, EXPORT, REPORTS, TRAINING
 from trainer.job import Job
 from trainer.reports.sinks import HELDOUT, PER_DEVICE, PER_SECOND, TRAIN, Values, describe, last_reported, sinks
 from trainer.shards import per_step
@@ -19,7 +19,7 @@ def conclude(job: Job, final: Values) -> None:
 
 
 class Reporter:
-    """Reports of one run, whose start ends here. Every process reports, and only the chief's has sinks.
+    """Reports of one run, from the end of its start. Every process reports, and only the chief's has sinks.
 
     Args:
         example: a batch of one sample.
@@ -41,7 +41,6 @@ class Reporter:
         if start and (lost := max(self._last_start - start, 0)):
             warn(f"resumed at step {start}; {lost} {'step after it is' if lost == 1 else 'steps after it are'} lost")
         self._stepping, self._waiting = self._clock.stepping, self._clock.seconds.get(DATA, 0.0)
-        self._clock.lap(START)
 
     def training(self, step: int, values: Values) -> None:
         """Report training values since the last report; `step` counts finished steps.

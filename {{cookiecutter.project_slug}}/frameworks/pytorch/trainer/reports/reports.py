@@ -10,7 +10,7 @@ from trainer.cluster import devices
 from trainer.cluster.world import World
 from trainer.config import due, learning_rate
 from trainer.data import Batch
-from trainer.goodput import FIRST_STEP, REPORTS, TRAINING
+from trainer.goodput import FIRST_STEP, REPORTS, START, TRAINING
 from trainer.job import Job
 from trainer.parallel.precision import precision
 from trainer.parallel.strategy import Strategy
@@ -28,10 +28,12 @@ class Reports(Reporter):
     def __init__(self, job: Job, strategy: Strategy, world: World, state: State, example: Batch) -> None:
         self._job, self._strategy, self._world = job, strategy, world
         self._step, self._totals, self._reducers = state.step, Totals(), dict[str, float]()
-        self._trace = profile.Trace(job, state.step, world.is_chief)
         self._slowest = Slowest([job.cluster.process(rank, world.size) for rank in range(world.size)])
         flops = share_of_peak(job, world, example) if world.is_chief else 0.0
         super().__init__(job, example, is_chief=world.is_chief, start=state.step, device_count=world.size, flops=flops)
+        # Last: what is traced from the first step on must not hold the start.
+        self._trace = profile.Trace(job, state.step, world.is_chief)
+        self._clock.lap(START)
 
     def traced(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the batches of the loop, whose traced steps end with all that the loop does after them."""

@@ -11,7 +11,7 @@ from trainer.cluster import devices
 from trainer.cluster.world import World
 from trainer.config import due, learning_rate
 from trainer.data import Batch
-from trainer.goodput import FIRST_STEP, REPORTS, TRAINING
+from trainer.goodput import FIRST_STEP, REPORTS, START, TRAINING
 from trainer.job import Job
 from trainer.parallel.calls import Steps
 from trainer.parallel.strategy import Spread, Strategy
@@ -31,12 +31,14 @@ class Reports(Reporter):
     ) -> None:
         self._job, self._strategy, self._world, self._spread = job, strategy, world, spread
         self._step, self._totals, self._reducers = state.step, 0.0, dict[str, float]()
-        self._trace = profile.Trace(job, state.step, world.is_chief)
         self._slowest = Slowest([node.name for node in job.cluster.nodes])
         # The GPUs of parameter servers' workers are not seen here.
         flops = share_of_peak(job, world, example) if world.is_chief and strategy.computes else 0.0
         count = world.mesh.size
         super().__init__(job, example, is_chief=world.is_chief, start=state.step, device_count=count, flops=flops)
+        # Last: what is traced from the first step on must not hold the start.
+        self._trace = profile.Trace(job, state.step, world.is_chief)
+        self._clock.lap(START)
 
     def traced(self, batches: Iterator[Steps]) -> Iterator[Steps]:
         """Yield the batches of the loop, whose traced steps end with all that the loop does after them."""
