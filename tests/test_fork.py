@@ -40,8 +40,9 @@ DEFAULTS = {
     "bucket": "acme-data",
     "machine_count": "4",
 }
-READS = re.compile(r"\b(project: Path|ROOT|DEFAULTS)\b")  # in a test, of all others
 FIRST = {"worker_machine": "a3-highgpu-8g", "license": "MIT"}
+# Words of a test that reads the template, or a project that was baked from it.
+READS = re.compile(r"\b(project: Path|ROOT|DEFAULTS)\b")
 
 
 def fork(folder: Path) -> Path:
