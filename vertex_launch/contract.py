@@ -1,9 +1,10 @@
 """Replicas of a job, each with its command and its exact environment.
 
 Source: Vertex AI documentation, "Distributed training" and "Code requirements", mid 2026; the node-level
-RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are what Google's notebooks for custom images read. AIP_EXPERIMENT_*:
-google-cloud-aiplatform 2.7.0, metadata/metadata.py. References such as $(AIP_MODEL_DIR): Kubernetes,
-third_party/forked/golang/expansion; google-cloud-aiplatform 2.7.0, types/env_var.py.
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are what Google's notebooks for custom images read. AIP_EXPERIMENT_* and
+AIP_TENSORBOARD_*: google-cloud-aiplatform 2.7.0, metadata/metadata.py and training_utils/environment_variables.py.
+References such as $(AIP_MODEL_DIR): Kubernetes, third_party/forked/golang/expansion; google-cloud-aiplatform 2.7.0,
+types/env_var.py.
 """
 
 import hashlib
@@ -178,6 +179,7 @@ def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
         env["CLOUD_ML_TRIAL_ID"] = trial
     if job.spec.tensorboard:
         env["AIP_TENSORBOARD_RESOURCE_NAME"] = job.spec.tensorboard
+        env["AIP_TENSORBOARD_API_URI"] = "aiplatform.googleapis.com"  # before which the SDK's profiler puts the region
     if job.spec.experiment:
         env["AIP_EXPERIMENT_NAME"] = experiment = id_of(job.spec.experiment)
         if job.spec.experiment_run:

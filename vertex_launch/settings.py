@@ -68,7 +68,8 @@ class Settings:
     @property
     def host(self) -> str:
         """Google's host for the region."""
-        return f"{self.region}-aiplatform.googleapis.com"
+        several = "-" not in self.region  # us and eu. Source: google-cloud-aiplatform 2.7.0, utils/__init__.py
+        return f"aiplatform.{self.region}.rep.googleapis.com" if several else f"{self.region}-aiplatform.googleapis.com"
 
     def origin(self, key: str) -> str:
         """Return the place where a value was given: vertex.toml, --region, or VERTEX_REGION."""

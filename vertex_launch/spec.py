@@ -178,12 +178,28 @@ def read(document: Any, kind: type[M], file: str = "") -> M:
     findings = [*first(proto_validation.findings(document, pb.DESCRIPTOR))]
     try:
         if not findings:
-            json_format.ParseDict(strict_yaml.plain(document), pb)
+            _drop_empty(json_format.ParseDict(strict_yaml.plain(document), pb))
     except (json_format.ParseError, ValueError) as error:  # such as half a character
         findings = [Finding("", str(error).rstrip("."), "correct this value")]
     if findings:
         raise FaultError(*(located(finding, document) for finding in findings), file=file)
     return message
+
+
+def _drop_empty(message: Any) -> None:
+    """Clear, in place, each submessage without a value, such as an encryptionSpec of {}: it means the same as none.
+
+    It stays in a list, and where its presence is a choice: in a oneof, and as RaySpec, which asks for a Ray cluster.
+    """
+    for part, value in message.ListFields():
+        kind = proto_validation.item(part).message_type
+        if kind is None or kind.full_name.startswith(proto_validation.WELL_KNOWN):
+            continue
+        for inner in value.values() if proto_validation.is_map(part) else value if part.is_repeated else [value]:
+            _drop_empty(inner)
+        chosen = part.containing_oneof and len(part.containing_oneof.fields) > 1
+        if not (part.is_repeated or chosen or value.ListFields() or kind.name == "RaySpec"):
+            message.ClearField(part.name)
 
 
 def located(finding: Finding, document: Any) -> Finding:

@@ -193,7 +193,7 @@ def test_a_cancelled_pipeline_takes_its_job_with_it(service: Service) -> None:
     ended = service.ended(name)
     assert (ended["state"], ended["error"]) == (
         "PIPELINE_STATE_CANCELLED",
-        {"code": 1, "message": "the pipeline was cancelled"},
+        {"code": 1, "message": "CANCELED: the pipeline was cancelled"},
     )
     assert service.store.get(running["trainingTaskMetadata"]["backingCustomJob"])["state"] == "JOB_STATE_CANCELLED"
     with pytest.raises(ApiError, match=f'TrainingPipeline "{name}" is in state PIPELINE_STATE_CANCELLED and cannot'):

@@ -267,7 +267,7 @@ def test_a_job_that_runs_can_be_cancelled_but_not_deleted(vertex: Service) -> No
     assert (status, answer["error"]["status"]) == (400, "FAILED_PRECONDITION")
     assert vertex.call("POST", f"/v1/{name}:cancel", {}) == (200, {})
     job = vertex.wait(name, "CANCELLED")
-    assert job["error"] == {"code": 1, "message": "the job was cancelled"}
+    assert job["error"] == {"code": 1, "message": "CANCELED: the job was cancelled"}
     status, operation = vertex.call("DELETE", f"/v1/{name}")
     assert status == 200
     assert operation["done"] is True

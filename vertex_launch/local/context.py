@@ -33,3 +33,4 @@ class Context:
     environ: Mapping[str, str]  # of the shell; little of it reaches a replica
     options: Options = field(default_factory=Options)
     wire: Mapping[str, str] = field(default_factory=dict)  # variables that lead a job's replicas to the local Vertex
+    metadata: str = ""  # the address of a job's metadata server at its own port, "" where it cannot have this

@@ -15,4 +15,7 @@ def is_google(host: str) -> bool:
 
 def names(region: str) -> tuple[str, ...]:
     """Return the hosts that clients of a region look up most."""
-    return (*METADATA, *(f"{api}.googleapis.com" for api in (*APIS, f"{region}-aiplatform")))
+    return (
+        *METADATA,
+        *(f"{api}.googleapis.com" for api in (*APIS, f"{region}-aiplatform", f"aiplatform.{region}.rep")),
+    )

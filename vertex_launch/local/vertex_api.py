@@ -95,9 +95,9 @@ class Vertex:
         answer = act(call, f"{parent}/{path}")
         if answer is None:
             answer = EMPTY if call.method == "DELETE" else {}
-        if call.path.startswith("/v1beta1/") and "@type" in answer:  # whose client unpacks no others
-            answer = {**answer, "@type": answer["@type"].replace(".v1.", ".v1beta1.")}
-        return self._operations.wrapped(answer, f"{parent}/{path}")
+        did = {"PATCH": "Update", "DELETE": "Delete"}.get(call.method, verb.title() or "Create")
+        version = "v1beta1" if call.path.startswith("/v1beta1/") else "v1"
+        return self._operations.wrapped(answer, f"{parent}/{path}", did, version)
 
     def _refusal(self, method: str, below: str) -> ApiError:
         collection, collections = re.split("[/:]", below)[0], ", ".join(self._collections)

@@ -12,7 +12,7 @@ from vertex_launch.rules.rule import Finding, Findings, RuleContext, rule, rule_
 from vertex_launch.spec import OUTPUT, Job, TuningJob
 
 REGION = "region"  # the one place that is not in the job file
-REGION_NAME = re.compile("[a-z]+-[a-z]+[0-9]+")
+REGION_NAME = re.compile("[a-z]+-[a-z]+[0-9]+|us|eu")  # the last two since google-cloud-aiplatform 1.163 and 2.7
 WORDS = re.compile(
     "(africa|asia|australia|europe|me|northamerica|southamerica|us)-(central|(north|south)?(east|west)?)[0-9]+"
 )
@@ -41,7 +41,7 @@ def folder(job: Job, context: RuleContext) -> str:
 
 @rule("region-name", "error", "documented", "locations")
 def region_named(job: Job, context: RuleContext) -> Findings:
-    """The region of the settings is a region, not a zone or a multi-region.
+    """The region of the settings is a region, or us or eu, not a zone.
     Otherwise: There is no such service to send the job to."""
     region = context.settings.region
     if region and not REGION_NAME.fullmatch(region):
@@ -52,7 +52,7 @@ def region_named(job: Job, context: RuleContext) -> Findings:
 @rule("region-words", "warning", "inferred", "locations")
 def region_spelled(job: Job, context: RuleContext) -> Findings:
     """The region's name is made of a continent and a direction, as those of all regions are.
-    Otherwise: If it is misspelt, there is no such service to send the job to."""
+    Otherwise: There may be no such service to send the job to; that jobs run in us or eu is not verified."""
     region = context.settings.region
     if REGION_NAME.fullmatch(region) and not WORDS.fullmatch(region):
         fault = f'"{region}", from {context.settings.origin(REGION)}, is no region that is known here'
@@ -63,7 +63,7 @@ def region_spelled(job: Job, context: RuleContext) -> Findings:
 def region_offers(job: Job, context: RuleContext) -> Findings:
     """The region offers the accelerators for training."""
     region, regions = context.settings.region, context.catalog.regions
-    is_one = REGION_NAME.fullmatch(region)  # `region_named` reports others
+    is_one = WORDS.fullmatch(region)  # the rules above report others
     for pool, machine in known(context, job.pools if is_one else ()):
         kind = pool.accelerator or machine.tpu
         there = [name for name, kinds in regions.items() if kind in kinds]
@@ -185,7 +185,7 @@ def artifacts_elsewhere(job: Job, context: RuleContext) -> Findings:
     """A location for protected artifacts is a region, and another than the job's.
     Otherwise: Vertex AI may refuse the job, or keeps the artifacts where it would keep them anyway."""
     place, name = "protectedArtifactLocationId", job.spec.protected_artifact_location_id
-    if name and not REGION_NAME.fullmatch(name):
+    if name and not WORDS.fullmatch(name):
         yield Finding(place, f'"{name}" is no region', "write one, such as us-central1, or remove it")
     elif name and name == context.settings.region:
         yield Finding(place, "is the region of the job itself", "remove it")

@@ -46,7 +46,13 @@ class Collection:
             f"PATCH {member}": self._updated,
             f"DELETE {member}": lambda call, name: self.delete(name),
         }
-        return {key: act for key, act in methods.items() if key.startswith(self.verbs)}
+        served = {key: act for key, act in methods.items() if key.startswith(self.verbs)}
+        return served | {f"POST {member}:testIamPermissions": self._permissions}
+
+    def _permissions(self, call: Call, name: str) -> Resource:
+        """Answer which of these permissions the caller has: all, as an account may do everything here."""
+        self.get(name)
+        return {"permissions": call.json().get("permissions") or call.query.getlist("permissions")}
 
     def get(self, name: str) -> Resource:
         """Raises ApiError NOT_FOUND."""
@@ -77,9 +83,10 @@ class Collection:
         return self.typed(self.create(name.rpartition("/")[0], message, **ids))
 
     def typed(self, resource: Resource) -> Resource:
-        """Add the "@type" for which an operation answers, if one does."""
+        """Return the public fields, with the "@type" for which an operation answers, if one does."""
         kind = self.message.pb().DESCRIPTOR.full_name.removeprefix("google.")
-        return {**resource, **({"@type": f"{TYPES}{kind}"} if self.long_running else {})}
+        shown = {key: value for key, value in resource.items() if key in fields(self.message)}
+        return {**shown, **({"@type": f"{TYPES}{kind}"} if self.long_running else {})}
 
     def _updated(self, call: Call, name: str) -> Resource:
         """Replace the fields in the mask or, without a mask, those in the body."""

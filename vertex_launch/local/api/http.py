@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import json
+import logging
 import re
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -20,8 +21,9 @@ from starlette.websockets import WebSocket
 from vertex_launch import jsons
 from vertex_launch.local.api import field_mask
 from vertex_launch.local.api.errors import STORAGE, ApiError, our_fault
-from vertex_launch.local.api.origin_check import fault_of
+from vertex_launch.local.api.origin_check import fault_of, in_parts
 from vertex_launch.local.google import is_google
+from vertex_launch.printable import printable
 
 POLICY_VIOLATION = 1008  # why a websocket is closed. Source: RFC 6455, section 7.4.1
 LARGEST_BODY = 10**6  # bytes, a thousand times a job's; an object's upload is a stream and has no limit
@@ -102,13 +104,15 @@ class Router:
             return
         request = Request(scope, receive)
         path = scope["raw_path"].decode("ascii", "replace")
-        method = "GET" if request.method == "HEAD" else request.method  # the server leaves out the body
+        method = "GET" if request.method == "HEAD" else request.method
         call = Call(method, path, request.query_params, request.headers, request.stream)
         try:
             if fault := fault_of(scope):  # before the body is read
                 raise ApiError("PERMISSION_DENIED", fault)
             if is_google(host := call.headers.get("host", "")):
                 call = replace(call, path=_path_of(host, path))
+            elif in_parts(scope):
+                call = replace(call, path=f"{XML_API}{path}")
             handler, parts = self._find(call)
             if inspect.iscoroutinefunction(handler):
                 answer = _response(await handler(call, **parts))
@@ -117,7 +121,9 @@ class Router:
         except (ClientDisconnect, asyncio.CancelledError):  # the client is gone, or the service stops
             answer = Response(status_code=499)  # nobody reads it
         except Exception as error:
-            answer = refusal(call.path, error)
+            answer = refusal(call, error)
+        if request.method == "HEAD":  # no byte of a file needs to be read
+            answer = Response(status_code=answer.status_code, headers=answer.headers)
         await answer(scope, receive, send)
 
     def answer(self, call: Call) -> Response:
@@ -127,7 +133,7 @@ class Router:
             mask = field_mask.parse(call.query)
             return _response(field_mask.selected(handler(call, **parts), mask))
         except Exception as error:
-            return refusal(call.path, error)
+            return refusal(call, error)
 
     def _find(self, call: Call) -> tuple[Handler, dict[str, str]]:
         for method, address, handler in self._routes:
@@ -141,9 +147,14 @@ def _path_of(host: str, path: str) -> str:
     """Return the address here of a path on one of Google's hosts; raises ApiError for a service that is not here."""
     name = host.lower().partition(":")[0].removesuffix(".googleapis.com")
     if not SERVED.fullmatch(name):
-        fault = f"{host} is not on this machine, and replicas here never reach Google Cloud"
-        raise ApiError("UNIMPLEMENTED", f"{fault}; the local Vertex has Vertex AI, Cloud Storage and Cloud Logging")
+        raise not_here(host)
     return f"{XML_API}{path}" if name.startswith("storage") and not path.startswith(STORAGE) else path
+
+
+def not_here(service: str) -> ApiError:
+    """Return the error for a call to another service of Google."""
+    fault = f"{service} is not on this machine, and replicas here never reach Google Cloud"
+    return ApiError("UNIMPLEMENTED", f"{fault}; the local Vertex has Vertex AI, Cloud Storage and Cloud Logging")
 
 
 async def read_body(call: Call) -> bytes:
@@ -157,15 +168,20 @@ async def read_body(call: Call) -> bytes:
     return bytes(body)
 
 
-def refusal(path: str, error: Exception) -> Response:
-    """An error as the API to which the path belongs writes it."""
+def refusal(call: Call, error: Exception) -> Response:
+    """An error as the API to which the address belongs writes it; whoever runs the service reads it, too."""
     if isinstance(error, OSError):
         fault = f"this machine refused it: {error.strerror or error}; check its disk and permissions"
         error = ApiError("INTERNAL", fault)
     elif not isinstance(error, ApiError):
         traceback.print_exception(error)
         error = our_fault(error)
-    return _response(error.for_storage() if path.startswith(STORAGE) else error.as_json(), error.http_status)
+    stored = call.path.startswith((*STORAGE, XML_API))
+    # Clients of Cloud Storage ask whether an object exists, and send conditions, as a matter of course.
+    if not (stored and error.http_status in (404, 412)):
+        reason = printable(re.split("[;\n]", error.message)[0])
+        logging.warning("refused: %s %s %d %s: %s", call.method, call.path, error.http_status, error.status, reason)
+    return _response(error.for_storage() if stored else error.as_json(), error.http_status)
 
 
 def _response(content: Any, status: int = 200) -> Response:

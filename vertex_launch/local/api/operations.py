@@ -6,13 +6,15 @@ Source: googleapis, google/longrunning/operations.proto.
 import contextlib
 import re
 from collections import deque
+from typing import Any
 
-from vertex_launch.job_resource import Resource
+from vertex_launch.job_resource import Resource, id_of
 from vertex_launch.local.api import filters
-from vertex_launch.local.api.collection import Act
+from vertex_launch.local.api.collection import TYPES, Act
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
+from vertex_launch.local.resource_file import now
 
 KEPT = 1000  # a client reads an operation once, right after the call that made it
 FIELDS = ("name", "done", "metadata", "response")
@@ -36,20 +38,30 @@ class Operations:
             "DELETE operations/*": lambda call, name: self._delete(name),
         }
 
-    def wrapped(self, answer: Resource, path: str) -> Resource:
-        """Return a method's answer; in a new operation if it is the fields of one, or a response with its "@type"."""
-        fields = {"response": answer} if "@type" in answer else answer
-        if "response" not in fields:
+    def wrapped(self, answer: Resource, path: str, did: str = "Create", version: str = "v1") -> Resource:
+        """Return a method's answer; in a new operation if it is the fields of one, or a response with its "@type".
+
+        `did` is what the method did. A client of v1beta1 unpacks no types of v1.
+        """
+        fields: dict[str, Any] = {"response": answer} if "@type" in answer else {**answer}
+        if "response" not in fields or "done" in fields:
             return answer
         about = str(answer.get("name") or answer.get("model") or path).partition("@")[0]
-        operation = {"name": f"{about}/operations/{self._store.new_id()}", "done": True, **fields}
+        times = {"genericMetadata": dict.fromkeys(("createTime", "updateTime"), now())}
+        metadata = {"@type": _metadata_type(fields["response"]["@type"], did), **times}
+        operation = {"metadata": metadata | fields.get("metadata", {}), "response": fields["response"]}
+        operation = {
+            key: {**part, "@type": part["@type"].replace(".v1.", f".{version}.")} for key, part in operation.items()
+        }
+        operation |= {"name": f"{about}/operations/{self._store.new_id()}", "done": True}
         self._done.append(operation)
         return operation
 
     def get(self, name: str) -> Resource:
-        """Raises ApiError NOT_FOUND."""
+        """Find an operation by its name or, as gcloud asks, by its location and id; raises ApiError NOT_FOUND."""
+        above, _, id = name.rpartition("operations/")
         for operation in [*self._done]:
-            if operation["name"] == name:
+            if operation["name"].startswith(above) and id_of(operation["name"]) == id:
                 return operation
         raise ApiError("NOT_FOUND", f"{name} does not exist")
 
@@ -65,3 +77,10 @@ class Operations:
         with contextlib.suppress(ValueError):  # another request has deleted it meanwhile
             self._done.remove(operation)
         return {}
+
+
+def _metadata_type(response: str, did: str) -> str:
+    """The type of an operation's metadata. Source: google-cloud-aiplatform 2.7.0, services/*/client.py."""
+    kind = response.rpartition(".")[2].replace("Empty", "")
+    name = kind.removesuffix("Response") if kind.endswith("Response") else f"{did}{kind}"  # CreateDataset, Delete
+    return f"{TYPES}cloud.aiplatform.v1.{name}{'' if name.startswith('Purge') else 'Operation'}Metadata"

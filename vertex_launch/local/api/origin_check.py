@@ -33,7 +33,12 @@ def fault_of(scope: Scope) -> str:
         return "requests of other sites' pages are refused; open the address by itself"
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     # Storage clients send any content type, to an address that no form can guess; Origin still guards it.
-    writes = scope["method"] in ("POST", "PUT", "PATCH") and not (path.startswith(STORAGE) or is_google(host))
-    if writes and kind != "application/json":
+    stores = path.startswith(STORAGE) or is_google(host) or in_parts(scope)
+    if scope["method"] in ("POST", "PUT", "PATCH") and not stores and kind != "application/json":
         return f'a body of type "{kind}" is refused; send application/json'
     return ""
+
+
+def in_parts(scope: Scope) -> bool:
+    """Whether this belongs to an upload in parts, for which clients use Cloud Storage's XML API at whatever host."""
+    return re.search(rb"(^|&)upload(s|Id)([=&]|$)", scope["query_string"]) is not None

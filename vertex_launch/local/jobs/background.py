@@ -15,9 +15,10 @@ from vertex_launch.local.api.store import Store
 from vertex_launch.local.resource_file import now
 from vertex_launch.local.rpc_status import rpc_status
 
-STOPPED = rpc_status(
-    "UNAVAILABLE", "the local Vertex was stopped while this job had not ended; create it again, and it resumes"
-)
+STOPPED = "the local Vertex was stopped while this job had not ended; create it again"
+# Prefect's worker tells a cancellation from a failure by this word, which it has seen in the service's text. How the
+# text goes on isn't known. Source: prefect-gcp 0.6, workers/vertex.py, 2026.
+CANCELED = "CANCELED"
 
 
 @contextlib.contextmanager
@@ -76,7 +77,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
         self._lock = threading.Condition()  # reentrant; notified when a task ends
         self._tasks: dict[str, Task] = {}
         self._closed = False
-        for resource in store.all(self.collection):
+        for resource in reversed(store.all(self.collection)):  # the oldest first, as they were queued
             if str(resource.get("state")) not in self.ended:
                 self._lose(resource)
 
@@ -114,8 +115,8 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
         """Do the task in its own thread; raises ApiError unless it succeeds."""
 
     def _lose(self, resource: Resource) -> None:
-        """Mark as failed what was running when an earlier service ended."""
-        self._end(resource["name"], "FAILED", STOPPED)
+        """End what had not ended when an earlier service did."""
+        self._end(resource["name"], *self._stopped(resource["name"]))
 
     def _begin(self, task: Task, resource: Resource) -> Resource:
         """Store and admit a new task; raises ApiError."""
@@ -160,12 +161,19 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
             state, error = "FAILED", our_fault(raised).rpc
         with self._lock:  # otherwise `cancel` could overwrite the final state
             if error and task.stopping.is_set():  # being stopped explains any failure
-                state, error = self._stopped(f"the {self.noun} was cancelled")
+                state, error = self._stopped(task.name)
             self._finish(task, state, error)
 
-    def _stopped(self, message: str) -> tuple[str, dict[str, Any]]:
-        """The state and the error of a task that somebody has stopped: a client, unless the service ends."""
-        return ("FAILED", STOPPED) if self._closed else ("CANCELLED", rpc_status("CANCELLED", message))
+    def _stopped(self, name: str) -> tuple[str, dict[str, Any]]:
+        """The state and the error of a task that somebody has stopped: a client, or the end of the service."""
+        resource = self._store.get(name)
+        if resource["state"] == f"{self.prefix}CANCELLING":
+            return "CANCELLED", rpc_status("CANCELLED", f"{CANCELED}: the {self.noun} was cancelled")
+        return "FAILED", rpc_status("UNAVAILABLE", f"{STOPPED}{self._resumes(resource)}")
+
+    def _resumes(self, resource: Resource) -> str:
+        """What STOPPED adds for a task that resumes if it is created again."""
+        return ""
 
     def _finish(self, task: Task, state: str, error: dict[str, Any] | None) -> None:
         """End a task and forget it; the caller holds the lock."""

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
+from google.protobuf import json_format
 
-from vertex_launch import lease, rules
+from vertex_launch import job_resource, lease, rules
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.job_resource import Resource, id_of
 from vertex_launch.labels import name_findings
@@ -44,6 +45,7 @@ PREFIX = "JOB_STATE_"
 QUEUED, PENDING, SUCCEEDED, FAILED = (f"{PREFIX}{state}" for state in ("QUEUED", "PENDING", "SUCCEEDED", "FAILED"))
 ENDED = frozenset((SUCCEEDED, FAILED, f"{PREFIX}CANCELLED", f"{PREFIX}EXPIRED"))
 
+DEPENDS = "dependsOnAnother"  # a field of ours: a search or a pipeline has made it, and it ends with that
 SHELLS = "webAccessUris"  # addresses of shells by replica, while the job runs
 ALL = ""  # the stock of replicas in all regions
 EVENTS = 1000  # kept until they are shown; the newest
@@ -77,19 +79,25 @@ class Jobs(BackgroundTasks[_Ticket]):
         self._context = context
         self._endpoint = endpoint
         self._wire = Wire(context, endpoint)
-        super().__init__(store)
         self._seen: dict[Path, int] = {}  # folder of jobs -> its last change
         self.events: deque[tuple[str, str, str]] = deque(maxlen=EVENTS)  # id and name of a job, what happened to it
+        super().__init__(store)
 
     def create(self, parent: str, message: CustomJob, extras: Extras | None = None) -> Resource:
         """Check a job and queue it; raises ApiError with all faults, or for a job that can never run here."""
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
-        job = Job(f"request {message.display_name}", message.display_name, CustomJobSpec(message.job_spec))
         with self._lock:  # so that no persistent resource goes away between
-            refuse([*name_findings(message.display_name), *self.findings(parent, job, "jobSpec")])
-            experiments.join(self._store, job.spec, name)
-            resource = as_json(message) | {"jobSpec": as_json(job.spec), "state": QUEUED}
-            return self._begin(_Ticket(name, job, extras or Extras(), self._needs(parent, job)), resource)
+            ticket = self._ticket(name, message, extras)
+            experiments.join(self._store, ticket.job.spec, name)
+            resource = as_json(message) | {"jobSpec": as_json(ticket.job.spec), "state": QUEUED, DEPENDS: bool(extras)}
+            return self._begin(ticket, resource)
+
+    def _ticket(self, name: str, message: CustomJob, extras: Extras | None = None) -> _Ticket:
+        """Raises ApiError for a job that is wrong or can never run here."""
+        job = Job(f"request {message.display_name}", message.display_name, CustomJobSpec(message.job_spec))
+        ticket = _Ticket(name, job, extras or Extras(), ())
+        refuse([*name_findings(message.display_name), *self.findings(ticket.parent, job, "jobSpec")])
+        return replace(ticket, needs=self._needs(ticket.parent, job))
 
     def cancel(self, name: str) -> None:
         """Begin to stop a job; raises ApiError NOT_FOUND, or FAILED_PRECONDITION for one that has ended."""
@@ -191,12 +199,30 @@ class Jobs(BackgroundTasks[_Ticket]):
         return self._store.get(name).get("state") not in ENDED and name not in self._tasks
 
     def _lose(self, resource: Resource) -> None:
-        """End a job whose process is gone; a job that `run` still runs goes on."""
+        """End a job whose process is gone; a job that `run` still runs goes on, and a queued one stays queued."""
         name = resource["name"]
+        if resource["state"] == QUEUED and not resource.get(DEPENDS):
+            if self._endpoint:  # else it waits for a service
+                self._requeue(name, resource)
+            return
         goes_on = journal.is_open(self._context.state_dir.journal(id_of(name)))
         self._store.reread(name)  # after `is_open`: `run` writes the end of a job before it closes the journal
         if not goes_on and self._store.get(name).get("state") not in ENDED:
             super()._lose(resource)
+
+    def _requeue(self, name: str, resource: Resource) -> None:
+        pb = json_format.ParseDict(resource, CustomJob.pb(CustomJob()), ignore_unknown_fields=True)
+        try:
+            self._tasks[name] = self._ticket(name, CustomJob(pb))
+        except ApiError as error:  # this service has other capacity, or what the job names is gone
+            self._end(name, "FAILED", error.rpc)
+        else:
+            self._admit(self._tasks[name])
+
+    def _resumes(self, resource: Resource) -> str:
+        folder = job_resource.output_folder(resource)
+        saved = self._context.state_dir.buckets / folder.removeprefix("gs://") / "checkpoints"  # AIP_CHECKPOINT_DIR
+        return f", and it resumes from {folder}/checkpoints" if folder and any(saved.glob("*")) else ""
 
     def _admit(self, ticket: _Ticket) -> None:
         self.dispatch()
@@ -300,7 +326,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         if ticket.execution:
             ticket.execution.cancel()
         elif not ticket.starts:
-            self._finish(ticket, *self._stopped("the job was cancelled before it started"))
+            self._finish(ticket, *self._stopped(ticket.name))
 
     def _expire(self, ticket: _Ticket, seconds: float) -> None:
         message = f"no machines for {seconds:g} s, the maxWaitDuration of this FLEX_START job"

@@ -117,7 +117,7 @@ class Tunings(BackgroundTasks[_Study]):
         return [*study_validation.findings(message), *of_trials]
 
     def _lose(self, resource: Resource) -> None:
-        lost = {"state": "INFEASIBLE", "infeasibleReason": STOPPED["message"], "endTime": now()}
+        lost = {"state": "INFEASIBLE", "infeasibleReason": STOPPED, "endTime": now()}
         trials = [trial if "endTime" in trial else trial | lost for trial in resource.get("trials", ())]
         self._store.update(resource["name"], trials=trials or None)
         super()._lose(resource)
@@ -199,10 +199,11 @@ class Tunings(BackgroundTasks[_Study]):
         whole = job["state"] == SUCCEEDED or trial.shown["state"] == "STOPPING"
         final = study.search.final(measurements) if whole else None
         study.search.tell(trial.suggestion, final.metrics if final else None, measurements)
+        shown = [_shown(one, trial.suggestion) for one in measurements if all(map(math.isfinite, one.metrics.values()))]
+        self._show(study, trial, measurements=shown or None)
         if final:
-            metrics = [{"metricId": id, "value": value} for id, value in final.metrics.items()]
-            measurement = {"stepCount": str(final.step), "metrics": metrics}
-            self._show(study, trial, state="SUCCEEDED", finalMeasurement=measurement, endTime=now())
+            last = _shown(final, trial.suggestion)
+            self._show(study, trial, state="SUCCEEDED", finalMeasurement=last, endTime=now())
         else:
             reason = study.search.why_none(measurements) if whole else fault(job)
             reason = "; ".join(filter(None, (reason, whole and trial.reports.fault)))
@@ -225,6 +226,13 @@ class Tunings(BackgroundTasks[_Study]):
         changed = {**trial.shown, **fields}  # resources are never changed in place
         trial.shown = {key: value for key, value in changed.items() if value is not None}
         self._store.update(study.name, trials=[trial.shown for trial in study.trials])
+
+
+def _shown(measurement: Measurement, suggestion: Suggestion) -> Resource:
+    """A measurement as the API shows it."""
+    metrics = [{"metricId": id, "value": value} for id, value in measurement.metrics.items()]
+    seconds = max(measurement.time - suggestion.began, 0)
+    return {"elapsedDuration": f"{seconds:.6f}s", "stepCount": str(measurement.step), "metrics": metrics}
 
 
 def _trial_job(message: HyperparameterTuningJob, parameters: Mapping[str, Any]) -> Job:

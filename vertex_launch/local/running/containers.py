@@ -15,6 +15,7 @@ from vertex_launch.contract import Replica
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.image import PLATFORM
 from vertex_launch.local.context import Context
+from vertex_launch.local.google import METADATA
 from vertex_launch.local.running.hosts import Hosts
 from vertex_launch.local.running.namespaces import GCS
 from vertex_launch.spec import Job
@@ -98,6 +99,7 @@ def contained(
         *(client, "run", "--rm", f"--name=vertex-{job_id}-{replica.name}", PLATFORM, *SHARED),
         f"--hostname={own.name}",
         *(f"--add-host={host.name}:{host.ip}" for host in machines.values()),
+        *(f"--add-host={name}:{context.metadata}" for name in METADATA if context.metadata),
         *(f"--volume={source}:{target}" for source, target in folders.items()),
         *_user(client),
         *_variables(env),

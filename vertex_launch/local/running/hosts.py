@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
+from types import MappingProxyType
 
+from vertex_launch.local.google import METADATA
 from vertex_launch.spec import Job
 from vertex_launch.state_dir import private, private_file
 
@@ -63,17 +65,19 @@ def of_job(job: Job, job_id: str, named: bool) -> Hosts:
     }
 
 
-def write(file: Path, hosts: Iterable[Host], unreachable: Iterable[str] = ()) -> Path:
-    """Write what replicas see as /etc/hosts, this machine's with a line for each host; returns the file.
-
-    Clients that go to `unreachable` names past the proxy find this machine, where nobody answers for them.
+def write(file: Path, hosts: Iterable[Host], others: Mapping[str, str] = MappingProxyType({})) -> Path:
+    """Write what replicas see as /etc/hosts, this machine's with a line for each host and each other name's address;
+    returns the file.
     """
     own = f"{LOOPBACK} localhost"
     with contextlib.suppress(OSError, UnicodeDecodeError):
         own = SYSTEM_HOSTS.read_text().rstrip("\n")
     private(file.parent)
     with open(file, "w", opener=private_file) as text:
-        lines = (*(f"{host.ip} {host.name}" for host in hosts), *(f"{LOOPBACK} {name}" for name in unreachable))
+        lines = (
+            *(f"{host.ip} {host.name}" for host in hosts),
+            *(f"{address} {name}" for name, address in others.items()),
+        )
         text.write("\n".join((own, *lines, "")))
     return file
 
@@ -83,7 +87,7 @@ def off_the_proxy(environ: Mapping[str, str], hosts: Iterable[Host]) -> dict[str
     if not HTTP_PROXIES & {name.lower() for name in environ}:
         return {}
     exceptions = (environ.get("no_proxy") or environ.get("NO_PROXY", ""), "localhost", LOOPBACK, LOOPBACK_NETWORK)
-    value = ",".join(filter(None, (*exceptions, *(host.name for host in hosts))))
+    value = ",".join(filter(None, (*exceptions, *METADATA, *(host.name for host in hosts))))
     return {"no_proxy": value, "NO_PROXY": value}
 
 

@@ -20,6 +20,9 @@ from vertex_launch.settings import for_local
 from vertex_launch.spec import Job
 from vertex_launch.state_dir import output_folder
 
+# Ports at which the SDK's profiler of a job with a TensorBoard listens; replicas of one machine cannot share them.
+PROFILER_PORTS = ("AIP_HTTP_HANDLER_PORT", "AIP_TF_PROFILER_PORT")
+
 
 @dataclass(frozen=True)
 class Extras:
@@ -66,8 +69,10 @@ def prepare(
         return PreparedJob(tuple(contained), logs, policy, isolated)
     nfs.require_mounts(job, isolated)
     if isolated.hosts:
-        unreachable = google.names(for_local(context.settings).region) if context.wire else ()
-        isolated = replace(isolated, hosts=hosts.write(state_dir.hosts(job_id), machines.values(), unreachable))
+        # Clients that go past the proxy find nobody at Google's names, but the metadata server, which has no proxy.
+        away = dict.fromkeys(google.names(for_local(context.settings).region), hosts.LOOPBACK) if context.wire else {}
+        away |= dict.fromkeys(google.METADATA, context.metadata) if context.metadata else {}
+        isolated = replace(isolated, hosts=hosts.write(state_dir.hosts(job_id), machines.values(), away))
     ready = packages.prepared(job, started, logs, state_dir.buckets, context.environ, stopping)
     isolated, ordered = replace(isolated, folders=folders), context.options.faults
     return PreparedJob(armed(job, ready, ordered), logs, policy, isolated, ordered)
@@ -86,7 +91,8 @@ def _placed(job: Job, job_id: str, context: Context, extras: Extras, machines: h
 
     def additions(replica: str) -> dict[str, str]:
         metrics = {containers.METRIC_FILE: str(state_dir.metrics(job_id, replica))} if extras.trial else {}
-        return {**extras.env, **metrics}
+        ports = hosts.free_ports(len(PROFILER_PORTS)) if job.spec.tensorboard else ()
+        return {**extras.env, **metrics, **dict(zip(PROFILER_PORTS, map(str, ports), strict=False))}
 
     as_ps = context.options.reducers_as_ps
     local = for_local(settings)

@@ -8,7 +8,6 @@ import email
 import http
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from email.message import Message
 from email.utils import formatdate
 from pathlib import Path
@@ -19,12 +18,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 from starlette.responses import Response, StreamingResponse
 
-from vertex_launch.local.api.http import XML_API, Call, Route, Router
+from vertex_launch.local.api.http import Call, Route, Router
 from vertex_launch.local.resource_file import moment
-from vertex_launch.local.storage import bucket_metadata, listing, public, uploads
+from vertex_launch.local.storage import bucket_metadata, listing, uploads
 from vertex_launch.local.storage.bucket_metadata import BucketMetadata
 from vertex_launch.local.storage.buckets import Buckets
 from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, bad_request, check
+from vertex_launch.local.storage.xml_api import XmlApi
 
 BUCKET = "/storage/v1/b/{bucket}"
 OBJECT = f"{BUCKET}/o/{{name:object}}"
@@ -38,14 +38,14 @@ class GcsApi:
     """The methods of the API. Each takes a call and the parts of its address; STORAGE_EMULATOR_HOST is this service."""
 
     def __init__(self, root: Path) -> None:
-        self._buckets = Buckets(root)
-        self._metadata = BucketMetadata(self._buckets)
+        self.buckets = Buckets(root)
+        self._metadata = BucketMetadata(self.buckets)
         self._in_batches = Router(self._plain_routes())
 
     def routes(self) -> list[Route]:
         """Return the routes; a GET never begins an upload, because any web page may send one as an image's address."""
         uploading = [(method, UPLOADS, self.upload) for method in ("POST", "PUT", "DELETE")]
-        return [*self._plain_routes(), ("POST", "/batch/storage/v1", self.batch), *uploading]
+        return [*self._plain_routes(), ("POST", "/batch/storage/v1", self.batch), *uploading, *XmlApi(self).routes()]
 
     def _plain_routes(self) -> list[Route]:
         return [
@@ -62,7 +62,6 @@ class GcsApi:
             ("GET", f"{BUCKET}/managedFolders", self.list_managed_folders),
             ("GET", f"{BUCKET}/o", self.list_objects),
             ("GET", f"(?:/download)?{OBJECT}", self.get_object),
-            ("GET", f"{XML_API}/{{bucket}}/{{name:rest}}", self.read_object),
             ("PATCH", OBJECT, self.patch_object),
             ("PUT", OBJECT, self.patch_object),
             ("DELETE", OBJECT, self.delete_object),
@@ -73,13 +72,13 @@ class GcsApi:
         ]
 
     def list_buckets(self, call: Call) -> Any:
-        names = [name for name in self._buckets.names() if name.startswith(call.query.get("prefix", ""))]
+        names = [name for name in self.buckets.names() if name.startswith(call.query.get("prefix", ""))]
         return {"kind": "storage#buckets", "items": [self.get_bucket(call, name) for name in names]}
 
     def create_bucket(self, call: Call) -> Any:
         body = call.json()
         name, metadata = str(body.get("name", "")), bucket_metadata.new(body, call.query.get("project", ""))
-        self._buckets.create(name)
+        self.buckets.create(name)
         self._metadata.write(name, metadata)
         return self.get_bucket(call, name)
 
@@ -93,7 +92,7 @@ class GcsApi:
         return self.get_bucket(call, bucket)
 
     def delete_bucket(self, call: Call, bucket: str) -> Any:
-        self._buckets.remove(bucket)
+        self.buckets.remove(bucket)
         self._metadata.remove(bucket)
         return Response(status_code=204)
 
@@ -103,7 +102,7 @@ class GcsApi:
 
     def permissions(self, call: Call, bucket: str) -> Any:
         """Answer which of these permissions the caller has: all, as nobody is refused here."""
-        self._buckets.folder(bucket)
+        self.buckets.folder(bucket)
         asked = QueryParams(call.query).getlist("permissions")
         return {"kind": "storage#testIamPermissionsResponse", "permissions": asked}
 
@@ -114,50 +113,44 @@ class GcsApi:
 
     def list_managed_folders(self, call: Call, bucket: str) -> Any:
         """An empty list, which gcloud asks for before it removes a bucket."""
-        self._buckets.folder(bucket)
+        self.buckets.folder(bucket)
         return {"kind": "storage#managedFolders"}
 
     def list_objects(self, call: Call, bucket: str) -> Any:
-        names, prefixes, token = listing.page(self._buckets.folder(bucket), call.query)
-        objects = filter(None, (self._buckets.find(bucket, name) for name in names))  # some may be gone by now
-        items = [self._described(call, item) for item in objects]
+        names, prefixes, token = listing.page(self.buckets.folder(bucket), call.query)
+        objects = filter(None, (self.buckets.find(bucket, name) for name in names))  # some may be gone by now
+        items = [self.described(call, item) for item in objects]
         listed = {"items": items, "prefixes": prefixes, "nextPageToken": token}
         return {"kind": "storage#objects"} | {key: value for key, value in listed.items() if value}
 
     def get_object(self, call: Call, bucket: str, name: str) -> Any:
-        item, file = self._buckets.open(bucket, name)
+        item, file = self.buckets.open(bucket, name)
         with contextlib.ExitStack() as until_sent:
             until_sent.callback(file.close)
             if call.query.get("ifGenerationNotMatch") == str(item.generation):
                 return Response(status_code=304)
             check(call.query, item)
             if call.query.get("alt") != "media":
-                return self._described(call, item)
-            sums = self._buckets.checksums(item)
+                return self.described(call, item)
+            sums = self.buckets.checksums(item)
             until_sent.pop_all()
             return _media(call, item, file, sums)
 
-    def read_object(self, call: Call, bucket: str, name: str) -> Any:
-        """Answer Cloud Storage's XML API, also for a public bucket that is not here, but with no login."""
-        if bucket not in self._buckets.names() and "authorization" not in call.headers:
-            return public.fetch(bucket, name, call.headers.get("range", ""))
-        return self.get_object(replace(call, query=QueryParams({"alt": "media"})), bucket, name)
-
     def patch_object(self, call: Call, bucket: str, name: str) -> Any:
         """Change nothing: a file has no place for metadata."""
-        item = self._buckets.get(bucket, name)
+        item = self.buckets.get(bucket, name)
         check(call.query, item)
-        return self._described(call, item)
+        return self.described(call, item)
 
     def delete_object(self, call: Call, bucket: str, name: str) -> Any:
-        self._buckets.delete(bucket, name, call.query)
+        self.buckets.delete(bucket, name, call.query)
         return Response(status_code=204)
 
     def copy_object(self, call: Call, bucket: str, name: str, target: str, copy: str) -> Any:
-        item, file = self._buckets.open(bucket, name)
+        item, file = self.buckets.open(bucket, name)
         with file:
             check(call.query, item, "ifSource")
-            return self._described(call, self._buckets.combine([file], target, copy, call.query))
+            return self.described(call, self.buckets.combine([file], target, copy, call.query))
 
     def rewrite_object(self, call: Call, bucket: str, name: str, target: str, copy: str) -> Any:
         resource = self.copy_object(call, bucket, name, target, copy)
@@ -165,20 +158,20 @@ class GcsApi:
         return {"kind": "storage#rewriteResponse", **sizes, "done": True, "resource": resource}
 
     def move_object(self, call: Call, bucket: str, name: str, to: str) -> Any:
-        return self._described(call, self._buckets.move(bucket, name, to, call.query))
+        return self.described(call, self.buckets.move(bucket, name, to, call.query))
 
     def compose_object(self, call: Call, bucket: str, name: str) -> Any:
         with contextlib.ExitStack() as opened:
             files = []
             for source, conditions in _sources(call.json()):
-                item, file = self._buckets.open(bucket, source)
+                item, file = self.buckets.open(bucket, source)
                 files.append(opened.enter_context(file))
                 check(conditions, item)
-            return self._described(call, self._buckets.combine(files, bucket, name, call.query))
+            return self.described(call, self.buckets.combine(files, bucket, name, call.query))
 
     async def upload(self, call: Call, bucket: str) -> Any:
-        done = await uploads.upload(self._buckets, call, bucket)
-        return done if isinstance(done, Response) else await run_in_threadpool(self._described, call, done)
+        done = await uploads.upload(self.buckets, call, bucket)
+        return done if isinstance(done, Response) else await run_in_threadpool(self.described, call, done)
 
     def batch(self, call: Call) -> Any:
         """Several calls in one, answered in order. Source: Cloud Storage documentation, "Batch requests", 2026."""
@@ -194,9 +187,9 @@ class GcsApi:
         body = b"".join(b"--batch\r\n%s\r\n" % answer for answer in answers) + b"--batch--\r\n"
         return Response(body, media_type='multipart/mixed; boundary="batch"')
 
-    def _described(self, call: Call, item: Object) -> dict[str, Any]:
+    def described(self, call: Call, item: Object) -> dict[str, Any]:
         address, modified = f"storage/v1/b/{item.bucket}/o/{quote(item.name, safe='')}", moment(item.modified)
-        sums = self._buckets.checksums(item)
+        sums = self.buckets.checksums(item)
         resource = {
             "kind": "storage#object",
             "id": f"{item.bucket}/{item.name}/{item.generation}",

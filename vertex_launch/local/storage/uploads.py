@@ -15,7 +15,7 @@ from starlette.responses import Response
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import Call, read_body
 from vertex_launch.local.storage.buckets import Buckets
-from vertex_launch.local.storage.objects import BLOCK, Object, bad_request, check, checksums
+from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, bad_request, check, checksums
 
 
 async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response:
@@ -34,7 +34,7 @@ async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response
     try:
         about = await _receive_multipart(call, part) if kind == "multipart" else {}
         if kind == "media":
-            await _append(part, call, 0)
+            await append(part, call, 0)
         return await run_in_threadpool(_finish, buckets, call, part, bucket, about)
     finally:
         part.unlink(missing_ok=True)
@@ -61,7 +61,7 @@ async def _resume(buckets: Buckets, call: Call, bucket: str) -> Object | Respons
         part.unlink()
         return Response(status_code=499)
     begin, total = _content_range(call)
-    size = await _append(part, call, begin)
+    size = await append(part, call, begin)
     if total is None or size < total:
         return _titled(Response(status_code=308, headers={"Range": f"bytes=0-{size - 1}"} if size else {}))
     if size > total:
@@ -78,7 +78,7 @@ def _content_range(call: Call) -> tuple[int, int | None]:
     return int(match[1] or 0), None if match[2] == "*" else int(match[2])
 
 
-async def _append(part: Path, call: Call, begin: int) -> int:
+async def append(part: Path, call: Call, begin: int) -> int:
     """Append the request's bytes that the part lacks, the first being byte `begin`; returns the part's new size."""
     with part.open("ab") as file:
         try:
@@ -127,10 +127,15 @@ def _parts(first: bytes) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 def _finish(buckets: Buckets, call: Call, part: Path, bucket: str, about: Mapping[str, Any]) -> Object:
-    """Make an object of a complete part, if its checksums equal the client's."""
+    """Make an object of a complete part."""
+    return buckets.keep(part, bucket, _name(call, about), call.query, verified(call, part, about))
+
+
+def verified(call: Call, part: Path, about: Mapping[str, Any]) -> Checksums:
+    """Return a part's checksums; raises ApiError if they are not the client's, and removes the part."""
     with part.open("rb") as file:
         sums = checksums(file, part.stat().st_size)
-    sent = call.headers.get("x-goog-hash", "")
+    sent = f"{call.headers.get('x-goog-hash', '')},md5={call.headers.get('content-md5', '')}"
     for key, actual in sums.items():
         algorithm = key.removesuffix("Hash")
         header = re.search(f"{algorithm}=([^, ]+)", sent)
@@ -138,7 +143,7 @@ def _finish(buckets: Buckets, call: Call, part: Path, bucket: str, about: Mappin
         if expected != actual:
             part.unlink()
             raise bad_request(f"The {algorithm} {expected} was sent, but the bytes have {actual}; upload again.")
-    return buckets.keep(part, bucket, _name(call, about), call.query, sums)
+    return sums
 
 
 def _titled(response: Response) -> Response:

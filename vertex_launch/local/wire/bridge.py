@@ -5,40 +5,62 @@ import importlib
 import inspect
 import re
 import threading
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
 from google.api_core.exceptions import GoogleAPICallError
+from google.api_core.rest_streaming import ResponseIterator
 from google.auth.credentials import AnonymousCredentials
+from google.protobuf import field_mask_pb2, json_format
+from google.protobuf.message import DecodeError, Message
+from google.rpc import status_pb2
+
+from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.api.http import not_here
 
 THREADS = 8
 # /google.cloud.aiplatform.v1.JobService/CreateCustomJob
-METHOD = re.compile(r"/(?P<package>google\.cloud\.\w+)\.(?P<version>v\w+)\.(?P<service>\w+)/(?P<method>\w+)")
+METHOD = re.compile(r"/(google\.cloud\.(?:aiplatform|resourcemanager))\.(v\w+)\.(\w+)/(\w+)")
+# The methods that every service of Google has; any client of Vertex AI has them, too.
+MIXIN = re.compile(r"/google\.(?:longrunning\.Operations|cloud\.location\.Locations|iam\.v1\.IAMPolicy)/(\w+)")
+MIXED_INTO = ("google.cloud.aiplatform", "v1", "JobService")
+ERROR_DETAILS = "google.rpc.error_details_pb2"  # the types that JSON names in an error's details
+DETAILS_HEADER = "grpc-status-details-bin"  # Source: grpcio-status 1.85.3, rpc_status.py
 
 
 class Bridge(grpc.GenericRpcHandler):
-    """Translates any call of a service whose Python client has a REST transport."""
+    """Translates any call of a service whose Python client has a REST transport; all others get one sentence."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
 
-    def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
-        match = METHOD.fullmatch(details.method)
-        stub = self._stub(*match.groups()) if match else None
-        if stub is None:
-            return None  # gRPC answers UNIMPLEMENTED
-        request = inspect.signature(stub.__call__).parameters["request"].annotation
+    def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        method, mixin = METHOD.fullmatch(details.method), MIXIN.fullmatch(details.method)
+        names = method.groups() if method else (*MIXED_INTO, mixin[1]) if mixin else None
 
-        def answer(body: bytes, context: grpc.ServicerContext) -> bytes:
+        def answer(bodies: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             try:
-                return _bytes(stub(request.deserialize(body)))
+                stub = self._stub(*names) if names else None
+                if stub is None:
+                    raise not_here(details.method[1:])
+                response = stub(_request(stub, next(bodies, b"")))
+                yield from map(_bytes, response if isinstance(response, ResponseIterator) else [response])
             except GoogleAPICallError as error:
-                fault = error.response.json()["error"]  # the exception of a 400 names no status
-                context.abort(grpc.StatusCode[fault["status"]], fault["message"])
-                raise
+                _abort(context, error.response.json())  # the exception of a 400 names no status
+            except ApiError as error:
+                _abort(context, error.as_json())
+            except (
+                json_format.Error,
+                DecodeError,
+                ValueError,
+            ) as error:  # what REST has no form for, as NaN in a Value
+                _abort(context, ApiError("INVALID_ARGUMENT", f"{error}; the local Vertex reads JSON").as_json())
+            except NotImplementedError as error:  # a stream from the client
+                _abort(context, ApiError("UNIMPLEMENTED", str(error)).as_json())
 
-        return grpc.unary_unary_rpc_method_handler(answer)
+        return grpc.stream_stream_rpc_method_handler(answer)  # on the wire, one message is a stream of one
 
     @functools.cache  # noqa: B019 - one bridge lives as long as the process
     def _stub(self, package: str, version: str, service: str, method: str) -> Any:
@@ -62,6 +84,34 @@ def serve(endpoint: str, host: str) -> int:
     # gRPC stops a server that nothing refers to.
     threading.Thread(target=server.wait_for_termination, name="gRPC", daemon=True).start()
     return port
+
+
+def _request(stub: Any, body: bytes) -> Any:
+    """The request of a call, as its REST twin takes it; raises ApiError for fields that this process cannot know."""
+    kind = inspect.signature(stub.__call__).parameters["request"].annotation
+    request = kind() if issubclass(kind, Message) else kind.pb(kind())
+    request.ParseFromString(body)
+    size = request.ByteSize()
+    request.DiscardUnknownFields()
+    if request.ByteSize() != size:
+        fault = "the request has fields of a later google-cloud-aiplatform than the local Vertex has"
+        raise ApiError("INVALID_ARGUMENT", f"{fault}; install the release that it has in the replica")
+    for field in request.DESCRIPTOR.fields:
+        if field.message_type is field_mask_pb2.FieldMask.DESCRIPTOR and request.HasField(field.name):
+            mask = getattr(request, field.name)
+            mask.paths[:] = map(_snake, mask.paths)  # clients write either case, and JSON's form takes this one
+    return request if kind is type(request) else kind(request)
+
+
+def _abort(context: grpc.ServicerContext, answer: Mapping[str, Any]) -> None:
+    """End a call with an error of the REST API, and its details."""
+    importlib.import_module(ERROR_DETAILS)
+    error = answer["error"]
+    code = grpc.StatusCode[error["status"]]
+    whole = {"code": code.value[0], "message": error["message"], "details": error.get("details", [])}
+    status = json_format.ParseDict(whole, status_pb2.Status())
+    context.set_trailing_metadata(((DETAILS_HEADER, status.SerializeToString()),))
+    context.abort(code, error["message"])
 
 
 def _bytes(response: Any) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 from vertex_launch.contract import project_number
 from vertex_launch.settings import Settings
 
-ROOT = "/computeMetadata/v1"
+ROOT = "/computeMetadata"
 TOKEN = {"access_token": "local-vertex", "expires_in": 3599, "token_type": "Bearer"}
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform", "https://www.googleapis.com/auth/userinfo.email")
 
@@ -19,7 +19,7 @@ def tree(settings: Settings, account: str) -> dict[str, Any]:
     number = project_number(settings.project)
     email = account or f"{number}-compute@developer.gserviceaccount.com"
     own = {"aliases": ["default"], "email": email, "scopes": [*SCOPES], "token": json.dumps(TOKEN)}
-    return {
+    values = {
         "project": {"project-id": settings.project, "numeric-project-id": number},
         "universe": {"universe-domain": "googleapis.com"},
         "instance": {
@@ -28,12 +28,13 @@ def tree(settings: Settings, account: str) -> dict[str, Any]:
             "service-accounts": {"default": own, email: own},
         },
     }
+    return {ROOT[1:]: {"v1": values}}
 
 
 def answer(value: Any, path: str) -> str | None:
     """Return the value at a path of a tree, of a folder its keys or, with ?recursive=true, its JSON; None for none."""
     path, _, query = path.partition("?")
-    for part in filter(None, path.removeprefix(ROOT).split("/")):
+    for part in filter(None, path.split("/")):
         value = value.get(part) if isinstance(value, dict) else None
     if isinstance(value, dict):
         listed = "".join(f"{key}{'/' * isinstance(below, dict)}\n" for key, below in value.items())

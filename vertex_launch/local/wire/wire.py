@@ -7,11 +7,13 @@ hands what it hears to the local Vertex. No token of a replica leaves the machin
 import asyncio
 import contextlib
 import functools
+import random
 import re
 import threading
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
+from ipaddress import IPv4Address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,6 +30,8 @@ from vertex_launch.state_dir import private, private_file
 BUNDLE = "authorities.pem"  # in the home folder of a job
 PROXIES = ("https_proxy", "HTTPS_PROXY")
 METADATA_HOSTS = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GCE_METADATA_ROOT")
+METADATA_PORT = 80  # where programs look that read none of these variables
+METADATA_NETWORK, METADATA_ADDRESSES = IPv4Address("127.192.0.0"), 2**20  # replicas have addresses below these
 CHUNK = 2**16  # bytes
 END = b"\r\n\r\n"  # of the head of a request or an answer
 OBSOLETE = re.compile(rb"Transfer-Encoding: identity\r\n", re.IGNORECASE)  # TensorFlow sends it; servers refuse it
@@ -52,8 +56,10 @@ class Wire:
         bundle = private(context.state_dir.of_replicas(job_id)) / BUNDLE
         with open(bundle, "wb", opener=private_file) as file:
             file.write(self._authority.bundle(self._environ))
-        starting = asyncio.start_server(functools.partial(self._serve, values), LOOPBACK, 0)
-        server = asyncio.run_coroutine_threadsafe(starting, self._loop).result()
+        server, metadata = self._listening(values, LOOPBACK, 0), None
+        with contextlib.suppress(OSError):  # this system gives us no such port, or somebody has it at all addresses
+            address = METADATA_NETWORK + random.randrange(1, METADATA_ADDRESSES)
+            metadata = self._listening(values, str(address), METADATA_PORT)
         port = server.sockets[0].getsockname()[1]
         variables = {
             **dict.fromkeys(BUNDLES, str(bundle)),
@@ -64,10 +70,16 @@ class Wire:
             "GOOGLE_CLOUD_DISABLE_GRPC": "true",  # Cloud Logging's client has no REST twin to answer gRPC by
         }
         try:
-            yield replace(context, wire=variables)
+            yield replace(context, wire=variables, metadata=metadata.sockets[0].getsockname()[0] if metadata else "")
         finally:
-            self._loop.call_soon_threadsafe(server.close)
+            for each in filter(None, (server, metadata)):
+                self._loop.call_soon_threadsafe(each.close)
             bundle.unlink(missing_ok=True)
+
+    def _listening(self, values: Any, address: str, port: int) -> asyncio.Server:
+        """Return a server for a job's replicas; raises OSError."""
+        starting = asyncio.start_server(functools.partial(self._serve, values), address, port)
+        return asyncio.run_coroutine_threadsafe(starting, self._loop).result()
 
     async def _serve(self, values: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one connection."""
@@ -131,7 +143,7 @@ class Wire:
 
 def _of_metadata(values: Any, target: str, head: bytes) -> bytes:
     """The answer of the metadata server, which no web page can ask, as none can send this header."""
-    if b"metadata-flavor: google" not in head:
+    if b"metadata-flavor: google" not in head and target != "/":
         return _answer("403 Forbidden", "the header Metadata-Flavor: Google is missing; send it")
     value = metadata_server.answer(values, target)
     return _answer("404 Not Found", f"{target} is not there") if value is None else _answer("200 OK", value)

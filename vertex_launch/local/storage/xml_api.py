@@ -1,0 +1,157 @@
+"""Cloud Storage's XML API, by the methods of the JSON API: for curl, Rust's object_store and transfer_manager.
+
+Source: Cloud Storage documentation, "XML API" and "XML API multipart uploads", 2026; apache/arrow-rs-object-store,
+src/gcp/client.rs, 2026; google-cloud-storage 3.17.1, _media/_upload.py.
+"""
+
+import base64
+import contextlib
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+from xml.sax.saxutils import escape
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
+
+from vertex_launch.job_resource import Resource
+from vertex_launch.local.api.http import XML_API, Call, Route
+from vertex_launch.local.storage import public, uploads
+from vertex_launch.local.storage.objects import bad_request, checksums, number
+
+OBJECT = f"{XML_API}/{{bucket}}/{{name:rest}}"
+# The JSON API's parameters by those of this one.
+LISTING = {"prefix": "prefix", "delimiter": "delimiter", "max-keys": "maxResults", "continuation-token": "pageToken"}
+CONDITIONS = {f"x-goog-if-{kind}-match": f"if{kind.title()}Match" for kind in ("generation", "metageneration")}
+PART = re.compile(rb"<PartNumber>([0-9]{1,5})</PartNumber>")
+MOST_PARTS, SMALLEST_PART = 10_000, 5 * 2**20  # bytes; the last one may be smaller
+
+
+class XmlApi:
+    """The methods of the API. The parts of an upload are hidden files beside the upload's own, such as ID.00001."""
+
+    def __init__(self, api: Any) -> None:
+        self._api, self._buckets = api, api.buckets
+
+    def routes(self) -> list[Route]:
+        """Return the routes; a GET writes nothing."""
+        methods = {"GET": self.read, "PUT": self.write, "POST": self.write_in_parts, "DELETE": self.delete}
+        return [
+            ("GET", f"{XML_API}/{{bucket}}/?", self.list_objects),
+            *((verb, OBJECT, act) for verb, act in methods.items()),
+        ]
+
+    def list_objects(self, call: Call, bucket: str) -> Response:
+        """List a bucket as the second version of the method does."""
+        query = {LISTING[key]: value for key, value in call.query.items() if key in LISTING}
+        query = {"pageToken": base64.urlsafe_b64encode(call.query.get("start-after", "").encode()).decode(), **query}
+        listed = self._api.list_objects(replace(call, query=QueryParams(query)), bucket)
+        inside = [_listed(item) for item in listed.get("items", ())]
+        inside += [_xml("CommonPrefixes", Prefix=prefix) for prefix in listed.get("prefixes", ())]
+        token = listed.get("nextPageToken", "")
+        more = {"NextContinuationToken": token, "IsTruncated": "true"} if token else {"IsTruncated": "false"}
+        return _answer(_xml("ListBucketResult", *inside, Name=bucket, Prefix=query.get("prefix", ""), **more))
+
+    def read(self, call: Call, bucket: str, name: str) -> Any:
+        """Answer with an object, without a login also of a public bucket that is not here; or with a list of parts."""
+        if "uploadId" in call.query:
+            return _answer(_xml("ListPartsResult", *map(_part, self._parts(call)), Bucket=bucket, Key=name))
+        if bucket not in self._buckets.names() and "authorization" not in call.headers:
+            return public.fetch(bucket, name, call.headers.get("range", ""))
+        return self._api.get_object(_asked(call, alt="media"), bucket, name)
+
+    async def write(self, call: Call, bucket: str, name: str) -> Response:
+        """Take an object, a copy of another, or a part of one."""
+        if "uploadId" in call.query:
+            return await self._write_part(call)
+        source = unquote(call.headers.get("x-goog-copy-source", "")).lstrip("/")
+        if not source:
+            return _answer("", await self._api.upload(_asked(call, uploadType="media", name=name), bucket))
+        of, _, item = source.partition("/")
+        done = await run_in_threadpool(self._api.copy_object, _asked(call), of, item, bucket, name)
+        return _answer(_xml("CopyObjectResult", ETag=_etag(done), LastModified=done["updated"]), done)
+
+    async def _write_part(self, call: Call) -> Response:
+        upload, count = self._buckets.part(call.query["uploadId"]), number(call.query, "partNumber")
+        if not 1 <= count <= MOST_PARTS:
+            raise bad_request(f"partNumber is {count}; write 1 to {MOST_PARTS}.")
+        part = upload.with_name(f"{upload.name}.{count:05}")
+        part.unlink(missing_ok=True)  # of an earlier try
+        await uploads.append(part, call, 0)
+        sums = await run_in_threadpool(uploads.verified, call, part, {})
+        return _answer("", {**sums, "etag": base64.b64decode(sums["md5Hash"]).hex()})
+
+    def write_in_parts(self, call: Call, bucket: str, name: str) -> Response:
+        """Begin an upload, or make an object of the parts that the client names."""
+        self._buckets.folder(bucket)
+        if "uploads" in call.query:
+            upload = self._buckets.new_part().name
+            return _answer(_xml("InitiateMultipartUploadResult", Bucket=bucket, Key=name, UploadId=upload))
+        there = {file.suffix[1:].encode(): file for file in self._parts(call)}
+        named = [count.zfill(5) for count in PART.findall(call.body)]
+        if not named or named != sorted({*named} & there.keys()):
+            raise bad_request("These are not parts that were uploaded, in their order; name such.")
+        if any(there[count].stat().st_size < SMALLEST_PART for count in named[:-1]):
+            raise bad_request(f"A part has less than {SMALLEST_PART} bytes, and is not the last; send larger ones.")
+        with contextlib.ExitStack() as opened:
+            files = [opened.enter_context(there[count].open("rb")) for count in named]
+            item = self._buckets.combine(files, bucket, name, _asked(call).query)
+        self._end(call)
+        done = self._api.described(call, item)
+        return _answer(_xml("CompleteMultipartUploadResult", Bucket=bucket, Key=name, ETag=_etag(done)), done)
+
+    def delete(self, call: Call, bucket: str, name: str) -> Response:
+        """Delete an object, or give up an upload."""
+        if "uploadId" not in call.query:
+            self._api.delete_object(_asked(call), bucket, name)
+        else:
+            self._end(call)
+        return Response(status_code=204)
+
+    def _parts(self, call: Call) -> list[Path]:
+        upload = self._buckets.part(call.query.get("uploadId", ""))
+        return sorted(upload.parent.glob(f"{upload.name}.*"))
+
+    def _end(self, call: Call) -> None:
+        for file in (*self._parts(call), self._buckets.part(call.query["uploadId"])):
+            file.unlink(missing_ok=True)
+
+
+def _asked(call: Call, **more: str) -> Call:
+    """Return a call of the JSON API with the same preconditions, and these parameters."""
+    sent = {name: call.headers[header] for header, name in CONDITIONS.items() if header in call.headers}
+    sent |= {"generation": call.query["generation"]} if "generation" in call.query else {}
+    return replace(call, query=QueryParams({**sent, **more}))
+
+
+def _answer(body: str, written: Resource | None = None) -> Response:
+    """Return an answer, with headers that say of an object, or of a part, what was written."""
+    headers = {}
+    if written:
+        hashes = f"crc32c={written['crc32c']},md5={written['md5Hash']}" if "crc32c" in written else ""
+        headers = {"ETag": _etag(written), "X-Goog-Generation": written.get("generation", ""), "X-Goog-Hash": hashes}
+    return Response(body, headers={key: value for key, value in headers.items() if value}, media_type="application/xml")
+
+
+def _etag(item: Resource) -> str:
+    return f'"{item["etag"]}"'
+
+
+def _listed(item: Resource) -> str:
+    return _xml("Contents", Key=item["name"], Size=item["size"], LastModified=item["updated"], ETag=_etag(item))
+
+
+def _part(file: Path) -> str:
+    size = file.stat().st_size
+    with file.open("rb") as part:
+        etag = base64.b64decode(checksums(part, size)["md5Hash"]).hex()
+    return _xml("Part", PartNumber=int(file.suffix[1:]), Size=size, ETag=f'"{etag}"')
+
+
+def _xml(tag: str, *inside: str, **values: object) -> str:
+    """An element with these elements inside, and one for each value."""
+    texts = (f"<{key}>{escape(str(value))}</{key}>" for key, value in values.items())
+    return f"<{tag}>{''.join((*texts, *inside))}</{tag}>"
