@@ -5,6 +5,7 @@ import inspect
 import json
 import logging
 import re
+import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ from vertex_launch.local.api.errors import STORAGE, ApiError, our_fault
 from vertex_launch.local.api.origin_check import fault_of, in_parts
 from vertex_launch.local.google import is_google
 from vertex_launch.printable import printable
+
+LOG = logging.getLogger(__name__)  # which the service's terminal shows
 
 POLICY_VIOLATION = 1008  # why a websocket is closed. Source: RFC 6455, section 7.4.1
 LARGEST_BODY = 10**6  # bytes, a thousand times a job's; an object's upload is a stream and has no limit
@@ -179,8 +182,9 @@ def refusal(call: Call, error: Exception) -> Response:
     stored = call.path.startswith((*STORAGE, XML_API))
     # Clients of Cloud Storage ask whether an object exists, and send conditions, as a matter of course.
     if not (stored and error.http_status in (404, 412)):
-        reason = printable(re.split("[;\n]", error.message)[0])
-        logging.warning("refused: %s %s %d %s: %s", call.method, call.path, error.http_status, error.status, reason)
+        address, reason = call.path.removeprefix(XML_API), re.split("[;\n]", error.message)[0]
+        line = f"{call.method} {address} {error.http_status} {error.status}: {reason}"
+        LOG.warning("%s refused: %s", time.strftime("%X"), printable(line))
     return _response(error.for_storage() if stored else error.as_json(), error.http_status)
 
 

@@ -8,7 +8,7 @@ import re
 from collections import deque
 from typing import Any
 
-from vertex_launch.job_resource import Resource, id_of
+from vertex_launch.job_resource import Resource, collection_of, id_of
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.collection import TYPES, Act
 from vertex_launch.local.api.errors import ApiError
@@ -48,7 +48,7 @@ class Operations:
             return answer
         about = str(answer.get("name") or answer.get("model") or path).partition("@")[0]
         times = {"genericMetadata": dict.fromkeys(("createTime", "updateTime"), now())}
-        metadata = {"@type": _metadata_type(fields["response"]["@type"], did), **times}
+        metadata = {"@type": _metadata_type(fields["response"]["@type"], did, collection_of(path)), **times}
         operation = {"metadata": metadata | fields.get("metadata", {}), "response": fields["response"]}
         operation = {
             key: {**part, "@type": part["@type"].replace(".v1.", f".{version}.")} for key, part in operation.items()
@@ -79,8 +79,8 @@ class Operations:
         return {}
 
 
-def _metadata_type(response: str, did: str) -> str:
+def _metadata_type(response: str, did: str, collection: str) -> str:
     """The type of an operation's metadata. Source: google-cloud-aiplatform 2.7.0, services/*/client.py."""
-    kind = response.rpartition(".")[2].replace("Empty", "")
+    kind = response.rpartition(".")[2].replace("Empty", "MetadataStore" if collection == "metadataStores" else "")
     name = kind.removesuffix("Response") if kind.endswith("Response") else f"{did}{kind}"  # CreateDataset, Delete
     return f"{TYPES}cloud.aiplatform.v1.{name}{'' if name.startswith('Purge') else 'Operation'}Metadata"

@@ -33,8 +33,8 @@ def fault_of(scope: Scope) -> str:
         return "requests of other sites' pages are refused; open the address by itself"
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     # Storage clients send any content type, to an address that no form can guess; Origin still guards it.
-    stores = path.startswith(STORAGE) or is_google(host) or in_parts(scope)
-    if scope["method"] in ("POST", "PUT", "PATCH") and not stores and kind != "application/json":
+    writes = scope["method"] in ("POST", "PUT", "PATCH")
+    if writes and not (path.startswith(STORAGE) or is_google(host) or in_parts(scope)) and kind != "application/json":
         return f'a body of type "{kind}" is refused; send application/json'
     return ""
 

@@ -27,6 +27,7 @@ OBJECT = f"{XML_API}/{{bucket}}/{{name:rest}}"
 LISTING = {"prefix": "prefix", "delimiter": "delimiter", "max-keys": "maxResults", "continuation-token": "pageToken"}
 CONDITIONS = {f"x-goog-if-{kind}-match": f"if{kind.title()}Match" for kind in ("generation", "metageneration")}
 PART = re.compile(rb"<PartNumber>([0-9]{1,5})</PartNumber>")
+NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 MOST_PARTS, SMALLEST_PART = 10_000, 5 * 2**20  # bytes; the last one may be smaller
 
 
@@ -128,7 +129,8 @@ def _asked(call: Call, **more: str) -> Call:
 
 
 def _answer(body: str, written: Resource | None = None) -> Response:
-    """Return an answer, with headers that say of an object, or of a part, what was written."""
+    """Return an answer in the name space of the API, with headers that say of an object or a part what was written."""
+    body = body.replace(">", f' xmlns="{NAMESPACE}">', 1)
     headers = {}
     if written:
         hashes = f"crc32c={written['crc32c']},md5={written['md5Hash']}" if "crc32c" in written else ""

@@ -57,8 +57,8 @@ class Bridge(grpc.GenericRpcHandler):
                 ValueError,
             ) as error:  # what REST has no form for, as NaN in a Value
                 _abort(context, ApiError("INVALID_ARGUMENT", f"{error}; the local Vertex reads JSON").as_json())
-            except NotImplementedError as error:  # a stream from the client
-                _abort(context, ApiError("UNIMPLEMENTED", str(error)).as_json())
+            except NotImplementedError:  # a stream from the client
+                _abort(context, not_here(details.method[1:]).as_json())
 
         return grpc.stream_stream_rpc_method_handler(answer)  # on the wire, one message is a stream of one
 

@@ -35,6 +35,7 @@ METADATA_NETWORK, METADATA_ADDRESSES = IPv4Address("127.192.0.0"), 2**20  # repl
 CHUNK = 2**16  # bytes
 END = b"\r\n\r\n"  # of the head of a request or an answer
 OBSOLETE = re.compile(rb"Transfer-Encoding: identity\r\n", re.IGNORECASE)  # TensorFlow sends it; servers refuse it
+FLAVOR = re.compile(rb"\r\nmetadata-flavor:[ \t]*google[ \t]*\r\n", re.IGNORECASE)
 HEAD_SECONDS = 60  # for a request's head to arrive
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -92,7 +93,7 @@ class Wire:
             elif method == "CONNECT":
                 await self._tunnel(target, near)
             elif target.startswith(metadata_server.ROOT) or target == "/":
-                writer.write(_of_metadata(values, target, head.lower()))
+                writer.write(_of_metadata(values, target, head))
             else:  # a storage client, which STORAGE_EMULATOR_HOST leads here
                 await self._hand_over(HTTP, head, near)
         with contextlib.suppress(OSError):
@@ -143,7 +144,7 @@ class Wire:
 
 def _of_metadata(values: Any, target: str, head: bytes) -> bytes:
     """The answer of the metadata server, which no web page can ask, as none can send this header."""
-    if b"metadata-flavor: google" not in head and target != "/":
+    if not FLAVOR.search(head) and target != "/":
         return _answer("403 Forbidden", "the header Metadata-Flavor: Google is missing; send it")
     value = metadata_server.answer(values, target)
     return _answer("404 Not Found", f"{target} is not there") if value is None else _answer("200 OK", value)
