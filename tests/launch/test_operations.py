@@ -14,8 +14,8 @@ from google.cloud.aiplatform_v1 import (
     ModelServiceClient,
     TensorboardServiceClient,
 )
-from google.cloud.aiplatform_v1.services.dataset_service.transports import DatasetServiceGrpcTransport
-from google.cloud.aiplatform_v1.services.job_service.transports import JobServiceGrpcTransport
+from google.cloud.aiplatform_v1.services.dataset_service.transports.grpc import DatasetServiceGrpcTransport
+from google.cloud.aiplatform_v1.services.job_service.transports.grpc import JobServiceGrpcTransport
 from google.cloud.aiplatform_v1.services.metadata_service.transports.grpc import MetadataServiceGrpcTransport
 from google.cloud.aiplatform_v1.types import Context, CustomJob, Dataset, MetadataStore, Model, Tensorboard
 

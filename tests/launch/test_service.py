@@ -497,6 +497,88 @@ def test_a_restarted_service_still_has_everything_and_says_what_it_lost(tmp_path
         assert len(vertex.call("GET", JOBS)[1]["customJobs"]) == 2
 
 
+def test_what_a_killed_service_had_queued_runs_by_the_next_one(tmp_path: Path) -> None:
+    """What was cancelled is cancelled, and only a job that has checkpoints is said to resume."""
+    saved: Json = {"baseOutputDirectory": {"outputUriPrefix": "gs://b/saved"}}
+    (tmp_path / ".vertex/gcs/b/saved/checkpoints").mkdir(parents=True)
+    (tmp_path / ".vertex/gcs/b/saved/checkpoints/1").touch()
+    with service(tmp_path, "--capacity", "2", "--grace-seconds", "600") as vertex:
+        stays = script("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)")
+        cancelled, running = vertex.create(custom_job(*stays)), vertex.create(custom_job(*FOREVER, **saved))
+        large = vertex.create(custom_job(*FOREVER, workers=1))
+        queued = [vertex.create(custom_job(*script("print('ran')"), name=name)) for name in ("first", "second")]
+        for name in (cancelled, running):
+            vertex.wait(name, "RUNNING")
+        vertex.call("POST", f"/v1/{cancelled}:cancel", {})
+        assert vertex.get(cancelled)["state"] == "JOB_STATE_CANCELLING"
+        stop(vertex.process, signal.SIGKILL)
+    with service(tmp_path, "--capacity", "1") as vertex:
+        assert vertex.get(cancelled)["error"] == {"code": 1, "message": "CANCELED: the job was cancelled"}
+        lost, refused = vertex.get(running)["error"]["message"], vertex.get(large)["error"]["message"]
+        assert lost.endswith("create it again, and it resumes from gs://b/saved/checkpoints")
+        assert refused.endswith("start it with --capacity 2")
+        ended = [vertex.wait(name, "SUCCEEDED") for name in queued]
+        assert ended[0]["endTime"] < ended[1]["startTime"]
+        assert vertex.log(queued[1]) == ["workerpool0-0: ran"]
+
+
+def test_a_refused_request_is_a_line_on_the_terminal(tmp_path: Path) -> None:
+    with service(tmp_path) as vertex:
+        vertex.call("POST", JOBS, custom_job(*FOREVER, name=""))
+        vertex.call("GET", f"/v1/{PARENT}/endpoints")
+        vertex.call("GET", "/storage/v1/b/b/o/none")  # a client looks whether an object is there
+        vertex.call("POST", JOBS, custom_job(*script("pass")))
+        lines = [line for line in (tmp_path / "service.log").read_text().splitlines() if "refused" in line]
+    assert [line.partition("refused: ")[2] for line in lines] == [
+        f"POST {JOBS} 400 INVALID_ARGUMENT: displayName: is missing",
+        f"GET /v1/{PARENT}/endpoints 404 NOT_FOUND: the local Vertex has no endpoints",
+    ]
+
+
+EMPTY = [
+    ("customJobs", {"encryptionSpec": {}}),
+    ("customJobs", {"encryptionSpec": {"kmsKeyName": ""}}),
+    ("customJobs", {"jobSpec.workerPoolSpecs.0.machineSpec.reservationAffinity": {}}),
+    ("customJobs", {"jobSpec.scheduling": {}, "jobSpec.pscInterfaceConfig": {}, "jobSpec.baseOutputDirectory": {}}),
+    ("datasets", {"encryptionSpec": {"kmsKeyName": ""}}),
+    ("tensorboards", {"encryptionSpec": {}}),
+    ("trainingPipelines", {"inputDataConfig": {}, "modelToUpload": {}, "encryptionSpec": {}}),
+    ("trainingPipelines", {"modelToUpload": {"explanationSpec": {"parameters": {}}, "containerSpec": {}}}),
+    ("trainingPipelines", {"trainingTaskInputs.workerPoolSpecs.0.machineSpec.reservationAffinity": {}}),
+]
+
+
+@pytest.mark.parametrize(("collection", "more"), EMPTY, ids=str)
+def test_an_empty_message_is_none(vertex: Service, collection: str, more: Json) -> None:
+    texts = "gs://google-cloud-aiplatform/schema/dataset/metadata/text_1.0.0.yaml"
+    task = "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.0.yaml"
+    job = custom_job(*script("pass"))
+    pipeline = {"displayName": "x", "trainingTaskDefinition": task, "trainingTaskInputs": job["jobSpec"]}
+    bodies: Json = {
+        "customJobs": job,
+        "datasets": {"displayName": "x", "metadataSchemaUri": texts},
+        "tensorboards": {"displayName": "x"},
+        "trainingPipelines": pipeline,
+    }
+    body = json.loads(json.dumps(bodies[collection]))
+    for path, value in more.items():
+        *above, key = path.split(".")
+        part = body
+        for step in above:
+            part = part[int(step) if step.isdigit() else step]
+        part[key] = value
+    status, answer = vertex.call("POST", f"/v1/{PARENT}/{collection}", body)
+    assert status == 200, answer
+    assert "encryptionSpec" not in json.dumps(answer)
+
+
+def test_an_empty_message_that_is_a_choice_is_one(vertex: Service) -> None:
+    body = custom_job(*script("pass"))
+    body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"] = {}
+    status, answer = vertex.call("POST", JOBS, body)
+    assert (status, "imageUri" in answer["error"]["message"]) == (400, True)
+
+
 def test_a_stopped_service_leaves_no_process_and_its_jobs_failed(tmp_path: Path) -> None:
     mark = f"mark-{os.getpid()}-{time.time_ns()}"
     with service(tmp_path, "--grace-seconds", "1") as vertex:

@@ -1,6 +1,8 @@
 """Google's clients in a replica: without a setting, with any login, they reach the local Vertex, and nobody else."""
 
+import contextlib
 import json
+import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,11 +15,21 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from tests.launch.running import SETTINGS
 from tests.launch.servers import serving
 from tests.launch.test_run import launch, pool, write
-from tests.launch.vertex import PARENT, Service, custom_job, script, service
+from tests.launch.vertex import PARENT, Json, Service, custom_job, script, service
 from vertex_launch.contract import project_number
 
 NUMBER = project_number("p")
 ACCOUNT = f"{NUMBER}-compute@developer.gserviceaccount.com"
+
+
+def may_serve() -> bool:
+    """Whether this user may listen at the port of a metadata server."""
+    with contextlib.suppress(OSError), socket.create_server(("127.255.0.1", 80)):
+        return True
+    return False
+
+
+MAY_SERVE = may_serve()
 
 
 class Recorder(BaseHTTPRequestHandler):
@@ -205,7 +217,9 @@ import socket
 for host in ("storage.googleapis.com", "us-central1-aiplatform.googleapis.com", "metadata.google.internal"):
     print(socket.gethostbyname(host))
 """
-    assert said(vertex, code) == ["127.0.0.1"] * 3
+    *apis, metadata = said(vertex, code)
+    assert apis == ["127.0.0.1"] * 2
+    assert metadata.startswith("127.")
 
 
 def test_what_programs_write_to_cloud_logging_is_found_there(vertex: Service) -> None:
@@ -241,6 +255,28 @@ get("instance/nothing", **means)
 """
     zone = f"projects/{NUMBER}/zones/us-central1-a"
     assert said(vertex, code) == ["403", "['p']", f"['default/', '{ACCOUNT}/']", f"['{zone}']", "404"]
+
+
+@pytest.mark.skipif(not MAY_SERVE, reason="this user may not listen at port 80")
+def test_each_job_finds_its_own_metadata_server_under_its_name(vertex: Service) -> None:
+    """By programs that read none of the variables; both jobs run at once."""
+    code = """
+import os, time, urllib.request
+root = "http://metadata.google.internal"
+print(urllib.request.urlopen(root).read().decode(), end="")
+headers = {"Metadata-Flavor": "Google"}
+path = f"{root}/computeMetadata/v1/instance/service-accounts/default/email"
+print(urllib.request.urlopen(urllib.request.Request(path, headers=headers)).read().decode())
+open(f"/gcs/b/{os.environ['CLOUD_ML_JOB_ID']}", "w").close()
+while len([name for name in os.listdir("/gcs/b") if name.isdigit()]) < 2:
+    time.sleep(0.1)
+"""
+    own = "trainer@p.iam.gserviceaccount.com"
+    specs: tuple[Json, Json] = {}, {"serviceAccount": own}
+    jobs = [vertex.create(custom_job(*script(code), **spec)) for spec in specs]
+    for job, account in zip(jobs, (ACCOUNT, own), strict=True):
+        vertex.wait(job, "SUCCEEDED")
+        assert vertex.log(job) == ["workerpool0-0: computeMetadata/", f"workerpool0-0: {account}"]
 
 
 def test_a_run_has_the_buckets_and_says_where_the_rest_is(tmp_path: Path) -> None:
