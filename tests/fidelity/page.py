@@ -1,4 +1,4 @@
-"""Writes docs/launcher/fidelity.md from a run of all usages and the records of two proofs.
+"""Writes docs/launcher/fidelity.md from a run of all usages and the records of three proofs.
 
 python -m tests.fidelity.page
 """
@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from tests.conftest import ROOT
-from tests.fidelity import releases, system_tests
+from tests.fidelity import projects, releases, system_tests
 from tests.fidelity.themes import THEMES, run, serving, usages
 from tests.fidelity.usages import Usage, of_module
 
@@ -36,6 +36,15 @@ and a script for Node's client, @google-cloud/aiplatform {node}, as a custom job
 
 | Release | Works | Refused | Differs | Not run | Wrong |
 |---|---:|---:|---:|---:|---:|
+"""
+PROJECTS = """
+## Clients of other projects
+
+`nox -s proofs` runs a script for each of these projects as a custom job, in an environment with its packages. It makes
+the calls that the project makes, by the project's own code, and needs no setting.
+
+| Usage | Source | Verdict |
+|---|---|---|
 """
 SYSTEM_TESTS = """
 ## Google's own system tests
@@ -70,7 +79,7 @@ def page(verdicts: Iterable[str]) -> str:
     sums = ", ".join(f"{kind} {count[kind]}" for kind in VERDICTS if count[kind])
     head = HEAD.format(count=len(verdicts), sdk=version(releases.SDK), sums=sums)
     themes, earlier = _tables(iter(verdicts)), _of_releases(verdicts)
-    return head + "".join((*themes, *earlier, *_of_system_tests(system_tests.recorded())))
+    return head + "".join((*themes, *earlier, *_of_projects(), *_of_system_tests(system_tests.recorded())))
 
 
 def _tables(verdicts: Iterator[str]) -> Iterator[str]:
@@ -85,6 +94,12 @@ def _of_releases(verdicts: Iterable[str]) -> Iterator[str]:
     for release, changed in {version(releases.SDK): {}, **releases.recorded()}.items():
         count = _count({**known, **changed}.values())
         yield _line(release, *(count[kind] for kind in VERDICTS))
+
+
+def _of_projects() -> Iterator[str]:
+    yield PROJECTS
+    verdicts = projects.recorded()
+    yield from (_line(project.name, project.source, verdicts[project.script]) for project in projects.PROJECTS)
 
 
 def _of_system_tests(verdicts: Mapping[str, str]) -> Iterator[str]:

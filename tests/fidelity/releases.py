@@ -4,7 +4,6 @@ The launcher runs in it, too, as where a team has pinned the SDK. python -m test
 verdicts with the SDK of its own environment.
 """
 
-import fcntl
 import json
 import os
 import subprocess
@@ -15,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.conftest import ROOT, kept_folder
+from tests.fidelity.environments import environment
 from tests.fidelity.themes import run, serving, usages
 
 EARLIER = ("2.6.0", "2.5.0", "2.4.0")  # the minor releases before that of constraints.txt
@@ -42,10 +42,7 @@ def recorded() -> Mapping[str, Mapping[str, str]]:
 
 def _verdicts(release: str, folder: Path) -> dict[str, str]:
     """Run all usages with a release; returns their verdicts by their ids."""
-    home = kept_folder(f"sdk-{release}", folder)
-    with (home / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        python = _environment(home, release)
+    python = environment(kept_folder(f"sdk-{release}", folder), _packages(release))
     written = folder / f"{release}.json"
     environ = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
     subprocess.run([python, "-m", "tests.fidelity.releases", str(written)], cwd=ROOT, env=environ, check=True)
@@ -53,17 +50,9 @@ def _verdicts(release: str, folder: Path) -> dict[str, str]:
     return found
 
 
-def _environment(home: Path, release: str) -> Path:
-    """Return the Python of an environment with this release, made if it is not there."""
-    python, done = home / ".venv/bin/python", home / "installed.txt"
+def _packages(release: str) -> list[str]:
     pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    others = [line for line in pinned if not line.startswith((SDK, "#"))]
-    wanted = (f"{SDK}=={release}", *others, *TESTS)
-    if not (done.exists() and done.read_text(encoding="utf-8") == "\n".join(wanted)):
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(home / ".venv")], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-compile", *wanted], check=True)
-        done.write_text("\n".join(wanted), encoding="utf-8")
-    return python
+    return [f"{SDK}=={release}", *(line for line in pinned if not line.startswith((SDK, "#"))), *TESTS]
 
 
 def _here() -> dict[str, str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.conftest import ROOT, kept_folder
+from tests.fidelity.environments import environment
 from tests.launch.vertex import custom_job, service
 
 RELEASE = "2.7.0"
@@ -67,9 +68,10 @@ OBJECTS = {
 def verdicts(folder: Path) -> dict[str, str]:
     """Run the tests by a service in this folder; returns their verdicts by module and name."""
     home = kept_folder(f"system-tests-{RELEASE}", folder)
+    python = environment(home, PACKAGES)
     with (home / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        python, sources = _environment(home), _sources(home)
+        sources = _sources(home)
     for name, content in OBJECTS.items():
         path = folder / ".vertex/gcs" / SAMPLES / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,17 +94,6 @@ def recorded() -> Mapping[str, str]:
     """Return the verdicts of the last run that was kept."""
     found: dict[str, str] = json.loads(RECORD.read_text(encoding="utf-8"))
     return found
-
-
-def _environment(home: Path) -> Path:
-    """Return the Python of an environment of the tests' own, made if it is not there."""
-    python, done = home / ".venv/bin/python", home / "installed.txt"
-    wanted = "\n".join(PACKAGES)
-    if not (done.exists() and done.read_text(encoding="utf-8") == wanted):
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(home / ".venv")], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-compile", *PACKAGES], check=True)
-        done.write_text(wanted, encoding="utf-8")
-    return python
 
 
 def _sources(home: Path) -> Path:

@@ -401,6 +401,13 @@ CASES = [
         settings=replace(SETTINGS, region="us-centrl1"),
     ),
     Case(
+        "region-words",
+        alone(CPU),
+        alone(CPU),
+        ("region: ", '"eu", from vertex.toml'),
+        settings=replace(SETTINGS, region="eu"),
+    ),
+    Case(
         "region-accelerator",
         alone(A100),
         alone(A100),
@@ -716,8 +723,8 @@ CASES = [
     ),
     Case(
         "reservation-field",
+        alone(A100 | {"reservationAffinity": {"key": "compute.googleapis.com/reservation-name"}}),
         alone(A100 | {"reservationAffinity": {}}),
-        alone(A100 | {"reservationAffinity": {"reservationAffinityType": "ANY_RESERVATION"}}),
         ("reservationAffinityType: is missing", "write NO_RESERVATION,"),
     ),
     Case("strategy-deprecated", {"scheduling.strategy": "LOW_COST"}, {"scheduling.strategy": "SPOT"}, ("write SPOT",)),

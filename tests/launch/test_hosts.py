@@ -95,7 +95,11 @@ def test_replicas_reach_each_other_past_the_proxy_of_the_shell() -> None:
     (name,) = (host.name for host in machines)
     assert hosts.off_the_proxy({"PATH": "/bin"}, machines) == {}
     past = hosts.off_the_proxy({"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": ".corp"}, machines)
-    assert past["NO_PROXY"] == past["no_proxy"] == f".corp,localhost,127.0.0.1,127.0.0.0/8,{name}"
+    assert (
+        past["NO_PROXY"]
+        == past["no_proxy"]
+        == f".corp,localhost,127.0.0.1,127.0.0.0/8,metadata.google.internal,metadata,{name}"
+    )
 
 
 MOUNT = {"server": "10.0.0.2", "path": "/share", "mountPoint": "weights"}
