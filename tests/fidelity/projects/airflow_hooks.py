@@ -34,7 +34,7 @@ model, pipeline_id, job_id = trainer.create_custom_container_training_job(
 )
 assert model.display_name == "airflow-model"
 assert trainer.get_training_pipeline(**PLACE, training_pipeline=pipeline_id).display_name == "airflow"
-assert trainer.get_custom_job(**PLACE, job=job_id).state.name == "JOB_STATE_SUCCEEDED"
+assert trainer.get_custom_job(**PLACE, custom_job=job_id).state.name == "JOB_STATE_SUCCEEDED"
 models = ModelServiceHook()
 assert [found.display_name for found in models.list_models(**PLACE)] == ["airflow-model"]
 models.wait_for_operation(operation=models.delete_model(**PLACE, model=model.name))

@@ -47,13 +47,12 @@ class Operations:
         if "response" not in fields or "done" in fields:
             return answer
         about = str(answer.get("name") or answer.get("model") or path).partition("@")[0]
-        times = {"genericMetadata": dict.fromkeys(("createTime", "updateTime"), now())}
-        metadata = {"@type": _metadata_type(fields["response"]["@type"], did, collection_of(path)), **times}
-        operation = {"metadata": metadata | fields.get("metadata", {}), "response": fields["response"]}
-        operation = {
-            key: {**part, "@type": part["@type"].replace(".v1.", f".{version}.")} for key, part in operation.items()
-        }
-        operation |= {"name": f"{about}/operations/{self._store.new_id()}", "done": True}
+        kind = _metadata_type(fields["response"]["@type"], did, collection_of(path))
+        times = dict.fromkeys(("createTime", "updateTime"), now())
+        metadata = {"@type": kind, "genericMetadata": times, **fields.get("metadata", {})}
+        parts = {"metadata": metadata, "response": fields["response"]}
+        typed = {key: {**part, "@type": part["@type"].replace(".v1.", f".{version}.")} for key, part in parts.items()}
+        operation = {"name": f"{about}/operations/{self._store.new_id()}", "done": True, **typed}
         self._done.append(operation)
         return operation
 

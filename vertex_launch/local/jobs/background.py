@@ -16,9 +16,6 @@ from vertex_launch.local.resource_file import now
 from vertex_launch.local.rpc_status import rpc_status
 
 STOPPED = "the local Vertex was stopped while this job had not ended; create it again"
-# Prefect's worker tells a cancellation from a failure by this word, which it has seen in the service's text. How the
-# text goes on isn't known. Source: prefect-gcp 0.6, workers/vertex.py, 2026.
-CANCELED = "CANCELED"
 
 
 @contextlib.contextmanager
@@ -168,7 +165,9 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
         """The state and the error of a task that somebody has stopped: a client, or the end of the service."""
         resource = self._store.get(name)
         if resource["state"] == f"{self.prefix}CANCELLING":
-            return "CANCELLED", rpc_status("CANCELLED", f"{CANCELED}: the {self.noun} was cancelled")
+            # The service's text contains this word, by which Prefect's worker tells a cancellation from a failure; the
+            # rest is not known. Source: prefect-gcp 0.6.22, workers/vertex.py.
+            return "CANCELLED", rpc_status("CANCELLED", f"CANCELED: the {self.noun} was cancelled")
         return "FAILED", rpc_status("UNAVAILABLE", f"{STOPPED}{self._resumes(resource)}")
 
     def _resumes(self, resource: Resource) -> str:

@@ -74,11 +74,8 @@ def write(file: Path, hosts: Iterable[Host], others: Mapping[str, str] = Mapping
         own = SYSTEM_HOSTS.read_text().rstrip("\n")
     private(file.parent)
     with open(file, "w", opener=private_file) as text:
-        lines = (
-            *(f"{host.ip} {host.name}" for host in hosts),
-            *(f"{address} {name}" for name, address in others.items()),
-        )
-        text.write("\n".join((own, *lines, "")))
+        addresses = {host.name: host.ip for host in hosts} | {**others}
+        text.write("\n".join((own, *(f"{address} {name}" for name, address in addresses.items()), "")))
     return file
 
 

@@ -15,7 +15,7 @@ from google.api_core.rest_streaming import ResponseIterator
 from google.auth.credentials import AnonymousCredentials
 from google.protobuf import field_mask_pb2, json_format
 from google.protobuf.message import DecodeError, Message
-from google.rpc import status_pb2
+from google.rpc import error_details_pb2, status_pb2  # noqa: F401 - the types of details, which JSON names
 
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import not_here
@@ -26,7 +26,6 @@ METHOD = re.compile(r"/(google\.cloud\.(?:aiplatform|resourcemanager))\.(v\w+)\.
 # The methods that every service of Google has; any client of Vertex AI has them, too.
 MIXIN = re.compile(r"/google\.(?:longrunning\.Operations|cloud\.location\.Locations|iam\.v1\.IAMPolicy)/(\w+)")
 MIXED_INTO = ("google.cloud.aiplatform", "v1", "JobService")
-ERROR_DETAILS = "google.rpc.error_details_pb2"  # the types that JSON names in an error's details
 DETAILS_HEADER = "grpc-status-details-bin"  # Source: grpcio-status 1.85.3, rpc_status.py
 
 
@@ -51,11 +50,7 @@ class Bridge(grpc.GenericRpcHandler):
                 _abort(context, error.response.json())  # the exception of a 400 names no status
             except ApiError as error:
                 _abort(context, error.as_json())
-            except (
-                json_format.Error,
-                DecodeError,
-                ValueError,
-            ) as error:  # what REST has no form for, as NaN in a Value
+            except (json_format.Error, DecodeError, ValueError) as error:  # no form in REST, such as NaN in a Value
                 _abort(context, ApiError("INVALID_ARGUMENT", f"{error}; the local Vertex reads JSON").as_json())
             except NotImplementedError:  # a stream from the client
                 _abort(context, not_here(details.method[1:]).as_json())
@@ -105,7 +100,6 @@ def _request(stub: Any, body: bytes) -> Any:
 
 def _abort(context: grpc.ServicerContext, answer: Mapping[str, Any]) -> None:
     """End a call with an error of the REST API, and its details."""
-    importlib.import_module(ERROR_DETAILS)
     error = answer["error"]
     code = grpc.StatusCode[error["status"]]
     whole = {"code": code.value[0], "message": error["message"], "details": error.get("details", [])}
