@@ -55,6 +55,16 @@ def job_by_file(vertex: Service) -> None:
     assert gcloud(vertex, "ai", "custom-jobs", "describe", id)["displayName"] == "file"
 
 
+@usage(f"{HELP}, ai operations describe", needs="gcloud")
+def operation(vertex: Service) -> None:
+    """Describe an operation by its id and region."""
+    schema = "gs://google-cloud-aiplatform/schema/dataset/metadata/text_1.0.0.yaml"
+    name = vertex.create({"displayName": "described", "metadataSchemaUri": schema}, "datasets")
+    described = gcloud(vertex, "ai", "operations", "describe", name.rpartition("/")[2])
+    assert (described["name"], described["done"]) == (name, True)
+    assert described["metadata"]["genericMetadata"]["createTime"]
+
+
 @usage(f"{HELP}, ai custom-jobs list", needs="gcloud")
 def jobs_listed(vertex: Service) -> None:
     """List jobs by a filter."""

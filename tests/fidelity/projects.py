@@ -19,6 +19,7 @@ FOLDER = ROOT / "tests/fidelity/projects"
 RECORD = ROOT / "tests/fidelity/projects.json"
 SDK = "google-cloud-aiplatform==2.7.0"
 SECONDS = 600.0  # for each script
+ENTRY_POINT = '[commands]\n"us-docker.pkg.dev/p/r/train:1" = ["true"]\n'  # for a client that sends no command
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def verdicts(folder: Path) -> dict[str, str]:
     found = {}
     for project in PROJECTS:
         python = environment(kept_folder(f"project-{project.script.removesuffix('.py')}", folder), project.packages)
-        with service(folder, "--grace-seconds", "0.5", settings="") as vertex:
+        with service(folder, "--grace-seconds", "0.5", settings=ENTRY_POINT) as vertex:
             name = vertex.create(custom_job(str(python), str(FOLDER / project.script)))
             ended = vertex.wait(name, seconds=SECONDS)
             works = ended["state"] == "JOB_STATE_SUCCEEDED"

@@ -176,6 +176,16 @@ def precondition(vertex: Service) -> None:
         made.blob("a").upload_from_string("b", if_generation_match=0)
 
 
+@usage(f"{SAMPLES}, transfer manager, upload chunks concurrently")
+def chunks_at_once(vertex: Service) -> None:
+    """Upload a file in chunks, several at once."""
+    path = vertex.folder / "large"
+    path.write_bytes(b"chunk" * 2**21)
+    blob = bucket("parts").blob("large")
+    transfer_manager.upload_chunks_concurrently(path, blob, chunk_size=5 * 2**20, worker_type=transfer_manager.THREAD)
+    assert blob.download_as_bytes() == path.read_bytes()
+
+
 @usage(f"{SAMPLES}, transfer manager")
 def many_at_once(vertex: Service) -> None:
     """Upload a folder by the transfer manager."""

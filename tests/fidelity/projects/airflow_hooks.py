@@ -19,7 +19,7 @@ IMAGE = "us-docker.pkg.dev/p/r/train:1"
 SERVING = "us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest"
 TEXTS = "gs://google-cloud-aiplatform/schema/dataset/metadata/text_1.0.0.yaml"
 SAVE = "mkdir -p /gcs/b/airflow/model && echo weights > /gcs/b/airflow/model/model.bin"
-REPORT = """echo '{"loss": "0.5", "global_step": "1"}' > "$CLOUD_ML_HP_METRIC_FILE" """
+REPORT = """echo '{"loss": "0.5", "global_step": "1", "timestamp": 0.5}' > "$CLOUD_ML_HP_METRIC_FILE" """
 
 trainer = CustomJobHook()
 model, pipeline_id, job_id = trainer.create_custom_container_training_job(
