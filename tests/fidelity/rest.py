@@ -88,6 +88,8 @@ def tuning(vertex: Service) -> None:
     name = rest(vertex, "POST", f"{V1}/hyperparameterTuningJobs", body)["name"]
     (trial,) = vertex.wait(name, "SUCCEEDED")["trials"]
     assert trial["finalMeasurement"]["metrics"] == [{"metricId": "loss", "value": 1.0}]
+    assert trial["measurements"] == [trial["finalMeasurement"]]
+    assert float(trial["finalMeasurement"]["elapsedDuration"].removesuffix("s")) > 0
 
 
 @usage(f"{DOCS}: Create training pipelines, curl")

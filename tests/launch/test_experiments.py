@@ -56,6 +56,11 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 PRINT_EXPERIMENT = "import os; print(os.environ['AIP_EXPERIMENT_NAME'], os.environ['AIP_EXPERIMENT_RUN_NAME'])"
 PRINT_BOARD = "import os; print(os.environ['AIP_TENSORBOARD_RESOURCE_NAME'])"
+PRINT_PROFILER = """
+import os, time
+print(*(os.environ[f"AIP_{name}"] for name in ("HTTP_HANDLER_PORT", "TF_PROFILER_PORT", "TENSORBOARD_API_URI")))
+time.sleep(1 - int(os.environ["RANK"]))  # the chief's end is the worker's
+"""
 
 
 def test_a_job_with_a_tensorboard_ends_without_a_warning(vertex: Service, caplog: pytest.LogCaptureFixture) -> None:
@@ -63,6 +68,16 @@ def test_a_job_with_a_tensorboard_ends_without_a_warning(vertex: Service, caplog
     ours.run(tensorboard=board, service_account=ACCOUNT)
     assert vertex.log(ours.resource_name) == [f"workerpool0-0: {by_id(board)}"]
     assert warnings(caplog) == []
+
+
+def test_the_profiler_of_each_replica_has_ports_of_its_own(vertex: Service) -> None:
+    name = vertex.create(
+        custom_job(*script(PRINT_PROFILER), workers=1, tensorboard=tensorboard(), serviceAccount=ACCOUNT)
+    )
+    vertex.wait(name, "SUCCEEDED")
+    printed = [line.split()[1:] for line in vertex.log(name)]
+    assert [line[2] for line in printed] == ["aiplatform.googleapis.com"] * 2
+    assert len({port for line in printed for port in line[:2] if port.isdigit()}) == 4
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,8 @@ def test_a_write_happens_only_if_its_precondition_holds(ask: Ask, folder: Path) 
     assert ask("PUT", "/lock", b"3", X_Goog_If_Generation_Match=generation).status_code == 200
     assert ask("DELETE", "/lock", X_Goog_If_Generation_Match=generation).status_code == 412
     assert ask("GET", f"/lock?generation={generation}").status_code == 404
+    assert ask("GET", "/lock", If_None_Match=ask("HEAD", "/lock").headers["ETag"]).status_code == 304
+    assert ask("GET", "/lock", If_Match='"1"').status_code == 412
     assert ask("PUT", "/lock", b"4", Content_MD5="AAAAAAAAAAAAAAAAAAAAAA==").status_code == 400
     assert (folder / "lock").read_bytes() == b"3"
 

@@ -14,7 +14,7 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -139,7 +139,7 @@ class Buckets:
             self._remember(kept, sums)
         return kept
 
-    def combine(self, files: Sequence[BinaryIO], bucket: str, name: str, conditions: Mapping[str, str]) -> Object:
+    def combine(self, files: Iterable[BinaryIO], bucket: str, name: str, conditions: Mapping[str, str]) -> Object:
         """A new object that holds the bytes of these files, one after the other."""
         part = self.new_part()
         try:

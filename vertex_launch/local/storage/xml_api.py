@@ -5,11 +5,11 @@ src/gcp/client.rs, 2026; google-cloud-storage 3.17.1, _media/_upload.py.
 """
 
 import base64
-import contextlib
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import unquote
 from xml.sax.saxutils import escape
 
@@ -18,6 +18,7 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from vertex_launch.job_resource import Resource
+from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import XML_API, Call, Route
 from vertex_launch.local.storage import public, uploads
 from vertex_launch.local.storage.objects import bad_request, checksums, number
@@ -62,7 +63,11 @@ class XmlApi:
             return _answer(_xml("ListPartsResult", *map(_part, self._parts(call)), Bucket=bucket, Key=name))
         if bucket not in self._buckets.names() and "authorization" not in call.headers:
             return public.fetch(bucket, name, call.headers.get("range", ""))
-        return self._api.get_object(_asked(call, alt="media"), bucket, name)
+        answer = self._api.get_object(_asked(call, alt="media"), bucket, name)
+        etag = answer.headers.get("etag")
+        if call.headers.get("if-match", etag) not in (etag, "*"):
+            raise ApiError("CONDITION_NOT_MET", f"The object {bucket}/{name} has another ETag: {etag}.")
+        return Response(status_code=304) if call.headers.get("if-none-match") == etag else answer
 
     async def write(self, call: Call, bucket: str, name: str) -> Response:
         """Take an object, a copy of another, or a part of one."""
@@ -97,9 +102,7 @@ class XmlApi:
             raise bad_request("These are not parts that were uploaded, in their order; name such.")
         if any(there[count].stat().st_size < SMALLEST_PART for count in named[:-1]):
             raise bad_request(f"A part has less than {SMALLEST_PART} bytes, and is not the last; send larger ones.")
-        with contextlib.ExitStack() as opened:
-            files = [opened.enter_context(there[count].open("rb")) for count in named]
-            item = self._buckets.combine(files, bucket, name, _asked(call).query)
+        item = self._buckets.combine(_opened(there[count] for count in named), bucket, name, _asked(call).query)
         self._end(call)
         done = self._api.described(call, item)
         return _answer(_xml("CompleteMultipartUploadResult", Bucket=bucket, Key=name, ETag=_etag(done)), done)
@@ -119,6 +122,13 @@ class XmlApi:
     def _end(self, call: Call) -> None:
         for file in (*self._parts(call), self._buckets.part(call.query["uploadId"])):
             file.unlink(missing_ok=True)
+
+
+def _opened(files: Iterable[Path]) -> Iterator[BinaryIO]:
+    """Yield each file open, and no other meanwhile."""
+    for path in files:
+        with path.open("rb") as file:
+            yield file
 
 
 def _asked(call: Call, **more: str) -> Call:
