@@ -479,60 +479,46 @@ def test_a_timeout_fails_the_job(vertex: Service) -> None:
     assert "timeout" in job["error"]["message"]
 
 
-def test_a_restarted_service_still_has_everything_and_says_what_it_lost(tmp_path: Path) -> None:
-    mark = f"mark-{os.getpid()}-{time.time_ns()}"
-    with service(tmp_path) as vertex:
-        done = vertex.wait(vertex.create(custom_job(*script("print('kept')"))), "SUCCEEDED")
-        running = vertex.create(custom_job(*script(f"import time; time.sleep(600)  # {mark}")))
-        vertex.wait(running, "RUNNING")
-        stop(vertex.process, signal.SIGKILL)
-        assert eventually(lambda: processes(mark) == [])
-    with service(tmp_path) as vertex:
-        assert vertex.get(done["name"]) == done
-        assert vertex.log(done["name"]) == ["workerpool0-0: kept"]
-        lost = vertex.get(running)
-        assert lost["state"] == "JOB_STATE_FAILED"
-        assert lost["error"]["code"] == 14
-        assert "the local Vertex was stopped" in lost["error"]["message"]
-        assert len(vertex.call("GET", JOBS)[1]["customJobs"]) == 2
-
-
-def test_what_a_killed_service_had_queued_runs_by_the_next_one(tmp_path: Path) -> None:
+def test_a_killed_service_still_has_everything_and_runs_what_it_had_queued(tmp_path: Path) -> None:
     """What was cancelled is cancelled, and only a job that has checkpoints is said to resume."""
+    mark = f"mark-{os.getpid()}-{time.time_ns()}"
     saved: Json = {"baseOutputDirectory": {"outputUriPrefix": "gs://b/saved"}}
     (tmp_path / ".vertex/gcs/b/saved/checkpoints").mkdir(parents=True)
     (tmp_path / ".vertex/gcs/b/saved/checkpoints/1").touch()
-    with service(tmp_path, "--capacity", "2", "--grace-seconds", "600") as vertex:
-        stays = script("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)")
-        cancelled, running = vertex.create(custom_job(*stays)), vertex.create(custom_job(*FOREVER, **saved))
+    stays = f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)  # {mark}"
+    with service(tmp_path, "--capacity", "3", "--grace-seconds", "600") as vertex:
+        done = vertex.wait(vertex.create(custom_job(*script("print('kept')"))), "SUCCEEDED")
+        cancelled, resumes, fails = [vertex.create(custom_job(*script(stays), **more)) for more in ({}, saved, {})]
         large = vertex.create(custom_job(*FOREVER, workers=1))
         queued = [vertex.create(custom_job(*script("print('ran')"), name=name)) for name in ("first", "second")]
-        for name in (cancelled, running):
+        for name in (cancelled, resumes, fails):
             vertex.wait(name, "RUNNING")
         vertex.call("POST", f"/v1/{cancelled}:cancel", {})
         assert vertex.get(cancelled)["state"] == "JOB_STATE_CANCELLING"
         stop(vertex.process, signal.SIGKILL)
+        assert eventually(lambda: processes(mark) == [])
     with service(tmp_path, "--capacity", "1") as vertex:
+        assert vertex.get(done["name"]) == done
+        assert vertex.log(done["name"]) == ["workerpool0-0: kept"]
         assert vertex.get(cancelled)["error"] == {"code": 1, "message": "CANCELED: the job was cancelled"}
-        lost, refused = vertex.get(running)["error"]["message"], vertex.get(large)["error"]["message"]
-        assert lost.endswith("create it again, and it resumes from gs://b/saved/checkpoints")
-        assert refused.endswith("start it with --capacity 2")
+        lost = "the local Vertex was stopped while this job had not ended; create it again"
+        assert vertex.get(fails)["error"] == {"code": 14, "message": lost}
+        assert vertex.get(resumes)["error"]["message"] == f"{lost}, and it resumes from gs://b/saved/checkpoints"
+        assert vertex.get(large)["error"]["message"].endswith("start it with --capacity 2")
         ended = [vertex.wait(name, "SUCCEEDED") for name in queued]
         assert ended[0]["endTime"] < ended[1]["startTime"]
         assert vertex.log(queued[1]) == ["workerpool0-0: ran"]
+        assert len(vertex.call("GET", JOBS)[1]["customJobs"]) == 7
 
 
-def test_a_refused_request_is_a_line_on_the_terminal(tmp_path: Path) -> None:
-    with service(tmp_path) as vertex:
-        vertex.call("POST", JOBS, custom_job(*FOREVER, name=""))
-        vertex.call("GET", f"/v1/{PARENT}/endpoints")
-        vertex.call("GET", "/storage/v1/b/b/o/none")  # a client looks whether an object is there
-        vertex.call("POST", JOBS, custom_job(*script("pass")))
-        lines = [line for line in (tmp_path / "service.log").read_text().splitlines() if "refused" in line]
-    assert [line.partition("refused: ")[2] for line in lines] == [
-        f"POST {JOBS} 400 INVALID_ARGUMENT: displayName: is missing",
-        f"GET /v1/{PARENT}/endpoints 404 NOT_FOUND: the local Vertex has no endpoints",
-    ]
+def test_a_refused_request_is_a_line_on_the_terminal(vertex: Service) -> None:
+    vertex.call("POST", JOBS, custom_job(*FOREVER, name=""))
+    vertex.call("GET", f"/v1/{PARENT}/endpoints?pageSize=7")
+    vertex.call("GET", "/storage/v1/b/b/o/none")  # a client looks whether an object is there
+    lines = [line.partition("refused: ")[2] for line in (vertex.folder / "service.log").read_text().splitlines()]
+    assert f"POST {JOBS} 400 INVALID_ARGUMENT: displayName: is missing" in lines
+    assert f"GET /v1/{PARENT}/endpoints 404 NOT_FOUND: the local Vertex has no endpoints" in lines
+    assert not [line for line in lines if line.startswith("GET /storage/")]
 
 
 EMPTY = [
