@@ -41,10 +41,8 @@ class XmlApi:
     def routes(self) -> list[Route]:
         """Return the routes; a GET writes nothing."""
         methods = {"GET": self.read, "PUT": self.write, "POST": self.write_in_parts, "DELETE": self.delete}
-        return [
-            ("GET", f"{XML_API}/{{bucket}}/?", self.list_objects),
-            *((verb, OBJECT, act) for verb, act in methods.items()),
-        ]
+        listing = ("GET", f"{XML_API}/{{bucket}}/?", self.list_objects)
+        return [listing, *((method, OBJECT, act) for method, act in methods.items())]
 
     def list_objects(self, call: Call, bucket: str) -> Response:
         """List a bucket as the second version of the method does."""
@@ -53,9 +51,9 @@ class XmlApi:
         listed = self._api.list_objects(replace(call, query=QueryParams(query)), bucket)
         inside = [_listed(item) for item in listed.get("items", ())]
         inside += [_xml("CommonPrefixes", Prefix=prefix) for prefix in listed.get("prefixes", ())]
-        token = listed.get("nextPageToken", "")
-        more = {"NextContinuationToken": token, "IsTruncated": "true"} if token else {"IsTruncated": "false"}
-        return _answer(_xml("ListBucketResult", *inside, Name=bucket, Prefix=query.get("prefix", ""), **more))
+        more = {"NextContinuationToken": listed["nextPageToken"]} if "nextPageToken" in listed else {}
+        about = {"Name": bucket, "Prefix": query.get("prefix", ""), "IsTruncated": str(bool(more)).lower()}
+        return _answer(_xml("ListBucketResult", *inside, **about, **more))
 
     def read(self, call: Call, bucket: str, name: str) -> Any:
         """Answer with an object, without a login also of a public bucket that is not here; or with a list of parts."""
@@ -140,12 +138,12 @@ def _asked(call: Call, **more: str) -> Call:
 
 def _answer(body: str, written: Resource | None = None) -> Response:
     """Return an answer in the name space of the API, with headers that say of an object or a part what was written."""
-    body = body.replace(">", f' xmlns="{NAMESPACE}">', 1)
-    headers = {}
-    if written:
-        hashes = f"crc32c={written['crc32c']},md5={written['md5Hash']}" if "crc32c" in written else ""
-        headers = {"ETag": _etag(written), "X-Goog-Generation": written.get("generation", ""), "X-Goog-Hash": hashes}
-    return Response(body, headers={key: value for key, value in headers.items() if value}, media_type="application/xml")
+    body, headers = body.replace(">", f' xmlns="{NAMESPACE}">', 1), {"ETag": _etag(written)} if written else {}
+    if written and "generation" in written:
+        headers["X-Goog-Generation"] = written["generation"]
+    if written and "crc32c" in written:
+        headers["X-Goog-Hash"] = f"crc32c={written['crc32c']},md5={written['md5Hash']}"
+    return Response(body, headers=headers, media_type="application/xml")
 
 
 def _etag(item: Resource) -> str:
