@@ -55,7 +55,9 @@ def region_spelled(job: Job, context: RuleContext) -> Findings:
     Otherwise: There may be no such service to send the job to; that jobs run in us or eu is not verified."""
     region = context.settings.region
     if REGION_NAME.fullmatch(region) and not WORDS.fullmatch(region):
-        fault = f'"{region}", from {context.settings.origin(REGION)}, is no region that is known here'
+        several = "holds several regions, which the SDK accepts since July 2026; that jobs run there is not verified"
+        fault = "is no region that is known here" if "-" in region else several
+        fault = f'"{region}", from {context.settings.origin(REGION)}, {fault}'
         yield Finding(REGION, fault, region_cure(region, context.catalog.regions))
 
 
