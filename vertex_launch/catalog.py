@@ -50,7 +50,7 @@ class Machine:
     vcpus: int
     memory_gb: float
     gbps: float | None = None  # default egress, without the GPUs' own fabric
-    fabric_gbps: float | None = None  # the network of the GPUs' own that GPUDirect uses
+    fabric_gbps: float | None = None  # the network of the GPUs' own, which GPUDirect's NCCL plug-in in an image uses
     gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # type to the counts allowed
     tpu: str = ""
     topologies: tuple[str, ...] = ()

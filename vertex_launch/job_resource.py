@@ -1,7 +1,7 @@
 """Reads the resource of a job, the JSON that Vertex AI answers with and the local Vertex keeps."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -101,10 +101,18 @@ def machine(pool: Resource) -> str:
     return f"{kind} with {count} x {spec.get('acceleratorType')}" if count else str(kind)
 
 
-def trials(search: Resource) -> list[dict[str, Any]]:
-    """The trials of a tuning job; other jobs have none."""
+def stopped_early(study: Resource) -> str:
+    """Return how a trial has ended that the study's rule stopped; the API calls it SUCCEEDED, as its metrics count."""
+    median = "medianAutomatedStoppingSpec" in study
+    return f"stopped early, {'worse than the median of the others' if median else 'unlikely to reach the best'}"
+
+
+def trials(search: Resource, runs: Iterable[Resource] = ()) -> list[dict[str, Any]]:
+    """The trials of a tuning job, `runs` being custom jobs, its trials' among them; other jobs have none."""
     measured = {trial["id"]: final_metrics(trial) for trial in search.get("trials", ())}
     best = _best(measured, search.get("studySpec", {}).get("metrics", ()))
+    cancelled = {run["name"] for run in runs if state(run) == "CANCELLED"} if measured else set()
+    early = stopped_early(search.get("studySpec", {}))
     return [
         {
             "id": trial["id"],
@@ -114,6 +122,7 @@ def trials(search: Resource) -> list[dict[str, Any]]:
             "job": id_of(trial.get("customJob", "")),
             "reason": trial.get("infeasibleReason", "").partition("\n")[0],  # the job shows the traceback
             "best": trial["id"] == best,  # best of all ended trials by the study's first metric
+            "stopped": early if measured[trial["id"]] and trial.get("customJob") in cancelled else "",
         }
         for trial in search.get("trials", ())
     ]

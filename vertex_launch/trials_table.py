@@ -1,6 +1,6 @@
 """The trials of a search as a table for people."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.table import Table
@@ -9,32 +9,26 @@ from rich.text import Text
 from vertex_launch.job_resource import Resource, trials
 from vertex_launch.printable import printable
 
-# The study's rule that stopped a trial early -> why.
-RULES = {
-    "medianAutomatedStoppingSpec": "worse than the median of the others",
-    "decayCurveStoppingSpec": "unlikely to reach the best",
-}
 UNFINISHED = {"REQUESTED": "waits", "ACTIVE": "runs", "STOPPING": "is being stopped"}
 
 
-def table(search: Resource, jobs: Mapping[str, str]) -> Table:
-    """Return a row for each trial, the best marked; `jobs` maps trial ids to known states, such as SUCCEEDED."""
+def table(search: Resource, runs: Iterable[Resource]) -> Table:
+    """Return a row for each trial, the best marked; `runs` are custom jobs, its trials' among them."""
     parameters = [parameter["parameterId"] for parameter in search["studySpec"]["parameters"]]
     metrics = [metric["metricId"] for metric in search["studySpec"]["metrics"]]
     shown = Table("trial", *parameters, *metrics, "", box=None, header_style="bold")
-    for trial in trials(search):
+    for trial in trials(search, runs):
         values = [*map(trial["parameters"].get, parameters), *map(trial["metrics"].get, metrics)]
-        cells = (trial["id"], *map(_cell, values), _end(trial, jobs.get(trial["id"], ""), search["studySpec"]))
+        cells = (trial["id"], *map(_cell, values), _end(trial))
         shown.add_row(*(Text(printable(cell)) for cell in cells))  # the user's words are no markup
     return shown
 
 
-def _end(trial: Mapping[str, Any], job: str, study: Resource) -> str:
+def _end(trial: Mapping[str, Any]) -> str:
     """Return how a trial ended, such as `succeeded, the best`, with the rule that stopped it early."""
     if trial["state"] != "SUCCEEDED":
         return UNFINISHED.get(trial["state"], f"failed: {trial['reason']}")
-    rule = next((words for name, words in RULES.items() if name in study), "")
-    ended = f"stopped early, {rule}" if job not in ("", "SUCCEEDED") else "succeeded"
+    ended = trial["stopped"] or "succeeded"
     return f"{ended}, the best" if trial["best"] else ended
 
 

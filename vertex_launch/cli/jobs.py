@@ -82,7 +82,7 @@ class StatusOptions(SentJobOptions):
                 for key, value in details(job, service):
                     console.print(f"  {key:<8} {printable(value)}")
                 if job.get("trials"):
-                    print_table(trials_table(job, {}))
+                    print_table(trials_table(job, service.list("customJobs", 'state="JOB_STATE_CANCELLED"', 1000)))
                 if same := same_result(job):
                     complain(same, style="yellow")
                 print_cause(service, job)

@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from vertex_launch.contract import with_arguments
 from vertex_launch.errors import FaultError
 from vertex_launch.local.running import containers, host
 from vertex_launch.plan import apply, measured_speed, planner, pools, report, workload
-from vertex_launch.plan.planner import MFU, Compute, Plan
+from vertex_launch.plan.planner import MFU, Compute, Needs, Plan
 from vertex_launch.plan.workload import Workload
 from vertex_launch.rules.containers import OF_REDUCERS, image_of
 from vertex_launch.settings import Settings
@@ -98,10 +98,16 @@ def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, obje
     }
 
 
-def _plan(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, flags: Sequence[str]) -> Plan:
-    work = None
+def _plan(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, flags: Sequence[str]) -> Needs:
+    """Plan a job, as far as its trainer can be asked and its machines are known."""
+    work, needs = None, planner.needs(job, settings)
+    if needs.missing:
+        return needs
     if wanted.gradient_bytes is None:
-        work = workload.of(with_arguments(trial(job), flags), settings.commands, os.environ, state_dir())
+        try:
+            work = workload.of(with_arguments(trial(job), flags), settings.commands, os.environ, state_dir())
+        except FaultError as error:
+            return replace(needs, missing=f"{error}. Plan with --gradient-bytes")
     return planner.plan(
         job,
         settings,
@@ -120,20 +126,23 @@ def _measured(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, wor
         measured_speed.require_gpus(wanted.run, state_dir().buckets, host.visible_gpus(os.environ))
         rate = measured_speed.samples_per_second_per_gpu(wanted.run)
         how = f"measured: {rate:.3g} samples/s per GPU in {wanted.run}"
-        return planner.measured(trial(job), settings, work, rate, how)
+        gpus = pools.machines(pools.rows(trial(job), settings.catalog)).members
+        return Compute(work.global_batch / gpus / rate, how)
     return None
 
 
-def _draw(plan: Plan, path: Path) -> None:
-    if not plan.curves:
+def _draw(plan: Needs, path: Path) -> None:
+    if not isinstance(plan, Plan) or not plan.curves:
         raise FaultError(f"{path}: cannot be drawn without {_missing(plan)}")
     from vertex_launch.plan import chart  # only here: matplotlib takes a second to import
 
     chart.save(plan, path)
 
 
-def _missing(plan: Plan) -> str:
+def _missing(plan: Needs) -> str:
     """Return the fact without which no curve can be drawn, and the way to give it."""
+    if not isinstance(plan, Plan):
+        return f"the gradients: {plan.missing}"
     if pools.differ(plan.rows):
         return "machines of one kind; make pools 0 and 1 the same"
     if plan.workload is None:
@@ -143,7 +152,9 @@ def _missing(plan: Plan) -> str:
     return "all prices; add yours under [prices] in vertex.toml"
 
 
-def _apply(job: Job | TuningJob, plan: Plan) -> None:
+def _apply(job: Job | TuningJob, plan: Needs) -> None:
+    if not isinstance(plan, Plan):
+        raise FaultError(f"{job.path}: --apply wrote nothing: {plan.missing}")
     if plan.advised.verdict.pays is False:
         cure = "remove pool 2" if plan.present else "the file needs no pool 2"
         raise FaultError(f"{job.path}: --apply wrote nothing, since reducers do not pay here; {cure}")

@@ -6,7 +6,7 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 from rich.console import Console
 
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import Resource, id_of, output_folder, same_result, state, trial_ids
+from vertex_launch.job_resource import Resource, output_folder, same_result
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import ENDED, SUCCEEDED
@@ -39,12 +39,11 @@ def run(message: HyperparameterTuningJob, job: Job, context: Context, console: C
         with signals_as_exceptions(), reports(vertex.store, vertex.jobs, console):
             created = vertex.tunings.create(parent, message, earlier)
             ended = vertex.store.wait(created["name"], lambda job: job["state"] in ENDED)
-            ids, runs = trial_ids(ended), {id_of(job["name"]): state(job) for job in vertex.store.all("customJobs")}
     except ApiError as error:
         raise FaultError(error.message) from None
     finally:
         vertex.close()
-    console.print(table(ended, {trial: runs.get(job_id, "") for job_id, trial in ids.items()}))
+    console.print(table(ended, vertex.store.all("customJobs")))
     if same := same_result(ended):
         console.print(same, style="yellow")
     if ended["state"] != SUCCEEDED:

@@ -1,5 +1,6 @@
 """Do reduction servers pay for a job? A yes or a no in words, with the figures that decide."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -13,6 +14,7 @@ from vertex_launch.plan.pools import Row, Trials
 from vertex_launch.plan.reducers import OVERLAP, AllReduceOptions, Sizing, step_seconds
 from vertex_launch.spec import Job
 
+SAME = 0.95  # a speed over another above which they are about the same
 SMALL = 0.05  # of the compute time; a shorter all-reduce is no reason to do anything
 WORTHWHILE = 0.02  # of a step; a smaller gain is noise
 
@@ -42,6 +44,11 @@ class Training:
         """USD per hour of the machines, without the reducers."""
         price = pools.price(self.pools)
         return price.usd if price else None
+
+    def least_compute(self, communication: float) -> float:
+        """Seconds of compute per step from which on the machines are faster than one alone; may be infinite."""
+        wins = pools.scale(self.pools) * SAME
+        return communication / (wins - (1 - OVERLAP)) if wins > 1 else math.inf
 
 
 @dataclass(frozen=True)
@@ -79,12 +86,12 @@ def _reasons_of_machines(training: Training, all_reduce: AllReduceOptions) -> It
         yield "a search may hand the flags of a trial to its reducers, too, which do not take them (trial-reducers)"
     if training.job.spec.scheduling.strategy == Scheduling.Strategy.FLEX_START:
         yield "FLEX_START wants the same machines in every pool, so there can be no CPU machines beside the GPUs"
-    if machines.fabric_gbps is not None:
+    if all_reduce.gpudirect:
         yield (
-            f"the GPUs of an {training.pools[0].machine_type} have a network of their own, {machines.fabric_gbps:g}"
-            f" Gbps by GPUDirect, where a ring takes {seconds(all_reduce.ring.seconds)}. Reducers are only reached at"
-            f" {machines.gbps:g} Gbps, and would take {seconds(all_reduce.reducers.seconds)}; nor can GPUDirect and the"
-            " reduction server's plug-in be used together"
+            f"the GPUs of an {training.pools[0].machine_type} have a network of their own,"
+            f" {machines.fabric_gbps:g} Gbps by GPUDirect. With its NCCL plug-in in the image, a ring takes"
+            f" {seconds(all_reduce.gpudirect.seconds)} there, and reducers would take"
+            f" {seconds(all_reduce.reducers.seconds)}. NCCL loads only one plug-in, that one or the reduction server's"
         )
     for row in training.pools:
         if reason := reducers.bypassed(row.machine_type, row.gpus):
@@ -112,6 +119,8 @@ def _reasons_of_time(training: Training, sizing: Sizing, all_reduce: AllReduceOp
         )
     if compute is None:
         return
+    if compute < training.least_compute(reduced):
+        yield f"with {sizing}, too, the {training.machines.count} machines are no faster than one alone"
     if ring <= SMALL * compute:
         took = f"a ring all-reduces their {gradients} in {wire}, and computing a step takes {seconds(compute)}"
         yield f"the gradients are too small: {took}"
@@ -130,22 +139,23 @@ def _weighed(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -
     gain = f"{sizing} shorten the all-reduce from {seconds(ring)} to {seconds(reduced)}"
     prices = None if training.usd is None or sizing.usd is None else (training.usd, sizing.usd)
     limit = reducers.break_even_compute(ring, reduced, *prices) if prices else None
-    condition = _condition(limit, ring)
+    least = training.least_compute(ring)
+    condition = _condition(limit, least, ring)
     if training.compute is None:
         return Verdict(None, f"It depends: {gain}. {condition}", limit)
     gain += f", and a step by {all_reduce.gain(training.compute):.0%}"
     if prices is None:
         return Verdict(None, f"It depends: {gain}; their price is not known here.")
     extra = reducers.usd_per_saved_hour(training.compute, all_reduce, *prices)
-    if extra <= 0:
+    if extra <= 0 and training.compute >= least:
         return Verdict(True, f"Yes: {gain}, which saves more than they cost. {condition}", limit, extra)
-    text = f"Only if time is worth it: {gain}, but each hour that they save costs {usd(extra)}. {condition}"
-    return Verdict(None, text, limit, extra)
+    but = f"each hour that they save costs {usd(extra)}" if extra > 0 else "one machine alone is as fast as the ring"
+    return Verdict(None, f"Only if time is worth it: {gain}, but {but}. {condition}", limit, extra)
 
 
-def _condition(limit: float | None, ring: float) -> str:
+def _condition(limit: float | None, least: float, ring: float) -> str:
     hidden = f"Above {seconds(ring / OVERLAP)} the ring is hidden, and they change nothing."
     if limit is None:
         return hidden
-    pays = f"pay for themselves if computing takes less than {seconds(limit)} per step"
-    return f"They {pays if limit else 'never pay for themselves'}. {hidden}"
+    pays = f"pay for themselves if computing takes less than {seconds(limit)} per step and more than {seconds(least)}"
+    return f"They {pays if least < limit else 'never pay for themselves'}. {hidden}"

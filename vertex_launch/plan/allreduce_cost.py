@@ -27,7 +27,7 @@ class Machines:
     count: int
     gpus: float  # of one machine, on average; 1 for a machine without GPUs, which runs one process
     gbps: float  # of one machine's network card, in Gbit/s; where they differ, the least
-    fabric_gbps: float | None = None  # of the GPUs' own network, which rings use, where all machines have one
+    fabric_gbps: float | None = None  # of the GPUs' own network, which rings use, if the image has its plug-in
 
     @property
     def members(self) -> int:

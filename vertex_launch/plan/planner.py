@@ -46,8 +46,8 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Figures of a job before it is sent; None stands for an unknown one."""
+class Needs:
+    """What a job needs, whatever its program is: machines, their price and quotas; None stands for an unknown price."""
 
     name: str
     region: str
@@ -57,6 +57,20 @@ class Plan:
     price: Price | None  # of all machines at once, per hour
     quotas: tuple[Quota, ...]
     quota_command: str
+    compiled: date  # of the facts behind the plan
+    uncertain: tuple[str, ...]  # among these facts
+    missing: str  # why memory and time are not known, "" in a Plan
+
+    @property
+    def at_once(self) -> int:
+        """The number of jobs like this that run at the same time."""
+        return self.trials.at_once if self.trials else 1
+
+
+@dataclass(frozen=True)
+class Plan(Needs):
+    """All figures of a job before it is sent; None stands for an unknown one."""
+
     machines: Machines  # that train
     workload: Workload | None
     gradient_bytes: float
@@ -68,13 +82,6 @@ class Plan:
     all_reduce: AllReduce  # the job's own: by the reducers in the file, if they are not idle, or by a ring
     here: Point | None  # as it is in the file
     curves: tuple[Curve, ...]
-    compiled: date  # of the facts behind the plan
-    uncertain: tuple[str, ...]  # among these facts
-
-    @property
-    def at_once(self) -> int:
-        """The number of jobs like this that run at the same time."""
-        return self.trials.at_once if self.trials else 1
 
     @property
     def known_compute(self) -> float | None:
@@ -83,11 +90,15 @@ class Plan:
 
     @property
     def alone(self) -> float | None:
-        """Samples per second of one machine, of those with the most GPUs, which has no all-reduce to wait for."""
-        if self.workload is None or self.known_compute is None:
-            return None
-        share = max(max(row.gpus, 1) for row in pools.training(self.rows)) / self.machines.members
-        return share * self.workload.global_batch / self.known_compute
+        """Samples per second of the strongest machine alone, which has no all-reduce to wait for."""
+        compute, work = self.known_compute, self.workload
+        return work.global_batch / pools.scale(self.rows) / compute if work and compute else None
+
+    @property
+    def over_one(self) -> float | None:
+        """The speed of the job over that of the strongest machine alone."""
+        compute, scale = self.known_compute, pools.scale(self.rows)
+        return scale * compute / reducers.step_seconds(compute, self.all_reduce.seconds) if compute else None
 
     @property
     def hierarchical_ring(self) -> str:
@@ -112,29 +123,49 @@ def plan(
     mfu: float = MFU,
     image_says: str = "",
 ) -> Plan:
-    """Plan one job, or one trial of a search; raises FaultError if no machine trains, or one of an unknown kind.
+    """Plan one job, or one trial of a search; raises FaultError where its `needs` say that something is missing.
 
     `gradient_bytes` go before those of the workload, and `compute` before an estimate with this `mfu`. `image_says`
     what the build of the job's image has found about reducers.
     """
+    base = needs(subject, settings)
+    if base.missing:
+        raise FaultError(f"{base.name}: {base.missing}")
+    size = gradient_bytes if gradient_bytes is not None else float(workload.gradient_bytes if workload else 0)
+    compute = compute or _estimated(workload, base.rows, settings.catalog, mfu)
+    known_compute = compute.seconds if compute and compute.counts else None
+    training = Training(trial(subject), base.trials, base.rows, size, known_compute, image_says)
+    return _plan(base, training, settings.catalog, workload, compute)
+
+
+def needs(subject: Job | TuningJob, settings: Settings) -> Needs:
+    """Return what a job needs, or all trials of a search at once; it has a chief, as `check` makes sure."""
     job, trials = trial(subject), pools.trials(subject)
     rows = pools.rows(job, settings.catalog)
-    for fault in _faults(rows, trials):
-        raise FaultError(f"{job.path}: {fault}")
-    size = gradient_bytes if gradient_bytes is not None else float(workload.gradient_bytes if workload else 0)
-    compute = compute or _estimated(workload, rows, settings.catalog, mfu)
-    known_compute = compute.seconds if compute and compute.counts else None
-    return _plan(Training(job, trials, rows, size, known_compute, image_says), settings, workload, compute)
-
-
-def measured(job: Job, settings: Settings, workload: Workload, rate: float, how: str) -> Compute:
-    """Return the compute time of a step, from the samples per second and GPU of a run on one machine."""
-    return Compute(workload.global_batch / pools.machines(pools.rows(job, settings.catalog)).members / rate, how)
-
-
-def _plan(training: Training, settings: Settings, workload: Workload | None, compute: Compute | None) -> Plan:
-    machines, catalog, rows, trials = training.machines, settings.catalog, training.rows, training.trials
     at_once = trials.at_once if trials else 1
+    unknown = (row for row in (*pools.training(rows), *pools.reducing(rows)) if not row.gbps)
+    reasons = (
+        f"the network of {row} is not known; add [machines.{row.machine_type}] to vertex.toml" for row in unknown
+    )
+    return Needs(
+        name=str(job.path),
+        region=settings.region,
+        persistent=job.spec.persistent_resource_id,
+        trials=trials,
+        rows=rows,
+        price=pools.price(rows, at_once),
+        quotas=pools.quotas(job, settings, at_once),
+        quota_command=pools.quota_command(settings),
+        compiled=settings.catalog.compiled,
+        uncertain=tuple(dict.fromkeys(_uncertain(rows, settings.catalog))),
+        missing=next(reasons, ""),
+    )
+
+
+def _plan(
+    base: Needs, training: Training, catalog: Catalog, workload: Workload | None, compute: Compute | None
+) -> Plan:
+    machines, rows = training.machines, training.rows
     total_gbps = sum(row.count * (row.gbps or 0) for row in training.pools)
     advised = _option(training, reducers.advised(machines, total_gbps, catalog))
     sizings = (reducers.sizing(row.machine_type, row.count, machines, catalog) for row in pools.reducing(rows))
@@ -145,14 +176,7 @@ def _plan(training: Training, settings: Settings, workload: Workload | None, com
     held = (workload, machines.members, card) if workload and card else None
     load, price = _load(training, workload), pools.price(rows)
     return Plan(
-        name=str(training.job.path),
-        region=settings.region,
-        persistent=training.job.spec.persistent_resource_id,
-        trials=trials,
-        rows=rows,
-        price=pools.price(rows, at_once),
-        quotas=pools.quotas(training.job, settings, at_once),
-        quota_command=pools.quota_command(settings),
+        **vars(base),
         machines=machines,
         workload=workload,
         gradient_bytes=training.gradient_bytes,
@@ -166,23 +190,7 @@ def _plan(training: Training, settings: Settings, workload: Workload | None, com
         if load
         else None,
         curves=_curves(training, load, advised.sizing, idle=idle),
-        compiled=catalog.compiled,
-        uncertain=tuple(dict.fromkeys(_uncertain(rows, catalog))),
     )
-
-
-def _faults(rows: Sequence[Row], trials: Trials | None) -> Iterator[str]:
-    if trials and trials.at_once < 1:
-        fault = f"{trials.count} trials, {trials.at_once} at once, cannot be planned"
-        yield f"{fault}; set maxTrialCount and parallelTrialCount to 1 or more"
-    train = pools.training(rows)
-    if not train:
-        yield "workerPoolSpecs: no machine trains; describe the chief in pool 0"
-    for row in (*train, *pools.reducing(rows)):
-        if row.gbps is None or row.count < 1:
-            fault = f'the network of {row.count} x "{row.machine_type}" is not known'
-            cure = f"choose another machine type, or add [machines.{row.machine_type}] to vertex.toml"
-            yield f"workerPoolSpecs[{row.pool}]: {fault}; {cure}"
 
 
 def _option(training: Training, sizing: Sizing) -> Option:

@@ -1,5 +1,6 @@
 """The machines of a job: how many, how they are connected, what they cost, and which quota they need."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -79,6 +80,11 @@ def machines(all_rows: Sequence[Row]) -> Machines:
     return Machines(count, gpus / count, gbps, fabric_gbps or None)
 
 
+def scale(all_rows: Sequence[Row]) -> float:
+    """The speed of the machines that train over that of the one with most GPUs, if an all-reduce took no time."""
+    return machines(all_rows).members / max(max(row.gpus, 1) for row in training(all_rows))
+
+
 def differ(all_rows: Sequence[Row]) -> bool:
     """Whether machines that train are of more than one kind."""
     return len({(row.machine_type, row.accelerator, row.gpus) for row in training(all_rows)}) > 1
@@ -89,7 +95,7 @@ def trials(job: Job | TuningJob) -> Trials | None:
     if not isinstance(job, TuningJob):
         return None
     most = job.spec.max_trial_count
-    return Trials(most, min(most, job.spec.parallel_trial_count))
+    return Trials(most, max(1, min(most, job.spec.parallel_trial_count)))
 
 
 def price(some_rows: Sequence[Row], at_once: int = 1) -> Price | None:
@@ -109,7 +115,11 @@ def quotas(job: Job, settings: Settings, at_once: int = 1) -> tuple[Quota, ...]:
         count = at_once * pool.replica_count
         if gpu := catalog.accelerators.get(pool.accelerator):
             cards[gpu.quota, f"{gpu.name} GPUs"] += count * pool.accelerator_count
-        if machine := catalog.machine(pool.machine_type):
+        machine = catalog.machine(pool.machine_type)
+        if machine and machine.tpu:
+            slice = pool.spec.machine_spec.tpu_topology or str(pool.accelerator_count)
+            cards[machine.quota, f"{machine.tpu} chips"] += count * math.prod(map(int, slice.split("x")))
+        elif machine:
             family = "N1 and E2" if machine.quota == "cpus" else f"{machine.family.upper()} machines"
             cpus[machine.quota, f"vCPUs of {family}"] += count * machine.vcpus
     return tuple(

@@ -7,14 +7,14 @@ is a bound, as nothing is left to hide the all-reduce of the first layer.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vertex_launch.catalog import Catalog, Price, reducers_needed
 from vertex_launch.plan import allreduce_cost as cost
 from vertex_launch.plan.allreduce_cost import AllReduce, Machines
 
 COLLNET_GPUS = 8  # of one machine, at most. Source: NCCL 2.12 to 2.32, "CollNet currently only supports up to 8 GPUs"
-OWN_PLUGIN = ("a3", "a4")  # families that bring their own network plug-in, under the same name as the reducers' plug-in
+OWN_PLUGIN = ("a3", "a4")  # families with their own network plug-in, under the same name as the reducers' plug-in
 OVERLAP = 2 / 3  # the share of the compute time that hides all-reduces
 
 
@@ -25,6 +25,7 @@ class AllReduceOptions:
     ring: AllReduce  # through every GPU, as NCCL does it by default
     hierarchical: AllReduce  # inside each machine first
     reducers: AllReduce
+    gpudirect: AllReduce | None = None  # the ring on the GPUs' own network, where they have one
 
     def gain(self, compute: float) -> float:
         """The share of a step that reducers save over the ring."""
@@ -75,10 +76,12 @@ def advised(machines: Machines, total_gbps: float, catalog: Catalog) -> Sizing:
 
 def all_reduce_options(size: float, machines: Machines, reducers: Sizing) -> AllReduceOptions:
     """The ways to all-reduce `size` bytes among these machines."""
+    plain = replace(machines, fabric_gbps=None)  # for an image without the plug-in
     return AllReduceOptions(
-        ring=cost.ring(size, machines, machines.members),
-        hierarchical=cost.ring(size, machines, machines.count),
+        ring=cost.ring(size, plain, machines.members),
+        hierarchical=cost.ring(size, plain, machines.count),
         reducers=cost.by_reducers(size, machines, reducers.count, reducers.gbps),
+        gpudirect=cost.ring(size, machines, machines.members) if machines.fabric_gbps else None,
     )
 
 

@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -10,47 +11,51 @@ from rich.table import Table
 from rich.text import Text
 
 from vertex_launch.catalog import FACTS
+from vertex_launch.plan.advice import SAME
 from vertex_launch.plan.allreduce_cost import AllReduce
 from vertex_launch.plan.formatting import seconds, size, usd
 from vertex_launch.plan.memory import RESERVED
-from vertex_launch.plan.planner import Option, Plan
+from vertex_launch.plan.planner import Needs, Option, Plan
 from vertex_launch.plan.pools import differ, training
 from vertex_launch.plan.reducers import step_seconds
 
-UNKNOWN = "?"
-SAME = 0.95  # a speed over another above which they are about the same
+UNKNOWN, MISSING = "?", "Memory and time aren't known"
+NEEDED = ("machines", "GPUs", "per hour")  # rows of a comparison, of Needs as well
 PAYS = {True: "yes", False: "no", None: "it depends"}
 NUMBERS = ("Gbps", "in all", "$/h", "a machine sends", "takes", "a step takes")  # columns
 PARTS = ("parameters", "gradients", "optimizer", "activations")
 
 
-def report(plan: Plan) -> RenderableType:
-    """Everything, from the machines to the verdict."""
+def report(plan: Needs) -> RenderableType:
+    """Everything that is known, from the machines to the verdict."""
     trials = f": {plan.trials.count} trials, {plan.at_once} at once, and this is one of them" if plan.trials else ""
     title = f"{plan.name} in {plan.region}" if plan.region else plan.name
     parts: list[RenderableType] = [Text(f"{title}{trials}\n", style="bold")]
     parts += [_machines_table(plan), Text(), *map(Text, _machines(plan)), Text(_persistent(plan))]
-    parts += [*_section("Quota that it needs", _quotas(plan)), *_section("One step", _step(plan))]
+    parts += _section("Quota that it needs", _quotas(plan))
+    uncertain = f" Uncertain among them: {', '.join(plan.uncertain)}." if plan.uncertain else ""
+    facts = Text(f"\nAll facts are of {plan.compiled}, with their sources in {FACTS}.{uncertain}")
+    if not isinstance(plan, Plan):
+        return Group(*parts, *_section("One step", [f"{MISSING}: {plan.missing}."]), facts)
+    parts += _section("One step", _step(plan))
     if plan.machines.count > 1:
         parts += [Text(), _all_reduce_table(plan), Text(), *map(Text, _all_reduce(plan))]
-    uncertain = f" Uncertain among them: {', '.join(plan.uncertain)}." if plan.uncertain else ""
-    facts = f"\nAll facts are of {plan.compiled}, with their sources in {FACTS}.{uncertain}"
-    return Group(*parts, *_section("Reduction servers", _verdicts(plan)), Text(facts))
+    return Group(*parts, *_section("Reduction servers", _verdicts(plan)), facts)
 
 
-def comparison(plans: Sequence[Plan], console: Console) -> RenderableType:
-    """One column for each plan, in as many tables as the width asks for."""
+def comparison(plans: Sequence[Needs], console: Console) -> RenderableType:
+    """One column for each plan, in as many tables as the width asks for, with what is missing below."""
     table = _table("", *(plan.name for plan in plans))
     for title, cell in COMPARED.items():
-        table.add_row(title, *map(cell, plans))
+        table.add_row(title, *(UNKNOWN if plan.missing and title not in NEEDED else cell(plan) for plan in plans))
     needed = console.measure(table, options=console.options.update(max_width=sys.maxsize)).maximum
     if len(plans) == 1 or needed <= console.width:
-        return table
+        return Group(table, *(Text(f"\n{plan.name}: {MISSING}: {plan.missing}.") for plan in plans if plan.missing))
     half = (len(plans) + 1) // 2
     return Group(comparison(plans[:half], console), Text(), comparison(plans[half:], console))
 
 
-def _machines_table(plan: Plan) -> Table:
+def _machines_table(plan: Needs) -> Table:
     table = _table("pool", "machines", "GPUs of each", "Gbps", "in all", "$/h")
     for row in plan.rows:
         gpus = f"{row.gpus} x {row.accelerator}" if row.gpus else "-"
@@ -60,9 +65,11 @@ def _machines_table(plan: Plan) -> Table:
     return table
 
 
-def _machines(plan: Plan) -> Iterator[str]:
-    for kind, gbps in {row.machine_type: row.fabric_gbps for row in plan.rows if row.fabric_gbps}.items():
-        yield f"The GPUs of an {kind} have {gbps:g} Gbps of their own beside these, by GPUDirect."
+def _machines(plan: Needs) -> Iterator[str]:
+    for kind, row in {row.machine_type: row for row in plan.rows if row.fabric_gbps}.items():
+        own = f"The GPUs of an {kind} have {row.fabric_gbps:g} Gbps of their own beside these, by GPUDirect"
+        yield f"{own}. Only an image with its NCCL plug-in uses them, and the template's has none:"
+        yield f"times are by TCP at the full {row.gbps:g} Gbps, which TCP may miss by far."
     if plan.price is None:
         yield "At least one price is unknown; add it under [prices] in vertex.toml."
         return
@@ -72,7 +79,7 @@ def _machines(plan: Plan) -> Iterator[str]:
         yield f"Prices in {plan.region} differ; add yours under [prices] in vertex.toml."
 
 
-def _persistent(plan: Plan) -> str:
+def _persistent(plan: Needs) -> str:
     """When a persistent resource pays. Source: Vertex AI, "Overview of persistent resources", mid 2026."""
     if plan.persistent:
         return f"They are those of the persistent resource {plan.persistent}, billed while it exists, not by the job."
@@ -80,7 +87,7 @@ def _persistent(plan: Plan) -> str:
     return f"{wait}: it pays where it is idle between two jobs for less time than machines take to come."
 
 
-def _quotas(plan: Plan) -> Iterator[str]:
+def _quotas(plan: Needs) -> Iterator[str]:
     for quota in plan.quotas:
         yield f"{quota.amount:6,}  {quota.metric or f'{quota.what}: the metric is not known, look in the console'}"
     yield f"What the project has of it, in each region:\n  {plan.quota_command}"
@@ -115,6 +122,8 @@ def _all_reduce_table(plan: Plan) -> Table:
     for option in plan.options:
         where = f", {_where(plan, option)}" if len(plan.options) > 1 else ""
         ways[f"{option.sizing}{where}"] = option.all_reduce.reducers
+    if rings.gpudirect:
+        ways["ring with GPUDirect's plug-in"] = rings.gpudirect
     table = _table("all-reduce by", "a machine sends", "takes", "a step takes")
     for way, all_reduce in ways.items():
         table.add_row(way, size(all_reduce.bytes), seconds(all_reduce.seconds), _step_time(plan, all_reduce))
@@ -131,15 +140,15 @@ def _all_reduce(plan: Plan) -> Iterator[str]:
 
 def about_the_speed(plan: Plan) -> Iterator[str]:
     """Whether the machines are worth it, where that is known."""
-    if plan.here is None or plan.alone is None:
+    if (speed := plan.over_one) is None:
         return
-    gain, verdict = plan.here.samples_per_second / plan.alone, "they are no faster than one"
-    if gain < SAME:
-        verdict = "they are slower than one"
-    elif gain >= 1 / SAME:
-        verdict = f"{gain:.2g} times as many"
-    rates = f"{_rate(plan)} samples/s, one alone {plan.alone:,.0f}"
-    yield f"These {plan.machines.count} machines train at best {rates}: {verdict}."
+    rates = f"train at best {_rate(plan)} samples/s, one alone {plan.alone:,.0f}" if plan.alone else "beside one alone"
+    verdict = "they are slower than one" if speed < SAME else "they are no faster than one"
+    if speed >= 1 / SAME:
+        verdict = f"{speed:.2g} times as many"
+    elif plan.advised.verdict.pays:
+        verdict = "the reducers in the file are too few"
+    yield f"These {plan.machines.count} machines {rates}: {verdict}."
 
 
 def _verdicts(plan: Plan) -> Iterator[str]:
@@ -171,7 +180,7 @@ def _pays(option: Option | None) -> str:
     return f"{option.sizing}: {PAYS[option.verdict.pays]}" if option else "-"
 
 
-COMPARED: dict[str, Callable[[Plan], str]] = {
+COMPARED: dict[str, Callable[[Any], str]] = {
     "machines": lambda plan: "\n".join(
         [*map(str, plan.rows), *[f"in each of {plan.at_once} trials"] * bool(plan.trials)]
     ),
@@ -182,6 +191,7 @@ COMPARED: dict[str, Callable[[Plan], str]] = {
     "all-reduce": lambda plan: seconds(plan.all_reduce.seconds),
     "step": lambda plan: _step_time(plan, plan.all_reduce),
     "samples per second": _rate,
+    "one alone": lambda plan: f"{plan.alone:,.0f}" if plan.alone else UNKNOWN,
     "a million samples": lambda plan: usd(plan.here.usd_per_million) if plan.here and plan.price else UNKNOWN,
     "its reducers pay": lambda plan: _pays(plan.present),
     "those advised": lambda plan: _pays(plan.advised),
@@ -195,5 +205,5 @@ def _section(title: str, sentences: Iterable[str]) -> tuple[Text, ...]:
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     for column in columns:
-        table.add_column(column, justify="right" if column in NUMBERS else "left", no_wrap=True)
+        table.add_column(column, justify="right" if column in NUMBERS else "left", no_wrap=column in NUMBERS)
     return table

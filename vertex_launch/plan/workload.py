@@ -24,7 +24,7 @@ from vertex_launch.state_dir import StateDir
 DESCRIBE = "--describe"
 PATIENCE = 120  # seconds
 FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)  # of a traceback
-INSTEAD = "plan with --gradient-bytes in place of it"
+ABSENT = re.compile(r"^.*python[\d.]*: .*No module named '?([\w.]+)", re.MULTILINE)  # Python's own words
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Workload:
 
 
 def of(job: Job, commands: Commands, environ: Mapping[str, str], state_dir: StateDir) -> Workload:
-    """Ask a job's trainer, or reuse its kept answer; raises FaultError if the job starts something else."""
+    """Ask a job's trainer, or reuse its kept answer; raises FaultError, without the file, if it cannot be asked."""
     arguments = _arguments(job, commands)
     kept = state_dir.folder / "described" / f"{_key(arguments)}.json"
     if kept.exists():
-        return _read(job, kept.read_text(encoding="utf-8"))
-    text = _ask(job, arguments, {**environ, "GCS_MOUNT": str(state_dir.buckets)})
-    workload = _read(job, text)
+        return _read(kept.read_text(encoding="utf-8"))
+    text = _ask(arguments, {**environ, "GCS_MOUNT": str(state_dir.buckets)})
+    workload = _read(text)
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(text, encoding="utf-8")
     return workload
@@ -60,31 +60,34 @@ def of(job: Job, commands: Commands, environ: Mapping[str, str], state_dir: Stat
 def _arguments(job: Job, commands: Commands) -> tuple[str, ...]:
     """Return the arguments with which this Python starts the chief's trainer: -m, its module, its flags."""
     words = replicas(limit(job, 1), "", lambda *_: "localhost:0", commands=commands)[0].command if job.chief else ()
+    if not words:
+        raise FaultError("only the image knows what the chief runs. Add it under [commands] in vertex.toml")
     start = words.index("-m") if "-m" in words else -1
     is_module = start > 0 and not any(word.endswith(".py") for word in words[1:start])
     if not is_module or not Path(words[0]).name.startswith("python"):
-        fault = f'the chief runs "{" ".join(words)}", which is no Python module that can be asked'
-        raise FaultError(f"{job.path}: workerPoolSpecs[0]: {fault}; {INSTEAD}")
+        raise FaultError(f'the chief runs "{" ".join(words)}", which is no Python module that can be asked')
     return words[start:]
 
 
-def _ask(job: Job, arguments: Sequence[str], environ: Mapping[str, str]) -> str:
+def _ask(arguments: Sequence[str], environ: Mapping[str, str]) -> str:
     command = [sys.executable, *arguments, DESCRIBE]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired:
-        raise FaultError(f"{job.path}: the trainer said nothing in {PATIENCE} s; {INSTEAD}") from None
+        raise FaultError(f"the trainer said nothing in {PATIENCE} s") from None
     if answer.returncode:
+        if absent := ABSENT.search(answer.stderr):
+            raise FaultError(f"the module {absent[1]} isn't installed here")
         reason = _complaint(answer.stderr) or _last_line(answer.stdout) or _last_line(answer.stderr)
-        raise FaultError(f"{job.path}: the trainer cannot be described: {reason}; mend that, or {INSTEAD}")
+        raise FaultError(f"the trainer cannot be described: {reason}")
     return _last_line(answer.stdout)
 
 
-def _read(job: Job, text: str) -> Workload:
+def _read(text: str) -> Workload:
     try:
         return TypeAdapter(Workload).validate_json(text)
     except ValidationError:
-        raise FaultError(f"{job.path}: the trainer does not answer {DESCRIBE} with its sizes; {INSTEAD}") from None
+        raise FaultError(f"the trainer does not answer {DESCRIBE} with its sizes") from None
 
 
 def _complaint(text: str) -> str:

@@ -43,6 +43,7 @@ class BackgroundTask:
 
     name: str
     stopping: threading.Event = field(default_factory=threading.Event, kw_only=True)
+    why: str = field(default="", kw_only=True)  # it is stopped, in words; "" if a client cancels it
 
     @property
     def parent(self) -> str:
@@ -81,7 +82,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
     def methods(self) -> dict[str, Act]:
         return super().methods() | {f"POST {self.collection}/*:cancel": lambda call, name: self.cancel(name)}
 
-    def cancel(self, name: str) -> None:
+    def cancel(self, name: str, why: str = "") -> None:
         """Begin to stop a task; raises ApiError NOT_FOUND, or FAILED_PRECONDITION if it has ended."""
         with self._lock:
             state = self._store.get(name)["state"]
@@ -89,6 +90,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
                 kind = f"{self.collection[0].upper()}{self.collection[1:-1]}"  # CustomJob of customJobs
                 raise ApiError("FAILED_PRECONDITION", f'The {kind} "{name}" is in state {state} and cannot be canceled')
             self._store.update(name, state=f"{self.prefix}CANCELLING")
+            self._tasks[name].why = why
             self._stop(self._tasks[name])
 
     def delete(self, name: str) -> None:
@@ -158,16 +160,16 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
             state, error = "FAILED", our_fault(raised).rpc
         with self._lock:  # otherwise `cancel` could overwrite the final state
             if error and task.stopping.is_set():  # being stopped explains any failure
-                state, error = self._stopped(task.name)
+                state, error = self._stopped(task.name, task.why)
             self._finish(task, state, error)
 
-    def _stopped(self, name: str) -> tuple[str, dict[str, Any]]:
+    def _stopped(self, name: str, why: str = "") -> tuple[str, dict[str, Any]]:
         """The state and the error of a task that somebody has stopped: a client, or the end of the service."""
         resource = self._store.get(name)
         if resource["state"] == f"{self.prefix}CANCELLING":
             # The service's text contains this word, by which Prefect's worker tells a cancellation from a failure; the
             # rest is not known. Source: prefect-gcp 0.6.22, workers/vertex.py.
-            return "CANCELLED", rpc_status("CANCELLED", f"CANCELED: the {self.noun} was cancelled")
+            return "CANCELLED", rpc_status("CANCELLED", why or f"CANCELED: the {self.noun} was cancelled")
         return "FAILED", rpc_status("UNAVAILABLE", f"{STOPPED}{self._resumes(resource)}")
 
     def _resumes(self, resource: Resource) -> str:

@@ -99,12 +99,12 @@ class Jobs(BackgroundTasks[_Ticket]):
         refuse([*name_findings(message.display_name), *self.findings(ticket.parent, job, "jobSpec")])
         return replace(ticket, needs=self._needs(ticket.parent, job))
 
-    def cancel(self, name: str) -> None:
+    def cancel(self, name: str, why: str = "") -> None:
         """Begin to stop a job; raises ApiError NOT_FOUND, or FAILED_PRECONDITION for one that has ended."""
         with self._lock:
             if self._is_of_a_run(name):
                 raise ApiError("FAILED_PRECONDITION", f"{name} was started by the command `run`; end it there")
-            super().cancel(name)
+            super().cancel(name, why)
 
     def disturb(self, name: str, action: Action, replica: str, seconds: float) -> None:
         """Do to a replica what happens to machines; raises ApiError."""

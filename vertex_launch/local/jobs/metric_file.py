@@ -4,18 +4,22 @@ The library writes the file anew for each report, with its last 100 lines; other
 """
 
 import contextlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from vertex_launch import jsons
+from vertex_launch.errors import listed, nearest
 from vertex_launch.local.jobs.search import Measurement
 from vertex_launch.regular_file import LARGEST, open_regular
 
 HEAD = 256  # bytes, with a time of the first report; a file that begins otherwise than before was written anew
 CHUNK = 2**22  # bytes of a running trial to read at once: 0.3 s
 CURE = 'write lines such as {"global_step": 1, "timestamp": 0.5, "loss": 0.25}'
+NO_METRICS = ("checkpoint_path", "global_step", "timestamp", "trial")  # keys of a line
+SHOWN, LONGEST = 3, 40  # names, and characters of a value
 
 
 class MetricFile:
@@ -28,6 +32,7 @@ class MetricFile:
     def _begin(self) -> None:
         self._head, self._position, self._lines = b"", 0, 0
         self._measurements = list[Measurement]()
+        self._names = dict[str, None]()  # of all that has been reported
         self.fault = ""  # of the file, or of its first line that is no report
 
     def read(self, ended: bool = False) -> list[Measurement]:
@@ -43,6 +48,24 @@ class MetricFile:
         except OSError as error:
             self.fault = f"its metric file cannot be read ({error.strerror}); {CURE}"
         return self._measurements
+
+    def why_none(self) -> str:
+        """Return why no measurement has all metrics, and what mends that."""
+        missing, seen = [id for id in self._ids if id not in self._names], [*self._names][:SHOWN]
+        fault = f"no metric {listed(missing or self._ids, 'or')} was reported"
+        if missing and seen:
+            meant = nearest(missing[0], [name for name in self._names if name not in self._ids])
+            cure = f"Write metricId: {meant}, or report" if meant else "Report"
+            return f"{fault}; {listed(seen, 'and')} {'was' if len(seen) == 1 else 'were'}. {cure} {missing[0]}."
+        if self.fault or not missing:
+            return f"{fault}{f'; {self.fault}' if self.fault else ' at one step. Report all at each step.'}"
+        for file in self.path.parent.glob(f"*{self.path.suffix}"):
+            if MetricFile(file, self._ids).read(ended=True):
+                return f"{fault} by the chief; {file.stem} reported it. Report from {self.path.stem}."
+        # That no other file counts is inferred: the service sets the variable, and has a folder for that file alone.
+        # Source: github.com/GoogleCloudPlatform/cloudml-hypertune, hypertune.py and issue 6.
+        nowhere = "the chief did not write the file that CLOUD_ML_HP_METRIC_FILE names; /tmp/hypertune does not count"
+        return f"{fault}: {nowhere}. Report with cloudml-hypertune, or {CURE} there"
 
     def _read_chunk(self, file: BinaryIO, ended: bool) -> bool:
         """Read the next lines; returns whether there may be more."""
@@ -63,7 +86,9 @@ class MetricFile:
     def _add(self, line: bytes) -> None:
         """Add the metrics of a line to the measurement of its step."""
         try:
-            report, steps = _measurement(line, self._ids), self._measurements
+            entry, steps = _entry(line), self._measurements
+            self._names |= dict.fromkeys(key for key in entry if key not in NO_METRICS)
+            report = _measurement(entry, self._ids)
         except ValueError as error:
             self.fault = self.fault or f"line {self._lines} of its metric file {error}; {CURE}"
             return
@@ -73,14 +98,15 @@ class MetricFile:
             steps.append(report)
 
 
-def _measurement(line: bytes, ids: Sequence[str]) -> Measurement | None:
+def _entry(line: bytes) -> dict[str, Any]:
+    with contextlib.suppress(ValueError):
+        if isinstance(entry := jsons.loads(line or b"{}"), dict):
+            return entry
+    raise ValueError("is no JSON object")
+
+
+def _measurement(entry: Mapping[str, Any], ids: Sequence[str]) -> Measurement | None:
     """Return the report of a line, None if it has no such metric; raises ValueError with the line's fault."""
-    try:
-        entry = jsons.loads(line or b"{}")
-    except ValueError:
-        entry = None
-    if not isinstance(entry, dict):
-        raise ValueError("is no JSON object")
     metrics = {id: _number(entry, id) for id in ids if id in entry}
     return Measurement(_step(entry), _time(entry), metrics) if metrics else None
 
@@ -102,4 +128,5 @@ def _number(entry: Mapping[str, Any], key: str) -> float:
     try:
         return float(str(entry[key]))
     except (KeyError, ValueError):
-        raise ValueError(f"has no number as {key}") from None
+        other = f", but {json.dumps(entry[key])[:LONGEST]}" if key in entry else ""
+        raise ValueError(f"has no number as {key}{other}") from None

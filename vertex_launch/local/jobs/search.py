@@ -101,11 +101,11 @@ class Search:
         return whole[-1] if finite and whole[-1] is finite[-1] else None
 
     def why_none(self, measurements: Sequence[Measurement]) -> str:
-        """Return why there is no final measurement: the last one is no number, or none has all metrics."""
+        """Return why the last measurement is not the final one, as it is no number; "" if none has all metrics."""
         for last in self._whole(measurements)[-1:]:
             id, value = next((id, value) for id, value in last.metrics.items() if not math.isfinite(value))
             return f"reported {value} at step {last.step} for {id}"
-        return f"no metric {' or '.join(self._goals)} was reported"
+        return ""
 
     def should_stop(self, suggestion: Suggestion, measurements: Sequence[Measurement]) -> bool:
         """Whether the study's automated stopping ends a running trial now."""

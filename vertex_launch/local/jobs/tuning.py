@@ -14,7 +14,7 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 from vertex_launch import study_validation
 from vertex_launch.contract import with_arguments
 from vertex_launch.errors import Finding
-from vertex_launch.job_resource import Resource, fault, final_metrics, id_of, moment
+from vertex_launch.job_resource import Resource, fault, final_metrics, id_of, moment, stopped_early
 from vertex_launch.labels import LONGEST_NAME, name_findings
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Store
@@ -24,6 +24,7 @@ from vertex_launch.local.jobs.custom_jobs import ENDED, FAILED, PENDING, PREFIX,
 from vertex_launch.local.jobs.metric_file import MetricFile
 from vertex_launch.local.jobs.search import Measurement, Search, Suggestion
 from vertex_launch.local.resource_file import now
+from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running.prepare import Extras
 from vertex_launch.spec import Job, as_json
 from vertex_launch.state_dir import StateDir
@@ -100,15 +101,17 @@ class Tunings(BackgroundTasks[_Study]):
     def create(self, parent: str, message: HyperparameterTuningJob, earlier: Resource | None = None) -> Resource:
         """Check a tuning job and begin with its trials; raises ApiError.
 
-        Goes on where an `earlier` one of the same study was stopped: trials that ended well count, others run again.
+        Goes on with an `earlier` one of the same study: trials that ended well count, others run again.
         """
         refuse([*name_findings(message.display_name), *self.findings(parent, message)])
-        name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
+        name = earlier["name"] if earlier else f"{parent}/{COLLECTION}/{self._store.new_id()}"
         begun = (earlier or {}).get("trials", ())
         # optuna keeps no state: with the same seed, it would repeat the first trials behind those that have run.
         study = _Study(name, message, Search(message.study_spec, seed=len(begun)))
         study.trials = [self._again(study, trial) for trial in begun]
         trials = {"trials": [trial.shown for trial in study.trials]} if begun else {}
+        if earlier:  # whose place it takes
+            self._store.delete(name)
         return self._begin(study, as_json(message) | trials | {"state": PENDING})
 
     def findings(self, parent: str, message: HyperparameterTuningJob) -> list[Finding]:
@@ -122,6 +125,10 @@ class Tunings(BackgroundTasks[_Study]):
         self._store.update(resource["name"], trials=trials or None)
         super()._lose(resource)
 
+    def _stopped(self, name: str, why: str = "") -> tuple[str, dict[str, Any]]:
+        """A search that is stopped, with the service or alone, has not failed: it can go on."""
+        return "CANCELLED", rpc_status("CANCELLED", why or f"CANCELED: the {self.noun} was cancelled")
+
     def _again(self, study: _Study, shown: Resource) -> _Trial:
         """Return a trial of an earlier run of a search: as it ended or, unless it ended well, to run again."""
         parameters = {pair["parameterId"]: pair["value"] for pair in shown["parameters"]}
@@ -131,7 +138,7 @@ class Tunings(BackgroundTasks[_Study]):
         if shown["state"] == "SUCCEEDED" or self._has_no_result(study, trial, measurements):
             study.search.tell(trial.suggestion, final_metrics(shown) or None, measurements)
             return trial
-        kept = ("id", "parameters", "startTime", "customJob")
+        kept = ("id", "parameters", "customJob")
         return _Trial(trial.suggestion, {"state": "REQUESTED", **{key: shown[key] for key in kept if key in shown}})
 
     def _has_no_result(self, study: _Study, trial: _Trial, measurements: list[Measurement]) -> bool:
@@ -168,6 +175,8 @@ class Tunings(BackgroundTasks[_Study]):
     def _start_trial(self, study: _Study, trial: _Trial) -> None:
         suggestion = trial.suggestion = replace(trial.suggestion, began=time.time())
         trial.before = self._measurements(study, trial)
+        with contextlib.suppress(ApiError):  # it runs for the first time, or the job of its earlier run was deleted
+            self._jobs.delete(trial.job)
         job = _trial_job(study.message, suggestion.parameters)
         suffix = f"-trial-{suggestion.id}"
         display_name = f"{study.message.display_name[: LONGEST_NAME - len(suffix)]}{suffix}"
@@ -188,12 +197,12 @@ class Tunings(BackgroundTasks[_Study]):
             self._end_trial(study, trial, job, measurements)
         elif trial.shown["state"] == "ACTIVE" and study.search.should_stop(trial.suggestion, measurements):
             self._show(study, trial, state="STOPPING")
-            self._cancel([trial])
+            self._cancel([trial], stopped_early(as_json(study.message.study_spec)))
 
-    def _cancel(self, trials: Iterable[_Trial]) -> None:
+    def _cancel(self, trials: Iterable[_Trial], why: str = "") -> None:
         for trial in trials:
             with contextlib.suppress(ApiError):  # its job may have ended or been deleted in the meantime
-                self._jobs.cancel(trial.job)
+                self._jobs.cancel(trial.job, why)
 
     def _end_trial(self, study: _Study, trial: _Trial, job: Resource, measurements: list[Measurement]) -> None:
         whole = job["state"] == SUCCEEDED or trial.shown["state"] == "STOPPING"
@@ -205,8 +214,7 @@ class Tunings(BackgroundTasks[_Study]):
             last = _shown(final, trial.suggestion)
             self._show(study, trial, state="SUCCEEDED", finalMeasurement=last, endTime=now())
         else:
-            reason = study.search.why_none(measurements) if whole else fault(job)
-            reason = "; ".join(filter(None, (reason, whole and trial.reports.fault)))
+            reason = (study.search.why_none(measurements) or trial.reports.why_none()) if whole else fault(job)
             self._show(study, trial, state="INFEASIBLE", infeasibleReason=reason, endTime=now())
         # A failed job's own end is shown, which says why.
         if told := "" if not whole else trial.reports.fault if final else f"has no result: {reason}":

@@ -31,13 +31,16 @@ def newest(resources: Sequence[Resource], count: int) -> list[Resource]:
 
 
 def summaries(store: Store, jobs: Jobs, count: int) -> list[dict[str, Any]]:
-    """Return the `count` newest jobs as the page reads them."""
+    """Return the `count` newest jobs as the page reads them, and as many of those that a search or a pipeline made."""
     stored = everything(store)
     makers = {id_of(job): id_of(task["name"]) for task in stored for job in custom_jobs(task) if job != task["name"]}
-    return [_summary(resource, jobs, makers) for resource in newest(stored, count)]
+    own = [job for job in stored if id_of(job["name"]) not in makers]
+    made = [job for job in stored if id_of(job["name"]) in makers]
+    shown = newest([*newest(own, count), *newest(made, count)], 2 * count)
+    return [_summary(resource, jobs, makers, made) for resource in shown]
 
 
-def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str]) -> dict[str, Any]:
+def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str], made: Sequence[Resource]) -> dict[str, Any]:
     """A job for the page: "" or empty where the job lacks a field, and times as in the API."""
     _, project, _, location, collection, id = resource["name"].split("/")
     spec = resource.get("jobSpec") or resource.get("trialJobSpec") or {}
@@ -55,7 +58,8 @@ def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str]) -> dict[
         "error": fault(resource),
         "machines": [machines(pool) for pool in spec.get("workerPoolSpecs", ())],
         "replicas": jobs.statuses(resource["name"]),  # while it runs
-        "trials": trials(resource),
+        "trials": trials(resource, made),
+        "metrics": [metric["metricId"] for metric in resource.get("studySpec", {}).get("metrics", ())],
         "same_result": same_result(resource),  # a sentence if all trials measured the same
         "trial_count": int(resource.get("maxTrialCount", 0)),  # the most that there will be
         "backing": id_of(backing(resource)),  # id of a pipeline's custom job

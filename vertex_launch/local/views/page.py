@@ -8,6 +8,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from typing import Any
 from starlette.responses import HTMLResponse, Response
 
 from vertex_launch import jsons
-from vertex_launch.job_resource import id_of
+from vertex_launch.job_resource import id_of, trial_ids
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import Call, Handler, Route
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs import curves
 from vertex_launch.local.jobs.custom_jobs import COLLECTION, Jobs
+from vertex_launch.local.jobs.metric_file import MetricFile
+from vertex_launch.local.jobs.tuning import COLLECTION as SEARCHES
 from vertex_launch.local.running import lines as printed
 from vertex_launch.local.views import job_summary
 from vertex_launch.printable import plain
@@ -61,7 +64,8 @@ def routes(store: Store, jobs: Jobs, state_dir: StateDir) -> list[Route]:
         if not re.fullmatch("[0-9]{1,15}", start):
             raise ApiError("INVALID_ARGUMENT", f'from: "{start}" is not a position; take the last answer\'s next')
         log = part(state_dir.journal(id), int(start))
-        return _answer(call, log | {"points": curves.points(store, job) | log["points"]})
+        points = curves.points(store, job) | log["points"] | reported(store, state_dir, id)
+        return _answer(call, log | {"points": points})
 
     return [
         ("GET", "/", show),
@@ -112,6 +116,16 @@ def part(path: Path, start: int) -> dict[str, Any]:
         "next": start + end,  # where the next part begins, in bytes
         "more": len(data) == CHUNK,  # whether the next part is there already
     }
+
+
+def reported(store: Store, state_dir: StateDir, id: str) -> Points:
+    """The finite measurements that a job has reported as the trial of a search."""
+    searches = [search for search in store.all(SEARCHES) if id in trial_ids(search)]
+    names = [metric["metricId"] for search in searches for metric in search["studySpec"]["metrics"]]
+    steps = MetricFile(state_dir.metrics(id), names).read(ended=True) if names else []
+    values: Points = {name: [(one.step, one.metrics.get(name, math.nan)) for one in steps] for name in names}
+    finite = {name: [pair for pair in pairs if math.isfinite(pair[1])] for name, pairs in values.items()}
+    return {name: pairs for name, pairs in finite.items() if pairs}
 
 
 def _line(entry: dict[str, str], payload: dict[str, Any]) -> dict[str, str]:
