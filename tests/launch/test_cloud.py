@@ -497,6 +497,29 @@ open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "w").write({json.dumps(measured) + c
     assert (code, out.count("succeeded")) == (0, 2)
 
 
+def test_a_trial_that_is_stopped_early_is_called_that_everywhere(vertex: Service) -> None:
+    trial = """import json, os, sys, time
+rate = float(sys.argv[1].partition("=")[2])
+report = {"timestamp": 1, "trial": "1", "loss": rate, "global_step": 1}
+open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "w").write(json.dumps(report) + chr(10))
+while rate == 1: time.sleep(0.1)"""
+    rates = {"parameterId": "rate", "discreteValueSpec": {"values": [0.5, 1.0]}}
+    wanted = search("early", 2, *script(trial)) | {"parallelTrialCount": 1}
+    wanted["studySpec"] |= {"algorithm": "GRID_SEARCH", "parameters": [rates], "medianAutomatedStoppingSpec": {}}
+    name = vertex.create(wanted, "hyperparameterTuningJobs")
+    _, stopped = vertex.wait(name, "SUCCEEDED")["trials"]
+    words = "stopped early, worse than the median of the others"
+    assert stopped["state"] == "SUCCEEDED"
+    assert vertex.get(stopped["customJob"])["error"]["message"] == words
+    assert eventually(lambda: f"early-trial-2 CANCELLED: {words}" in (vertex.folder / "service.log").read_text())
+    listed = vertex.call("GET", "/page/jobs")[1]["jobs"]
+    (shown,) = (job for job in listed if job["id"] == id_of(name))
+    assert [trial["stopped"] for trial in shown["trials"]] == ["", words]
+    code, out, _ = said(vertex, "status", id_of(name))
+    assert code == 0
+    assert [line.split()[3:] for line in out.splitlines()[-2:]] == [["succeeded,", "the", "best"], words.split()]
+
+
 def test_the_lines_of_all_trials_are_found_by_the_id_of_their_search(vertex: Service) -> None:
     tells = """import os, sys
 print(f"{os.environ['CLOUD_ML_TRIAL_ID']} tries {sys.argv[1]}")"""

@@ -51,13 +51,13 @@ def test_lines_of_one_step_are_one_measurement(path: Path) -> None:
         ("[" * 100_000 + "\n", "is no JSON object"),
         ("9" * 10_000 + "\n", "is no JSON object"),
         ("\x00\ufffd\ud800\n", "is no JSON object"),
-        (line(20, loss="good"), "has no number as loss"),
-        (line(20, loss=None), "has no number as loss"),
-        (line(20, loss=[]), "has no number as loss"),
+        (line(20, loss="0.5 (best)"), 'has no number as loss, but "0.5 (best)"'),
+        (line(20, loss=None), "has no number as loss, but null"),
+        (line(20, loss=[0.5, 0.1]), "has no number as loss, but [0.5, 0.1]"),
         (line(2**70, loss=1), "has no whole number of 64 bits as global_step"),
         (line("1.5", loss=1), "has no whole number of 64 bits as global_step"),
         (line(float("inf"), loss=1), "has no whole number of 64 bits as global_step"),
-        (line(20, None, loss=1), "has no number as timestamp"),
+        (line(20, None, loss=1), "has no number as timestamp, but null"),
         (line(20, "nan", loss=1), "has no number as timestamp"),
         ('{"loss": "1", "global_step": "1"}\n', "has no number as timestamp"),
     ],
@@ -75,6 +75,57 @@ def test_blank_lines_and_other_metrics_are_no_fault(path: Path) -> None:
     path.write_text("\n" + line(20, other="1") + "\r\n")
     file = MetricFile(path, ["loss"])
     assert (file.read(ended=True), file.fault) == ([], "")
+
+
+NOT_NAMED = "the chief did not write the file that CLOUD_ML_HP_METRIC_FILE names; /tmp/hypertune does not count"
+
+
+@pytest.mark.parametrize(
+    ("text", "ids", "why"),
+    [
+        (
+            line(1, val_loss=1),
+            "loss",
+            "no metric loss was reported; val_loss was. Write metricId: val_loss, or report loss.",
+        ),
+        (line(1, Loss=1), "loss", "no metric loss was reported; Loss was. Write metricId: Loss, or report loss."),
+        (line(1, epoch=1, val_rmse=2), "rmse", "; epoch and val_rmse were. Write metricId: val_rmse, or report rmse."),
+        (line(1, epoch=1, speed=2), "loss", "no metric loss was reported; epoch and speed were. Report loss."),
+        ("".join(line(1, **{name: 1}) for name in "abcde"), "loss", "; a, b and c were. Report loss."),
+        (line(1, loss=1), "loss auc", "no metric auc was reported; loss was. Report auc."),
+        (
+            line(1, loss=1) + line(2, auc=1),
+            "loss auc",
+            "loss or auc was reported at one step. Report all at each step.",
+        ),
+        (
+            line(1, loss=[1]),
+            "loss",
+            f"no metric loss was reported; line 1 of its metric file has no number as loss, but [1]; {CURE}",
+        ),
+        ("hello\n", "loss", f"no metric loss was reported; line 1 of its metric file is no JSON object; {CURE}"),
+        ("hello\n" + line(1, val_loss=1), "loss", "; val_loss was. Write metricId: val_loss, or report loss."),
+        (None, "loss", f"no metric loss was reported: {NOT_NAMED}. Report with cloudml-hypertune, or {CURE} there"),
+        ("", "loss", f"no metric loss was reported: {NOT_NAMED}. Report with cloudml-hypertune, or {CURE} there"),
+    ],
+)
+def test_why_a_trial_has_no_metric_is_said_with_what_it_did_report(
+    path: Path, text: str | None, ids: str, why: str
+) -> None:
+    if text is not None:
+        path.write_text(text)
+    file = MetricFile(path, ids.split())
+    file.read(ended=True)
+    assert file.why_none().endswith(why)
+
+
+def test_of_several_replicas_the_one_that_reported_in_the_place_of_the_chief_is_named(tmp_path: Path) -> None:
+    (tmp_path / "workerpool1-0.metrics").write_text(line(1, loss=1))
+    (tmp_path / "workerpool1-1.metrics").write_text(line(1, other=1))
+    file = MetricFile(tmp_path / "workerpool0-0.metrics", ["loss"])
+    assert file.read(ended=True) == []
+    said = "no metric loss was reported by the chief; workerpool1-0 reported it. Report from workerpool0-0."
+    assert file.why_none() == said
 
 
 def test_each_line_is_read_once_and_the_last_when_it_is_whole_or_the_trial_has_ended(path: Path) -> None:

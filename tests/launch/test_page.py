@@ -161,6 +161,20 @@ def test_a_tuning_job_shows_its_trials_and_the_best_of_them(served: Served, goal
     assert [trial["job"] for trial in study["trials"]] == [job["id"] for job in reversed(of_trials)]
 
 
+def test_what_a_trial_has_reported_is_among_its_curves(served: Served) -> None:
+    job = served.job()
+    id = served.say(job, step(1, **{"train/loss": 2.5}))
+    reports = [(10, 0.5), (20, float("nan")), (30, 0.25)]
+    lines = (json.dumps({"global_step": at, "timestamp": 1, "loss": loss}) for at, loss in reports)
+    served.state_dir.metrics(id).write_text("\n".join(lines))
+    study = {"metrics": [{"metricId": "loss"}, {"metricId": "accuracy"}]}
+    trials = [{"id": "1", "state": "ACTIVE", "customJob": job["name"]}]
+    assert served.json(f"/page/jobs/{id}")["points"] == {"train/loss": [[1, 2.5]]}
+    served.job("study", "RUNNING", "hyperparameterTuningJobs", studySpec=study, trials=trials)
+    points = served.json(f"/page/jobs/{id}")["points"]
+    assert points == {"train/loss": [[1, 2.5]], "loss": [[10, 0.5], [30, 0.25]]}
+
+
 def test_a_pipeline_and_its_job_know_each_other(served: Served) -> None:
     job = served.job("backing", "SUCCEEDED")
     served.job("pipeline", "SUCCEEDED", "trainingPipelines", trainingTaskMetadata={"backingCustomJob": job["name"]})
@@ -301,11 +315,17 @@ def test_the_page_changes_nothing(served: Served, path: str) -> None:
             urllib.request.urlopen(request, timeout=DEADLINE)
 
 
-def test_of_a_thousand_jobs_the_newest_are_listed(served: Served) -> None:
-    for number in range(1100):
-        served.job(f"job-{number}", "SUCCEEDED", jobSpec={"workerPoolSpecs": [POOL, POOL]})
+def test_of_a_thousand_jobs_the_newest_are_listed_and_a_search_beside_its_trials(served: Served) -> None:
+    search = served.job("study", "RUNNING", "hyperparameterTuningJobs")
+    made = [
+        served.job(f"job-{number}", "SUCCEEDED", jobSpec={"workerPoolSpecs": [POOL, POOL]}) for number in range(1100)
+    ]
     jobs = served.json("/page/jobs")["jobs"]
     assert (len(jobs), jobs[0]["name"]) == (page.LISTED, "job-1099")
+    trials = [{"id": str(number), "customJob": job["name"]} for number, job in enumerate(made)]
+    served.store.update(search["name"], trials=trials)
+    jobs = served.json("/page/jobs")["jobs"]
+    assert (len(jobs), jobs[0]["name"], jobs[-1]["name"]) == (page.LISTED + 1, "job-1099", "study")
 
 
 def test_the_replicas_of_a_running_job_are_shown_with_their_restarts(tmp_path: Path) -> None:

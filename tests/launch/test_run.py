@@ -456,9 +456,11 @@ def test_the_table_of_a_search_says_how_each_trial_ended_and_marks_the_best() ->
         trial("2", "SUCCEEDED", 0.9),
         trial("3", "INFEASIBLE", reason="exited with code 1"),
     ]
-    jobs = {"1": "SUCCEEDED", "2": "CANCELLED", "3": "FAILED"}
+    runs = [{"name": f"p/customJobs/{one['id']}", "state": "JOB_STATE_SUCCEEDED"} for one in trials]
+    trials = [one | {"customJob": run["name"]} for one, run in zip(trials, runs, strict=True)]
+    runs[1]["state"] = "JOB_STATE_CANCELLED"
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(table({"studySpec": study, "trials": trials}, jobs))
+    console.print(table({"studySpec": study, "trials": trials}, runs))
     assert [" ".join(line.split()) for line in console.export_text().splitlines()[1:]] == [
         "1 0.5 succeeded, the best",
         "2 0.9 stopped early, worse than the median of the others",
