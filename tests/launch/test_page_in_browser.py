@@ -37,6 +37,27 @@ print("the end")
 """
 
 
+# Four trials of a search: the third is worse than both before it, so it is stopped early, and the last one fails.
+TRIAL = """
+import json, os, sys, time
+rate = float(sys.argv[1].partition("=")[2])
+loss = {0.25: 0.5, 0.5: 0.25, 1: 1, 2: 0.125}[rate]
+with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "w") as file:
+    for step in (1, 2):
+        print(json.dumps({"global_step": step, "timestamp": 1, "loss": loss / step}), file=file, flush=True)
+if rate == 2: raise SystemExit("diverged")
+while rate == 1: time.sleep(0.1)
+"""
+RATES = {"parameterId": "rate", "discreteValueSpec": {"values": [0.25, 0.5, 1, 2]}}
+STUDY = {
+    "metrics": [{"metricId": "loss", "goal": "MINIMIZE"}],
+    "parameters": [RATES],
+    "algorithm": "GRID_SEARCH",
+    "medianAutomatedStoppingSpec": {},
+}
+LEGEND = ["trial 1 0.25", "trial 2 (best) 0.125", "trial 3 (stopped early) 0.5", "trial 4 (failed) 0.0625"]
+
+
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[webdriver.Chrome]:
     options = webdriver.ChromeOptions()
@@ -94,6 +115,30 @@ def test_a_person_types_into_the_shell_of_a_replica(tmp_path: Path, browser: web
         assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
         service.call("POST", f"/v1/{job}:cancel", {})
         page.until(lambda: "the shell has ended" in page.text("pre"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver (Debian: chromium-driver)")
+def test_a_browser_sees_all_trials_of_a_search_on_one_chart(tmp_path: Path, browser: webdriver.Chrome) -> None:
+    page, spec = Page(browser), vertex.custom_job(*vertex.script(TRIAL), scheduling={"disableRetries": True})["jobSpec"]
+    counts = {"maxTrialCount": 4, "parallelTrialCount": 1}
+    search = {"displayName": "study", "studySpec": STUDY, "trialJobSpec": spec, **counts}
+    with vertex.service(tmp_path, "--grace-seconds", "0") as service:
+        service.create(vertex.custom_job("true", name="another"))
+        browser.get(service.endpoint)
+        page.until(lambda: page.text("h2") == "another")
+        service.wait(service.create(search, "hyperparameterTuningJobs"), "SUCCEEDED")
+        page.until(lambda: page.texts("#rows a") == ["study", "another"])  # the trials are below their search
+        browser.find_element(By.LINK_TEXT, "study").click()
+        page.until(lambda: page.texts("#charts figcaption span") == LEGEND)
+        assert len(page.texts("#charts figure")) == 1
+        assert len(page.texts("#charts path:not(.end)")) == 4
+        assert len(page.texts("#charts path.best")) == len(page.texts("#charts circle.best")) == 1
+        assert len(page.texts("#charts path.end")) == 2  # of the trials that were stopped early and that failed
+        assert page.texts("#trial-rows tr:nth-child(3) .state") == ["stopped early"]
+        assert page.texts("#rows a") == ["study", "trial-4", "trial-3", "trial-2", "trial-1", "another"]
+        assert not page.spills(360)
+        assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.slow
