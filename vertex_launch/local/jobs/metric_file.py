@@ -19,7 +19,7 @@ HEAD = 256  # bytes, with a time of the first report; a file that begins otherwi
 CHUNK = 2**22  # bytes of a running trial to read at once: 0.3 s
 CURE = 'write lines such as {"global_step": 1, "timestamp": 0.5, "loss": 0.25}'
 NO_METRICS = ("checkpoint_path", "global_step", "timestamp", "trial")  # keys of a line
-SHOWN, LONGEST = 3, 40  # names, and characters of a value
+SHOWN, LONGEST = 3, 40  # names, and characters of one or of a value
 
 
 class MetricFile:
@@ -51,7 +51,10 @@ class MetricFile:
 
     def why_none(self) -> str:
         """Return why no measurement has all metrics, and what mends that."""
-        missing, seen = [id for id in self._ids if id not in self._names], [*self._names][:SHOWN]
+        missing, seen = (
+            [id for id in self._ids if id not in self._names],
+            [name[:LONGEST] for name in self._names][:SHOWN],
+        )
         fault = f"no metric {listed(missing or self._ids, 'or')} was reported"
         if missing and seen:
             meant = nearest(missing[0], [name for name in self._names if name not in self._ids])
@@ -87,7 +90,7 @@ class MetricFile:
         """Add the metrics of a line to the measurement of its step."""
         try:
             entry, steps = _entry(line), self._measurements
-            self._names |= dict.fromkeys(key for key in entry if key not in NO_METRICS)
+            self._names |= dict.fromkeys(key for key in entry if key not in NO_METRICS and key.isprintable())
             report = _measurement(entry, self._ids)
         except ValueError as error:
             self.fault = self.fault or f"line {self._lines} of its metric file {error}; {CURE}"
