@@ -103,8 +103,8 @@ def machine(pool: Resource) -> str:
 
 def stopped_early(study: Resource) -> str:
     """Return how a trial has ended that the study's rule stopped; the API calls it SUCCEEDED, as its metrics count."""
-    median = "medianAutomatedStoppingSpec" in study
-    return f"stopped early, {'worse than the median of the others' if median else 'unlikely to reach the best'}"
+    median = "worse than the median of the others" if "medianAutomatedStoppingSpec" in study else ""
+    return f"stopped early, {median or 'unlikely to reach the best'}"
 
 
 def trials(search: Resource, runs: Iterable[Resource] = ()) -> list[dict[str, Any]]:

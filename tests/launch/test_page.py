@@ -325,7 +325,8 @@ def test_of_a_thousand_jobs_the_newest_are_listed_and_a_search_beside_its_trials
     trials = [{"id": str(number), "customJob": job["name"]} for number, job in enumerate(made)]
     served.store.update(search["name"], trials=trials)
     jobs = served.json("/page/jobs")["jobs"]
-    assert (len(jobs), jobs[0]["name"], jobs[-1]["name"]) == (page.LISTED + 1, "job-1099", "study")
+    assert [job["name"] for job in jobs[:2]] == ["study", "job-1099"]
+    assert len(jobs) == page.LISTED + 1
 
 
 def test_the_replicas_of_a_running_job_are_shown_with_their_restarts(tmp_path: Path) -> None:

@@ -72,11 +72,18 @@ def job(
     return Job(Path("jobs/run.yaml"), "run", parse(yaml.safe_dump(document), "run.yaml"))
 
 
+def whole(one: Job | TuningJob, settings: Settings, work: Workload | None, **known: Any) -> Plan:
+    """The plan of a job of which nothing is missing."""
+    found = planner.plan(one, settings, work, **known)
+    assert isinstance(found, Plan)
+    return found
+
+
 def planned(
     one: Job | TuningJob, step_seconds: float | None = 0.2, gradient_bytes: float = BERT_LARGE, image_says: str = ""
 ) -> Plan:
     compute = None if step_seconds is None else Compute(step_seconds, "measured")
-    return planner.plan(one, SETTINGS, None, gradient_bytes=gradient_bytes, compute=compute, image_says=image_says)
+    return whole(one, SETTINGS, None, gradient_bytes=gradient_bytes, compute=compute, image_says=image_says)
 
 
 # How many machines of which kind, and how many reducers the documentation or a sample gives them.
@@ -97,7 +104,7 @@ def test_reducers_are_sized_by_the_documented_rule(kind: str, gpu: str, gpus: in
 
 def test_the_least_costly_type_of_reducers_wins() -> None:
     own = replace(SETTINGS, prices={"c2-standard-16": 0.1})
-    found = planner.plan(job("a2-highgpu-8g", A100, 8, 8), own, None, gradient_bytes=BERT_LARGE)
+    found = whole(job("a2-highgpu-8g", A100, 8, 8), own, None, gradient_bytes=BERT_LARGE)
     assert (found.advised.sizing.machine_type, found.advised.sizing.count) == ("c2-standard-16", 25)
 
 
@@ -185,7 +192,7 @@ def test_no_plan_counts_on_gpudirect_which_the_image_must_bring(kind: str) -> No
     assert own
     assert ring.seconds / own.seconds == pytest.approx(machine.fabric_gbps / machine.gbps)
     shown = text_of(found)
-    assert "Only an image with its NCCL plug-in uses them, and the template's has none" in shown
+    assert "for an NCCL plug-in of GPUDirect.\nThe template's image has none, so times are by TCP" in shown
     assert shown.index(f"ring of {4 * gpus} ") < shown.index("ring with GPUDirect's plug-in")
 
 
@@ -242,7 +249,7 @@ def test_too_few_reducers_are_slower_than_the_ring() -> None:
     ids=["too many GPUs", "a network of their own", "by the image"],
 )
 def test_reducers_that_would_be_idle_make_no_job_faster(one: Job, image_says: str) -> None:
-    found = planner.plan(one, SETTINGS, WORKLOAD, compute=Compute(0.2, "measured"), image_says=image_says)
+    found = whole(one, SETTINGS, WORKLOAD, compute=Compute(0.2, "measured"), image_says=image_says)
     assert found.present
     assert found.present.verdict.pays is False
     assert found.all_reduce == found.present.all_reduce.ring != found.present.all_reduce.reducers
@@ -265,7 +272,7 @@ def mixed(first: int, others: int) -> Job:
 
 
 def test_a_ring_goes_through_every_gpu_of_machines_that_differ() -> None:
-    found = planner.plan(mixed(2, 4), SETTINGS, WORKLOAD)
+    found = whole(mixed(2, 4), SETTINGS, WORKLOAD)
     assert found.machines.members == 14
     assert found.machines.gbps == KNOWN.network_gbps("g2-standard-24", L4, 2)
     assert found.advised.all_reduce.ring.bytes == pytest.approx(2 * 13 / 14 * WORKLOAD.gradient_bytes)
@@ -278,11 +285,11 @@ def test_of_gpus_that_differ_the_slowest_is_waited_for() -> None:
     one = job("a2-highgpu-1g", A100, 1, 2)
     slower = job("g2-standard-8", L4, 1, 2)
     one.spec.worker_pool_specs[1].machine_spec = slower.spec.worker_pool_specs[1].machine_spec
-    assert planner.plan(one, SETTINGS, WORKLOAD).compute == planner.plan(slower, SETTINGS, WORKLOAD).compute
+    assert whole(one, SETTINGS, WORKLOAD).compute == whole(slower, SETTINGS, WORKLOAD).compute
 
 
 def test_a_job_is_set_beside_one_of_its_machines_alone() -> None:
-    found = planner.plan(job("a2-highgpu-8g", A100, 8, 8, reducer_count=25), SETTINGS, WORKLOAD)
+    found = whole(job("a2-highgpu-8g", A100, 8, 8, reducer_count=25), SETTINGS, WORKLOAD)
     assert found.compute
     assert found.here
     assert found.alone
@@ -296,7 +303,7 @@ def test_a_job_is_set_beside_one_of_its_machines_alone() -> None:
 )
 def test_machines_that_lose_are_said_to(seconds: float, words: str) -> None:
     two = job("g2-standard-4", L4, 1, 2)
-    found = planner.plan(two, SETTINGS, WORKLOAD, compute=Compute(seconds, "measured"))
+    found = whole(two, SETTINGS, WORKLOAD, compute=Compute(seconds, "measured"))
     (sentence,) = report.about_the_speed(found)
     assert words in sentence
 
@@ -305,7 +312,7 @@ def test_machines_that_lose_are_said_to(seconds: float, words: str) -> None:
 def test_reducers_are_never_advised_for_machines_that_lose_to_one_of_them(kind: str, gpu: str, gpus: int) -> None:
     for count, present, seconds in itertools.product((2, 5), (0, 1), (0.001, 0.1, 0.2, 0.5)):
         one = job(kind, gpu, gpus, count, reducer_count=present)
-        found = planner.plan(one, SETTINGS, WORKLOAD, compute=Compute(seconds, "measured"))
+        found = whole(one, SETTINGS, WORKLOAD, compute=Compute(seconds, "measured"))
         (sentence,) = report.about_the_speed(found)
         assert found.here
         assert found.alone
@@ -450,7 +457,7 @@ def test_too_large_a_model_is_cured_by_sharding_it_or_not_at_all() -> None:
 
 
 def test_computing_is_estimated_from_the_gpus_peak() -> None:
-    found = planner.plan(job("a2-highgpu-8g", A100, 8, 8), SETTINGS, WORKLOAD, mfu=0.5)
+    found = whole(job("a2-highgpu-8g", A100, 8, 8), SETTINGS, WORKLOAD, mfu=0.5)
     assert found.compute is not None
     assert found.compute.seconds == pytest.approx(350e9 * 24 / (312e12 * 0.5))
     assert "50% of 312 TFLOPS, the peak of NVIDIA_TESLA_A100 in bfloat16" in found.compute.how
@@ -459,7 +466,7 @@ def test_computing_is_estimated_from_the_gpus_peak() -> None:
 @pytest.mark.parametrize(("shrink", "counts"), [(1, True), (20, False)])
 def test_an_estimate_counts_only_if_it_is_longer_than_starting_kernels(shrink: int, counts: bool) -> None:
     short = replace(WORKLOAD, flops_per_sample=WORKLOAD.flops_per_sample // shrink)
-    found = planner.plan(job("a2-highgpu-8g", A100, 8, 8, reducer_count=20), SETTINGS, short, gradient_bytes=BERT_LARGE)
+    found = whole(job("a2-highgpu-8g", A100, 8, 8, reducer_count=20), SETTINGS, short, gradient_bytes=BERT_LARGE)
     assert found.compute
     assert (found.compute.seconds > 0.005, found.known_compute is not None, bool(found.curves)) == (counts,) * 3
     if not counts:
@@ -504,9 +511,10 @@ def test_the_knee_is_the_last_point_that_keeps_its_efficiency() -> None:
     assert all(point.efficiency < 0.9 for point in after)
 
 
-def test_machines_of_an_unknown_network_cannot_be_planned() -> None:
-    with pytest.raises(FaultError, match=r"the network of 1 x c9-standard-8 .* add \[machines.c9-standard-8\]"):
-        planned(job("c9-standard-8", "ACCELERATOR_TYPE_UNSPECIFIED", 0, 2))
+def test_of_machines_of_an_unknown_network_only_the_needs_are_known() -> None:
+    found = planner.plan(job("c9-standard-8", "ACCELERATOR_TYPE_UNSPECIFIED", 0, 2), SETTINGS, WORKLOAD)
+    assert not isinstance(found, Plan)
+    assert found.missing == "1 x c9-standard-8 has no known network; add [machines.c9-standard-8] to vertex.toml"
 
 
 FILE = """# A job.
@@ -567,7 +575,7 @@ def draw(found: Plan, path: Path) -> None:
 
 
 def test_the_scaling_curves_become_a_picture(tmp_path: Path) -> None:
-    found = planner.plan(job("a2-highgpu-8g", A100, 8, 8), SETTINGS, WORKLOAD)
+    found = whole(job("a2-highgpu-8g", A100, 8, 8), SETTINGS, WORKLOAD)
     draw(found, tmp_path / "plan.png")
     draw(found, tmp_path / "plan.svg")
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
@@ -585,7 +593,7 @@ def test_the_scaling_curves_become_a_picture(tmp_path: Path) -> None:
     ],
 )
 def test_table_and_picture_say_what_a_hierarchical_ring_is(tmp_path: Path, one: Job, words: str) -> None:
-    found = planner.plan(one, SETTINGS, WORKLOAD)
+    found = whole(one, SETTINGS, WORKLOAD)
     draw(found, tmp_path / "plan.svg")
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(report.report(found))
@@ -807,7 +815,7 @@ FOREIGN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "module": (ONE_L4, container("python3", "-u", "-m", "absent.train"), "the module absent isn't installed here"),
     "image": (ONE_L4, container(image="us-docker.pkg.dev/demo/other:1"), "only the image knows what the chief runs"),
     "package": (ONE_L4, {"pythonPackageSpec": PACKAGE}, "the module absent isn't installed here"),
-    "tpu": (TPUS, container("python", "train.py"), "the network of 1 x ct5lp-hightpu-4t is not known"),
+    "tpu": (TPUS, container("python", "train.py"), "1 x ct5lp-hightpu-4t has no known network"),
 }
 
 

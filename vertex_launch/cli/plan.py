@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -100,14 +100,12 @@ def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, obje
 
 def _plan(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, flags: Sequence[str]) -> Needs:
     """Plan a job, as far as its trainer can be asked and its machines are known."""
-    work, needs = None, planner.needs(job, settings)
-    if needs.missing:
-        return needs
+    work, missing = None, ""
     if wanted.gradient_bytes is None:
         try:
             work = workload.of(with_arguments(trial(job), flags), settings.commands, os.environ, state_dir())
         except FaultError as error:
-            return replace(needs, missing=f"{error}. Plan with --gradient-bytes")
+            missing = f"{error}. Plan with --gradient-bytes"
     return planner.plan(
         job,
         settings,
@@ -116,6 +114,7 @@ def _plan(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, flags: 
         compute=_measured(job, settings, wanted, work),
         mfu=wanted.mfu,
         image_says=containers.label(image_of(chief), OF_REDUCERS) if (chief := trial(job).chief) else "",
+        missing=missing,
     )
 
 

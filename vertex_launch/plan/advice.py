@@ -1,6 +1,5 @@
 """Do reduction servers pay for a job? A yes or a no in words, with the figures that decide."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -46,9 +45,8 @@ class Training:
         return price.usd if price else None
 
     def least_compute(self, communication: float) -> float:
-        """Seconds of compute per step from which on the machines are faster than one alone; may be infinite."""
-        wins = pools.scale(self.pools) * SAME
-        return communication / (wins - (1 - OVERLAP)) if wins > 1 else math.inf
+        """Seconds of compute per step from which on the machines are faster than one alone."""
+        return communication / (pools.scale(self.pools) * SAME - (1 - OVERLAP))
 
 
 @dataclass(frozen=True)

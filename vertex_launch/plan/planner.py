@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import date
 
 from vertex_launch.catalog import Accelerator, Catalog, Price
-from vertex_launch.errors import FaultError
 from vertex_launch.plan import advice, memory, pools, reducers, scaling
 from vertex_launch.plan.advice import Training, Verdict
 from vertex_launch.plan.allreduce_cost import AllReduce, Machines
@@ -91,8 +90,7 @@ class Plan(Needs):
     @property
     def alone(self) -> float | None:
         """Samples per second of the strongest machine alone, which has no all-reduce to wait for."""
-        compute, work = self.known_compute, self.workload
-        return work.global_batch / pools.scale(self.rows) / compute if work and compute else None
+        return self.here.samples_per_second / self.over_one if self.here and self.over_one else None
 
     @property
     def over_one(self) -> float | None:
@@ -122,32 +120,19 @@ def plan(
     compute: Compute | None = None,
     mfu: float = MFU,
     image_says: str = "",
-) -> Plan:
-    """Plan one job, or one trial of a search; raises FaultError where its `needs` say that something is missing.
+    missing: str = "",
+) -> Needs:
+    """Return the Plan of a job, or of one trial of a search; only what it Needs if something is `missing`, and why.
 
     `gradient_bytes` go before those of the workload, and `compute` before an estimate with this `mfu`. `image_says`
     what the build of the job's image has found about reducers.
     """
-    base = needs(subject, settings)
-    if base.missing:
-        raise FaultError(f"{base.name}: {base.missing}")
-    size = gradient_bytes if gradient_bytes is not None else float(workload.gradient_bytes if workload else 0)
-    compute = compute or _estimated(workload, base.rows, settings.catalog, mfu)
-    known_compute = compute.seconds if compute and compute.counts else None
-    training = Training(trial(subject), base.trials, base.rows, size, known_compute, image_says)
-    return _plan(base, training, settings.catalog, workload, compute)
-
-
-def needs(subject: Job | TuningJob, settings: Settings) -> Needs:
-    """Return what a job needs, or all trials of a search at once; it has a chief, as `check` makes sure."""
     job, trials = trial(subject), pools.trials(subject)
-    rows = pools.rows(job, settings.catalog)
-    at_once = trials.at_once if trials else 1
-    unknown = (row for row in (*pools.training(rows), *pools.reducing(rows)) if not row.gbps)
-    reasons = (
-        f"the network of {row} is not known; add [machines.{row.machine_type}] to vertex.toml" for row in unknown
+    rows, at_once = pools.rows(job, settings.catalog), trials.at_once if trials else 1
+    unknown = (
+        f"{row} has no known network; add [machines.{row.machine_type}] to vertex.toml" for row in rows if not row.gbps
     )
-    return Needs(
+    needs = Needs(
         name=str(job.path),
         region=settings.region,
         persistent=job.spec.persistent_resource_id,
@@ -158,12 +143,19 @@ def needs(subject: Job | TuningJob, settings: Settings) -> Needs:
         quota_command=pools.quota_command(settings),
         compiled=settings.catalog.compiled,
         uncertain=tuple(dict.fromkeys(_uncertain(rows, settings.catalog))),
-        missing=next(reasons, ""),
+        missing=next(unknown, missing),
     )
+    if needs.missing:
+        return needs
+    size = gradient_bytes if gradient_bytes is not None else float(workload.gradient_bytes if workload else 0)
+    compute = compute or _estimated(workload, rows, settings.catalog, mfu)
+    known_compute = compute.seconds if compute and compute.counts else None
+    training = Training(job, trials, rows, size, known_compute, image_says)
+    return _plan(needs, training, settings.catalog, workload, compute)
 
 
 def _plan(
-    base: Needs, training: Training, catalog: Catalog, workload: Workload | None, compute: Compute | None
+    needs: Needs, training: Training, catalog: Catalog, workload: Workload | None, compute: Compute | None
 ) -> Plan:
     machines, rows = training.machines, training.rows
     total_gbps = sum(row.count * (row.gbps or 0) for row in training.pools)
@@ -176,7 +168,7 @@ def _plan(
     held = (workload, machines.members, card) if workload and card else None
     load, price = _load(training, workload), pools.price(rows)
     return Plan(
-        **vars(base),
+        **vars(needs),
         machines=machines,
         workload=workload,
         gradient_bytes=training.gradient_bytes,

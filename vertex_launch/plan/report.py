@@ -67,9 +67,8 @@ def _machines_table(plan: Needs) -> Table:
 
 def _machines(plan: Needs) -> Iterator[str]:
     for kind, row in {row.machine_type: row for row in plan.rows if row.fabric_gbps}.items():
-        own = f"The GPUs of an {kind} have {row.fabric_gbps:g} Gbps of their own beside these, by GPUDirect"
-        yield f"{own}. Only an image with its NCCL plug-in uses them, and the template's has none:"
-        yield f"times are by TCP at the full {row.gbps:g} Gbps, which TCP may miss by far."
+        yield f"The GPUs of an {kind} have {row.fabric_gbps:g} Gbps of their own, for an NCCL plug-in of GPUDirect."
+        yield f"The template's image has none, so times are by TCP at the full {row.gbps:g} Gbps, if TCP reaches that."
     if plan.price is None:
         yield "At least one price is unknown; add it under [prices] in vertex.toml."
         return
@@ -142,7 +141,8 @@ def about_the_speed(plan: Plan) -> Iterator[str]:
     """Whether the machines are worth it, where that is known."""
     if (speed := plan.over_one) is None:
         return
-    rates = f"train at best {_rate(plan)} samples/s, one alone {plan.alone:,.0f}" if plan.alone else "beside one alone"
+    rate = COMPARED["samples per second"](plan)
+    rates = f"train at best {rate} samples/s, one alone {plan.alone:,.0f}" if plan.alone else "beside one alone"
     verdict = "they are slower than one" if speed < SAME else "they are no faster than one"
     if speed >= 1 / SAME:
         verdict = f"{speed:.2g} times as many"
@@ -172,10 +172,6 @@ def _memory(plan: Plan) -> str:
     return f"{size(plan.memory.total)} of {size(plan.memory.card)}{'' if plan.memory.fits else ', too much'}"
 
 
-def _rate(plan: Plan) -> str:
-    return f"{plan.here.samples_per_second:,.0f}" if plan.here else UNKNOWN
-
-
 def _pays(option: Option | None) -> str:
     return f"{option.sizing}: {PAYS[option.verdict.pays]}" if option else "-"
 
@@ -190,7 +186,7 @@ COMPARED: dict[str, Callable[[Any], str]] = {
     "computing": lambda plan: seconds(plan.known_compute) if plan.known_compute else UNKNOWN,
     "all-reduce": lambda plan: seconds(plan.all_reduce.seconds),
     "step": lambda plan: _step_time(plan, plan.all_reduce),
-    "samples per second": _rate,
+    "samples per second": lambda plan: f"{plan.here.samples_per_second:,.0f}" if plan.here else UNKNOWN,
     "one alone": lambda plan: f"{plan.alone:,.0f}" if plan.alone else UNKNOWN,
     "a million samples": lambda plan: usd(plan.here.usd_per_million) if plan.here and plan.price else UNKNOWN,
     "its reducers pay": lambda plan: _pays(plan.present),

@@ -51,10 +51,8 @@ class MetricFile:
 
     def why_none(self) -> str:
         """Return why no measurement has all metrics, and what mends that."""
-        missing, seen = (
-            [id for id in self._ids if id not in self._names],
-            [name[:LONGEST] for name in self._names][:SHOWN],
-        )
+        missing = [id for id in self._ids if id not in self._names]
+        seen = [name[:LONGEST] for name in self._names][:SHOWN]
         fault = f"no metric {listed(missing or self._ids, 'or')} was reported"
         if missing and seen:
             meant = nearest(missing[0], [name for name in self._names if name not in self._ids])
@@ -89,29 +87,28 @@ class MetricFile:
     def _add(self, line: bytes) -> None:
         """Add the metrics of a line to the measurement of its step."""
         try:
-            entry, steps = _entry(line), self._measurements
-            self._names |= dict.fromkeys(key for key in entry if key not in NO_METRICS and key.isprintable())
-            report = _measurement(entry, self._ids)
+            (names, report), steps = _measurement(line, self._ids), self._measurements
         except ValueError as error:
             self.fault = self.fault or f"line {self._lines} of its metric file {error}; {CURE}"
             return
+        self._names |= names
         if report and steps and steps[-1].step == report.step and steps[-1].metrics.keys().isdisjoint(report.metrics):
             report = Measurement(report.step, report.time, {**steps.pop().metrics, **report.metrics})
         if report:
             steps.append(report)
 
 
-def _entry(line: bytes) -> dict[str, Any]:
-    with contextlib.suppress(ValueError):
-        if isinstance(entry := jsons.loads(line or b"{}"), dict):
-            return entry
-    raise ValueError("is no JSON object")
-
-
-def _measurement(entry: Mapping[str, Any], ids: Sequence[str]) -> Measurement | None:
-    """Return the report of a line, None if it has no such metric; raises ValueError with the line's fault."""
+def _measurement(line: bytes, ids: Sequence[str]) -> tuple[dict[str, None], Measurement | None]:
+    """Return the names in a line, and its report, None if it has no such metric; raises ValueError with its fault."""
+    try:
+        entry = jsons.loads(line or b"{}")
+    except ValueError:
+        entry = None
+    if not isinstance(entry, dict):
+        raise ValueError("is no JSON object")
+    names = dict.fromkeys(key for key in entry if key not in NO_METRICS and key.isprintable())
     metrics = {id: _number(entry, id) for id in ids if id in entry}
-    return Measurement(_step(entry), _time(entry), metrics) if metrics else None
+    return names, Measurement(_step(entry), _time(entry), metrics) if metrics else None
 
 
 def _step(entry: Mapping[str, Any]) -> int:

@@ -31,13 +31,12 @@ def newest(resources: Sequence[Resource], count: int) -> list[Resource]:
 
 
 def summaries(store: Store, jobs: Jobs, count: int) -> list[dict[str, Any]]:
-    """Return the `count` newest jobs as the page reads them, and as many of those that a search or a pipeline made."""
+    """Return the `count` newest jobs as the page reads them, then as many of those that a search or a pipeline made."""
     stored = everything(store)
     makers = {id_of(job): id_of(task["name"]) for task in stored for job in custom_jobs(task) if job != task["name"]}
     own = [job for job in stored if id_of(job["name"]) not in makers]
     made = [job for job in stored if id_of(job["name"]) in makers]
-    shown = newest([*newest(own, count), *newest(made, count)], 2 * count)
-    return [_summary(resource, jobs, makers, made) for resource in shown]
+    return [_summary(one, jobs, makers, made) for one in (*newest(own, count), *newest(made, count))]
 
 
 def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str], made: Sequence[Resource]) -> dict[str, Any]:
