@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.running import deadline
+from tests.launch.running import deadline, eventually
 from tests.launch.vertex import Service, custom_job, script, service
 from vertex_launch.local.jobs.metric_file import CHUNK, CURE, MetricFile
 from vertex_launch.local.jobs.search import Measurement
@@ -186,6 +186,10 @@ ACTS = {
     """open(path, "w").write('{"global_step": 1, "timestamp": 1, "loss": Infinity}')""": (
         "reported inf at step 1 for loss"
     ),
+    """open(path, "w").write('{"global_step": 1, "timestamp": 1, "val_loss": 1}')""": (
+        "no metric loss was reported; val_loss was. Write metricId: val_loss, or report loss."
+    ),
+    "open('output.metrics', 'w').write('{}')": f"no metric loss was reported: {NOT_NAMED}",
 }
 
 
@@ -209,11 +213,18 @@ def vertex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield running
 
 
-def test_a_trial_whose_metric_file_is_none_ends_with_the_reason(vertex: Service) -> None:
+def test_a_trial_without_its_metric_ends_with_the_reason_wherever_it_is_shown(vertex: Service) -> None:
     with deadline():
+        told, stream = list[str](), vertex.folder / "service.log"
         names = [(vertex.create(tuning(act), "hyperparameterTuningJobs"), reason) for act, reason in ACTS.items()]
         for name, reason in names:
-            (trial,) = vertex.wait(name)["trials"]
+            search = vertex.wait(name)
+            (trial,) = search["trials"]
+            (shown,) = (job for job in vertex.call("GET", "/page/jobs")[1]["jobs"] if name.endswith(job["id"]))
+            assert shown["trials"][0]["reason"] == trial["infeasibleReason"]
+            assert search["error"]["message"] == f"1 of 1 trials failed; the first one: {trial['infeasibleReason']}"
+            told.append(f"has no result: {trial['infeasibleReason']}")
             assert trial["state"] == "INFEASIBLE"
             assert trial["infeasibleReason"].startswith(reason)
             assert "finalMeasurement" not in trial
+        assert eventually(lambda: all(words in stream.read_text() for words in told))
