@@ -172,10 +172,6 @@ def _memory(plan: Plan) -> str:
     return f"{size(plan.memory.total)} of {size(plan.memory.card)}{'' if plan.memory.fits else ', too much'}"
 
 
-def _pays(option: Option | None) -> str:
-    return f"{option.sizing}: {PAYS[option.verdict.pays]}" if option else "-"
-
-
 COMPARED: dict[str, Callable[[Any], str]] = {
     "machines": lambda plan: "\n".join(
         [*map(str, plan.rows), *[f"in each of {plan.at_once} trials"] * bool(plan.trials)]
@@ -189,8 +185,10 @@ COMPARED: dict[str, Callable[[Any], str]] = {
     "samples per second": lambda plan: f"{plan.here.samples_per_second:,.0f}" if plan.here else UNKNOWN,
     "one alone": lambda plan: f"{plan.alone:,.0f}" if plan.alone else UNKNOWN,
     "a million samples": lambda plan: usd(plan.here.usd_per_million) if plan.here and plan.price else UNKNOWN,
-    "its reducers pay": lambda plan: _pays(plan.present),
-    "those advised": lambda plan: _pays(plan.advised),
+    "its reducers pay": lambda plan: (
+        f"{plan.present.sizing}: {PAYS[plan.present.verdict.pays]}" if plan.present else "-"
+    ),
+    "those advised": lambda plan: f"{plan.advised.sizing}: {PAYS[plan.advised.verdict.pays]}",
 }
 
 
