@@ -24,7 +24,6 @@ from vertex_launch.local.jobs.custom_jobs import ENDED, FAILED, PENDING, PREFIX,
 from vertex_launch.local.jobs.metric_file import MetricFile
 from vertex_launch.local.jobs.search import Measurement, Search, Suggestion
 from vertex_launch.local.resource_file import now
-from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running.prepare import Extras
 from vertex_launch.spec import Job, as_json
 from vertex_launch.state_dir import StateDir
@@ -126,8 +125,9 @@ class Tunings(BackgroundTasks[_Study]):
         super()._lose(resource)
 
     def _stopped(self, name: str, why: str = "") -> tuple[str, dict[str, Any]]:
-        """A search that is stopped, with the service or alone, has not failed: it can go on."""
-        return "CANCELLED", rpc_status("CANCELLED", why or f"CANCELED: the {self.noun} was cancelled")
+        """A search that is stopped with the service has not failed: it can go on."""
+        state, error = super()._stopped(name, why)
+        return "CANCELLED" if self._closed else state, error
 
     def _again(self, study: _Study, shown: Resource) -> _Trial:
         """Return a trial of an earlier run of a search: as it ended or, unless it ended well, to run again."""
