@@ -3,7 +3,7 @@
 # Happens: The call runs a step of its own with zero gradients. AdamW's first real update shrinks by 26 %.
 # Versions: torch 2.13.0 (upstream: pytorch/pytorch#164929, open)
 # Date: 2026-11-28
-# Matters: A job that saves at step 0, or saves when it is preempted early, trains differently from one that doesn't.
+# Matters: A job that saves a checkpoint before its first step trains differently from a job that doesn't.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -37,4 +37,4 @@ for make in (torch.optim.AdamW, torch.optim.RAdam, torch.optim.Rprop):
 if seen["AdamW"] != (-0.1, -0.074414):
     sys.exit("Changed: reading the optimizer's state before the first step no longer alters AdamW's first update.")
 EOF
-timeout -k 5 300 "$folder/venv/bin/python" -W ignore "$folder/updates.py"
+timeout -k 5 300 "$folder/venv/bin/python" "$folder/updates.py"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Expected: If an exception leaves "with fs.open(...)", gcsfs drops the upload. Cloud Storage keeps the old object.
-# Happens: gcsfs completes the upload: half a file replaces the old object. google-cloud-storage keeps the old one.
+# Happens: gcsfs completes the upload, so half a file replaces the old object. google-cloud-storage keeps the old one.
 # Versions: gcsfs 2026.10.1, google-cloud-storage 3.17.1, gcp-storage-emulator 2026.7.19
 # Date: 2026-11-28
-# Matters: A save that an error or a signal interrupts destroys the last good checkpoint and looks complete.
+# Matters: An error or Ctrl-C during a save replaces the last good checkpoint with an object that looks complete.
 set -euo pipefail
 folder=$(mktemp -d)
 server=
-trap '[ -z "$server" ] || kill "$server" || true; rm -rf "$folder"' EXIT
+trap '[ -z "$server" ] || { kill "$server" && wait "$server"; } || true; rm -rf "$folder"' EXIT
 timeout -k 5 300 python3 -m venv "$folder/venv"
 timeout -k 5 600 "$folder/venv/bin/pip" install -qq --no-compile gcsfs==2026.10.1 google-cloud-storage==3.17.1 \
   gcp-storage-emulator==2026.7.19
@@ -54,10 +54,10 @@ if (by_gcsfs, by_storage) != ("half of the new object", "the old object"):
     sys.exit("Changed: an interrupted save leaves another object.")
 EOF
 free_port='import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
-port=$(timeout 20 python3 -c "$free_port")
+port=$(timeout 60 python3 -c "$free_port")
 export STORAGE_EMULATOR_HOST=http://127.0.0.1:$port GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT=false
 STORAGE_BASE="$folder" STORAGE_DIR=objects timeout -k 5 300 "$folder/venv/bin/gcp-storage-emulator" start \
   --host=127.0.0.1 --port="$port" --default-bucket=a-bucket >"$folder/log" 2>&1 &
 server=$!
-timeout 60 bash -c "until (: </dev/tcp/127.0.0.1/$port) 2>/dev/null; do sleep 0.2; done"
+timeout 120 bash -c "until (: </dev/tcp/127.0.0.1/$port) 2>/dev/null; do sleep 0.2; done"
 timeout -k 5 300 "$folder/venv/bin/python" -W ignore "$folder/writes.py"

@@ -3,7 +3,7 @@
 # Happens: All shards are cut to the length of the shortest. One of 10 records on 3 shards is never seen.
 # Versions: grain 0.2.18
 # Date: 2026-11-28
-# Matters: An evaluation over several machines silently leaves out records that one machine counts.
+# Matters: An evaluation on several machines silently omits records that one machine counts.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

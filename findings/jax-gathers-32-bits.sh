@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Expected: multihost_utils hands NumPy values from host to host as they are: NumPy in, NumPy out.
-# Happens: With one process they keep 64 bits. With two they lose half, silently: 5,000,000,000 becomes 705,032,704.
+# Expected: multihost_utils takes and returns NumPy values, so it keeps their type and value on the way between hosts.
+# Happens: One process keeps all 64 bits. Two processes keep 32, silently: 5,000,000,000 becomes 705,032,704.
 # Versions: jax 0.10.2, numpy 2.4.6
 # Date: 2026-11-28
-# Matters: Token counts, seeds and time stamps are right on one host and wrong on several; assert_equal can't tell.
+# Matters: Token counts, seeds and timestamps are right on one host and wrong on several. assert_equal misses it, too.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -51,11 +51,11 @@ EOF
 export JAX_PLATFORMS=cpu
 free_port='import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 for processes in 1 2; do
-  port=$(timeout 20 python3 -c "$free_port")
+  port=$(timeout 60 python3 -c "$free_port")
   started=()
   for ((index = 0; index < processes; index++)); do
     timeout -k 5 300 "$folder/venv/bin/python" "$folder/gather.py" "$folder" "$port" "$processes" "$index" \
-      2>"$folder/log-$processes-$index" &
+      >"$folder/log-$processes-$index" 2>&1 &
     started+=($!)
   done
   for process in "${started[@]}"; do

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Expected: BackupAndRestore(save_freq=3) resumes a fit at the batch after its last backup.
-# Happens: It restores the weights of batch 15 and starts the epoch anew: 20 batches of data make 25 updates.
+# Happens: It restores the weights of update 15 and repeats the epoch from its start: 20 batches make 25 updates.
 # Versions: keras 3.15.1, tensorflow-cpu 2.21.0
 # Date: 2026-11-28
-# Matters: On preemptible machines the first batches of an epoch are trained repeatedly, and schedules run ahead.
+# Matters: On preemptible machines, each restart trains the first batches of an epoch again and advances schedules.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

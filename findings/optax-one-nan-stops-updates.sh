@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Expected: MultiSteps(apply_if_finite(sgd)) skips the one update that has a NaN and goes on with the next gradients.
+# Expected: MultiSteps(apply_if_finite(sgd)) skips the one update that has a NaN and continues with the next.
 # Happens: The NaN stays in the accumulator. All later updates are skipped, although their gradients are finite.
 # Versions: optax 0.2.8, jax 0.10.2
 # Date: 2026-11-28
-# Matters: The guard that shall survive one bad batch freezes the model for the rest of a paid run, without an error.
+# Matters: The guard against a bad batch freezes the model for the rest of the run. No error appears.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

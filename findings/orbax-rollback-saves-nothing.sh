@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Expected: After restore(100), a CheckpointManager saves step 110, and a restart goes on from there.
-# Happens: While step 300 exists, save returns False for each step up to 300. A restart goes on from 300.
+# Expected: After restore(100), a CheckpointManager saves step 110, and a restart continues from there.
+# Happens: While step 300 exists, save returns False for each step up to 300. A restart continues from 300.
 # Versions: orbax-checkpoint 0.12.8, jax 0.10.2
 # Date: 2026-11-28
-# Matters: A run that was rolled back behind a loss spike has no checkpoints. When preempted, it returns to the spike.
+# Matters: A run that was rolled back to before a loss spike saves nothing. After a preemption it resumes in the spike.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

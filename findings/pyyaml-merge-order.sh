@@ -3,7 +3,7 @@
 # Happens: PyYAML 6.0.4 lets the last one win for keys of two and more letters, and the first for keys of one letter.
 # Versions: PyYAML 6.0.4 (upstream: yaml/pyyaml#953); 6.0.3 lets the first win
 # Date: 2026-11-28
-# Matters: A job file that merges anchors asks for another number of machines after a patch release, without an error.
+# Matters: After a patch release, a job file that merges anchors requests a different number of machines.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -3,7 +3,7 @@
 # Happens: Unless something is restored, it saves ckpt-1 and ckpt-2, and deletes ckpt-3 and ckpt-4 to keep two.
 # Versions: tensorflow-cpu 2.21.0
 # Date: 2026-11-28
-# Matters: A restart that fails to restore, or a second job in the folder, destroys the best checkpoints at once.
+# Matters: A restart that doesn't restore, or a second job in the same folder, deletes the only good checkpoints.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Expected: CustomJob refuses a container's command that is text, or takes it as one word.
-# Happens: It takes each letter as a word: "python" becomes p, y, t, h, o, n. Nothing complains before the job runs.
+# Expected: CustomJob rejects a container's command that is text, or takes it as one word.
+# Happens: It takes each letter as a word: "python" becomes p, y, t, h, o, n. No error appears before the job runs.
 # Versions: google-cloud-aiplatform 2.7.0
 # Date: 2026-11-28
-# Matters: The job waits for its machines, loads its image, and only then fails: no program is called "p".
+# Matters: The job waits for its machines and pulls its image, and only then fails because no program is called "p".
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
