@@ -42,4 +42,4 @@ if __name__ == "__main__":
         if origins != {"loss": [0], "random": [1], "tokens": [0]}:
             sys.exit("Changed: dcp.save no longer spreads plain tensors of equal keys over the ranks.")
 EOF
-OMP_NUM_THREADS=1 timeout -k 5 300 "$folder/venv/bin/python" "$folder/checkpoint.py" "$folder"
+GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1 timeout -k 5 300 "$folder/venv/bin/python" "$folder/checkpoint.py" "$folder"
