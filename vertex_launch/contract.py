@@ -155,7 +155,8 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
         return "$" if match[1] is None else variables.get(match[1], match[0])
 
-    return REFERENCE.sub(value, text)
+    end = text.rfind(")") + 1  # behind it, no reference closes, and looking for its end would take long
+    return REFERENCE.sub(value, text[:end]) + text[end:].replace("$$", "$")
 
 
 def expanded(env: Iterable[EnvVar], service_env: Mapping[str, str]) -> dict[str, str]:
