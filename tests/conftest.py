@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,6 +103,7 @@ def give_environment(project: Path, framework: str, otherwise: Path) -> None:
 @functools.cache
 def environment(framework: str, home: Path) -> Path:
     """The folder `home` with a .venv, made or brought up to date."""
+    launcher = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     with (home / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for old in ("template", "work"):
@@ -109,6 +111,8 @@ def environment(framework: str, home: Path) -> Path:
         needs_most = bake(home, framework=framework, example="images").project
         shutil.copy(needs_most / "noxfile.py", home)
         shutil.copytree(needs_most / "requirements", home / "requirements", dirs_exist_ok=True)
+        with (home / "requirements/laptop.txt").open("a") as lines:  # an environment that is kept needs these anew, too
+            lines.write("".join(f"# {one}\n" for one in launcher["project"]["dependencies"]))
         made = run(home, sys.executable, "-m", "nox", "--session", "types", "--", "--version")
         assert made.returncode == 0, made.stdout
         use_this_launcher(home / ".venv")

@@ -1,29 +1,27 @@
-"""Programs behind a shell's -c, or Python's: which of the words behind them they use."""
+"""Programs behind a shell's -c, or Python's, and which of the words behind them they use."""
 
 import ast
 import re
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
-# Words in front of a program that start it and change nothing of its own words: env, tini --, timeout 60, NAME=VALUE.
-STARTER = re.compile(r"(?:\S*/)?(?:env|tini|dumb-init|nohup|nice|timeout|time|stdbuf|exec)|-.*|[0-9]+[smhd]?|\w+=.*")
+from vertex_launch import catalog
+from vertex_launch.rules import scripts
+
+FACTS = catalog.read(Path(__file__).with_name("programs.yaml"))
 SHELL = re.compile(r"(?:\S*/)?(?:sh|bash|dash|zsh|ash|ksh)")
 PYTHON = re.compile(r"(?:\S*/)?python[0-9.]*")
+STARTER = re.compile(rf"(?:\S*/)?(?:{'|'.join(FACTS['starters'])})")
+STARTED = re.compile(rf"{SHELL.pattern}|{PYTHON.pattern}|(?:\S*/)?(?:{'|'.join(FACTS['programs'])})")
 FOLLOWED = ("--rcfile", "--init-file")  # long options of a shell with a word of their own
-
-# A script without what its shell does not read: escapes, text in single quotes, comments.
-UNREAD = re.compile(r"""\\.|'[^']*'|("(?:\\.|[^"\\])*")|(?:^|(?<=\s))#[^\n]*""", re.DOTALL)
-ESCAPED = re.compile(r"\\.", re.DOTALL)
 PARAMETER = re.compile(r"\$(?:\{!?)?([@*]|[0-9]+)")
 # Ways to the words behind a script that do not name them: getopts, a loop without a list, a file that is sourced.
 INDIRECT = re.compile(
     r"\b(?:getopts|eval)\b|\$\{?(?:argv|BASH_ARGV)\b|/proc/|\bfor\s+\w+\s*(?:;|\n|\bdo\b)"
     r"|(?:^|[;&|({\n])\s*(?:source|\.)\s+(?!\S*(?:activate|conda|profile|bashrc|\.env))"
-)
-CALL = re.compile(
-    r"""(?:\S*/)?(?:python[0-9.]*|torchrun|accelerate)\s(?:"[^"]*"|'[^']*'|[^;&|\n#<>"'0-9]|[0-9](?![<>]))*"""
 )
 
 # Modules through which code of Python may come to its arguments; only of the standard ones that is known.
@@ -33,30 +31,31 @@ RUNS_TEXT = re.compile(r"argv|cmdline|\b(?:exec|eval|compile|__import__)\b")
 
 
 class Inline(NamedTuple):
-    """The text behind -c: its place, the program that runs it, the text, and how many words stand behind it."""
+    """The text behind -c: its place, the program that runs it, the text, how many words follow it, and the options."""
 
     place: str
     program: str
     text: str
     followers: int
+    options: str
 
     @property
     def is_python(self) -> bool:
         return bool(PYTHON.fullmatch(self.program))
 
-    @property
-    def parameters(self) -> set[str]:
-        """The parameters that a shell's script names: @, * or numbers."""
-        return {*PARAMETER.findall(UNREAD.sub(lambda match: ESCAPED.sub("", match[1] or ""), self.text))}
+
+def start(words: Sequence[str]) -> int:
+    """Return the position of the program itself, behind what only starts it."""
+    starts = STARTER.fullmatch(words[0]) if words else None
+    return next((n for n, word in enumerate(words) if STARTED.fullmatch(word)), 0) if starts else 0
 
 
 def inline(words: Sequence[tuple[str, str]]) -> Inline | None:
     """Return what a program's words, each with its place, have behind -c; None where there is no -c."""
-    start = next((n for n, (_, word) in enumerate(words) if not STARTER.fullmatch(word)), len(words))
-    if start == len(words):
+    words = words[start([word for _, word in words]) :]
+    if not words:
         return None
-    place, program = words[start]
-    rest = words[start + 1 :]
+    (place, program), *rest = words
     at = None
     if SHELL.fullmatch(program):
         at = _script([word for _, word in rest])
@@ -65,7 +64,8 @@ def inline(words: Sequence[tuple[str, str]]) -> Inline | None:
     if at is None:
         return None
     place, text = rest[at] if at < len(rest) else (place, "")
-    return Inline(place, program.rpartition("/")[2], text, max(len(rest) - at - 1, 0))
+    options = " ".join(word for _, word in rest[:at])
+    return Inline(place, program.rpartition("/")[2], text, max(len(rest) - at - 1, 0), options)
 
 
 def _script(words: Sequence[str]) -> int | None:
@@ -98,21 +98,23 @@ def lost(text: Inline) -> tuple[str, str] | None:
     if text.is_python:
         fault = "this code never looks at sys.argv, so every trial trains the defaults"
         return (fault, "read sys.argv[1:] there, or start a file") if _ignores_arguments(text.text) else None
-    if INDIRECT.search(text.text):
+    script = scripts.read(text.text, {})
+    if script is None or INDIRECT.search(text.text):
         return None
-    used = text.parameters
+    expansions = map(scripts.source, scripts.nodes(script.root, "simple_expansion", "expansion"))
+    used = {found[1] for one in expansions if (found := PARAMETER.match(one))}
     if not (used & {"@", "*"} or any(one.isdigit() and int(one) >= text.followers for one in used)):
         fault = f"{text.program} hands a trial's flags to this script, which does not use them"
-        return f"{fault}, so every trial trains the defaults", _cure(text)
+        return f"{fault}, so every trial trains the defaults", _cure(script, text)
     if not text.followers and "0" not in used:
         fault = f"the first flag of a trial becomes $0 of {text.program}, and is lost"
         return fault, "write a word such as _ behind the script, which becomes $0"
     return None
 
 
-def _cure(text: Inline) -> str:
-    call = CALL.search(text.text)
-    line = f'write {call[0].rstrip()} "$@"' if call else 'write "$@" behind the call of the program'
+def _cure(script: scripts.Script, text: Inline) -> str:
+    call = next((scripts.source(node) for node, said in script.commands if STARTED.fullmatch(said[0])), "")
+    line = f'write {call} "$@"' if call else 'write "$@" behind the call of the program'
     return line if text.followers else f"{line} there, and behind the script a word such as _, which becomes $0"
 
 
