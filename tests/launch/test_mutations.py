@@ -248,6 +248,9 @@ FORBIDDEN: Mapping[str, Callable[[Document, random.Random], None]] = {
     "image-name": set_in("imageUri", "containerSpec", lambda dice: dice.choice(("my image", "<image>", "a//b", "A/B"))),
     "command-letters": set_in("command", "containerSpec", lambda dice: [*dice.choice(("true", "trainer.task"))]),
     "env-apostrophe": set_in("env", "containerSpec", lambda dice: [{"name": "TAGS", "value": "['a']"}]),
+    "placeholder-engine": set_in(
+        "args", "containerSpec", lambda dice: [dice.choice(("{{$}}", "--tag=${{ github.sha }}"))]
+    ),
     "reservation-field": reserved_without_a_name,
     "resource-name": set_at_top(network="default"),
     "account-name": set_at_top(serviceAccount="trainer"),

@@ -30,6 +30,19 @@ def found(folder: Path, **container: object) -> list[str]:
         "--project=[PROJECT_ID]",
         "--bucket={{ bucket_name }}",
         "--bucket={{cookiecutter.bucket}}",
+        "--epochs={{ .Values.epochs }}",
+        "{{ ds }}",
+        '--run={{ dag_run.conf["run"] }}',
+        "--bucket=$_BUCKET",
+        "--data=${var.data_path}",
+        "--epochs=$(params.epochs)",
+        "--tag=<%= tag %>",
+        "--tag=<< pipeline.parameters.tag >>",
+        "--tag=%BUILD_TAG%",
+        "--tag=@BUILD_TAG@",
+        '{"Concat": ["--name=", "x"]}',
+        '--name={"Ref": "Name"}',
+        "--tag=$[[ inputs.tag ]]",
     ],
 )
 def test_a_mark_that_nobody_replaced_is_named(word: str, tmp_path: Path) -> None:
@@ -52,7 +65,16 @@ def test_a_mark_that_nobody_replaced_is_named(word: str, tmp_path: Path) -> None
         "<|endoftext|>",
         "[INST] hello [/INST]",
         "[USER]",
-        "{{question}}",
+        "Answer {{question}} briefly",
+        "--prompt={{question}}",
+        "--name-template={{.Name}}",
+        "--tmpl={{.Name}}",
+        "--filename={epoch}-{loss:.2f}",
+        "--log-format=%(message)s",
+        r"--pattern=\d{2}",
+        '{"a": {"b": {}}}',
+        "%Y-%m-%d",
+        "me@example.com",
         "{'a': {'b': 1}}",
         "price < 3 and budget > 2",
         "--pattern=^a$",
@@ -62,6 +84,45 @@ def test_a_mark_that_nobody_replaced_is_named(word: str, tmp_path: Path) -> None
 )
 def test_what_a_program_may_want_is_no_mark(word: str, tmp_path: Path) -> None:
     assert found(tmp_path, command=["python", "mine.py"], args=[word]) == []
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "{{$}}",
+        "--epochs={{$.inputs.parameters['epochs']}}",
+        "--epochs={{channel:task=;name=epochs;type=Integer;}}",
+        "{{pipelineparam:op=train;name=lr}}",
+        "--data={{inputs.parameters.data}}",
+        "--tag=${{ github.sha }}",
+        '{"IfPresent": {"InputName": "name", "Then": ["--name", "null"]}}',
+    ],
+)
+def test_what_only_its_own_engine_replaces_is_an_error(word: str, tmp_path: Path) -> None:
+    for program in (
+        {"command": ["python", "mine.py"], "args": [word]},
+        {"command": ["sh", "-c", f"python a.py '{word}'"]},
+    ):
+        (finding,) = found(tmp_path, **{"args": [], **program})
+        assert "is a placeholder that only its own engine replaces" in finding
+
+
+@pytest.mark.parametrize("field", ["{data_path}", "%(data)s", "${data}", "$data", "{DATA}"])
+def test_a_field_with_the_name_of_its_flag_or_variable_is_named(field: str, tmp_path: Path) -> None:
+    for args in ([f"--data={field}"], ["--data", field]):
+        assert len(found(tmp_path, command=["python", "mine.py"], args=args)) == 1
+    assert len(found(tmp_path, env=[{"name": "DATA", "value": field}])) == 1
+    assert found(tmp_path, command=["python", "mine.py"], args=[f"--output={field}", f"data={field}/x"]) == []
+
+
+def test_in_a_script_only_what_its_shell_leaves_is_named(tmp_path: Path) -> None:
+    def named(script: str) -> list[str]:
+        return [one.partition(": ")[2].split(" is a mark")[0] for one in found(tmp_path, command=["sh", "-c", script])]
+
+    assert named("python a.py --x={{ x }} --y ${var.y} --bucket=YOUR_BUCKET") == ["{{ x }}", "${var.y}", "YOUR_BUCKET"]
+    assert named("python a.py --x=${X} --y $Y ${Y:-1} $((Y + 1)) {1..3}") == []
+    assert named("sed 's/{{ x }}/1/' a.yaml > b.yaml; python a.py b.yaml") == []
+    assert named("docker inspect --format '{{.Id}}' x") == []
 
 
 def test_a_shell_replaces_its_variables_and_a_script_of_python_has_its_own(tmp_path: Path) -> None:
