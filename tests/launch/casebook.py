@@ -56,11 +56,18 @@ PROJECT = Project(
 BESIDE = replace(PROJECT, folder=ROOT / "benchmarks/rivals", dockerfile="COPY trainer trainer\n")
 WITH_LAUNCHER = replace(PROJECT, folder=ROOT / "{{cookiecutter.project_slug}}/frameworks/pytorch")
 BUCKETS = Path(tempfile.mkdtemp())
+# A script beside requirements that do not bring what it imports.
+BESIDE_LIGHTNING = BUCKETS / "script"
+INSTALLS = f"FROM python:3.13\n{PROJECT.dockerfile}COPY . .\nRUN pip install -r requirements.txt\n"
+BESIDE_LIGHTNING.mkdir()
+(BESIDE_LIGHTNING / "lit.py").write_text("import os\n\nimport lightning\n")
+(BESIDE_LIGHTNING / "requirements.txt").write_text("numpy==2.4.6\n")
 LEASE = held(BUCKETS / "demo-data/busy")  # while this process lives
 REDUCER_IMAGE = CATALOG.reduction_server_image("us-central1")
 PREBUILT = f"{CATALOG.prebuilt_registries[0]}/sklearn-cpu.1-6:latest"
 A100: Part = {"machineType": "a2-highgpu-8g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 8}
 H100: Part = {"machineType": "a3-highgpu-8g", "acceleratorType": "NVIDIA_H100_80GB", "acceleratorCount": 8}
+H200: Part = {"machineType": "a3-ultragpu-8g", "acceleratorType": "NVIDIA_H200_141GB", "acceleratorCount": 8}
 ONE_L4: Part = {"machineType": "g2-standard-8", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 1}
 ONE_V100: Part = {"machineType": "n1-standard-8", "acceleratorType": "NVIDIA_TESLA_V100", "acceleratorCount": 1}
 TWO_L4: Part = {"machineType": "g2-standard-24", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 2}
@@ -227,6 +234,8 @@ PEERING: Part = {"domain": "ours.example.", "targetProject": "demo", "targetNetw
 KMS = "projects/demo/locations/us-central1/keyRings/ours/cryptoKeys/training"
 SAFETY: Part = {"metricId": "accuracy", "goal": "MAXIMIZE", "safetyConfig": {"safetyThreshold": 0.5}}
 NO_REDUCERS: Part = {P2: GONE}
+TOLD = ("--nproc-per-node=8", "--nnodes=$(WORLD_SIZE)", "--node-rank=$(RANK)", "--master-addr=$(MASTER_ADDR)")
+ACCELERATE = ("--num_machines=$(WORLD_SIZE)", "--machine_rank=$(RANK)", "--main_process_ip=$(MASTER_ADDR)")
 
 CASES = [
     # the form
@@ -458,6 +467,12 @@ CASES = [
         ('"gs://demo-data/run\\n"', "has a NUL or a line break"),
     ),
     Case(
+        "gcs-mount",
+        alone(H200, **{"containerSpec.args": ["--data=/gcs/b/shards"]}),
+        alone(A100, **{"containerSpec.args": ["--data=/gcs/b/shards"]}),
+        ("machineSpec.machineType: /gcs may be absent on a3-ultragpu-8g", "2026-01-29 (uncertain)"),
+    ),
+    Case(
         "bucket-differs",
         {"baseOutputDirectory.outputUriPrefix": "gs://demo-data-2"},
         {"baseOutputDirectory.outputUriPrefix": "gs://demo-data"},
@@ -648,9 +663,9 @@ CASES = [
     ),
     Case(
         "reducer-plugin",
-        {f"{P0}.containerSpec.imageUri": PREBUILT, f"{P1}.containerSpec.imageUri": PREBUILT},
+        {f"{pool}.containerSpec.imageUri": registry("pytorch-tpu.2-0:latest") for pool in (P0, P1)},
         {},
-        ("sklearn-cpu.1-6 has no plug-in",),
+        ("pytorch-tpu.2-0 has no plug-in",),
     ),
     # scheduling
     Case("timeout-missing", {"scheduling.timeout": GONE}, {}, ("seven days", "3600s")),
@@ -789,6 +804,30 @@ CASES = [
         ("outputUriPrefix: YOUR_RUN is a mark", "write what it stands for"),
     ),
     Case(
+        "placeholder",
+        {f"{P0}.containerSpec.command": ["bash", "-c", "cd /app && python train.py --epochs={{ epochs }}"]},
+        {f"{P0}.containerSpec.command": ["bash", "-c", "sed 's/{{ epochs }}/3/' a.yaml > b.yaml && python train.py"]},
+        ("containerSpec.command[2]: {{ epochs }} is a mark",),
+    ),
+    Case(
+        "placeholder",
+        told("--data", "{data_path}"),
+        told("--data", "{split}"),
+        ("args[1]: {data_path} is a mark",),
+    ),
+    Case(
+        "placeholder-engine",
+        told("--data", "{{$.inputs.parameters['data']}}"),
+        told("--data", '{"a": {"b": 1}}'),
+        ("args[1]: {{$.inputs.parameters['data']}} is a placeholder", "write the value"),
+    ),
+    Case(
+        "placeholder-engine",
+        {f"{P0}.containerSpec.env": [{"name": "TAG", "value": "${{ github.sha }}"}]},
+        {f"{P0}.containerSpec.env": [{"name": "TAG", "value": "d{2}"}]},
+        ("env[0].value: ${{ github.sha }}",),
+    ),
+    Case(
         "image-differs",
         {f"{P0}.containerSpec.imageUri": "trainer:2", f"{P1}.containerSpec.imageUri": "trainer:2"},
         {},
@@ -811,10 +850,28 @@ CASES = [
         project=replace(PROJECT, dockerfile=PROJECT.dockerfile.replace("12.6", "13.0")),
     ),
     Case(
-        "image-without-cuda",
+        "image-purpose",
         alone(ONE_L4, **{"containerSpec.imageUri": f"{SETTINGS.image}-cpu"}),
         alone(CPU, **{"containerSpec.imageUri": f"{SETTINGS.image}-cpu"}),
         ("workerPoolSpecs[0].containerSpec.imageUri", "has no CUDA", f"write {SETTINGS.image}"),
+    ),
+    Case(
+        "image-purpose",
+        alone(ONE_L4, **{"containerSpec.imageUri": registry("pytorch-xla.2-4.py310:latest")}),
+        alone(CPU, **{"containerSpec.imageUri": registry("pytorch-xla.2-4.py310:latest")}),
+        ("this image has no CUDA, and the machine has GPUs", "use an image for GPUs"),
+    ),
+    Case(
+        "image-purpose",
+        alone(CPU, **{"containerSpec.imageUri": registry("tf-gpu.2-17.py310:latest")}),
+        alone(ONE_L4, **{"containerSpec.imageUri": registry("tf-gpu.2-17.py310:latest")}),
+        ("this image is for GPUs, and the machine has none", "use an image for CPUs"),
+    ),
+    Case(
+        "image-purpose",
+        {P2: SERVERS | {"containerSpec": {"imageUri": "europe-docker.pkg.dev/vertex-ai/prediction/tf2-cpu.2-15:1"}}},
+        {P2: SERVERS},
+        ("workerPoolSpecs[2].containerSpec.imageUri", "serves predictions", "one for training"),
     ),
     Case(
         "image-file",
@@ -822,6 +879,13 @@ CASES = [
         alone(CPU),
         ("containerSpec.command[1]", "copies no with_accelerate.py", "COPY with_accelerate.py with_accelerate.py"),
         project=BESIDE,
+    ),
+    Case(
+        "image-import",
+        alone(CPU, **{"containerSpec.command": ["python", "lit.py"]}),
+        alone(CPU, **{"containerSpec.command": ["python", "elsewhere.py"]}),
+        ("command[1]: lit.py imports lightning, which no requirement", "add lightning to requirements.txt"),
+        project=replace(PROJECT, folder=BESIDE_LIGHTNING, dockerfile=INSTALLS),
     ),
     Case(
         "image-version",
@@ -839,7 +903,14 @@ CASES = [
         "prebuilt-unknown",
         alone(CPU, **{"containerSpec.imageUri": registry("sklearn-cpu.1-7:latest")}),
         alone(CPU, **{"containerSpec.imageUri": PREBUILT}),
-        ('"sklearn-cpu.1-7"', "did you mean sklearn-cpu.1-6:latest?"),
+        ('"sklearn-cpu.1-7"', "use one of sklearn-cpu.1-6"),
+    ),
+    Case(
+        "prebuilt-unknown",
+        alone(CPU, **{"containerSpec.imageUri": registry("scikit-learn-cpu.1-6:latest")}),
+        alone(CPU, **{"containerSpec.imageUri": PREBUILT}),
+        ("did you mean sklearn-cpu.1-6:latest? Its availability ended on 2026-07-11: build an image of your own",),
+        project=replace(PROJECT, today=date(2026, 7, 12)),
     ),
     Case(
         "prebuilt-ended",
@@ -859,6 +930,13 @@ CASES = [
     Case("env-count", env(*(f"V{i}" for i in range(101))), env(*(f"V{i}" for i in range(100))), ("101", "100")),
     Case("env-name", env("MY-SEED"), env("MY_SEED"), ('"MY-SEED"', "write MY_SEED")),
     Case("env-name", env("7TH"), env("_7TH"), ("env[0].name", "write _7TH")),
+    Case(
+        "env-service",
+        env("AIP_MODEL_DIR"),
+        env("NODE_RANK"),
+        ("env[0].name: Vertex AI sets AIP_MODEL_DIR too", "use another name"),
+    ),
+    Case("env-service", env("RANK"), alone(CPU) | env("RANK"), ("Vertex AI sets RANK too",)),
     Case("env-repeated", env("SEED", "SEED"), env("SEED", "SEED_2"), ("SEED is set 2 times",)),
     Case(
         "command-letters",
@@ -876,31 +954,65 @@ CASES = [
     Case(
         "launcher-machines",
         started("torchrun", "--nproc-per-node=8", "train.py", "--epochs", "3"),
-        started("torchrun", "--nnodes=2", "--rdzv-endpoint=$(MASTER_ADDR):2222", "train.py"),
+        started("torchrun", *TOLD, "train.py"),
         (
-            "containerSpec.command[0]",
-            "torchrun is not told of the other machines",
-            "torchrun --nproc-per-node=8 --nnodes=",
+            "containerSpec.command[0]: torchrun doesn't know the other machines",
+            f"write torchrun {' '.join(TOLD)} --master-port=",
         ),
     ),
     Case(
         "launcher-machines",
-        started("torchrun", "--nnodes=2", "--rdzv-endpoint=$(MASTER_ADDR):2222", "-m", "mine.train", "--epochs", "3"),
+        started("torchrun", *TOLD, "-m", "mine.train", "--epochs", "3"),
         started("python", "-m", "trainer.cluster.run", "-m", "mine.train", "--epochs", "3"),
-        ("ends with code 1", "write python -m trainer.cluster.run -m mine.train --epochs 3"),
+        ("exits with code 1", "write python -m trainer.cluster.run -m mine.train --epochs 3"),
         project=WITH_LAUNCHER,
     ),
     Case(
-        "launcher-gpus",
+        "launcher-machines",
+        started("deepspeed", "--hostfile=hosts", "train.py"),
+        {f"{P0}.containerSpec.command": ["deepspeed", "--hostfile=hosts", "train.py"], f"{P0}.containerSpec.args": []},
+        ("deepspeed starts processes on other machines by ssh", "write torchrun --nproc-per-node=8"),
+    ),
+    *(
+        Case("launcher-options", started("torchrun", *wrong, "train.py"), started("torchrun", *TOLD, "train.py"), words)
+        for wrong, words in (
+            (("--nnodes=2", *TOLD[:1], *TOLD[2:]), ("--nnodes is 2, but pools 0 and 1 have 4", "write --nnodes=$(W")),
+            (("--nnodes=1:4", *TOLD[:1], *TOLD[2:]), ("is 1:4, so the job can start without a machine that arrives",)),
+            (("--nproc-per-node=4", *TOLD[1:]), ("--nproc-per-node is 4, but the machine has 8 GPUs",)),
+            (("--node-rank=0", *TOLD[:2], *TOLD[3:]), ("--node-rank is 0 on 4 machines", "write --node-rank=$(RANK)")),
+            (("--master-addr=localhost", *TOLD[:3]), ("localhost, which is each machine itself", "=$(MASTER_ADDR)")),
+        )
+    ),
+    Case(
+        "launcher-options",
+        started("accelerate", "launch", "--num_processes=8", *ACCELERATE, "train.py"),
+        started("accelerate", "launch", "--num_processes=32", *ACCELERATE, "train.py"),
+        ("--num_processes is 8, but pools 0 and 1 have 32 GPUs", "write --num_processes=32"),
+    ),
+    Case(
+        "launcher-group",
+        both(CPU) | NO_REDUCERS | started("accelerate", "launch", "train.py"),
+        both(CPU) | NO_REDUCERS | started("accelerate", "launch", "--cpu", "train.py"),
+        ("these form no group", "write accelerate launch --cpu train.py"),
+    ),
+    Case(
+        "launcher-group",
         started("python3", "-u", "with_accelerate.py", "--steps", "9"),
         started("python3", "-u", "launch.py", "with_accelerate.py", "--steps", "9"),
-        (
-            "command[0]",
-            "one process on a machine of 8 GPUs",
-            "write torchrun --nproc-per-node=8 ",
-            "with_accelerate.py --steps 9",
-        ),
+        ("command[0]: python starts one process on a machine with 8 GPUs", "torchrun", "with_accelerate.py --steps 9"),
         project=replace(BESIDE, dockerfile=f"{PROJECT.dockerfile}COPY . .\n"),
+    ),
+    Case(
+        "exit-hidden",
+        started("bash", "-c", "python train.py 2>&1 | tee log"),
+        started("bash", "-c", "set -o pipefail; python train.py 2>&1 | tee log"),
+        ("command[2]: the pipe hides the exit code of python train.py", "begin it with set -o pipefail"),
+    ),
+    Case(
+        "exit-hidden",
+        started("sh", "-c", "python train.py; gsutil cp log gs://b/"),
+        started("sh", "-ec", "python train.py; gsutil cp log gs://b/"),
+        ("gsutil cp log gs://b/ hides the exit code", "write python train.py || exit 1"),
     ),
     # training
     Case(

@@ -15,6 +15,7 @@ from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 from vertex_launch.errors import Finding, Findings, first
 from vertex_launch.rules import (
     containers,
+    exit_codes,
     image_contents,
     launchers,
     machines,
@@ -50,7 +51,7 @@ def _declared(*modules: ModuleType) -> Iterator[Rule]:
 OURS = (
     form,
     *_declared(pools, machines, region_and_output, network, reducers, scheduling, containers),
-    *_declared(placeholders, image_contents, training, launchers),
+    *_declared(placeholders, image_contents, training, launchers, exit_codes),
     *tuning.STUDY_RULES,
     *_declared(tuning),
 )

@@ -4,11 +4,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import date
 from itertools import pairwise
 from typing import NamedTuple
 
 from vertex_launch.contract import REFERENCE, expand, expanded
-from vertex_launch.errors import Finding, Findings, nearest
+from vertex_launch.errors import Finding, Findings
 from vertex_launch.rules.placeholders import MARK_IN_NAME
 from vertex_launch.rules.rule import Job, Pool, RuleContext, more, rule, rule_of_pool
 from vertex_launch.settings import VARIABLE
@@ -25,6 +26,12 @@ REFERENCE_TO_IMAGE = re.compile(
     rf"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?{_PART}(?:/{_PART})*(?::\w[\w.-]{{0,127}})?(?:@\w+:[0-9a-fA-F]{{32,}})?",
     re.ASCII,
 )
+# Framework, hardware and version in the name of an image of Google's; pytorch-xla is its PyTorch for CPUs.
+GOOGLES = re.compile(
+    r"(?:[\w-]+-docker\.pkg\.dev/vertex-ai|gcr\.io/cloud-aiplatform|\S*deeplearning-platform-release)/\S*?"
+    r"\b(pytorch|tf|sklearn|scikit-learn|xgboost)2?-(cpu|gpu|tpu|xla|cu[0-9]+)\.?([0-9]*-?[0-9]*)"
+)
+SET = re.compile("CLUSTER_SPEC|HOSTNAME|CLOUD_ML_.*|AIP_.*", re.DOTALL)  # by the service, in every job
 APOSTROPHE = re.compile(r"(?<!\\)(?:\\\\)*'")  # one that no backslash escapes
 MODULE_NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 FEWEST_LETTERS = 4  # that are taken for a text; a program such as [ has operands of one letter, too
@@ -135,25 +142,38 @@ def image_has_code(pool: Pool, context: RuleContext) -> Findings:
         yield Finding(IMAGE[pool.task], fault, "build it with CUDA 12.6, or use T4 or newer GPUs")
 
 
-@rule_of_pool("image-without-cuda", "warning", "documented", "settings")
-def image_uses_gpus(pool: Pool, context: RuleContext) -> Findings:
-    """Pools with GPUs run the image with CUDA.
-    Otherwise: The job trains on the processors, and its GPUs are paid for and idle."""
-    ours = context.settings.image
-    if ours and pool.accelerator and image_of(pool) == f"{ours}{CPU}":
-        yield Finding(IMAGE[pool.task], "this image has no CUDA, and the machine has GPUs", f"write {ours}")
+@rule("image-purpose", "warning", "inferred", "settings", "prebuilt-containers")
+def image_fits(job: Job, context: RuleContext) -> Findings:
+    """Pools with GPUs run an image with CUDA, other pools one for CPUs, and none an image of Google's for predictions.
+    Otherwise: The job trains on the processors, and its GPUs are paid for and idle; or the image lacks its program."""
+    for pool, image in images(job):
+        small, hardware = f"{context.settings.image}{CPU}", _kind(image)[1]
+        with_gpus = [one for one in job.pools if one.accelerator and image_of(one) == image]
+        if with_gpus and (hardware == "cpu" or image == small):
+            cure = "use an image for GPUs, or machines without" if hardware else f"write {context.settings.image}"
+            yield Finding(image_at(with_gpus[0]), "this image has no CUDA, and the machine has GPUs", cure)
+        if hardware == "gpu" and not with_gpus:
+            yield Finding(image_at(pool), "this image is for GPUs, and the machine has none", "use an image for CPUs")
+        if hardware and "/prediction/" in image:
+            cure = "use an image of your own, or one for training"
+            yield Finding(image_at(pool), "this image serves predictions, and isn't made for training", cure)
 
 
 @rule("prebuilt-unknown", "warning", "uncertain", "prebuilt-containers")
 def prebuilt_listed(job: Job, context: RuleContext) -> Findings:
     """An image from Google's registries for training is one of those that its page lists.
     Otherwise: No replica starts, unless the image is newer than the list."""
-    listed = context.catalog.prebuilt_images
+    listed, today = context.catalog.prebuilt_images, context.project.today or date.min
+    kinds = {name: _kind(f"{context.catalog.prebuilt_registries[0]}/{name}") for name in listed}
     for pool, image in images(job):
-        name = prebuilt_name(context, image)
+        name, kind = prebuilt_name(context, image), _kind(image)
         if name and name not in listed:
-            guess = nearest(name, listed)
-            cure = f"did you mean {guess}:latest?" if guess else f"use one of {', '.join(listed)}"
+            same = next((one for one in kinds if kinds[one] == kind), "")
+            current = [one for one, end in listed.items() if end >= today and kinds[one][:2] == kind[:2]]
+            cure = f"use one of {', '.join(current)}" if current else "build an image of your own, for a containerSpec"
+            if same:
+                ended = f" Its availability ended on {listed[same]}: build an image of your own"
+                cure = f"did you mean {same}:latest?{'' if same in current else ended}"
             yield Finding(image_at(pool), f'"{name}" is none of the images that the documentation lists', cure)
 
 
@@ -248,6 +268,22 @@ def env_distinct(pool: Pool, context: RuleContext) -> Findings:
             yield Finding(f"{pool.task}.env", f"{name} is set {count} times", "keep one of them")
 
 
+@rule("env-service", "warning", "inferred", "distributed-training", "vertex_launch/contract.py")
+def env_free(job: Job, context: RuleContext) -> Findings:
+    """An environment variable has another name than those that the service sets, such as AIP_MODEL_DIR and RANK.
+    Otherwise: The documentation does not say which value counts: the job's, or the service's."""
+    several, output = (
+        sum(pool.replica_count for pool in job.pools) > 1,
+        job.spec.base_output_directory.output_uri_prefix,
+    )
+    for pool in job.pools:
+        of_several = {"TF_CONFIG", *(OF_SEVERAL if pool.trains else ())} if several else set()
+        for index, name in enumerate(variable.name for variable in pool.env):
+            if name in of_several or (SET.fullmatch(name) and (output or not name.endswith("_DIR"))):
+                fault = f"Vertex AI sets {name} too, and it is not documented which value counts"
+                yield Finding(pool.at(pool.task, f"env[{index}].name"), fault, "remove it, or use another name")
+
+
 @rule("env-unset", "warning", "inferred", "distributed-training", "vertex_launch/contract.py")
 def references_set(job: Job, context: RuleContext) -> Findings:
     """A job of one replica refers to no RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT: those of several have them.
@@ -270,6 +306,12 @@ def command_of_words(pool: Pool, context: RuleContext) -> Findings:
         if letters and not text.isdigit():  # digits may be what a program is given
             fault = f'"{text}" has become a list of its letters, as the SDK makes of a text'
             yield Finding(f"{pool.task}.{key}", fault, f"pass a list: {json.dumps(text.split())}")
+
+
+def _kind(image: str) -> tuple[str, str, str]:
+    """Framework, hardware and version in the name of an image of Google's, "" where it has none or is another's."""
+    framework, hardware, version = found.groups() if (found := GOOGLES.match(image)) else ("", "", "")
+    return framework.replace("scikit-learn", "sklearn"), re.sub("cu.*", "gpu", hardware.replace("xla", "cpu")), version
 
 
 def _tag(image: str) -> str:

@@ -3,12 +3,18 @@
 Source: Docker, "Dockerfile reference" and "Build context", 2026.
 """
 
+import ast
 import posixpath
 import re
-from itertools import pairwise
+import sys
+from importlib import metadata
+from itertools import accumulate, pairwise
+from pathlib import Path
 
+from vertex_launch.rules import shells
 from vertex_launch.rules.containers import image_at, image_of, images, is_ours, words
-from vertex_launch.rules.rule import Finding, Findings, Job, RuleContext, rule
+from vertex_launch.rules.rule import Finding, Findings, Job, Project, RuleContext, rule
+from vertex_launch.rules.training import statements
 
 COPIES = re.compile(r"^[ \t]*(?:COPY|ADD)\s+(?!.*--from=)(?:--\S+\s+)*(.+)$", re.MULTILINE | re.IGNORECASE)
 WILD = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
@@ -17,6 +23,13 @@ BASES = re.compile(r"^(?:FROM|ARG) .*", re.MULTILINE)
 FRAMEWORK = re.compile(r"\b(pytorch|tf|tensorflow)(?:2?-(?:[cgt]pu|xla)|/tensorflow|/pytorch)[.:](\d+)[-.](\d+)")
 DISTRIBUTION = {"pytorch": "torch", "tf": "tensorflow", "tensorflow": "tensorflow"}
 REQUIREMENTS = ("requirements/prebuilt.txt", "setup.py", "pyproject.toml")  # of a package
+PIP = re.compile(r"\bpip3? install ((?:[^&|;\n\\]|\\\n)*)")
+REQUIREMENT = re.compile(r"^([A-Za-z][\w.-]*)(?=\s*(?:[\[=<>~!;@#]|$))", re.MULTILINE)
+NEEDED = re.compile(r"[\w.-]+(?!.*extra ==)")  # by another distribution, without an option
+NAMELESS = re.compile(r"^(?:git\+|https?:|\.|-e|--editable)", re.MULTILINE)  # requirements that name no distribution
+BARE = re.compile(
+    r"^(?:FROM|ARG \w+=)\s*\S*(?:nvidia/cuda|python|ubuntu|debian)[:@]", re.MULTILINE
+)  # without libraries
 
 
 @rule("image-file", "warning", "inferred", "dockerfile")
@@ -33,6 +46,22 @@ def files_copied(job: Job, context: RuleContext) -> Findings:
             yield Finding(place, f"the Dockerfile copies no {file}, so the image lacks it", cure)
         elif is_ignored(file, ignored):
             yield Finding(place, f".dockerignore keeps {file} out of the image", f"add the line !{file} to its end")
+
+
+@rule("image-import", "warning", "inferred", "dockerfile")
+def imports_installed(job: Job, context: RuleContext) -> Findings:
+    """What a script imports is installed in our image, by the requirements of its Dockerfile and what these bring.
+    Otherwise: The job runs here; in the cloud every replica ends at once, because there is no such module."""
+    scripts = {file: place for file, place in _files(job, context).items() if file.endswith(".py")}
+    files, installed = _installed(context.project) if scripts else ([], set())
+    for file, place in scripts.items() if files else ():
+        for name in _imports(context.project, file):
+            top, spelled = name.partition(".")[0], accumulate(name.split("."), "{}-{}".format)
+            known = shells.FACTS["distributions"].get(top) or metadata.packages_distributions().get(top) or [top]
+            known = [name.replace(".", "-"), *known] if top == "google" else known
+            if not installed & {*map(_normal, (*spelled, *known))}:
+                fault = f"{file} imports {top}, which no requirement of the Dockerfile brings"
+                yield Finding(place, fault, f"add {known[0]} to {files[-1]}")
 
 
 @rule("image-version", "warning", "inferred", "prebuilt-containers", "dockerfile")
@@ -56,7 +85,8 @@ def _files(job: Job, context: RuleContext) -> dict[str, str]:
     """Files of the project that programs in our image name, each with the first place that does."""
     found: dict[str, str] = {}
     for pool in (pool for pool in job.pools if context.project.dockerfile and is_ours(context, image_of(pool))):
-        for (_, before), (place, word) in pairwise([("", ""), *words(pool, context)]):
+        parts = [(place, part) for place, word in words(pool, context) for part in word.split()]  # of a script, too
+        for (_, before), (place, word) in pairwise([("", ""), *parts]):
             name = posixpath.normpath(word.rpartition("=")[2])
             for file in module_files(word) if before == "-m" else [name] if FILE.fullmatch(name) else []:
                 if not file.startswith("..") and context.project.text(file):
@@ -93,3 +123,43 @@ def _covers(pattern: str, file: str) -> bool:
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\$\{[^}]*\}|\$\w+)", normal)
     found = "".join(WILD.get(part, ".*") if index % 2 else re.escape(part) for index, part in enumerate(parts))
     return normal in (".", "") or bool(re.fullmatch(f"{found}(/.*)?", file))
+
+
+def _imports(project: Project, file: str) -> dict[str, None]:
+    """What a script surely imports: nothing of Python or the project, nor what stands in a function, an if or a try."""
+    body, root = statements((project.folder or Path()) / file), project.folder or Path()
+    names = [one.name for node in body if isinstance(node, ast.Import) for one in node.names]
+    modules = [node for node in body if isinstance(node, ast.ImportFrom) and not node.level]
+    names += [f"{node.module}.{one.name}" for node in modules for one in node.names]
+    own = {path.stem for folder in (root, (root / file).parent) for path in folder.iterdir()} | sys.stdlib_module_names
+    return dict.fromkeys(name for name in names if name.partition(".")[0] not in own)
+
+
+def _installed(project: Project) -> tuple[list[str], set[str]]:
+    """Return files of requirements that the Dockerfile names, and what they install; nothing where that is not known.
+
+    A lock has all; else what a distribution needs is known of those that are installed here.
+    """
+    words = [word.lstrip("/") for word in re.findall(r"[\w./-]+\.txt", project.dockerfile)]
+    paths = dict.fromkeys(path for word in words for path in (word, f"requirements/{posixpath.basename(word)}"))
+    files = {path: text for path in paths if (text := project.text(path))}
+    inline = [word for words in PIP.findall(project.dockerfile) for word in words.split() if not word.endswith(".txt")]
+    lines = "\n".join([*files.values(), *inline])
+    locks = [path for path, text in files.items() if "lock" in path or "--hash" in text]
+    rest, found = {_normal(name) for name in REQUIREMENT.findall(lines)}, set[str]()
+    if not files or NAMELESS.search(lines) or not BARE.search(project.dockerfile):
+        return [], found
+    while rest:
+        found.add(name := rest.pop())
+        try:
+            needs = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            if not locks:
+                return [], found
+            needs = []
+        rest |= {_normal(need[0]) for one in needs if (need := NEEDED.match(one))} - found
+    return sorted(files, key=lambda path: (path not in locks, path)), found
+
+
+def _normal(name: str) -> str:
+    return re.sub("[-_.]+", "-", name).lower()

@@ -7,8 +7,10 @@ from dataclasses import replace
 from vertex_launch import lease
 from vertex_launch.addresses import folder_fault
 from vertex_launch.aliases import region_cure
+from vertex_launch.rules.containers import words
 from vertex_launch.rules.machines import known
 from vertex_launch.rules.rule import Finding, Findings, RuleContext, rule, rule_of_search
+from vertex_launch.rules.training import runs_trainer
 from vertex_launch.spec import OUTPUT, Job, TuningJob
 
 REGION = "region"  # the one place that is not in the job file
@@ -105,6 +107,18 @@ def output_free(job: Job, context: RuleContext) -> Findings:
     Otherwise: The second job ends at once, with the name of the first."""
     if context.project.buckets and _prefix(job) and not folder_fault(_prefix(job), OUTPUT):
         yield from lease.in_use(context.project.buckets / _prefix(job).removeprefix("gs://"))
+
+
+@rule("gcs-mount", "warning", "uncertain", "gcs-mount")
+def buckets_mounted(job: Job, context: RuleContext) -> Findings:
+    """A program on machines with H200 or B200 GPUs doesn't rely on /gcs, where Vertex AI mounts buckets.
+    Otherwise: By a report of 2026-01-29, which is still open, /gcs may be absent there: the program finds no file."""
+    for pool, machine in known(context, job.training_pools):
+        texts = [*(word for _, word in words(pool, context)), *(one.value for one in pool.env)]
+        reads = runs_trainer(pool, context) or any("/gcs/" in text for text in texts)
+        if reads and {"NVIDIA_H200_141GB", "NVIDIA_B200"} & machine.gpus.keys():
+            fault = f"/gcs may be absent on {machine.name}, by a report of 2026-01-29 (uncertain)"
+            yield Finding(pool.at("machineSpec.machineType"), fault, "try one machine first, for some minutes")
 
 
 @rule("bucket-differs", "warning", "documented", "settings")

@@ -196,8 +196,8 @@ def one_evaluator(pool: Pool, context: RuleContext) -> Findings:
         yield Finding("replicaCount", fault, "set it to 1")
 
 
-def _statements(path: Path) -> list[ast.stmt]:
-    """The statements of a file of Python; none if it cannot be read."""
+def statements(path: Path) -> list[ast.stmt]:
+    """Return the statements of a file of Python; none if it cannot be read."""
     with contextlib.suppress(SyntaxError, ValueError, RecursionError):
         return ast.parse(text(path)).body
     return []
@@ -208,7 +208,7 @@ def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
 
     Raises LookupError where the class, or one of its bases, stands in no file that can be read.
     """
-    body = _statements(folder / file)
+    body = statements(folder / file)
     imports = [(one.module, alias.name) for one in body if isinstance(one, ast.ImportFrom) for alias in one.names]
     files = {imported: f"{module.replace('.', '/')}.py" for module, imported in imports if module}
     found = {one.name: one for one in body if isinstance(one, ast.ClassDef)}[name]
@@ -220,7 +220,7 @@ def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
 
 def _metrics(folder: Path) -> tuple[str, ...]:
     """The keys of the dictionary that metrics() returns, and the loss; none without such a function."""
-    functions = [one for one in _statements(folder / MODEL) if isinstance(one, ast.FunctionDef)]
+    functions = [one for one in statements(folder / MODEL) if isinstance(one, ast.FunctionDef)]
     found = [node for one in functions if one.name == "metrics" for node in ast.walk(one)]
     keys = [
         key.value for node in found if isinstance(node, ast.Dict) for key in node.keys if isinstance(key, ast.Constant)
