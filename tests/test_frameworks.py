@@ -21,9 +21,9 @@ TRAINER_TESTS = (sys.executable, "-m", "nox", "--session", "tests", "--", *UNKNO
 # The launcher and the tests of it are typed where they stand, and the tests of the trainer import both.
 TYPED = ("trainer", "tests", "noxfile.py", "--follow-imports=silent", "--untyped-calls-exclude=google")
 # Of the second example: what its two files have to do with. It shares an environment that nox would make anew for it.
-OF_THE_FILES = [f"tests/test_{name}.py" for name in ("data", "model", "export")]
-# Two processes, one or both of them killed; the example's own mistakes and words; what is made of it over HTTP.
-OF_THE_EXAMPLE = [f"tests/test_{name}.py" for name in ("train", "example", "served", "random_kills")]
+OF_THE_FILES = [f"tests/test_{name}.py" for name in ("data", "model")]
+# Its export; two processes, one or both of them killed; its own mistakes and words; what is made of it over HTTP.
+OF_THE_EXAMPLE = [f"tests/test_{name}.py" for name in ("export", "train", "example", "served", "random_kills")]
 # Threads of several replicas wait for one another in loops, where cores are fewer.
 ONE_THREAD = ("--pass-env", "OMP_NUM_THREADS")
 # What there is to find in a job file, and said in its first lines.

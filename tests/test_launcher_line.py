@@ -77,6 +77,7 @@ def test_a_bare_clone_is_named_at_the_commit_that_was_baked(origin: Origin, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_a_zip_archive_is_named(origin: Origin, tmp_path: Path) -> None:
     baked = cookiecutter(tmp_path, "--no-input", template=str(origin.archive))
     assert line(baked.project) == f"vertex-launch @ {origin.archive.as_uri()}"
@@ -88,7 +89,7 @@ def test_a_zip_archive_is_named(origin: Origin, tmp_path: Path) -> None:
     ("typed", "address"),
     [
         ("gh:org/tpl", "https://github.com/org/tpl.git"),
-        ("gl:org/tpl", "https://gitlab.com/org/tpl.git"),
+        pytest.param("gl:org/tpl", "https://gitlab.com/org/tpl.git", marks=pytest.mark.proof),
         ("bb:org/tpl.git", "https://bitbucket.org/org/tpl.git"),  # without .git, cookiecutter looks for Mercurial
     ],
 )
@@ -117,6 +118,7 @@ def test_a_password_in_the_address_is_not_written_down(
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_cruft_creates_a_project_and_links_another(origin: Origin, tmp_path: Path) -> None:
     done(tmp_path, *CRUFT, "create", str(origin.bare), "--no-input")
     project = tmp_path / "distributed-training"
@@ -160,6 +162,7 @@ def test_an_answer_is_written_as_pip_takes_it(tmp_path: Path, answer: str, writt
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_a_wheel_of_this_machine_is_named_by_its_whole_path(origin: Origin, tmp_path: Path) -> None:
     done(tmp_path, sys.executable, "-m", "pip", "wheel", *OFFLINE, "--wheel-dir", "work/dist", str(origin.folder))
     (wheel,) = tmp_path.glob("work/dist/*.whl")

@@ -44,6 +44,7 @@ def torchrun(folder: Path, *options: str) -> list[str]:
     return sorted(line.partition("] ")[2] for line in done.stdout.splitlines() if "] rank " in line)
 
 
+@pytest.mark.proof
 def test_a_rendezvous_by_c10d_takes_replicas_for_three_machines(tmp_path: Path) -> None:
     assert torchrun(tmp_path, *C10D) == [f"rank {rank} of 6: 6" for rank in range(6)]
 

@@ -1,14 +1,13 @@
 """python -m trainer.task --describe: a real process each time, as the planner starts it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.estimates import Answer, describe
-from tests.training import DEADLINE, PROJECT
+from trainer import task
+from trainer.vertex.log import exit_code
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +28,11 @@ def test_activations_take_less_in_the_smaller_precision(tiny: Answer) -> None:
         (("--micro-batches", "0"), "--micro-batches is 0, must be at least 1"),
     ],
 )
-def test_what_cannot_be_described_is_one_sentence(flags: tuple[str, ...], words: str, tmp_path: Path) -> None:
-    answer = describe(tmp_path, *flags, GCS_MOUNT="nowhere")
-    assert answer.code == 1
-    assert words in json.loads(answer.stdout)["message"]
+def test_what_cannot_be_described_is_one_sentence(
+    flags: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(task.run, [*flags, "--describe"], {"GCS_MOUNT": "nowhere"}) == 1
+    assert words in json.loads(capsys.readouterr().out)["message"]
 
 
 @pytest.mark.proof
@@ -42,7 +42,7 @@ def test_no_weights_are_allocated(tiny: Answer, tmp_path: Path) -> None:
     assert base.peak < 1.25 * tiny.peak  # a graph takes some, the weights would take half as much again
 
 
-def test_help_tells_of_it() -> None:
-    command = [sys.executable, "-m", "trainer.task", "--help"]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
-    assert "--describe" in done.stdout
+def test_help_tells_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        task.run(["--help"], {})
+    assert "--describe" in capsys.readouterr().out
