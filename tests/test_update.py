@@ -34,6 +34,7 @@ def make_older(template: Path) -> None:
         with (project / code).open("a", encoding="utf-8") as file:
             file.write("\n\nolder = 1\n")
     shutil.move(template / "vertex_launch", project)
+    change(template / "cookiecutter.json", '["*.py"]', '["*.py", "vertex_launch"]')
     change(project / LAUNCHER, "vertex-launch\n", "typer==0.29.2\n")
 
 

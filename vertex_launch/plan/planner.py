@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from vertex_launch.catalog import Accelerator, Catalog, Price
+from vertex_launch.errors import FaultError, Finding
 from vertex_launch.plan import advice, memory, pools, reducers, scaling
 from vertex_launch.plan.advice import Training, Verdict
 from vertex_launch.plan.allreduce_cost import AllReduce, Machines
@@ -124,11 +125,15 @@ def plan(
 ) -> Needs:
     """Return the Plan of a job, or of one trial of a search; only what it Needs if something is `missing`, and why.
 
+    Raises FaultError if no machine trains, or a count is below 1.
+
     `gradient_bytes` go before those of the workload, and `compute` before an estimate with this `mfu`. `image_says`
     what the build of the job's image has found about reducers.
     """
     job, trials = trial(subject), pools.trials(subject)
     rows, at_once = pools.rows(job, settings.catalog), trials.at_once if trials else 1
+    if faults := [*_faults(rows, trials)]:
+        raise FaultError(*faults, file=job.path)
     unknown = (
         f"{row} has no known network; add [machines.{row.machine_type}] to vertex.toml" for row in rows if not row.gbps
     )
@@ -152,6 +157,17 @@ def plan(
     known_compute = compute.seconds if compute and compute.counts else None
     training = Training(job, trials, rows, size, known_compute, image_says)
     return _plan(needs, training, settings.catalog, workload, compute)
+
+
+def _faults(rows: Sequence[Row], trials: Trials | None) -> Iterator[Finding]:
+    if trials and trials.at_once < 1:
+        fault = f"{trials.count} trials, {trials.at_once} at once, cannot be planned"
+        yield Finding("", fault, "set maxTrialCount and parallelTrialCount to 1 or more")
+    if not pools.training(rows):
+        yield Finding("workerPoolSpecs", "no machine trains", "describe the chief in pool 0")
+    for row in rows:
+        if row.count < 1:
+            yield Finding(f"workerPoolSpecs[{row.pool}].replicaCount", f"is {row.count}", "set it to 1 or more")
 
 
 def _plan(
