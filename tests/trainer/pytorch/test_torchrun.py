@@ -11,12 +11,13 @@ import yaml
 from tests.training import DEADLINE, SETTINGS, job
 
 SCRIPT = """
-import torch, torch.distributed as dist
+import time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)
 # One write a line: the other process of the machine writes to the same pipe.
 print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {total.item():g}\\n", end="", flush=True)
+time.sleep(3)  # the launcher looks at the connections of a training
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -29,8 +30,8 @@ STATIC = [
 ]
 
 
-def torchrun(folder: Path, *options: str) -> list[str]:
-    """Run a script of two processes a replica on three replicas; returns what its ranks say, sorted."""
+def torchrun(folder: Path, *options: str) -> tuple[list[str], str]:
+    """Run a script of two processes a replica on three replicas; returns what its ranks say, sorted, and the worlds."""
     script = folder / "script.py"
     script.write_text(SCRIPT)
     spec = job(3)
@@ -41,20 +42,23 @@ def torchrun(folder: Path, *options: str) -> list[str]:
     command = [sys.executable, "-m", "vertex_launch", "run", "job.yaml"]
     done = subprocess.run(command, cwd=folder, env=os.environ, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stdout + done.stderr
-    return sorted(line.partition("] ")[2] for line in done.stdout.splitlines() if "] rank " in line)
+    lines = done.stdout.splitlines()
+    (worlds,) = [line.partition(":")[0] for line in lines if line.startswith("6 processes, ")]
+    return sorted(line.partition("] ")[2] for line in lines if "] rank " in line), worlds
 
 
 @pytest.mark.proof
 def test_a_rendezvous_by_c10d_takes_replicas_for_three_machines(tmp_path: Path) -> None:
-    assert torchrun(tmp_path, *C10D) == [f"rank {rank} of 6: 6" for rank in range(6)]
+    assert torchrun(tmp_path, *C10D) == ([f"rank {rank} of 6: 6" for rank in range(6)], "6 processes, 1 world")
 
 
 @pytest.mark.proof
 def test_static_ranks_come_from_the_variables_of_the_service(tmp_path: Path) -> None:
-    assert torchrun(tmp_path, *STATIC) == [f"rank {rank} of 6: 6" for rank in range(6)]
+    assert torchrun(tmp_path, *STATIC) == ([f"rank {rank} of 6: 6" for rank in range(6)], "6 processes, 1 world")
 
 
 @pytest.mark.proof
 def test_standalone_is_a_training_a_machine(tmp_path: Path) -> None:
-    said = torchrun(tmp_path, "--standalone")
+    said, worlds = torchrun(tmp_path, "--standalone")
+    assert worlds == "6 processes, 3 worlds"
     assert {*said} == {"rank 0 of 2: 2", "rank 1 of 2: 2"}  # workers may be ended with the chief

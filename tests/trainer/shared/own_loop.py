@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,11 +21,11 @@ RUN = ("-m", "trainer.cluster.run")
 MARK = "STARTED_BY_A_TEST_IN"  # a variable that all processes of a test have
 
 
-def train(folder: Path, *words: str, options: tuple[str, ...] = ()) -> Run:
-    """Run `trainer.cluster.run WORDS` as a job of three replicas in the local Vertex, to its end."""
+def train(folder: Path, *words: str, options: tuple[str, ...] = (), start: Sequence[str] = RUN) -> Run:
+    """Run `trainer.cluster.run WORDS`, or what Python starts otherwise, as a job of three replicas to its end."""
     spec = job(3) | {"scheduling": {"timeout": "3600s", "restartJobOnWorkerRestart": True}}
     for pool in spec["workerPoolSpecs"]:
-        pool["containerSpec"] |= {"command": ["python", *RUN, *words]}
+        pool["containerSpec"] |= {"command": ["python", *start, *words]}
     (folder / "vertex.toml").write_text(SETTINGS)
     (folder / "job.yaml").write_text(yaml.safe_dump(spec))
     command = [sys.executable, "-m", "vertex_launch", "run", "job.yaml", *options]

@@ -112,6 +112,14 @@ def test_every_machine_of_a_job_takes_part_once(folder: Path, words: list[str]) 
 
 
 @pytest.mark.proof
+def test_a_script_without_a_strategy_trains_alone_and_is_a_user_s_error(folder: Path) -> None:
+    (folder / "alone.py").write_text("import tensorflow as tf; print(tf.reduce_sum(tf.ones(3)))")
+    with own_loop.started(folder, "alone.py", count=2) as replicas:
+        assert replicas.codes() == [1, 1]
+    assert "2 processes ran, none joined the others: each trained alone. Train in the scope" in replicas.printed(0)
+
+
+@pytest.mark.proof
 def test_a_fault_of_the_script_is_a_user_s_error(folder: Path) -> None:
     with own_loop.started(folder, "loop.py", "20", "error") as replicas:
         assert replicas.codes() == [75, 1, 75]

@@ -1,6 +1,7 @@
 """A script or module of your own: found before anybody waits, and run as Python itself runs one."""
 
 import os
+import resource
 import runpy
 import sys
 import threading
@@ -56,6 +57,16 @@ class Script:
         self.run()
         ended.set()
         teller.join()
+
+
+def require_joined(joined: bool, processes: int, fix: str) -> None:
+    """Raise ScriptError if a script in several processes exited with 0 and none joined the others.
+
+    A script that leaves the work to other programs is trusted: this process can't know whether those joined.
+    """
+    own, others = (resource.getrusage(who).ru_utime for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    if processes > 1 and not joined and others < own / 2:
+        raise ScriptError(f"{processes} processes ran, none joined the others: each trained alone. {fix}")
 
 
 def find(argv: Sequence[str]) -> Script:

@@ -15,6 +15,8 @@ from trainer.cluster.spec import Cluster
 from trainer.vertex import reducers, storage
 from trainer.vertex.log import exit_code
 
+JOIN = "Train in the scope of a tf.distribute.MultiWorkerMirroredStrategy, which reads TF_CONFIG"
+
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     """Wait for all replicas, then run the script. Raises TrainerError for a fault that the user can cure."""
@@ -49,6 +51,8 @@ def run_process(program: Script, cluster: Cluster, environ: MutableMapping[str, 
             program.run_with_reducers(count, is_chief=cluster.rank == 0)
         else:
             program.run()
+        joined = "/job:localhost/" not in tf.constant(0).device  # a strategy of several machines renames the devices
+        script.require_joined(joined, len(cluster.nodes), JOIN)
 
 
 if __name__ == "__main__":
