@@ -1,16 +1,21 @@
 """How a job ends: which codes are final, whose end is the cause, and what is said of it."""
 
+import io
 import json
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.launch.running import deadline, until
 from tests.launch.test_engine import FOREVER, replica
 from tests.launch.test_restarts import SERVICE, Running, counted, run, together_with
 from vertex_launch.contract import Replica
+from vertex_launch.local.run_job import conclude
+from vertex_launch.local.running import faults
 from vertex_launch.local.running.ended import PEER_LOST, Ended, likely_cause_first
 from vertex_launch.local.running.engine import SETTLE_SECONDS
 from vertex_launch.local.running.lines import ERROR_CHARACTERS, LAST_LINES, LONGEST_LINE, Splitter, Tail
@@ -189,6 +194,94 @@ def test_who_still_runs_and_is_stopped_is_named_before_those_who_lost_it(tmp_pat
     assert first.startswith("workerpool1-0 still runs and has printed nothing for ")
     assert first.endswith(" s; it is stopped (SIGSTOP)")
     assert [*outcome.others] == ["after that workerpool0-0 exited with code 75"]
+
+
+SHELL = f"{sys.executable} -c 'raise RuntimeError(123)' 2>&1 | cat; seq 30"  # more lines than are kept
+SAYS_AND_GOES_ON = "import json; print(json.dumps({'message': 'part 1'}), flush=True)\n" + FOREVER
+
+
+def test_a_success_after_a_traceback_says_so_and_so_does_one_that_stops_others(tmp_path: Path) -> None:
+    said = (
+        until(tmp_path / "logs/workerpool1-0.log", "part") + "\n" + until(tmp_path / "logs/workerpool3-0.log", "part")
+    )
+    shell = f"import subprocess; subprocess.run({SHELL!r}, shell=True)"
+    evaluator = replace(replica(SAYS_AND_GOES_ON), pool=3)
+    others = replica(SAYS_AND_GOES_ON, 0), replica("", 1), evaluator
+    outcome = run(tmp_path, replica(f"{said}\n{shell}"), *others, policy=Policy(grace=0.2))
+    assert outcome.succeeded
+    assert [note.partition(".")[0] for note in outcome.notes] == [
+        "workerpool0-0 exited with 0 after a traceback: RuntimeError: 123",
+        "workerpool1-0 still ran when the chief had exited with 0, and was stopped",
+        "workerpool3-0 still ran when the chief had exited with 0, and was stopped",
+    ]
+    assert outcome.notes[1].endswith("Its last line: part 1")
+
+
+def test_parameter_servers_and_their_workers_are_stopped_without_a_word(tmp_path: Path) -> None:
+    server = replace(replica(FOREVER), pool=2)
+    assert run(tmp_path, replica(""), replica(FOREVER, 0), server, policy=Policy(grace=0.2)).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("lines", "raised"),
+    [
+        (
+            ["Traceback (most recent call last):", '  File "a.py", line 1', "    f(x)", "ValueError: x", "y: 1"],
+            "ValueError: x",
+        ),
+        (
+            ["[rank1]: Traceback (most recent call last):", "[rank0]: step: 1", "[rank1]:   File", "[rank1]: KeyError"],
+            "KeyError",
+        ),
+        (
+            ["9%\rTraceback (most recent call last):", "  File", "step 3 of 9", "torch.cuda.OutOfMemoryError: no"],
+            "torch.cuda.OutOfMemoryError: no",
+        ),
+        (
+            [json.dumps({"message": "failed\nTraceback (most recent call last):\n  File\nOSError: full"})],
+            "OSError: full",
+        ),
+        (
+            [
+                "Exception ignored in: <function A.__del__>",
+                "Traceback (most recent call last):",
+                "  File",
+                "OSError: x",
+            ],
+            "",
+        ),
+        (["Traceback (most recent call last):", "  File"], ""),
+        (["ValueError: x"], ""),
+    ],
+)
+def test_the_exception_of_the_last_traceback_is_kept(lines: list[str], raised: str) -> None:
+    tail = Tail()
+    for line in lines:
+        tail.add(line, "INFO")
+    assert tail.raised == raised
+
+
+@pytest.mark.parametrize(
+    "words", ["wait timeout after 20000ms", "Timed out", "only some hosts answered before the deadline"]
+)
+def test_one_that_never_started_is_named_before_any_that_failed_and_their_traceback_is_shown(
+    tmp_path: Path, words: str
+) -> None:
+    late = faults.parsed(["workerpool1-0:late=600"])
+    with deadline():
+        chief, worker = replica(f"raise RuntimeError({words!r})"), replica("", 0)
+        outcome = Running(tmp_path, chief, worker, policy=Policy(grace=0), ordered=late).end()
+    assert str(outcome.failures[0]) == "workerpool1-0 has not started yet"
+    assert [*outcome.others] == ["after that workerpool0-0 exited with code 1"]
+    shown = io.StringIO()
+    conclude(outcome, 0, None, tmp_path, Console(file=shown))
+    for told in (outcome.message, shown.getvalue()):
+        assert f"RuntimeError: {words}" in told
+
+
+def test_a_failure_before_the_turn_of_others_has_no_other_cause(tmp_path: Path) -> None:
+    outcome = run(tmp_path, replica("exit(3)"), replica("", 0), policy=Policy(stagger=0.5))
+    assert str(outcome.failures[0]) == "workerpool0-0 exited with code 3"
 
 
 def test_the_service_names_replica_code_and_traceback() -> None:

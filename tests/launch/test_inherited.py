@@ -15,6 +15,7 @@ import yaml
 
 from tests.launch.running import SETTINGS, SOURCE, job
 from tests.launch.vertex import custom_job, script, service
+from vertex_launch.local.running import host
 
 SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
 SECRETS = {"TOKEN": "t", "GOOGLE_APPLICATION_CREDENTIALS": "/x.json", "CLOUDSDK_CONFIG": "/x", "NCCL_DEBUG": "INFO"}
@@ -54,7 +55,8 @@ def require_private(state_dir: Path) -> None:
 
 def test_a_run_gives_replicas_of_the_shell_what_is_needed_or_named(tmp_path: Path) -> None:
     (tmp_path / "vertex.toml").write_text(f"{SETTINGS.partition('[env]')[0]}{NAMED}")
-    one = job(command=["python", "-c", SHOW], args=["$(PASSED)"], env=[{"name": "ASKED", "value": "x"}])
+    env = [{"name": "ASKED", "value": "x"}, {"name": "ACCELERATE_USE_CPU", "value": "no"}]
+    one = job(command=["python", "-c", SHOW], args=["$(PASSED)"], env=env)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(one))
     command = [sys.executable, "-m", "vertex_launch", "run", "job.yaml", "--pass-env", "TOKEN", "--pass-env", "ASKED"]
     environ = os.environ | {"PYTHONPATH": str(SOURCE)}
@@ -65,9 +67,14 @@ def test_a_run_gives_replicas_of_the_shell_what_is_needed_or_named(tmp_path: Pat
     (log,) = (tmp_path / ".vertex/jobs").glob("*/workerpool0-0.log")
     arguments, seen = json.loads(log.read_text())
     assert arguments == ["$(PASSED)"]  # only what job and service set can be referred to
-    assert (seen.pop("TOKEN"), seen["ASKED"]) == ("t", "x")  # the job's own value counts
+    assert (seen.pop("TOKEN"), seen["ASKED"], seen["ACCELERATE_USE_CPU"]) == ("t", "x", "no")  # the job's values count
     require_as_in_the_cloud(seen | {"ASKED": "by an option"}, tmp_path)
     require_private(tmp_path / ".vertex")
+
+
+def test_replicas_without_a_gpu_have_accelerate_use_the_cpu() -> None:
+    shares = [*host.shares(["0", "1"], 2), *host.shares(["0"], 2)]
+    assert [share.get("ACCELERATE_USE_CPU") for share in shares] == [None, None, "true", "true"]
 
 
 def test_the_service_gives_them_no_more(tmp_path: Path) -> None:

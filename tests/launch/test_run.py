@@ -159,6 +159,11 @@ def test_run_shows_each_line_behind_the_name_of_its_replica_and_json_as_its_mess
     assert "job: 3 replicas on this machine" in run.stdout
     assert re.search(r"^Job succeeded in \d+ s$", run.stdout, re.MULTILINE)
     assert lines(run.stdout, "output: ") == ["output: .vertex/gcs/b/run"]
+    _, _, conclusion = run.stdout.partition("Job succeeded")
+    notes = [line for line in conclusion.splitlines() if "still ran when the chief had exited with 0" in line]
+    assert [note.split()[0] for note in notes] == ["workerpool1-0", "workerpool1-1"]
+    (journal,) = project.glob(".vertex/jobs/*/log.jsonl")
+    assert [json.loads(line)["line"] for line in journal.read_text().splitlines()][-2:] == notes
 
 
 def test_what_c_prints_of_a_lost_peer_is_in_the_log_and_not_on_the_terminal(project: Path) -> None:

@@ -41,7 +41,12 @@ def test_a_job_succeeds_with_its_times_and_its_log(vertex: Service) -> None:
 
 def test_the_primarys_success_ends_the_job_and_its_workers(vertex: Service) -> None:
     text = "import os, time; time.sleep(0 if os.environ['RANK'] == '0' else 600)"
-    vertex.wait(vertex.create(custom_job(*script(text), workers=2)), "SUCCEEDED")
+    name = vertex.create(custom_job(*script(text), workers=2))
+    vertex.wait(name, "SUCCEEDED")
+    stopped = "still ran when the chief had exited with 0, and was stopped"
+    assert [line.partition(".")[0] for line in vertex.log(name)] == [
+        f"workerpool0-0: workerpool1-{index} {stopped}" for index in range(2)
+    ]
 
 
 def test_a_failure_says_which_replica_and_why(vertex: Service) -> None:

@@ -11,8 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.launch.running import SETTINGS, eventually, job
+from tests.launch.running import SETTINGS, deadline, eventually, job
+from tests.launch.test_engine import replica
 from vertex_launch.local.running import silence
+from vertex_launch.local.running.engine import Execution
+from vertex_launch.local.running.namespaces import isolation
+from vertex_launch.local.running.prepare import PreparedJob
+from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.local.running.silence import SILENT_SECONDS, Activity, Silence, describe
 
 # The chief accepts a connection and computes; workers connect and wait for a byte that never comes.
@@ -88,6 +93,24 @@ while True:
     except ConnectionRefusedError:
         time.sleep(0.1)
 """
+
+
+TALKING_CHIEF = """
+import time
+for second in range(70):
+    print("step", second, flush=True)
+    time.sleep(1)
+"""
+
+
+@pytest.mark.proof
+def test_a_silent_worker_beside_a_chief_that_has_just_ended_is_no_silence(tmp_path: Path) -> None:
+    shown: list[str] = []
+    with deadline():
+        workers = replica("import time; time.sleep(72)", 0), replica("import time; time.sleep(72)", 1)
+        job = PreparedJob((replica(TALKING_CHIEF), *workers), tmp_path, Policy(grace=30), isolation())
+        Execution(job, lambda _, line, __: shown.append(line)).run()
+    assert [line for line in shown if not line.startswith("step")] == []
 
 
 @pytest.mark.proof

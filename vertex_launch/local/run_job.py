@@ -16,12 +16,13 @@ from vertex_launch.errors import FaultError
 from vertex_launch.local.context import Context
 from vertex_launch.local.job_record import recorded
 from vertex_launch.local.running import engine
+from vertex_launch.local.running.ended import Ended
 from vertex_launch.local.running.lines import message, payload
 from vertex_launch.local.running.outcome import Outcome
 from vertex_launch.local.running.prepare import prepare, size
 from vertex_launch.local.running.process import Show
 from vertex_launch.local.wire.wire import Wire
-from vertex_launch.spec import OUTPUT, Job
+from vertex_launch.spec import CHIEF_REPLICA, OUTPUT, Job
 from vertex_launch.state_dir import StateDir, output_folder
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
@@ -80,6 +81,8 @@ def run(job: Job, context: Context, console: Console, fresh: bool, whole: int) -
 
         began = time.monotonic()
         outcome = engine.run(prepared, show_and_keep, record.enter)
+        for note in outcome.notes:
+            record.journal.write(CHIEF_REPLICA, note)
         record.end(outcome)
     conclude(outcome, time.monotonic() - began, output_folder(job, context.state_dir), prepared.logs, console)
     return outcome
@@ -131,17 +134,26 @@ def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, 
     """Say what happened, the likely cause first, and where output and logs are."""
     for ended in outcome.failures[:1]:
         console.print(f"Job failed: {ended}", style="bold red")
-        for line in filterfalse(CPP.match, ended.traceback or ended.last_lines):
-            console.print(Text("    "), printed(line), sep="", soft_wrap=True)
+        _show_last_words(ended, console)
     if not outcome.succeeded and not outcome.failures:
         console.print(f"Job failed: {outcome.message.splitlines()[0]}", style="bold red")
     for sentence in outcome.others:
         console.print(str(sentence), style="dim")
+    for ended in outcome.failed:
+        console.print(f"{ended.replica.name}:", style="dim")
+        _show_last_words(ended, console)
     if outcome.succeeded:
         console.print(Text.assemble(("Job succeeded", "bold green"), f" in {seconds:.0f} s"))
-        if output:
-            console.print(f"output: {shown(output)}")
+    for note in outcome.notes:
+        console.print(Text(note), soft_wrap=True)
+    if outcome.succeeded and output:
+        console.print(f"output: {shown(output)}")
     console.print(f"logs:   {shown(logs)}")
+
+
+def _show_last_words(ended: Ended, console: Console) -> None:
+    for line in filterfalse(CPP.match, ended.traceback or ended.last_lines):
+        console.print(Text("    "), printed(line), sep="", soft_wrap=True)
 
 
 def shown(path: Path) -> Path:

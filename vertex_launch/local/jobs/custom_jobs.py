@@ -37,7 +37,7 @@ from vertex_launch.local.running.prepare import Extras, prepare, size
 from vertex_launch.local.running.replica_state import Status
 from vertex_launch.local.wire.wire import Wire
 from vertex_launch.rules import NOWHERE, RuleContext
-from vertex_launch.spec import Job, as_json
+from vertex_launch.spec import CHIEF_REPLICA, Job, as_json
 from vertex_launch.state_dir import output_folder
 
 COLLECTION = "customJobs"
@@ -277,6 +277,8 @@ class Jobs(BackgroundTasks[_Ticket]):
             wired = self._wire.of_job(ticket.job, ticket.id, self._at(ticket.parent))
             with contextlib.closing(Journal(path)) as lines, wired as context, self._curves(ticket):
                 outcome = self._execute(ticket, lines, context)
+                for note in outcome.notes:
+                    lines.write(CHIEF_REPLICA, note)
         except FaultError as error:  # raised at the start alone: no command, no such package
             raise ApiError("INVALID_ARGUMENT", str(error)) from None
         finally:

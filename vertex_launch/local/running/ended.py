@@ -7,15 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vertex_launch.contract import Replica
-from vertex_launch.local.running.lines import ERROR_CHARACTERS, LAST_LINES, message
+from vertex_launch.local.running.lines import ERROR_CHARACTERS, LAST_LINES, TRACEBACK, message
 
 # Exit code of a trainer that lost a peer: "try again later". Source: sysexits.h, EX_TEMPFAIL.
 PEER_LOST = 75
 
 # Signals that the loss of a peer never causes. SIGABRT is not among them: NCCL's watchdog ends with it.
 HARD_SIGNALS = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
-
-TRACEBACK = "Traceback (most recent call last)"
 
 # How gloo, NCCL, gRPC and sockets say that a peer is gone.
 LOST = re.compile(
@@ -39,6 +37,7 @@ class Ended:
     errors: tuple[str, ...] = ()  # the last lines of severity ERROR or above, stderr included
     time: float = 0  # time.monotonic's
     instead: str = ""  # what it does at the end of the job instead of ending
+    raised: str = ""  # the exception of the last traceback that it has printed
 
     @property
     def signal_name(self) -> str:

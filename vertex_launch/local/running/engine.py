@@ -15,19 +15,22 @@ from signal import SIGCONT, SIGTERM
 from vertex_launch.contract import Replica
 from vertex_launch.local.running.ended import PEER_LOST, Ended
 from vertex_launch.local.running.faults import Action, step_of
-from vertex_launch.local.running.outcome import Attempt, Ending, Outcome, Phase
+from vertex_launch.local.running.outcome import Attempt, Ending, Outcome, Phase, hidden
 from vertex_launch.local.running.prepare import PreparedJob
 from vertex_launch.local.running.process import Process, Show, open_log, tell
 from vertex_launch.local.running.replica_state import ReplicaState, Status
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.local.running.silence import Silence, activities
-from vertex_launch.spec import CHIEF_REPLICA
+from vertex_launch.local.running.worlds import Worlds
+from vertex_launch.spec import CHIEF_REPLICA, REDUCERS, WORKERS
 from vertex_launch.state_dir import private
 
 # Seconds from the first failure to the verdict: other replicas fail in this time, and one of them may be the cause.
 SETTLE_SECONDS = 1.5
 # Seconds where the first replica has lost a peer: the peer is the likelier cause, and may end late.
 PEER_SECONDS = 5.0
+# Seconds by which a replica starts late enough for others to fail for want of it.
+LATE_SECONDS = 1.0
 
 # macOS may deliver Ctrl-C to another thread; the main thread sees it only between waits.
 LOOK_SECONDS = 0.5
@@ -54,7 +57,8 @@ class Execution:
         self._deadline = math.inf
         self._retries = 0
         self._preemptions = 0
-        self._silence = Silence()
+        self._silence, self._worlds = Silence(), Worlds(job.addresses)
+        self._heard = time.monotonic()  # when a replica has printed a line or started, whether it still runs or not
         self._faults = [*job.faults]  # that have not happened
         self._step = 0  # the newest that a replica has printed
 
@@ -111,7 +115,7 @@ class Execution:
         """Wait until something happens or is due; then take in everything that has happened."""
         attempt = self._attempt
         times = (state.next_time for state in self._states.values())
-        next_time = min(attempt.settled, attempt.restart_at, self._deadline, *times)
+        next_time = min(attempt.settled, attempt.restart_at, self._deadline, self._worlds.due, *times)
         patience = min(max(next_time - time.monotonic(), 0), LOOK_SECONDS)
         with contextlib.suppress(queue.Empty):
             self._events.get(timeout=patience)()
@@ -133,6 +137,8 @@ class Execution:
                 self._start(state)
                 self._deadline = min(self._deadline, now + self._policy.timeout)
         self._look_for_silence(now)
+        if self._worlds.due <= now:
+            self._worlds.look(self._numbers())
         if not attempt.running and attempt.settled == math.inf and all(state.due == math.inf for state in states):
             attempt.running = True
             self._phase("RUNNING")
@@ -146,10 +152,12 @@ class Execution:
             self._events.put(lambda: self._ended(process, ended))
 
         state.process = Process(state.replica, self._job.logs, self._read, self._job.isolation, report)
-        state.due, state.postponed, state.began = math.inf, 0, min(state.began, time.monotonic())
+        self._worlds, self._heard = Worlds(self._job.addresses), time.monotonic()
+        state.due, state.postponed, state.began = math.inf, 0, min(state.began, self._heard)
 
     def _read(self, replica: Replica, line: str, severity: str) -> None:
         """Show a line of a replica, in its own thread, and look for the step that a fault waits for."""
+        self._heard = time.monotonic()
         self._show(replica, line, severity)
         if self._faults and (step := step_of(line)):
             self._events.put(lambda: self._reach(step))
@@ -174,7 +182,7 @@ class Execution:
         preempted = state.preempted
         state.vacate()
         state.code = ended.code
-        if attempt.succeeded:
+        if attempt.primary:
             return
         if preempted and not attempt.failures:
             self._preempted(ended)
@@ -182,7 +190,7 @@ class Execution:
             self._failed(state, ended)
         elif ended.replica.name == CHIEF_REPLICA:
             if not attempt.failures:
-                attempt.succeeded = True
+                attempt.primary = ended
                 self._settle(self._policy.grace)
         elif ended.replica.trains:
             attempt.left.append(ended)
@@ -254,8 +262,8 @@ class Execution:
 
     def _look_for_silence(self, now: float) -> None:
         """Say who may wait for whom when no replica has printed a line for long."""
-        last = max((state.process.heard for state in self._states.values() if state.process), default=now)
-        if sentence := self._silence.look(now - last, self._numbers()):
+        silent = now - self._heard if any(state.process for state in self._states.values()) else 0
+        if sentence := self._silence.look(silent, self._numbers()):
             self._log(self._job.replicas[0], sentence)
 
     def _log(self, replica: Replica, line: str) -> None:
@@ -266,13 +274,29 @@ class Execution:
 
     def _outcome(self, ending: Ending) -> Outcome:
         failures = self._attempt.causes if ending is Ending.FAILED else ()
-        if failures and failures[0].lost_a_peer:
-            failures = (*self._silent(failures), *failures)
+        if failures:
+            failures = (*self._absent(), *(self._silent(failures) if failures[0].lost_a_peer else ()), *failures)
         restarts = self._states[failures[0].replica.name].restarts if failures else 0
-        return Outcome(failures, ending, restarts, self._retries, self._policy.timeout)
+        primary = self._attempt.primary if ending is Ending.SUCCEEDED else None
+        notes = (*self._worlds.notes(self._numbers(), bool(primary)), *hidden(primary, self._running()))
+        return Outcome(failures, ending, restarts, self._retries, self._policy.timeout, notes)
+
+    def _running(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield the last lines of each replica that runs, but not of those that never end by themselves."""
+        served = any(state.replica.pool == REDUCERS for state in self._states.values())  # by parameter servers
+        for state in self._states.values():
+            if state.process and not (served and state.replica.pool in (WORKERS, REDUCERS)):
+                yield state.replica.name, state.process.tail.lines
+
+    def _absent(self) -> Iterator[Ended]:
+        """Yield the replicas that never started, for which others may have waited; not those due in a moment."""
+        for state in self._states.values():
+            late = state.postponed + self._policy.stagger >= LATE_SECONDS
+            if late and state.began == math.inf and state.replica.trains:
+                yield Ended(state.replica, 0, instead="has not started yet")
 
     def _silent(self, failures: Sequence[Ended]) -> Iterator[Ended]:
-        """Yield the replicas that never started, or still run and are stopped or named by those that lost a peer."""
+        """Yield the replicas that still run and are stopped, or named by those that lost a peer."""
         named, running = {ended.accused for ended in failures}, self._numbers()
         stopped = {name for name, activity in activities(running).items() if activity.stopped}
         for state in self._states.values():
@@ -281,8 +305,6 @@ class Execution:
                 does = f"still runs and has printed nothing for {time.monotonic() - process.heard:.0f} s"
                 does += "; it is stopped (SIGSTOP)" if name in stopped else ""
                 yield Ended(state.replica, 0, time=process.heard, instead=does)
-            elif state.began == math.inf and state.replica.trains:
-                yield Ended(state.replica, 0, instead="has not started yet")
 
     def _numbers(self) -> dict[str, int]:
         """Return the number of the first process of each running replica; none in containers, which the engine has."""

@@ -14,8 +14,8 @@ import psutil
 
 from vertex_launch.contract import Replica
 from vertex_launch.errors import FaultError
+from vertex_launch.local.running.connections import processes
 from vertex_launch.local.running.lines import message, payload
-from vertex_launch.local.running.silence import family
 from vertex_launch.spec import Job
 
 Action = Literal["kill", "term", "preempt", "freeze", "late", "slow", "flip", "truncate", "exit0", "raise"]
@@ -113,7 +113,7 @@ def step_of(line: str) -> int:
 def signal_training_process(number: int, order: Signals) -> None:
     """Signal the process that has computed most among the descendants of a replica's first one."""
     with contextlib.suppress(psutil.Error, ValueError):  # it has just ended; there is none
-        max([*family(number)][1:], key=_seconds).send_signal(order)
+        max([*processes({"replica": number}).values()][1:], key=_seconds).send_signal(order)
 
 
 def _seconds(process: psutil.Process) -> float:

@@ -22,6 +22,8 @@ INHERITED = frozenset(
         *("STORAGE_EMULATOR_HOST", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"),  # storage clients reach the local buckets
     )
 )
+# Without a GPU Accelerate, and so the Trainer of transformers, joins other processes only if it is told to use the CPU.
+CPU = {"ACCELERATE_USE_CPU": "true"}
 LAUNCHER_PACKAGES = "launcher.pth"  # in a home folder: leads to what the user installed for the launcher
 
 
@@ -77,6 +79,7 @@ def shares(gpus: Sequence[str], count: int) -> list[dict[str, str]]:
     each = len(gpus) // count
     return [
         {"OMP_NUM_THREADS": threads, "CUDA_VISIBLE_DEVICES": ",".join(gpus[i * each : (i + 1) * each])}
+        | ({} if each else CPU)
         for i in range(count)
     ]
 

@@ -1,6 +1,7 @@
 """The output of a replica: split into lines, read as Cloud Logging reads it, and its last lines kept."""
 
 import math
+import re
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -11,6 +12,10 @@ from vertex_launch import jsons
 LAST_LINES = 20
 LONGEST_LINE = 2**22  # bytes; a longer line is cut, or it would fill the memory
 ERROR_CHARACTERS = 2**14  # of errors that are kept: a traceback is longer than the last lines
+
+TRACEBACK = "Traceback (most recent call last)"
+IGNORED = "Exception ignored"  # before the traceback of a destructor, as at the end of many programs that succeed
+EXCEPTION = re.compile(r"[a-zA-Z_][\w.]*(:|$)")  # a traceback's last line; those before are indented
 
 # Source: Cloud Logging API v2, LogSeverity.
 ERRORS = ("ERROR", "CRITICAL", "ALERT", "EMERGENCY")
@@ -40,10 +45,14 @@ class Tail:
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
         self._errors: deque[str] = deque()
         self._characters = 0
+        self._before: str | None = None  # what is in front of each line of a traceback that is being printed
+        self.raised = ""  # the exception of the last traceback
 
     def add(self, line: str, severity: str) -> None:
         """Add a line; `severity` is that of plain lines of its stream."""
         with self._lock:
+            for part in message(line).splitlines():
+                self._look_for_exception(part)
             self._lines.append(line)
             if str(payload(line).get("severity", severity)).upper() in ERRORS:
                 # A progress bar draws over itself: keep its last state.
@@ -52,6 +61,13 @@ class Tail:
                 self._characters += len(error) + 1
                 while self._characters > ERROR_CHARACTERS + 1:
                     self._characters -= len(self._errors.popleft()) + 1
+
+    def _look_for_exception(self, line: str) -> None:
+        before, traceback, _ = line.rpartition("\r")[2].partition(TRACEBACK)
+        if traceback:
+            self._before = before if not (self._lines and IGNORED in self._lines[-1]) else None
+        elif self._before is not None and line.startswith(self._before) and EXCEPTION.match(line, len(self._before)):
+            self.raised, self._before = line[len(self._before) :], None
 
     @property
     def lines(self) -> tuple[str, ...]:

@@ -1,13 +1,16 @@
 """Phases of a job, the events of one attempt of it, and its end."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import takewhile
 from typing import Literal
 
 from vertex_launch.local.running.ended import Ended, likely_cause_first
+from vertex_launch.local.running.lines import message
+
+LINE = 200  # characters of a last line
 
 Phase = Literal["PENDING", "RUNNING"]  # it waits for machines; all of its replicas have started
 
@@ -39,7 +42,7 @@ class Attempt:
     left: list[Ended] = field(default_factory=list)  # training replicas that exited with 0 before the primary did
     logged: int = 0  # count of `left` that are in the log
     returned: dict[str, Ended] = field(default_factory=dict)  # by name: the last end of each restarted replica
-    succeeded: bool = False  # the primary did; the others may still end by themselves
+    primary: Ended | None = None  # its end with 0; the others may still end by themselves
     running: bool = False
     restart_at: float = math.inf  # of all replicas together
     settled: float = math.inf  # when the attempt ends, even if replicas still run
@@ -47,7 +50,7 @@ class Attempt:
 
     def to_tell(self, since: float) -> list[Ended]:
         """Return the replicas that left before this time, each once."""
-        due = [] if self.succeeded else [*takewhile(lambda ended: ended.time < since, self.left[self.logged :])]
+        due = [] if self.primary else [*takewhile(lambda ended: ended.time < since, self.left[self.logged :])]
         self.logged += len(due)
         return due
 
@@ -74,6 +77,7 @@ class Outcome:
     restarts: int = 0  # of the first replica among the failures, in the last attempt
     retries: int = 0  # of the job
     timeout: float = math.inf  # of the job, in seconds
+    notes: tuple[str, ...] = ()  # last lines, of a success as well
 
     @property
     def succeeded(self) -> bool:
@@ -83,6 +87,12 @@ class Outcome:
     def status(self) -> str:
         """The name of the google.rpc.Code of a job that did not succeed."""
         return STATUSES.get(self.ending, "INVALID_ARGUMENT")
+
+    @property
+    def failed(self) -> tuple[Ended, ...]:
+        """The first replica that failed, if the likely cause is one that did not: it left, or never came."""
+        causes = self.failures if self.failures and not self.failures[0].code else ()
+        return next(((ended,) for ended in causes if ended.code), ())
 
     @property
     def others(self) -> Iterator[str]:
@@ -101,8 +111,7 @@ class Outcome:
         lines = [f"the job {self.ending.value}"]
         if self.failures:
             lines = [self.failures[0].verdict, *self.others]
-            if not self.failures[0].code:  # it exited with 0 before the others; add the verdict on one that failed
-                lines += [next(ended for ended in self.failures if ended.code).verdict]
+            lines += [ended.verdict for ended in self.failed]
         if self.ending is Ending.TIMED_OUT:
             lines[0] += f" of {self.timeout:g} s"
         if self.restarts:
@@ -110,6 +119,21 @@ class Outcome:
         if self.retries:
             lines.append(f"the job was retried {_times(self.retries)}")
         return "\n".join(lines)
+
+
+def hidden(primary: Ended | None, running: Iterable[tuple[str, Sequence[str]]]) -> Iterator[str]:
+    """Say what a success hides; `running` has the last lines of each replica that runs when the job ends."""
+    if primary and primary.raised:
+        yield (
+            f"{primary.replica.name} exited with 0 after a traceback: {primary.raised}. If the exception ended the"
+            " program, a shell hid its exit code: begin the script with set -eo pipefail, and remove || true and &"
+        )
+    for name, lines in running if primary else ():
+        said = f". Its last line: {message(lines[-1])[:LINE]}" if lines else ""
+        yield (
+            f"{name} still ran when the chief had exited with 0, and was stopped. If the job needs it, have the chief"
+            f" wait for it{said}"
+        )
 
 
 def _times(count: int) -> str:

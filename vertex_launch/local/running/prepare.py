@@ -41,6 +41,7 @@ class PreparedJob:
     policy: Policy = field(default_factory=Policy)
     isolation: Isolation = field(default_factory=isolation)
     faults: Sequence[Fault] = ()
+    addresses: Mapping[str, str] = field(default_factory=dict)  # name of each replica that trains -> its IP address
 
 
 def size(job: Job) -> int:
@@ -75,7 +76,8 @@ def prepare(
         isolated = replace(isolated, hosts=hosts.write(state_dir.hosts(job_id), machines.values(), away))
     ready = packages.prepared(job, started, logs, state_dir.buckets, context.environ, stopping)
     isolated, ordered = replace(isolated, folders=folders), context.options.faults
-    return PreparedJob(armed(job, ready, ordered), logs, policy, isolated, ordered)
+    addresses = {one.name: machines[one.pool, one.index].ip for one in ready if one.trains}
+    return PreparedJob(armed(job, ready, ordered), logs, policy, isolated, ordered, addresses)
 
 
 def _placed(job: Job, job_id: str, context: Context, extras: Extras, machines: hosts.Hosts) -> list[Replica]:

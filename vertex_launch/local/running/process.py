@@ -51,7 +51,7 @@ class Process:
     def __init__(self, replica: Replica, logs: Path, show: Show, isolation: Isolation, report: Report) -> None:
         self._replica = replica
         self._show = show
-        self._tail = Tail()
+        self.tail = Tail()
         self.heard = time.monotonic()  # when the last line was shown, or this began
         log = open_log(logs, replica)
         try:
@@ -116,7 +116,7 @@ class Process:
                     data = os.read(key.fd, CHUNK)
                     splitter, severity = key.data
                     for line in splitter.feed(data):
-                        self._tail.add(line, severity)
+                        self.tail.add(line, severity)
                         tell(self._replica, line, log, self._show, severity)
                         self.heard = time.monotonic()
                     if not data:
@@ -125,8 +125,8 @@ class Process:
     def _wait(self, report: Report) -> None:
         code, now = self._process.wait(), time.monotonic()
         self._drain(now)
-        tail = self._tail
-        report(self, Ended(self._replica, 128 - code if code < 0 else code, tail.lines, tail.errors, now))
+        tail, code = self.tail, 128 - code if code < 0 else code
+        report(self, Ended(self._replica, code, tail.lines, tail.errors, now, raised=tail.raised))
 
     def _drain(self, ended: float) -> None:
         """Wait for the last lines as long as they come, however slow the terminal is."""

@@ -1,19 +1,17 @@
 """Activity of replicas that have not printed a line for long: who computes, who waits, and for whom."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 
 from vertex_launch.errors import listed
+from vertex_launch.local.running.connections import Member, connections, links, processes, visible
 
 SILENT_SECONDS = 60.0  # from the last line of any replica until somebody asks why
 SAMPLE_SECONDS = 10.0  # for which the use of the processors is measured
 IDLE = 0.05  # of a core; a process that polls a peer uses less
-
-Address = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -22,8 +20,7 @@ class Activity:
 
     seconds: float = 0  # of processor time, of all its processes
     stopped: bool = False
-    at: frozenset[Address] = frozenset()  # where it listens, and its ends of open connections
-    to: frozenset[Address] = frozenset()  # the other ends
+    peers: frozenset[str] = frozenset()  # replicas to which it is connected
 
 
 @dataclass
@@ -67,39 +64,26 @@ def _state(name: str, busy: bool, now: Mapping[str, Activity]) -> str:
         return "is stopped"
     if busy:
         return "computes"
-    peers = [peer for peer, other in now.items() if peer != name and now[name].to & other.at]
-    return f"sleeps, connected to {listed(peers, 'and')}" if peers else "sleeps, connected to no other replica"
+    peers = sorted(now[name].peers) or ["no other replica"]
+    return f"sleeps, connected to {listed(peers, 'and')}" if visible() else "sleeps"
 
 
-def activities(processes: Mapping[str, int]) -> dict[str, Activity]:
+def activities(numbers: Mapping[str, int]) -> dict[str, Activity]:
     """Look at all processes of each replica, now."""
-    return {name: _activity(number) for name, number in processes.items()}
+    members = processes(numbers)
+    pairs = links(connections(members)).values() if visible() else ()
+    return {
+        name: _activity(name, members, {peer for (one, _), (peer, _) in pairs if one == name != peer})
+        for name in numbers
+    }
 
 
-def _activity(number: int) -> Activity:
-    """Look at a process and its descendants; those that have just ended count for nothing."""
+def _activity(name: str, members: Mapping[Member, psutil.Process], peers: Iterable[str]) -> Activity:
+    """Look at the processes of a replica; those that have just ended count for nothing."""
     seconds, stopped = 0.0, False
-    at: set[Address] = set()
-    to: set[Address] = set()
-    for process in family(number):
+    for process in (process for (owner, _), process in members.items() if owner == name):
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
             seconds += times.user + times.system
             stopped |= process.status() == psutil.STATUS_STOPPED
-            for connection in process.net_connections("tcp"):
-                at |= _ends(connection.laddr)
-                to |= _ends(connection.raddr)
-    return Activity(seconds, stopped, frozenset(at), frozenset(to))
-
-
-def _ends(address: Sequence[Any]) -> set[Address]:
-    """Return one end of a connection, none where it has none; IPv4 within IPv6 is IPv4."""
-    return {(address[0].removeprefix("::ffff:"), address[1])} if address else set()
-
-
-def family(number: int) -> Iterator[psutil.Process]:
-    """Yield a process and its descendants; nothing once it has ended."""
-    with contextlib.suppress(psutil.Error):
-        first = psutil.Process(number)
-        yield first
-        yield from first.children(recursive=True)
+    return Activity(seconds, stopped, frozenset(peers))
