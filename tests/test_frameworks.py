@@ -245,6 +245,7 @@ class TestPyTorchWithText(OfText):
     )
 
 
+@pytest.mark.proof
 class TestTensorFlowWithText(OfText):
     framework = "tensorflow"
     strategies = (

@@ -323,6 +323,8 @@ def test_the_plain_client_sends_whole_specs(vertex: Service) -> None:
     client.delete_custom_job(name=created.name).result(timeout=240)
 
 
+@pytest.mark.slow
+@pytest.mark.proof
 def test_the_generated_clients_are_complete_where_the_launcher_was_imported_first() -> None:
     ask = "import vertex_launch; from google.cloud import aiplatform; aiplatform.gapic.JobServiceClient"
     subprocess.run([sys.executable, "-c", ask], check=True)

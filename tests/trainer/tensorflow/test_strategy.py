@@ -257,7 +257,10 @@ def test_a_lost_peer_is_one_sentence_with_the_code_for_which_the_parent_names_th
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the code is faulthandler's, 1")
-@pytest.mark.parametrize(("seconds", "wait", "code"), [(0.5, 2000, LostPeerError.exit_code), (2000, 1, 0)])
+@pytest.mark.parametrize(
+    ("seconds", "wait", "code"),
+    [(0.5, 2000, LostPeerError.exit_code), pytest.param(2000, 1, 0, marks=pytest.mark.proof)],
+)
 def test_a_wait_that_holds_pythons_lock_is_bounded(seconds: float, wait: int, code: int) -> None:
     program = "import ctypes; from trainer.cluster.processes import bounded\n"
     program += f"with bounded({seconds}): ctypes.PyDLL(None).sleep({wait})"

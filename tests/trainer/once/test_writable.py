@@ -23,8 +23,6 @@ OUTPUTS = {"AIP_MODEL_DIR": "run/model", "AIP_CHECKPOINT_DIR": "run/checkpoints"
 # All imports come first, those of the first parsing, too: their files may be out of that user's reach.
 AS_USER = f"""
 import os, sys
-# As task.py has them before TensorFlow is imported; of oneDNN it tells only where the processor has what oneDNN uses.
-os.environ |= {{"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}}
 from trainer import config, shards, task
 from trainer.vertex.log import exit_code
 config.parse([])
