@@ -55,13 +55,20 @@ JOBS: Mapping[str, tuple[list[str], str]] = {
         "2 processes, 1 world",
     ),
     "a replica has more processes than another": (
-        ["held = accept(2); hold()", "os.fork(); held = connect(); hold()"],
+        ["held = accept(2); hold()", "own = [os.fork() or (connect(), hold(), os._exit(0)) for _ in range(2)]; hold()"],
         "2 replicas, 1 world",
     ),
     "agents and workers are connected": (
         [
             "one = worker('held = accept(1, port=port + 1); hold()'); held = accept(1); one.wait()",
             "held = connect(); worker('held = connect(port=port + 1); hold()').wait()",
+        ],
+        "2 processes, 1 world",
+    ),
+    "a process and its child are connected": (
+        [
+            "held = accept(1); own = os.fork() and os.wait() or (accept(1, port=port + 1), hold())",
+            "held = connect(); own = os.fork() and os.wait() or (connect(port=port + 1), hold())",
         ],
         "2 processes, 1 world",
     ),

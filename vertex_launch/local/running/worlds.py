@@ -42,6 +42,7 @@ class Worlds:
     members: Mapping[Member, psutil.Process] = field(default_factory=dict)  # of the last such look
     links: dict[Ends, tuple[Member, Member]] = field(default_factory=dict)
     closed: set[Ends] = field(default_factory=set)  # connections to an address of these replicas
+    parents: dict[Member, Member] = field(default_factory=dict)  # process -> the one that has started it
     workers: set[Member] = field(default_factory=set)  # processes that torch's agents started
     sizes: dict[str, int] = field(default_factory=dict)  # replica -> count of its workers
     alone: bool = False  # whether an agent made a world of its own workers
@@ -64,6 +65,7 @@ class Worlds:
     def _look_for_workers(self) -> None:
         for member, process in self.members.items():
             with contextlib.suppress(psutil.Error, KeyError, ValueError):  # it has just ended; no agent started it
+                self.parents[member] = member[0], process.ppid()
                 environ = process.environ()
                 self.sizes[member[0]] = int(environ["LOCAL_WORLD_SIZE"])  # which only an agent sets
                 self.alone |= environ["LOCAL_WORLD_SIZE"] == environ["WORLD_SIZE"]
@@ -102,10 +104,10 @@ class Worlds:
         return member in self.workers or member[0] not in self.sizes
 
     def _size(self, replica: str) -> int:
-        """Count the processes of a replica that train."""
+        """Count the processes of a replica that train: of a connected process and its parent, the parent started it."""
         linked = [(one, other[0]) for one, other in self.links.values() if one[0] == replica]
-        abroad = {one for one, other in linked if other != replica}
-        return self.sizes.get(replica) or len(abroad or {one for one, _ in linked}) or 1
+        found = {one for one, other in linked if other != replica} or {one for one, _ in linked}
+        return self.sizes.get(replica) or len(found - {self.parents.get(one) for one in found}) or 1
 
     def _by_localhost(self) -> dict[tuple[str, int], set[str]]:
         """Return who came by localhost to which replica and port, unless the system has chosen the port."""

@@ -75,9 +75,9 @@ def must_join(processes: int) -> Iterator[None]:
     # All ways to a process group lead through this function, and nothing remains of a group that was destroyed.
     sizes, update = [1], distributed_c10d._update_default_pg
 
-    def note(group: distributed_c10d.ProcessGroup | None) -> None:
-        sizes.append(group.size() if group else 0)
-        update(group)
+    def note(pg: distributed_c10d.ProcessGroup | None) -> None:
+        sizes.append(pg.size() if pg else 0)
+        update(pg)
 
     distributed_c10d._update_default_pg = note
     yield
