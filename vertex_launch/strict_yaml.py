@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import yaml
-from yaml import MappingNode, Node, ScalarNode
+from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
 from vertex_launch import jsons
 from vertex_launch.errors import FaultError, Finding, letters
@@ -22,7 +22,6 @@ KINDS = {"str": "text", "int": "a number", "float": "a number", "bool": "a boole
 CLEARER = {  # by how PyYAML's sentence begins
     "but found another document": ("a second document begins", "keep one job in a file"),
     "found character '\\t' that": ("a tab stands where YAML wants spaces", "replace it"),
-    "expected a mapping": ("<< merges mappings only", "give it an alias of one, such as *pool"),
 }
 VALUES_LIMIT = 100_000  # in YAML with every alias written out
 JSON_LIMIT = 10_000  # values in one request; its job is checked within a second
@@ -204,17 +203,33 @@ class _Loader(yaml.SafeLoader):
         return Items([self.construct_object(item) for item in node.value], lines)
 
     def _mapping(self, node: MappingNode) -> Mapping:
-        """A mapping's own keys override what `<<` merges in."""
-        written = [(key.value, _line(key.start_mark)) for key, _ in node.value if isinstance(key, ScalarNode)]
-        self.flatten_mapping(node)
-        for key, _ in node.value:
-            if not isinstance(key, ScalarNode):
-                raise _fault(key, "a key must be a plain name", "quote the value if braces belong to it")
-        mapping = Mapping([(key.value, self.construct_object(value)) for key, value in node.value], written)
-        mapping.lines = {key.value: _line(key.start_mark) for key, _ in node.value}
+        pairs = _merged(node)
+        written = [(key.value, _line(key.start_mark)) for key, _ in node.value]
+        mapping = Mapping([(name, self.construct_object(value)) for name, (_, value) in pairs.items()], written)
+        mapping.lines = {name: _line(key.start_mark) for name, (key, _) in pairs.items()}
         return mapping
 
     yaml_constructors: ClassVar[dict[str | None, Any]] = {None: _made}
+
+
+def _merged(node: MappingNode) -> dict[str, tuple[Node, Node]]:
+    """Return the keys and values by name. A mapping's own keys override merged keys; the first merged mapping wins.
+
+    Source: yaml.org/type/merge.html. PyYAML 6.0.4 lets the last mapping of `<<: [a, b]` win (yaml/pyyaml#953).
+    """
+    own: dict[str, tuple[Node, Node]] = {}
+    merged: dict[str, tuple[Node, Node]] = {}
+    for key, value in node.value:
+        if not isinstance(key, ScalarNode):
+            raise _fault(key, "a key must be a plain name", "quote the value if braces belong to it")
+        if key.tag != f"{TAG}merge":
+            own[key.value] = key, value
+            continue
+        for part in value.value if isinstance(value, SequenceNode) else [value]:
+            if not isinstance(part, MappingNode):
+                raise _fault(part, "<< merges mappings only", "give it an alias of one, such as *pool")
+            merged = _merged(part) | merged
+    return merged | own
 
 
 def _fault(node: Node | None, fault: str, cure: str) -> FaultError:
