@@ -127,6 +127,19 @@ def use_this_launcher(environment: Path) -> None:
         installed.symlink_to(ROOT / "vertex_launch")
 
 
+def add_to_environment(target: Path, shared: Path, *words: str) -> Path:
+    """Install what `words` tell pip into an environment of its own upon a shared one; returns its interpreter."""
+    interpreter = target / "bin/python"
+    if not target.exists():
+        made = run(target.parent, sys.executable, "-m", "venv", str(target))
+        assert made.returncode == 0, made.stdout
+        (own,), (theirs,) = (list(one.glob("lib/python*/site-packages")) for one in (target, shared))
+        (own / "shared.pth").write_text(f"{theirs}\n", encoding="utf-8")
+    installed = run(target.parent, str(interpreter), "-m", "pip", "install", "--quiet", *words)
+    assert installed.returncode == 0, installed.stdout
+    return interpreter
+
+
 def run(folder: Path, *command: str, **environ: str) -> "subprocess.CompletedProcess[str]":
     """Run a command that may take minutes; what it says on either stream is its stdout."""
     return subprocess.run(
