@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import bake, line_count
+from tests.conftest import bake, line_count, run
 from tests.launch.running import DEADLINE, deadline
 from tests.launch.test_image import alone, recorded
 
@@ -75,3 +75,11 @@ def test_the_session_image_hands_its_words_to_the_launcher(tmp_path: Path) -> No
     assert build.startswith("build --platform=linux/amd64 ")
     assert build.endswith(f"{project.name}:1-cpu --no-cache .")
     assert push.endswith(f"/{project.name}:1-cpu")
+
+
+def test_the_session_lint_checks_the_rules_of_the_house(tmp_path: Path) -> None:
+    project = with_python(bake(tmp_path).project)
+    (project / "house_rules.py").write_text("import os\n")
+    done = run(project, sys.executable, "-m", "nox", "--session", "lint")
+    assert done.returncode == 1
+    assert "house_rules.py:1" in done.stdout
