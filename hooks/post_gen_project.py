@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -80,6 +81,21 @@ def name_launcher(line: str) -> None:
     path.write_text(re.sub("^vertex-launch$", lambda _: line, text, flags=re.MULTILINE), encoding="utf-8")
 
 
+def stays() -> bool:
+    """Return whether somebody will use this folder; to compare, cruft also bakes into temporary folders."""
+    here, temporary = Path.cwd(), Path(tempfile.gettempdir()).resolve()
+    return "_commit" not in ANSWERS or here.is_relative_to(SHELL) or not here.is_relative_to(temporary)
+
+
+def next_steps(line: str) -> str:
+    """Return what the user can do next, if the launcher comes from this line."""
+    text = f"Next:\n  cd {cd_target()}\n  pip install nox\n  nox -s local"
+    if "file://" in line:
+        text += "\nrequirements/laptop.txt takes vertex-launch from this machine:"
+        text += "\nbefore you share the project, write the template's git address there."
+    return text
+
+
 def cd_target() -> str:
     """Return what to write behind cd: relative to the folder of the user's shell, if that lies above."""
     here = Path.cwd()
@@ -93,7 +109,5 @@ if __name__ == "__main__":
     put_license(ANSWERS["license"])
     line = requirement(ANSWERS["launcher"])
     name_launcher(line)
-    print(f"Next:\n  cd {cd_target()}\n  pip install nox\n  nox -s local")
-    if "file://" in line:
-        print("requirements/laptop.txt takes vertex-launch from this machine:")
-        print("before you share the project, write the template's git address there.")
+    if stays():
+        print(next_steps(line))

@@ -53,7 +53,7 @@ def updated(tmp_path: Path) -> Path:
     make_older(template)
     commit(template, "Older")
     cruft = (sys.executable, "-m", "cruft")
-    done(tmp_path, *cruft, "create", str(template), "--no-input")
+    assert "cd distributed-training" in done(tmp_path, *cruft, "create", str(template), "--no-input", PWD=str(tmp_path))
     project = tmp_path / "distributed-training"
     commit(project, "Created")  # git merges an update with what it has in its history
     edit_as_its_owner(project)
@@ -61,7 +61,8 @@ def updated(tmp_path: Path) -> Path:
     shutil.rmtree(template / PROJECT / "vertex_launch")
     shutil.copytree(tmp_path / "present", template, dirs_exist_ok=True)
     commit(template, "Present")
-    done(project, *cruft, "update", "--skip-apply-ask")
+    said = done(project, *cruft, "update", "--skip-apply-ask", PWD=str(project))
+    assert "cd " not in said  # into the temporary folders in which cruft bakes
     return project
 
 
