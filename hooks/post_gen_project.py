@@ -35,6 +35,15 @@ def put_license(license: str) -> None:
     shutil.rmtree("licenses")
 
 
+def add_header() -> None:
+    """Put the text of header.txt, a file that a fork may have, before each Python file."""
+    header = Path("header.txt")
+    if header.exists():
+        for path in Path().rglob("*.py"):
+            path.write_text(header.read_text(encoding="utf-8") + path.read_text(encoding="utf-8"), encoding="utf-8")
+        header.unlink()
+
+
 def requirement(answer: str) -> str:
     """Return the line that installs vertex-launch: as answered, or from where this template came."""
     typed = answer.removeprefix("vertex-launch").lstrip(" @")
@@ -107,6 +116,7 @@ if __name__ == "__main__":
     lay("frameworks", ANSWERS["framework"])
     drop_reducers(ANSWERS["worker_machine"])
     put_license(ANSWERS["license"])
+    add_header()
     line = requirement(ANSWERS["launcher"])
     name_launcher(line)
     if stays():

@@ -1,11 +1,12 @@
 """Documents name the rules and tests that exist, give the rules' number nowhere by hand, and link to what is there."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROJECT, ROOT
+from tests.conftest import CACHES, PROJECT, ROOT
 from vertex_launch import catalog
 from vertex_launch.rules import explain
 
@@ -14,13 +15,22 @@ PAGES = [
     *(path.relative_to(ROOT) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))),
     *(Path("vertex_launch/README.md"), Path(PROJECT, "README.md")),
 ]
-# A page that is read elsewhere too, on an index or in a project, names its target in full.
-HERE = "https://github.com/org/vertex-dist-template/"
 LINK = re.compile(r"\](?:\(|: )([^)\s]+)")
 
 
 def text(path: Path | str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
+
+
+def address() -> str:
+    """Return the address of this repository, or of a fork, as the launcher's README gives it to pip."""
+    found = re.search(r"pip install git\+(https://\S+)", text("vertex_launch/README.md"))
+    assert found
+    return found[1]
+
+
+# A page that is read elsewhere too, on an index or in a project, names its target in full.
+HERE = f"{address()}/"
 
 
 def test_the_page_of_the_rules_is_what_they_say() -> None:
@@ -65,3 +75,29 @@ def test_every_promise_has_a_proof_and_every_proof_that_is_named_exists() -> Non
         named = set(re.findall(r"`(test_[\w.]+)`", proof))
         assert named, promise
         assert named <= tests | {path.name for path in files}
+
+
+def test_the_address_of_this_repository_is_where_contributing_says_and_nowhere_else() -> None:
+    found = {str(path.relative_to(ROOT)) for path in files(ROOT) if owner_and_name().encode() in path.read_bytes()}
+    assert found == {*address_places()}
+
+
+def owner_and_name() -> str:
+    """Return this repository's owner and name."""
+    return address().removeprefix("https://").partition("/")[2]
+
+
+def address_places() -> list[str]:
+    """Return the files with the address, of which CONTRIBUTING.md speaks."""
+    row = re.search(r"^\| the address of your repository \| (.+?) \|", text("CONTRIBUTING.md"), re.MULTILINE)
+    assert row
+    return re.findall("`(.+?)`", row[1])
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """Yield the files of the repository, without the caches of checks that ran in place."""
+    names = [path.name for path in folder.iterdir()]
+    skipped = {*CACHES(str(folder), names), ".git", "demo"}
+    for path in folder.iterdir():
+        if path.name not in skipped:
+            yield from files(path) if path.is_dir() else [path]

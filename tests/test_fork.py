@@ -1,4 +1,4 @@
-"""A fork stays a fork: defaults, header, question and optimizer of a platform team break none of the tests.
+"""A fork stays a fork: defaults, header, question and optimizer of a platform team break no test and no merge.
 
 CONTRIBUTING.md, "Fork it", says what a team changes, and in which files.
 """
@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import CACHES, PROJECT, ROOT, run
+from noxfile import QUICK
+from tests.conftest import CACHES, PROJECT, ROOT, cookiecutter, run
+from tests.gits import commit, done
+from tests.test_docs import address_places, owner_and_name
 
-HEADER = "# Copyright 2026 Acme Inc.\n# For Acme's own use.\n\n"
+HEADER = "# Copyright 2026 {{ cookiecutter.author }}\n# For Acme's own use.\n\n"
+OURS = "acme/training-template"
 RULE = '''"""Rules of our house."""
 
 from vertex_launch.rules import Finding, Findings, Job, RuleContext, rule
@@ -45,16 +49,18 @@ FIRST = {"worker_machine": "a3-highgpu-8g", "license": "MIT"}
 READS = re.compile(r"\b(project: Path|ROOT|DEFAULTS)\b")
 
 
-def fork(folder: Path) -> Path:
-    """The template as another organization has it."""
+def copy(folder: Path) -> Path:
+    """This repository in a folder, without its history."""
     shutil.copytree(ROOT, folder, ignore=lambda where, names: {*CACHES(where, names), ".git", "demo"} & {*names})
+    return folder
+
+
+def fork(folder: Path) -> Path:
+    """Change the template in this folder as another organization does."""
     own_questions(folder / "cookiecutter.json")
-    for path in (folder / PROJECT).rglob("*.py"):
-        path.write_text(HEADER + path.read_text(encoding="utf-8"), encoding="utf-8")
-    for path in (folder / "README.md", folder / PROJECT / "README.md", folder / "vertex_launch/README.md"):
-        path.write_text(
-            path.read_text(encoding="utf-8").replace("github.com/org/", "github.com/acme/"), encoding="utf-8"
-        )
+    (folder / PROJECT / "header.txt").write_text(HEADER, encoding="utf-8")
+    for place in address_places():
+        change(folder / place, owner_and_name(), OURS)
     change(folder / PROJECT / "frameworks/pytorch/trainer/train.py", "optim.AdamW(groups", "optim.Adam(groups")
     (folder / PROJECT / "house_rules.py").write_text(RULE, encoding="utf-8")
     for old, new in SETTINGS.items():
@@ -88,7 +94,34 @@ def readers(tests: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.proof
 def test_a_fork_with_defaults_of_its_own_passes_the_quick_tests_that_read_them(tmp_path: Path) -> None:
-    quick = ("-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadscope", "-m", "not slow and not proof")
-    house = fork(tmp_path / "fork")
-    done = run(house, sys.executable, "-m", "pytest", *quick, *readers(house / "tests"))
-    assert done.returncode == 0, done.stdout
+    options = ("-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadscope", *QUICK)
+    house = fork(copy(tmp_path / "fork"))
+    tested = run(house, sys.executable, "-m", "pytest", *options, *readers(house / "tests"))
+    assert tested.returncode == 0, tested.stdout
+
+
+@pytest.mark.slow
+def test_a_merge_needs_no_hand_and_a_new_file_gets_the_header_of_the_fork(tmp_path: Path) -> None:
+    upstream = copy(tmp_path / "upstream")
+    commit(upstream, "Begin")
+    done(tmp_path, "git", "clone", "--quiet", "upstream", "template")
+    house = fork(tmp_path / "template")
+    commit(house, "Fork")
+    (upstream / PROJECT / "trainer/new.py").write_text('"""New upstream."""\n', encoding="utf-8")
+    change(upstream / PROJECT / "frameworks/pytorch/trainer/train.py", '"""Training, readable', '"""Training, written')
+    commit(upstream, "Add a file, and change one that the fork has changed")
+    done(house, "git", "pull", "--quiet", "--no-rebase", "--no-edit", "origin", "main")
+    project = cookiecutter(tmp_path, "--no-input").project
+    header = HEADER.replace("{{ cookiecutter.author }}", "The Acme Training authors")
+    code = {path: path.read_text(encoding="utf-8") for path in project.rglob("*.py")}
+    assert [path for path, text in code.items() if not text.startswith(header)] == []
+    assert code[project / "trainer/new.py"] == f'{header}"""New upstream."""\n'
+    assert "optim.Adam(groups" in code[project / "trainer/train.py"]
+    assert '"""Training, written' in code[project / "trainer/train.py"]
+    assert not (project / "header.txt").exists()
+    for words in (("check",), ("format", "--check")):  # of a project's nox -s lint
+        linted = run(project, sys.executable, "-m", "ruff", *words, "--no-cache", ".")
+        assert linted.returncode == 0, linted.stdout
+    assert [
+        path for path in project.rglob("*") if path.is_file() and owner_and_name().encode() in path.read_bytes()
+    ] == []
