@@ -45,6 +45,7 @@ def test_a_loop_whose_machine_is_lost_resumes_with_all_machines_and_succeeds(loo
     assert done.returncode == 0
     before, restart, after = done.stdout.partition(RESTART)
     assert restart
+    assert re.search("3 (processes|replicas), 1 world", after)
     assert int(STEP.findall(after)[0]) > int(STEP.findall(before)[0])  # it does not begin again
     assert float(LOSS.findall(after)[-1]) < float(LOSS.findall(before)[0])
 
