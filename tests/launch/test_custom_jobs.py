@@ -115,11 +115,11 @@ def test_a_job_that_leaves_the_queue_no_longer_waits_to_expire(vertex: Vertex) -
 
 
 def test_a_job_whose_folder_cannot_be_made_fails_and_gives_its_place_free(vertex: Vertex) -> None:
-    (vertex.state_dir.folder / "jobs").write_text("no folder")
+    (vertex.store.state_dir.folder / "jobs").write_text("no folder")
     failed = ended(vertex, create(vertex, custom_job("true", workers=3)))
     assert failed["error"]["code"] == 13
     assert "the local Vertex failed: " in failed["error"]["message"]
-    (vertex.state_dir.folder / "jobs").unlink()
+    (vertex.store.state_dir.folder / "jobs").unlink()
     assert ended(vertex, create(vertex, custom_job("true", workers=3)))["state"] == "JOB_STATE_SUCCEEDED"
 
 
@@ -136,7 +136,7 @@ def test_a_job_ends_although_its_end_cannot_be_written(vertex: Vertex, tmp_path:
 
 def test_what_installs_for_ever_can_be_cancelled(vertex: Vertex) -> None:
     mark = f"mark-{time.time_ns()}"
-    address = vertex.state_dir.buckets / "b/slow.zip"
+    address = vertex.store.state_dir.buckets / "b/slow.zip"
     setup = f"import subprocess; subprocess.run(['python', '-c', 'import time; time.sleep(600)', '{mark}'])"
     source_package(address, setup__py=setup)
     body = custom_job()

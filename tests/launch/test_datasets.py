@@ -37,7 +37,7 @@ def buckets(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ours(tmp_path: Path, buckets: Path) -> Datasets:
-    return Datasets(Store(tmp_path / "state"), buckets)
+    return Datasets(Store(tmp_path))
 
 
 def table(ours: Datasets, *addresses: str) -> Resource:

@@ -24,7 +24,7 @@ def ours(tmp_path: Path) -> Models:
     (tmp_path / "gcs/b/run/model/deep").mkdir(parents=True)
     (tmp_path / "gcs/b/run/model/deep/weights").touch()
     (tmp_path / "gcs/b/empty/model/deep").mkdir(parents=True)
-    return Models(Store(tmp_path / "state"), tmp_path / "gcs")
+    return Models(Store(tmp_path))
 
 
 def upload(ours: Models, name: str = "digits", parent_model: str = "", model_id: str = "", **more: Any) -> Resource:

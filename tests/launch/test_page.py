@@ -81,7 +81,7 @@ class Served:
 def served(tmp_path: Path) -> Iterator[Served]:
     store, state_dir = Store(tmp_path), StateDir(tmp_path)
     jobs = Jobs(store, Context(state_dir, Settings("p", "us-central1", "b", "image"), {}))
-    router = Router(page.routes(store, jobs, state_dir))
+    router = Router(page.routes(store, jobs))
     config = uvicorn.Config(router, port=0, log_level="warning", lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

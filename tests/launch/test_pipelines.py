@@ -73,8 +73,8 @@ def start(folder: Path) -> Service:
     (state_dir.buckets / "b").mkdir(parents=True, exist_ok=True)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     jobs = Jobs(store, Context(state_dir, SETTINGS, {**os.environ, "PATH": path}))
-    datasets, models = Datasets(store, state_dir.buckets), Models(store, state_dir.buckets)
-    pipelines = Pipelines(store, jobs, Tunings(store, state_dir, jobs), models, state_dir.buckets)
+    datasets, models = Datasets(store), Models(store)
+    pipelines = Pipelines(store, jobs, Tunings(store, jobs), models)
     return Service(store, state_dir, jobs, datasets, models, pipelines)
 
 

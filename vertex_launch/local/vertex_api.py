@@ -47,19 +47,18 @@ class Vertex:
     """
 
     def __init__(self, context: Context, endpoint: str = "") -> None:
-        self.state_dir, buckets = context.state_dir, context.state_dir.buckets
-        self.store = Store(self.state_dir.folder, endpoint)
-        (buckets / context.settings.bucket).mkdir(parents=True, exist_ok=True)
-        self.jobs = Jobs(self.store, context, endpoint)
-        self.tunings = Tunings(self.store, self.state_dir, self.jobs)
-        models = Models(self.store, buckets)
-        self.pipelines = Pipelines(self.store, self.jobs, self.tunings, models, buckets)
-        self._operations = Operations(self.store)
-        self._projects = Projects(self.store, context.settings.project)
-        kinds: list[Collection] = [self.jobs, self.tunings, self.pipelines, Datasets(self.store, buckets), models]
-        kinds += [PersistentResources(self.store, self.jobs), Evaluations(self.store, models), Slices(self.store)]
-        kinds += [DataItems(self.store, buckets), Annotations(self.store, buckets), *metadata.collections(self.store)]
-        kinds += tensorboards.collections(self.store, buckets, context.settings.bucket)
+        self.store = store = Store(context.state_dir.folder, endpoint)
+        (context.state_dir.buckets / context.settings.bucket).mkdir(parents=True, exist_ok=True)
+        self.jobs = Jobs(store, context, endpoint)
+        self.tunings = Tunings(store, self.jobs)
+        models = Models(store)
+        self.pipelines = Pipelines(store, self.jobs, self.tunings, models)
+        self._operations = Operations(store)
+        self._projects = Projects(store, context.settings.project)
+        kinds: list[Collection] = [self.jobs, self.tunings, self.pipelines, Datasets(store), models]
+        kinds += [PersistentResources(store, self.jobs), Evaluations(store, models), Slices(store)]
+        kinds += [DataItems(store), Annotations(store), *metadata.collections(store)]
+        kinds += tensorboards.collections(store, context.settings.bucket)
         self._collections = [kind.collection for kind in kinds]
         self._methods = {key: act for kind in kinds for key, act in kind.methods().items()}
         self._methods |= self._operations.methods()
@@ -78,8 +77,8 @@ class Vertex:
             *((method, f"{AT}/{{below:path}}", resources) for method in ("GET", "POST", "PATCH", "DELETE")),
             ("GET", LOCATIONS, named(self.locations)),
             ("GET", f"{LOCATIONS}/{{location}}", named(self.location)),
-            ("POST", "/v2/entries:list", named(self.entries)),
-            ("POST", "/v2/entries:write", named(self.write_entries)),
+            ("POST", "/v2/entries:list", named(lambda call: logs.list_entries(self.store, call.json()))),
+            ("POST", "/v2/entries:write", named(lambda call: logs.write_entries(self.store, call.json()))),
             ("POST", "/control/{id}/{action}", self.disturb),
             ("POST", "/token", lambda call: metadata_server.TOKEN),  # whatever key a replica has, it gets this token
             *self._projects.routes(),
@@ -115,16 +114,6 @@ class Vertex:
             raise ApiError("NOT_FOUND", f'there is no location "{location}"; use a region such as us-central1')
         return {"name": f"projects/{project}/locations/{location}", "locationId": location}
 
-    def entries(self, call: Call) -> Any:
-        """Cloud Logging's entries.list."""
-        jobs, searches = self.store.all("customJobs"), self.store.all("hyperparameterTuningJobs")
-        return logs.list_entries(jobs, searches, self.state_dir, call.json())
-
-    def write_entries(self, call: Call) -> Any:
-        """Cloud Logging's entries.write."""
-        logs.write_entries(self.state_dir, call.json())
-        return {}
-
     def disturb(self, call: Call, id: str, action: str) -> Any:
         """Cause a fault in one replica of a job; an extension to Google's API."""
         body = call.json()
@@ -147,6 +136,6 @@ class Vertex:
 
 def create_app(vertex: Vertex) -> ASGIApp:
     """The service as an ASGI application: both APIs, the page and the shells."""
-    views = [*page.routes(vertex.store, vertex.jobs, vertex.state_dir), shell.page()]
-    routes = [*vertex.routes(), *GcsApi(vertex.state_dir.buckets).routes(), *views]
+    views = [*page.routes(vertex.store, vertex.jobs), shell.page()]
+    routes = [*vertex.routes(), *GcsApi(vertex.store.state_dir.buckets).routes(), *views]
     return http.Router(routes, partial(shell.connect, vertex.jobs.open_shell))

@@ -34,7 +34,7 @@ class Collection:
     create: Callable[..., Resource]
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self._store, self._buckets = store, store.state_dir.buckets
 
     def methods(self) -> dict[str, Act]:
         """Return the methods by HTTP method and address, in which * stands for an id."""

@@ -21,7 +21,7 @@ from vertex_launch.job_resource import Resource
 from vertex_launch.local import resource_file
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.resource_file import now
-from vertex_launch.state_dir import private_file
+from vertex_launch.state_dir import StateDir, private_file
 
 LOCK = "service.lock"  # holds the process id and the endpoint of the process that works in the folder
 # Each part of a name becomes a folder or a file, so it has no character with a meaning for a file system.
@@ -33,7 +33,7 @@ class Store:
     """All resources; thread-safe. Raises FaultError if another process holds the folder, or it cannot be written."""
 
     def __init__(self, folder: Path, endpoint: str = "") -> None:
-        self._folder = folder
+        self._folder, self.state_dir = folder, StateDir(folder)
         self._changed = threading.Condition()
         self._last_id = 0
         self._lock = _locked(folder, endpoint)

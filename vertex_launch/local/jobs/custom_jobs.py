@@ -143,7 +143,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         self.require_capacity(size(job), "job")
         found = [one for one in rules.findings(job, self._at(parent).settings) if one.severity == "error"]
         missing = [*experiments.missing(self._store, job.spec), *resource_pools.findings(self._store, parent, job)]
-        missing += autolog.findings(job, self._context.state_dir.buckets)
+        missing += autolog.findings(job, self._buckets)
         found += [finding for finding in missing if finding.place not in {one.place for one in found}]
         return [finding.below(place) for finding in found]
 
@@ -221,7 +221,7 @@ class Jobs(BackgroundTasks[_Ticket]):
 
     def _resumes(self, resource: Resource) -> str:
         folder = job_resource.output_folder(resource)
-        saved = self._context.state_dir.buckets / folder.removeprefix("gs://") / "checkpoints"  # AIP_CHECKPOINT_DIR
+        saved = self._buckets / folder.removeprefix("gs://") / "checkpoints"  # AIP_CHECKPOINT_DIR
         return f", and it resumes from {folder}/checkpoints" if folder and any(saved.glob("*")) else ""
 
     def _admit(self, ticket: _Ticket) -> None:

@@ -18,10 +18,11 @@ from vertex_launch.errors import Finding
 from vertex_launch.job_resource import TRIAL_LABEL, Resource, id_of, trial_ids
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.errors import ApiError, invalid
+from vertex_launch.local.api.store import Store
 from vertex_launch.local.resource_file import now
 from vertex_launch.local.running import journal
 from vertex_launch.local.running.lines import payload
-from vertex_launch.state_dir import StateDir, private_file
+from vertex_launch.state_dir import private_file
 
 # The fields of a LogEntry that a request may filter by. Source: Cloud Logging API v2, LogEntry.
 FIELDS = frozenset(("insertId", "jsonPayload", "labels", "logName", "resource", "severity", "textPayload", "timestamp"))
@@ -99,7 +100,7 @@ class JobLog:
             yield (line["timestamp"], entry["insertId"]), len(text), entry
 
 
-def write_entries(state_dir: StateDir, request: Mapping[str, Any]) -> None:
+def write_entries(store: Store, request: Mapping[str, Any]) -> Resource:
     """Keep the entries of Cloud Logging's entries.write, which a client in a replica sends; raises ApiError."""
     sent = request.get("entries")
     if not (isinstance(sent, list) and all(isinstance(entry, dict) for entry in sent)):
@@ -110,24 +111,23 @@ def write_entries(state_dir: StateDir, request: Mapping[str, Any]) -> None:
         own = {"insertId": secrets.token_hex(8), "severity": "DEFAULT"}
         time = filters.utc(str(entry.get("timestamp") or now()))
         lines.append(json.dumps(common | own | entry | {"timestamp": time}))
-    with open(state_dir.entries, "a", encoding="utf-8", opener=private_file) as file:
+    with open(store.state_dir.entries, "a", encoding="utf-8", opener=private_file) as file:
         file.writelines(f"{line}\n" for line in lines)
+    return {}
 
 
-def _written(state_dir: StateDir, projects: Sequence[str]) -> Iterator[Entry]:
+def _written(path: Path, projects: Sequence[str]) -> Iterator[Entry]:
     """Yield the kept entries of these projects, whose times are in no order."""
     with contextlib.suppress(FileNotFoundError):
-        for _, line in journal.lines(state_dir.entries, 0, sys.maxsize):
+        for _, line in journal.lines(path, 0, sys.maxsize):
             with contextlib.suppress(ValueError):  # it is not fully written yet
                 entry = jsons.loads(line)
                 if "/".join(str(entry.get("logName")).split("/")[:2]) in projects:
                     yield (str(entry["timestamp"]), str(entry["insertId"])), len(line), entry
 
 
-def list_entries(
-    jobs: Sequence[Resource], searches: Sequence[Resource], state_dir: StateDir, request: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Answer Cloud Logging's entries.list from the logs of these jobs; raises ApiError INVALID_ARGUMENT.
+def list_entries(store: Store, request: Mapping[str, Any]) -> Resource:
+    """Answer Cloud Logging's entries.list from the logs of all jobs; raises ApiError INVALID_ARGUMENT.
 
     A filter may name a search by its id, as gcloud's does; then the lines of all its trials have this id.
     """
@@ -135,11 +135,13 @@ def list_entries(
     if not (projects and isinstance(projects, list)):
         raise ApiError("INVALID_ARGUMENT", "resourceNames: is no list of names; name a project, as projects/PROJECT")
     expression, query = str(request.get("filter", "")), _query(request)
+    searches, state_dir = store.all("hyperparameterTuningJobs"), store.state_dir
     trials = {job: (id_of(search["name"]), id) for search in searches for job, id in trial_ids(search).items()}
-    written = (one for one in _written(state_dir, projects) if query.spans(one) and query.wanted.matches(one[2]))
+    entries = _written(state_dir.entries, projects)
+    written = (one for one in entries if query.spans(one) and query.wanted.matches(one[2]))
     choose = heapq.nlargest if query.newest_first else heapq.nsmallest
     sources: list[Iterator[Entry]] = [iter(choose(query.size + 1, written, key=KEY))]  # one more than a page has
-    for job in jobs:
+    for job in store.all("customJobs"):
         _, project, *_, job_id = job["name"].split("/")
         search_id, trial = trials.get(job_id, (job_id, ""))
         named = [id for id in (job_id, search_id) if id in expression]
@@ -162,7 +164,7 @@ def _query(request: Mapping[str, Any]) -> Query:
     return Query(wanted, after, before, newest_first, size)
 
 
-def _page(entries: Iterator[Entry], query: Query) -> dict[str, Any]:
+def _page(entries: Iterator[Entry], query: Query) -> Resource:
     """Return the next page; its token names the last entry that was read, and stays good while lines are added."""
     page, read = list[Resource](), 0
     for key, size, entry in entries:

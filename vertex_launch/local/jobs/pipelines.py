@@ -9,7 +9,6 @@ Source: google-cloud-aiplatform 2.7.0, training_jobs.py; Vertex AI's REST refere
 import contextlib
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
@@ -83,12 +82,11 @@ class Pipelines(BackgroundTasks[_Pipeline]):
 
     collection, message, noun, prefix, ended = COLLECTION, TrainingPipeline, "pipeline", PREFIX, ENDED
 
-    def __init__(self, store: Store, jobs: Jobs, tunings: Tunings, models: Models, buckets: Path) -> None:
+    def __init__(self, store: Store, jobs: Jobs, tunings: Tunings, models: Models) -> None:
         super().__init__(store)
         self._jobs = jobs
         self._tunings = tunings
         self._models = models
-        self._buckets = buckets
 
     def create(self, parent: str, message: TrainingPipeline) -> Resource:
         """Check and start a pipeline; raises ApiError with all faults, or for a missing dataset or parent model."""

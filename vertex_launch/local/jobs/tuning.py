@@ -26,7 +26,6 @@ from vertex_launch.local.jobs.search import Measurement, Search, Suggestion
 from vertex_launch.local.resource_file import now
 from vertex_launch.local.running.prepare import Extras
 from vertex_launch.spec import Job, as_json
-from vertex_launch.state_dir import StateDir
 
 COLLECTION = "hyperparameterTuningJobs"
 POLL_SECONDS = 0.2
@@ -92,9 +91,8 @@ class Tunings(BackgroundTasks[_Study]):
 
     collection, message, noun, prefix, ended = COLLECTION, HyperparameterTuningJob, "tuning job", PREFIX, ENDED
 
-    def __init__(self, store: Store, state_dir: StateDir, jobs: Jobs) -> None:
+    def __init__(self, store: Store, jobs: Jobs) -> None:
         super().__init__(store)
-        self._state_dir = state_dir
         self._jobs = jobs
 
     def create(self, parent: str, message: HyperparameterTuningJob, earlier: Resource | None = None) -> Resource:
@@ -222,7 +220,7 @@ class Tunings(BackgroundTasks[_Study]):
 
     def _measurements(self, study: _Study, trial: _Trial, ended: bool = True) -> list[Measurement]:
         """Return what a trial has reported; what it did before the checkpoint from which it went on, too."""
-        path = self._state_dir.metrics(id_of(trial.job))
+        path = self._store.state_dir.metrics(id_of(trial.job))
         if trial.reports.path != path:
             trial.reports = MetricFile(path, study.metrics)
         reported = trial.reports.read(ended)

@@ -4,7 +4,6 @@ Source: google-cloud-aiplatform 2.7.0, types/data_item.py and types/annotation.p
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from google.cloud.aiplatform_v1.types.annotation import Annotation
 from google.cloud.aiplatform_v1.types.data_item import DataItem
@@ -12,7 +11,6 @@ from google.cloud.aiplatform_v1.types.data_item import DataItem
 from vertex_launch.job_resource import Resource
 from vertex_launch.local.api.collection import Act, Collection
 from vertex_launch.local.api.errors import ApiError
-from vertex_launch.local.api.store import Store
 from vertex_launch.local.registry import datasets
 
 COLLECTION = f"{datasets.COLLECTION}/*/dataItems"
@@ -33,10 +31,6 @@ class DataItems(Collection):
     """Items of all datasets; tables have none. An item's id is its number in the import files."""
 
     collection, message = COLLECTION, DataItem
-
-    def __init__(self, store: Store, buckets: Path) -> None:
-        super().__init__(store)
-        self._buckets = buckets
 
     def methods(self) -> dict[str, Act]:
         listed = f"GET {self.collection}"

@@ -22,7 +22,6 @@ from vertex_launch.local.api import filters
 from vertex_launch.local.api.collection import TYPES, Act, Collection, Records, read_message
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.http import Call
-from vertex_launch.local.api.store import Store
 from vertex_launch.local.registry import dataset_files, splits
 from vertex_launch.local.registry.dataset_files import ML_USE, DatasetContent
 from vertex_launch.local.registry.export_folder import new_folder
@@ -41,10 +40,6 @@ class Datasets(Collection):
     """All datasets of the service."""
 
     collection, message, long_running, verbs = COLLECTION, Dataset, True, Records.verbs
-
-    def __init__(self, store: Store, buckets: Path) -> None:
-        super().__init__(store)
-        self._buckets = buckets
 
     def methods(self) -> dict[str, Act]:
         def add(call: Call, name: str) -> Resource:

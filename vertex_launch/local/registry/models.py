@@ -28,7 +28,6 @@ from vertex_launch.local.api.collection import TYPES, Act, Collection, fields, r
 from vertex_launch.local.api.create_validation import OUTPUT_ONLY, without_output
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.http import Call
-from vertex_launch.local.api.store import Store
 from vertex_launch.local.registry.export_folder import new_folder
 from vertex_launch.spec import as_json
 
@@ -53,11 +52,7 @@ class Models(Collection):
     """All models of the service; thread-safe."""
 
     collection, message, hidden, verbs = COLLECTION, Model, ("model",), ("GET", "PATCH", "DELETE")
-
-    def __init__(self, store: Store, buckets: Path) -> None:
-        super().__init__(store)
-        self._buckets = buckets
-        self._lock = threading.Lock()
+    _lock = threading.Lock()
 
     def methods(self) -> dict[str, Act]:
         member = f"{COLLECTION}/*"

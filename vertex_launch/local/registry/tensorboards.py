@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from google.cloud.aiplatform_v1.types import tensorboard_service as service
@@ -43,10 +42,9 @@ READ = {"SCALAR": 1000, "TENSOR": 100, "BLOB_SEQUENCE": 100}  # points that `bat
 EPOCH = "1970-01-01T00:00:00Z"
 
 
-def collections(store: Store, buckets: Path, bucket: str) -> list[Collection]:
+def collections(store: Store, bucket: str) -> list[Collection]:
     """All collections of TensorBoards, whose clients write pictures and other blobs into a bucket."""
-    runs, series = _Runs(store), _TimeSeries(store, buckets)
-    return [_Boards(store, bucket), _Experiments(store, series), runs, series]
+    return [_Boards(store, bucket), _Experiments(store), _Runs(store), _TimeSeries(store)]
 
 
 def write(store: Store, series: str, points: Sequence[Resource]) -> None:
@@ -113,14 +111,10 @@ class _Experiments(Records):
 
     collection, message = EXPERIMENTS, TensorboardExperiment
 
-    def __init__(self, store: Store, series: Records) -> None:
-        super().__init__(store)
-        self._series = series
-
     def methods(self) -> dict[str, Act]:
-        request = service.BatchCreateTensorboardTimeSeriesRequest
+        series, request = _TimeSeries(self._store), service.BatchCreateTensorboardTimeSeriesRequest
         return super().methods() | {
-            f"POST {EXPERIMENTS}/*:batchCreate": partial(_create_many, self._series, request),
+            f"POST {EXPERIMENTS}/*:batchCreate": partial(_create_many, series, request),
             f"POST {EXPERIMENTS}/*:write": self._write,
         }
 
@@ -161,10 +155,6 @@ class _TimeSeries(Records):
 
     collection, message = SERIES, TensorboardTimeSeries
     output_only = (*Records.output_only, "metadata")
-
-    def __init__(self, store: Store, buckets: Path) -> None:
-        super().__init__(store)
-        self._buckets = buckets
 
     def methods(self) -> dict[str, Act]:
         return super().methods() | {

@@ -29,7 +29,6 @@ from vertex_launch.local.views import job_summary
 from vertex_launch.printable import plain
 from vertex_launch.regular_file import open_regular
 from vertex_launch.spec import CHIEF_REPLICA
-from vertex_launch.state_dir import StateDir
 
 PAGE = Path(__file__).with_name("page.html")
 LISTED = 1000  # jobs
@@ -47,7 +46,7 @@ HEADERS = {
 Points = dict[str, list[tuple[float, float]]]  # (step, value) by metric, in the order of their arrival
 
 
-def routes(store: Store, jobs: Jobs, state_dir: StateDir) -> list[Route]:
+def routes(store: Store, jobs: Jobs) -> list[Route]:
     """The page and the two answers that it asks for; none of them changes anything.
 
     The page is the same at / and at the name or the id of a job: its script reads the address.
@@ -63,8 +62,8 @@ def routes(store: Store, jobs: Jobs, state_dir: StateDir) -> list[Route]:
             raise ApiError("NOT_FOUND", f"there is no custom job {id}")
         if not re.fullmatch("[0-9]{1,15}", start):
             raise ApiError("INVALID_ARGUMENT", f'from: "{start}" is not a position; take the last answer\'s next')
-        log = part(state_dir.journal(id), int(start))
-        points = curves.points(store, job) | log["points"] | reported(store, state_dir, id)
+        log = part(store.state_dir.journal(id), int(start))
+        points = curves.points(store, job) | log["points"] | reported(store, id)
         return _answer(call, log | {"points": points})
 
     return [
@@ -118,11 +117,11 @@ def part(path: Path, start: int) -> dict[str, Any]:
     }
 
 
-def reported(store: Store, state_dir: StateDir, id: str) -> Points:
+def reported(store: Store, id: str) -> Points:
     """The finite measurements that a job has reported as the trial of a search."""
     searches = [search for search in store.all(SEARCHES) if id in trial_ids(search)]
     names = [metric["metricId"] for search in searches for metric in search["studySpec"]["metrics"]]
-    steps = MetricFile(state_dir.metrics(id), names).read(ended=True) if names else []
+    steps = MetricFile(store.state_dir.metrics(id), names).read(ended=True) if names else []
     values: Points = {name: [(one.step, one.metrics.get(name, math.nan)) for one in steps] for name in names}
     finite = {name: [pair for pair in pairs if math.isfinite(pair[1])] for name, pairs in values.items()}
     return {name: pairs for name, pairs in finite.items() if pairs}
