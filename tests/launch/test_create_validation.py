@@ -4,7 +4,7 @@ import pytest
 from google.cloud.aiplatform_v1 import types
 
 from vertex_launch import labels
-from vertex_launch.local.api.create_validation import OUTPUT_ONLY, key_findings, without_output
+from vertex_launch.local.api.collection import OUTPUT_ONLY, key_findings, without_output
 
 KINDS = (types.CustomJob, types.HyperparameterTuningJob, types.TrainingPipeline, types.Dataset, types.Model)
 FIELD = re.compile(r"^ {8}(\w+) \(.*?\):\n(.*?)(?=^ {8}\w+ \(|\Z)", re.MULTILINE | re.DOTALL)

@@ -5,16 +5,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from vertex_launch import labels, proto_validation, spec, strict_yaml
-from vertex_launch.errors import FaultError, Finding
+from vertex_launch.errors import FaultError, Finding, Findings
 from vertex_launch.job_resource import Resource, camel
 from vertex_launch.local.api import filters
-from vertex_launch.local.api.create_validation import OUTPUT_ONLY, key_findings, without_output
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
+from vertex_launch.rules.region_and_output import key_name_findings, key_region_findings
 
 TYPES = "type.googleapis.com/google."
 EMPTY: Resource = {"@type": f"{TYPES}protobuf.Empty"}
+# Fields of all messages that only the service writes. Source: google-cloud-aiplatform 2.7.0, types/, "Output only".
+OUTPUT_ONLY = (
+    *("name", "state", "error", "create_time", "start_time", "end_time", "update_time"),
+    *("web_access_uris", "trials", "training_task_metadata", "data_item_count", "metadata_artifact"),
+    *("satisfies_pzs", "satisfies_pzi"),
+    # of a model
+    *("version_id", "version_create_time", "version_update_time", "training_pipeline", "checkpoints"),
+    *("deployed_models", "model_source_info", "original_model_info", "supported_export_formats"),
+    *("supported_deployment_resources_types", "supported_input_storage_formats", "supported_output_storage_formats"),
+)
 
 # Takes a request and the name in its address. A result with a "@type" is the response of an operation, one with a
 # "response" is an operation's fields; None stands for {}, after a deletion for EMPTY.
@@ -148,3 +158,21 @@ def read_message(call: Call, kind: Any) -> Any:
         return spec.read(document, kind)
     except FaultError as error:
         raise invalid(error.findings) from None
+
+
+def without_output(message: Any, names: Iterable[str] = OUTPUT_ONLY) -> Any:
+    """Clear, in place, the fields that only the service writes: the message's own and those of a model in it."""
+    pb = type(message).pb(message)
+    model = "model_to_upload" in pb.DESCRIPTOR.fields_by_name and pb.HasField("model_to_upload")
+    for part in (pb, pb.model_to_upload) if model else (pb,):
+        for name in names:
+            if name in part.DESCRIPTOR.fields_by_name:
+                part.ClearField(name)
+    return message
+
+
+def key_findings(message: Any, parent: str) -> Findings:
+    """Yield what is wrong with the key that encrypts a new resource; whether it exists, nobody here can know."""
+    if "encryption_spec" in type(message).meta.fields and "encryption_spec" in message:
+        key = message.encryption_spec.kms_key_name
+        yield from (*key_name_findings(key), *key_region_findings(key, parent.split("/")[3], "resource"))

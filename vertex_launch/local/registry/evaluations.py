@@ -10,8 +10,7 @@ from google.cloud.aiplatform_v1.types.model_evaluation_slice import ModelEvaluat
 from google.cloud.aiplatform_v1.types.model_service import ImportModelEvaluationRequest
 
 from vertex_launch.job_resource import Resource
-from vertex_launch.local.api.collection import Act, Collection, read_message
-from vertex_launch.local.api.create_validation import without_output
+from vertex_launch.local.api.collection import Act, Collection, read_message, without_output
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.registry.models import Models

@@ -24,8 +24,7 @@ from vertex_launch.addresses import object_path
 from vertex_launch.errors import Finding
 from vertex_launch.job_resource import Resource, camel, id_of
 from vertex_launch.labels import name_findings
-from vertex_launch.local.api.collection import TYPES, Act, Collection, fields, read_message
-from vertex_launch.local.api.create_validation import OUTPUT_ONLY, without_output
+from vertex_launch.local.api.collection import OUTPUT_ONLY, TYPES, Act, Collection, fields, read_message, without_output
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.registry.export_folder import new_folder

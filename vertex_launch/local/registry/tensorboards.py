@@ -24,8 +24,7 @@ from vertex_launch.addresses import object_path
 from vertex_launch.errors import Finding, Findings
 from vertex_launch.job_resource import Resource, camel, id_of
 from vertex_launch.local.api import filters
-from vertex_launch.local.api.collection import Act, Collection, Records, fields, read_message
-from vertex_launch.local.api.create_validation import without_output
+from vertex_launch.local.api.collection import Act, Collection, Records, fields, read_message, without_output
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
