@@ -27,7 +27,7 @@ from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.running.journal import Journal
 from vertex_launch.local.views import page
-from vertex_launch.local.views.terminal import reports
+from vertex_launch.local.views.jobs import reports
 from vertex_launch.settings import Settings
 from vertex_launch.spec import parse
 from vertex_launch.state_dir import StateDir

@@ -12,7 +12,7 @@ from vertex_launch.local.jobs.background import repeating
 from vertex_launch.local.running.namespaces import isolation
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.local.vertex_api import Vertex, create_app
-from vertex_launch.local.views.terminal import reports
+from vertex_launch.local.views.jobs import reports
 
 RUNS_SECONDS = 0.5  # between two looks at what the command `run` has written
 LEAVE_SECONDS = 2  # for requests under way at the end; a client may never finish its own

@@ -25,7 +25,7 @@ from vertex_launch.local.jobs.custom_jobs import COLLECTION, Jobs
 from vertex_launch.local.jobs.metric_file import MetricFile
 from vertex_launch.local.jobs.tuning import COLLECTION as SEARCHES
 from vertex_launch.local.running import lines as printed
-from vertex_launch.local.views import job_summary
+from vertex_launch.local.views.jobs import summaries
 from vertex_launch.printable import plain
 from vertex_launch.regular_file import open_regular
 from vertex_launch.spec import CHIEF_REPLICA
@@ -54,7 +54,7 @@ def routes(store: Store, jobs: Jobs) -> list[Route]:
     show = shown(PAGE)
 
     def all_jobs(call: Call) -> Response:
-        return _answer(call, {"jobs": job_summary.summaries(store, jobs, LISTED)})
+        return _answer(call, {"jobs": summaries(store, jobs, LISTED)})
 
     def one_log(call: Call, id: str) -> Response:
         start = call.query.get("from", "0")

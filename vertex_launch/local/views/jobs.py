@@ -1,23 +1,23 @@
-"""Jobs as the web page shows them, and which of them the terminal follows."""
+"""The service's jobs for people: as the web page reads them, and on the terminal a line for each change."""
 
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from heapq import nlargest
 from typing import Any
 
-from vertex_launch.job_resource import (
-    KINDS,
-    Resource,
-    backing,
-    custom_jobs,
-    fault,
-    id_of,
-    machines,
-    same_result,
-    state,
-    trials,
-)
+from rich.console import Console
+from rich.text import Text
+
+from vertex_launch import job_resource
+from vertex_launch.job_resource import KINDS, Resource, backing, custom_jobs, fault, id_of, machines, state, style
 from vertex_launch.local.api.store import Store
+from vertex_launch.local.jobs.background import repeating
 from vertex_launch.local.jobs.custom_jobs import Jobs
+from vertex_launch.printable import printable
+
+POLL_SECONDS = 0.25
+FOLLOWED = 1000  # jobs on the terminal, the newest
 
 
 def everything(store: Store) -> list[Resource]:
@@ -57,10 +57,39 @@ def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str], made: Se
         "error": fault(resource),
         "machines": [machines(pool) for pool in spec.get("workerPoolSpecs", ())],
         "replicas": jobs.statuses(resource["name"]),  # while it runs
-        "trials": trials(resource, made),
+        "trials": job_resource.trials(resource, made),
         "metrics": [metric["metricId"] for metric in resource.get("studySpec", {}).get("metrics", ())],
-        "same_result": same_result(resource),  # a sentence if all trials measured the same
+        "same_result": job_resource.same_result(resource),  # a sentence if all trials measured the same
         "trial_count": int(resource.get("maxTrialCount", 0)),  # the most that there will be
         "backing": id_of(backing(resource)),  # id of a pipeline's custom job
         "part_of": makers.get(id, ""),  # id of the tuning job or pipeline that made it
     }
+
+
+def reports(store: Store, jobs: Jobs, console: Console) -> AbstractContextManager[None]:
+    """Return a context manager; in its block another thread prints each change of a job's state and each restart."""
+    states = {job["name"]: state(job) for job in newest(everything(store), FOLLOWED)}  # already known: not printed
+
+    def report() -> None:
+        while jobs.events:
+            console.print(event(*jobs.events.popleft()), soft_wrap=True)
+        for job in reversed(newest(everything(store), FOLLOWED)):
+            if states.get(job["name"]) != state(job):
+                states[job["name"]] = state(job)
+                console.print(change(job), soft_wrap=True)
+
+    return repeating(report, POLL_SECONDS)
+
+
+def change(job: Resource) -> Text:
+    """`12:03:04 customJobs/17 digits FAILED: workerpool0-0 exited with code 1`."""
+    message = fault(job).partition("\n")[0]
+    *_, collection, id = job["name"].split("/")
+    head = f"{time.strftime('%H:%M:%S')} {collection}/{id} {printable(job.get('displayName', ''))} "
+    shown = (state(job), style(job))
+    return Text.assemble(head, shown, f": {printable(message)}" if message else "")
+
+
+def event(id: str, name: str, line: str) -> Text:
+    """`12:03:04 customJobs/17 digits: workerpool1-0 was preempted; the job starts again, restart 1 of 6`."""
+    return Text(f"{time.strftime('%H:%M:%S')} customJobs/{id} {printable(name)}: {printable(line)}")
