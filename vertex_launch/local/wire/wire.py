@@ -9,24 +9,27 @@ import contextlib
 import functools
 import random
 import re
+import socket
 import threading
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from vertex_launch import program
 from vertex_launch.local.context import Context
 from vertex_launch.local.google import is_google
 from vertex_launch.local.running.hosts import LOOPBACK
-from vertex_launch.local.wire import backend, metadata_server
+from vertex_launch.local.wire import metadata_server
 from vertex_launch.local.wire.authority import BUNDLES, Authority
-from vertex_launch.local.wire.backend import HTTP
 from vertex_launch.settings import for_local
 from vertex_launch.spec import Job
 from vertex_launch.state_dir import private, private_file
 
+HTTP = "http/1.1"  # by ALPN; gRPC is "h2"
 BUNDLE = "authorities.pem"  # in the home folder of a job
 PROXIES = ("https_proxy", "HTTPS_PROXY")
 METADATA_HOSTS = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GCE_METADATA_ROOT")
@@ -112,7 +115,7 @@ class Wire:
 
     async def _hand_over(self, protocol: str, head: bytes, near: Connection) -> None:
         """Let the local Vertex answer, from the request on whose head has been read."""
-        port = await asyncio.to_thread(backend.port, protocol, self._endpoint, self._buckets)
+        port = await asyncio.to_thread(_server, protocol, self._endpoint, self._buckets)
         far = await asyncio.open_connection(LOOPBACK, port)
         far[1].write(OBSOLETE.sub(b"", head))
         await _join(near, far)
@@ -140,6 +143,38 @@ class Wire:
         exceptions = {"no": self._environ.get("no_proxy") or self._environ.get("NO_PROXY", "")}
         direct = urllib.request.proxy_bypass_environment(target, exceptions)  # type: ignore[attr-defined]
         return "" if direct else urlsplit(proxy if "//" in proxy else f"//{proxy}").netloc
+
+
+@functools.cache
+def _server(protocol: str, endpoint: str, buckets: Path) -> int:
+    """Return the port of the server that speaks a protocol, at "" of the buckets alone; it starts at the first call."""
+    endpoint = endpoint or _storage(buckets)
+    if protocol == HTTP:
+        return int(endpoint.rpartition(":")[2])
+    from vertex_launch.local.wire import bridge  # most jobs need no gRPC
+
+    return bridge.serve(endpoint, LOOPBACK)
+
+
+@functools.cache
+def _storage(buckets: Path) -> str:
+    """Serve the buckets, and refuse Vertex AI's own calls; returns the address."""
+    import uvicorn  # most runs need no server
+
+    from vertex_launch.local.api.errors import ApiError
+    from vertex_launch.local.api.http import Call, Router
+    from vertex_launch.local.storage.gcs_api import GcsApi
+
+    def refuse(call: Call, **parts: str) -> Any:
+        fault = f"{call.method} {call.path}: Vertex AI and Cloud Logging answer only where their local service runs"
+        raise ApiError("UNIMPLEMENTED", f"{fault}; start `{program.NAME} emulate` and send the job there")
+
+    refusals = [(method, "/v[12].*", refuse) for method in ("GET", "POST", "PATCH", "DELETE")]
+    listener = socket.create_server((LOOPBACK, 0))
+    app = Router([*GcsApi(buckets).routes(), *refusals])
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+    threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="buckets", daemon=True).start()
+    return f"http://{LOOPBACK}:{listener.getsockname()[1]}"
 
 
 def _of_metadata(values: Any, target: str, head: bytes) -> bytes:
