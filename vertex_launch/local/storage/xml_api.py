@@ -6,22 +6,25 @@ src/gcp/client.rs, 2026; google-cloud-storage 3.17.1, _media/_upload.py.
 
 import base64
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from http.client import HTTPResponse
 from pathlib import Path
-from typing import Any, BinaryIO
-from urllib.parse import unquote
+from typing import Any, BinaryIO, cast
+from urllib.parse import quote, unquote
 from xml.sax.saxutils import escape
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from vertex_launch.job_resource import Resource
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import XML_API, Call, Route
-from vertex_launch.local.storage import public, uploads
-from vertex_launch.local.storage.objects import bad_request, checksums, number
+from vertex_launch.local.storage import uploads
+from vertex_launch.local.storage.objects import BLOCK, bad_request, checksums, number
 
 OBJECT = f"{XML_API}/{{bucket}}/{{name:rest}}"
 # The JSON API's parameters by those of this one.
@@ -30,6 +33,8 @@ CONDITIONS = {f"x-goog-if-{kind}-match": f"if{kind.title()}Match" for kind in ("
 PART = re.compile(rb"<PartNumber>([0-9]{1,5})</PartNumber>")
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 MOST_PARTS, SMALLEST_PART = 10_000, 5 * 2**20  # bytes; the last one may be smaller
+PUBLIC_SECONDS = 60  # for each answer about a public object
+PUBLIC_HEADERS = ("content-type", "content-length", "content-range", "etag", "x-goog-hash")
 
 
 class XmlApi:
@@ -60,7 +65,7 @@ class XmlApi:
         if "uploadId" in call.query:
             return _answer(_xml("ListPartsResult", *map(_part, self._parts(call)), Bucket=bucket, Key=name))
         if bucket not in self._buckets.names() and "authorization" not in call.headers:
-            return public.fetch(bucket, name, call.headers.get("range", ""))
+            return _public(bucket, name, call.headers.get("range", ""))
         answer = self._api.get_object(_asked(call, alt="media"), bucket, name)
         etag = answer.headers.get("etag")
         if call.headers.get("if-match", etag) not in (etag, "*"):
@@ -120,6 +125,21 @@ class XmlApi:
     def _end(self, call: Call) -> None:
         for file in (*self._parts(call), self._buckets.part(call.query["uploadId"])):
             file.unlink(missing_ok=True)
+
+
+def _public(bucket: str, name: str, byte_range: str) -> Response:
+    """Return an object that all the world may read in the real Cloud Storage; raises ApiError for any other."""
+    url = f"https://storage.googleapis.com/{bucket}/{quote(name)}"
+    request = urllib.request.Request(url, headers={"Range": byte_range} if byte_range else {})
+    try:
+        answer = cast(HTTPResponse, urllib.request.urlopen(request, timeout=PUBLIC_SECONDS))
+    except urllib.error.HTTPError as error:
+        raise ApiError("NOT_FOUND", f"gs://{bucket} is not here, and {url} is not public ({error.code}).") from None
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        raise ApiError("NOT_FOUND", f"gs://{bucket} is not here, and {url} cannot be reached: {reason}.") from None
+    headers = {key: value for key in PUBLIC_HEADERS if (value := answer.headers.get(key))}
+    return StreamingResponse(iter(lambda: answer.read(BLOCK), b""), answer.status, headers)  # its end closes `answer`
 
 
 def _opened(files: Iterable[Path]) -> Iterator[BinaryIO]:
