@@ -13,7 +13,7 @@ from google.cloud.aiplatform.metadata import metadata as sdk_metadata
 
 from tests.launch.sdk import init, prepare
 from tests.launch.vertex import BY_ID, PARENT, Service, custom_job, script, service
-from vertex_launch.local.jobs import autolog
+from vertex_launch.local.jobs import experiments
 
 ACCOUNT = "trainer@p.iam.gserviceaccount.com"
 CONTEXTS = f"{PARENT}/metadataStores/default/contexts"
@@ -135,9 +135,9 @@ LinearRegression().fit([[1], [2], [3]], [1, 2, 3])
             "itself", str(path), "image", enable_autolog=True, requirements=["scikit-learn", *requirements]
         )
 
-    with pytest.raises(BadRequest, match=f'add "{autolog.MLFLOW}" to requirements'):
+    with pytest.raises(BadRequest, match=f'add "{experiments.MLFLOW}" to requirements'):
         local().run(experiment="itself", service_account=ACCOUNT)
-    local(autolog.MLFLOW).run(experiment="itself", service_account=ACCOUNT)
+    local(experiments.MLFLOW).run(experiment="itself", service_account=ACCOUNT)
     (run,) = aiplatform.ExperimentRun.list(experiment="itself")
     assert run.get_metrics()["training_score"] == 1.0
 

@@ -23,7 +23,7 @@ from vertex_launch.labels import name_findings
 from vertex_launch.local.api.errors import ApiError, refuse, rpc_status
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
-from vertex_launch.local.jobs import autolog, curves, experiments, resource_pools
+from vertex_launch.local.jobs import curves, experiments, resource_pools
 from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks, repeating
 from vertex_launch.local.jobs.curves import Curves
 from vertex_launch.local.jobs.resource_pools import Machines
@@ -141,8 +141,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         """
         self.require_capacity(size(job), "job")
         found = [one for one in rules.findings(job, self._at(parent).settings) if one.severity == "error"]
-        missing = [*experiments.missing(self._store, job.spec), *resource_pools.findings(self._store, parent, job)]
-        missing += autolog.findings(job, self._buckets)
+        missing = [*experiments.findings(self._store, job), *resource_pools.findings(self._store, parent, job)]
         found += [finding for finding in missing if finding.place not in {one.place for one in found}]
         return [finding.below(place) for finding in found]
 
