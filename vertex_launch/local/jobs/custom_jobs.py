@@ -7,7 +7,7 @@ long is EXPIRED. Source: Vertex AI documentation, "Understand the custom trainin
 import contextlib
 import secrets
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,7 +46,6 @@ ENDED = frozenset((SUCCEEDED, FAILED, f"{PREFIX}CANCELLED", f"{PREFIX}EXPIRED"))
 
 DEPENDS = "dependsOnAnother"  # a field of ours: a search or a pipeline has made it, and it ends with that
 SHELLS = "webAccessUris"  # addresses of shells by replica, while the job runs
-ALL = ""  # the stock of replicas in all regions
 EVENTS = 1000  # kept until they are shown; the newest
 LONGEST_WAIT_SECONDS = 24 * 3600.0  # default wait of FLEX_START jobs; 0 waits for ever
 
@@ -57,7 +56,7 @@ class _Ticket(BackgroundTask):
 
     job: Job
     extras: Extras
-    needs: Sequence[Counter[str]]  # what it takes of each stock, those of an earlier one first
+    needs: Sequence[Machines]  # what it takes of each stock, those of an earlier one first
     starts: bool = False  # else it is queued
     execution: Execution | None = None
     timer: threading.Timer | None = None  # of its expiry in the queue
@@ -96,7 +95,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         job = Job(f"request {message.display_name}", message.display_name, CustomJobSpec(message.job_spec))
         ticket = _Ticket(name, job, extras or Extras(), ())
         refuse([*name_findings(message.display_name), *self.findings(ticket.parent, job, "jobSpec")])
-        return replace(ticket, needs=self._needs(ticket.parent, job))
+        return replace(ticket, needs=resource_pools.needs(ticket.parent, job, self._context.options))
 
     def cancel(self, name: str, why: str = "") -> None:
         """Begin to stop a job; raises ApiError NOT_FOUND, or FAILED_PRECONDITION for one that has ended."""
@@ -157,11 +156,11 @@ class Jobs(BackgroundTasks[_Ticket]):
         settings = self._at(parent).settings
         return RuleContext(settings, settings.catalog, NOWHERE)
 
-    def used(self, resource: str) -> Machines:
-        """Return the machines of a persistent resource on which jobs run."""
+    def used(self) -> Machines:
+        """Return the machines on which jobs run."""
         with self._lock:
-            running = [ticket.job for ticket in self._tasks.values() if ticket.starts and ticket.resource == resource]
-        return sum(map(resource_pools.needed, running), Machines())
+            started = [ticket for ticket in self._tasks.values() if ticket.starts]
+        return sum((needs for ticket in started for needs in ticket.needs), Machines())
 
     def clear(self, resource: str) -> None:
         """Cancel the jobs on a persistent resource; returns once the last has ended."""
@@ -241,32 +240,15 @@ class Jobs(BackgroundTasks[_Ticket]):
         resource without room holds up its own jobs alone.
         """
         with self._lock:
-            tasks, room = [*self._tasks.values()], self._stocks()
-            for needs in (needs for ticket in tasks if ticket.starts for needs in ticket.needs):
-                room.subtract(needs)
-            for ticket in (ticket for ticket in tasks if not ticket.starts):
+            room = resource_pools.stocks(self._store, self._context.options)
+            room.subtract(self.used())
+            for ticket in [ticket for ticket in self._tasks.values() if not ticket.starts]:
                 if all(_taken(room, needs) for needs in ticket.needs):
                     ticket.starts = True
                     if ticket.timer:
                         ticket.timer.cancel()
                     self._store.update(ticket.name, state=PENDING)
                     super()._admit(ticket)
-
-    def _stocks(self) -> Counter[str]:
-        """Return how many replicas run at once: in all, in some regions, on each machine of a persistent resource."""
-        options = self._context.options
-        stocks = Counter({ALL: options.capacity, **options.region_capacity})
-        for resource in self._store.all(resource_pools.COLLECTION):
-            stocks.update(_below(resource["name"], resource_pools.held(resource)))
-        return stocks
-
-    def _needs(self, parent: str, job: Job) -> list[Counter[str]]:
-        """Return what a job takes: machines of its resource alone, or replicas of its region, then of all."""
-        if resource := resource_pools.resource_of(parent, job):
-            return [_below(resource, resource_pools.needed(job))]
-        region = parent.rpartition("/")[2]
-        stocks = [*({region} & self._context.options.region_capacity.keys()), ALL]
-        return [Counter({stock: size(job)}) for stock in stocks]
 
     def _work(self, ticket: _Ticket) -> None:
         """Run a job, from its first machine to its last."""
@@ -335,11 +317,7 @@ class Jobs(BackgroundTasks[_Ticket]):
                 self._finish(ticket, "EXPIRED", rpc_status("DEADLINE_EXCEEDED", message))
 
 
-def _below(resource: str, machines: Machines) -> Counter[str]:
-    return Counter({f"{resource} {kind}": count for kind, count in machines.items()})
-
-
-def _taken(room: Counter[str], needs: Counter[str]) -> bool:
+def _taken(room: Machines, needs: Machines) -> bool:
     """Take from the stocks, also where they have too little, which holds up all behind; say whether they had enough."""
     room.subtract(needs)
     return all(room[stock] >= 0 for stock in needs)

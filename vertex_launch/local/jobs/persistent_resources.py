@@ -55,10 +55,10 @@ class PersistentResources(Records):
 
     def get(self, name: str) -> Resource:
         """Raises ApiError NOT_FOUND."""
-        return resource_pools.with_use(super().get(name), self._jobs.used(name))
+        return resource_pools.with_use(super().get(name), self._jobs.used())
 
     def list(self, parent: str) -> Sequence[Resource]:
-        return [resource_pools.with_use(one, self._jobs.used(one["name"])) for one in super().list(parent)]
+        return [resource_pools.with_use(one, self._jobs.used()) for one in super().list(parent)]
 
     def create(self, parent: str, message: PersistentResource, id: str = "") -> Resource:
         """Raises ApiError for what Vertex AI would refuse, or for more machines than this service stands for."""
@@ -82,7 +82,7 @@ class PersistentResources(Records):
 
     def reboot(self, name: str) -> Resource:
         """Begin again, with the fewest machines where a pool scales; raises ApiError, also while a job runs there."""
-        if self._jobs.used(name):
+        if any(resource == name for resource, _ in self._jobs.used()):
             raise ApiError("FAILED_PRECONDITION", f"a job runs on {name}; cancel it, or wait for its end")
         pools = super().get(name)["resourcePools"]
         fewest = [pool.get("autoscalingSpec", {}).get("minReplicaCount", pool["replicaCount"]) for pool in pools]
@@ -108,7 +108,7 @@ class PersistentResources(Records):
             pool.id = pool.id or f"pool-{index}"
             pool.replica_count = pool.replica_count or pool.autoscaling_spec.min_replica_count
         resource = as_json(message)
-        self._jobs.require_capacity(sum(resource_pools.held(resource).values()), "persistent resource")
+        self._jobs.require_capacity(sum(map(resource_pools.most, resource["resourcePools"])), "persistent resource")
         return resource
 
     def _of_rules(self, parent: str, id: str, message: PersistentResource) -> Findings:
