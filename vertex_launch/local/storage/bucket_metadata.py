@@ -45,16 +45,12 @@ class BucketMetadata:
 
     def patch(self, bucket: str, body: Metadata, metageneration: str = "") -> None:
         """Merge these fields with a bucket's, null removing one; raises ApiError if it has another metageneration."""
-        changes = {key: value for key, value in body.items() if key not in FIXED}
-        self._update(bucket, lambda kept: merged(kept, changes), _etag(metageneration))
+        self._update(bucket, lambda kept: merged(kept, _changeable(body)), _etag(metageneration))
 
     def replace(self, bucket: str, body: Metadata, metageneration: str = "") -> None:
         """Put these fields in the place of a bucket's; raises ApiError if it has another metageneration."""
-
-        def change(kept: Metadata) -> Metadata:
-            return {**_changeable(body), **{key: value for key, value in kept.items() if key in FIXED}}
-
-        self._update(bucket, change, _etag(metageneration))
+        new = merged({}, _changeable(body))
+        self._update(bucket, lambda kept: new | {key: kept[key] for key in FIXED if key in kept}, _etag(metageneration))
 
     def policy(self, bucket: str) -> Metadata:
         """Return a bucket's IAM policy, at first one without bindings."""
@@ -72,11 +68,9 @@ class BucketMetadata:
         self._update(bucket, lambda kept: {**kept, POLICY: kept_policy}, str(policy.get("etag") or ""))
 
     def write(self, bucket: str, metadata: Metadata) -> None:
-        """Keep the metadata of a bucket in place of any before."""
         resource_file.write(self._file(bucket), {**metadata, "name": bucket})
 
     def remove(self, bucket: str) -> None:
-        """Forget a bucket."""
         self._file(bucket).unlink(missing_ok=True)
 
     def _update(self, bucket: str, change: Callable[[Metadata], Metadata], etag: str) -> None:
@@ -102,8 +96,8 @@ def new(body: Metadata, project: str) -> Metadata:
     """Return the metadata of a project's new bucket, of what a client sends; raises ApiError if it cannot be read."""
     storage = {"location": _word(body, "location", "US"), "storageClass": _word(body, "storageClass", "STANDARD")}
     owner = {"projectNumber": project_number(project)} if project else {}  # the SDK takes no bucket of another project
-    now = resource_file.now()
-    return {**_changeable(body), **storage, **owner, "timeCreated": now, "updated": now, "metageneration": "1"}
+    times = dict.fromkeys(("timeCreated", "updated"), resource_file.now())
+    return {**merged({}, _changeable(body)), **storage, **owner, **times, "metageneration": "1"}
 
 
 def merged(value: Any, patch: Any) -> Any:
@@ -116,8 +110,7 @@ def merged(value: Any, patch: Any) -> Any:
 
 
 def _changeable(body: Metadata) -> Metadata:
-    """Return the fields of a request that a client may set, without those that it leaves empty."""
-    return {key: value for key, value in body.items() if key not in FIXED and value is not None}
+    return {key: value for key, value in body.items() if key not in FIXED}
 
 
 def _word(body: Metadata, key: str, default: str) -> str:
