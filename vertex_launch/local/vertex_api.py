@@ -23,8 +23,7 @@ from vertex_launch.local.jobs.persistent_resources import PersistentResources
 from vertex_launch.local.jobs.pipelines import Pipelines
 from vertex_launch.local.jobs.tuning import Tunings
 from vertex_launch.local.registry import metadata, tensorboards
-from vertex_launch.local.registry.data_items import Annotations, DataItems
-from vertex_launch.local.registry.datasets import Datasets
+from vertex_launch.local.registry.datasets import Annotations, DataItems, Datasets
 from vertex_launch.local.registry.evaluations import Evaluations, Slices
 from vertex_launch.local.registry.models import Models
 from vertex_launch.local.running.faults import IN_PYTHON, Action

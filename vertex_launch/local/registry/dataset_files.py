@@ -17,10 +17,10 @@ from typing import Any
 from vertex_launch import jsons
 from vertex_launch.addresses import object_path
 from vertex_launch.local.api.errors import ApiError
-from vertex_launch.local.registry.splits import SETS
 from vertex_launch.regular_file import read_regular
 
-ML_USE = "aiplatform.googleapis.com/ml_use"
+SETS = ("training", "validation", "test")
+LABELS, ML_USE = "dataItemResourceLabels", "aiplatform.googleapis.com/ml_use"  # a field of an item, one of its keys
 TITLE = re.compile(r"/(\w+?)(?:_io_format)?_\d[\d.]*\.yaml$")
 
 # The fields that hold an item's content, by kind of dataset: as an address, and as a value.
@@ -82,8 +82,8 @@ def _items(config: Mapping[str, Any], kind: str, buckets: Path) -> Iterator[Item
         raise ApiError("INVALID_ARGUMENT", f'importSchemaUri: "{schema}" does not fit a dataset of kind {kind}')
     for address, file in _files(config.get("gcsSource", {}).get("uris", ()), buckets).items():
         for item in _csv_items(address, file, kind, schema) if file.suffix == ".csv" else _json_items(address, file):
-            labels = {**config.get("dataItemLabels", {}), **item.get("dataItemResourceLabels", {})}
-            yield item | ({"dataItemResourceLabels": labels} if labels else {})
+            labels = {**config.get("dataItemLabels", {}), **item.get(LABELS, {})}
+            yield item | ({LABELS: labels} if labels else {})
 
 
 def _files(addresses: Iterable[str], buckets: Path) -> dict[str, Path]:
@@ -116,7 +116,7 @@ def _json_items(address: str, file: Path) -> Iterator[Item]:
             item = jsons.loads(line) if line.strip() else {}
         except ValueError:
             item = None
-        if not (isinstance(item, dict) and isinstance(item.get("dataItemResourceLabels", {}), dict)):
+        if not (isinstance(item, dict) and isinstance(item.get(LABELS, {}), dict)):
             raise ApiError("INVALID_ARGUMENT", f"{address}: line {number} is no item in JSON; write one item per line")
         if item:
             yield item
@@ -144,7 +144,7 @@ def _csv_items(address: str, file: Path, kind: str, schema: str) -> Iterator[Ite
 def _cells(row: Sequence[str]) -> tuple[Item, list[str]]:
     """The ML use of a row as an item's field, and the cells behind it; the first is the content."""
     use = row[0].lower() if row[0].lower() in SETS else ""
-    return {"dataItemResourceLabels": {ML_USE: use}} if use else {}, [*(row[1:] if use or not row[0] else row), ""]
+    return {LABELS: {ML_USE: use}} if use else {}, [*(row[1:] if use or not row[0] else row), ""]
 
 
 def _csv_item(row: Sequence[str], kind: str, multi_label: bool) -> Item | None:

@@ -1,38 +1,49 @@
 """Managed datasets: files in buckets, which a training pipeline splits and exports for its job.
 
-Tables are CSV files; import files, JSON lines or CSV, list images and texts. Source: Vertex AI documentation, "Use
-managed datasets" and "Prepare training data", mid 2026; google-cloud-aiplatform 2.7.0, types/dataset.py.
+Tables are CSV files; import files, JSON lines or CSV, list images and texts. Clients can list these items and their
+annotations, which are read again from the import files. Source: Vertex AI documentation, "Use managed datasets" and
+"Prepare training data", mid 2026; google-cloud-aiplatform 2.7.0, types/ (dataset.py, data_item.py, annotation.py).
 """
 
 import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from google.cloud.aiplatform_v1.types.annotation import Annotation
+from google.cloud.aiplatform_v1.types.data_item import DataItem
 from google.cloud.aiplatform_v1.types.dataset import Dataset
 from google.cloud.aiplatform_v1.types.dataset_service import ExportDataRequest, ImportDataRequest
 
 from vertex_launch.errors import Finding, Findings
 from vertex_launch.job_resource import Resource, id_of, tidy
 from vertex_launch.labels import name_findings
-from vertex_launch.local.api import filters
 from vertex_launch.local.api.collection import TYPES, Act, Collection, Records, read_message
-from vertex_launch.local.api.errors import ApiError, invalid, refuse
+from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.http import Call
-from vertex_launch.local.registry import dataset_files, splits
-from vertex_launch.local.registry.dataset_files import ML_USE, DatasetContent
+from vertex_launch.local.registry import dataset_files
+from vertex_launch.local.registry.dataset_files import LABELS, ML_USE, SETS, DatasetContent
 from vertex_launch.local.registry.export_folder import new_folder
-from vertex_launch.local.registry.splits import SETS, Assignment
+from vertex_launch.local.registry.splits import Assignment, assignment
 from vertex_launch.spec import as_json
 
 COLLECTION = "datasets"
+DATA_ITEMS = f"{COLLECTION}/*/dataItems"
 SCHEMA = re.compile(r"/schema/dataset/metadata/(\w+)_\d[\d.]*\.yaml$")
 KINDS = {"tabular": "TABLE", "image": "IMAGE", "text": "TEXT"}  # KIND_LABEL by the name in the metadata schema
 CHANGEABLE = ("displayName", "description", "labels")
-TABLE_SPLITS = ("predefinedSplit", "timestampSplit", "stratifiedSplit")
+SCHEMAS = "gs://google-cloud-aiplatform/schema/dataset/annotation"
+# Field of an item -> what its annotations are, in the name of their schema.
+ANNOTATIONS = {
+    "classificationAnnotation": "classification",
+    "classificationAnnotations": "classification",
+    "boundingBoxAnnotations": "bounding_box",
+    "segmentationAnnotation": "segmentation",
+    "sentimentAnnotation": "sentiment",
+    "textSegmentAnnotations": "extraction",
+}
 KIND_LABEL = "aiplatform.googleapis.com/dataset_metadata_schema"
 
 
@@ -89,13 +100,52 @@ class Datasets(Collection):
         address, folder = new_folder(prefix, f"export-data-{dataset['displayName']}", self._buckets)
         response: dict[str, Any] = {"@type": f"{TYPES}cloud.aiplatform.v1.ExportDataResponse"}
         if {"exportUse", "fractionSplit", "filterSplit"} & config.keys():
-            assignment = _assignment(content, config)
-            _write(content, assignment, folder)
-            counts = {f"{one}DataItemsCount": str(assignment.count(one)) for one in SETS}
+            sets = assignment(content, config)
+            _write(content, sets, folder)
+            counts = {f"{one}DataItemsCount": str(sets.count(one)) for one in SETS}
             return {**response, "exportedFiles": [f"{address}/{one}-*" for one in SETS], "dataStats": counts}
         file = f"data-00001-of-00001.{content.format}"
         _write_file(folder / file, content, content.rows)
         return {**response, "exportedFiles": [f"{address}/{file}"]}
+
+
+class DataItems(Collection):
+    """Items of all datasets; tables have none. An item's id is its number in the import files."""
+
+    collection, message = DATA_ITEMS, DataItem
+
+    def methods(self) -> dict[str, Act]:
+        listed = f"GET {self.collection}"
+        return {listed: super().methods()[listed]}
+
+    def list(self, parent: str) -> Sequence[Resource]:
+        """List a dataset's items in their order; raises ApiError, also for an import file that is gone."""
+        dataset, items = self._store.get(parent), self.items(parent)
+        times = {key: dataset[key] for key in ("createTime", "updateTime")}
+        return [{"name": f"{parent}/dataItems/{number}", **times, **_shown(item)} for number, item in items.items()]
+
+    def items(self, dataset: str) -> dict[str, Resource]:
+        """Return a dataset's items, as in the import files, by id; raises ApiError."""
+        content = read(self._store.get(dataset), self._buckets)
+        return {str(number): item for number, item in enumerate(() if content.header else content.rows, start=1)}
+
+
+class Annotations(DataItems):
+    collection, message = f"{DATA_ITEMS}/*/annotations", Annotation
+
+    def list(self, parent: str) -> Sequence[Resource]:
+        """List an item's annotations; raises ApiError NOT_FOUND."""
+        dataset, _, number = parent.partition("/dataItems/")
+        item = self.items(dataset).get(number)
+        if item is None:
+            raise ApiError("NOT_FOUND", f"{parent} does not exist")
+        kind = "text" if any(key.startswith("text") for key in item) else "image"
+        found = [
+            {"payloadSchemaUri": f"{SCHEMAS}/{kind}_{ANNOTATIONS[key]}_1.0.0.yaml", "payload": payload}
+            for key in [key for key in ANNOTATIONS if key in item]
+            for payload in (item[key] if isinstance(item[key], list) else [item[key]])
+        ]
+        return [{"name": f"{parent}/annotations/{index}", **one} for index, one in enumerate(found, start=1)]
 
 
 def export(dataset: Resource, config: Mapping[str, Any], buckets: Path, destination: str) -> dict[str, str]:
@@ -109,7 +159,7 @@ def export(dataset: Resource, config: Mapping[str, Any], buckets: Path, destinat
     title = dataset_files.title(config.get("annotationSchemaUri", "")) or {"tabular": "tables"}.get(kind, kind)
     prefix = config.get("gcsDestination", {}).get("outputUriPrefix") or destination
     address, folder = new_folder(prefix, f"dataset-{id_of(dataset['name'])}-{title}", buckets)
-    _write(content, _assignment(content, config), folder)
+    _write(content, assignment(content, config), folder)
     variables = {f"AIP_{name.upper()}_DATA_URI": f"{address}/{name}-*" for name in SETS}
     return {"AIP_DATA_FORMAT": content.format, **variables}
 
@@ -161,58 +211,13 @@ def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _assignment(content: DatasetContent, config: Mapping[str, Any]) -> Assignment:
-    """Return the set of each row or item, by the pipeline's split; raises ApiError for an impossible split."""
-    name = next((name for name in (*TABLE_SPLITS, "filterSplit", "fractionSplit") if name in config), "")
-    if name in TABLE_SPLITS and not content.header:
-        raise invalid([Finding("inputDataConfig", f"{name} is for tables only", "use fractionSplit or filterSplit")])
-    if name == "filterSplit" and content.header:
-        raise invalid([Finding("inputDataConfig", f"{name} is for images and texts only", "use fractionSplit")])
-    split = config.get(name, {})
-    shares = splits.fractions(split)
-    match name:
-        case "predefinedSplit":
-            return splits.by_value(content.column(split.get("key", "")))
-        case "timestampSplit":
-            return splits.by_time([*map(_time, content.column(split.get("key", "")))], shares)
-        case "stratifiedSplit":
-            return splits.by_stratum(content.column(split.get("key", "")), shares)
-        case "filterSplit":
-            return _filtered(content.rows, split)
-        case "" if not content.header:
-            return _by_use(content.rows)
-    return splits.by_fraction(len(content.rows), shares)
-
-
-def _by_use(items: Sequence[Resource]) -> Assignment:
-    """Return the set that each item's ML use names; items without one are split by the default fractions."""
-    uses = splits.by_value(item.get("dataItemResourceLabels", {}).get(ML_USE, "") for item in items)
-    unassigned = iter(splits.by_fraction(uses.count(None), splits.DEFAULT))
-    return [use or next(unassigned) for use in uses]
-
-
-def _filtered(items: Sequence[Resource], split: Mapping[str, str]) -> Assignment:
-    """Return the first set whose filter matches each item; "-" matches nothing."""
-    filters_of = {name: split.get(f"{name}Filter", "-") for name in SETS}
-    tests = {name: filters.predicate(text, {"labels"}) for name, text in filters_of.items() if text != "-"}
-    labels = [{"labels": item.get("dataItemResourceLabels", {})} for item in items]
-    return [next((name for name, matches in tests.items() if matches(resource)), None) for resource in labels]
-
-
-def _time(text: str) -> datetime | None:
-    """A time in RFC 3339 with the offset Z, as a timestamp split demands; None for any other text."""
-    try:
-        return datetime.fromisoformat(text) if text.endswith("Z") and "T" in text else None
-    except ValueError:
-        return None
-
-
-def _write(content: DatasetContent, assignment: Assignment, folder: Path) -> None:
+def _write(content: DatasetContent, sets: Assignment, folder: Path) -> None:
     """Write one shard per set, also for an empty set, so that every address matches a file."""
     for name in SETS:
-        rows = [row for row, its_set in zip(content.rows, assignment, strict=True) if its_set == name]
-        labelled = rows if content.header else [_labelled(item, name) for item in rows]
-        _write_file(folder / f"{name}-00000-of-00001.{content.format}", content, labelled)
+        rows = [row for row, its_set in zip(content.rows, sets, strict=True) if its_set == name]
+        if not content.header:
+            rows = [{**item, LABELS: {**item.get(LABELS, {}), ML_USE: name}} for item in rows]
+        _write_file(folder / f"{name}-00000-of-00001.{content.format}", content, rows)
 
 
 def _write_file(file: Path, content: DatasetContent, rows: Sequence[Any]) -> None:
@@ -224,5 +229,6 @@ def _write_file(file: Path, content: DatasetContent, rows: Sequence[Any]) -> Non
             written.writelines(f"{json.dumps(item, ensure_ascii=False)}\n" for item in rows)
 
 
-def _labelled(item: Resource, use: str) -> Resource:
-    return {**item, "dataItemResourceLabels": {**item.get("dataItemResourceLabels", {}), ML_USE: use}}
+def _shown(item: Resource) -> Resource:
+    payload = {key: value for key, value in item.items() if key not in (LABELS, *ANNOTATIONS)}
+    return {"payload": payload} | ({"labels": item[LABELS]} if LABELS in item else {})
