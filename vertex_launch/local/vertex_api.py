@@ -24,8 +24,7 @@ from vertex_launch.local.jobs.pipelines import Pipelines
 from vertex_launch.local.jobs.tuning import Tunings
 from vertex_launch.local.registry import metadata, tensorboards
 from vertex_launch.local.registry.datasets import Annotations, DataItems, Datasets
-from vertex_launch.local.registry.evaluations import Evaluations, Slices
-from vertex_launch.local.registry.models import Models
+from vertex_launch.local.registry.models import Evaluations, Models, Slices
 from vertex_launch.local.running.faults import IN_PYTHON, Action
 from vertex_launch.local.storage.gcs_api import GcsApi
 from vertex_launch.local.views import page, shell
@@ -55,7 +54,7 @@ class Vertex:
         self._operations = Operations(store)
         self._projects = Projects(store, context.settings.project)
         kinds: list[Collection] = [self.jobs, self.tunings, self.pipelines, Datasets(store), models]
-        kinds += [PersistentResources(store, self.jobs), Evaluations(store, models), Slices(store)]
+        kinds += [PersistentResources(store, self.jobs), Evaluations(store), Slices(store)]
         kinds += [DataItems(store), Annotations(store), *metadata.collections(store)]
         kinds += tensorboards.collections(store, context.settings.bucket)
         self._collections = [kind.collection for kind in kinds]

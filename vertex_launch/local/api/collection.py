@@ -1,16 +1,20 @@
 """Collections of resources: the standard methods of Vertex AI's API, so that a new kind of resource is a few lines."""
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from vertex_launch import labels, proto_validation, spec, strict_yaml
+from vertex_launch.addresses import object_path
 from vertex_launch.errors import FaultError, Finding, Findings
 from vertex_launch.job_resource import Resource, camel
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
+from vertex_launch.local.resource_file import now
 from vertex_launch.rules.region_and_output import key_name_findings, key_region_findings
 
 TYPES = "type.googleapis.com/google."
@@ -25,6 +29,7 @@ OUTPUT_ONLY = (
     *("deployed_models", "model_source_info", "original_model_info", "supported_export_formats"),
     *("supported_deployment_resources_types", "supported_input_storage_formats", "supported_output_storage_formats"),
 )
+FOREIGN = re.compile(r"[^\w.-]", re.ASCII)  # what a display name may have and a folder here has not
 
 # Takes a request and the name in its address. A result with a "@type" is the response of an operation, one with a
 # "response" is an operation's fields; None stands for {}, after a deletion for EMPTY.
@@ -176,3 +181,12 @@ def key_findings(message: Any, parent: str) -> Findings:
     if "encryption_spec" in type(message).meta.fields and "encryption_spec" in message:
         key = message.encryption_spec.kms_key_name
         yield from (*key_name_findings(key), *key_region_findings(key, parent.split("/")[3], "resource"))
+
+
+def new_folder(prefix: str, name: str, buckets: Path) -> tuple[str, Path]:
+    """Return address and path of a folder at `prefix` with this name and the time; raises ApiError INVALID_ARGUMENT."""
+    address = f"{prefix.rstrip('/')}/{FOREIGN.sub('_', name)}-{now()[:-4]}Z"  # the documentation has milliseconds
+    folder = object_path(address, buckets)
+    if folder is None:
+        raise ApiError("INVALID_ARGUMENT", f'"{prefix}" is no folder in a bucket; write gs://BUCKET/FOLDER')
+    return address, folder

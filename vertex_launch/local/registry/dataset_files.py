@@ -20,7 +20,8 @@ from vertex_launch.local.api.errors import ApiError
 from vertex_launch.regular_file import read_regular
 
 SETS = ("training", "validation", "test")
-LABELS, ML_USE = "dataItemResourceLabels", "aiplatform.googleapis.com/ml_use"  # a field of an item, one of its keys
+LABELS = "dataItemResourceLabels"  # a field of items
+ML_USE = "aiplatform.googleapis.com/ml_use"  # one of the labels
 TITLE = re.compile(r"/(\w+?)(?:_io_format)?_\d[\d.]*\.yaml$")
 
 # The fields that hold an item's content, by kind of dataset: as an address, and as a value.

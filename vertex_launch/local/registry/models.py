@@ -1,7 +1,7 @@
 """The model registry: models and their versions, which pipelines and clients upload, change, copy and export.
 
-A version is stored under the name projects/P/locations/L/models/ID@VERSION. Source: google-cloud-aiplatform 2.7.0,
-types/model.py and types/model_service.py.
+A version is stored under the name projects/P/locations/L/models/ID@VERSION, and its evaluations, whose metrics clients
+import, below that. Source: google-cloud-aiplatform 2.7.0, types/model.py, model_evaluation.py and model_service.py.
 """
 
 import re
@@ -11,26 +11,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from google.cloud.aiplatform_v1.types import model_service as service
 from google.cloud.aiplatform_v1.types.model import Model
-from google.cloud.aiplatform_v1.types.model_service import (
-    CopyModelRequest,
-    ExportModelRequest,
-    MergeVersionAliasesRequest,
-    UploadModelRequest,
-)
+from google.cloud.aiplatform_v1.types.model_evaluation import ModelEvaluation
+from google.cloud.aiplatform_v1.types.model_evaluation_slice import ModelEvaluationSlice
 
 from vertex_launch import labels
 from vertex_launch.addresses import object_path
 from vertex_launch.errors import Finding
 from vertex_launch.job_resource import Resource, camel, id_of
 from vertex_launch.labels import name_findings
-from vertex_launch.local.api.collection import OUTPUT_ONLY, TYPES, Act, Collection, fields, read_message, without_output
+from vertex_launch.local.api.collection import TYPES, Act, Collection, fields, new_folder, read_message, without_output
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.http import Call
-from vertex_launch.local.registry.export_folder import new_folder
 from vertex_launch.spec import as_json
 
 COLLECTION = "models"
+EVALUATIONS = "/evaluations"
 DEFAULT = "default"  # the alias of the version that a model's plain name refers to
 ID = re.compile("[a-z_][a-z0-9_-]{0,62}")
 ALIAS = re.compile("[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
@@ -38,7 +35,7 @@ EXPORT_FORMAT = "custom-trained"
 
 # Fields that clients may change of a model in all its versions (False), or of one (True). Source: UpdateModelRequest.
 CHANGEABLE = {False: ("displayName", "description", "labels"), True: ("versionDescription", "labels")}
-NOT_COPIED = {"versionAliases", "etag", *map(camel, OUTPUT_ONLY)}
+NOT_COPIED = {"versionAliases", "etag", *map(camel, Collection.output_only)}
 # Fields that the service fills for a model with a container; inferred from public answers to `models describe`.
 OF_CONTAINERS = {
     "supportedDeploymentResourcesTypes": ["DEDICATED_RESOURCES"],
@@ -159,7 +156,7 @@ class Models(Collection):
 
     def _merge_aliases(self, call: Call, name: str) -> Resource:
         """Give these aliases to a version, taking them from the others; without those that begin with a minus."""
-        changes = read_message(call, MergeVersionAliasesRequest).version_aliases
+        changes = read_message(call, service.MergeVersionAliasesRequest).version_aliases
         removed = {alias[1:] for alias in changes if alias.startswith("-")}
         added = [alias for alias in changes if not alias.startswith("-")]
         _check_aliases([*added, *removed])
@@ -176,7 +173,7 @@ class Models(Collection):
 
     def _copy(self, call: Call, name: str) -> Resource:
         """Register a version again, mostly in another location; the artifacts stay in their bucket."""
-        message, parent = read_message(call, CopyModelRequest), name.rpartition("/")[0]
+        message, parent = read_message(call, service.CopyModelRequest), name.rpartition("/")[0]
         source = self.get(message.source_model)
         if source["name"].split("/")[:2] != parent.split("/")[:2]:
             raise ApiError("INVALID_ARGUMENT", f"sourceModel: {message.source_model} is of another project")
@@ -187,7 +184,7 @@ class Models(Collection):
 
     def _export(self, call: Call, name: str) -> Resource:
         """Copy a version's artifacts to a new folder in a bucket, and answer with its address."""
-        model, config = self.get(name), read_message(call, ExportModelRequest).output_config
+        model, config = self.get(name), read_message(call, service.ExportModelRequest).output_config
         formats = [str(format["id"]) for format in model.get("supportedExportFormats", ())]
         if config.export_format_id not in formats:
             cure = f"use {formats[0]}" if formats else "only a model with artifacts and a container has one"
@@ -203,7 +200,7 @@ class Models(Collection):
         return {"response": {"@type": f"{kind}Response"}, "metadata": metadata}
 
     def _upload(self, call: Call, name: str) -> Resource:
-        message = read_message(call, UploadModelRequest)
+        message = read_message(call, service.UploadModelRequest)
         model, parent = as_json(without_output(message.model)), name.rpartition("/")[0]
         return _answer("UploadModelResponse", self.upload(parent, model, message.model_id, message.parent_model))
 
@@ -237,6 +234,37 @@ class Models(Collection):
             if "artifactUri" in version:
                 shown["supportedExportFormats"] = [{"id": EXPORT_FORMAT, "exportableContents": ["ARTIFACT"]}]
         return shown if versioned else shown | {"name": name}
+
+
+class Evaluations(Collection):
+    """All evaluations of the service; a model's plain name stands for its default version, as everywhere."""
+
+    collection, message, verbs = f"{COLLECTION}/*{EVALUATIONS}", ModelEvaluation, ("GET",)
+
+    def methods(self) -> dict[str, Act]:
+        return super().methods() | {f"POST {self.collection}:import": self._import}
+
+    def get(self, name: str) -> Resource:
+        return super().get(self._stored_name(name))
+
+    def list(self, parent: str) -> Sequence[Resource]:
+        """List a version's evaluations, newest first; raises ApiError NOT_FOUND."""
+        return super().list(Models(self._store).version(parent)["name"])
+
+    def _import(self, call: Call, name: str) -> Resource:
+        message = read_message(call, service.ImportModelEvaluationRequest).model_evaluation
+        evaluation = as_json(without_output(message))
+        return self._store.create(f"{self._stored_name(name)}/{self._store.new_id()}", evaluation)
+
+    def _stored_name(self, name: str) -> str:
+        model, below, id = name.rpartition(EVALUATIONS)
+        return f"{Models(self._store).version(model)['name']}{below}{id}"
+
+
+class Slices(Collection):
+    """Slices of evaluations, of which there are none: only Google's own evaluation makes them."""
+
+    collection, message, verbs = f"{Evaluations.collection}/*/slices", ModelEvaluationSlice, ("GET",)
 
 
 def _check_aliases(aliases: Iterable[str]) -> None:
