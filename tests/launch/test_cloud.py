@@ -27,7 +27,7 @@ from google.api_core.exceptions import Forbidden
 from tests.launch.running import DEADLINE, SOURCE, deadline, ends_together, eventually, until
 from tests.launch.servers import Replying, ToLocal, serving
 from tests.launch.vertex import BY_ID, PARENT, Json, Service, custom_job, script, service, stop
-from vertex_launch.cli.logs import earliest, pattern
+from vertex_launch.cli.following import earliest, pattern
 from vertex_launch.cloud import jobs, logs
 from vertex_launch.cloud.logs import Back, Changed, Event, Line, Log, Lost, Pace, follow
 from vertex_launch.cloud.outputs import copy_curves, fetch_model, model_address

@@ -1,22 +1,29 @@
-"""A job that is followed, on the terminal: its states, what its replicas print, how far it is, and how it ended."""
+"""A job that is followed, on the terminal: its states, what its replicas print, how far it is, and how it ended.
+
+The command `logs` shows the same of a job that was sent before.
+"""
 
 import json
 import re
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
-from typing import Any
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from vertex_launch import program
+from vertex_launch.cli.cloud_options import SentJobOptions
 from vertex_launch.cli.output import complain, console, errors
 from vertex_launch.cloud import jobs, logs
-from vertex_launch.cloud.logs import Back, Changed, Line, Log, Lost, follow
+from vertex_launch.cloud.logs import Back, Changed, Line, Log, Lost, follow, once
 from vertex_launch.cloud.refusals import CloudError, google_errors
 from vertex_launch.cloud.service import Service
-from vertex_launch.job_resource import ENDED, Resource, fault, id_of, moment, state, style, trial_ids
+from vertex_launch.errors import FaultError, did_you_mean
+from vertex_launch.job_resource import ENDED, Resource, fault, id_of, moment, run_spec, state, style, trial_ids
 from vertex_launch.local.running.lines import ERRORS
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import clock, duration, usd
@@ -28,8 +35,65 @@ UNSEEN, DETACHED = 5, 130  # the job goes on, but can no longer be seen, or is n
 # The trainer prints `step 50/600  loss 0.1234  accuracy 0.9722`; the first metric stands beside the bar.
 METRIC = r"[a-z]\w*(?: \w+){0,5} -?(?:[\d.]+|nan|inf)"
 STEP = re.compile(rf"\bstep (\d{{1,12}})/(\d{{1,12}})\b(?:  ({METRIC})(?=  |$))?", re.IGNORECASE)
+AGO = re.compile("([0-9]+)([smhd])")
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+MOST_SHOWN = 20  # replicas
 
 Wanted = Callable[[Line], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogsOptions(SentJobOptions):
+    """Print what the replicas of a job printed, merged by time; --follow ends with the job, and with its exit code."""
+
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False
+    since: Annotated[str, typer.Option(metavar="TIME", help="Not before: 10m, 2h or 1d ago, or a date and time.")] = ""
+    replica: Annotated[str, typer.Option(metavar="NAME", help="Of one replica alone, such as workerpool0-0.")] = ""
+    grep: Annotated[str, typer.Option(metavar="PATTERN", help="Only lines in which this is found.")] = ""
+    json: Annotated[bool, typer.Option("--json", help="One JSON object for each line.")] = False
+
+    def act(self) -> None:
+        search, since = pattern(self.grep).search, earliest(self.since, datetime.now(UTC))
+        printed = 0
+        with self.sent() as (service, job):
+            known_replica(self.replica, job)
+            log = Log(service, since, self.replica)
+            if self.follow:
+                raise typer.Exit(follow_to_end(service, job["name"], log, lambda line: search(line.text), self.json))
+            for event in once(service, job, log):
+                if isinstance(event, Lost):
+                    errors.print(service_line(event))
+                elif search(event.text):
+                    print_line(event, job, self.json)
+                    printed += 1
+        if not (printed or self.json):
+            complain(f"no such line is in the log{'' if state(job) in ENDED else ' yet'}", style="yellow")
+
+
+def known_replica(name: str, job: Resource) -> None:
+    """Raise FaultError for the name of a replica that the job lacks."""
+    pools = enumerate(run_spec(job).get("workerPoolSpecs", ()))
+    names = [f"workerpool{pool}-{index}" for pool, spec in pools for index in range(int(spec.get("replicaCount", 0)))]
+    if name and names and name not in names:
+        raise FaultError(f"--replica {name}: the job has no such replica; {did_you_mean(name, names[:MOST_SHOWN])}")
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """Compile --grep; raises FaultError."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise FaultError(f"--grep {text}: {error}; write \\ before a character that is meant as it is") from None
+
+
+def earliest(text: str, now: datetime) -> datetime | None:
+    """Return the moment that --since means, None without one; raises FaultError."""
+    try:
+        if ago := AGO.fullmatch(text):
+            return now - timedelta(**{UNITS[ago[2]]: int(ago[1])})
+        return datetime.fromisoformat(text).astimezone() if text else None
+    except (ValueError, OverflowError):
+        raise FaultError(f"--since {text}: is no time; write 10m, 2h, 1d, or 2026-11-23T12:30") from None
 
 
 def follow_to_end(

@@ -22,8 +22,8 @@ COMMANDS: dict[str, Any] = dict.fromkeys(
     )
 )
 # Command -> its module, where that is not of its name.
-MODULES = dict.fromkeys(("status", "cost", "cancel"), "jobs") | {"lock": "image", "schema": "check"}
-MODULES |= dict.fromkeys(("model", "tensorboard"), "outputs")
+MODULES = dict.fromkeys(("status", "cost", "cancel"), "jobs") | dict.fromkeys(("model", "tensorboard"), "outputs")
+MODULES |= dict.fromkeys(("lock", "package"), "image") | {"logs": "following", "schema": "check"}
 # Command -> its class, where it takes words of another program behind --.
 CLASSES: dict[str, type[Command]] = dict.fromkeys(("plan", "run"), TrainerCommand)
 CLASSES |= dict.fromkeys(("image", "lock"), CallingCommand)

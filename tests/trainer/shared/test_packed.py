@@ -14,8 +14,8 @@ import yaml
 
 from tests.training import DEADLINE, PROJECT
 from vertex_launch.addresses import object_path
-from vertex_launch.cli import package
-from vertex_launch.cli.package import Package
+from vertex_launch.cli import image
+from vertex_launch.cli.image import Package
 from vertex_launch.errors import FaultError
 from vertex_launch.state_dir import StateDir
 
@@ -30,7 +30,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Package:
     folder = tmp_path_factory.mktemp("project")
     for name in ("pyproject.toml", "trainer", "requirements"):
         (folder / name).symlink_to(PROJECT / name)
-    return package.build(folder, folder / "dist")
+    return image.pack(folder, folder / "dist")
 
 
 def test_it_holds_the_trainer_and_nothing_of_the_laptops_side(made: Package) -> None:
@@ -95,7 +95,7 @@ def test_the_job_file_and_the_local_vertex_look_for_it_where_it_is_put(made: Pac
     (address,) = yaml.safe_load(JOB.read_text())["workerPoolSpecs"][0]["pythonPackageSpec"]["packageUris"]
     assert address == made.address(SETTINGS["bucket"])
     state_dir = StateDir(tmp_path)
-    copy = package.place(made, SETTINGS["bucket"], state_dir.buckets)
+    copy = image.place(made, SETTINGS["bucket"], state_dir.buckets)
     assert object_path(address, state_dir.buckets) == copy
     assert copy.read_bytes() == made.file.read_bytes()
 
@@ -113,5 +113,5 @@ def test_a_description_that_is_none_is_one_sentence(tmp_path: Path, text: str, w
     for name in ("trainer", "requirements"):
         (tmp_path / name).symlink_to(PROJECT / name)
     with pytest.raises(FaultError, match=words) as caught:
-        package.build(tmp_path, tmp_path / "dist")
+        image.pack(tmp_path, tmp_path / "dist")
     assert len(str(caught.value).splitlines()) == 1
