@@ -16,8 +16,7 @@ import pytest
 
 from tests.launch.running import DEADLINE, SOURCE, write_program
 from tests.launch.servers import Replying, serving
-from vertex_launch.cloud.project_files import changed, renamed
-from vertex_launch.cloud.setup import steps
+from vertex_launch.cloud.setup import changed, renamed, steps
 from vertex_launch.errors import FaultError
 from vertex_launch.settings import Settings
 

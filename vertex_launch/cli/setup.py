@@ -11,7 +11,6 @@ import typer
 from vertex_launch import settings, spec
 from vertex_launch.cli.options import SETTINGS, SettingsOptions, state_dir
 from vertex_launch.cli.output import console
-from vertex_launch.cloud import project_files
 from vertex_launch.cloud import setup as cloud
 from vertex_launch.cloud.refusals import LOGIN
 from vertex_launch.cloud.setup import Step
@@ -37,7 +36,7 @@ class SetupOptions(SettingsOptions):
     def act(self) -> None:
         old, new = settings.load(SETTINGS), self.settings()
         settings.require(new, "project", "region", "bucket", "image")
-        new = project_files.renamed(old, new)
+        new = cloud.renamed(old, new)
         if self.dry_run:
             show(new, self.budget)
             return
@@ -49,7 +48,7 @@ class SetupOptions(SettingsOptions):
         policy().write_text(json.dumps(cloud.CLEAN_UP))
         budgets = [step for step in missing if step.looks[0] == "billing"]
         take([step for step in missing if step not in budgets])
-        for path, text in project_files.changed(SETTINGS, JOBS, old, replace(new, service_account=cloud.account(new))):
+        for path, text in cloud.changed(SETTINGS, JOBS, old, replace(new, service_account=cloud.account(new))):
             path.write_text(text, encoding="utf-8")
             console.print(f"written  {path}")
         take(budgets)  # last: it needs rights that few have, and jobs run without it
