@@ -17,7 +17,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tests.launch.sdk import init, prepare
 from tests.launch.vertex import PARENT, Service, custom_job, script, service
 from vertex_launch.local.api.store import Store
-from vertex_launch.local.jobs.curves import Curves
+from vertex_launch.local.jobs.experiments import Curves
 
 ACCOUNT = "trainer@p.iam.gserviceaccount.com"
 

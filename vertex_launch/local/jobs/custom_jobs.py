@@ -23,9 +23,9 @@ from vertex_launch.labels import name_findings
 from vertex_launch.local.api.errors import ApiError, refuse, rpc_status
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
-from vertex_launch.local.jobs import curves, experiments, resource_pools
+from vertex_launch.local.jobs import experiments, resource_pools
 from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks, repeating
-from vertex_launch.local.jobs.curves import Curves
+from vertex_launch.local.jobs.experiments import Curves
 from vertex_launch.local.jobs.resource_pools import Machines
 from vertex_launch.local.running import host, journal
 from vertex_launch.local.running.engine import Execution
@@ -278,7 +278,7 @@ class Jobs(BackgroundTasks[_Ticket]):
             return contextlib.nullcontext()
         folder = output / ticket.extras.trial / "logs"  # AIP_TENSORBOARD_LOG_DIR
         followed = Curves(self._store, ticket.name, ticket.job.spec.tensorboard, folder)
-        return repeating(followed.follow, curves.EVERY)
+        return repeating(followed.follow, experiments.EVERY)
 
     def _execute(self, ticket: _Ticket, lines: Journal, context: Context) -> Outcome:
         output = output_folder(ticket.job, context.state_dir)

@@ -20,7 +20,7 @@ from vertex_launch.job_resource import id_of, trial_ids
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import Call, Handler, Route
 from vertex_launch.local.api.store import Store
-from vertex_launch.local.jobs import curves
+from vertex_launch.local.jobs import experiments
 from vertex_launch.local.jobs.custom_jobs import COLLECTION, Jobs
 from vertex_launch.local.jobs.metric_file import MetricFile
 from vertex_launch.local.jobs.tuning import COLLECTION as SEARCHES
@@ -63,7 +63,7 @@ def routes(store: Store, jobs: Jobs) -> list[Route]:
         if not re.fullmatch("[0-9]{1,15}", start):
             raise ApiError("INVALID_ARGUMENT", f'from: "{start}" is not a position; take the last answer\'s next')
         log = part(store.state_dir.journal(id), int(start))
-        points = curves.points(store, job) | log["points"] | reported(store, id)
+        points = experiments.points(store, job) | log["points"] | reported(store, id)
         return _answer(call, log | {"points": points})
 
     return [
