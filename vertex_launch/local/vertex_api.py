@@ -28,7 +28,7 @@ from vertex_launch.local.registry.models import Evaluations, Models, Slices
 from vertex_launch.local.running.faults import IN_PYTHON, Action
 from vertex_launch.local.storage.gcs_api import GcsApi
 from vertex_launch.local.views import page, shell
-from vertex_launch.local.wire import metadata_server
+from vertex_launch.local.wire.wire import TOKEN
 from vertex_launch.rules.region_and_output import REGION_NAME
 
 # gcloud beta and alpha use v1beta1, the REST clients of Google ui for operations and locations; all are the same here.
@@ -78,7 +78,7 @@ class Vertex:
             ("POST", "/v2/entries:list", named(lambda call: logs.list_entries(self.store, call.json()))),
             ("POST", "/v2/entries:write", named(lambda call: logs.write_entries(self.store, call.json()))),
             ("POST", "/control/{id}/{action}", self.disturb),
-            ("POST", "/token", lambda call: metadata_server.TOKEN),  # whatever key a replica has, it gets this token
+            ("POST", "/token", lambda call: TOKEN),  # whatever key a replica has, it gets this token
             *self._projects.routes(),
         ]
 

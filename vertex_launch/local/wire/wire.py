@@ -2,11 +2,15 @@
 
 A client connects to Google as ever; the proxy takes the connection with a certificate that the replicas trust, and
 hands what it hears to the local Vertex. No token of a replica leaves the machine, wherever it found it.
+
+The proxy is the metadata server, too, by which Google's clients find project, place and account of a replica. Source:
+Compute Engine documentation, "About VM metadata" and "Predefined metadata keys", 2026.
 """
 
 import asyncio
 import contextlib
 import functools
+import json
 import random
 import re
 import socket
@@ -20,21 +24,24 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vertex_launch import program
+from vertex_launch.contract import project_number
 from vertex_launch.local.context import Context
 from vertex_launch.local.google import is_google
 from vertex_launch.local.running.hosts import LOOPBACK
-from vertex_launch.local.wire import metadata_server
 from vertex_launch.local.wire.authority import BUNDLES, Authority
-from vertex_launch.settings import for_local
+from vertex_launch.settings import Settings, for_local
 from vertex_launch.spec import Job
 from vertex_launch.state_dir import private, private_file
 
 HTTP = "http/1.1"  # by ALPN; gRPC is "h2"
 BUNDLE = "authorities.pem"  # in the home folder of a job
 PROXIES = ("https_proxy", "HTTPS_PROXY")
+METADATA_ROOT = "/computeMetadata"
 METADATA_HOSTS = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GCE_METADATA_ROOT")
 METADATA_PORT = 80  # where programs look that read none of these variables
 METADATA_NETWORK, METADATA_ADDRESSES = IPv4Address("127.192.0.0"), 2**20  # replicas have addresses below these
+TOKEN = {"access_token": "local-vertex", "expires_in": 3599, "token_type": "Bearer"}
+SCOPES = ("https://www.googleapis.com/auth/cloud-platform", "https://www.googleapis.com/auth/userinfo.email")
 CHUNK = 2**16  # bytes
 END = b"\r\n\r\n"  # of the head of a request or an answer
 OBSOLETE = re.compile(rb"Transfer-Encoding: identity\r\n", re.IGNORECASE)  # TensorFlow sends it; servers refuse it
@@ -56,7 +63,7 @@ class Wire:
     @contextlib.contextmanager
     def of_job(self, job: Job, job_id: str, context: Context) -> Iterator[Context]:
         """Open a job's proxy for the block; yields the context with the variables that lead its replicas there."""
-        values = metadata_server.tree(for_local(context.settings), job.spec.service_account)
+        values = _metadata(for_local(context.settings), job.spec.service_account)
         bundle = private(context.state_dir.of_replicas(job_id)) / BUNDLE
         with open(bundle, "wb", opener=private_file) as file:
             file.write(self._authority.bundle(self._environ))
@@ -95,7 +102,7 @@ class Wire:
                 await self._take(target.rpartition(":")[0], near)
             elif method == "CONNECT":
                 await self._tunnel(target, near)
-            elif target.startswith(metadata_server.ROOT) or target == "/":
+            elif target.startswith(METADATA_ROOT) or target == "/":
                 writer.write(_of_metadata(values, target, head))
             else:  # a storage client, which STORAGE_EMULATOR_HOST leads here
                 await self._hand_over(HTTP, head, near)
@@ -177,11 +184,39 @@ def _storage(buckets: Path) -> str:
     return f"http://{LOOPBACK}:{listener.getsockname()[1]}"
 
 
+def _metadata(settings: Settings, account: str) -> dict[str, Any]:
+    """Return the metadata of replicas that call Google in the name of an account, "" for the project's own."""
+    number = project_number(settings.project)
+    email = account or f"{number}-compute@developer.gserviceaccount.com"
+    own = {"aliases": ["default"], "email": email, "scopes": [*SCOPES], "token": json.dumps(TOKEN)}
+    values = {
+        "project": {"project-id": settings.project, "numeric-project-id": number},
+        "universe": {"universe-domain": "googleapis.com"},
+        "instance": {
+            "attributes": {},
+            "zone": f"projects/{number}/zones/{settings.region}-a",
+            "service-accounts": {"default": own, email: own},
+        },
+    }
+    return {METADATA_ROOT[1:]: {"v1": values}}
+
+
+def _value(value: Any, path: str) -> str | None:
+    """Return the value at a path of a tree, of a folder its keys or, with ?recursive=true, its JSON; None for none."""
+    path, _, query = path.partition("?")
+    for part in filter(None, path.split("/")):
+        value = value.get(part) if isinstance(value, dict) else None
+    if isinstance(value, dict):
+        listed = "".join(f"{key}{'/' * isinstance(below, dict)}\n" for key, below in value.items())
+        return json.dumps(value) if "recursive=true" in query.lower() else listed
+    return "".join(f"{line}\n" for line in value) if isinstance(value, list) else value
+
+
 def _of_metadata(values: Any, target: str, head: bytes) -> bytes:
     """The answer of the metadata server, which no web page can ask, as none can send this header."""
     if not FLAVOR.search(head) and target != "/":
         return _answer("403 Forbidden", "the header Metadata-Flavor: Google is missing; send it")
-    value = metadata_server.answer(values, target)
+    value = _value(values, target)
     return _answer("404 Not Found", f"{target} is not there") if value is None else _answer("200 OK", value)
 
 
