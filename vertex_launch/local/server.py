@@ -2,6 +2,7 @@
 
 import os
 import socket
+from pathlib import Path
 
 import uvicorn
 from rich.console import Console
@@ -16,6 +17,7 @@ from vertex_launch.local.views.jobs import reports
 
 RUNS_SECONDS = 0.5  # between two looks at what the command `run` has written
 LEAVE_SECONDS = 2  # for requests under way at the end; a client may never finish its own
+INTRODUCTION = Path(__file__).with_name("introduction.txt")  # what a person pastes to use the service
 ADDRESS = "127.0.0.1"  # never another: a client can run any program here
 
 
@@ -24,7 +26,8 @@ def serve(context: Context, port: int, console: Console) -> None:
     listener = _listener(port)
     endpoint = f"http://{ADDRESS}:{listener.getsockname()[1]}"
     vertex = Vertex(context, endpoint)
-    console.print(introduction(endpoint, context), markup=False, highlight=False)
+    introduction = INTRODUCTION.read_text(encoding="utf-8").format(endpoint=endpoint, context=context)
+    console.print(introduction, markup=False, highlight=False)
     isolated = isolation(context.state_dir.buckets)
     if not isolated.layered:
         kind, place = ("overlays", "") if isolated.buckets else ("mounts", ", buckets at $GCS_MOUNT alone")
@@ -47,29 +50,6 @@ def serve(context: Context, port: int, console: Console) -> None:
     finally:
         console.print("stopping: every job and its processes")
         vertex.close()
-
-
-def introduction(endpoint: str, context: Context) -> str:
-    """Lines that a person pastes to use the service."""
-    settings, capacity = context.settings, context.options.capacity
-    return f"""\
-Local Vertex at {endpoint}: {capacity} replicas at once, state in {context.state_dir.folder}; Ctrl-C ends it
-Its page: {endpoint}
-
-The commands that send and follow jobs, in another terminal:
-  export VERTEX_ENDPOINT={endpoint}
-gcloud, there:
-  export CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM={endpoint}/
-  export CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING={endpoint}/
-  export CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE={endpoint}/storage/v1/
-  export CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true CLOUDSDK_CORE_PROJECT={settings.project}
-  gcloud ai custom-jobs list --region={settings.region}
-
-Python, with `export STORAGE_EMULATOR_HOST={endpoint}`:
-  from google.auth.credentials import AnonymousCredentials; from google.cloud import aiplatform
-  aiplatform.init(project="{settings.project}", location="{settings.region}", staging_bucket="gs://{settings.bucket}",
-      api_endpoint="{endpoint}", api_transport="rest", credentials=AnonymousCredentials())
-"""
 
 
 def _listener(port: int) -> socket.socket:
