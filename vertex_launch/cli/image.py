@@ -130,7 +130,6 @@ class LockOptions:
 
 
 def resolve(name: str, *words: str) -> None:
-    """Write one of the locks."""
     path = REQUIREMENTS / name
     call(sys.executable, "-m", "uv", "pip", "compile", *TARGET, *HOW, f"--output-file={path}", *words)
     # cuda.txt and cpu.txt choose the build of a version, such as 2.13.0+cu126.

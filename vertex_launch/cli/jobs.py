@@ -48,7 +48,6 @@ class JobsOptions(CloudOptions):
 
 
 def table_of_jobs(resources: list[Resource], catalog: Catalog) -> Table:
-    """One row for each job."""
     now = datetime.now(UTC)
     number, stands = (Column(name, no_wrap=True, min_width=width) for name, width in (("job", 19), ("state", 9)))
     shown = Table(number, "name", stands, "created", "waited", "ran", "about", box=None, header_style="bold")
@@ -125,7 +124,6 @@ class CostOptions(SentJobOptions):
 
 
 def table_of_cost(cost: Cost) -> Table:
-    """A row for each pool, and their sum."""
     shown = Table("machines", "per hour", "for", "about", box=None, header_style="bold")
     time = duration(3600 * cost.hours)
     for row in cost.rows:

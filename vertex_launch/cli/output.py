@@ -39,7 +39,6 @@ def approved(path: Path, *places: Settings) -> list[Job | TuningJob]:
 
 
 def report(examined: Examined) -> None:
-    """Print what was found in a job file."""
     for finding in examined.findings:
         style = "red" if finding.severity == "error" else "yellow"
         where = start(examined.path, finding.line)

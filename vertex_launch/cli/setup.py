@@ -61,7 +61,6 @@ def policy() -> Path:
 
 
 def show(new: Settings, budget: float) -> None:
-    """Print the lines that would be run."""
     folder, file, text = map(shlex.quote, (str(policy().parent), str(policy()), json.dumps(cloud.CLEAN_UP)))
     written = f"mkdir -p {folder} && echo {text} > {file}"
     console.print("# USER and BILLING_ACCOUNT stand for yours", written, sep="\n")

@@ -62,7 +62,6 @@ def message_of(error: Exception) -> str:
 
 
 def cure(error: Exception, settings: Settings) -> str:
-    """Say what to do about it."""
     text = str(getattr(error, "message", error))
     if isinstance(error, exceptions.Forbidden):
         return _right(text, settings)

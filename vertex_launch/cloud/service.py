@@ -45,7 +45,6 @@ class Service:
     seconds: float = 60.0  # time limit of an answer
 
     def get(self, name: str) -> Resource:
-        """Return a resource by its name."""
         return self._call("GET", self._address(name))
 
     def list(self, collection: str, expression: str = "", most: int = PAGE_SIZE) -> Iterator[Resource]:

@@ -45,7 +45,6 @@ class JobRecord:
         self._update(state=f"JOB_STATE_{phase}", **({"startTime": now()} if first else {}))
 
     def end(self, outcome: Outcome) -> None:
-        """Write how the job ended."""
         if outcome.succeeded:
             self._update(state="JOB_STATE_SUCCEEDED", endTime=now())
         else:

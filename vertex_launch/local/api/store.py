@@ -41,7 +41,6 @@ class Store:
         self._resources = dict(sorted(self._load().items(), key=lambda item: str(item[1].get("createTime", ""))))
 
     def close(self) -> None:
-        """Release the folder."""
         self._lock.close()
 
     def new_id(self) -> str:

@@ -52,8 +52,6 @@ LONGEST_WAIT_SECONDS = 24 * 3600.0  # default wait of FLEX_START jobs; 0 waits f
 
 @dataclass
 class _Ticket(BackgroundTask):
-    """A job that has not ended."""
-
     job: Job
     extras: Extras
     needs: Sequence[Machines]  # what it takes of each stock, those of an earlier one first
@@ -68,8 +66,6 @@ class _Ticket(BackgroundTask):
 
 
 class Jobs(BackgroundTasks[_Ticket]):
-    """All custom jobs of the service; thread-safe."""
-
     collection, message, noun, prefix, ended = COLLECTION, CustomJob, "job", PREFIX, ENDED
     transient = (SHELLS,)
 
@@ -251,7 +247,6 @@ class Jobs(BackgroundTasks[_Ticket]):
                     super()._admit(ticket)
 
     def _work(self, ticket: _Ticket) -> None:
-        """Run a job, from its first machine to its last."""
         path = self._context.state_dir.journal(ticket.id)
         try:
             wired = self._wire.of_job(ticket.job, ticket.id, self._at(ticket.parent))

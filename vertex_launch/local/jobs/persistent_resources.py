@@ -39,8 +39,6 @@ RULES = (
 
 
 class PersistentResources(Records):
-    """All persistent resources of the service."""
-
     collection, message, long_running = resource_pools.COLLECTION, PersistentResource, True
     output_only = ("name", "state", "error", "create_time", "start_time", "update_time", "resource_runtime")
 

@@ -45,8 +45,6 @@ Inputs = TypeVar("Inputs", CustomJobSpec, HyperparameterTuningJob)
 
 @dataclass
 class _Pipeline(BackgroundTask):
-    """A pipeline that has not ended."""
-
     message: TrainingPipeline
     work: CustomJob | HyperparameterTuningJob
     resource: Resource  # as the client sent it
@@ -77,8 +75,6 @@ class _Pipeline(BackgroundTask):
 
 
 class Pipelines(BackgroundTasks[_Pipeline]):
-    """All training pipelines of the service; thread-safe."""
-
     collection, message, noun, prefix, ended = COLLECTION, TrainingPipeline, "pipeline", PREFIX, ENDED
 
     def __init__(self, store: Store, jobs: Jobs, tunings: Tunings, models: Models) -> None:
@@ -159,7 +155,6 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         return job
 
     def _after(self, job: str, state: str) -> Resource:
-        """Wait for the job to leave this state."""
         return self._store.wait(job, lambda resource: resource["state"] != state)
 
     def _upload(self, pipeline: _Pipeline, model: Resource, output: str) -> None:

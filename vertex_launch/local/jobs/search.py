@@ -120,7 +120,6 @@ class Search:
         return False
 
     def _asked_again(self, parameters: Mapping[str, Value]) -> Any:
-        """Return optuna's trial with these parameters."""
         drawn: dict[str, Value] = {}
 
         def repeat(name: str, parameter: ParameterSpec) -> Value:
@@ -135,7 +134,6 @@ class Search:
         return trial
 
     def _whole(self, measurements: Sequence[Measurement]) -> list[Measurement]:
-        """Return the measurements that have all metrics."""
         return [measurement for measurement in measurements if self._goals.keys() <= measurement.metrics.keys()]
 
     def _score(self, measurement: Measurement) -> float:

@@ -48,8 +48,6 @@ class _Trial:
 
 @dataclass
 class _Study(BackgroundTask):
-    """A tuning job that has not ended."""
-
     message: HyperparameterTuningJob
     search: Search
     trials: list[_Trial] = field(default_factory=list)
@@ -87,8 +85,6 @@ class _Study(BackgroundTask):
 
 
 class Tunings(BackgroundTasks[_Study]):
-    """All hyperparameter tuning jobs of the service; thread-safe."""
-
     collection, message, noun, prefix, ended = COLLECTION, HyperparameterTuningJob, "tuning job", PREFIX, ENDED
 
     def __init__(self, store: Store, jobs: Jobs) -> None:
@@ -166,7 +162,6 @@ class Tunings(BackgroundTasks[_Study]):
             raise ApiError("INVALID_ARGUMENT", f"{counts}; the first one: {first.shown['infeasibleReason']}")
 
     def _start_trials(self, study: _Study) -> None:
-        """Start as many trials as may run now."""
         while study.has_room and (trial := study.next_trial()):
             self._start_trial(study, trial)
 

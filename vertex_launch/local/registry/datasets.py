@@ -47,8 +47,6 @@ KIND_LABEL = "aiplatform.googleapis.com/dataset_metadata_schema"
 
 
 class Datasets(Collection):
-    """All datasets of the service."""
-
     collection, message, long_running, verbs = COLLECTION, Dataset, True, Records.verbs
 
     def methods(self) -> dict[str, Act]:

@@ -40,7 +40,6 @@ RUN, EXPERIMENT = "system.ExperimentRun", "system.Experiment"  # schemas of cont
 
 
 def collections(store: Store) -> list[Collection]:
-    """All collections of metadata."""
     return [Stores(store), Contexts(store), Artifacts(store), Executions(store)]
 
 
@@ -58,8 +57,6 @@ def create_context(store: Store, name: str, schema: str, metadata: Mapping[str, 
 
 
 class Stores(Records):
-    """Metadata stores."""
-
     collection, message, long_running = STORES, MetadataStore, True
 
 
@@ -220,7 +217,6 @@ def _store_of(name: str) -> str:
 
 
 def _members(store: Store, context: str) -> Sequence[Resource]:
-    """The artifacts and executions of a context."""
     nodes = [node for kind in ("artifacts", "executions") for node in store.list(_store_of(context), kind)]
     return [node for node in nodes if context in node.get(IN_CONTEXT, ())]
 

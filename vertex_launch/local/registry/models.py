@@ -45,8 +45,6 @@ OF_CONTAINERS = {
 
 
 class Models(Collection):
-    """All models of the service; thread-safe."""
-
     collection, message, hidden, verbs = COLLECTION, Model, ("model",), ("GET", "PATCH", "DELETE")
     _lock = threading.Lock()
 
@@ -275,6 +273,5 @@ def _check_aliases(aliases: Iterable[str]) -> None:
 
 
 def _answer(kind: str, model: Resource) -> Resource:
-    """The response of an upload or of a copy."""
     versions = {"model": model["name"], "modelVersionId": model["versionId"]}
     return {"@type": f"{TYPES}cloud.aiplatform.v1.{kind}", **versions}

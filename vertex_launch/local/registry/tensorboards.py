@@ -76,8 +76,6 @@ def scalars(store: Store, experiment: str, root: str) -> dict[str, list[tuple[in
 
 
 class _Boards(Records):
-    """TensorBoards."""
-
     collection, message, long_running = BOARDS, Tensorboard, True
     output_only = (*Records.output_only, "blob_storage_path_prefix", "run_count")
 
@@ -106,8 +104,6 @@ class _Boards(Records):
 
 
 class _Experiments(Records):
-    """Groups of runs."""
-
     collection, message = EXPERIMENTS, TensorboardExperiment
 
     def methods(self) -> dict[str, Act]:
@@ -132,8 +128,6 @@ class _Experiments(Records):
 
 
 class _Runs(Records):
-    """Runs, each with its time series."""
-
     collection, message = RUNS, TensorboardRun
 
     def methods(self) -> dict[str, Act]:

@@ -76,5 +76,4 @@ def number(query: Mapping[str, str], name: str) -> int:
 
 
 def bad_request(sentence: str) -> ApiError:
-    """Return the error for a request that the client must change."""
     return ApiError("INVALID_ARGUMENT", sentence)

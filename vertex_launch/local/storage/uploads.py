@@ -127,7 +127,6 @@ def _parts(first: bytes) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 def _finish(buckets: Buckets, call: Call, part: Path, bucket: str, about: Mapping[str, Any]) -> Object:
-    """Make an object of a complete part."""
     return buckets.keep(part, bucket, _name(call, about), call.query, verified(call, part, about))
 
 

@@ -21,7 +21,6 @@ FOLLOWED = 1000  # jobs on the terminal, the newest
 
 
 def everything(store: Store) -> list[Resource]:
-    """Return the jobs of every kind."""
     return [resource for collection in KINDS for resource in store.all(collection)]
 
 

@@ -28,7 +28,6 @@ NOWHERE = "no replica with this address runs now"
 
 
 def page() -> Route:
-    """Return the route of the page."""
     return "GET", "/shell/{job}/{replica}/{secret}", shown(PAGE)
 
 
