@@ -23,7 +23,7 @@ from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.context import Context, Options
 from vertex_launch.local.jobs.custom_jobs import ENDED
 from vertex_launch.local.running import hosts
-from vertex_launch.local.vertex_api import Vertex
+from vertex_launch.local.server import Vertex
 from vertex_launch.state_dir import StateDir
 
 SLEEP = script("import time; time.sleep(600)")

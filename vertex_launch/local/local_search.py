@@ -13,7 +13,7 @@ from vertex_launch.local.jobs.custom_jobs import ENDED, SUCCEEDED
 from vertex_launch.local.jobs.tuning import COLLECTION
 from vertex_launch.local.run_job import empty_output, shown
 from vertex_launch.local.running.signals import signals_as_exceptions
-from vertex_launch.local.vertex_api import Vertex
+from vertex_launch.local.server import Vertex
 from vertex_launch.local.views.jobs import reports
 from vertex_launch.spec import Job, as_json
 from vertex_launch.state_dir import StateDir
