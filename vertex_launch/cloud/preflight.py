@@ -27,7 +27,7 @@ from vertex_launch.spec import OUTPUT, Job, TuningJob, trial
 
 EMPTY = "empty"
 STEP = re.compile(r"/step-(\d+)/committed\.json$")
-Objects = Callable[..., Iterable[str]]  # the names of a bucket's objects, as Service.objects takes keywords
+Objects = Callable[..., Iterable[Resource]]  # objects of a bucket, as Service.objects takes keywords
 warning = partial(Finding, severity="warning")
 
 ADDRESS = re.compile(r"(?P<host>[a-z0-9-]+-docker\.pkg\.dev)/(?P<path>[^:@]+)(?::(?P<tag>[^@]+))?(?:@(?P<digest>.+))?")
@@ -96,8 +96,8 @@ def _folder(job: Job | TuningJob, service: Service) -> tuple[str, list[Finding]]
 
 def _content(objects: Objects, prefix: str) -> str:
     """Say what is in a folder, for the summary; the folder's name may have characters that mean something in a glob."""
-    names = objects(prefix=f"{prefix}checkpoints/step-", matchGlob="**/committed.json")
-    if steps := [int(match[1]) for name in names if (match := STEP.search(name))]:
+    items = objects(prefix=f"{prefix}checkpoints/step-", matchGlob="**/committed.json")
+    if steps := [int(match[1]) for item in items if (match := STEP.search(item["name"]))]:
         return f"resumes at step {max(steps)}"
     return "not empty" if any(objects(prefix=prefix, maxResults="1")) else EMPTY
 
@@ -202,7 +202,7 @@ def _leased(bucket: str, prefix: str, service: Service) -> Findings:
 
     The bucket's clock says when it was renewed, and this machine's how long ago that is, so this only warns.
     """
-    items = service.object_items(bucket, prefix=f"{prefix}{lease.FOLDER}")
+    items = service.objects(bucket, prefix=f"{prefix}{lease.FOLDER}")
     times = {str(item["name"]): datetime.fromisoformat(item["updated"]) for item in items}
     for name in (name for name in times if name.endswith(".json")):
         renewed = max(time for file, time in times.items() if file.startswith(name.removesuffix("json")))

@@ -68,11 +68,7 @@ class Service:
     def bucket(self, name: str) -> Resource:
         return self._call("GET", f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(name, safe='')}")
 
-    def objects(self, bucket: str, **query: str) -> Iterator[str]:
-        """Yield the names of objects, up to MOST_PAGES."""
-        return (item["name"] for item in self.object_items(bucket, **query))
-
-    def object_items(self, bucket: str, **query: str) -> Iterator[Resource]:
+    def objects(self, bucket: str, **query: str) -> Iterator[Resource]:
         """Yield objects as the bucket lists them, up to MOST_PAGES. Source: Cloud Storage JSON API, Objects: list."""
         return self._items("GET", self._objects_at(bucket), "items", query, MOST_PAGES)
 

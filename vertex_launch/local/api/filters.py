@@ -43,7 +43,9 @@ SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICA
 
 BARE = r"""[^\s()=<>:!"']+"""
 QUOTED = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
-TOKEN = re.compile(rf"\s*(?:(?P<symbol>[()]|>=|<=|!=|[=<>:])|(?P<text>(?:{BARE}\.)?{QUOTED}(?:\.{BARE})?|{BARE}))")
+TOKEN = re.compile(
+    rf"\s*(?:(?P<symbol>[()]|>=|<=|!=|[=<>:])|(?P<text>(?:{BARE}\.)?{QUOTED}(?:\.{BARE})?|{BARE})|(?P<other>\S))"
+)
 COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 TIME = "timestamp"  # of a log entry
@@ -160,12 +162,9 @@ class _Parser:
 
 
 def _tokens(expression: str) -> Iterator[str]:
-    position, text = 0, expression.rstrip()
-    while position < len(text):
-        match = TOKEN.match(text, position)
-        if match is None:
-            raise _fault("filter", f"cannot be read from character {position + 1}", "quote what stands there")
-        position = match.end()
+    for match in TOKEN.finditer(expression):
+        if match["other"]:
+            raise _fault("filter", f"cannot be read from character {match.start() + 1}", "quote what stands there")
         yield match["symbol"] or match["text"]
 
 

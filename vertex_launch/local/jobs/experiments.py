@@ -118,9 +118,11 @@ class Curves:
         name = f"{self._experiment}/runs/{run}"
         if name not in self._store:
             self._add_run(name)
-        series = self._store.list(name, "timeSeries")
-        known = next((one["name"] for one in series if one["displayName"] == tag), "")
-        return known or tensorboards.create_scalars(self._store, name, tag)
+        if known := [one for one in self._store.list(name, "timeSeries") if one["displayName"] == tag]:
+            return str(known[0]["name"])
+        id = self._store.new_id()
+        series = {"displayName": tag, "valueType": "SCALAR", "pluginName": "scalars", "etag": id}
+        return str(self._store.create(f"{name}/timeSeries/{id}", series)["name"])
 
     def _add_run(self, name: str) -> None:
         if self._experiment not in self._store:

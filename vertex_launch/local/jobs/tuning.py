@@ -65,17 +65,10 @@ class _Study(BackgroundTask):
         """Whether maxFailedTrialCount is reached; 0 leaves the limit to the service, and here there is none."""
         return 0 < self.message.max_failed_trial_count <= len(self.failed)
 
-    @property
-    def has_room(self) -> bool:
-        room = len(self.active) < self.message.parallel_trial_count
-        return room and not (self.stopping.is_set() or self.too_many_failed)
-
-    @property
-    def metrics(self) -> list[str]:
-        return [metric.metric_id for metric in self.message.study_spec.metrics]
-
     def next_trial(self) -> _Trial | None:
         """Return a trial that waits, else a new one, None if there are enough or every point of the grid was tried."""
+        if self.stopping.is_set() or self.too_many_failed or len(self.active) >= self.message.parallel_trial_count:
+            return None
         waiting = next((trial for trial in self.trials if trial.shown["state"] == "REQUESTED"), None)
         if waiting or len(self.trials) >= self.message.max_trial_count or not (suggestion := self.search.ask()):
             return waiting
@@ -162,7 +155,7 @@ class Tunings(BackgroundTasks[_Study]):
             raise ApiError("INVALID_ARGUMENT", f"{counts}; the first one: {first.shown['infeasibleReason']}")
 
     def _start_trials(self, study: _Study) -> None:
-        while study.has_room and (trial := study.next_trial()):
+        while trial := study.next_trial():
             self._start_trial(study, trial)
 
     def _start_trial(self, study: _Study, trial: _Trial) -> None:
@@ -217,7 +210,7 @@ class Tunings(BackgroundTasks[_Study]):
         """Return what a trial has reported; what it did before the checkpoint from which it went on, too."""
         path = self._store.state_dir.metrics(id_of(trial.job))
         if trial.reports.path != path:
-            trial.reports = MetricFile(path, study.metrics)
+            trial.reports = MetricFile(path, [metric.metric_id for metric in study.message.study_spec.metrics])
         reported = trial.reports.read(ended)
         first = reported[0].step if reported else math.inf
         return [one for one in trial.before if one.step < first] + reported

@@ -56,13 +56,6 @@ def write(store: Store, series: str, points: Sequence[Resource]) -> None:
     store.update(series, metadata=known | latest)
 
 
-def create_scalars(store: Store, run: str, name: str) -> str:
-    """Keep a new time series of numbers in a run; returns its name. Raises ApiError."""
-    id = store.new_id()
-    series = {"displayName": name, "valueType": "SCALAR", "pluginName": "scalars", "etag": id}
-    return str(store.create(f"{run}/timeSeries/{id}", series)["name"])
-
-
 def scalars(store: Store, experiment: str, root: str) -> dict[str, list[tuple[int, float]]]:
     """Return an experiment's numbers as (step, value): by tag in the run `root`, else by run and tag."""
     found = {}
