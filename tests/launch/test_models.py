@@ -30,7 +30,7 @@ def ours(tmp_path: Path) -> Models:
 def upload(ours: Models, name: str = "digits", parent_model: str = "", model_id: str = "", **more: Any) -> Resource:
     container = {"imageUri": "server"}
     model = {"displayName": name, "containerSpec": container, "labels": {"team": "ours"}, "artifactUri": ARTIFACT}
-    return ours.upload(BY_ID, {**model, **more}, model_id, parent_model, trainingPipeline=f"{BY_ID}/t/1")
+    return ours.upload(BY_ID, {**model, "trainingPipeline": f"{BY_ID}/t/1", **more}, model_id, parent_model)
 
 
 def versions(ours: Models, name: str) -> list[tuple[str, list[str]]]:

@@ -53,8 +53,6 @@ class CloudOptions(ProjectOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SentJobOptions(CloudOptions):
-    """Options of a command that looks at one job."""
-
     job: Annotated[
         str | None,
         typer.Argument(metavar="[JOB]", help=f"{MEANING}; without it the newest of all.", autocompletion=sent_jobs),

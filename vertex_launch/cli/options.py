@@ -59,8 +59,6 @@ class StandIns:
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectOptions(StandIns):
-    """Options that say where jobs are."""
-
     project: Project = ""
     region: Annotated[str, _stand_in("Region of the machines", "VERTEX_REGION")] = ""
 

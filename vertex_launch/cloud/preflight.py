@@ -39,8 +39,6 @@ ACCEPTED = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
 
 @dataclass(frozen=True)
 class Image:
-    """An image in a registry."""
-
     name: str
     digest: str  # sha256:...
     revision: str = ""  # revision of the code it was built from, "" without the label

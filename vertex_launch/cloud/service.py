@@ -60,7 +60,6 @@ class Service:
         self._call("POST", self._address(f"{name}:cancel"), json={})
 
     def log_entries(self, expression: str, order: str) -> Iterator[Resource]:
-        """Yield the entries of Cloud Logging that a filter matches."""
         query = {"resourceNames": [f"projects/{self.settings.project}"], "filter": expression, "orderBy": order}
         address, pause = f"{self._at('logging.googleapis.com')}/v2/entries:list", 0 if self.endpoint else LOG_SECONDS
         return self._items("POST", address, "entries", {**query, "pageSize": LOG_PAGE_SIZE}, sys.maxsize, pause)
@@ -84,7 +83,6 @@ class Service:
         return self._items("GET", infos, "quotaInfos", {"pageSize": "1000"}, MOST_PAGES)
 
     def fetch(self, address: str, headers: Mapping[str, str] | None = None) -> bytes:
-        """Return the bytes at an address of Google's."""
         return bytes(self._answer("GET", address, headers=dict(headers or {})).content)
 
     @property

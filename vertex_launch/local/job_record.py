@@ -40,7 +40,6 @@ class JobRecord:
         self.enter("PENDING")
 
     def enter(self, phase: Phase) -> None:
-        """Write that the job is in this phase."""
         first = phase == "RUNNING" and "startTime" not in self._resource
         self._update(state=f"JOB_STATE_{phase}", **({"startTime": now()} if first else {}))
 

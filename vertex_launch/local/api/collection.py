@@ -37,7 +37,10 @@ Act = Callable[[Call, str], Resource | None]
 
 
 class Collection:
-    """Resources of one kind, kept in the store. A subclass says what is special about them, and how to create them."""
+    """Resources of one kind, kept in the store. A subclass says what is special about them, and how to create them.
+
+    A method that takes the name of a resource raises ApiError NOT_FOUND if there is none.
+    """
 
     collection: str  # of the names: customJobs, or tensorboards/*/experiments where they lie below others
     message: Any  # the type of a resource
@@ -70,7 +73,6 @@ class Collection:
         return {"permissions": call.json().get("permissions") or call.query.getlist("permissions")}
 
     def get(self, name: str) -> Resource:
-        """Raises ApiError NOT_FOUND."""
         return self._store.get(name)
 
     def list(self, parent: str) -> Sequence[Resource]:
@@ -78,11 +80,10 @@ class Collection:
         return self._store.list(parent, self.collection.rpartition("/")[2])
 
     def delete(self, name: str) -> None:
-        """Raises ApiError NOT_FOUND."""
         self._store.delete(name)
 
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
-        """Replace some fields, or remove those that are None; raises ApiError NOT_FOUND."""
+        """Replace some fields, or remove those that are None."""
         return self._store.update(name, **changed, etag=self._store.new_id())
 
     def page(self, call: Call, resources: Sequence[Resource]) -> Resource:

@@ -30,7 +30,10 @@ NAME = re.compile(f"projects/{PART}/locations/{PART}(/{PART}/{PART})+")
 
 
 class Store:
-    """All resources; thread-safe. Raises FaultError if another process holds the folder, or it cannot be written."""
+    """All resources; thread-safe. Raises FaultError if another process holds the folder, or it cannot be written.
+
+    A method that takes the name of a resource raises ApiError NOT_FOUND if there is none.
+    """
 
     def __init__(self, folder: Path, endpoint: str = "") -> None:
         self._folder, self.state_dir = folder, StateDir(folder)
@@ -67,7 +70,6 @@ class Store:
             return name in self._resources
 
     def get(self, name: str) -> Resource:
-        """Raises ApiError NOT_FOUND."""
         with self._changed:
             try:
                 return self._resources[name]
@@ -75,7 +77,7 @@ class Store:
                 raise ApiError("NOT_FOUND", f"{name} does not exist") from None
 
     def update(self, name: str, **fields: Any) -> Resource:
-        """Replace some fields, or remove those that are None; raises ApiError NOT_FOUND.
+        """Replace some fields, or remove those that are None.
 
         The change counts even if the disk is full: whoever waits for a job must see its end.
         """
@@ -89,7 +91,7 @@ class Store:
             return self._keep(name, changed)
 
     def append(self, name: str, rows: Iterable[Any]) -> None:
-        """Add rows, which are JSON, to a resource; raises ApiError NOT_FOUND, or for a full disk."""
+        """Add rows, which are JSON, to a resource; raises ApiError for a full disk."""
         with self._changed, _exhausting(name):
             self.get(name)
             with open(self._rows(name), "a", encoding="utf-8", opener=private_file) as file:
@@ -97,7 +99,7 @@ class Store:
                 file.writelines(f"\n{json.dumps(row)}" for row in rows)
 
     def rows(self, name: str) -> list[Any]:
-        """Return all rows of a resource, oldest first; raises ApiError NOT_FOUND."""
+        """Return all rows of a resource, oldest first."""
         self.get(name)
         rows = list[Any]()
         with contextlib.suppress(FileNotFoundError), self._rows(name).open(encoding="utf-8") as file:
@@ -107,12 +109,12 @@ class Store:
         return rows
 
     def size(self, name: str) -> int:
-        """Bytes of all rows of a resource and of what is below it; raises ApiError NOT_FOUND."""
+        """Bytes of all rows of a resource and of what is below it."""
         self.get(name)
         return sum(file.stat().st_size for file in (self._folder / name).rglob("*.jsonl"))
 
     def delete(self, name: str) -> None:
-        """Delete a resource and all below it, with their rows; raises ApiError NOT_FOUND."""
+        """Delete a resource and all below it, with their rows."""
         with self._changed:
             self.get(name)
             for key in [key for key in self._resources if f"{key}/".startswith(f"{name}/")]:
@@ -138,7 +140,7 @@ class Store:
             return {name.split("/")[1] for name in self._resources}
 
     def wait(self, name: str, done: Callable[[Resource], bool], timeout: float | None = None) -> Resource:
-        """Return the resource once `done` is true of it, or after `timeout` seconds; raises ApiError NOT_FOUND."""
+        """Return the resource once `done` is true of it, or after `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: done(self.get(name)), timeout)
             return self.get(name)

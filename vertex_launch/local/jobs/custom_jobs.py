@@ -59,11 +59,6 @@ class _Ticket(BackgroundTask):
     execution: Execution | None = None
     timer: threading.Timer | None = None  # of its expiry in the queue
 
-    @property
-    def resource(self) -> str:
-        """The name of its persistent resource, "" if it has machines of its own."""
-        return resource_pools.resource_of(self.parent, self.job)
-
 
 class Jobs(BackgroundTasks[_Ticket]):
     collection, message, noun, prefix, ended = COLLECTION, CustomJob, "job", PREFIX, ENDED
@@ -94,7 +89,6 @@ class Jobs(BackgroundTasks[_Ticket]):
         return replace(ticket, needs=resource_pools.needs(ticket.parent, job, self._context.options))
 
     def cancel(self, name: str, why: str = "") -> None:
-        """Begin to stop a job; raises ApiError NOT_FOUND, or FAILED_PRECONDITION for one that has ended."""
         with self._lock:
             if self._is_of_a_run(name):
                 raise ApiError("FAILED_PRECONDITION", f"{name} was started by the command `run`; end it there")
@@ -162,7 +156,8 @@ class Jobs(BackgroundTasks[_Ticket]):
         """Cancel the jobs on a persistent resource; returns once the last has ended."""
 
         def here() -> list[str]:
-            return [ticket.name for ticket in self._tasks.values() if ticket.resource == resource]
+            tickets = self._tasks.values()
+            return [one.name for one in tickets if resource_pools.resource_of(one.parent, one.job) == resource]
 
         with self._lock:
             for name in here():

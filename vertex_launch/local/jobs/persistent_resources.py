@@ -52,7 +52,6 @@ class PersistentResources(Records):
         }
 
     def get(self, name: str) -> Resource:
-        """Raises ApiError NOT_FOUND."""
         return resource_pools.with_use(super().get(name), self._jobs.used())
 
     def list(self, parent: str) -> Sequence[Resource]:

@@ -64,10 +64,6 @@ class _Pipeline(BackgroundTask):
         return self.spec.base_output_directory.output_uri_prefix.rstrip("/")
 
     @property
-    def model_ids(self) -> dict[str, str]:
-        return {"model_id": self.message.model_id, "parent_model": self.message.parent_model}
-
-    @property
     def dataset(self) -> str:
         """The name of the dataset, "" if the pipeline uses none."""
         id = self.message.input_data_config.dataset_id
@@ -110,7 +106,8 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         if pipeline.dataset:
             self._store.get(pipeline.dataset)
         if "modelToUpload" in resource:
-            self._models.check(pipeline.parent, resource["modelToUpload"], **pipeline.model_ids)
+            message, model = pipeline.message, resource["modelToUpload"]
+            self._models.check(pipeline.parent, model, message.model_id, message.parent_model)
 
     def _work(self, pipeline: _Pipeline) -> None:
         """Split the dataset, train or tune, upload the model; raises ApiError unless all succeed."""
@@ -158,9 +155,9 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         return self._store.wait(job, lambda resource: resource["state"] != state)
 
     def _upload(self, pipeline: _Pipeline, model: Resource, output: str) -> None:
-        trained = {**model, "artifactUri": f"{output}/model"}  # AIP_MODEL_DIR
-        more = {**pipeline.model_ids, "trainingPipeline": pipeline.name}
-        uploaded = self._models.upload(pipeline.parent, trained, **more)
+        trained = {**model, "artifactUri": f"{output}/model", "trainingPipeline": pipeline.name}  # AIP_MODEL_DIR
+        message = pipeline.message
+        uploaded = self._models.upload(pipeline.parent, trained, message.model_id, message.parent_model)
         named = {"name": uploaded["name"], "versionId": uploaded["versionId"]}
         self._store.update(pipeline.name, modelToUpload={**model, **named})
 

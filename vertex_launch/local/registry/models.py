@@ -59,10 +59,10 @@ class Models(Collection):
             f"POST {COLLECTION}:copy": self._copy,
         }
 
-    def upload(self, parent: str, model: Resource, model_id: str = "", parent_model: str = "", **more: Any) -> Resource:
+    def upload(self, parent: str, model: Resource, model_id: str = "", parent_model: str = "") -> Resource:
         """Register a model, or a new version of `parent_model`, with the artifacts in its folder if it names one.
 
-        A client set the fields of `model`, the service those of `more`. Raises ApiError, also for an empty folder.
+        Raises ApiError, also for an empty folder.
         """
         if model.get("artifactUri"):
             self._folder(model["artifactUri"])
@@ -73,7 +73,7 @@ class Models(Collection):
             version = str(max((int(stored["versionId"]) for stored in versions), default=0) + 1)
             aliases = [*dict.fromkeys((*model.get("versionAliases", ()), *(() if versions else (DEFAULT,))))]
             added = {"versionId": version, "versionAliases": aliases, "etag": version}
-            created = self._store.create(f"{name}@{version}", {**model, **more, **added})
+            created = self._store.create(f"{name}@{version}", {**model, **added})
             self._take(aliases, versions)
             return self._as_model(created)
 
@@ -176,9 +176,8 @@ class Models(Collection):
         if source["name"].split("/")[:2] != parent.split("/")[:2]:
             raise ApiError("INVALID_ARGUMENT", f"sourceModel: {message.source_model} is of another project")
         model = {key: value for key, value in source.items() if key in fields(Model) - NOT_COPIED}
-        original = {"originalModelInfo": {"model": message.source_model}}
-        copied = self.upload(parent, model, message.model_id, message.parent_model, **original)
-        return _answer("CopyModelResponse", copied)
+        model["originalModelInfo"] = {"model": message.source_model}
+        return _answer("CopyModelResponse", self.upload(parent, model, message.model_id, message.parent_model))
 
     def _export(self, call: Call, name: str) -> Resource:
         """Copy a version's artifacts to a new folder in a bucket, and answer with its address."""

@@ -93,7 +93,6 @@ class Wire:
         return asyncio.run_coroutine_threadsafe(starting, self._loop).result()
 
     async def _serve(self, values: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one connection."""
         near = reader, writer
         with contextlib.suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):  # the client is gone
             head = await asyncio.wait_for(reader.readuntil(END), HEAD_SECONDS)
