@@ -162,7 +162,7 @@ class _Parser:
 
 
 def _tokens(expression: str) -> Iterator[str]:
-    for match in TOKEN.finditer(expression):
+    for match in TOKEN.finditer(expression.rstrip()):
         if match["other"]:
             raise _fault("filter", f"cannot be read from character {match.start() + 1}", "quote what stands there")
         yield match["symbol"] or match["text"]
