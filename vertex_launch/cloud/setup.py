@@ -110,6 +110,7 @@ def _repository(image: str, policy: Path) -> Iterator[Step]:
 
 
 def account(settings: Settings) -> str:
+    """The account that jobs run as."""
     return settings.service_account or f"{ACCOUNT}@{account_domain(settings.project)}"
 
 

@@ -52,6 +52,8 @@ LONGEST_WAIT_SECONDS = 24 * 3600.0  # default wait of FLEX_START jobs; 0 waits f
 
 @dataclass
 class _Ticket(BackgroundTask):
+    """A job that has not ended."""
+
     job: Job
     extras: Extras
     needs: Sequence[Machines]  # what it takes of each stock, those of an earlier one first
@@ -61,6 +63,8 @@ class _Ticket(BackgroundTask):
 
 
 class Jobs(BackgroundTasks[_Ticket]):
+    """All custom jobs of the service; thread-safe."""
+
     collection, message, noun, prefix, ended = COLLECTION, CustomJob, "job", PREFIX, ENDED
     transient = (SHELLS,)
 
@@ -89,6 +93,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         return replace(ticket, needs=resource_pools.needs(ticket.parent, job, self._context.options))
 
     def cancel(self, name: str, why: str = "") -> None:
+        """Begin to stop a job; raises ApiError NOT_FOUND, or FAILED_PRECONDITION for one that has ended."""
         with self._lock:
             if self._is_of_a_run(name):
                 raise ApiError("FAILED_PRECONDITION", f"{name} was started by the command `run`; end it there")

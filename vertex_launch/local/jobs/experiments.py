@@ -145,6 +145,8 @@ def _experiment(board: str, job: str) -> str:
 
 
 class _EventFile:
+    """An event file that grows."""
+
     def __init__(self, path: Path) -> None:
         # Imported lazily, as it imports most of TensorBoard.
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader

@@ -45,6 +45,8 @@ Inputs = TypeVar("Inputs", CustomJobSpec, HyperparameterTuningJob)
 
 @dataclass
 class _Pipeline(BackgroundTask):
+    """A pipeline that has not ended."""
+
     message: TrainingPipeline
     work: CustomJob | HyperparameterTuningJob
     resource: Resource  # as the client sent it
@@ -71,6 +73,8 @@ class _Pipeline(BackgroundTask):
 
 
 class Pipelines(BackgroundTasks[_Pipeline]):
+    """All training pipelines of the service; thread-safe."""
+
     collection, message, noun, prefix, ended = COLLECTION, TrainingPipeline, "pipeline", PREFIX, ENDED
 
     def __init__(self, store: Store, jobs: Jobs, tunings: Tunings, models: Models) -> None:

@@ -120,6 +120,7 @@ class Search:
         return False
 
     def _asked_again(self, parameters: Mapping[str, Value]) -> Any:
+        """Return optuna's trial with these parameters."""
         drawn: dict[str, Value] = {}
 
         def repeat(name: str, parameter: ParameterSpec) -> Value:

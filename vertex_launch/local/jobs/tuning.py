@@ -48,6 +48,8 @@ class _Trial:
 
 @dataclass
 class _Study(BackgroundTask):
+    """A tuning job that has not ended."""
+
     message: HyperparameterTuningJob
     search: Search
     trials: list[_Trial] = field(default_factory=list)
@@ -78,6 +80,8 @@ class _Study(BackgroundTask):
 
 
 class Tunings(BackgroundTasks[_Study]):
+    """All hyperparameter tuning jobs of the service; thread-safe."""
+
     collection, message, noun, prefix, ended = COLLECTION, HyperparameterTuningJob, "tuning job", PREFIX, ENDED
 
     def __init__(self, store: Store, jobs: Jobs) -> None:

@@ -212,6 +212,7 @@ class Executions(_Nodes):
 
 
 def _store_of(name: str) -> str:
+    """The name of the metadata store in which this resource is."""
     return name.rsplit("/", 2)[0]
 
 

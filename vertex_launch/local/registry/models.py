@@ -45,8 +45,10 @@ OF_CONTAINERS = {
 
 
 class Models(Collection):
+    """All models of the service; thread-safe."""
+
     collection, message, hidden, verbs = COLLECTION, Model, ("model",), ("GET", "PATCH", "DELETE")
-    _lock = threading.Lock()
+    _lock = threading.Lock()  # one for all instances, which share a store
 
     def methods(self) -> dict[str, Act]:
         member = f"{COLLECTION}/*"
