@@ -14,12 +14,12 @@ from typing import Any
 from google.cloud.aiplatform_v1 import types
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from vertex_launch.proto_validation import ANY, DURATION, FORMS, FREE, TIMESTAMP, WELL_KNOWN, is_map, item, type_name
+from vertex_launch import proto_validation as proto
+from vertex_launch.proto_validation import DURATION, FORMS, FREE, TIMESTAMP, short_name
 from vertex_launch.spec import TUNING_KEYS
 
 Schema = dict[str, Any]
 
-PACKAGE = "google.cloud.aiplatform.v1."
 FREE_TYPES = {"": {}, "a mapping": {"type": "object"}, "a list": {"type": "array"}}
 
 # One attribute in a message's docstring, `name (type):`, and its first paragraph, which is indented further.
@@ -34,29 +34,19 @@ MARKUP = (
 def job_schema() -> Schema:
     """Return the schema of both kinds of job file; a key of a tuning job selects the schema of tuning jobs."""
     custom, tuning = (kind.pb(kind()).DESCRIPTOR for kind in (types.CustomJobSpec, types.HyperparameterTuningJob))
+    messages = {short_name(message): _message(message) for message in proto.messages_below([custom, tuning])}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "if": {"anyOf": [{"required": [key]} for key in sorted(TUNING_KEYS)]},
-        "then": _reference(_name(tuning)),
-        "else": _reference(_name(custom)),
-        "definitions": _scalars() | {_name(message): _message(message) for message in _messages(custom, tuning)},
+        "then": _reference(short_name(tuning)),
+        "else": _reference(short_name(custom)),
+        "definitions": _scalars() | messages,
     }
 
 
 def text() -> str:
     """The schema as jobs/schema.json holds it."""
     return json.dumps(job_schema(), indent=2, ensure_ascii=False) + "\n"
-
-
-def _messages(*roots: Descriptor) -> list[Descriptor]:
-    """Return the roots and every message of the API that they hold, each once."""
-    messages = list(roots)
-    for message in messages:  # the list grows in the loop
-        for field in message.fields:
-            inner = item(field).message_type
-            if inner and inner not in messages and not inner.full_name.startswith(WELL_KNOWN):
-                messages.append(inner)
-    return messages
 
 
 def _message(message: Descriptor) -> Schema:
@@ -72,23 +62,23 @@ def _message(message: Descriptor) -> Schema:
 
 
 def _field(field: FieldDescriptor) -> Schema:
-    value = _value(item(field))
-    if is_map(field):
+    value = _value(proto.item(field))
+    if proto.is_map(field):
         return {"type": "object", "additionalProperties": value}
     return {"type": "array", "items": value} if field.is_repeated else value
 
 
 def _value(field: FieldDescriptor) -> Schema:
-    name = type_name(field)
+    name = proto.type_name(field)
     if name in FREE:
         return FREE_TYPES[FREE[name]]
-    if name == ANY:
+    if name == proto.ANY:
         return {"not": {}}
     if name == "enum":
         return {"enum": [value.name for value in field.enum_type.values if value.number]}  # 0 is UNSPECIFIED
     if name in ("boolean", "string"):
         return {"type": name}
-    return _reference({"double": "number", "float": "number"}.get(name, name.removeprefix(PACKAGE)))
+    return _reference({"double": "number", "float": "number"}.get(name, name.removeprefix(proto.PACKAGE)))
 
 
 def _scalars() -> Schema:
@@ -106,9 +96,9 @@ def _scalars() -> Schema:
 
 def _descriptions(message: Descriptor) -> dict[str, Schema]:
     """Explanations of fields by name: the first paragraph of Google's docstring, where there is one."""
-    if not message.full_name.startswith(PACKAGE):
+    if not message.full_name.startswith(proto.PACKAGE):
         return {}
-    documented = reduce(getattr, _name(message).split("."), types)
+    documented = reduce(getattr, short_name(message).split("."), types)
     attributes = inspect.cleandoc(documented.__doc__ or "").partition("\nAttributes:\n")[2]
     return {name.rstrip("_"): {"description": _plain(paragraph)} for name, paragraph in ATTRIBUTE.findall(attributes)}
 
@@ -117,10 +107,6 @@ def _plain(paragraph: str) -> str:
     """Join to one line, without the marks of reStructuredText."""
     line = " ".join(paragraph.split())
     return reduce(lambda text, mark: mark[0].sub(mark[1], text), MARKUP, line)
-
-
-def _name(message: Descriptor) -> str:
-    return str(message.full_name).removeprefix(PACKAGE)
 
 
 def _reference(name: str) -> Schema:

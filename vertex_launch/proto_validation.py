@@ -18,6 +18,7 @@ from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.job_resource import camel
 from vertex_launch.strict_yaml import Mapping, kind
 
+PACKAGE = "google.cloud.aiplatform.v1."
 # Messages that JSON writes in a form of their own. Source: protobuf documentation, "ProtoJSON format", 2026.
 WELL_KNOWN = "google.protobuf."
 DURATION, TIMESTAMP, ANY = (f"{WELL_KNOWN}{name}" for name in ("Duration", "Timestamp", "Any"))
@@ -88,6 +89,27 @@ def item(field: FieldDescriptor) -> FieldDescriptor:
     return field.message_type.fields_by_name["value"] if is_map(field) else field
 
 
+def message_in(field: FieldDescriptor) -> Descriptor | None:
+    """The API's own message in a field, or in a map's values; None for a scalar, and what has a form of its own."""
+    message = item(field).message_type
+    return None if message is None or message.full_name.startswith(WELL_KNOWN) else message
+
+
+def messages_below(
+    roots: Iterable[Descriptor], inside: Callable[[FieldDescriptor], Descriptor | None] = message_in
+) -> list[Descriptor]:
+    """Return the roots and every message that they hold, each once; `inside` is the message to follow in a field."""
+    messages = [*roots]
+    for message in messages:  # the list grows in the loop
+        found = filter(None, map(inside, message.fields))
+        messages += dict.fromkeys(one for one in found if one not in messages)
+    return messages
+
+
+def short_name(message: Descriptor) -> str:
+    return str(message.full_name).removeprefix(PACKAGE)
+
+
 def type_name(field: FieldDescriptor) -> str:
     """A message's full name, or a scalar's kind: enum, string, boolean, double, float, int64 or int32."""
     message = field.message_type
@@ -146,8 +168,8 @@ def relaxed(value: Any, message: Descriptor) -> Any:
 
 def _relaxed_field(value: Any, field: FieldDescriptor) -> Any:
     """Relax the messages in a field; what JSON writes in a form of its own, and a map, stay as they are."""
-    message = field.message_type
-    if message is None or message.full_name.startswith(WELL_KNOWN) or is_map(field):
+    message = None if is_map(field) else message_in(field)
+    if message is None:
         return value
     return [relaxed(item, message) for item in value] if isinstance(value, list) else relaxed(value, message)
 

@@ -192,8 +192,8 @@ def _drop_empty(message: Any) -> None:
     It stays in a list, and where its presence is a choice: in a oneof, and as RaySpec, which asks for a Ray cluster.
     """
     for part, value in message.ListFields():
-        kind = proto_validation.item(part).message_type
-        if kind is None or kind.full_name.startswith(proto_validation.WELL_KNOWN):
+        kind = proto_validation.message_in(part)
+        if kind is None:
             continue
         for inner in value.values() if proto_validation.is_map(part) else value if part.is_repeated else [value]:
             _drop_empty(inner)

@@ -1,10 +1,29 @@
-"""Words of the rules about themselves: one at length, or all as a page."""
+"""Words of the rules about themselves: one at length, or all as a page, with the fields that each looks at.
 
-from vertex_launch.catalog import OWN, Catalog
+A release of google-cloud-aiplatform with a new field fails tests/launch/test_fields.py until fields.yaml has it.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from google.cloud.aiplatform_v1 import types
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from vertex_launch.catalog import OWN, Catalog, read
 from vertex_launch.errors import FaultError
-from vertex_launch.rules import RULES, applied, fields, house
+from vertex_launch.proto_validation import message_in, messages_below, short_name
+from vertex_launch.rules import RULES, applied, house
 from vertex_launch.rules.rule import Rule
 from vertex_launch.settings import Settings
+
+# Message of the API -> its fields -> the codes of rules, or a word where there is no rule.
+FIELDS: Mapping[str, Mapping[str, list[str] | str]] = read(Path(__file__).with_name("fields.yaml"))
+WORDS = {
+    "FORM": "no rule but `form`: nothing more is documented",
+    "OUTPUT": "written by Vertex AI alone",
+    "HERE": "not a job file's; the local Vertex checks requests",
+    "BELOW": "its own fields are below",
+}
 
 PAGE = """\
 # The rules
@@ -61,9 +80,31 @@ def page(catalog: Catalog) -> str:
         f"| `{rule.code}` | {rule.severity} | {rule.certainty} | {rule.text} | {sources(rule, catalog)} |"
         for rule in RULES.values()
     )
-    return PAGE.format(compiled=catalog.compiled, count=len(RULES), rows="\n".join(rows), fields=fields.table())
+    return PAGE.format(compiled=catalog.compiled, count=len(RULES), rows="\n".join(rows), fields="\n".join(_tables()))
 
 
 def sources(rule: Rule, catalog: Catalog) -> str:
     """The pages and files that a rule rests on."""
     return "; ".join(catalog.sources.get(source, source) for source in rule.sources)
+
+
+def fields_of_api() -> dict[str, list[str]]:
+    """Return the messages of which job files consist, and TrainingPipeline, each with the names of its fields."""
+    kinds = (types.CustomJobSpec, types.HyperparameterTuningJob, types.TrainingPipeline)
+    messages = messages_below([kind.pb(kind()).DESCRIPTOR for kind in kinds], _in_job_file)
+    return {short_name(message): [field.json_name for field in message.fields] for message in messages}
+
+
+def _in_job_file(field: FieldDescriptor) -> Descriptor | None:
+    rules = FIELDS.get(short_name(field.containing_type), {}).get(field.json_name)
+    return None if rules in ("OUTPUT", "HERE") else message_in(field)
+
+
+def _tables() -> Iterator[str]:
+    """Yield the lines of a table in Markdown for each of the API's messages: its fields with their rules."""
+    for message, fields in fields_of_api().items():
+        yield from ("", f"### {message}", "", "| Field | Rules |", "|---|---|")
+        for field in fields:
+            rules = FIELDS[message][field]
+            words = WORDS[rules] if isinstance(rules, str) else ", ".join(f"`{code}`" for code in rules)
+            yield f"| {field} | {words} |"
