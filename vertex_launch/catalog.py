@@ -14,7 +14,6 @@ from pydantic import TypeAdapter
 Certainty = Literal["documented", "inferred", "uncertain"]
 CERTAINTIES: tuple[Certainty, ...] = ("documented", "inferred", "uncertain")  # the best first
 
-FRESH_DAYS = 180  # facts that are older deserve a look at their sources
 OWN = "vertex.toml"
 FACTS = Path(__file__).with_name("machines.yaml")
 
@@ -122,9 +121,6 @@ class Catalog:
     def machine(self, name: str) -> Machine | None:
         """The machine type of that name, or None if it is not known to be offered for training."""
         return self.machines.get(name)
-
-    def is_old(self, today: date) -> bool:
-        return (today - self.compiled).days > FRESH_DAYS
 
     def network_gbps(self, machine_type: str, accelerator: str = "", count: int = 0) -> float | None:
         """Return the egress rate of one machine in Gbit/s; None if the type or its figure is unknown.

@@ -1,16 +1,23 @@
-"""Reads job files and holds them against the rules, for `vertex-launch check`."""
+"""Reads job files and holds them against the rules, for `vertex-launch check`, and says which of these are old."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
-from vertex_launch import rules, spec
-from vertex_launch.catalog import FACTS, Catalog
+from vertex_launch import __version__, rules, spec
+from vertex_launch.catalog import FACTS, OWN, Catalog
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.rules import Project, region_and_output
 from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob
+
+FRESH_DAYS = 180  # facts that are older deserve a look at their sources
+# Release of the launcher -> what it no longer has, and what to use in its place.
+DROPPED = {
+    "0.2.0": "the module vertex_launch.replicas; a test calls the function of that name, vertex_launch.replicas(JOB)",
+}
 
 
 @dataclass(frozen=True)
@@ -47,9 +54,22 @@ def examine_all(paths: Iterable[Path], settings: Settings, project: Project) -> 
     return examined
 
 
-def notice(catalog: Catalog, today: date) -> str:
+def facts_notice(catalog: Catalog, today: date) -> str:
     """Return a warning if the facts behind the rules are old, else ""."""
-    if not catalog.is_old(today):
+    if (today - catalog.compiled).days <= FRESH_DAYS:
         return ""
-    cure = "look at their sources, or update vertex_launch"
-    return f"{FACTS}: the facts are of {catalog.compiled}; {cure}"
+    return f"{FACTS}: the facts are of {catalog.compiled}; look at their sources, or update vertex_launch"
+
+
+def release_notice(made_with: str, installed: str = __version__) -> str:
+    """Return a sentence if the installed launcher is older than the project's or lacks what that had, else ""."""
+    made, here = _numbers(made_with), _numbers(installed)
+    project = f"{OWN}: this project was made with vertex-launch {made_with}, and {installed}"
+    if made_with and here < made:
+        return f"{project} is older; install the newer one"
+    gone = [text for release, text in DROPPED.items() if made_with and made < _numbers(release) <= here]
+    return f'{project} has dropped {"; ".join(gone)}; then write launcher = "{installed}" there' if gone else ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall("[0-9]+", version)))

@@ -9,7 +9,7 @@ import pytest
 
 import vertex_launch
 from tests.launch.running import SETTINGS, SOURCE, job
-from vertex_launch import releases
+from vertex_launch import check
 from vertex_launch.errors import FaultError
 
 
@@ -58,7 +58,7 @@ def test_an_unknown_name_of_the_package_is_an_attribute_error() -> None:
 def test_a_release_is_told_what_it_lacks_of_the_one_that_made_the_project(
     made_with: str, installed: str, said: str
 ) -> None:
-    notice = releases.notice(made_with, installed)
+    notice = check.release_notice(made_with, installed)
     assert said in notice
     assert bool(notice) == bool(said)
 

@@ -1,5 +1,4 @@
 import re
-from datetime import timedelta
 
 import pytest
 from google.cloud.aiplatform_v1.types import AcceleratorType
@@ -127,11 +126,6 @@ def test_a_region_on_no_continent_has_none() -> None:
 def test_regions_list_what_they_offer_for_training() -> None:
     assert "NVIDIA_TESLA_A100" in KNOWN.regions["europe-west4"]
     assert "NVIDIA_TESLA_A100" not in KNOWN.regions["asia-east1"]
-
-
-def test_facts_grow_old_after_180_days() -> None:
-    assert not KNOWN.is_old(KNOWN.compiled + timedelta(days=180))
-    assert KNOWN.is_old(KNOWN.compiled + timedelta(days=181))
 
 
 def test_every_entry_has_a_source_that_the_file_explains_and_a_certainty() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.launch.casebook import CPU, GOOD, P0, SETTINGS, alone, edited, write
 from tests.launch.running import SOURCE, while_fresh
 from vertex_launch import catalog
-from vertex_launch.check import notice
+from vertex_launch.check import facts_notice
 from vertex_launch.rules import RULES
 
 TOML = f"""\
@@ -145,6 +145,6 @@ def test_nothing_to_check_is_said(folder: Path) -> None:
 @pytest.mark.parametrize(("days", "said"), [(180, False), (181, True)])
 def test_facts_of_half_a_year_ago_get_a_notice(days: int, said: bool) -> None:
     known = catalog.standard()
-    text = notice(known, known.compiled + timedelta(days=days))
+    text = facts_notice(known, known.compiled + timedelta(days=days))
     assert text.startswith(f"{catalog.FACTS}: the facts are of {known.compiled}; ") == said
     assert bool(text) == said

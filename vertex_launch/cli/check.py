@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from vertex_launch import program, releases
-from vertex_launch.check import examine_all
+from vertex_launch import program
+from vertex_launch.check import examine_all, release_notice
 from vertex_launch.cli.options import SettingsOptions
 from vertex_launch.cli.output import complain, console, report, warn_of_age
 from vertex_launch.errors import FaultError, Finding
@@ -39,7 +39,7 @@ class CheckOptions(SettingsOptions):
         if not self.jobs:
             raise FaultError(f"no job file is named; write {program.NAME} check JOB.yaml")
         warn_of_age(settings.catalog)
-        if dropped := releases.notice(settings.launcher):
+        if dropped := release_notice(settings.launcher):
             complain(dropped, style="yellow")
         project = replace(training.project(Path(), date.today()), buckets=StateDir().buckets)
         examined = examine_all(self.jobs, settings, project)

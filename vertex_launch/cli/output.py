@@ -53,7 +53,7 @@ def print_table(table: Table) -> None:
 
 def warn_of_age(catalog: Catalog) -> None:
     """Warn if the facts behind the rules are old."""
-    if old := checks.notice(catalog, date.today()):
+    if old := checks.facts_notice(catalog, date.today()):
         complain(old, style="yellow")
 
 
