@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 
 from google.cloud.aiplatform_v1.types.reservation_affinity import ReservationAffinity
@@ -11,6 +12,7 @@ from vertex_launch.rules.rule import Finding, Findings, RuleContext, rule, rule_
 from vertex_launch.rules.training import flag_of, runs_trainer
 from vertex_launch.spec import OUTPUT, Job, Pool
 
+Reservation = ReservationAffinity.Type
 LONGEST = "write the longest run you would pay for, such as 3600s"
 ROLLCALL = "rollcall_timeout"  # the flag of the template's trainer
 RESERVATION_KEY = "compute.googleapis.com/reservation-name"
@@ -79,29 +81,28 @@ def flex_start_accelerators(job: Job, context: RuleContext) -> Findings:
 @rule("flex-start-reservation", "error", "documented", "flex-start")
 def flex_start_reservation(job: Job, context: RuleContext) -> Findings:
     """A FLEX_START job takes no machines from a reservation."""
-    wanted = ReservationAffinity.Type.SPECIFIC_RESERVATION
-    for pool in job.pools if job.strategy == "FLEX_START" else ():
-        if pool.spec.machine_spec.reservation_affinity.reservation_affinity_type == wanted:
-            fault = "FLEX_START takes no machines from a reservation"
-            yield Finding(pool.at("machineSpec.reservationAffinity"), fault, "remove it, or use STANDARD")
+    for place in _reservations(job) if job.strategy == "FLEX_START" else ():
+        yield Finding(place, "FLEX_START takes no machines from a reservation", "remove it, or use STANDARD")
 
 
 @rule("persistent-reservation", "error", "documented", "reservations")
 def persistent_without_reservation(job: Job, context: RuleContext) -> Findings:
     """A persistent resource, and a job on one, takes no machines from a reservation."""
-    wanted = ReservationAffinity.Type.SPECIFIC_RESERVATION
-    for pool in job.pools if job.spec.persistent_resource_id else ():
-        if pool.spec.machine_spec.reservation_affinity.reservation_affinity_type == wanted:
-            fault = "a persistent resource takes no machines from a reservation"
-            yield Finding(
-                pool.at("machineSpec.reservationAffinity"), fault, "remove it, or use machines of the job's own"
-            )
+    for place in _reservations(job) if job.spec.persistent_resource_id else ():
+        fault = "a persistent resource takes no machines from a reservation"
+        yield Finding(place, fault, "remove it, or use machines of the job's own")
+
+
+def _reservations(job: Job) -> Iterator[str]:
+    """The places of reservations from which pools take their machines."""
+    for pool in job.pools:
+        if pool.spec.machine_spec.reservation_affinity.reservation_affinity_type == Reservation.SPECIFIC_RESERVATION:
+            yield pool.at("machineSpec.reservationAffinity")
 
 
 @rule("persistent-strategy", "warning", "inferred", "persistent-resources")
 def persistent_machines_there(job: Job, context: RuleContext) -> Findings:
     """A job on a persistent resource has no strategy for getting machines, because they are there.
-
     Otherwise: Vertex AI may refuse the job; it saves nothing, as the machines of the resource are billed all the time.
     """
     if job.spec.persistent_resource_id and job.strategy in ("SPOT", "FLEX_START"):
@@ -114,21 +115,20 @@ def wait_of_flex_start(job: Job, context: RuleContext) -> Findings:
     """Only a FLEX_START job says how long it waits for its machines.
     Otherwise: Vertex AI does not look at maxWaitDuration."""
     if "max_wait_duration" in job.spec.scheduling and job.strategy != "FLEX_START":
-        fault = (
-            f"is for FLEX_START jobs alone, and this one is {job.strategy.replace('STRATEGY_UNSPECIFIED', 'STANDARD')}"
-        )
+        strategy = job.strategy.replace("STRATEGY_UNSPECIFIED", "STANDARD")
+        fault = f"is for FLEX_START jobs alone, and this one is {strategy}"
         yield Finding("scheduling.maxWaitDuration", fault, "remove it, or use FLEX_START")
 
 
 @rule_of_pool("reservation-field", "error", "documented", "api-types")
 def reservation_named(pool: Pool, context: RuleContext) -> Findings:
     """A reservation affinity has a type, and one for a specific reservation names that by key and values."""
-    machine = pool.spec.machine_spec
-    affinity, kinds = machine.reservation_affinity, ReservationAffinity.Type
-    if "reservation_affinity" in machine and affinity.reservation_affinity_type == kinds.TYPE_UNSPECIFIED:
+    machine, affinity = pool.spec.machine_spec, pool.spec.machine_spec.reservation_affinity
+    kind = affinity.reservation_affinity_type
+    if "reservation_affinity" in machine and kind == Reservation.TYPE_UNSPECIFIED:
         cure = "write NO_RESERVATION, ANY_RESERVATION or SPECIFIC_RESERVATION"
         yield Finding("machineSpec.reservationAffinity.reservationAffinityType", "is missing", cure)
-    if affinity.reservation_affinity_type == kinds.SPECIFIC_RESERVATION and not (affinity.key and affinity.values):
+    if kind == Reservation.SPECIFIC_RESERVATION and not (affinity.key and affinity.values):
         cure = f"write key: {RESERVATION_KEY} and its name below values"
         yield Finding("machineSpec.reservationAffinity", "names no reservation", cure)
 
