@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vertex_launch.rules import exit_codes, scripts, shells
+from vertex_launch.rules import exit_codes, shells
 
 FAILS = "#!/bin/sh\nexit 7\n"
 
@@ -13,7 +13,7 @@ FAILS = "#!/bin/sh\nexit 7\n"
 def hidden(script: str, *start: str) -> tuple[str, str] | None:
     """What hides the exit code in this script, and the cure."""
     text = shells.inline([("", word) for word in (*(start or ("bash", "-c")), script)])
-    read = scripts.read(script, {})
+    read = shells.read(script, {})
     assert text
     assert read
     return exit_codes.hidden(read, text)
@@ -119,5 +119,5 @@ def test_of_a_script_that_looks_at_exit_codes_nothing_is_claimed(script: str) ->
 
 
 def test_a_script_that_cannot_be_read_or_is_huge_is_none() -> None:
-    assert scripts.read("if then fi )", {}) is None
-    assert scripts.read("echo " + "x" * scripts.LONGEST, {}) is None
+    assert shells.read("if then fi )", {}) is None
+    assert shells.read("echo " + "x" * shells.LONGEST, {}) is None

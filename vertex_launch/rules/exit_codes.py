@@ -4,10 +4,10 @@ import re
 
 from tree_sitter import Node
 
-from vertex_launch.rules import scripts, shells
+from vertex_launch.rules import shells
 from vertex_launch.rules.containers import words
 from vertex_launch.rules.rule import Finding, Findings, Job, RuleContext, rule
-from vertex_launch.rules.scripts import Script, source
+from vertex_launch.rules.shells import Script, source
 
 PROGRAM = re.compile(rf"(?:{shells.STARTED.pattern}|\S*\.(?:sh|py)|\./\S+|make|Rscript|julia)(?= |$)")
 HELPER = re.compile(r"\S+ (?:-\w*c |-m (?:pip|venv|nltk|spacy)\b|\S*setup\.py|--version|-V\b)")
@@ -35,7 +35,7 @@ def failure_shown(job: Job, context: RuleContext) -> Findings:
     Otherwise: The trainer fails, Vertex AI reports that the job succeeded, and nothing starts again."""
     texts = {text.text: text for pool in reversed(job.pools) if (text := shells.inline(words(pool, context)))}
     for text in reversed(texts.values()):
-        script = None if text.is_python else scripts.read(text.text, {})
+        script = None if text.is_python else shells.read(text.text, {})
         if script and (found := hidden(script, text)):
             yield Finding(text.place, *found)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vertex_launch.contract import expand, expanded
-from vertex_launch.rules import scripts, shells
+from vertex_launch.rules import shells
 from vertex_launch.rules.containers import OF_SEVERAL, words
 from vertex_launch.rules.image_contents import module_files
 from vertex_launch.rules.rule import Finding, Findings, Job, Pool, RuleContext, rule
@@ -91,9 +91,9 @@ def _programs(pool: Pool, context: RuleContext, service: Texts) -> Iterator[tupl
     said, known = words(pool, context), {**expanded(pool.env, {}), **service}
     text, lines = shells.inline(said), [[expand(word, known) for _, word in said]]
     if text and not text.is_python:
-        script = scripts.read(text.text, known)
+        script = shells.read(text.text, known)
         known = {**script.variables} if script else known
-        lines = [[*line] for node, line in (script.commands if script else ()) if not scripts.is_conditional(node)]
+        lines = [[*line] for node, line in (script.commands if script else ()) if not shells.is_conditional(node)]
     for line in lines if said else ():
         at = shells.start(line)  # behind what only starts it, such as env with more variables
         more = dict(word.split("=", 1) for word in line[:at] if "=" in word)

@@ -7,23 +7,13 @@ from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.plan import allreduce_cost
 from vertex_launch.plan.formatting import usd
 from vertex_launch.plan.reducers import bypassed
-from vertex_launch.rules import containers
+from vertex_launch.rules import containers, shells
 from vertex_launch.rules.containers import Flag, flags, image_at, image_of, prebuilt_name, untagged, words
 from vertex_launch.rules.machines import gbps, known
 from vertex_launch.rules.rule import Declare, RuleContext, rule, rule_of_pool
 from vertex_launch.spec import REDUCERS, Job, Pool
 
-# How programs name their way to all-reduce, the ways that reducers cannot serve, and what to write of these.
-CHOICE = re.compile("((dist|distributed|process_group)_?)?(backend|strategy)", re.IGNORECASE)
-WITHOUT_REDUCERS = {
-    re.compile("gloo|parameter[-_]?server(strategy)?", re.IGNORECASE): ("is not NCCL, which reducers need", "use NCCL"),
-    # Gradients are added up in parts, or in groups, not in one all-reduce of all GPUs; in communicators for groups NCCL
-    # has no reducers. Source: github.com/NVIDIA/nccl, src/transport/coll_net.cc, splitShare.
-    re.compile("fsdp2?|hsdp|full_shard|hybrid_shard|tensor|pipeline", re.IGNORECASE): (
-        "all-reduces no gradients over all GPUs, which is what reducers do",
-        "have each GPU hold the whole model",
-    ),
-}
+CHOICE = re.compile("((dist|distributed|process_group)_?)?(backend|strategy)", re.IGNORECASE)  # of how to all-reduce
 rule_if_idle = Declare(Job, "Vertex AI runs the job; the reducers are billed and get nothing to do.")
 LABEL = re.compile(r"^LABEL\s(?:.*\\\n)*.*google-reduction-server", re.MULTILINE)
 
@@ -103,9 +93,9 @@ def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
     for pool in job.training_pools if job.reducers else ():
         env = [Flag(pool.at(pool.task, f"env[{n}].value"), one.name, one.value) for n, one in enumerate(pool.env)]
         for flag in (*env, *flags(words(pool, context))):
-            for ways, (fault, cure) in WITHOUT_REDUCERS.items():
-                if CHOICE.fullmatch(flag.name) and ways.fullmatch(flag.value):
-                    yield Finding(flag.place, f"{flag.value} {fault}", f"{cure}, or remove pool 2")
+            for way in shells.FACTS["without_reducers"] if CHOICE.fullmatch(flag.name) else ():
+                if re.fullmatch(way["names"], flag.value, re.IGNORECASE):
+                    yield Finding(flag.place, f"{flag.value} {way['fault']}", f"{way['cure']}, or remove pool 2")
 
 
 @rule_if_idle("reducer-machines", "warning", "inferred", "distributed-training")

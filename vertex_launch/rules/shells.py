@@ -1,15 +1,18 @@
-"""Programs behind a shell's -c, or Python's, and which of the words behind them they use."""
+"""Programs behind a shell's -c, or Python's: which of the words behind them they use, and a script's commands."""
 
 import ast
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import tree_sitter_bash
+from tree_sitter import Language, Node, Parser, Tree
+
 from vertex_launch import catalog
-from vertex_launch.rules import scripts
 
 FACTS = catalog.read(Path(__file__).with_name("programs.yaml"))
 SHELL = re.compile(r"(?:\S*/)?(?:sh|bash|dash|zsh|ash|ksh)")
@@ -23,11 +26,84 @@ INDIRECT = re.compile(
     r"\b(?:getopts|eval)\b|\$\{?(?:argv|BASH_ARGV)\b|/proc/|\bfor\s+\w+\s*(?:;|\n|\bdo\b)"
     r"|(?:^|[;&|({\n])\s*(?:source|\.)\s+(?!\S*(?:activate|conda|profile|bashrc|\.env))"
 )
-
-# Modules through which code of Python may come to its arguments; only of the standard ones that is known.
-READS_ARGUMENTS = {"argparse", "code", "ctypes", "doctest", "fileinput", "getopt", "importlib", "optparse", "pkgutil"}
-READS_ARGUMENTS |= {"pdb", "runpy", "unittest", "zipimport"}
 RUNS_TEXT = re.compile(r"argv|cmdline|\b(?:exec|eval|compile|__import__)\b")
+LONGEST = 2**13  # characters; scripts that people write are shorter, and the worst of this length takes a second
+REFERENCE = re.compile(r"\$\(([A-Z_][A-Z0-9_]*)\)")  # to a variable, which Vertex AI replaces before the shell starts
+VARIABLE = re.compile(r"(?<!\\)\$(?:(\w+)|\{(\w+)(?::?[-=]([^{}$]*))?\})")
+
+
+class Script(NamedTuple):
+    """The parts of a script, its variables, and each command's words, in which one of unknown value is $(NAME)."""
+
+    root: Node
+    variables: Mapping[str, str]
+    commands: tuple[tuple[Node, tuple[str, ...]], ...]
+
+
+def read(text: str, variables: Mapping[str, str]) -> Script | None:
+    """Return the script that a shell with these variables runs; None where not all of it can be read."""
+    if len(text) > LONGEST or (root := _tree(text).root_node).has_error:
+        return None
+    assigned, commands = dict[str, str](), []
+    for node in nodes(root, "variable_assignment", "command"):
+        known = {**variables, **assigned}
+        if node.type == "variable_assignment":
+            (name, _, *value) = node.children
+            again = source(name) in assigned or is_conditional(node)
+            assigned[source(name)] = f"$({source(name)})" if again else "".join(_word(one, known) for one in value)
+        else:
+            words = [node.child_by_field_name("name"), *node.children_by_field_name("argument")]
+            commands.append((node, tuple(_word(one, known) for one in words if one)))
+    return Script(root, {**variables, **assigned}, tuple(commands))
+
+
+@lru_cache(maxsize=16)  # several rules read one script
+def _tree(text: str) -> Tree:
+    parser = Parser(Language(tree_sitter_bash.language()))
+    return parser.parse(REFERENCE.sub(r"${\1}", text).encode(errors="replace"))
+
+
+def nodes(root: Node, *kinds: str) -> Iterator[Node]:
+    """Yield the parts of these kinds, in the order of the text."""
+    rest = [root]
+    while rest:
+        node = rest.pop()
+        if node.type in kinds:
+            yield node
+        rest += reversed(node.children)
+
+
+def is_conditional(node: Node) -> bool:
+    """Whether the script may leave a part out, as it does what follows if, a test or ||."""
+    while parent := node.parent:
+        before, operator, *_ = [*parent.children, None, None]
+        tested = (
+            parent.type == "list" and operator and node != before and (operator.type, *nodes(before, "test_command"))
+        )
+        if parent.type in ("if_statement", "case_item", "while_statement") or (tested and tested != ("&&",)):
+            return True
+        node = parent
+    return False
+
+
+def source(node: Node) -> str:
+    """Return the text of a part, as it is written."""
+    return (node.text or b"").decode(errors="replace")
+
+
+def _word(node: Node, known: Mapping[str, str]) -> str:
+    """Return a word as the shell hands it on, as far as that can be known."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        return known.get(name, f"$({name})" if match[3] is None else match[3])
+
+    text = source(node)
+    if node.type == "concatenation":
+        return "".join(_word(one, known) for one in node.children)
+    if node.type == "raw_string":
+        return text[1:-1]
+    return re.sub(r"\\(\n)?", "", VARIABLE.sub(value, text[1:-1] if node.type == "string" else text))
 
 
 class Inline(NamedTuple):
@@ -98,10 +174,10 @@ def lost(text: Inline) -> tuple[str, str] | None:
     if text.is_python:
         fault = "this code never looks at sys.argv, so every trial trains the defaults"
         return (fault, "read sys.argv[1:] there, or start a file") if _ignores_arguments(text.text) else None
-    script = scripts.read(text.text, {})
+    script = read(text.text, {})
     if script is None or INDIRECT.search(text.text):
         return None
-    expansions = map(scripts.source, scripts.nodes(script.root, "simple_expansion", "expansion"))
+    expansions = map(source, nodes(script.root, "simple_expansion", "expansion"))
     used = {found[1] for one in expansions if (found := PARAMETER.match(one))}
     if not (used & {"@", "*"} or any(one.isdigit() and int(one) >= text.followers for one in used)):
         fault = f"{text.program} hands a trial's flags to this script, which does not use them"
@@ -112,8 +188,8 @@ def lost(text: Inline) -> tuple[str, str] | None:
     return None
 
 
-def _cure(script: scripts.Script, text: Inline) -> str:
-    call = next((scripts.source(node) for node, said in script.commands if STARTED.fullmatch(said[0])), "")
+def _cure(script: Script, text: Inline) -> str:
+    call = next((source(node) for node, said in script.commands if STARTED.fullmatch(said[0])), "")
     line = f'write {call} "$@"' if call else 'write "$@" behind the call of the program'
     return line if text.followers else f"{line} there, and behind the script a word such as _, which becomes $0"
 
@@ -127,4 +203,4 @@ def _ignores_arguments(code: str) -> bool:
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
     modules = {name.partition(".")[0] for name in names}
-    return modules <= sys.stdlib_module_names - READS_ARGUMENTS and not RUNS_TEXT.search(code)
+    return modules <= sys.stdlib_module_names - {*FACTS["reads_arguments"]} and not RUNS_TEXT.search(code)
