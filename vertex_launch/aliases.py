@@ -7,42 +7,20 @@ model decides, and a model that Vertex AI does not offer stands for no other.
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
-from vertex_launch.catalog import Catalog, standard
+from vertex_launch.catalog import Catalog, read, standard
 from vertex_launch.errors import letters, listed, nearest
 
 SHOWN = 9  # of the names to choose from
 SUCH_AS = 3  # where there are more
 CLOSE = 0.75  # of 1; short words are alike by chance
 
-# Parts of accelerators' names, one after the other in another spelling: noise goes, TPUs get v and their generation.
-SPELLINGS = (
-    ("[^a-z0-9]+", " "),
-    ("nvidia|tesla|google|cloud|accelerator|rtx|gpus?|^[0-9]+ ?x(?![0-9])", " "),
-    ("ironwood", "v7x"),
-    ("trillium|ct6e", "v6e"),
-    (r"\bct5l\w*", "v5e"),
-    (r"\bct(?:([34])p?|(5p))\b", r"v\1\2"),
-    ("(?<!high)tpu ?v?(?=[0-9])", " v"),
-    ("lite ?(?:pod(?:slice)?)?", "e"),
-    ("6000 ?pro", "pro 6000"),
-    ("(?<=[ah]100)(?=80|mega)", " "),
-)
+FACTS = read(Path(__file__).with_suffix(".yaml"))
 MODEL = re.compile("([a-z]+) ([0-9]+)(?: ([a-wyz](?![a-z])|(?<=v 7 )x))?")
 GENERATION = re.compile("v[2-7][a-z]?")  # a model of TPUs
-
-# Disks and strategies by other names, "" for those that Vertex AI does not have.
-DISKS = {"ssd": "pd-ssd", "hdd": "pd-standard", "pd-hdd": "pd-standard", "standard": "pd-standard"}
-DISKS |= {"hyperdisk": "hyperdisk-balanced", "hyperdisk-balanced-ha": "", "hyperdisk-extreme": ""}
-DISKS |= {"hyperdisk-throughput": "", "hyperdisk-ml": "", "pd-balanced": "", "pd-extreme": "", "balanced": ""}
-DISKS |= {"local-ssd": "", "nvme": "", "persistent-disk": "pd-standard", "persistent-disk-ssd": "pd-ssd"}
-STRATEGIES = dict.fromkeys(("PREEMPTIBLE", "PREEMPTIBLE_VM", "SPOT_VM", "SPOT_INSTANCES", "LOW_COST"), "SPOT")
-STRATEGIES |= dict.fromkeys(("ON_DEMAND", "REGULAR", "DEFAULT", "NORMAL", "DEDICATED", "RESERVED"), "STANDARD")
-STRATEGIES |= dict.fromkeys(("DWS", "FLEX", "DWS_FLEX", "DWS_FLEX_START", "QUEUED", "QUEUE"), "FLEX_START")
-
-CONTINENTS = {"eu": "europe", "as": "asia", "ap": "asia", "apac": "asia", "au": "australia", "af": "africa"}
-CONTINENTS |= {"na": "northamerica", "sa": "southamerica", "usa": "us"}
+STRATEGIES, CONTINENTS = FACTS["strategies"], FACTS["continents"]
 WINDS = {wind[0]: wind for wind in ("central", "north", "south", "east", "west")}
 _WIND = f"(?:(?:{'|'.join(WINDS.values())}|[{''.join(WINDS)}]){{0,2}})"
 
@@ -108,7 +86,7 @@ def strategy_cure(word: str, names: Collection[str]) -> str:
 
 def disk_cure(word: str, types: Collection[str]) -> str:
     """Return a cure for what is no boot disk of these types."""
-    return _by_alias(word, types, DISKS)
+    return _by_alias(word, types, FACTS["disks"])
 
 
 def region_cure(word: str, regions: Collection[str]) -> str:
@@ -130,7 +108,7 @@ def choice(names: list[str]) -> str:
 
 def _accelerator(name: str) -> _Accelerator:
     text = name.casefold()
-    for pattern, spelling in SPELLINGS:
+    for pattern, spelling in FACTS["spellings"]:
         text = re.sub(pattern, spelling, text)
     words = " ".join(re.findall("[a-z]+|[0-9]+", text))
     if not (found := MODEL.search(words)):

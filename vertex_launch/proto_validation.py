@@ -32,17 +32,7 @@ FOR_TEXT |= dict.fromkeys(
     ("DiscreteValueCondition", "IntValueCondition"),
     "use parentCategoricalValues for text, below the parameter that has these values",
 )
-# Fields of jobs that v1beta1 has and v1 lacks, by message, with a cure. Source: google-cloud-aiplatform 2.7.0.
-BETA = {
-    "MachineSpec": {
-        "minGpuDriverVersion": "leave it out, or send the file to Google Cloud with gcloud beta",
-        "multihostGpuNodeCount": "leave it out, as it is for deployed models",
-    },
-    "StudySpec": {
-        "convexStopConfig": "write convexAutomatedStoppingSpec, which v1 has",
-        "transferLearningConfig": "leave it out, or send the file to Google Cloud with gcloud beta",
-    },
-}
+BETA = aliases.FACTS["beta"]  # fields that v1 lacks, by message, each with a cure
 LINES_SHOWN = 3  # of a key that is repeated
 NAMES = ("string", "double", "float", "int64", "enum")
 SCALARS = {getattr(FieldDescriptor, f"CPPTYPE_{name.upper()}"): name for name in NAMES}

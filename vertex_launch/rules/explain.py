@@ -25,29 +25,6 @@ WORDS = {
     "BELOW": "its own fields are below",
 }
 
-PAGE = """\
-# The rules
-
-What `vertex-launch check` finds in a job file. An error stands on a documented fact, and the local Vertex refuses the
-same; what is only inferred or uncertain is a warning, and so is what the service would take but you may not want.
-`vertex-launch check --explain CODE` says what would happen without the rule, and without a code it lists all.
-[Severities and rules of your own](house-rules.md) stand in `vertex.toml`.
-
-This page is generated, by `python -m vertex_launch.rules`. The facts are of {compiled}.
-
-{count} rules:
-
-| Code | Severity | Certainty | Rule | Source |
-|---|---|---|---|---|
-{rows}
-
-## Every field
-
-The fields that a job file can have, each with the rules that look at it; a field that is new to the API fails a test
-until it has a line here.
-{fields}
-"""
-
 EXPLANATION = """\
 {rule.code}: {rule.text}
 
@@ -80,7 +57,8 @@ def page(catalog: Catalog) -> str:
         f"| `{rule.code}` | {rule.severity} | {rule.certainty} | {rule.text} | {sources(rule, catalog)} |"
         for rule in RULES.values()
     )
-    return PAGE.format(compiled=catalog.compiled, count=len(RULES), rows="\n".join(rows), fields="\n".join(_tables()))
+    page = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
+    return page.format(compiled=catalog.compiled, count=len(RULES), rows="\n".join(rows), fields="\n".join(_tables()))
 
 
 def sources(rule: Rule, catalog: Catalog) -> str:
