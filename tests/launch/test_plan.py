@@ -24,7 +24,7 @@ from tests.launch.running import SOURCE, while_fresh
 from vertex_launch import catalog
 from vertex_launch.errors import FaultError
 from vertex_launch.local.running import containers
-from vertex_launch.plan import measured_speed, memory, planner, pools, reducers, report, scaling
+from vertex_launch.plan import memory, planner, pools, reducers, report, scaling, workload
 from vertex_launch.plan.allreduce_cost import Machines
 from vertex_launch.plan.apply import apply
 from vertex_launch.plan.memory import RESERVED
@@ -718,9 +718,9 @@ def test_the_speed_of_a_run_says_how_long_computing_takes(tmp_path: Path) -> Non
         value = Summary.Value(tag="train/samples_per_second_per_device", simple_value=rate)
         curves.add_event(Event(step=step, summary=Summary(value=[value])))
     curves.close()
-    assert measured_speed.samples_per_second_per_gpu(tmp_path) == 400
+    assert workload.samples_per_second_per_gpu(tmp_path) == 400
     with pytest.raises(FaultError, match="holds no curve train/samples_per_second_per_device"):
-        measured_speed.samples_per_second_per_gpu(tmp_path / "nothing")
+        workload.samples_per_second_per_gpu(tmp_path / "nothing")
 
 
 def test_a_run_of_this_machine_without_gpus_measures_none(tmp_path: Path) -> None:
@@ -729,9 +729,9 @@ def test_a_run_of_this_machine_without_gpus_measures_none(tmp_path: Path) -> Non
     with pytest.raises(
         FaultError, match="is a run of this machine, which has no GPU; copy the output of a run in the cloud"
     ):
-        measured_speed.require_gpus(run, buckets, gpus=())
-    measured_speed.require_gpus(run, buckets, gpus=("0",))
-    measured_speed.require_gpus(tmp_path / "copied", buckets, gpus=())
+        workload.require_gpus(run, buckets, gpus=())
+    workload.require_gpus(run, buckets, gpus=("0",))
+    workload.require_gpus(tmp_path / "copied", buckets, gpus=())
 
 
 SIZES = asdict(WORKLOAD)

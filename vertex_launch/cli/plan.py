@@ -15,7 +15,7 @@ from vertex_launch.cli.output import approved, console, warn_of_age
 from vertex_launch.contract import with_arguments
 from vertex_launch.errors import FaultError
 from vertex_launch.local.running import containers, host
-from vertex_launch.plan import apply, measured_speed, planner, pools, report, workload
+from vertex_launch.plan import apply, planner, pools, report, workload
 from vertex_launch.plan.planner import MFU, Compute, Needs, Plan
 from vertex_launch.plan.workload import Workload
 from vertex_launch.rules.containers import OF_REDUCERS, image_of
@@ -122,8 +122,8 @@ def _measured(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, wor
     if wanted.step_seconds is not None:
         return Compute(wanted.step_seconds, "measured, by --step-seconds")
     if wanted.run and work:
-        measured_speed.require_gpus(wanted.run, state_dir().buckets, host.visible_gpus(os.environ))
-        rate = measured_speed.samples_per_second_per_gpu(wanted.run)
+        workload.require_gpus(wanted.run, state_dir().buckets, host.visible_gpus(os.environ))
+        rate = workload.samples_per_second_per_gpu(wanted.run)
         how = f"measured: {rate:.3g} samples/s per GPU in {wanted.run}"
         gpus = pools.machines(pools.rows(trial(job), settings.catalog)).members
         return Compute(work.global_batch / gpus / rate, how)

@@ -1,13 +1,16 @@
-"""Operations, memory and gradients of one step of a job, as the trainer itself says.
+"""Operations, memory and gradients of one step of a job, as the trainer itself says, and the speed of a run.
 
 `python -m trainer.task FLAGS --describe` builds the model without its weights. It imports the framework, which takes a
-few seconds, so its answer is kept until the flags or a file of the trainer change.
+few seconds, so its answer is kept until the flags or a file of the trainer change. The speed is in the curves that the
+trainer wrote for TensorBoard.
 """
 
 import hashlib
 import itertools
 import json
+import math
 import re
+import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,6 +25,8 @@ from vertex_launch.spec import Job
 from vertex_launch.state_dir import StateDir
 
 DESCRIBE = "--describe"
+RATE = "train/samples_per_second_per_device"  # a curve
+OUTPUT = Path("output")  # of a trainer without a launcher
 PATIENCE = 120  # seconds
 FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)  # of a traceback
 ABSENT = re.compile(r"^.*python[\d.]*: .*No module named '?([\w.]+)", re.MULTILINE)  # Python's own words
@@ -55,6 +60,28 @@ def of(job: Job, commands: Commands, environ: Mapping[str, str], state_dir: Stat
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(text, encoding="utf-8")
     return workload
+
+
+def require_gpus(folder: Path, buckets: Path, gpus: Sequence[str]) -> None:
+    """Raise FaultError for a run on this machine's CPUs, known by its folder: in `buckets`, or the default output."""
+    resolved = folder.resolve()
+    if not gpus and (resolved.is_relative_to(buckets.resolve()) or resolved.is_relative_to(OUTPUT.resolve())):
+        cure = "copy the output of a run in the cloud from its bucket to another folder, or use --step-seconds"
+        raise FaultError(f"{folder}: is a run of this machine, which has no GPU; {cure}")
+
+
+def samples_per_second_per_gpu(folder: Path) -> float:
+    """The median over a run of the samples per second and GPU; raises FaultError if its folder has no such curve."""
+    # Imported lazily, as it imports most of TensorBoard.
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    files = sorted(filter(Path.is_file, folder.glob("**/events.out.tfevents.*")))
+    loaders = (LegacyEventFileLoader(str(path)) for path in files)
+    values = (value for loader in loaders for event in loader.Load() for value in event.summary.value)
+    rates: list[float] = [item.simple_value for item in values if item.tag == RATE and 0 < item.simple_value < math.inf]
+    if not rates:
+        raise FaultError(f"{folder}: holds no curve {RATE}; name the output folder of a run, copied from its bucket")
+    return statistics.median(rates)
 
 
 def _arguments(job: Job, commands: Commands) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from trainer.vertex.storage import Trial
 from trainer.vertex.tuning import MetricFile
 from vertex_launch import catalog
 from vertex_launch.local.jobs import metric_file
-from vertex_launch.plan import measured_speed
+from vertex_launch.plan import workload
 from vertex_launch.plan.workload import Workload
 
 
@@ -21,7 +21,7 @@ def test_what_the_trainer_says_it_needs_is_what_the_planner_asks() -> None:
 def test_the_speed_of_a_run_is_read_from_its_curves(tmp_path: Path) -> None:
     curves = TensorBoard(tmp_path / "logs")
     curves.write(1, {"train/samples_per_second_per_device": 400.0})
-    assert measured_speed.samples_per_second_per_gpu(tmp_path) == 400
+    assert workload.samples_per_second_per_gpu(tmp_path) == 400
 
 
 def test_the_planner_and_the_trainer_measure_a_gpu_by_the_same_peak() -> None:
