@@ -8,9 +8,9 @@ from typing import Any
 
 from vertex_launch.errors import FaultError
 from vertex_launch.local import resource_file
-from vertex_launch.local.api.errors import rpc_status
 from vertex_launch.local.context import Context
 from vertex_launch.local.resource_file import now
+from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running import host
 from vertex_launch.local.running.journal import Journal
 from vertex_launch.local.running.outcome import Ending, Outcome, Phase

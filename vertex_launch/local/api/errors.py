@@ -1,37 +1,16 @@
-"""The errors of requests and jobs in the local Vertex, in the form of Google's APIs."""
+"""The errors of the local Vertex, in the form of Google's APIs."""
 
 import traceback
 from collections.abc import Iterable
 from typing import Any
 
 from vertex_launch.errors import Finding, first
+from vertex_launch.local.rpc_status import STATUSES, rpc_status
 
 STORAGE = ("/upload/", "/storage/", "/resumable/", "/download/", "/batch/")  # where Cloud Storage's addresses begin
 
 # HTTP status -> the reason in an error of Cloud Storage. Source: Cloud Storage JSON API, "HTTP status and error codes".
 REASONS = {400: "invalid", 403: "forbidden", 404: "notFound", 409: "conflict", 412: "conditionNotMet"}
-
-# Status -> HTTP status and google.rpc.Code. Source: googleapis, google/rpc/code.proto.
-STATUSES = {
-    "CANCELLED": (499, 1),
-    "INVALID_ARGUMENT": (400, 3),
-    "DEADLINE_EXCEEDED": (504, 4),
-    "NOT_FOUND": (404, 5),
-    "ALREADY_EXISTS": (409, 6),
-    "PERMISSION_DENIED": (403, 7),
-    "RESOURCE_EXHAUSTED": (429, 8),
-    "FAILED_PRECONDITION": (400, 9),
-    "ABORTED": (409, 10),
-    "UNIMPLEMENTED": (501, 12),
-    "INTERNAL": (500, 13),
-    "UNAVAILABLE": (503, 14),
-    "CONDITION_NOT_MET": (412, 9),  # Cloud Storage's own; Vertex AI has no such status
-}
-
-
-def rpc_status(status: str, message: str) -> dict[str, Any]:
-    """Return a resource's `error` field, a google.rpc.Status."""
-    return {"code": STATUSES[status][1], "message": message}
 
 
 class ApiError(Exception):

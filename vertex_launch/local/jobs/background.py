@@ -10,9 +10,10 @@ from typing import Any, Generic, TypeVar
 
 from vertex_launch.job_resource import Resource, id_of
 from vertex_launch.local.api.collection import Act, Collection
-from vertex_launch.local.api.errors import ApiError, our_fault, rpc_status
+from vertex_launch.local.api.errors import ApiError, our_fault
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.resource_file import now
+from vertex_launch.local.rpc_status import rpc_status
 
 STOPPED = "the local Vertex was stopped while this job had not ended; create it again"
 

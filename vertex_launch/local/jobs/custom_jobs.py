@@ -20,13 +20,14 @@ from vertex_launch import job_resource, lease, rules
 from vertex_launch.errors import FaultError, Finding
 from vertex_launch.job_resource import Resource, id_of
 from vertex_launch.labels import name_findings
-from vertex_launch.local.api.errors import ApiError, refuse, rpc_status
+from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.context import Context
 from vertex_launch.local.jobs import experiments, resource_pools
 from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks, repeating
 from vertex_launch.local.jobs.experiments import Curves
 from vertex_launch.local.jobs.resource_pools import Machines
+from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running import host, journal
 from vertex_launch.local.running.engine import Execution
 from vertex_launch.local.running.faults import Action

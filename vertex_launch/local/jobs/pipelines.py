@@ -20,7 +20,7 @@ from vertex_launch.addresses import folder_fault
 from vertex_launch.errors import FaultError, Finding, Findings
 from vertex_launch.job_resource import Resource, tidy, trials
 from vertex_launch.labels import LONGEST_NAME, name_findings
-from vertex_launch.local.api.errors import STATUSES, ApiError, invalid, refuse
+from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs import custom_jobs
 from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks
@@ -28,6 +28,7 @@ from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.jobs.tuning import Tunings
 from vertex_launch.local.registry import datasets
 from vertex_launch.local.registry.models import Models
+from vertex_launch.local.rpc_status import STATUSES
 from vertex_launch.local.running.prepare import Extras
 from vertex_launch.spec import Job, as_json, read
 
