@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast, get_args
 
-import uvicorn
 from rich.console import Console
 
 from vertex_launch import catalog
@@ -149,6 +148,8 @@ class Vertex:
 
 def serve(context: Context, port: int, console: Console) -> None:
     """Serve until Ctrl-C or SIGTERM; then stop every job. Raises FaultError for a folder or a port not to be used."""
+    import uvicorn  # a search that `run` starts needs no server
+
     listener = _listener(port)
     endpoint = f"http://{ADDRESS}:{listener.getsockname()[1]}"
     vertex = Vertex(context, endpoint)
