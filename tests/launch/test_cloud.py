@@ -55,6 +55,14 @@ def vertex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.fixture
+def tmp_path(vertex: Service, tmp_path: Path) -> Path:
+    """A folder that replicas see, too."""
+    folder = vertex.state_dir / "seen" / tmp_path.name
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
 def cloud(vertex: Service) -> Cloud:
     return connect(OURS, vertex.endpoint)
 

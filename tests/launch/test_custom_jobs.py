@@ -124,12 +124,12 @@ def test_a_job_whose_folder_cannot_be_made_fails_and_gives_its_place_free(vertex
 
 
 def test_a_job_ends_although_its_end_cannot_be_written(vertex: Vertex, tmp_path: Path) -> None:
-    name = create(vertex, custom_job(*script(until(tmp_path / "go"))))
+    name = create(vertex, custom_job(*script(until(tmp_path / ".vertex/go"))))
     vertex.store.wait(name, lambda one: one["state"] == "JOB_STATE_RUNNING", DEADLINE)
     folder = tmp_path / ".vertex" / PARENT / "customJobs"
     folder.rename(tmp_path / "away")
     folder.write_text("no folder")
-    (tmp_path / "go").touch()
+    (tmp_path / ".vertex/go").touch()
     assert ended(vertex, name)["state"] == "JOB_STATE_SUCCEEDED"
     folder.unlink()
 

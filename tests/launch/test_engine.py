@@ -344,7 +344,7 @@ def test_a_port_at_which_somebody_listens_is_not_given_away() -> None:
 
 
 def test_a_bucket_is_a_folder_in_gcs(tmp_path: Path) -> None:
-    if not isolation(tmp_path / "gcs").buckets:
+    if not isolation(tmp_path / "gcs").mounts:
         pytest.skip("this system permits no mount namespaces")
     (tmp_path / "gcs/b").mkdir()
     (tmp_path / "gcs/b/in").write_text("from outside")

@@ -37,14 +37,14 @@ CURE = "choose another output folder, or wait until it ends"
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     folder = tmp_path / "project"  # of which replicas see a copy
-    folder.mkdir()
+    (folder / ".vertex").mkdir(parents=True)
     (folder / "vertex.toml").write_text(SETTINGS)
     write(folder)
     return folder
 
 
 def write(project: Path, end: str = "pass", output: str = "gs://b/run") -> None:
-    command = [*script(HOLD.format(go=str(project.parent / "GO"), end=end))]
+    command = [*script(HOLD.format(go=str(project / ".vertex/GO"), end=end))]
     held = job(command=command) | {"baseOutputDirectory": {"outputUriPrefix": output}}
     (project / "job.yaml").write_text(yaml.safe_dump(held))
 
@@ -79,7 +79,7 @@ def test_a_second_run_is_refused_and_the_first_ends_well(project: Path, words: t
         assert " UTC (renewed " in line
         assert line.endswith(f" s ago); {CURE}")
         assert "holds" not in done.stdout
-        (project.parent / "GO").touch()
+        (project / ".vertex/GO").touch()
         assert first.wait(DEADLINE) == 0
     assert launch(project, "run", "job.yaml", *words).returncode == 0
 
@@ -90,16 +90,16 @@ def test_a_folder_above_that_of_a_running_job_is_not_emptied(project: Path) -> N
         write(project, output="gs://b/all")
         done = launch(project, "run", "job.yaml", "--fresh")
         assert ".vertex/gcs/b/all/run/checkpoints is in use by job " in done.stderr
-        (project.parent / "GO").touch()
+        (project / ".vertex/GO").touch()
         assert first.wait(DEADLINE) == 0
 
 
 def test_a_job_that_was_killed_does_not_hold_up_the_next_one(project: Path) -> None:
     with running(project) as first:
         first.kill()
-        assert eventually(lambda: not processes(str(project.parent / "GO")))
+        assert eventually(lambda: not processes(str(project / ".vertex/GO")))
         assert any(project.glob(".vertex/gcs/b/run/checkpoints/lease/*.json"))
-        (project.parent / "GO").touch()
+        (project / ".vertex/GO").touch()
         done = launch(project, "run", "job.yaml")
         assert done.returncode == 0, done.stderr
         assert "whether job" not in done.stdout  # it waited for nobody
@@ -107,8 +107,8 @@ def test_a_job_that_was_killed_does_not_hold_up_the_next_one(project: Path) -> N
 
 def test_a_restart_of_the_job_is_not_refused(project: Path) -> None:
     again = "pathlib.Path('LOST').exists() or (pathlib.Path('LOST').touch(), os._exit(75))"
-    write(project, again.replace("'LOST'", repr(str(project.parent / "LOST"))))
-    (project.parent / "GO").touch()
+    write(project, again.replace("'LOST'", repr(str(project / ".vertex/LOST"))))
+    (project / ".vertex/GO").touch()
     done = launch(project, "run", "job.yaml", "--restarts")
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("holds") == 2
@@ -145,7 +145,7 @@ def test_check_warns_of_a_job_that_writes_there(project: Path) -> None:
         (line,) = [line for line in done.stderr.splitlines() if line.endswith("(output-in-use)")]
         assert f": warning: baseOutputDirectory.outputUriPrefix: {IN_USE}" in line
         assert done.returncode == 0
-        (project.parent / "GO").touch()
+        (project / ".vertex/GO").touch()
     assert "output-in-use" not in launch(project, "check", "job.yaml").stderr
 
 
@@ -156,4 +156,4 @@ def test_the_service_ends_a_job_whose_folder_another_one_has(project: Path) -> N
         ended = vertex.wait(vertex.create(second), "FAILED")
         assert IN_USE in ended["error"]["message"]
         assert ended["error"]["message"].endswith(CURE)
-        (project.parent / "GO").touch()
+        (project / ".vertex/GO").touch()

@@ -127,12 +127,13 @@ def test_a_shell_ends_with_its_job_and_so_does_its_address(vertex: Service) -> N
         assert (closed(page), page.close_reason) == (1008, shell.NOWHERE)
 
 
-def test_a_job_ends_by_itself_while_somebody_is_at_its_shell(vertex: Service, tmp_path: Path) -> None:
-    name = vertex.create(custom_job(*until(tmp_path / "end"), enableWebAccess=True))
+def test_a_job_ends_by_itself_while_somebody_is_at_its_shell(vertex: Service) -> None:
+    end = vertex.state_dir / "end"
+    name = vertex.create(custom_job(*until(end), enableWebAccess=True))
     vertex.wait(name, "RUNNING")
     with opened(vertex, address(vertex, name)) as page:
         answer(page, "sleep 500 & sleep 0")
-        (tmp_path / "end").touch()
+        end.touch()
         assert closed(page) == 1000
     vertex.wait(name, "SUCCEEDED")
 
@@ -163,9 +164,10 @@ def test_the_page_of_a_shell_runs_its_own_script_alone_and_no_link_leads_to_it(v
     assert "script-src 'sha256-" in shell.page()[2](None).headers["Content-Security-Policy"]
 
 
-def test_the_sdk_finds_the_address_of_a_trial(vertex: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_sdk_finds_the_address_of_a_trial(vertex: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(vertex, monkeypatch)
-    container = {"image_uri": "image", "command": [*until(tmp_path / "end")]}
+    end = vertex.state_dir / "end-of-trial"
+    container = {"image_uri": "image", "command": [*until(end)]}
     pool = {"machine_spec": {"machine_type": "n1-standard-4"}, "replica_count": 1, "container_spec": container}
     search = aiplatform.HyperparameterTuningJob(
         display_name="shells",
@@ -181,7 +183,7 @@ def test_the_sdk_finds_the_address_of_a_trial(vertex: Service, monkeypatch: pyte
     assert eventually(lambda: "webAccessUris" in vertex.get(named).get("trials", [{}])[0])
     shown: Any = search.web_access_uris
     assert shown["1"]["workerpool0-0"].startswith(f"{vertex.endpoint}/shell/")
-    (tmp_path / "end").touch()
+    end.touch()
     with pytest.raises(RuntimeError, match="1 of 1 trials failed"):  # it reports no metric
         search.wait()
     assert search.web_access_uris == {"1": {}}

@@ -36,7 +36,7 @@ class Case:
 
     folder: str
     command: str  # of vertex-launch; or `python FILE`, a client of the service
-    code: int = 0
+    code: int = 0  # -1: any, because a chief that ends first ends the job
     prints: Sequence[str] = ()
     omits: Sequence[str] = ()
     framework: str = ""  # whose environment runs it: pytorch or tensorflow
@@ -81,7 +81,7 @@ def _run(folder: Path, *command: str, **environ: str) -> "subprocess.CompletedPr
 def test_the_launcher_prints_what_a_reader_of_the_report_needs(case: Case, tmp_path: Path) -> None:
     done = outcome(case, tmp_path)
     print(done.stdout)
-    assert done.returncode == case.code
+    assert case.code in (done.returncode, -1)
     assert [text for text in case.prints if text not in done.stdout] == []
     assert [text for text in case.omits if text in done.stdout] == []
 

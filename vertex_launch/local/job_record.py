@@ -74,4 +74,4 @@ def recorded(job: Job, context: Context) -> Iterator[JobRecord]:
                 record.fail("INVALID_ARGUMENT" if isinstance(error, FaultError) else "INTERNAL", str(error))
             raise
         finally:
-            host.remove_empty_home(context.state_dir, record.id)
+            host.remove_home(context.state_dir, record.id)

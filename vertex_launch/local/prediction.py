@@ -90,7 +90,7 @@ def serving(
         yield endpoint
     finally:
         _stop(process)
-        host.remove_empty_home(state_dir, "prediction")
+        host.remove_home(state_dir, "prediction")
 
 
 def _wait(endpoint: Endpoint) -> None:

@@ -146,7 +146,7 @@ def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, 
         console.print(Text.assemble(("Job succeeded", "bold green"), f" in {seconds:.0f} s"))
     for note in outcome.notes:
         console.print(Text(note), soft_wrap=True)
-    if outcome.succeeded and output:
+    if outcome.succeeded and output and output.exists():
         console.print(f"output: {shown(output)}")
     console.print(f"logs:   {shown(logs)}")
 

@@ -157,7 +157,7 @@ def serve(context: Context, port: int, console: Console) -> None:
     console.print(introduction, markup=False, highlight=False)
     isolated = isolation(context.state_dir.buckets)
     if not isolated.layered:
-        kind, place = ("overlays", "") if isolated.buckets else ("mounts", ", buckets at $GCS_MOUNT alone")
+        kind, place = ("overlays", "") if isolated.mounts else ("mounts", ", buckets at $GCS_MOUNT alone")
         console.print(f"This system permits no {kind}: jobs write into this folder{place}", style="yellow")
     for path in vertex.store.unreadable:
         console.print(f"left out {path}: it is no resource; remove it", style="yellow", markup=False)

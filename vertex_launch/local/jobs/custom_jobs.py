@@ -258,7 +258,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         except FaultError as error:  # raised at the start alone: no command, no such package
             raise ApiError("INVALID_ARGUMENT", str(error)) from None
         finally:
-            host.remove_empty_home(self._context.state_dir, ticket.id)
+            host.remove_home(self._context.state_dir, ticket.id)
         if not outcome.succeeded:
             raise ApiError(outcome.status, f"{outcome.message}\nLogs: {path.parent}")
 

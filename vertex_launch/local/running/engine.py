@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from signal import SIGCONT, SIGTERM
 
 from vertex_launch.contract import Replica
+from vertex_launch.local.running import shared_folders
 from vertex_launch.local.running.ended import PEER_LOST, Ended
 from vertex_launch.local.running.faults import Action, step_of
 from vertex_launch.local.running.outcome import Attempt, Ending, Outcome, Phase, hidden
 from vertex_launch.local.running.prepare import PreparedJob
-from vertex_launch.local.running.process import Process, Show, open_log, tell
+from vertex_launch.local.running.process import NOTES, Process, Show, open_log, tell
 from vertex_launch.local.running.replica_state import ReplicaState, Status
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.local.running.silence import Silence, activities
@@ -57,6 +58,8 @@ class Execution:
         self._deadline = math.inf
         self._retries = 0
         self._preemptions = 0
+        self._starts = 0  # of replicas
+        self._began = time.time()
         self._silence, self._worlds = Silence(), Worlds(job.addresses)
         self._heard = time.monotonic()  # when a replica has printed a line or started, whether it still runs or not
         self._faults = [*job.faults]  # that have not happened
@@ -151,6 +154,7 @@ class Execution:
         def report(process: Process, ended: Ended) -> None:
             self._events.put(lambda: self._ended(process, ended))
 
+        self._starts += 1
         state.process = Process(state.replica, self._job.logs, self._read, self._job.isolation, report)
         self._worlds, self._heard = Worlds(self._job.addresses), time.monotonic()
         state.due, state.postponed, state.began = math.inf, 0, min(state.began, self._heard)
@@ -278,7 +282,7 @@ class Execution:
             failures = (*self._absent(), *(self._silent(failures) if failures[0].lost_a_peer else ()), *failures)
         restarts = self._states[failures[0].replica.name].restarts if failures else 0
         primary = self._attempt.primary if ending is Ending.SUCCEEDED else None
-        notes = (*self._worlds.notes(self._numbers(), bool(primary)), *hidden(primary, self._running()))
+        notes = (*self._worlds.notes(self._numbers(), bool(primary)), *hidden(primary, self._running()), *self._files())
         return Outcome(failures, ending, restarts, self._retries, self._policy.timeout, notes)
 
     def _running(self) -> Iterator[tuple[str, Sequence[str]]]:
@@ -294,6 +298,15 @@ class Execution:
             late = state.postponed + self._policy.stagger >= LATE_SECONDS
             if late and state.began == math.inf and state.replica.trains:
                 yield Ended(state.replica, 0, instead="has not started yet")
+
+    def _files(self) -> tuple[str, ...]:
+        """Return what replicas have noted on their files, each sentence once."""
+        notes, isolated = list[str](), self._job.isolation
+        with contextlib.suppress(FileNotFoundError):
+            notes += (self._job.logs / NOTES).read_text(errors="replace").splitlines()
+        if isolated.state and not isolated.mounts and self._starts > 1:
+            notes.append(shared_folders.note(self._began, isolated.state / "cache"))
+        return tuple(dict.fromkeys(filter(None, notes)))
 
     def _silent(self, failures: Sequence[Ended]) -> Iterator[Ended]:
         """Yield the replicas that still run and are stopped, or named by those that lost a peer."""

@@ -15,7 +15,7 @@ from vertex_launch.state_dir import StateDir, private
 # The shell's variables that every replica gets: search paths, language, network, and this machine's GPUs and compiler.
 INHERITED = frozenset(
     (
-        *("PATH", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "LANGUAGE", "TZ"),
+        *("PATH", "LD_LIBRARY_PATH", "LANG", "LANGUAGE", "TZ"),
         *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy"),
         *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
         *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GLOO_SOCKET_IFNAME", "CC", "CXX"),
@@ -28,7 +28,7 @@ LAUNCHER_PACKAGES = "launcher.pth"  # in a home folder: leads to what the user i
 
 
 def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: str) -> dict[str, str]:
-    """Stand in for the image's environment: little of the shell, this Python first, and a home folder for the job.
+    """Stand in for the image's environment: little of the shell, this Python first, and the job's home folder.
 
     Replicas do not get the user's home folder, where Google's clients, git and others would find credentials.
     """
@@ -44,11 +44,9 @@ def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: s
     }
 
 
-def remove_empty_home(state_dir: StateDir, job_id: str) -> None:
-    """Remove the home folder of an ended job, unless its replicas left a file there."""
-    home = state_dir.of_replicas(job_id)
-    if all(path.name == LAUNCHER_PACKAGES or (path.is_dir() and not path.is_symlink()) for path in home.rglob("*")):
-        shutil.rmtree(home, ignore_errors=True)
+def remove_home(state_dir: StateDir, job_id: str) -> None:
+    """Remove the home folder of an ended job, as its containers would be removed."""
+    shutil.rmtree(state_dir.of_replicas(job_id), ignore_errors=True)
 
 
 def passed(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> dict[str, str]:

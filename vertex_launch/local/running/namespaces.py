@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,34 +12,37 @@ from pathlib import Path
 
 from vertex_launch.local.running import hosts
 
-SHIM = Path(__file__).with_name("init_shim.py")
+SHIM = Path(__file__).with_name("shim")
 PYTHON = (sys.executable, "-I", "-S")  # without the launcher's packages, and fast
+ENVIRONMENT = [sys.prefix] if sys.prefix != sys.base_prefix else []  # compiled modules in it are to stay
 PROBE_SECONDS = 10
-GCS = "/gcs"
+GCS, BUCKETS = "/gcs", "gcs"  # where a replica sees the buckets, and their folder in the launcher's
 # A probe succeeds where a replica's own name leads to an address: some systems never read /etc/hosts.
 PROBE = (*PYTHON, "-c", "import os, socket; socket.gethostbyname(os.environ['HOSTNAME'])")
-NOTHING = (None, None, False)
 PROBED = hosts.Host("vertex-probe", hosts.LOOPBACK, 0)
 
 
 @dataclass(frozen=True)
 class Isolation:
-    """The work of init_shim.py before it starts a command."""
+    """The work of the shim before it starts a command."""
 
     world: str = "none"  # or a PID namespace, made as "root" or "user"; or a "container", made by the command itself
-    buckets: Path | None = None  # the folder that a replica sees as /gcs
+    state: Path | None = None  # the launcher's folder, with the buckets; without it, a command's files are not its own
+    mounts: bool = False  # whether a replica can see the buckets as /gcs, and other folders
     hosts: Path | None = None  # the file that a replica sees as /etc/hosts; its own name is HOSTNAME
-    folders: Mapping[int, Mapping[str, Path]] = field(default_factory=dict)  # pool -> place -> a folder to see there
-    layered: bool = False  # the working directory is the replica's own, as a container's layer
+    folders: Mapping[int, Mapping[str, Path]] = field(default_factory=dict)  # pool -> place -> what is there
+    layered: bool = False  # whatever a replica writes is its own, as in a container's layer
+    large: frozenset[int] = frozenset()  # pools with machines on which gcsfuse renames folders
 
-    def command(self, command: Sequence[str], pool: int = 0) -> list[str]:
-        """Return the command line that runs this command of a pool in isolation."""
-        order: dict[str, object] = {"world": self.world, "hosts": str(self.hosts or "")}
-        if self.buckets:
-            folders = {GCS: self.buckets, **self.folders.get(pool, {})}
-            order["root"] = str(_root(self.buckets))
+    def command(self, command: Sequence[str], pool: int = 0, notes: Path | None = None) -> list[str]:
+        """Return the command line that runs a command of a pool in isolation, and adds notes on the job to a file."""
+        order: dict[str, object] = {"world": self.world}
+        if self.state:
+            order |= {"state": str(self.state), "hosts": str(self.hosts or ""), "notes": str(notes or os.devnull)}
+            folders = {GCS: self.state / BUCKETS, **self.folders.get(pool, {})} if self.mounts else {}
             order["folders"] = {place: str(folder) for place, folder in folders.items()}
-            order["state"] = str(self.buckets.parent) if self.layered else ""
+            order |= {"layered": self.layered, "large": pool in self.large}
+            order |= {"shared": ENVIRONMENT, "needed": [sys.base_prefix, *filter(None, sys.path)]}
         return [*PYTHON, str(SHIM), json.dumps(order), *command]
 
 
@@ -49,22 +53,17 @@ def isolation(buckets: Path | None = None) -> Isolation:
     with contextlib.suppress(OSError):  # a trial shows whether that worked
         if buckets:
             buckets.mkdir(parents=True, exist_ok=True)
-            _root(buckets).mkdir(exist_ok=True)
             names = hosts.write(buckets.with_name("hosts"), [PROBED])
-    return next(filter(_works, _candidates(buckets, names)), Isolation())
+    state = buckets and buckets.parent
+    return next(filter(_works, _candidates(state, names)), Isolation(state=state))
 
 
-def _candidates(buckets: Path | None, names: Path | None) -> Iterator[Isolation]:
+def _candidates(state: Path | None, names: Path | None) -> Iterator[Isolation]:
     """Yield isolations, the best first."""
-    all_of_it = (buckets, names, bool(buckets))
-    for folder, file, layered in dict.fromkeys((all_of_it, (buckets, names, False), (buckets, None, False), NOTHING)):
+    kinds = ((True, names, True), (True, names, False), (True, None, False)) if state else ()
+    for mounts, file, layered in (*kinds, (False, None, False)):
         for world in ("root", "user"):
-            yield Isolation(world, folder, file, layered=layered)
-
-
-def _root(buckets: Path) -> Path:
-    """Return the empty folder beside the buckets on which a replica's root is mounted."""
-    return buckets.with_name("root")
+            yield Isolation(world, state, mounts, file, layered=layered)
 
 
 def _works(tried: Isolation) -> bool:

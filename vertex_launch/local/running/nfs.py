@@ -31,5 +31,5 @@ def require_mounts(job: Job, isolated: Isolation) -> None:
     """Raises FaultError if replicas would miss the job's NFS mounts, as this system lets nobody mount a folder."""
     fault, cure = "cannot be mounted by processes on this system", "run it with --containers, or read from a bucket"
     findings = [Finding(pool.at("nfsMounts"), fault, cure) for pool in job.pools if pool.spec.nfs_mounts]
-    if findings and not isolated.buckets:
+    if findings and not isolated.mounts:
         raise FaultError(*findings, file=job.origin)

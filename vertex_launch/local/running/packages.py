@@ -170,7 +170,7 @@ def _run(
     deadline = time.monotonic() + PIP_SECONDS
     with subprocess.Popen(
         shim, env=dict(variables), stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
-    ) as pip:  # at the end of this block its standard input is closed, and init_shim.py kills everything
+    ) as pip:  # at the end of this block its standard input is closed, and the shim kills everything
         while pip.poll() is None:
             if stopping.wait(POLL_SECONDS):
                 raise FaultError(f"{place}: pip was stopped; nobody waits for the job any more")

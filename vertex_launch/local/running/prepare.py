@@ -4,6 +4,7 @@ A variable of a replica comes from the service, else from the job, else from [en
 machine.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from vertex_launch.state_dir import output_folder
 
 # Ports at which the SDK's profiler of a job with a TensorBoard listens; replicas of one machine cannot share them.
 PROFILER_PORTS = ("AIP_HTTP_HANDLER_PORT", "AIP_TF_PROFILER_PORT")
+# Machines on which gcsfuse renames folders. Source: GoogleCloudPlatform/gcsfuse, cfg/params.yaml, August 2026
+LARGE = re.compile(r"a2-megagpu-16g|a2-ultragpu-8g|a3-\w+-8g|a4.*|ct[56].*|tpu7x.*")
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,8 @@ def prepare(
         away |= dict.fromkeys(google.METADATA, context.metadata) if context.metadata else {}
         isolated = replace(isolated, hosts=hosts.write(state_dir.hosts(job_id), machines.values(), away))
     ready = packages.prepared(job, started, logs, state_dir.buckets, context.environ, stopping)
-    isolated, ordered = replace(isolated, folders=folders), context.options.faults
+    large = frozenset(pool.index for pool in job.pools if LARGE.fullmatch(pool.machine_type))
+    isolated, ordered = replace(isolated, folders=folders, large=large), context.options.faults
     addresses = {one.name: machines[one.pool, one.index].ip for one in ready if one.trains}
     return PreparedJob(armed(job, ready, ordered), logs, policy, isolated, ordered, addresses)
 

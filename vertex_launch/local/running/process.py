@@ -22,6 +22,7 @@ from vertex_launch.state_dir import private_file
 SHIM_SECONDS = 3  # for the shim to end everything, once its standard input is closed
 READ_SECONDS = 10  # without a line, after which no more are waited for
 DRAIN_SECONDS = 600  # to take in the last lines at most: what detached processes print may never end
+NOTES = "notes"  # in the folder of the logs: sentences on the job, a line each
 CHUNK = 2**16  # bytes of a stream to read at once
 
 # The severities that Cloud Logging gives to plain lines. Source: Vertex AI, as users of `stream-logs` see it
@@ -56,7 +57,7 @@ class Process:
         log = open_log(logs, replica)
         try:
             self._process = subprocess.Popen(
-                isolation.command(replica.command, replica.pool),
+                isolation.command(replica.command, replica.pool, logs / NOTES),
                 env=dict(replica.env),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

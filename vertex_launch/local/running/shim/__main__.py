@@ -1,0 +1,272 @@
+"""Runs the command of one replica in isolation, passes orders on to it, and leaves no process of it behind.
+
+    python -I -S shim '{"world": "none|root|user|container", ...}' COMMAND [ARGUMENT ...]
+
+With `root`, or with `user` where Linux permits that without root's rights, the command is process 1 of a PID
+namespace, as in a container: it ignores SIGTERM unless it handles it, and everything that it started ends with it.
+With `container` the command is `CLIENT run --name=NAME ...`.
+
+With "state", the launcher's folder, a command has files of its own, which end with it. With "folders", such as
+{"/gcs": FOLDER}, it has a file system, layers.py's, and finds these folders there; otherwise it has its own HOME and
+TMPDIR. With "hosts", a file, it has a host name of its own, its variable HOSTNAME, and finds the file at /etc/hosts.
+"notes" is a file for sentences on the job.
+
+Standard input brings signals, a byte with the number of each, and terminals, a byte 0 and a line with the path of each:
+a shell starts there, with what the command sees. The input's end means that the launcher is gone. Then, as after the
+command's own end, everything that the command started is killed, shells too; on Linux, detached processes too.
+
+This process makes and removes the command's files. It never enters the command's mount namespace: the command and the
+shells do so themselves.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import left_files
+from layers import LOG_STORAGE, Layers, check, libc, mount
+from mount_limits import MountLimits
+from scratch import UPPER, Scratch
+
+# Linux: prctl(2), unshare(2), mount(2)
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 1 << 17, 1 << 26, 1 << 27
+CLONE_NEWUSER, CLONE_NEWPID = 1 << 28, 1 << 29
+MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
+
+NAMESPACES = ("root", "user")
+SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
+ENV = os.environ | {"TERM": "dumb"}  # the page of a shell shows letters and lines
+
+
+class Order(NamedTuple):  # which is loaded faster than a dataclass
+    """What the command is given."""
+
+    world: str
+    state: str = ""
+    folders: Mapping[str, str] | None = None
+    shared: Sequence[str] = ()  # folders to share with this machine
+    needed: Sequence[str] = ()  # folders to show, wherever they are
+    layered: bool = False  # whether overlays are to take what the command writes
+    hosts: str = ""
+    large: bool = False  # whether the machine is one on which gcsfuse renames folders
+    notes: str = ""
+
+
+def main(command: list[str], order: Order) -> int:
+    """Run the command; returns its exit code, 128 + N for a signal N, as containers report it."""
+    own = limits = scratch = None
+    try:
+        if order.world == "user":
+            _become_user()
+        if order.state:
+            scratch, state = Scratch(), Path(order.state).resolve()
+            if order.folders:
+                own = Layers(scratch, state, order.layered, order.folders, order.shared, order.needed)
+            else:
+                _lead_elsewhere(scratch, state)
+            with contextlib.suppress(OSError, KeyError):  # this system has no means for it
+                limits = MountLimits(state, order.large)
+        with contextlib.suppress(AttributeError):  # only on Linux: orphans among our descendants become our children
+            libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        _separate(order)
+        code = _run(command, order, own, limits)
+        if scratch:
+            _report(scratch, order, limits, failed=code != 0)
+        return code
+    except OSError as error:
+        return _refuse(command, error)
+    finally:
+        if scratch:
+            scratch.close()
+
+
+def _refuse(command: list[str], error: OSError) -> int:
+    print(f"{command[0]}: cannot be started: {error.strerror}", file=sys.stderr, flush=True)
+    return 127
+
+
+def _run(command: list[str], order: Order, own: Layers | None, limits: MountLimits | None) -> int:
+    def set_up() -> None:
+        """Do in the command's own process what is for it alone; the process 1 of a namespace alone can mount /proc."""
+        _end_with_us()
+        if order.world in NAMESPACES:
+            try:
+                check(libc.unshare(CLONE_NEWNS), "unshare")
+                mount("none", Path("/"), None, MS_REC | MS_PRIVATE)  # so that nobody outside sees a mount
+                if own:
+                    own.enter()
+                if order.hosts:
+                    mount(order.hosts, Path("/etc/hosts"), None, MS_BIND)
+                mount("proc", Path("/proc"), "proc")
+            except OSError as error:
+                os._exit(_refuse(command, error))
+
+    # In a session of its own, as in a container: `kill 0` in a shell script must not reach us.
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=set_up)
+    join = partial(_join, process.pid, own) if order.world in NAMESPACES else _end_with_us
+    code = _attend(process, join, limits)
+    _end_what_is_left(process.pid)
+    if order.world == "container":
+        _remove_container(command)
+    return 128 - code if code < 0 else code
+
+
+def _attend(process: "subprocess.Popen[bytes]", join: Callable[[], None], limits: MountLimits | None) -> int:
+    """Do what the launcher orders until the command has ended; without threads, because `_separate` permits none."""
+    ended, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    inputs: list[int | MountLimits] = [0, ended, *([limits] if limits else [])]
+    shells = list[subprocess.Popen[bytes]]()
+    while (code := process.poll()) is None:
+        readable, _, _ = select.select(inputs, [], [])
+        if limits and limits in readable:
+            limits.answer()
+        if 0 in readable:
+            byte = os.read(0, 1)
+            if not byte:  # the launcher is gone
+                inputs.remove(0)
+                process.kill()
+            elif byte[0]:
+                _pass_on(byte[0], process.pid)
+            else:
+                shells += _opened(b"".join(iter(lambda: os.read(0, 1), b"\n")), join)
+        if ended in readable:
+            os.read(ended, 1)
+            for shell in shells:  # process 1 of a namespace ends once nobody else is left there, not even a zombie
+                shell.poll()
+    return code
+
+
+def _opened(terminal: bytes, join: Callable[[], None]) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start a shell at a terminal, whose end hangs it up; nothing starts where the terminal is gone already."""
+
+    def attach() -> None:
+        join()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        end = os.open(terminal, os.O_RDWR | os.O_NOCTTY)
+        yield subprocess.Popen(SHELL, 0, None, end, end, end, attach, env=ENV, start_new_session=True)
+        os.close(end)
+
+
+def _become_user() -> None:
+    """Get root's rights in a user namespace, as the same user."""
+    user, group = os.getuid(), os.getgid()
+    check(libc.unshare(CLONE_NEWUSER), "unshare")
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+
+
+def _separate(order: Order) -> None:
+    """Put every process started after this call into a new PID namespace; have a host name and shared memory apart."""
+    if order.world in NAMESPACES:
+        check(libc.unshare(CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC), "unshare")
+    if order.hosts:
+        name = os.environ["HOSTNAME"].encode()
+        check(libc.sethostname(name, len(name)), "sethostname")
+
+
+def _end_with_us() -> None:
+    with contextlib.suppress(AttributeError):  # only on Linux: the command ends even if somebody kills us
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _join(command: int, own: Layers | None) -> None:
+    """See the mounts that the command sees."""
+    _end_with_us()
+    folder, namespace = os.getcwd(), os.open(f"/proc/{command}/ns/mnt", os.O_RDONLY)
+    check(libc.setns(namespace, CLONE_NEWNS), "setns")
+    if own:
+        os.chroot(own.root)
+    os.chdir(folder)
+
+
+def _lead_elsewhere(scratch: Scratch, state: Path) -> None:
+    """Have programs write to folders of their own, by variables that the job does not set."""
+    for name, place in (("HOME", os.environ.get("HOME", "/")), ("TMPDIR", "/tmp")):
+        if Path(os.environ.get(name, state)).is_relative_to(state):
+            os.environ[name] = str(scratch.layer(Path(place)) / UPPER)
+
+
+def _report(scratch: Scratch, order: Order, limits: MountLimits | None, failed: bool) -> None:
+    """Print the log files of LOG_STORAGE and a line on discarded files; write down notes on the job."""
+    for log in sorted(path for folder in scratch.of(LOG_STORAGE) for path in folder.glob("output*.log")):
+        if log.is_file():
+            print(log.read_text(errors="replace"), end="", flush=True)
+    files, cwd = [*scratch.files()], Path.cwd()
+    if not order.layered:
+        files += filter(Path.is_file, (cwd / left_files.SCHEME).rglob("*"))
+    print(left_files.discarded(files, cwd, Path(ENV.get("HOME", "/root"))), end="", flush=True)
+    sentences = [left_files.in_scheme(files), *(limits.sentences(failed) if limits else ())]
+    if told := [f"{sentence}\n" for sentence in sentences if sentence]:
+        with open(order.notes, "a") as notes:
+            notes.writelines(told)
+
+
+def _pass_on(number: int, command: int) -> None:
+    """Signal the command alone, which may pass it on, with SIGTERM and SIGKILL; all descendants with any other."""
+    if number in (signal.SIGTERM, signal.SIGKILL):
+        _signal(command, number)
+        return
+    for _ in range(2):  # the second round finds processes that started during the first
+        for process in _descendants(os.getpid()):
+            _signal(process, number)
+
+
+def _signal(process: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, number)
+
+
+def _end_what_is_left(command: int) -> None:
+    """Kill the command's session, then our children; the orphans that they leave become our children and are next."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(command, signal.SIGKILL)
+    while children := _children(os.getpid()):
+        for child in children:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+
+
+def _remove_container(command: list[str]) -> None:
+    """Remove the container of a client, which leaves it behind if it was killed."""
+    name = next(word.partition("=")[2] for word in command if word.startswith("--name="))
+    quiet = subprocess.DEVNULL
+    for _ in range(2):  # a client that is killed while it starts a container may leave one a moment later
+        # In a session of its own: it goes on where this process is killed.
+        removal = (command[0], "rm", "--force", name)
+        subprocess.Popen(removal, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True).wait()
+
+
+def _descendants(process: int) -> Iterator[int]:
+    for child in _children(process):
+        yield child
+        yield from _descendants(child)
+
+
+def _children(process: int) -> list[int]:
+    children: list[int] = []
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            children += map(int, path.read_text().split())
+    return children
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[2:], Order(**json.loads(sys.argv[1]))))

@@ -1,0 +1,179 @@
+"""Gives a replica a file system of its own, as a container has one: whatever it writes there is gone with it.
+
+Its root is a new folder. In it, a folder of this machine is shown under a layer, an overlay that sends changes to the
+scratch folders, if this user owns it; otherwise it is shown as it is, and this user cannot change it. A folder that can
+have no layer and leads to one that needs it is made anew, with its entries. /tmp and its like are empty. Shared are the
+launcher's folder, the environment of Python, and what is mounted: buckets at /gcs, and NFS.
+"""
+
+import contextlib
+import ctypes
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from scratch import DISK, MEMORY, UPPER, WORK, Scratch
+
+MS_BIND, MS_REC, MS_UNBINDABLE = 1 << 12, 1 << 14, 1 << 17  # Linux: mount(2)
+
+KERNEL = tuple(map(Path, ("/proc", "/sys", "/dev")))
+EMPTY = (Path("/tmp"), DISK, MEMORY)
+LOG_STORAGE = Path("/var/log-storage")  # output*.log in it reaches Cloud Logging. Source: Vertex AI, "Write logs"
+# Sockets of name services, which nobody can reach through an overlay.
+SERVICES = ("/run/systemd", "/run/nscd", "/var/lib/sss/pipes")
+SEARCHED, OWN = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH"), ("HOME", "XDG_CACHE_HOME")  # variables with folders
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Layers:
+    """The file system of one replica; without `layered`, only /tmp and its like are its own.
+
+    Args:
+        state: the launcher's folder, on whose folder root the new root is mounted.
+        folders: a folder, or a file, for each place to mount it at.
+        shared: folders to share, with what the replica writes there.
+        needed: folders that the replica needs, wherever they are.
+    """
+
+    def __init__(
+        self,
+        scratch: Scratch,
+        state: Path,
+        layered: bool,
+        folders: Mapping[str, str],
+        shared: Iterable[str],
+        needed: Iterable[str],
+    ) -> None:
+        self.root = state / "root"
+        self._scratch, self._state, self._layered, self._cwd = scratch, state, layered, Path.cwd()
+        as_they_are = filter(Path.exists, (state, *map(Path, (*SERVICES, *shared))))
+        self._folders = {place.resolve(): place for place in as_they_are}
+        self._folders |= {Path(place).resolve(): Path(folder) for place, folder in folders.items()}
+        self._folders[LOG_STORAGE] = scratch.layer(LOG_STORAGE) / UPPER
+        self._empty = {place.resolve() for place in EMPTY if place.is_dir()}
+        words = (*needed, *(os.environ.get(name, "") for name in SEARCHED))
+        self._needed = sorted({self._cwd, *filter(self._is_hidden, _paths(words))})
+        self._mounted = sorted(mounted for mounted in _mounted() if not self._is_hidden(mounted))
+        lead_to = (*self._empty, *map(Path, folders), LOG_STORAGE, *((*self._mounted, self._cwd) if layered else ()))
+        self._above = {parent for place in lead_to for parent in place.parents}
+        self._layers: set[Path] = set()
+        self.root.mkdir(exist_ok=True)
+
+    def enter(self) -> None:
+        """Make the file system and enter it; only a process in a mount namespace of its own may call this."""
+        top = Path("/")
+        covered = _is_own(top) and self._cover(top)
+        if not covered:
+            self._bind(self._scratch.layer(top) / UPPER, top)
+        mount("none", self.root, None, MS_UNBINDABLE)  # else it would be bound into itself, because it is below /
+        (self._show_mounts if covered else self._show_entries)(top)
+        for place in self._empty:
+            self._bind(self._scratch.layer(place) / UPPER, place)
+        for place in self._needed:
+            if not self._has_layer(place) and not self._cover(place):
+                self._bind(place, place)
+        if self._layered and not self._has_layer(self._cwd):
+            raise OSError(0, "no overlay for the working directory")
+        for place, folder in self._folders.items():
+            self._bind(folder, place)
+        for place in _paths(os.environ.get(name, "") for name in OWN):
+            if self._state in place.parents and not self._cover(place):
+                self._bind(shutil.copytree(place, self._scratch.layer(place) / UPPER, dirs_exist_ok=True), place)
+        os.chroot(self.root)
+        os.chdir(self._cwd)
+
+    def _show_mounts(self, folder: Path) -> None:
+        """Show what is mounted below a folder, which a layer over that folder does not show."""
+        for mounted in self._mounted:
+            if folder in mounted.parents and (mounted in KERNEL or not self._cover(mounted)):
+                self._bind(mounted, mounted)
+
+    def _show_entries(self, folder: Path) -> None:
+        for entry in os.scandir(folder):
+            with contextlib.suppress(OSError):  # the replica cannot open it, either
+                self._show(Path(entry.path))
+
+    def _show(self, path: Path) -> None:
+        """Show a file as it is; a folder under a layer, as a new one with its entries, or as it is."""
+        if path in self._empty:
+            return
+        if path.is_symlink():
+            self._at(path).symlink_to(os.readlink(path))
+        elif path in KERNEL or not path.is_dir():
+            self._bind(path, path)
+        elif _is_own(path) and self._cover(path):
+            self._show_mounts(path)
+        elif path in self._above:
+            self._at(path).mkdir(stat.S_IMODE(path.stat().st_mode))
+            self._show_entries(path)
+        else:
+            self._bind(path, path)
+
+    def _cover(self, place: Path) -> bool:
+        """Show a folder under a layer; returns whether the system permits that."""
+        if self._layered:
+            with contextlib.suppress(OSError):
+                layer = self._scratch.layer(place)
+                os.chdir(place)  # a path in the options would need escapes
+                options = f"lowerdir=.,upperdir={layer / UPPER},workdir={layer / WORK},volatile,userxattr"
+                self._at(place).mkdir(parents=True, exist_ok=True)
+                mount("overlay", self._at(place), "overlay", options=options)
+                self._layers.add(place)
+                return True
+        return False
+
+    def _bind(self, source: Path, place: Path) -> None:
+        target = self._at(place)
+        if source.is_dir():
+            target.mkdir(parents=True, exist_ok=True)
+        elif not target.exists():
+            target.touch()
+        mount(str(source), target, None, MS_BIND | MS_REC)
+
+    def _at(self, place: Path) -> Path:
+        return self.root / place.relative_to("/")
+
+    def _is_hidden(self, place: Path) -> bool:
+        """Whether an empty folder takes the place of one above this one."""
+        return any(empty in place.parents for empty in self._empty)
+
+    def _has_layer(self, place: Path) -> bool:
+        above = (path for path in (place, *place.parents) if path in self._layers | self._empty)
+        return next(above, None) in self._layers
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether an overlay can hold changes to what is in a folder: only to what its user owns."""
+    return os.access(folder, os.W_OK) and os.getuid() in (0, folder.stat().st_uid)
+
+
+def _mounted() -> Iterator[Path]:
+    """Yield the mount points of this machine, apart from those in folders of the kernel."""
+    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+        place = Path(re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), line.split(" ")[4]))
+        if not any(kernel in place.parents for kernel in KERNEL):
+            yield place
+
+
+def _paths(words: Iterable[str]) -> Iterator[Path]:
+    """Yield the existing folders among search paths."""
+    for path in (Path(part) for word in words for part in word.split(os.pathsep)):
+        if path.is_absolute() and path.is_dir():
+            yield path.resolve()
+
+
+def mount(source: str, target: Path, kind: str | None, flags: int = 0, options: str = "") -> None:
+    """Call mount(2)."""
+    words = (os.fsencode(source), os.fsencode(target), kind.encode() if kind else None)
+    check(libc.mount(*words, ctypes.c_ulong(flags), options.encode() or None), f"mount {target}")
+
+
+def check(result: int, call: str) -> None:
+    """Raise OSError if a call of libc failed."""
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}")
