@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import left_files
-from layers import LOG_STORAGE, Layers, check, libc, mount
+from layers import LOG_STORAGE, MS_BIND, MS_REC, Layers, check, libc, mount
 from mount_limits import MountLimits
 from scratch import UPPER, Scratch
 
@@ -42,7 +42,7 @@ from scratch import UPPER, Scratch
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 1 << 17, 1 << 26, 1 << 27
 CLONE_NEWUSER, CLONE_NEWPID = 1 << 28, 1 << 29
-MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
+MS_PRIVATE = 1 << 18
 
 NAMESPACES = ("root", "user")
 SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")

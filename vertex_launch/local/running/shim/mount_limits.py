@@ -28,14 +28,14 @@ NOTICE, ANSWER = "=QIIiIQ6Q", "=QqiI"
 OPENAT2, RESOLVE_IN_ROOT = 437, 0x10
 CURRENT_FOLDER, LONGEST = -100, 4096
 
-# Machine -> its number, that of seccomp(2), and those of calls, with what each does and whether folders precede paths.
+# System and machine -> its number, that of seccomp(2), and those of calls: what it does, whether folders precede paths.
 MACHINES = {
-    "x86_64": (
+    ("Linux", "x86_64"): (
         *(0xC000003E, 317),
         {82: ("rename", False), 264: ("rename", True), 316: ("rename", True)}
         | {86: ("link", False), 265: ("link", True), 133: ("mknod", False), 259: ("mknod", True)},
     ),
-    "aarch64": (
+    ("Linux", "aarch64"): (
         *(0xC00000B7, 277),
         {38: ("rename", True), 276: ("rename", True), 37: ("link", True), 33: ("mknod", True)},
     ),
@@ -69,7 +69,7 @@ class MountLimits:
     def __init__(self, state: Path, large: bool) -> None:
         self._refused, self._doubtful = dict[str, None](), dict[str, None]()  # sentences, each once
         self._large, self._root, self._buckets = large, str(state / "root"), state / "gcs"
-        machine, seccomp, self._calls = MACHINES[os.uname().machine]
+        machine, seccomp, self._calls = MACHINES[os.uname().sysname, os.uname().machine]
         self._listener = _listen(machine, seccomp, [*self._calls])
 
     def fileno(self) -> int:

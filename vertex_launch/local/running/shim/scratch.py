@@ -26,8 +26,9 @@ class Scratch:
     """
 
     def __init__(self) -> None:
-        parents = [parent for parent in (DISK, MEMORY) if os.access(parent, os.W_OK)]
-        self._folders = {parent: Path(tempfile.mkdtemp(prefix="replica-", dir=parent)) for parent in parents}
+        disk = DISK if os.access(DISK, os.W_OK) else None  # None: TMPDIR's
+        parents = {DISK: disk, **({MEMORY: MEMORY} if os.access(MEMORY, os.W_OK) else {})}
+        self._folders = {place: Path(tempfile.mkdtemp(None, "replica-", parent)) for place, parent in parents.items()}
         self._ours, theirs = socket.socketpair()
         child = os.fork()
         if child == 0:
