@@ -566,7 +566,7 @@ def test_a_tuning_job_that_is_hardly_there_is_refused_and_nothing_else() -> None
     assert list(study_validation.findings(tuning("metrics: [{}]\nparameters: [{conditionalParameterSpecs: [{}, {}]}]")))
 
 
-MARKS = ".marks"  # a hidden folder, which trials share
+MARKS = ".vertex/marks"  # in the launcher's folder, which trials share
 RATE = {"parameterId": "rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}
 
 
@@ -691,7 +691,7 @@ def rows(said: str) -> list[list[str]]:
 def test_a_search_that_is_run_again_goes_on_after_its_finished_trials(
     start: Callable[..., "subprocess.Popen[str]"], tmp_path: Path, study: Mapping[str, Any]
 ) -> None:
-    (tmp_path / MARKS).mkdir()
+    (tmp_path / MARKS).mkdir(parents=True)
     started = tmp_path / MARKS / "started"
     started.touch()
     counts = {"maxTrialCount": 4, "parallelTrialCount": 1}
@@ -735,7 +735,7 @@ def test_a_search_does_not_begin_in_the_output_folder_of_something_else(
 def test_a_trial_is_stopped_early_for_what_trials_of_the_run_before_reported(
     start: Callable[..., "subprocess.Popen[str]"], tmp_path: Path
 ) -> None:
-    (tmp_path / MARKS).mkdir()
+    (tmp_path / MARKS).mkdir(parents=True)
     started = tmp_path / MARKS / "started"
     started.touch()
     second_is_worse = """import os, pathlib, time, hypertune

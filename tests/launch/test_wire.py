@@ -175,9 +175,7 @@ except urllib.error.HTTPError as error:
     assert not [host for host in recorder[1] if "bigquery" in host]
 
 
-def test_the_users_own_login_stays_on_this_machine(
-    vertex: Service, recorder: tuple[str, list[str]], tmp_path: Path
-) -> None:
+def test_the_users_own_login_stays_on_this_machine(vertex: Service, recorder: tuple[str, list[str]]) -> None:
     """A replica that was given a real key gets a token of the local Vertex for it; elsewhere it goes as it did."""
     key = rsa.generate_private_key(65537, 2048).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     account = {
@@ -185,12 +183,12 @@ def test_the_users_own_login_stays_on_this_machine(
         "client_email": "me@real.iam.gserviceaccount.com",
         "private_key": key.decode(),
     }
-    (tmp_path / "key.json").write_text(
+    (vertex.state_dir / "key.json").write_text(
         json.dumps(account | {"token_uri": "https://oauth2.googleapis.com/token", "project_id": "real"})
     )
     code = f"""
 import os, urllib.request
-os.environ["GOOGLE_APPLICATION_CREDENTIALS"] = {str(tmp_path / "key.json")!r}
+os.environ["GOOGLE_APPLICATION_CREDENTIALS"] = {str(vertex.state_dir / "key.json")!r}
 import google.auth, google.auth.transport.requests as transport
 credentials, project = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
 credentials.refresh(transport.Request())
