@@ -44,8 +44,8 @@ def test_the_primarys_success_ends_the_job_and_its_workers(vertex: Service) -> N
     name = vertex.create(custom_job(*script(text), workers=2))
     vertex.wait(name, "SUCCEEDED")
     stopped = "still ran when the chief had exited with 0, and was stopped"
-    assert [line.partition(".")[0] for line in vertex.log(name)] == [
-        f"workerpool0-0: workerpool1-{index} {stopped}" for index in range(2)
+    assert [line.partition(".")[0] for line in vertex.log(name, "service")] == [
+        f"service: workerpool1-{index} {stopped}" for index in range(2)
     ]
 
 

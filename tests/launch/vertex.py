@@ -77,11 +77,11 @@ class Service:
             assert time.monotonic() < deadline, f"after {seconds:g} s still {resource}"
             time.sleep(0.02)
 
-    def log(self, name: str) -> list[str]:
-        """What the replicas of a job printed, each line behind its replica."""
+    def log(self, name: str, whose: str = "workerpool") -> list[str]:
+        """What the replicas of a job printed, or the service did, each line behind its replica."""
         path = self.state_dir / "jobs" / name.rpartition("/")[2] / "log.jsonl"
         entries = map(json.loads, path.read_text().splitlines())
-        return [f"{entry['replica']}: {entry['line']}" for entry in entries]
+        return [f"{entry['replica']}: {entry['line']}" for entry in entries if entry["replica"].startswith(whose)]
 
 
 @contextlib.contextmanager

@@ -17,12 +17,13 @@ from vertex_launch.local.context import Context
 from vertex_launch.local.job_record import recorded
 from vertex_launch.local.running import engine
 from vertex_launch.local.running.ended import Ended
+from vertex_launch.local.running.journal import SERVICE
 from vertex_launch.local.running.lines import message, payload
 from vertex_launch.local.running.outcome import Outcome
 from vertex_launch.local.running.prepare import prepare, size
 from vertex_launch.local.running.process import Show
 from vertex_launch.local.wire.wire import Wire
-from vertex_launch.spec import CHIEF_REPLICA, OUTPUT, Job
+from vertex_launch.spec import OUTPUT, Job
 from vertex_launch.state_dir import StateDir, output_folder
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
@@ -82,7 +83,7 @@ def run(job: Job, context: Context, console: Console, fresh: bool, whole: int) -
         began = time.monotonic()
         outcome = engine.run(prepared, show_and_keep, record.enter)
         for note in outcome.notes:
-            record.journal.write(CHIEF_REPLICA, note)
+            record.journal.write(SERVICE, note)
         record.end(outcome)
     conclude(outcome, time.monotonic() - began, output_folder(job, context.state_dir), prepared.logs, console)
     return outcome

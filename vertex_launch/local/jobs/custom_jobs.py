@@ -31,13 +31,13 @@ from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running import host, journal
 from vertex_launch.local.running.engine import Execution
 from vertex_launch.local.running.faults import Action
-from vertex_launch.local.running.journal import Journal
+from vertex_launch.local.running.journal import SERVICE, Journal
 from vertex_launch.local.running.outcome import Outcome, Phase
 from vertex_launch.local.running.prepare import Extras, prepare, size
 from vertex_launch.local.running.replica_state import Status
 from vertex_launch.local.wire.wire import Wire
 from vertex_launch.rules import NOWHERE, RuleContext
-from vertex_launch.spec import CHIEF_REPLICA, Job, as_json
+from vertex_launch.spec import Job, as_json
 from vertex_launch.state_dir import output_folder
 
 COLLECTION = "customJobs"
@@ -254,7 +254,7 @@ class Jobs(BackgroundTasks[_Ticket]):
             with contextlib.closing(Journal(path)) as lines, wired as context, self._curves(ticket):
                 outcome = self._execute(ticket, lines, context)
                 for note in outcome.notes:
-                    lines.write(CHIEF_REPLICA, note)
+                    lines.write(SERVICE, note)
         except FaultError as error:  # raised at the start alone: no command, no such package
             raise ApiError("INVALID_ARGUMENT", str(error)) from None
         finally:

@@ -12,6 +12,8 @@ from vertex_launch.local.resource_file import now
 from vertex_launch.regular_file import open_regular
 from vertex_launch.state_dir import private, private_file
 
+SERVICE = "service"  # has a line of its own in the place of a replica, as in Cloud Logging
+
 
 class Journal:
     """Writes the lines of one job; thread-safe. The file is locked for as long as the job runs."""
