@@ -125,19 +125,29 @@ def plan(
 ) -> Needs:
     """Return the Plan of a job, or of one trial of a search; only what it Needs if something is `missing`, and why.
 
-    Raises FaultError if no machine trains, or a count is below 1.
-
-    `gradient_bytes` go before those of the workload, and `compute` before an estimate with this `mfu`. `image_says`
-    what the build of the job's image has found about reducers.
+    Raises FaultError if no machine trains, or a count is below 1. `gradient_bytes` go before those of the workload, and
+    `compute` before an estimate with this `mfu`. `image_says` what the build of the image has found about reducers.
     """
     job, trials = trial(subject), pools.trials(subject)
-    rows, at_once = pools.rows(job, settings.catalog), trials.at_once if trials else 1
+    rows = pools.rows(job, settings.catalog)
     if faults := [*_faults(rows, trials)]:
         raise FaultError(*faults, file=job.path)
+    needs = _needs(job, trials, rows, settings, missing)
+    if needs.missing:
+        return needs
+    size = gradient_bytes if gradient_bytes is not None else float(workload.gradient_bytes if workload else 0)
+    compute = compute or _estimated(workload, rows, settings.catalog, mfu)
+    known_compute = compute.seconds if compute and compute.counts else None
+    training = Training(job, trials, rows, size, known_compute, image_says)
+    return _plan(needs, training, settings.catalog, workload, compute)
+
+
+def _needs(job: Job, trials: Trials | None, rows: tuple[Row, ...], settings: Settings, missing: str) -> Needs:
+    at_once = trials.at_once if trials else 1
     unknown = (
         f"{row} has no known network; add [machines.{row.machine_type}] to vertex.toml" for row in rows if not row.gbps
     )
-    needs = Needs(
+    return Needs(
         name=str(job.path),
         region=settings.region,
         persistent=job.spec.persistent_resource_id,
@@ -150,13 +160,6 @@ def plan(
         uncertain=tuple(dict.fromkeys(_uncertain(rows, settings.catalog))),
         missing=next(unknown, missing),
     )
-    if needs.missing:
-        return needs
-    size = gradient_bytes if gradient_bytes is not None else float(workload.gradient_bytes if workload else 0)
-    compute = compute or _estimated(workload, rows, settings.catalog, mfu)
-    known_compute = compute.seconds if compute and compute.counts else None
-    training = Training(job, trials, rows, size, known_compute, image_says)
-    return _plan(needs, training, settings.catalog, workload, compute)
 
 
 def _faults(rows: Sequence[Row], trials: Trials | None) -> Iterator[Finding]:
