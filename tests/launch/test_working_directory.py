@@ -153,11 +153,6 @@ def test_a_uri_taken_for_a_path_is_named(project: Path, start: str) -> None:
             "PermissionError: [Errno 1] Operation not permitted",
             "supports no hard links. Copy the file",
         ),
-        (
-            "os.mkfifo(unfinished / 'pipe')",
-            "OSError: [Errno 95] Operation not supported",
-            "supports no named pipes. Make them in /tmp",
-        ),
     ],
 )
 def test_what_cloud_storage_fuse_refuses(project: Path, call: str, error: str, sentence: str) -> None:

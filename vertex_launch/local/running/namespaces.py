@@ -38,12 +38,11 @@ class Isolation:
         """Return the command line that runs a command of a pool in isolation, and adds notes on the job to a file."""
         order: dict[str, object] = {"world": self.world}
         if self.state:
-            order |= {"state": str(self.state), "hosts": str(self.hosts or ""), "notes": str(notes or os.devnull)}
             folders = {GCS: self.state / BUCKETS, **self.folders.get(pool, {})} if self.mounts else {}
-            order["folders"] = {place: str(folder) for place, folder in folders.items()}
-            order |= {"layered": self.layered, "large": pool in self.large}
+            order |= {"state": self.state.resolve(), "folders": folders, "layered": self.layered}
+            order |= {"hosts": self.hosts or "", "large": pool in self.large, "notes": notes or os.devnull}
             order |= {"shared": ENVIRONMENT, "needed": [sys.base_prefix, *filter(None, sys.path)]}
-        return [*PYTHON, str(SHIM), json.dumps(order), *command]
+        return [*PYTHON, str(SHIM), json.dumps(order, default=str), *command]
 
 
 @functools.cache

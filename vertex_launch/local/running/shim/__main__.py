@@ -4,12 +4,7 @@
 
 With `root`, or with `user` where Linux permits that without root's rights, the command is process 1 of a PID
 namespace, as in a container: it ignores SIGTERM unless it handles it, and everything that it started ends with it.
-With `container` the command is `CLIENT run --name=NAME ...`.
-
-With "state", the launcher's folder, a command has files of its own, which end with it. With "folders", such as
-{"/gcs": FOLDER}, it has a file system, layers.py's, and finds these folders there; otherwise it has its own HOME and
-TMPDIR. With "hosts", a file, it has a host name of its own, its variable HOSTNAME, and finds the file at /etc/hosts.
-"notes" is a file for sentences on the job.
+With `container` the command is `CLIENT run --name=NAME ...`. order.py has the other keys.
 
 Standard input brings signals, a byte with the number of each, and terminals, a byte 0 and a line with the path of each:
 a shell starts there, with what the command sees. The input's end means that the launcher is gone. Then, as after the
@@ -28,14 +23,15 @@ import signal
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import left_files
 from layers import LOG_STORAGE, MS_BIND, MS_REC, Layers, check, libc, mount
 from mount_limits import MountLimits
+from order import Order
 from scratch import UPPER, Scratch
 
 # Linux: prctl(2), unshare(2), mount(2)
@@ -49,20 +45,6 @@ SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
 ENV = os.environ | {"TERM": "dumb"}  # the page of a shell shows letters and lines
 
 
-class Order(NamedTuple):  # which is loaded faster than a dataclass
-    """What the command is given."""
-
-    world: str
-    state: str = ""
-    folders: Mapping[str, str] | None = None
-    shared: Sequence[str] = ()  # folders to share with this machine
-    needed: Sequence[str] = ()  # folders to show, wherever they are
-    layered: bool = False  # whether overlays are to take what the command writes
-    hosts: str = ""
-    large: bool = False  # whether the machine is one on which gcsfuse renames folders
-    notes: str = ""
-
-
 def main(command: list[str], order: Order) -> int:
     """Run the command; returns its exit code, 128 + N for a signal N, as containers report it."""
     own = limits = scratch = None
@@ -70,13 +52,13 @@ def main(command: list[str], order: Order) -> int:
         if order.world == "user":
             _become_user()
         if order.state:
-            scratch, state = Scratch(), Path(order.state).resolve()
+            scratch = Scratch()
             if order.folders:
-                own = Layers(scratch, state, order.layered, order.folders, order.shared, order.needed)
+                own = Layers(scratch, order)
             else:
-                _lead_elsewhere(scratch, state)
+                _lead_elsewhere(scratch, Path(order.state))
             with contextlib.suppress(OSError, KeyError):  # this system has no means for it
-                limits = MountLimits(state, order.large)
+                limits = MountLimits(order)
         with contextlib.suppress(AttributeError):  # only on Linux: orphans among our descendants become our children
             libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         _separate(order)
@@ -205,7 +187,8 @@ def _lead_elsewhere(scratch: Scratch, state: Path) -> None:
 
 def _report(scratch: Scratch, order: Order, limits: MountLimits | None, failed: bool) -> None:
     """Print the log files of LOG_STORAGE and a line on discarded files; write down notes on the job."""
-    for log in sorted(path for folder in scratch.of(LOG_STORAGE) for path in folder.glob("output*.log")):
+    logs = (folder.glob("output*.log") for place, folder in scratch.layers() if place == LOG_STORAGE)
+    for log in sorted(chain.from_iterable(logs)):
         if log.is_file():
             print(log.read_text(errors="replace"), end="", flush=True)
     files, cwd = [*scratch.files()], Path.cwd()

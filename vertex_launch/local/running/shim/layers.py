@@ -12,9 +12,10 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from order import Order
 from scratch import DISK, MEMORY, UPPER, WORK, Scratch
 
 MS_BIND, MS_REC, MS_UNBINDABLE = 1 << 12, 1 << 14, 1 << 17  # Linux: mount(2)
@@ -30,35 +31,22 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Layers:
-    """The file system of one replica; without `layered`, only /tmp and its like are its own.
+    """The file system of one replica, whose new root is mounted on the folder root of the launcher's folder."""
 
-    Args:
-        state: the launcher's folder, on whose folder root the new root is mounted.
-        folders: a folder, or a file, for each place to mount it at.
-        shared: folders to share, with what the replica writes there.
-        needed: folders that the replica needs, wherever they are.
-    """
-
-    def __init__(
-        self,
-        scratch: Scratch,
-        state: Path,
-        layered: bool,
-        folders: Mapping[str, str],
-        shared: Iterable[str],
-        needed: Iterable[str],
-    ) -> None:
-        self.root = state / "root"
-        self._scratch, self._state, self._layered, self._cwd = scratch, state, layered, Path.cwd()
-        as_they_are = filter(Path.exists, (state, *map(Path, (*SERVICES, *shared))))
+    def __init__(self, scratch: Scratch, order: Order) -> None:
+        self._scratch, self._state, self._layered = scratch, Path(order.state), order.layered
+        self.root, self._cwd = self._state / "root", Path.cwd()
+        as_they_are = filter(Path.exists, (self._state, *map(Path, (*SERVICES, *order.shared))))
         self._folders = {place.resolve(): place for place in as_they_are}
-        self._folders |= {Path(place).resolve(): Path(folder) for place, folder in folders.items()}
+        self._folders |= {Path(place).resolve(): Path(folder) for place, folder in order.folders.items()}
         self._folders[LOG_STORAGE] = scratch.layer(LOG_STORAGE) / UPPER
         self._empty = {place.resolve() for place in EMPTY if place.is_dir()}
-        words = (*needed, *(os.environ.get(name, "") for name in SEARCHED))
+        words = (*order.needed, *(os.environ.get(name, "") for name in SEARCHED))
         self._needed = sorted({self._cwd, *filter(self._is_hidden, _paths(words))})
         self._mounted = sorted(mounted for mounted in _mounted() if not self._is_hidden(mounted))
-        lead_to = (*self._empty, *map(Path, folders), LOG_STORAGE, *((*self._mounted, self._cwd) if layered else ()))
+        lead_to = (*self._empty, *map(Path, order.folders), LOG_STORAGE)
+        if order.layered:
+            lead_to += (*self._mounted, self._cwd)
         self._above = {parent for place in lead_to for parent in place.parents}
         self._layers: set[Path] = set()
         self.root.mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
 """Refuses below /gcs what Cloud Storage FUSE refuses, whichever program asks for it, by seccomp's user notification.
 
-Renames, hard links and named pipes alone wait for an answer; all other system calls run at full speed.
+Renames and hard links alone wait for an answer; all other system calls run at full speed.
 Source: GoogleCloudPlatform/gcsfuse at 7b39292 (August 2026), internal/fs/fs.go and docs/semantics.md. The options of
 Vertex AI's mount are not documented; gcsfuse's defaults are likely.
 """
@@ -17,6 +17,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from order import Order
+
 libc = ctypes.CDLL(None, use_errno=True)
 
 # Linux: seccomp(2), seccomp_unotify(2), prctl(2), openat2(2)
@@ -28,48 +30,34 @@ NOTICE, ANSWER = "=QIIiIQ6Q", "=QqiI"
 OPENAT2, RESOLVE_IN_ROOT = 437, 0x10
 CURRENT_FOLDER, LONGEST = -100, 4096
 
-# System and machine -> its number, that of seccomp(2), and those of calls: what it does, whether folders precede paths.
+# System and machine -> its number, that of seccomp(2), and those of the calls that are answered.
 MACHINES = {
-    ("Linux", "x86_64"): (
-        *(0xC000003E, 317),
-        {82: ("rename", False), 264: ("rename", True), 316: ("rename", True)}
-        | {86: ("link", False), 265: ("link", True), 133: ("mknod", False), 259: ("mknod", True)},
-    ),
-    ("Linux", "aarch64"): (
-        *(0xC00000B7, 277),
-        {38: ("rename", True), 276: ("rename", True), 37: ("link", True), 33: ("mknod", True)},
-    ),
+    "Linux x86_64": (0xC000003E, 317, {82: "rename", 264: "renameat", 316: "renameat2", 86: "link", 265: "linkat"}),
+    "Linux aarch64": (0xC00000B7, 277, {38: "renameat", 276: "renameat2", 37: "linkat"}),
 }
 
+FUSE, DEFAULT = ": Cloud Storage FUSE", "likely on Vertex AI: it is gcsfuse's default"
 COMPLETE = "Write files under their final names, and then one that marks them complete"
-FOLDER = (
-    "{}: Cloud Storage FUSE can't rename a folder with files in a bucket without hierarchical namespace (likely on "
-    f"Vertex AI: it is gcsfuse's default). {COMPLETE}"
-)
-LARGE = (
-    "{}: Cloud Storage FUSE renames a folder with files on this machine type alone, file by file (likely on Vertex AI: "
-    f"it is gcsfuse's default). {COMPLETE}"
-)
-LINK = "{}: Cloud Storage FUSE supports no hard links. Copy the file"
-PIPE = "{}: Cloud Storage FUSE supports no named pipes. Make them in /tmp"
-BUCKETS = "{}: Cloud Storage FUSE can't rename anything into another bucket. Copy it"
+FOLDER = f"{FUSE} can't rename a folder with files in a bucket without hierarchical namespace ({DEFAULT}). {COMPLETE}"
+LARGE = f"{FUSE} renames a folder with files on this machine type alone, file by file ({DEFAULT}). {COMPLETE}"
+LINK = f"{FUSE} supports no hard links. Copy the file"
+BUCKETS = f"{FUSE} can't rename anything into another bucket. Copy it"
 OPEN = (
-    "{} was renamed while it was open for writing: Cloud Storage FUSE refuses what is written to it afterwards (Stale "
-    "file handle). Close a file before you rename it"
+    f" was renamed while it was open for writing{FUSE} refuses what is written to it afterwards (Stale file handle). "
+    "Close a file before you rename it"
 )
 
 
 class MountLimits:
     """Answers the calls of all processes that this one starts from now on, which must make none of them itself.
 
-    `state` is the launcher's folder; `large` machines rename folders. Raises OSError or KeyError if this system has no
-    such notifications.
+    Raises OSError or KeyError if this system has no such notifications.
     """
 
-    def __init__(self, state: Path, large: bool) -> None:
-        self._refused, self._doubtful = dict[str, None](), dict[str, None]()  # sentences, each once
-        self._large, self._root, self._buckets = large, str(state / "root"), state / "gcs"
-        machine, seccomp, self._calls = MACHINES[os.uname().sysname, os.uname().machine]
+    def __init__(self, order: Order) -> None:
+        self._notes: dict[str, bool] = {}  # each sentence once, and whether it is on a call that was refused
+        self._large, self._root, self._buckets = order.large, f"{order.state}/root", Path(order.state, "gcs")
+        machine, seccomp, self._calls = MACHINES[f"{os.uname().sysname} {os.uname().machine}"]
         self._listener = _listen(machine, seccomp, [*self._calls])
 
     def fileno(self) -> int:
@@ -78,7 +66,7 @@ class MountLimits:
 
     def sentences(self, failed: bool) -> list[str]:
         """Return what to tell of the calls, of those that were refused only if the command has failed."""
-        return [*(self._refused if failed else ()), *self._doubtful]
+        return [sentence for sentence, refused in self._notes.items() if failed or not refused]
 
     def answer(self) -> None:
         """Let one call continue, or return an error in its place."""
@@ -87,42 +75,33 @@ class MountLimits:
             fcntl.ioctl(self._listener, RECEIVE, notice)
             number, process, _, call, _, _, *arguments = struct.unpack(NOTICE, notice)
             error = 0
-            with contextlib.suppress(OSError, ValueError):  # a path that the call itself refuses
-                error = self._error(process, *self._calls[call], arguments)
+            with contextlib.suppress(OSError, ValueError, OverflowError):  # a path that the call itself refuses
+                error = self._error(process, self._calls[call], arguments)
             fcntl.ioctl(self._listener, SEND, struct.pack(ANSWER, number, 0, -error, 0 if error else CONTINUE))
 
-    def _error(self, process: int, kind: str, at: bool, arguments: list[int]) -> int:
+    def _error(self, process: int, call: str, arguments: list[int]) -> int:
         """Return the error number of a call, 0 for none."""
-        words = arguments if at else [CURRENT_FOLDER, arguments[0], CURRENT_FOLDER, arguments[1]]
-        name = self._object(process, *words[:2])
-        if kind == "mknod":
-            special = stat.S_ISFIFO(arguments[1 + at]) or stat.S_ISSOCK(arguments[1 + at])
-            return self._refuse(errno.ENOTSUP, PIPE, name) if name and special else 0
-        new_name = name and self._object(process, *words[2:4])
-        if not new_name:
+        # Where a name ends with "at", or "at2", a folder stands before each path.
+        words = arguments if "at" in call else [CURRENT_FOLDER, arguments[0], CURRENT_FOLDER, arguments[1]]
+        name, new_name = self._object(process, *words[:2]), self._object(process, *words[2:4])
+        if not name or not new_name:
             return 0
-        return self._refuse(errno.EPERM, LINK, name) if kind == "link" else self._rename(process, name, new_name)
-
-    def _rename(self, process: int, name: str, new_name: str) -> int:
+        if call.startswith("link"):
+            return self._note(LINK, name, errno.EPERM)
         if "/" not in name or name.split("/")[0] != new_name.split("/")[0]:
-            return self._refuse(errno.ENOTSUP, BUCKETS, name)
+            return self._note(BUCKETS, name, errno.ENOTSUP)
         status = os.lstat(self._buckets / name)
         if stat.S_ISDIR(status.st_mode):
             return self._rename_folder(name)
-        if _is_written(process, status):
-            self._doubtful[OPEN.format(f"/gcs/{name}")] = None
-        return 0
+        return self._note(OPEN, name) if _is_written(process, status) else 0
 
     def _rename_folder(self, name: str) -> int:
         if not os.listdir(self._buckets / name) or self._is_hierarchical(name.split("/")[0]):
             return 0
-        if self._large:
-            self._doubtful[LARGE.format(f"/gcs/{name}")] = None
-            return 0
-        return self._refuse(errno.EMFILE, FOLDER, name)
+        return self._note(LARGE, name) if self._large else self._note(FOLDER, name, errno.EMFILE)
 
-    def _refuse(self, error: int, sentence: str, name: str) -> int:
-        self._refused[sentence.format(f"/gcs/{name}")] = None
+    def _note(self, sentence: str, name: str, error: int = 0) -> int:
+        self._notes[f"/gcs/{name}{sentence}"] = error != 0
         return error
 
     def _object(self, process: int, at: int, address: int) -> str:
@@ -164,11 +143,9 @@ def _listen(machine: int, seccomp: int, calls: Sequence[int]) -> int:
 
 def _path(process: int, at: int, address: int, root: str) -> str:
     """Return the absolute path that a process names; its folders have paths below its root, as we see them."""
-    memory = os.open(f"/proc/{process}/mem", os.O_RDONLY)
-    try:
-        path = os.fsdecode(os.pread(memory, LONGEST, address).partition(b"\0")[0]).rstrip("/")
-    finally:
-        os.close(memory)
+    with open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
+        memory.seek(address)
+        path = os.fsdecode(memory.read(LONGEST).partition(b"\0")[0]).rstrip("/")
     folder = "cwd" if ctypes.c_int(at).value == CURRENT_FOLDER else f"fd/{at}"
     base = "/" if path.startswith("/") else os.readlink(f"/proc/{process}/{folder}").removeprefix(root)
     return os.path.join(base, path)

@@ -54,20 +54,17 @@ class Scratch:
         os.umask(mask)
         return layer
 
-    def of(self, place: Path) -> Iterator[Path]:
-        """Yield the folders with files of a place."""
-        yield from (folder for found, folder in self._layers() if found == place)
-
     def files(self) -> Iterator[Path]:
         """Yield the files that were written, by their names in the replica; not empty ones, which tools leave."""
-        for place, folder in self._layers():
+        for place, folder in self.layers():
             for parent, _, names in os.walk(folder):
                 for path in (Path(parent, name) for name in names):
                     status = path.lstat()
                     if stat.S_ISREG(status.st_mode) and status.st_size:
                         yield place / path.relative_to(folder)
 
-    def _layers(self) -> Iterator[tuple[Path, Path]]:
+    def layers(self) -> Iterator[tuple[Path, Path]]:
+        """Yield places, and for each of them a folder with its files."""
         for folder in self._folders.values():
             for layer in folder.iterdir():
                 yield Path(os.readlink(layer / PLACE)), layer / UPPER
