@@ -26,15 +26,10 @@ from vertex_launch.local.running.worlds import Worlds
 from vertex_launch.spec import CHIEF_REPLICA, REDUCERS, WORKERS
 from vertex_launch.state_dir import private
 
-# Seconds from the first failure to the verdict: other replicas fail in this time, and one of them may be the cause.
-SETTLE_SECONDS = 1.5
-# Seconds where the first replica has lost a peer: the peer is the likelier cause, and may end late.
-PEER_SECONDS = 5.0
-# Seconds by which a replica starts late enough for others to fail for want of it.
-LATE_SECONDS = 1.0
-
-# macOS may deliver Ctrl-C to another thread; the main thread sees it only between waits.
-LOOK_SECONDS = 0.5
+SETTLE_SECONDS = 1.5  # from the first failure to the verdict: others fail meanwhile, and one may be the cause
+PEER_SECONDS = 5.0  # instead, if the first replica has lost a peer: the peer is the likelier cause, and may end late
+LATE_SECONDS = 1.0  # by which a replica starts late enough for others to fail for want of it
+LOOK_SECONDS = 0.5  # macOS may deliver Ctrl-C to another thread; the main thread sees it only between waits
 
 
 class Execution:
