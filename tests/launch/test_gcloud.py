@@ -106,6 +106,7 @@ def test_gcloud_takes_the_job_files_as_they_are(vertex: Service, project: Path, 
     cancel(vertex, created["name"])
 
 
+@pytest.mark.proof
 def test_a_job_with_an_empty_pool_is_taken_with_its_pools_as_flags(vertex: Service, project: Path) -> None:
     job = project / "jobs/evaluator.yaml"
     create = ("custom-jobs", "create", "--display-name=evaluator", f"--config={job}")
@@ -167,6 +168,7 @@ def test_what_the_service_refuses_is_shown_with_its_place(
     assert all(word in done.stderr for word in words), done.stderr
 
 
+@pytest.mark.proof
 def test_the_log_of_a_tuning_job_has_the_lines_of_its_trials(vertex: Service, tmp_path: Path) -> None:
     study = {
         "metrics": [{"metricId": "loss"}],

@@ -185,6 +185,7 @@ def test_its_machines_stay_what_they_are(vertex: Service, client: Client) -> Non
         )
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud is not installed")
 def test_gcloud_creates_describes_reboots_and_deletes_one(vertex: Service) -> None:
     def gcloud(*words: str) -> Any:

@@ -687,7 +687,7 @@ def rows(said: str) -> list[list[str]]:
     return [line.split() for line in said[said.index(" trial ") :].splitlines()[1:]]
 
 
-@pytest.mark.parametrize("study", [{}, GRID], ids=["default", "grid"])
+@pytest.mark.parametrize("study", [{}, pytest.param(GRID, marks=pytest.mark.proof)], ids=["default", "grid"])
 def test_a_search_that_is_run_again_goes_on_after_its_finished_trials(
     start: Callable[..., "subprocess.Popen[str]"], tmp_path: Path, study: Mapping[str, Any]
 ) -> None:

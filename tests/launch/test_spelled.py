@@ -50,8 +50,8 @@ def cancel(vertex: Service) -> None:
 
 
 def once(name: str) -> object:
-    """Two of them at each change, the others in the proofs."""
-    return pytest.param(name, marks=() if name in ("workers.yaml", "tuning.yaml") else pytest.mark.proof)
+    """One of them at each change, the others in the proofs."""
+    return pytest.param(name, marks=() if name == "workers.yaml" else pytest.mark.proof)
 
 
 @pytest.mark.parametrize("name", [once(path.name) for path in JOBS])

@@ -98,7 +98,7 @@ def saved(run: Run) -> list[str]:
 
 
 # Eight processes, of which most of the time is the start of TensorFlow.
-@pytest.mark.proof if find_spec("tensorflow") else pytest.mark.slow
+@pytest.mark.proof
 def test_the_sample_and_its_replica_are_named_and_the_run_without_it_resumes_at_the_checkpoint_before(
     poisoned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import sys
 import tarfile
 import tomllib
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def numbers(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
+@pytest.mark.proof if find_spec("tensorflow") else pytest.mark.slow
 def test_it_is_installed_by_pip_and_runs(made: Package, tmp_path: Path) -> None:
     # setuptools is here already; in the image pip fetches it.
     install = [

@@ -5,6 +5,7 @@ import queue
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ def start(cluster: dict[str, list[str]], pool: str, index: int, folder: Path) ->
     )
 
 
+@pytest.mark.proof if find_spec("tensorflow") else pytest.mark.slow
 def test_an_absent_worker_is_named_by_every_replica_within_the_timeout(tmp_path: Path) -> None:
     chief, *workers = free_addresses(3)
     cluster = {CHIEF: [chief], WORKERS: workers}
