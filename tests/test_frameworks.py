@@ -77,8 +77,13 @@ class Framework:
 class OfItsOwn(Framework):
     """What its owner runs."""
 
+    quick: ClassVar[Sequence[str]] = ()  # chooses the tests that are run at each change
+
     def test_the_generated_project_passes_its_own_tests(self, project: Path) -> None:
-        done = run(project, sys.executable, "-m", "nox", "--session", "tests")
+        self.pass_tests(project, *self.quick)
+
+    def pass_tests(self, project: Path, *chosen: str) -> None:
+        done = run(project, sys.executable, "-m", "nox", "--session", "tests", "--", *chosen)
         print(done.stdout)
         assert done.returncode == 0
 
@@ -211,6 +216,11 @@ class TestPyTorchOfItsOwn(OfItsOwn):
 
 class TestTensorFlowOfItsOwn(OfItsOwn):
     framework = "tensorflow"
+    quick = ("-m", "not slow")
+
+    @pytest.mark.proof
+    def test_the_generated_project_passes_all_its_own_tests(self, project: Path) -> None:
+        self.pass_tests(project)
 
 
 class TestPyTorch(OfTheTemplate):

@@ -30,7 +30,7 @@ def connect(host=hosts[0], port=port):
     while True:
         try: return socket.create_connection((host, port))
         except ConnectionRefusedError: time.sleep(0.05)
-def hold(): time.sleep(3)  # as long as a short training
+def hold(): time.sleep(5)  # as long as a short training, on a busy machine
 def worker(program, world="2"):  # of torch's agent
     environ = os.environ | {"LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": world}
     return subprocess.Popen([sys.executable, "-c", os.environ["PRELUDE"] + program], env=environ)

@@ -125,6 +125,7 @@ def without(word: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if word not in name]
 
 
+@pytest.mark.proof
 def test_a_pipeline_loses_as_much_as_one_process(plain: Plain, spread: Callable[[str], Found]) -> None:
     pipeline = spread("pipeline")
     assert pipeline["losses"] == pytest.approx(plain.losses, abs=EXACT)
