@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.estimates import block_flops, describe, figures
+from tests.marks import ONCE
 from tests.test_task import run
 from trainer.data import Sample
 from trainer.shards import write
@@ -23,6 +24,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return describe(tmp_path_factory.mktemp("tiny")).value
 
 
+@ONCE
 def test_the_figures_are_those_of_the_model(tiny: dict[str, Any]) -> None:
     assert figures(tiny) == (201_290, flops(64, 4, tokens=16, inputs=4, classes=10))
 
@@ -55,6 +57,7 @@ def test_a_label_beyond_the_classes_ends_the_replica_in_one_sentence(tmp_path: P
     assert done.returncode == 1
 
 
+@ONCE
 def test_a_patch_that_does_not_divide_the_image_does_so_too(tmp_path: Path) -> None:
     done = run(tmp_path, "--patch", "3", "--steps", "60")
     assert "--patch is 3, must divide the image" in done.stdout

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.marks import ONCE
 from tests.training import DEADLINE, PROJECT, train
 from vertex_launch.local.running.hosts import free_addresses
 
@@ -188,6 +189,7 @@ def test_a_run_looks_before_it_trains_and_its_chief_says_what_was_found(tmp_path
     assert not any("ok: " in line for line in run.lines["workerpool1-0"])
 
 
+@ONCE
 def test_a_fault_ends_a_run_before_it_waits_for_others(tmp_path: Path) -> None:
     env = of_job("no-such-host.invalid:2222", *free_addresses(1))
     done = subprocess.run(

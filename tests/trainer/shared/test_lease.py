@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import ONCE
 from tests.training import DEADLINE, PROJECT, eventually, signal_trainer, started
 from trainer.cluster.spec import Cluster
 from trainer.vertex import lease
@@ -196,6 +197,7 @@ def test_a_claim_that_is_named_like_a_pattern_takes_no_other_file_with_it(tmp_pa
         assert sorted(path.name for path in folder.iterdir() if path.stem != "first") == ["other"]
 
 
+@ONCE
 def test_the_trainer_refuses_a_folder_in_use_before_anything_is_there(tmp_path: Path) -> None:
     folders = {"AIP_MODEL_DIR": "model", "AIP_CHECKPOINT_DIR": "checkpoints", "AIP_TENSORBOARD_LOG_DIR": "logs"}
     environ = os.environ | {name: str(tmp_path / folder) for name, folder in folders.items()}

@@ -6,13 +6,13 @@ import sys
 import tarfile
 import tomllib
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.marks import ONCE
 from tests.training import DEADLINE, PROJECT
 from vertex_launch.addresses import object_path
 from vertex_launch.cli import image
@@ -65,7 +65,7 @@ def numbers(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
-@pytest.mark.proof if find_spec("tensorflow") else pytest.mark.slow
+@ONCE
 def test_it_is_installed_by_pip_and_runs(made: Package, tmp_path: Path) -> None:
     # setuptools is here already; in the image pip fetches it.
     install = [

@@ -5,11 +5,11 @@ import queue
 import signal
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.marks import ONCE
 from tests.training import DEADLINE, PROJECT, eventually, signal_trainer, started
 from trainer.vertex.errors import PeerError
 from vertex_launch.contract import Replica
@@ -46,7 +46,7 @@ def start(cluster: dict[str, list[str]], pool: str, index: int, folder: Path) ->
     )
 
 
-@pytest.mark.proof if find_spec("tensorflow") else pytest.mark.slow
+@ONCE
 def test_an_absent_worker_is_named_by_every_replica_within_the_timeout(tmp_path: Path) -> None:
     chief, *workers = free_addresses(3)
     cluster = {CHIEF: [chief], WORKERS: workers}

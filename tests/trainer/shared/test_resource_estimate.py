@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.estimates import Answer, describe
+from tests.marks import ONCE
 from trainer import task
 from trainer.vertex.log import exit_code
 
@@ -16,6 +17,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Answer:
     return describe(tmp_path_factory.mktemp("tiny"))
 
 
+@ONCE
 def test_activations_take_less_in_the_smaller_precision(tiny: Answer) -> None:
     half, full = (tiny.value[f"activation_bytes_per_sample{name}"] for name in ("", "_float32"))
     assert full / 2 < half < full
