@@ -34,11 +34,13 @@ def run_to_end(main: Callable[[Sequence[str], MutableMapping[str, str]], int], s
     Args:
         success: code of a child that has succeeded; 0 where the end of a child is its own affair.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until both processes handle it
     if child := os.fork():  # nothing has started a thread yet
         os._exit(attend(child, success))
     with contextlib.suppress(AttributeError):  # Linux alone ends a child with its parent
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGTERM, stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     try:
         code = main(sys.argv[1:], os.environ)
     except SystemExit as end:
@@ -61,6 +63,7 @@ def attend(child: int, success: int) -> int:
             os.kill(child, number)
 
     signal.signal(signal.SIGTERM, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the child, too
     cluster = spec.Cluster()
     with contextlib.suppress(spec.ClusterError):  # of which the child tells
