@@ -17,9 +17,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from layers import libc
 from order import Order
-
-libc = ctypes.CDLL(None, use_errno=True)
 
 # Linux: seccomp(2), seccomp_unotify(2), prctl(2), openat2(2)
 SET_FILTER, NEW_LISTENER, NO_NEW_PRIVILEGES = 1, 1 << 3, 38
