@@ -6,8 +6,8 @@ from itertools import chain
 
 from google.cloud.aiplatform_v1.types.custom_job import Scheduling
 
-from vertex_launch.plan import allreduce_cost, pools, reducers
-from vertex_launch.plan.allreduce_cost import Machines
+from vertex_launch.plan import pools, reducers
+from vertex_launch.plan.allreduce_cost import HOP, Machines
 from vertex_launch.plan.formatting import seconds, size, usd
 from vertex_launch.plan.pools import Row, Trials
 from vertex_launch.plan.reducers import OVERLAP, AllReduceOptions, Sizing, step_seconds
@@ -109,10 +109,11 @@ def _reasons_of_time(training: Training, sizing: Sizing, all_reduce: AllReduceOp
             f"{sizing} are too few: with them the all-reduce takes {seconds(reduced)}, by the ring {wire};"
             f" from {sizing.break_even:.1f} on they are as fast"
         )
-    if ring <= (hops := allreduce_cost.hops_seconds(members)):
+    hops = 2 * (members - 1)
+    if ring <= hops * HOP:  # the time of the hops, however little is sent
         yield (
             f"the gradients are too small: the wire carries their {gradients} in {wire}, while the"
-            f" {2 * (members - 1)} hops of a ring of {members} take about {seconds(hops)}. Latency rules there;"
+            f" {hops} hops of a ring of {members} take about {seconds(hops * HOP)}. Latency rules there;"
             " bandwidth, which reducers save, does not matter"
         )
     if compute is None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 VPC_MTU = 1460  # bytes; the default of Google's networks. Source: Google Cloud, "Maximum transmission unit"
 IP_AND_TCP, ETHERNET = 52, 14  # bytes of headers in each packet; TCP with timestamps
+PAYLOAD = (VPC_MTU - IP_AND_TCP) / (VPC_MTU + ETHERNET)  # the share of a network's rate that carries data
 HOP = 20e-6  # seconds from one machine to the next, in one zone; a rough figure, only to see where latency rules
 
 
@@ -43,32 +44,22 @@ class AllReduce:
     seconds: float  # without any overlap
 
 
-def payload(mtu: int) -> float:
-    """The share of a network's rate that carries data, the rest being headers; 0.956 for an MTU of 1500 bytes."""
-    return (mtu - IP_AND_TCP) / (mtu + ETHERNET)
-
-
-def ring(size: float, machines: Machines, members: int, mtu: int = VPC_MTU) -> AllReduce:
+def ring(size: float, machines: Machines, members: int) -> AllReduce:
     """Return the cost by a ring of so many members: a machine sends almost 2 x size among many, and nothing alone."""
     sent = 2 * (members - 1) / members * size if machines.count > 1 else 0.0
-    return AllReduce(sent, seconds(sent, machines.fabric_gbps or machines.gbps, mtu))
+    return AllReduce(sent, seconds(sent, machines.fabric_gbps or machines.gbps))
 
 
-def by_reducers(size: float, machines: Machines, count: int, gbps: float, mtu: int = VPC_MTU) -> AllReduce:
+def by_reducers(size: float, machines: Machines, count: int, gbps: float) -> AllReduce:
     """Return the cost by so many reducers: the slower one of a machine's and a reducer's network card sets the time."""
     sent = size if machines.count > 1 else 0.0
     of_a_reducer = sent * machines.count / count
-    return AllReduce(sent, max(seconds(sent, machines.gbps, mtu), seconds(of_a_reducer, gbps, mtu)))
+    return AllReduce(sent, max(seconds(sent, machines.gbps), seconds(of_a_reducer, gbps)))
 
 
-def seconds(sent: float, gbps: float, mtu: int = VPC_MTU) -> float:
+def seconds(sent: float, gbps: float) -> float:
     """Seconds to send so many bytes at so many Gbit/s."""
-    return 8 * sent / (payload(mtu) * gbps * 1e9)
-
-
-def hops_seconds(members: int) -> float:
-    """Seconds that the hops of a ring take, however little is sent; where this is longer, the wire does not matter."""
-    return 2 * (members - 1) * HOP
+    return 8 * sent / (PAYLOAD * gbps * 1e9)
 
 
 def break_even_reducers(machines: Machines, reducer_gbps: float) -> float:

@@ -179,13 +179,14 @@ def _plan(
     machines, rows = training.machines, training.rows
     total_gbps = sum(row.count * (row.gbps or 0) for row in training.pools)
     advised = _option(training, reducers.advised(machines, total_gbps, catalog))
-    sizings = (reducers.sizing(row.machine_type, row.count, machines, catalog) for row in pools.reducing(rows))
-    present = next((_option(training, sizing) for sizing in sizings), None)
+    ours = next((row for row in rows if row.role == "reducers"), None)
+    present = _option(training, reducers.sizing(ours.machine_type, ours.count, machines, catalog)) if ours else None
     idle = advice.are_idle(training)
     all_reduce = present.all_reduce.reducers if present and not idle else advised.all_reduce.ring
     card = min(_cards(rows, catalog), key=lambda card: card.memory_gb, default=None)
     held = (workload, machines.members, card) if workload and card else None
     load, price = _load(training, workload), pools.price(rows)
+    usd = price.usd if price else math.nan
     return Plan(
         **vars(needs),
         machines=machines,
@@ -197,9 +198,7 @@ def _plan(
         advised=advised,
         present=present,
         all_reduce=all_reduce,
-        here=scaling.point(load, machines.count, all_reduce.seconds, price.usd if price else math.nan)
-        if load
-        else None,
+        here=scaling.point(load, machines.count, all_reduce.seconds, usd) if load else None,
         curves=_curves(training, load, advised.sizing, idle=idle),
     )
 
@@ -213,11 +212,9 @@ def _estimated(workload: Workload | None, rows: Sequence[Row], catalog: Catalog,
     card = min(_cards(rows, catalog), key=lambda card: card.tflops, default=None)
     if workload is None or card is None:
         return None
-    seconds = (
-        workload.flops_per_sample * workload.global_batch / pools.machines(rows).members / (card.tflops * 1e12 * mfu)
-    )
+    flops = workload.flops_per_sample * workload.global_batch / pools.machines(rows).members  # of one GPU
     how = f"estimated: {mfu:.0%} of {card.tflops:g} TFLOPS, the peak of {card.name} in {card.precision}"
-    return Compute(seconds, how, estimated=True)
+    return Compute(flops / (card.tflops * 1e12 * mfu), how, estimated=True)
 
 
 def _uncertain(rows: Sequence[Row], catalog: Catalog) -> Iterator[str]:

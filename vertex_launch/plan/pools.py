@@ -67,11 +67,6 @@ def training(all_rows: Sequence[Row]) -> tuple[Row, ...]:
     return tuple(row for row in all_rows if row.role in ROLES[:2])
 
 
-def reducing(all_rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The pool of reducers, if there is one."""
-    return tuple(row for row in all_rows if row.role == "reducers")
-
-
 def machines(all_rows: Sequence[Row]) -> Machines:
     """The machines that train; an all-reduce waits for the slowest network among them."""
     train = training(all_rows)

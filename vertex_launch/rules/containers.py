@@ -272,10 +272,8 @@ def env_distinct(pool: Pool, context: RuleContext) -> Findings:
 def env_free(job: Job, context: RuleContext) -> Findings:
     """An environment variable has another name than those that the service sets, such as AIP_MODEL_DIR and RANK.
     Otherwise: The documentation does not say which value counts: the job's, or the service's."""
-    several, output = (
-        sum(pool.replica_count for pool in job.pools) > 1,
-        job.spec.base_output_directory.output_uri_prefix,
-    )
+    several = sum(pool.replica_count for pool in job.pools) > 1
+    output = job.spec.base_output_directory.output_uri_prefix
     for pool in job.pools:
         of_several = {"TF_CONFIG", *(OF_SEVERAL if pool.trains else ())} if several else set()
         for index, name in enumerate(variable.name for variable in pool.env):

@@ -27,9 +27,8 @@ PIP = re.compile(r"\bpip3? install ((?:[^&|;\n\\]|\\\n)*)")
 REQUIREMENT = re.compile(r"^([A-Za-z][\w.-]*)(?=\s*(?:[\[=<>~!;@#]|$))", re.MULTILINE)
 NEEDED = re.compile(r"[\w.-]+(?!.*extra ==)")  # by another distribution, without an option
 NAMELESS = re.compile(r"^(?:git\+|https?:|\.|-e|--editable)", re.MULTILINE)  # requirements that name no distribution
-BARE = re.compile(
-    r"^(?:FROM|ARG \w+=)\s*\S*(?:nvidia/cuda|python|ubuntu|debian)[:@]", re.MULTILINE
-)  # without libraries
+# An image without libraries.
+BARE = re.compile(r"^(?:FROM|ARG \w+=)\s*\S*(?:nvidia/cuda|python|ubuntu|debian)[:@]", re.MULTILINE)
 
 
 @rule("image-file", "warning", "inferred", "dockerfile")

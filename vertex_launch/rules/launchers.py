@@ -26,9 +26,8 @@ NUMBER = re.compile("[0-9]{1,9}")
 LOOPBACK = re.compile(
     r"(?:\w+://)?(?:localhost|127\.[0-9.]+|0\.0\.0\.0|\[?::1\]?|\$\(HOSTNAME\)|\$\(hostname[^)]*\))(?::[0-9]*)?"
 )
-OWN_ADDRESS = re.compile(
-    r"""(?:tcp://|TCPStore\(["']|MASTER_ADDR["']?\]?\s*[:=]\s*["'])(?:localhost|127\.0\.0\.1)\b"""  # in code
-)
+# The same in code.
+OWN_ADDRESS = re.compile(r"""(?:tcp://|TCPStore\(["']|MASTER_ADDR["']?\]?\s*[:=]\s*["'])(?:localhost|127\.0\.0\.1)\b""")
 GIVEN_FIRST = re.compile(r"MASTER_ADDR.* not in |\*\*os\.environ")  # code that looks what the service has set
 
 
@@ -127,11 +126,8 @@ def _whole_line(launch: Launch, context: RuleContext) -> str:
     several += " --deepspeed_multinode_launcher=standard" * (several == "--use_deepspeed")
     gpus, total, row = max(launch.gpus, 1), max(launch.total, launch.machines), LAUNCHERS[name]
     known = {*SEVERAL, "standalone", *row["roles"].values(), *(option.replace("-", "_") for option in row["roles"])}
-    kept = [
-        f"--{key}{value and f'={value}'} "
-        for key, value in launch.said.items()
-        if key not in known and "rdzv" not in key
-    ]
+    others = {key: value for key, value in launch.said.items() if key not in known and "rdzv" not in key}
+    kept = [f"--{key}={value} " if value else f"--{key} " for key, value in others.items()]
     options = row["line"].format(gpus=gpus, total=total, several=several)
     return f"write {name} {''.join(kept) if name == launch.launcher else ''}{options} {launch.run}"
 
@@ -140,9 +136,8 @@ def _whole_line(launch: Launch, context: RuleContext) -> str:
 def machines_together(job: Job, context: RuleContext) -> Findings:
     """A launcher is told of the other machines of its job; where the project has trainer.cluster.run, that starts all.
     Otherwise: Each machine trains by itself, and all write the same files; or a lost process ends the job for good."""
-    found = [
-        one for one in launches(job, context) if one.machines > 1 and one.launcher != "python" and not one.is_single
-    ]
+    several = [one for one in launches(job, context) if one.machines > 1 and not one.is_single]
+    found = [one for one in several if one.launcher != "python"]
     by_ssh = [pool for one in found if one.uses_ssh for pool in one.pools]
     for launch in found:
         cure, fault = _whole_line(launch, context), ""

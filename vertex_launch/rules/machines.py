@@ -59,9 +59,8 @@ def partitions_counted(pool: Pool, context: RuleContext) -> Findings:
     Otherwise: Vertex AI may refuse the job."""
     size = pool.spec.machine_spec.gpu_partition_size
     if size and not re.fullmatch(r"[1-9]g\.[1-9][0-9]*gb", size):
-        yield Finding(
-            "machineSpec.gpuPartitionSize", f'"{size}" is no size of a partition', "write one such as 1g.10gb"
-        )
+        fault = f'"{size}" is no size of a partition'
+        yield Finding("machineSpec.gpuPartitionSize", fault, "write one such as 1g.10gb")
     if size and pool.accelerator_count != 1:
         yield Finding("machineSpec.acceleratorCount", f"is {pool.accelerator_count}, of partitioned GPUs", "write 1")
 

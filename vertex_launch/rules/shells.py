@@ -76,11 +76,9 @@ def nodes(root: Node, *kinds: str) -> Iterator[Node]:
 def is_conditional(node: Node) -> bool:
     """Whether the script may leave a part out, as it does what follows if, a test or ||."""
     while parent := node.parent:
-        before, operator, *_ = [*parent.children, None, None]
-        tested = (
-            parent.type == "list" and operator and node != before and (operator.type, *nodes(before, "test_command"))
-        )
-        if parent.type in ("if_statement", "case_item", "while_statement") or (tested and tested != ("&&",)):
+        before, *rest = parent.children
+        tested = parent.type == "list" and node in rest and (rest[0].type != "&&" or any(nodes(before, "test_command")))
+        if tested or parent.type in ("if_statement", "case_item", "while_statement"):
             return True
         node = parent
     return False
@@ -132,16 +130,14 @@ def inline(words: Sequence[tuple[str, str]]) -> Inline | None:
     if not words:
         return None
     (place, program), *rest = words
-    at = None
-    if SHELL.fullmatch(program):
-        at = _script([word for _, word in rest])
-    elif PYTHON.fullmatch(program):
-        at = _code([word for _, word in rest])
+    arguments = [word for _, word in rest]
+    at = _script(arguments) if SHELL.fullmatch(program) else None
+    if PYTHON.fullmatch(program):
+        at = _code(arguments)
     if at is None:
         return None
     place, text = rest[at] if at < len(rest) else (place, "")
-    options = " ".join(word for _, word in rest[:at])
-    return Inline(place, program.rpartition("/")[2], text, max(len(rest) - at - 1, 0), options)
+    return Inline(place, program.rpartition("/")[2], text, max(len(rest) - at - 1, 0), " ".join(arguments[:at]))
 
 
 def _script(words: Sequence[str]) -> int | None:

@@ -222,10 +222,8 @@ def _metrics(folder: Path) -> tuple[str, ...]:
     """The keys of the dictionary that metrics() returns, and the loss; none without such a function."""
     functions = [one for one in statements(folder / MODEL) if isinstance(one, ast.FunctionDef)]
     found = [node for one in functions if one.name == "metrics" for node in ast.walk(one)]
-    keys = [
-        key.value for node in found if isinstance(node, ast.Dict) for key in node.keys if isinstance(key, ast.Constant)
-    ]
-    return (*map(str, keys), "loss") if found else ()
+    keys = [key for node in found if isinstance(node, ast.Dict) for key in node.keys]
+    return (*(str(key.value) for key in keys if isinstance(key, ast.Constant)), "loss") if found else ()
 
 
 def _taken(annotation: ast.expr, folder: Path) -> tuple[str, ...]:

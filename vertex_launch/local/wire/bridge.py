@@ -64,9 +64,8 @@ class Bridge(grpc.GenericRpcHandler):
             module = importlib.import_module(f"{package}_{version}.services.{_snake(service)}")
         except ImportError:
             return None
-        client = getattr(module, f"{service}Client")(
-            transport="rest", credentials=AnonymousCredentials(), client_options={"api_endpoint": self._endpoint}
-        )
+        connect, options = getattr(module, f"{service}Client"), {"api_endpoint": self._endpoint}
+        client = connect(transport="rest", credentials=AnonymousCredentials(), client_options=options)
         client.transport._session.trust_env = False  # no proxy leads to this machine
         return getattr(client.transport, _snake(method), None)
 
