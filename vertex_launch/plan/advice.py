@@ -61,8 +61,7 @@ class Verdict:
 
 def verdict(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -> Verdict:
     """The first reason against a set of reducers, else what they gain and cost."""
-    reasons = chain(_reasons_of_machines(training, all_reduce), _reasons_of_time(training, sizing, all_reduce))
-    for reason in reasons:
+    for reason in chain(_reasons_of_machines(training, all_reduce), _reasons_of_time(training, sizing, all_reduce)):
         return Verdict(False, f"No: {reason}.")
     return _weighed(training, sizing, all_reduce)
 

@@ -63,8 +63,7 @@ def bypassed(machine_type: str, gpus: int) -> str:
 def sizing(machine_type: str, count: int, machines: Machines, catalog: Catalog) -> Sizing:
     """Size a set of reducers of one type, for the machines that train."""
     gbps = catalog.network_gbps(machine_type) or 1.0
-    break_even = cost.break_even_reducers(machines, gbps)
-    return Sizing(machine_type, count, gbps, catalog.price(machine_type), break_even)
+    return Sizing(machine_type, count, gbps, catalog.price(machine_type), cost.break_even_reducers(machines, gbps))
 
 
 def advised(machines: Machines, total_gbps: float, catalog: Catalog) -> Sizing:

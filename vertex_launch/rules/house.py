@@ -74,8 +74,7 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         return runpy.run_path(str(path.absolute()))
     except (Exception, SystemExit) as error:
-        cure = f"mend it, or remove {MODULE} from [rules] in {OWN}"
-        raise _fault(path, error, "cannot be imported", cure) from None
+        raise _fault(path, error, "cannot be imported", f"mend it, or remove {MODULE} from [rules] in {OWN}") from None
 
 
 def _unusable(ours: Mapping[str, Rule], declared: list[Rule], path: Path) -> Findings:

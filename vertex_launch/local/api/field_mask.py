@@ -46,8 +46,7 @@ def selected(answer: Any, mask: Mask) -> Any:
         return [selected(item, mask) for item in answer]
     if not isinstance(answer, Mapping) or not mask:
         return answer
-    every = mask.get("*")
-    wanted = {key: mask.get(key, every) for key in answer}
+    wanted = {key: mask.get(key, mask.get("*")) for key in answer}
     return {key: selected(answer[key], inner) for key, inner in wanted.items() if inner is not None}
 
 

@@ -72,9 +72,8 @@ class Operations:
         return {"operations": shown} | ({"nextPageToken": token} if token else {})
 
     def _delete(self, name: str) -> Resource:
-        operation = self.get(name)
         with contextlib.suppress(ValueError):  # another request has deleted it meanwhile
-            self._done.remove(operation)
+            self._done.remove(self.get(name))
         return {}
 
 

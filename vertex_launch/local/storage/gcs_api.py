@@ -103,8 +103,7 @@ class GcsApi:
     def permissions(self, call: Call, bucket: str) -> Any:
         """Answer which of these permissions the caller has: all, as nobody is refused here."""
         self.buckets.folder(bucket)
-        asked = QueryParams(call.query).getlist("permissions")
-        return {"kind": "storage#testIamPermissionsResponse", "permissions": asked}
+        return {"kind": "storage#testIamPermissionsResponse", "permissions": call.query.getlist("permissions")}
 
     def get_layout(self, call: Call, bucket: str) -> Any:
         place = {key: value for key, value in self.get_bucket(call, bucket).items() if key.startswith("location")}
