@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 VPC_MTU = 1460  # bytes; the default of Google's networks. Source: Google Cloud, "Maximum transmission unit"
 IP_AND_TCP, ETHERNET = 52, 14  # bytes of headers in each packet; TCP with timestamps
-PAYLOAD = (VPC_MTU - IP_AND_TCP) / (VPC_MTU + ETHERNET)  # the share of a network's rate that carries data
 HOP = 20e-6  # seconds from one machine to the next, in one zone; a rough figure, only to see where latency rules
 
 
@@ -44,6 +43,11 @@ class AllReduce:
     seconds: float  # without any overlap
 
 
+def payload(mtu: int = VPC_MTU) -> float:
+    """The share of a network's rate that carries data, the rest being headers; 0.956 for an MTU of 1500 bytes."""
+    return (mtu - IP_AND_TCP) / (mtu + ETHERNET)
+
+
 def ring(size: float, machines: Machines, members: int) -> AllReduce:
     """Return the cost by a ring of so many members: a machine sends almost 2 x size among many, and nothing alone."""
     sent = 2 * (members - 1) / members * size if machines.count > 1 else 0.0
@@ -59,7 +63,7 @@ def by_reducers(size: float, machines: Machines, count: int, gbps: float) -> All
 
 def seconds(sent: float, gbps: float) -> float:
     """Seconds to send so many bytes at so many Gbit/s."""
-    return 8 * sent / (PAYLOAD * gbps * 1e9)
+    return 8 * sent / (payload() * gbps * 1e9)
 
 
 def break_even_reducers(machines: Machines, reducer_gbps: float) -> float:
