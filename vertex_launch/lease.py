@@ -4,7 +4,6 @@ Other trainers take none, so nobody is seen to use their folders.
 """
 
 import contextlib
-import fcntl
 import os
 import platform
 import time
@@ -14,7 +13,7 @@ from typing import IO
 from vertex_launch import jsons
 from vertex_launch.errors import FaultError, Finding, Findings
 from vertex_launch.printable import printable
-from vertex_launch.regular_file import open_regular, read_regular
+from vertex_launch.regular_file import locked_elsewhere, open_regular, read_regular
 from vertex_launch.spec import OUTPUT
 
 FOLDER = "checkpoints/lease/"  # in the output folder
@@ -57,11 +56,7 @@ def sentence(folder: str, claim: bytes, seconds: float) -> str:
 def _lives(file: Path, lock: str, seconds: float) -> bool:
     with open_regular(file) as stream:
         if lock == machine(stream):
-            try:
-                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-            return False
+            return locked_elsewhere(stream)
     first, end = _renewed(file), time.monotonic() + seconds
     while file.exists() and time.monotonic() < end:
         time.sleep(LOOK_SECONDS)

@@ -1,10 +1,11 @@
 """Files that others leave, such as a trainer: read if they are regular files, up to a bound, and never waited for."""
 
 import errno
+import fcntl
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO
 
 LARGEST = 2**26  # bytes
 
@@ -21,6 +22,15 @@ def read_regular(path: Path, most: int = LARGEST) -> bytes:
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most // 2**20} MiB", str(path))
     return data
+
+
+def locked_elsewhere(file: IO[Any], lock: int = fcntl.LOCK_SH) -> bool:
+    """Whether another process keeps this one from the lock; else this one holds it until it closes the file."""
+    try:
+        fcntl.flock(file, lock | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _opened(path: str, flags: int) -> int:

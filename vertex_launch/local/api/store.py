@@ -21,6 +21,7 @@ from vertex_launch.job_resource import Resource
 from vertex_launch.local import resource_file
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.resource_file import now
+from vertex_launch.regular_file import locked_elsewhere
 from vertex_launch.state_dir import StateDir, private_file
 
 LOCK = "service.lock"  # holds the process id and the endpoint of the process that works in the folder
@@ -191,9 +192,7 @@ def endpoint_of(folder: Path) -> str:
 def _holder(folder: Path) -> tuple[str, str]:
     """Return process id and endpoint of the process that holds this folder; the command `run` has no endpoint."""
     with contextlib.suppress(OSError), (folder / LOCK).open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if locked_elsewhere(file):
             process, _, endpoint = file.read().strip().partition(" ")
             return process, endpoint
     return "", ""
@@ -207,14 +206,12 @@ def _locked(folder: Path, endpoint: str) -> IO[str]:
     except OSError as error:
         raise FaultError(f"{folder}: cannot be written ({error.strerror}); choose another with --state-dir") from None
     file = os.fdopen(opened, "a+", encoding="utf-8")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if locked_elsewhere(file, fcntl.LOCK_EX):
         file.close()
         process, holder = _holder(folder)
         who, cure = (f"the local Vertex at {holder}", "stop it") if holder else ("another command", "wait for its end")
         fault = f"{who} (process {process}) works here; {cure}, or choose another folder with --state-dir"
-        raise FaultError(f"{folder}: {fault}") from None
+        raise FaultError(f"{folder}: {fault}")
     file.truncate(0)
     file.write(f"{os.getpid()} {endpoint}")
     file.flush()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vertex_launch.local.resource_file import now
-from vertex_launch.regular_file import open_regular
+from vertex_launch.regular_file import locked_elsewhere, open_regular
 from vertex_launch.state_dir import private, private_file
 
 SERVICE = "service"  # has a line of its own in the place of a replica, as in Cloud Logging
@@ -52,8 +52,5 @@ def lines(path: Path, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
 def is_open(path: Path) -> bool:
     """Whether some process still writes this journal, so whether its job still runs."""
     with contextlib.suppress(OSError), open_regular(path) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+        return locked_elsewhere(file)
     return False

@@ -187,7 +187,7 @@ class GcsApi:
         return Response(body, media_type='multipart/mixed; boundary="batch"')
 
     def described(self, call: Call, item: Object) -> dict[str, Any]:
-        address, modified = f"storage/v1/b/{item.bucket}/o/{quote(item.name, safe='')}", moment(item.modified)
+        address = f"storage/v1/b/{item.bucket}/o/{quote(item.name, safe='')}"
         sums = self.buckets.checksums(item)
         resource = {
             "kind": "storage#object",
@@ -202,9 +202,7 @@ class GcsApi:
             "storageClass": "STANDARD",
             "size": str(item.size),
             "etag": str(item.generation),
-            "timeCreated": modified,
-            "updated": modified,
-            "timeStorageClassUpdated": modified,
+            **dict.fromkeys(("timeCreated", "updated", "timeStorageClassUpdated"), moment(item.modified)),
         }
         return resource | (sums or {})
 

@@ -16,6 +16,7 @@ from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import Call, read_body
 from vertex_launch.local.storage.buckets import Buckets
 from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, bad_request, check, checksums
+from vertex_launch.regular_file import locked_elsewhere
 
 
 async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response:
@@ -81,11 +82,8 @@ def _content_range(call: Call) -> tuple[int, int | None]:
 async def append(part: Path, call: Call, begin: int) -> int:
     """Append the request's bytes that the part lacks, the first being byte `begin`; returns the part's new size."""
     with part.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            sentence = "Another request writes to this upload; try again when it has ended."
-            raise ApiError("UNAVAILABLE", sentence) from None
+        if locked_elsewhere(file, fcntl.LOCK_EX):
+            raise ApiError("UNAVAILABLE", "Another request writes to this upload; try again when it has ended.")
         size = os.fstat(file.fileno()).st_size
         if begin > size:
             raise bad_request(f"The bytes begin at {begin}, but only {size} are here; send those between first.")
