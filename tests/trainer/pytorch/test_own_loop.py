@@ -11,6 +11,7 @@ import pytest
 
 import vertex_launch
 from tests import own_loop
+from tests.training import DEADLINE, PROJECT
 
 LOOP = """
 import os
@@ -123,8 +124,8 @@ def test_a_script_that_joins_no_group_is_a_user_s_error(tmp_path: Path) -> None:
     (tmp_path / "alone.py").write_text("import torch; torch.nn.Linear(4, 1)")
     agent = {"TORCHELASTIC_RUN_ID": "1", "RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     command = [sys.executable, *own_loop.RUN, str(tmp_path / "alone.py")]
-    environ = os.environ | agent | {"PYTHONPATH": str(own_loop.PROJECT)}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=own_loop.DEADLINE)
+    environ = os.environ | agent | {"PYTHONPATH": str(PROJECT)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 1
     assert "3 processes ran, none joined the others: each trained alone. Call torch.distributed" in done.stdout
 
