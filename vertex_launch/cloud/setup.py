@@ -1,4 +1,4 @@
-"""What a project needs once, before its first job: steps in Google Cloud, and the new settings in its own files.
+"""Setup of a project, once before its first job: steps in Google Cloud, and the new settings in its own files.
 
 A step is two gcloud lines, which look for a thing and make it. The rights are the least that do. Sources: Vertex AI,
 "Use a custom service account"; Artifact Registry, "Configure cleanup policies".

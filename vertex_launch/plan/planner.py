@@ -47,7 +47,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a job needs, whatever its program is: machines, their price and quotas; None stands for an unknown price."""
+    """Needs of a job with any program: machines, their price and quotas; None stands for an unknown price."""
 
     name: str
     region: str

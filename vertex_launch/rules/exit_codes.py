@@ -1,4 +1,4 @@
-"""How a script ends when its trainer fails: with the trainer's exit code, or with one that counts as success."""
+"""Exit codes of scripts whose trainer fails: the trainer's, or one that counts as success."""
 
 import re
 
@@ -73,7 +73,7 @@ def hidden(script: Script, text: shells.Inline) -> tuple[str, str] | None:
 
 
 def _cause(parent: Node, later: list[Node], operator: str) -> str:
-    """What hides the exit code of a part of a script, by what follows it; "" if nothing does."""
+    """The operator or command that hides the exit code of the part before it; "" if none does."""
     if parent.type == "pipeline" and later:
         return PIPE
     if operator == "||" or (parent.type in BODIES and operator == "&"):

@@ -49,7 +49,7 @@ def files_copied(job: Job, context: RuleContext) -> Findings:
 
 @rule("image-import", "warning", "inferred", "dockerfile")
 def imports_installed(job: Job, context: RuleContext) -> Findings:
-    """What a script imports is installed in our image, by the requirements of its Dockerfile and what these bring.
+    """Our image has each module that a script imports, by the requirements of its Dockerfile and what these bring.
     Otherwise: The job runs here; in the cloud every replica ends at once, because there is no such module."""
     scripts = {file: place for file, place in _files(job, context).items() if file.endswith(".py")}
     files, installed = _installed(context.project) if scripts else ([], set())
@@ -125,7 +125,7 @@ def _covers(pattern: str, file: str) -> bool:
 
 
 def _imports(project: Project, file: str) -> dict[str, None]:
-    """What a script surely imports: nothing of Python or the project, nor what stands in a function, an if or a try."""
+    """Modules that a script surely imports: none of Python or the project, nor any in a function, an if or a try."""
     body, root = statements((project.folder or Path()) / file), project.folder or Path()
     names = [one.name for node in body if isinstance(node, ast.Import) for one in node.names]
     modules = [node for node in body if isinstance(node, ast.ImportFrom) and not node.level]

@@ -1,4 +1,4 @@
-"""How pools start their processes, and what launchers are told of the job; programs.yaml knows the launchers."""
+"""Launchers that start the processes of pools, and what the job tells them; programs.yaml lists them."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

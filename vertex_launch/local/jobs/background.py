@@ -173,7 +173,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
         return "FAILED", rpc_status("UNAVAILABLE", f"{STOPPED}{self._resumes(resource)}")
 
     def _resumes(self, resource: Resource) -> str:
-        """What STOPPED adds for a task that resumes if it is created again."""
+        """The words after STOPPED, for a task that resumes if it is created again."""
         return ""
 
     def _finish(self, task: Task, state: str, error: dict[str, Any] | None) -> None:

@@ -32,7 +32,7 @@ ITSELF = "because all replicas share this machine. On Vertex AI each replica wou
 
 @dataclass
 class Worlds:
-    """What was seen of a job's processes and connections since its last replica started."""
+    """Processes and connections that were seen of a job since its last replica started."""
 
     addresses: Mapping[str, str]  # name of each replica that trains -> its IP address
     began: float = field(default_factory=time.monotonic)

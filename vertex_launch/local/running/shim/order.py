@@ -1,4 +1,4 @@
-"""What the launcher orders: the argument of the shim in front of the command, as JSON."""
+"""The launcher's order: the argument of the shim in front of the command, as JSON."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Order(NamedTuple):  # which is loaded faster than a dataclass
-    """How to run the command."""
+    """Surroundings of the command: its identity, file system and host names."""
 
     world: str  # none, root, user or container
     state: str = ""  # the launcher's folder; with it, the command has files of its own, which end with it
