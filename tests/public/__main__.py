@@ -15,10 +15,8 @@ def main(chosen: list[str]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             done = outcome(case, Path(folder))
         lines = [line.strip() for line in done.stdout.splitlines() if any(text in line for text in case.prints)]
-        right = case.code in (done.returncode, -1) and all(text in done.stdout for text in case.prints)
-        right = right and not any(text in done.stdout for text in case.omits)
         printed = "<br>".join(dict.fromkeys(lines)).replace("|", "\\|")
-        verdict = printed if right else f"WRONG: {printed}"
+        verdict = f"WRONG: {printed}" if case.faults(done) else printed
         print(f"| {case.folder} | `{case.command}` | {done.returncode} | {verdict} |", flush=True)
 
 

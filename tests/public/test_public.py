@@ -8,8 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -37,12 +36,18 @@ class Case:
     folder: str
     command: str  # of vertex-launch; or `python FILE`, a client of the service
     code: int = 0  # -1: any, because a chief that ends first ends the job
-    prints: Sequence[str] = ()
-    omits: Sequence[str] = ()
+    prints: list[str] = field(default_factory=list)
+    omits: list[str] = field(default_factory=list)
     framework: str = ""  # whose environment runs it: pytorch or tensorflow
 
     def __str__(self) -> str:
         return f"{self.folder}: {self.command}"
+
+    def faults(self, done: "subprocess.CompletedProcess[str]") -> list[str]:
+        """Name what is not as it must be: the exit code, and texts that are missing or too many."""
+        wrong = [] if self.code in (done.returncode, -1) else [f"exit code {done.returncode}"]
+        wrong += [text for text in self.prints if text not in done.stdout]
+        return wrong + [text for text in self.omits if text in done.stdout]
 
 
 def cases() -> list[Case]:
@@ -81,9 +86,7 @@ def _run(folder: Path, *command: str, **environ: str) -> "subprocess.CompletedPr
 def test_the_launcher_prints_what_a_reader_of_the_report_needs(case: Case, tmp_path: Path) -> None:
     done = outcome(case, tmp_path)
     print(done.stdout)
-    assert case.code in (done.returncode, -1)
-    assert [text for text in case.prints if text not in done.stdout] == []
-    assert [text for text in case.omits if text in done.stdout] == []
+    assert case.faults(done) == []
 
 
 def test_every_input_is_tried() -> None:
