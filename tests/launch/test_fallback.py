@@ -53,6 +53,12 @@ def submit(vertex: Service, *flags: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+def command(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    """A command that ends before it asks a service."""
+    args, environ = [sys.executable, "-m", "vertex_launch", *words], os.environ | {"PYTHONPATH": str(SOURCE)}
+    return subprocess.run(args, cwd=folder, env=environ, capture_output=True, text=True, timeout=120)
+
+
 def jobs(vertex: Service) -> list[tuple[str, str, str]]:
     """Region, name and state of all jobs, in the order of their creation."""
     everywhere = [
@@ -113,15 +119,13 @@ def test_ctrl_c_leaves_the_job_that_waits_and_sends_no_other(vertex: Service, tm
 
 
 @pytest.mark.parametrize("wait", ["20", "soon", "-1m"])
-def test_a_time_that_is_none_is_refused(vertex: Service, wait: str) -> None:
-    code, said = submit(vertex, "large.yaml", "--wait", wait)
-    assert code == 2
-    assert "write such as 90s, 20m or 1.5h" in " ".join(said.replace("│", " ").split())
+def test_a_time_that_is_none_is_refused(tmp_path: Path, wait: str) -> None:
+    done = command(tmp_path, "submit", "large.yaml", "--wait", wait)
+    assert done.returncode == 2
+    assert "write such as 90s, 20m or 1.5h" in " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_a_capacity_that_is_none_is_refused(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "vertex_launch", "emulate", "--capacity", "us-central1=many"]
-    environ = os.environ | {"PYTHONPATH": str(SOURCE)}
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+    done = command(tmp_path, "emulate", "--capacity", "us-central1=many")
     assert done.returncode == 1
     assert '--capacity: "us-central1=many" is no number of replicas; write such as 16, or us-central1=0' in done.stderr

@@ -155,9 +155,9 @@ def test_pools_can_be_given_as_flags(vertex: Service) -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"workerPoolSpecs": [], "shedulin": {}}, ["shedulin", "scheduling"]),
+        pytest.param({"workerPoolSpecs": [], "shedulin": {}}, ["shedulin", "scheduling"], marks=pytest.mark.proof),
         (custom_job("true", scheduling={"strategy": "CHEAP"})["jobSpec"], ["scheduling.strategy", "CHEAP"]),
-        ({"workerPoolSpecs": []}, ["workerPoolSpecs[0]", "missing"]),
+        pytest.param({"workerPoolSpecs": []}, ["workerPoolSpecs[0]", "missing"], marks=pytest.mark.proof),
     ],
 )
 def test_what_the_service_refuses_is_shown_with_its_place(

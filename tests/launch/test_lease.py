@@ -68,7 +68,7 @@ def launch(project: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     return done
 
 
-@pytest.mark.parametrize("words", [("--fresh",), ()])
+@pytest.mark.parametrize("words", [(), pytest.param(("--fresh",), marks=pytest.mark.proof)], ids=["", "--fresh"])
 def test_a_second_run_is_refused_and_the_first_ends_well(project: Path, words: tuple[str, ...]) -> None:
     with running(project) as first:
         (id,) = (path.name for path in (project / ".vertex/jobs").iterdir())
