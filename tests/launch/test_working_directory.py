@@ -176,7 +176,7 @@ def test_without_namespaces_a_replica_has_a_home_and_a_folder_for_temporary_file
     script = "import pathlib, tempfile; print(pathlib.Path.home(), tempfile.gettempdir()); open('kept', 'w').close()"
     command = Isolation(state=tmp_path / ".vertex").command([sys.executable, "-c", script])
     (tmp_path / ".vertex/homes/1").mkdir(parents=True)
-    environ = os.environ | {"HOME": str(tmp_path / ".vertex/homes/1")}
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / ".vertex/homes/1")}  # no TMPDIR
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=tmp_path, env=environ) as shim:
         assert shim.wait(60) == 0
