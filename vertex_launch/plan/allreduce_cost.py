@@ -43,27 +43,27 @@ class AllReduce:
     seconds: float  # without any overlap
 
 
-def payload(mtu: int = VPC_MTU) -> float:
+def payload(mtu: int) -> float:
     """The share of a network's rate that carries data, the rest being headers; 0.956 for an MTU of 1500 bytes."""
     return (mtu - IP_AND_TCP) / (mtu + ETHERNET)
 
 
-def ring(size: float, machines: Machines, members: int) -> AllReduce:
+def ring(size: float, machines: Machines, members: int, mtu: int = VPC_MTU) -> AllReduce:
     """Return the cost by a ring of so many members: a machine sends almost 2 x size among many, and nothing alone."""
     sent = 2 * (members - 1) / members * size if machines.count > 1 else 0.0
-    return AllReduce(sent, seconds(sent, machines.fabric_gbps or machines.gbps))
+    return AllReduce(sent, seconds(sent, machines.fabric_gbps or machines.gbps, mtu))
 
 
-def by_reducers(size: float, machines: Machines, count: int, gbps: float) -> AllReduce:
+def by_reducers(size: float, machines: Machines, count: int, gbps: float, mtu: int = VPC_MTU) -> AllReduce:
     """Return the cost by so many reducers: the slower one of a machine's and a reducer's network card sets the time."""
     sent = size if machines.count > 1 else 0.0
     of_a_reducer = sent * machines.count / count
-    return AllReduce(sent, max(seconds(sent, machines.gbps), seconds(of_a_reducer, gbps)))
+    return AllReduce(sent, max(seconds(sent, machines.gbps, mtu), seconds(of_a_reducer, gbps, mtu)))
 
 
-def seconds(sent: float, gbps: float) -> float:
+def seconds(sent: float, gbps: float, mtu: int = VPC_MTU) -> float:
     """Seconds to send so many bytes at so many Gbit/s."""
-    return 8 * sent / (payload() * gbps * 1e9)
+    return 8 * sent / (payload(mtu) * gbps * 1e9)
 
 
 def break_even_reducers(machines: Machines, reducer_gbps: float) -> float:
