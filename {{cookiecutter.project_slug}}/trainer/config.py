@@ -8,12 +8,13 @@ model.py repeats has its default from there.
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import tyro
 
 from trainer import data, flags, model, parallelism
+from trainer.data import DataFlags
 from trainer.model import ModelFlags
 from trainer.parallelism import Parallelism
 from trainer.vertex.errors import TrainerError
@@ -58,8 +59,8 @@ class LoopFlags:
     data_processes: int = 0
     """Processes that make batches ahead, for each GPU; with 0 threads do, of which Python runs one at a time."""
     anyway: bool = False
-    """Go on where shards are missing, where data, --global-batch or --seed are not those of the checkpoint, or where
-    copies of the model differ."""
+    """Go on where shards are missing, where data, --global-batch, --seed or the flags of the model are not those of the
+    checkpoint, or where copies of the model differ."""
     rollcall_timeout: float | None = None
     """Seconds to wait for the other replicas; by default 600 in the cloud, 60 in the local Vertex."""
     collective_timeout: float = 300
@@ -108,6 +109,12 @@ def findings(config: Config) -> Iterator[str]:
     elif (traced := traced_steps(config)) and traced.stop > config.steps:
         yield f"--profile is {config.profile}, must end by the last step, {config.steps}"
     yield from parallelism.findings(config)
+
+
+def of_model(config: ModelFlags) -> dict[str, str]:
+    """Return the flags of the model alone, which shapes may not show, such as a count of heads."""
+    of_data = {field.name for field in fields(DataFlags)}
+    return {field.name: str(getattr(config, field.name)) for field in fields(ModelFlags) if field.name not in of_data}
 
 
 def traced_steps(config: Config) -> range:

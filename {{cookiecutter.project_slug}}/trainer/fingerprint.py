@@ -1,10 +1,12 @@
-"""Fingerprint of everything that decides which samples a step takes: kept in each checkpoint, compared at resume."""
+"""Fingerprint of a run's samples and model: kept in each checkpoint, compared at resume."""
 
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from trainer.checkpoints import commit_marker
 from trainer.vertex.errors import TrainerError
@@ -24,10 +26,15 @@ class Fingerprint:
     seed: int
     train: Shards
     heldout: Shards
+    model: Mapping[str, str] = field(default_factory=dict)  # its own flags
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        return {"global_batch": self.global_batch, "seed": self.seed, **self.model}
 
     def keep(self, folder: Path) -> None:
         """Write it into the folder of a checkpoint that is still to be committed."""
-        commit_marker.write_json(folder / FILE, asdict(self))
+        commit_marker.write_json(folder / FILE, {"folder": folder.name} | asdict(self))
 
 
 def require(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief: bool) -> None:
@@ -39,10 +46,10 @@ def require(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief
         TrainerError: they differ, unless the run is to go on `anyway`: then the chief warns.
     """
     findings = [*_unfinished(present.train), *_unfinished(present.heldout)]
-    cure = "copy or write them again, or train without them: --anyway"
+    cure = "copy or write one whole set, or train on these shards: --anyway"
     if folder and (changes := [*_changes(present, folder)]):
         findings = [*changes, *findings]
-        cure = f"bring back what {folder.name} was trained with, or go on with other samples: --anyway"
+        cure = f"bring back what {folder.name} was trained with, or go on all the same: --anyway"
     if findings and not anyway:
         raise TrainerError(f"{'; '.join(findings)}: {cure}")
     if findings and is_chief:
@@ -50,10 +57,13 @@ def require(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief
 
 
 def _unfinished(shards: Shards) -> Iterator[str]:
-    """Yield a phrase for the shards that the names of others promise, and for those without records."""
+    """Yield a phrase for two sets of a split, for shards that others' names promise, and for those without records."""
     present: dict[tuple[str, str], list[str]] = {}
     for match in filter(None, map(NUMBERED.fullmatch, shards)):
         present.setdefault((match[1], match[3]), []).append(match[2])
+    for (split, one), (other_split, other) in pairwise(sorted(present)):
+        if split == other_split:
+            yield f"{split} has shards of two sets, -of-{one} and -of-{other}"
     for (split, total), numbers in present.items():
         first = int(int(total) in map(int, numbers))  # some count from 1
         missing = sorted({*range(first, first + int(total))} - {*map(int, numbers)})
@@ -66,18 +76,21 @@ def _unfinished(shards: Shards) -> Iterator[str]:
 
 
 def _changes(present: Fingerprint, folder: Path) -> Iterator[str]:
-    """Yield a phrase for each flag, and each kind of shards, that is not as it was for the checkpoint."""
+    """Yield a phrase for a name, each flag, and each kind of shards, that is not as it was for the checkpoint."""
     try:
         past = json.loads((folder / FILE).read_text())
     except FileNotFoundError:
         return
-    for field in ("global_batch", "seed"):
-        if past[field] != getattr(present, field):
-            yield f"--{field.replace('_', '-')} was {past[field]}, and is {getattr(present, field)}"
-    before = {name: tuple(size) for name, size in (past["train"] | past["heldout"]).items()}
-    now = {**present.train, **present.heldout}
-    if changed := sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name)):
-        yield f"{changed[0]} {_change(before.get(changed[0]), now.get(changed[0]))}{_more(changed)}"
+    if past.get("folder", folder.name) != folder.name:
+        yield f"{folder.name} is {past['folder']} under another name"
+    before = past | past.get("model", {})
+    for name, now in present.flags.items():
+        if before.get(name, now) != now:
+            yield f"--{name.replace('_', '-')} was {before[name]}, and is {now}"
+    had = {name: tuple(size) for name, size in (past["train"] | past["heldout"]).items()}
+    has = {**present.train, **present.heldout}
+    if changed := sorted(name for name in had.keys() | has.keys() if had.get(name) != has.get(name)):
+        yield f"{changed[0]} {_change(had.get(changed[0]), has.get(changed[0]))}{_more(changed)}"
 
 
 def _change(before: tuple[int, ...] | None, now: tuple[int, ...] | None) -> str:

@@ -16,7 +16,7 @@ import gc
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import pairwise
@@ -30,7 +30,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from grain.multiprocessing import MultiprocessingOptions
 
 from trainer import data
-from trainer.config import Config
+from trainer.config import Config, of_model
 from trainer.data import EXAMPLES, Batch, Sample
 from trainer.fingerprint import Fingerprint
 from trainer.goodput import IdleTimer
@@ -143,7 +143,7 @@ class Dataset:
 
     def batch(self, indices: Iterable[int], config: Config) -> Batch:
         """Return these samples, without augmentation."""
-        return data.collate(self.samples(indices), config)
+        return collated(self.samples(indices), config)
 
 
 class Data:
@@ -153,7 +153,8 @@ class Data:
         config = job.config
         self._config, self._clock = config, job.clock
         self.train, self.heldout = Dataset(job.shards, "train"), Dataset(job.shards, "heldout")
-        self.fingerprint = Fingerprint(config.global_batch, config.seed, self.train.shards, self.heldout.shards)
+        shards = self.train.shards, self.heldout.shards
+        self.fingerprint = Fingerprint(config.global_batch, config.seed, *shards, of_model(config))
 
     @cached_property
     def example(self) -> Batch:
@@ -179,9 +180,22 @@ class Data:
             samples = self.heldout.samples(indices or [0])
             filled = samples + samples[:1] * (length - len(samples))
             mask = (np.arange(length) < len(indices)).astype(np.float32)
-            return Masked(data.collate(filled, self._config), mask)
+            return Masked(collated(filled, self._config), mask)
 
         return _ahead(part, range(-(-len(self.heldout) // block)))
+
+
+def collated(samples: Sequence[Sample], config: Config) -> Batch:
+    """Return a batch of all these samples: with fewer, each step would count others more than it should.
+
+    Raises:
+        TrainerError: `collate` has left some out, or made more of them.
+    """
+    batch = data.collate(samples, config)
+    if wrong := next((name for name, array in batch._asdict().items() if len(array) != len(samples)), ""):
+        count = f"{len(getattr(batch, wrong))} {wrong} of {len(samples)} samples"
+        raise TrainerError(f"collate() of trainer/data.py makes {count}; it must keep each, in their order")
+    return batch
 
 
 def _record_count(path: Path) -> int:
@@ -225,7 +239,7 @@ def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, wo
         places = range(step * size + rank, (step + 1) * size, world_size)
         samples = dataset.samples(indices[place] for place in places)
         draws = (np.random.default_rng((config.seed, place)) for place in places)
-        return data.collate([data.augment(*pair, config) for pair in zip(samples, draws, strict=True)], config)
+        return collated([data.augment(*pair, config) for pair in zip(samples, draws, strict=True)], config)
 
     return _ahead(part, range(start, config.steps), config.data_processes)
 

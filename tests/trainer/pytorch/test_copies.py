@@ -31,6 +31,13 @@ def test_two_numbers_that_change_places_show() -> None:
     assert len(digests) == 35
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("shape", [(2,), (4, 6), (64, 64)])
+def test_signs_that_change_together_show(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    tensor = torch.randn(shape).to(dtype)
+    assert digest(-tensor) != digest(tensor)
+
+
 def test_a_digest_is_that_of_the_numbers_wherever_they_lie() -> None:
     tensor = torch.rand(5, 7)
     assert digest(tensor.t()) == digest(tensor.t().contiguous())

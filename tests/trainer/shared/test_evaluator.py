@@ -1,6 +1,7 @@
 """What pool 3 does: folders that come and go, and a training, for real, that is evaluated beside it."""
 
 import json
+import math
 import shutil
 import signal
 import subprocess
@@ -99,6 +100,15 @@ def test_the_one_with_the_smallest_loss_is_marked(tmp_path: Path) -> None:
     one = Following(tmp_path, step_10=0.3, step_20=0.2, step_30=0.1, step_40=0.4)
     one.follow(40)
     assert one.best == {"step": 30, "metrics": one.told[30]}
+
+
+@pytest.mark.parametrize("losses", [(math.nan, 0.9, 0.8), (0.9, math.nan, 0.8), (math.inf, 0.8, math.nan)])
+def test_a_loss_that_is_no_number_is_not_the_smallest(losses: tuple[float, ...], tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        whole(tmp_path, step)
+    one = Following(tmp_path, **{f"step_{step}": loss for step, loss in zip((10, 20, 30), losses, strict=True)})
+    one.follow(30)
+    assert one.best["metrics"]["loss"] == 0.8
 
 
 def test_the_mark_keeps_a_checkpoint_and_goes_to_the_next_best_when_it_is_gone_all_the_same(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.samples import EXAMPLE
 from tests.training import DEADLINE, PROJECT
-from trainer import shards
+from trainer import data, shards
 from trainer.config import Config
 from trainer.data import EXAMPLES
 from trainer.fingerprint import FILE, Fingerprint, require
@@ -44,7 +44,7 @@ def refused(present: Fingerprint, folder: Path | None = None) -> str:
 
 def test_a_shard_that_the_names_of_others_promise_is_named() -> None:
     assert refused(replace(WHOLE, train=without(1))) == (
-        "train-00001-of-00004.array_record is missing: copy or write them again, or train without them: --anyway"
+        "train-00001-of-00004.array_record is missing: copy or write one whole set, or train on these shards: --anyway"
     )
     two = without(0).keys() & without(3).keys()
     assert "train-00000-of-00004.array_record is missing (and 1 more)" in refused(
@@ -60,6 +60,14 @@ def test_any_name_will_do(names: list[str]) -> None:
     require(replace(WHOLE, train=train), None, anyway=False, is_chief=True)
 
 
+def test_two_sets_of_shards_in_one_folder_are_refused() -> None:
+    eight = {f"train-{number:05d}-of-00008.array_record": (500, 15) for number in range(8)}
+    assert refused(replace(WHOLE, train=FOUR | eight)) == (
+        "train has shards of two sets, -of-00004 and -of-00008: copy or write one whole set, or train on these shards:"
+        " --anyway"
+    )
+
+
 def test_a_shard_without_records_is_named_unless_there_are_too_few_for_all() -> None:
     name = "train-00002-of-00004.array_record"
     assert f"{name} holds no record: " in refused(replace(WHOLE, train=FOUR | {name: (20, 0)}))
@@ -73,7 +81,7 @@ def test_other_samples_than_those_of_the_checkpoint_are_refused(tmp_path: Path) 
     name = "train-00003-of-00004.array_record"
     assert refused(replace(WHOLE, global_batch=48, seed=1), tmp_path) == (
         "--global-batch was 24, and is 48; --seed was 0, and is 1: "
-        f"bring back what {tmp_path.name} was trained with, or go on with other samples: --anyway"
+        f"bring back what {tmp_path.name} was trained with, or go on all the same: --anyway"
     )
     assert f"{name} had 30 records in 1000 bytes, and has 29 in 999: " in refused(
         replace(WHOLE, train=FOUR | {name: (999, 29)}), tmp_path
@@ -82,6 +90,19 @@ def test_other_samples_than_those_of_the_checkpoint_are_refused(tmp_path: Path) 
     assert "train-more.array_record is new: " in refused(
         replace(WHOLE, train=FOUR | {"train-more.array_record": (1, 1)}), tmp_path
     )
+
+
+def test_other_flags_of_the_model_are_refused_also_where_all_shapes_are_alike(tmp_path: Path) -> None:
+    replace(WHOLE, model={"heads": "4"}).keep(tmp_path)
+    assert refused(replace(WHOLE, model={"heads": "2", "new": "1"}), tmp_path).startswith("--heads was 4, and is 2: ")
+
+
+def test_a_checkpoint_under_another_name_is_refused(tmp_path: Path) -> None:
+    forty, fifty = (tmp_path / f"step-{step:09d}" for step in (40, 50))
+    forty.mkdir()
+    WHOLE.keep(forty)
+    forty.rename(fifty)
+    assert refused(WHOLE, fifty).startswith(f"{fifty.name} is {forty.name} under another name: ")
 
 
 def test_a_checkpoint_of_an_older_version_is_compared_with_nothing(
@@ -102,6 +123,14 @@ def test_a_damaged_record_is_named_with_its_shard_and_index(tmp_path: Path) -> N
     assert 0 <= int(index.partition(" is damaged (")[0]) < 20
     assert str(told.value).endswith("); write this shard again")
     assert "\n" not in str(told.value)
+
+
+def test_a_batch_that_lacks_samples_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards.write(EXAMPLES[EXAMPLE]()["train"][:40], tmp_path, "train", shard_count=2)
+    collate = data.collate
+    monkeypatch.setattr(data, "collate", lambda samples, config: collate(samples[1:], config))
+    with pytest.raises(TrainerError, match=r"makes 23 inputs of 24 samples; it must keep each, in their order"):
+        Dataset(tmp_path, "train").batch(range(24), Config())
 
 
 def run(folder: Path, *flags: str) -> tuple[int, list[str]]:

@@ -29,3 +29,10 @@ def test_two_numbers_that_change_places_show() -> None:
         swapped[[0, place]] = swapped[[place, 0]]
         digests.add(int(digest(tf.constant(swapped.reshape(5, 7)))))
     assert len(digests) == 35
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("shape", [(2,), (4, 6), (64, 64)])
+def test_signs_that_change_together_show(shape: tuple[int, ...], dtype: str) -> None:
+    array = np.asarray(np.random.default_rng(0).standard_normal(shape), dtype)
+    assert digest(tf.constant(-array)) != digest(tf.constant(array))

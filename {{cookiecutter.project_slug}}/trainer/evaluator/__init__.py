@@ -7,6 +7,7 @@ It scores the oldest checkpoint first, because TensorBoard drops points that com
 slower than the training, some checkpoints are removed before their turn, and are never scored.
 """
 
+import math
 import signal
 import time
 from collections import Counter
@@ -87,8 +88,9 @@ def follow(config: Config, root: Path, score: Score, report: Report, patience: f
 
 
 def mark_best(root: Path, results: Mapping[int, Metrics]) -> None:
-    """Mark the checkpoint with the smallest held-out loss of those that are still there."""
-    losses = {step: metrics["loss"] for step, metrics in results.items() if commit_marker.numbered(root, step).is_dir()}
+    """Mark the checkpoint with the smallest held-out loss, which is a number, of those that are still there."""
+    numbers = {step: metrics["loss"] for step, metrics in results.items() if math.isfinite(metrics["loss"])}
+    losses = {step: loss for step, loss in numbers.items() if commit_marker.numbered(root, step).is_dir()}
     if losses:
         step = min(losses, key=losses.__getitem__)
         if commit_marker.numbered(root, step) != commit_marker.marked(root):

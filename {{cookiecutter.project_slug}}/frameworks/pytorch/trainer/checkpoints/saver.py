@@ -15,7 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.staging import AsyncStager, BlockingAsyncStager, DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.tensor import DTensor
@@ -40,7 +43,7 @@ from trainer.vertex.log import say, warn
 
 # Keyed by parameter names, not by positions in the optimizer, so that another strategy can load them.
 BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
-OF_TODAY = (".weight_decay", ".fused")  # set by flags and machine, whatever the checkpoint has
+MOMENTS = "state."  # of the optimizer's names; the others are of its groups, which code, flags and machine set anew
 NOT_WRITTEN = re.compile(r"\[enforce fail at inline_container")  # torch.save, of a disk that is full
 
 
@@ -225,15 +228,50 @@ def load(state: State, net: nn.Module, folder: Path) -> str:
         TrainerError: the checkpoint is of another model.
     """
     model, optimizer = get_state_dict(net, state.optimizer, options=BY_NAME)
-    of_today = {name: value for name, value in optimizer.items() if name.endswith(OF_TODAY)}
+    moments = {name: value for name, value in optimizer.items() if name.startswith(MOMENTS)}
     try:
-        state_dict_loader.load({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
+        parts = {"model": model, "optimizer": moments}
+        state_dict_loader.load(parts, checkpoint_id=folder, planner=Whole("model.", f"optimizer.{MOMENTS}"))
     except CheckpointException as error:
         raise commit_marker.unfit(folder, one_line(first_cause(error))) from None
-    optimizer |= of_today
+    optimizer |= moments
     set_state_dict(net, state.optimizer, model_state_dict=model, optim_state_dict=optimizer, options=BY_NAME)
     state.step = commit_marker.number(folder)
     return why_nonfinite({"model": model, "optimizer": optimizer}, dict(net.named_buffers()))
+
+
+class Whole(DefaultLoadPlanner):
+    """Loads parts of a checkpoint, all of them and as they are: PyTorch itself would leave out and round without a word.
+
+    Args:
+        parts: what the names of their tensors begin with.
+    """
+
+    def __init__(self, *parts: str) -> None:
+        super().__init__()
+        self._parts = parts
+
+    def create_local_plan(self) -> LoadPlan:
+        for name, saved in self._saved.items():
+            here = self.state_dict.get(name)
+            if isinstance(here, Tensor) and here.dtype != saved.properties.dtype:
+                raise ValueError(f"{name} is of {saved.properties.dtype} there, and of {here.dtype} here")
+        return super().create_local_plan()
+
+    def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
+        here = {item.dest_index.fqn for plan in global_plan for item in plan.items}
+        if more := [name for name, saved in self._saved.items() if name not in here and saved.size.numel()]:
+            raise ValueError(f"the model has no {more[0]}, and the checkpoint has")
+        return super().create_global_plan(global_plan)
+
+    @property
+    def _saved(self) -> dict[str, TensorStorageMetadata]:
+        tensors = self.metadata.state_dict_metadata.items() if self.metadata else ()
+        return {
+            name: value
+            for name, value in tensors
+            if isinstance(value, TensorStorageMetadata) and name.startswith(self._parts)
+        }
 
 
 def newest(root: Path, world: World, load: Callable[[Path], str]) -> Path | None:
@@ -271,7 +309,7 @@ def read_model(net: nn.Module, folder: Path) -> None:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as it should be
-            state_dict_loader.load({"model": weights}, checkpoint_id=folder, no_dist=True)
+            state_dict_loader.load({"model": weights}, checkpoint_id=folder, planner=Whole("model."), no_dist=True)
     except CheckpointException as error:
         raise TrainerError(f"{folder} does not fit this model ({one_line(first_cause(error))})") from None
     net.load_state_dict(weights)

@@ -173,6 +173,11 @@ def run_process(replica: str, main: Callable[..., None], args: tuple[Any, ...]) 
     """
     try:
         return main(*args)
+    except SystemExit as end:
+        if end.code:
+            raise
+        say(str(EndedEarlyError(replica)), "ERROR")
+        code = EndedEarlyError.exit_code
     except StoppedError as error:
         if os.environ["LOCAL_RANK"] == "0":
             say(str(error), "WARNING")

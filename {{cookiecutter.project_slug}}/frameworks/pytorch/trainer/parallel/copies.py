@@ -47,6 +47,8 @@ def digest(tensor: Tensor) -> Tensor:
     """Return the sum of all bit patterns, each times a weight by its row and column: a whole number, which wraps."""
     bits = tensor.view(INTEGERS[tensor.element_size()])
     bits = bits.reshape(-1, bits.shape[-1] if bits.ndim else 1)
+    mixed = bits >> 4 * tensor.element_size()  # else two signs that change would cancel out in a sum that wraps
+    bits = mixed.bitwise_xor_(bits)
     # Sums as wide as the numbers need no wider copy of them; a running sum weighs each by its place.
     rows, columns = (bits.sum(axis, dtype=bits.dtype).long().cumsum(0).sum() for axis in (1, 0))
     return rows * WEIGHTS[0] + columns * WEIGHTS[1]

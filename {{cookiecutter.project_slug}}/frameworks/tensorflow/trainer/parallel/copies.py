@@ -33,6 +33,9 @@ def digest(tensor: Any) -> tf.Tensor:
     """Return the sum of all bit patterns, each times a weight by its row and column: a whole number, which wraps."""
     with tf.device(tensor.device):
         bits = tf.bitcast(tensor, INTEGERS[tensor.dtype.size])
+        # Else two signs that change would cancel out in a sum that wraps.
+        half = tf.constant(4 * tensor.dtype.size, bits.dtype)
+        bits = tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, half))
         bits = tf.cast(bits, tf.int64) if "GPU" in tensor.device else bits  # TensorFlow adds up int32 on CPUs alone
         bits = tf.reshape(bits, [-1, tensor.shape[-1] if tensor.shape.rank else 1])
         sums = (tf.cast(tf.reduce_sum(bits, axis), tf.int64) for axis in (1, 0))
