@@ -102,9 +102,9 @@ def meet_and_lose(mesh: Mesh, lose: Callable[[], None]) -> None:
         world.wait()
 
 
-def launch(lose: Callable[[], None]) -> int:
-    """A replica of two processes; its exit code."""
-    mesh = Mesh({"replicate": 2})
+def launch(lose: Callable[[], None], count: int) -> int:
+    """A replica of so many processes; its exit code."""
+    mesh = Mesh({"replicate": count})
     cluster = Cluster((Node("workerpool0-0", free_addresses(1)[0]),))
     try:
         processes.launch(cluster, mesh, TIMEOUT, meet_and_lose, mesh, lose)
@@ -114,8 +114,8 @@ def launch(lose: Callable[[], None]) -> int:
     return 0
 
 
-def run(lose: Callable[[], None]) -> "subprocess.CompletedProcess[str]":
-    program = f"from tests import test_processes as t; import sys; sys.exit(t.launch(t.{lose.__name__}))"
+def run(lose: Callable[[], None], count: int = 2) -> "subprocess.CompletedProcess[str]":
+    program = f"from tests import test_processes as t; import sys; sys.exit(t.launch(t.{lose.__name__}, {count}))"
     command = [sys.executable, "-c", program]
     return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
 
@@ -130,9 +130,12 @@ def test_a_replica_whose_own_process_failed_does_not_blame_a_peer(lose: Callable
 
 
 @pytest.mark.proof
+@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("lose", [leave, leave_politely])
-def test_a_process_that_ends_with_0_before_the_training_does_fails_its_replica(lose: Callable[[], None]) -> None:
-    ended = run(lose)
+def test_a_process_that_ends_with_0_before_the_training_does_fails_its_replica(
+    lose: Callable[[], None], count: int
+) -> None:
+    ended = run(lose, count)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "workerpool0-0: a training process ended with code 0 before the training did" in ended.stdout
 

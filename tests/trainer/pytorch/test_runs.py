@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.changed import change
 from tests.checkpoints import damage, whole
 from tests.told import told_to_end_and_resumed
 from tests.training import Run, eventually, processes, started, train
@@ -22,6 +23,17 @@ from trainer.vertex.storage import Storage
 pytestmark = pytest.mark.proof
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 STEPS = ("--steps", "150", "--global-batch", "25")  # which neither 2 nor 3 processes share evenly
+OTHER_BETAS = """
+
+_new_optimizer = new_optimizer
+
+
+def new_optimizer(*arguments):
+    optimizer = _new_optimizer(*arguments)
+    for group in optimizer.param_groups:
+        group["betas"] = 0.1, 0.1
+    return optimizer
+"""
 SAVED = (*STEPS, "--checkpoint-every", "15")
 
 
@@ -130,6 +142,18 @@ def test_a_replica_that_is_told_to_end_costs_no_step_and_the_next_run_resumes_bi
     assert resumed.losses == pair.losses[last:]
     expected = weights(pair)
     assert all(torch.equal(value, expected[name]) for name, value in weights(resumed).items())
+
+
+def test_a_resumed_run_has_the_optimizer_of_today(
+    pair: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = shutil.copytree(pair.output_folder / "checkpoints", tmp_path / ".vertex/gcs/b/run/checkpoints")
+    shutil.rmtree(checkpoints / "step-000000150")
+    change(tmp_path / "project", "trainer/train.py", OTHER_BETAS, monkeypatch)
+    resumed = train(tmp_path, 2, *STEPS)
+    assert "resumed at step 145" in resumed.output
+    assert resumed.losses[0] == pair.losses[145]
+    assert resumed.losses[-1] != pytest.approx(pair.losses[-1], rel=1e-4)
 
 
 def test_a_damaged_checkpoint_is_named_and_the_next_run_resumes_bit_for_bit_from_the_one_before(

@@ -6,11 +6,30 @@ from pathlib import Path
 
 import pytest
 
+from tests.changed import change
 from tests.training import Run, train
 from trainer import data, shards
 from trainer.config import Config
 
 pytestmark = pytest.mark.proof
+BEGUN = ".vertex/gcs/b/run/checkpoints/step-000000010"
+SMALLER = """
+
+SIZES["tiny"] = Size(64, 2, 4)
+"""
+LEAVES = """
+
+_losses = losses
+
+
+def losses(output, batch):
+    import sys
+
+    vars(sys).setdefault("leaving", []).append(1)
+    if len(vars(sys)["leaving"]) == 2:
+        sys.exit(0)
+    return _losses(output, batch)
+"""
 
 
 def test_a_loss_that_is_no_number_becomes_no_checkpoint(tmp_path: Path) -> None:
@@ -30,12 +49,29 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_a_resumed_run_trains_by_its_own_flags(whole: Run, tmp_path: Path) -> None:
-    begun = ".vertex/gcs/b/run/checkpoints/step-000000010"
-    shutil.copytree(whole.folder / begun, tmp_path / begun)
+    shutil.copytree(whole.folder / BEGUN, tmp_path / BEGUN)
     resumed = train(tmp_path, 1, "--steps", "20", "--weight-decay", "200")
     assert "resumed at step 10" in resumed.output
     assert resumed.losses[0] == pytest.approx(whole.losses[10], rel=1e-6)
     assert resumed.losses[-1] != pytest.approx(whole.losses[-1], rel=1e-3)
+
+
+def test_a_smaller_model_does_not_go_on_from_the_checkpoint_of_a_larger_one(
+    whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(whole.folder / BEGUN, tmp_path / BEGUN)
+    change(tmp_path / "project", "trainer/model.py", SMALLER, monkeypatch)
+    refused = train(tmp_path, 1, "--steps", "20")
+    assert refused.code == 1, refused.output
+    assert "step-000000010 does not fit this model (" in refused.output
+    assert "Traceback" not in refused.output
+
+
+def test_a_model_that_exits_with_0_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(tmp_path / "project", "trainer/model.py", LEAVES, monkeypatch)
+    run = train(tmp_path, 1, "--steps", "20")
+    assert run.code == 1, run.output
+    assert "workerpool0-0: a training process ended with code 0 before the training did" in run.output
 
 
 def test_a_run_that_has_taken_more_steps_than_it_is_to_take_is_refused(whole: Run) -> None:

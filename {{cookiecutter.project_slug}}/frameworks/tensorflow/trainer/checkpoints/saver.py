@@ -56,11 +56,17 @@ class Checkpoints(Background):
         # The chief chooses for all: the others' view of a mounted bucket may be older.
         newest = commit_marker.latest(self._root, warn, partial(why_refused, self._copy)) if self._copy else None
         step = self._world.sum(commit_marker.number(newest) if newest else 0)
-        folder = commit_marker.numbered(self._root, step)
-        known = folder if step else None
-        require(self._samples, known, anyway=self._config.anyway, is_chief=self._world.is_chief)
-        if step == 0:
-            return state
+        folder = commit_marker.numbered(self._root, step) if step else None
+        if folder:
+            self._read(state, folder)
+            state.step, self._saved = step, folder.name
+        require(self._samples, folder, anyway=self._config.anyway, is_chief=self._world.is_chief)
+        if folder and self._world.is_chief:
+            say(f"resumed at step {state.step} from {folder}")
+        commit_marker.require_within(self._config.steps, state.step)
+        return state
+
+    def _read(self, state: State, folder: Path) -> None:
         if not folder.is_dir():
             raise PeerError(
                 f"{folder}, which the chief has chosen, is not here; do all machines have one output folder?"
@@ -70,11 +76,6 @@ class Checkpoints(Background):
                 objects(state).read(str(folder / PREFIX)).assert_consumed()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             raise commit_marker.unfit(folder, str(error).partition("\n")[0]) from None
-        state.step, self._saved = step, folder.name
-        if self._world.is_chief:
-            say(f"resumed at step {state.step} from {folder}")
-        commit_marker.require_within(self._config.steps, state.step)
-        return state
 
     def step(self, state: State) -> None:
         """Save the state where a checkpoint is due, or where the run ends because a machine was told to end.
