@@ -1,11 +1,13 @@
 """Refuse, before a file is written, the answers that Google Cloud would refuse later."""
 
+import contextlib
 import json
 import os
 import re
 import shlex
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -112,6 +114,22 @@ def missing_launcher(answers: Answers) -> Iterator[Finding]:
         yield "launcher", f"there is no file {SHELL / typed}; for example dist/vertex_launch-0.2.0-py3-none-any.whl"
 
 
+def misspelt(words: Sequence[str]) -> Iterator[Finding]:
+    """Questions on the command line that are none, which cookiecutter ignores without a word."""
+    for question, answer in re.findall(r"^([\w-]+)=(.*)", "\n".join(words), re.MULTILINE):
+        if question not in QUESTIONS and (near := get_close_matches(question, QUESTIONS, n=1)):
+            yield question, f"is no question; did you mean {near[0]}={answer}?"
+
+
+def command_line() -> list[str]:
+    """The words that started cookiecutter, this program's parent; none where the system does not tell."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{os.getppid()}/cmdline").read_text(errors="replace").split("\0")
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.check_output(["ps", "-o", "args=", "-p", str(os.getppid())], text=True).split()
+    return []
+
+
 RULES = (wrong_shape, wrong_choice, reserved_bucket, unknown_region, missing_accelerator, missing_launcher)
 
 
@@ -139,6 +157,8 @@ def command(answers: Answers, refused: set[str]) -> str:
 
 
 if __name__ == "__main__":
+    if unknown := [f"{question}: {fault}" for question, fault in misspelt(command_line())]:
+        sys.exit("\n".join(unknown))
     typed = ANSWERS | {"project_slug": ANSWERS["__typed_slug"]}
     if wrong := findings(typed):
         print(*(f"{question}: {fault}" for question, fault in wrong), sep="\n", file=sys.stderr)

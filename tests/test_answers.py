@@ -231,6 +231,12 @@ def test_a_mistyped_region_is_answered_with_the_nearest(tmp_path: Path) -> None:
     assert sentence.endswith("for example europe-west4")
 
 
+def test_a_misspelt_question_is_refused_and_answered_with_the_nearest(tmp_path: Path) -> None:
+    baked = bake(tmp_path, framwork="tensorflow", description="a=b", colour="red")
+    assert (baked.status, baked.stderr) == (1, "framwork: is no question; did you mean framework=tensorflow?\n")
+    assert left_behind(tmp_path) == []
+
+
 def test_a_region_without_the_accelerator_is_answered_with_those_that_have_it(tmp_path: Path) -> None:
     (sentence,) = sentences(bake(tmp_path, region="us-east4", worker_machine="n1-highmem-96"))
     assert sentence.endswith("these regions have it: asia-east1, europe-west4, us-central1, us-east1, us-west1")

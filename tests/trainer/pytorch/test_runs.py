@@ -144,9 +144,7 @@ def test_a_replica_that_is_told_to_end_costs_no_step_and_the_next_run_resumes_bi
     assert all(torch.equal(value, expected[name]) for name, value in weights(resumed).items())
 
 
-def test_a_resumed_run_has_the_optimizer_of_today(
-    pair: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_has_the_optimizer_of_today(pair: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints = shutil.copytree(pair.output_folder / "checkpoints", tmp_path / ".vertex/gcs/b/run/checkpoints")
     shutil.rmtree(checkpoints / "step-000000150")
     change(tmp_path / "project", "trainer/train.py", OTHER_BETAS, monkeypatch)
