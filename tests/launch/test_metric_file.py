@@ -146,7 +146,21 @@ def test_a_file_that_is_written_anew_is_read_anew(path: Path) -> None:
     path.write_text("no report\n" + line(1, loss=1))
     assert [one.step for one in file.read()] == [1]
     path.write_text("".join(line(step, when=step, loss=1) for step in range(5, 9)))
-    assert ([one.step for one in file.read()], file.fault) == ([5, 6, 7, 8], "")
+    assert ([one.step for one in file.read()], file.fault) == ([1, 5, 6, 7, 8], "")
+
+
+def test_what_has_left_the_file_still_counts(path: Path) -> None:
+    file, lines = MetricFile(path, ["loss", "accuracy"]), list[str]()
+    for step in range(1, 31):
+        lines += [line(step, when=step, loss=step), line(step, when=step, accuracy=1 / step)]
+        path.write_text("")
+        file.read()
+        path.write_text("".join(lines[-5:]))
+        file.read()
+    reported = file.read(ended=True)
+    assert [(one.step, one.metrics) for one in reported] == [
+        (step, {"loss": step, "accuracy": pytest.approx(1 / step)}) for step in range(1, 31)
+    ]
 
 
 def test_of_a_running_trial_many_lines_are_read_in_parts_and_of_an_ended_one_at_once(path: Path) -> None:

@@ -42,12 +42,13 @@ def test_a_trial_reports_its_held_out_metrics_in_the_librarys_format(tmp_path: P
     ]
 
 
-def test_the_metric_file_keeps_the_last_hundred_reports(tmp_path: Path) -> None:
+def test_the_metric_file_keeps_the_last_hundred_evaluations(tmp_path: Path) -> None:
     metrics = MetricFile(Trial("3", tmp_path / "m"), steps=150)
     for step in range(1, 151):
-        metrics.write(step, {"heldout/loss": 1.0})
-    steps = [int(entry["global_step"]) for entry in lines((tmp_path / "m").read_text())]
-    assert steps == [*range(51, 151)]
+        metrics.write(step, {"heldout/loss": 1.0, "heldout/accuracy": 0.5})
+    entries = lines((tmp_path / "m").read_text())
+    for name in ("loss", "accuracy"):
+        assert [int(entry["global_step"]) for entry in entries if name in entry] == [*range(51, 151)]
 
 
 def test_only_a_trial_of_a_tuning_job_has_a_metric_file(tmp_path: Path) -> None:

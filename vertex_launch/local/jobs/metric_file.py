@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,9 +28,11 @@ class MetricFile:
 
     def __init__(self, path: Path, ids: Sequence[str]) -> None:
         self.path, self._ids = path, ids
+        self._before, self._measurements = list[Measurement](), list[Measurement]()
         self._begin()
 
     def _begin(self) -> None:
+        self._before = _joined(self._before, self._measurements)  # of the files in whose place there is another one
         self._head, self._position, self._lines = b"", 0, 0
         self._measurements = list[Measurement]()
         self._names = dict[str, None]()  # of all that has been reported
@@ -47,7 +50,7 @@ class MetricFile:
                     pass
         except OSError as error:
             self.fault = f"its metric file cannot be read ({error.strerror}); {CURE}"
-        return self._measurements
+        return _joined(self._before, self._measurements)
 
     def why_none(self) -> str:
         """Return why no measurement has all metrics, and what mends that."""
@@ -96,6 +99,15 @@ class MetricFile:
             report = Measurement(report.step, report.time, {**steps.pop().metrics, **report.metrics})
         if report:
             steps.append(report)
+
+
+def _joined(before: list[Measurement], now: list[Measurement]) -> list[Measurement]:
+    """Put what was read of a file in front of what is read of its successor, which may begin within a step."""
+    if not before or not now:
+        return now or before
+    kept = [one for one in before if one.step < now[0].step]
+    cut = next((one.metrics for one in before if one.step == now[0].step), {})
+    return [*kept, replace(now[0], metrics={**cut, **now[0].metrics}), *now[1:]]
 
 
 def _measurement(line: bytes, ids: Sequence[str]) -> tuple[dict[str, None], Measurement | None]:

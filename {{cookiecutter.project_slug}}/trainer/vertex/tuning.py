@@ -14,8 +14,9 @@ HELDOUT = "heldout/"  # with which the names of these metrics begin in the repor
 class MetricFile:
     """The held-out metrics of a tuning trial, under their plain names: `accuracy`, `loss`.
 
-    The format is that of cloudml-hypertune 0.1.0.dev6: one JSON object a metric and step, numbers as text, the last
-    hundred in a file that is written anew each time, and in place: nobody documents how the service follows it.
+    The format is that of cloudml-hypertune 0.1.0.dev6: one JSON object a metric and step, numbers as text, in a file
+    that is written anew each time, and in place: nobody documents how the service follows it. The library keeps the
+    last hundred lines, and we those of the last hundred evaluations.
 
     Args:
         steps: of the run. The search takes the metrics of the last one, so only their loss ends the trial.
@@ -25,14 +26,15 @@ class MetricFile:
         with writing(trial.metric_file):
             trial.metric_file.parent.mkdir(parents=True, exist_ok=True)
         self._trial, self._steps, self._place = trial, steps, Dispensable(trial.metric_file)
-        self._lines: deque[str] = deque(maxlen=100)
+        self._evaluations: deque[str] = deque(maxlen=100)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         heldout = {name.removeprefix(HELDOUT): value for name, value in values.items() if name.startswith(HELDOUT)}
-        for name, value in heldout.items():
-            entry = {"timestamp": time.time(), "trial": self._trial.id, "checkpoint_path": ""}
-            entry |= {name: str(float(value)), "global_step": str(step)}
-            self._lines.append(json.dumps(entry, sort_keys=True) + "\n")
         if heldout:
+            self._evaluations.append("".join(self._line(step, *metric) for metric in heldout.items()))
             with writing(self._trial.metric_file) if step == self._steps else self._place.writing():
-                self._trial.metric_file.write_text("".join(self._lines), encoding="utf-8")
+                self._trial.metric_file.write_text("".join(self._evaluations), encoding="utf-8")
+
+    def _line(self, step: int, name: str, value: float) -> str:
+        entry = {"timestamp": time.time(), "trial": self._trial.id, "checkpoint_path": ""}
+        return json.dumps(entry | {name: str(float(value)), "global_step": str(step)}, sort_keys=True) + "\n"

@@ -241,7 +241,7 @@ def load(state: State, net: nn.Module, folder: Path) -> str:
 
 
 class Whole(DefaultLoadPlanner):
-    """Loads parts of a checkpoint, all of them and as they are: PyTorch itself would leave out and round without a word.
+    """Loads parts of a checkpoint whole and unrounded; PyTorch itself leaves out and rounds without a word.
 
     Args:
         parts: what the names of their tensors begin with.
