@@ -5,7 +5,7 @@ Source, where no other is named: google-cloud-aiplatform 2.7.0, the documentatio
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
@@ -135,6 +135,18 @@ def parameter_findings(job: HyperparameterTuningJob) -> Findings:
 def parameter_ids(study: StudySpec) -> Iterator[tuple[str, str]]:
     """The place and the name of every parameter, those that depend on others included."""
     return ((node.place, node.spec.parameter_id) for node in _nodes(study))
+
+
+def tried(study: StudySpec) -> Iterator[tuple[str, str, list[str]]]:
+    """The place of each parameter's values, its name, and values that trials are given: of a range, two from within."""
+    for node in _nodes(study):
+        values: Iterable[float | int | str] = ()
+        if node.kind in LARGEST:
+            least, most = _bounds(node.spec)
+            values = (least, most) if node.kind == "integer_value_spec" else (least, least + (most - least) / 3)
+        elif node.kind:
+            values = values_of(node.spec)
+        yield node.values_place, node.spec.parameter_id, [*map(shown, values)]
 
 
 def local_findings(job: HyperparameterTuningJob) -> Findings:

@@ -46,8 +46,9 @@ PROJECT = Project(
         "data": "digits",
         "size": "tiny",
         "rollcall_timeout": None,
+        "anyway": False,
     },
-    {"steps": ("int",), "learning_rate": ("float",), "size": ("tiny", "small")},
+    {"steps": ("int",), "learning_rate": ("float",), "size": ("tiny", "small"), "anyway": ("bool",)},
     'LABEL reduction-server="google-reduction-server"\nLABEL cuda="12.6"\n',
     metrics=("accuracy", "loss"),
     names=frozenset({"accuracy", "loss"}),
@@ -101,9 +102,9 @@ GOOD: Part = {
 }
 RATE: Part = {"parameterId": "learning_rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}
 # A parameter with a child, under names that the trainer of PROJECT has.
-OPTIMIZER: Part = {"parameterId": "size", "categoricalValueSpec": {"values": ["adam", "sgd"]}}
+OPTIMIZER: Part = {"parameterId": "size", "categoricalValueSpec": {"values": ["tiny", "small"]}}
 BETA: Part = {"parameterId": "data", "doubleValueSpec": {"minValue": 0.8, "maxValue": 0.99}}
-WITH_ADAM: Part = {"parentCategoricalValues": {"values": ["adam"]}, "parameterSpec": BETA}
+WITH_ADAM: Part = {"parentCategoricalValues": {"values": ["tiny"]}, "parameterSpec": BETA}
 BELOW_ITSELF: Part = {"parameterSpec": {"parameterId": "data"}}
 GOOD_TUNING: Part = {
     "maxTrialCount": 6,
@@ -1046,6 +1047,18 @@ CASES = [
         ('--size is "tinyy"', "did you mean tiny?"),
     ),
     Case(
+        "flag-value",
+        alone(CPU, **{"containerSpec.args": ["--anyway=true"]}),
+        alone(CPU, **{"containerSpec.args": ["--no-anyway", "--steps=6"]}),
+        ('--anyway is "true", and takes no value', "write --anyway, or --no-anyway, alone"),
+    ),
+    Case(
+        "flag-unknown",
+        alone(CPU, **{"containerSpec.args": ["--no-steps"]}),
+        alone(CPU, **{"containerSpec.args": ["--anyway", "--steps=6"]}),
+        ("no flag --no-steps",),
+    ),
+    Case(
         "flag-compile",
         alone(CPU, **{"containerSpec.args": ["--compile"]}),
         alone(CPU, **{"containerSpec.args": ["--steps", "6"]}),
@@ -1111,6 +1124,33 @@ CASES = [
         {},
         "parameters[0].parameterId",
         "did you mean learning_rate?",
+    ),
+    *(
+        tuning("parameter-value", {"studySpec.parameters": [wrong]}, {"studySpec.parameters": [right]}, *said)
+        for wrong, right, *said in (
+            (
+                {"parameterId": "steps", "doubleValueSpec": {"minValue": 10, "maxValue": 20}},
+                {"parameterId": "steps", "integerValueSpec": {"minValue": 10, "maxValue": 20}},
+                "parameters[0].doubleValueSpec",
+                "which trainer/config.py does not take; write a whole number",
+            ),
+            (
+                {"parameterId": "steps", "discreteValueSpec": {"values": [16, 16.5]}},
+                {"parameterId": "steps", "discreteValueSpec": {"values": [16, 32]}},
+                '--steps is "16.5"',
+            ),
+            (
+                {"parameterId": "size", "categoricalValueSpec": {"values": ["tiny", "smal"]}},
+                OPTIMIZER,
+                '--size is "smal", which',
+                "did you mean small?",
+            ),
+            (
+                {"parameterId": "anyway", "categoricalValueSpec": {"values": ["true", "false"]}},
+                RATE,
+                '--anyway is "true", and takes no value',
+            ),
+        )
     ),
     tuning(
         "trial-flags",

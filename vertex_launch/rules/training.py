@@ -22,6 +22,7 @@ from vertex_launch.spec import CHIEF, EVALUATORS, Job, Pool
 
 MODULE = "trainer.task"
 NUMBERS = {"int": (int, "a whole number"), "float": (float, "a number")}
+BOOLEAN = ("bool",)
 FLAGS, CONFIG = "trainer/config.py", "Config"  # the file and its class whose fields are flags
 NO_COMPILER = re.compile(r"^ARG COMPILE=\s*$", re.MULTILINE)
 MODEL = "trainer/model.py"  # whose function metrics() names what is reported besides the loss
@@ -97,7 +98,9 @@ def flags_known(job: Job, context: RuleContext) -> Findings:
     """A flag in args is one that the project's trainer has: a field of Config."""
     fields = context.project.flags
     for flag in (flag for pool in job.pools if fields for flag in _flags(pool, context)):
-        name = flag.name.partition(".")[0].removeprefix("no_")
+        name = flag.name.partition(".")[0]
+        if context.project.values.get(without := name.removeprefix("no_"), BOOLEAN) == BOOLEAN:
+            name = without
         if not {name, flag.name} & {*fields, *WITHOUT_FIELD}:
             fault = f"{FLAGS} has no flag {_spelled(flag.name)}"
             yield Finding(flag.place, fault, did_you_mean(flag.name, map(_spelled, fields)))
@@ -105,13 +108,25 @@ def flags_known(job: Job, context: RuleContext) -> Findings:
 
 @rule_of_flags("flag-value", "warning", "documented", "trainer")
 def flags_valid(job: Job, context: RuleContext) -> Findings:
-    """A flag has a value that its field of Config takes: a number, or one of its choices."""
+    """A flag has a value that its field of Config takes: a number, one of its choices, or none where it is a switch."""
     for flag in (flag for pool in job.training_pools for flag in _flags(pool, context)):
-        taken = context.project.values.get(flag.name, ())
-        if taken and not REFERENCE.search(flag.value) and not any(_fits(flag.value, one) for one in taken):
-            named = " or ".join(NUMBERS[one][1] if one in NUMBERS else one for one in taken)
-            cure = f"write {named}" if NUMBERS.keys() & {*taken} else did_you_mean(flag.value, taken)
-            yield Finding(flag.place, f'{_spelled(flag.name)} is "{flag.value}", which {FLAGS} does not take', cure)
+        if not REFERENCE.search(flag.value) and (wrong := why_refused(flag.name, flag.value, context.project)):
+            yield Finding(flag.place, *wrong)
+
+
+def why_refused(name: str, value: str, project: Project) -> tuple[str, str] | None:
+    """Fault and cure of a flag with a value that the trainer does not take; None where it takes it, or is unknown."""
+    name = name.replace("-", "_")
+    taken, flag = project.values.get(name, ()), _spelled(name)
+    if taken == BOOLEAN:
+        is_alone = not value or value.startswith("--")  # the next flag
+        wrong = f'{flag} is "{value}", and takes no value', f"write {flag}, or {_spelled(f'no_{name}')}, alone"
+        return None if is_alone else wrong
+    if not taken or any(_fits(value, one) for one in taken):
+        return None
+    named = " or ".join(NUMBERS[one][1] if one in NUMBERS else one for one in taken)
+    cure = f"write {named}" if NUMBERS.keys() & {*taken} else did_you_mean(value, taken)
+    return f'{flag} is "{value}", which {FLAGS} does not take', cure
 
 
 def _fits(value: str, taken: str) -> bool:
@@ -229,7 +244,7 @@ def _metrics(folder: Path) -> tuple[str, ...]:
 def _taken(annotation: ast.expr, folder: Path) -> tuple[str, ...]:
     """The values of a field: the name of a kind of number, or its choices, with None if that is one; else ()."""
     match annotation:
-        case ast.Name(id=name) if name in NUMBERS:
+        case ast.Name(id=name) if name in (*NUMBERS, *BOOLEAN):
             return (name,)
         case ast.Subscript(value=ast.Name(id="Literal"), slice=choices):
             return tuple(str(_plain(one)) for one in getattr(choices, "elts", [choices]))

@@ -12,7 +12,7 @@ from vertex_launch.errors import Finding, Findings, Severity, did_you_mean
 from vertex_launch.rules import shells
 from vertex_launch.rules.containers import words
 from vertex_launch.rules.rule import Rule, RuleContext, TuningJob, rule_of_search
-from vertex_launch.rules.training import FLAGS, MODEL, runs_trainer
+from vertex_launch.rules.training import FLAGS, MODEL, runs_trainer, why_refused
 
 
 def _of_study(code: str, severity: Severity, source: str, check: Callable[[HyperparameterTuningJob], Findings]) -> Rule:
@@ -61,6 +61,16 @@ def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
     for place, name in study_validation.parameter_ids(job.spec.study_spec) if fields else ():
         if name and name.replace("-", "_").partition(".")[0] not in fields:
             yield Finding(f"{place}.parameterId", f"{FLAGS} has no flag --{name}", did_you_mean(name, fields))
+
+
+@rule_of_search("parameter-value", "warning", "documented", "trainer")
+def values_fit(job: TuningJob, context: RuleContext) -> Findings:
+    """A parameter has values that its flag takes, a field of Config: whole numbers, or its choices.
+    Otherwise: The trials that are given another value fail at once, with a usage message."""
+    taken = context.project.values if runs_trainer(job.trial_job.chief, context) else {}
+    for place, name, values in study_validation.tried(job.spec.study_spec) if taken else ():
+        if wrong := next(filter(None, (why_refused(name, value, context.project) for value in values)), None):
+            yield Finding(place, *wrong)
 
 
 @rule_of_search("trial-flags", "warning", "documented", "hyperparameter-tuning", "shell")
