@@ -1,12 +1,17 @@
-"""The run that a process takes part in, as one value."""
+"""The run that a process takes part in, as one value, and what must be alike in all its replicas."""
 
-from dataclasses import dataclass, field
+import zlib
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from trainer.cluster.spec import Cluster
 from trainer.config import Config
 from trainer.goodput import Clock
 from trainer.vertex.storage import Storage
+
+# Flags that may differ: how long a replica waits, what it looks for, and where its data is, which is compared itself.
+OWN = ("anyway", "collective_timeout", "data", "data_processes", "doctor", "profile", "rollcall_timeout")
+CODE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -18,3 +23,17 @@ class Job:
     shards: Path  # the folder of the data set
     cluster: Cluster = field(default_factory=Cluster)
     clock: Clock = field(default_factory=Clock)
+
+
+def facts(config: Config, **versions: str) -> dict[str, str]:
+    """Return what all replicas must have alike, by its name: flags, versions, and a checksum of this code.
+
+    Empty where the run is to go on anyway.
+    """
+    if config.anyway:
+        return {}
+    flags = {f"--{name.replace('_', '-')}": str(value) for name, value in asdict(config).items() if name not in OWN}
+    code = 0
+    for file in sorted(CODE.rglob("*.py")):
+        code = zlib.crc32(file.read_bytes(), code)
+    return {**flags, **versions, f"{CODE.name}/": f"{code:08x}"}

@@ -72,6 +72,19 @@ def test_who_has_the_answer_does_not_meet_the_roll_call_again_at_the_chiefs_addr
         assert leads.result(timeout=DEADLINE) == ""
 
 
+def test_whoever_was_told_something_else_is_named_by_all_with_both_values() -> None:
+    told = [{"--seed": "0", "--steps": "9"}, {"--seed": "7", "--steps": "9"}, {"--seed": "7", "--steps": "8"}]
+    with ThreadPoolExecutor(3) as pool:
+        pairs = zip(clusters(3), told, strict=True)
+        calls = [pool.submit(rollcall.call, replica, PATIENCE, (), facts) for replica, facts in pairs]
+        learned = {str(one.exception(timeout=DEADLINE)) for one in calls}
+    assert learned == {
+        "rollcall: --seed is 7 in workerpool1-0 and workerpool1-1 and 0 in workerpool0-0; --steps is 8 in workerpool1-1"
+        " and 9 in workerpool0-0: give all replicas the same, or go on with --anyway"
+    }
+    assert not any(isinstance(one.exception(), RollcallError) for one in calls)  # which another start might cure
+
+
 def test_one_machine_waits_for_nobody() -> None:
     assert call(Cluster(), timeout=0) == ""
 

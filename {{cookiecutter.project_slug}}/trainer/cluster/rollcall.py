@@ -1,8 +1,8 @@
-"""Every replica is here, or its name is in the error.
+"""Every replica is here and is told the same, or its name is in the error.
 
 Vertex starts replicas as their machines arrive, so late peers are normal, and a framework that waits
 for one waits in silence. Before any framework call each replica therefore checks in with the chief, at
-the chief's own address. The chief answers everybody at once: go, or who is absent.
+the chief's own address. The chief answers everybody at once: go, or who is absent, or what differs.
 """
 
 import asyncio
@@ -11,17 +11,20 @@ import json
 import socket
 import struct
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from trainer.cluster.spec import Cluster, Node
-from trainer.vertex.errors import PeerError
+from trainer.vertex.errors import PeerError, TrainerError
 
 RETRY_SECONDS = 0.2
 ANSWER_SECONDS = 10.0  # beyond the deadline, for the chief's answer
 HEAR_SECONDS = 1.0  # beyond the deadline, for messages that had arrived by then
 LONGEST_LINE = 1 << 20  # bytes; the addresses of some ten thousand replicas
 
+Facts: TypeAlias = Mapping[str, str]  # what must be alike in all that train, by its name: {"--seed": "0"}
+NO_FACTS: Facts = MappingProxyType({})
 Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -34,27 +37,32 @@ def patience(*, emulated: bool) -> float:
     return 60.0 if emulated else 600.0
 
 
-def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = ()) -> None:
+def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = (), facts: Facts = NO_FACTS) -> None:
     """Return once every replica that takes part has checked in.
 
     Args:
         servers: those that take part though they do not train; the same on every replica.
+        facts: of this replica.
 
     Raises:
         RollcallError: somebody is absent after `timeout` seconds, or describes another cluster.
+        TrainerError: somebody who trains has other facts than the chief.
         ClusterError: this replica takes no part.
     """
     began, everyone = time.monotonic(), (*cluster.nodes, *servers)
     leads = not any(node.name == cluster.name for node in servers) and cluster.rank == 0
     if len(everyone) == 1:
         return
-    problem = asyncio.run(_lead(cluster, everyone, timeout)) if leads else _check_in(cluster, everyone, timeout)
-    if problem:
+    part = cluster, everyone, timeout, facts
+    answer = asyncio.run(_lead(*part)) if leads else _check_in(*part)
+    if fault := answer.get("fault"):
+        raise TrainerError(f"rollcall: {fault}: give all replicas the same, or go on with --anyway")
+    if problem := answer.get("problem"):
         raise RollcallError(f"rollcall: {problem} (waited {time.monotonic() - began:.0f} s)")
 
 
-async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float) -> str:
-    """The chief's part: collect, then answer all; returns the problem, empty if there is none."""
+async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, facts: Facts) -> Mapping[str, Any]:
+    """The chief's part: collect, then answer all; returns the answer, which names a problem if there is one."""
     callers, sock = _Callers(everyone), listen(cluster.chief)
     server = await asyncio.start_server(callers.meet, sock=sock, limit=LONGEST_LINE, backlog=len(everyone) + 8)
     # This process may have been unable to listen until now: whoever has called in time is still heard.
@@ -62,10 +70,24 @@ async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float) -> s
     problem = _absent(everyone, callers.missing) if callers.missing else ""
     if callers.stranger:
         problem = f"{callers.stranger} describes another cluster than {cluster.name}; are two jobs mixed?"
+    fault = "" if problem else "; ".join(_differences(cluster, facts, callers.facts))
     server.close()  # whoever has the answer may look for the framework at this address, and must not find us
-    await asyncio.gather(*(_answer(streams, problem) for streams in callers.present.values()))
+    answer = {"problem": problem, "fault": fault}
+    await asyncio.gather(*(_answer(streams, answer) for streams in callers.present.values()))
     callers.close()
-    return problem
+    return answer
+
+
+def _differences(cluster: Cluster, facts: Facts, of_others: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a phrase for each value that replicas which train have, and the chief has not."""
+    others = {node.name: of_others.get(node.name) for node in cluster.nodes[1:]}
+    known = {name: other for name, other in others.items() if other and isinstance(other, dict)}
+    for fact, own in facts.items():
+        values = {name: str(other.get(fact)) for name, other in known.items()}
+        for value in dict.fromkeys(values.values()):
+            if value != own:
+                names = " and ".join(name for name in values if values[name] == value)
+                yield f"{fact} is {value} in {names} and {own} in {cluster.chief.name}"
 
 
 class _Callers:
@@ -76,6 +98,7 @@ class _Callers:
         self._hearing: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
         self.missing = {node.name for node in everyone[1:]}
         self.present: dict[str, Streams] = {}
+        self.facts: dict[str, Any] = {}
         self.stranger = ""  # a replica that describes another cluster
         self.settled = asyncio.Event()
 
@@ -89,7 +112,7 @@ class _Callers:
         if not message:
             return writer.close()
         name = str(message.get("name"))
-        self.present[name] = reader, writer
+        self.present[name], self.facts[name] = (reader, writer), message.get("facts")
         self.missing.discard(name)
         if message.get("nodes") != self._addresses:
             self.stranger = name
@@ -101,10 +124,10 @@ class _Callers:
             writer.close()
 
 
-async def _answer(streams: Streams, problem: str) -> None:
+async def _answer(streams: Streams, answer: Mapping[str, str]) -> None:
     """Send the answer, and wait until the caller, who has read it, hangs up."""
     reader, writer = streams
-    writer.write(_line_of({"problem": problem}))
+    writer.write(_line_of(answer))
     await _within(reader.read(), ANSWER_SECONDS)
 
 
@@ -139,8 +162,9 @@ def listen(node: Node) -> socket.socket:
         raise RollcallError(f"rollcall: cannot listen at {node.address}, the address of {node.name}: {why}") from None
 
 
-def _check_in(cluster: Cluster, everyone: Sequence[Node], timeout: float) -> str:
-    """A worker's part: say who is here, return the chief's verdict."""
+def _check_in(cluster: Cluster, everyone: Sequence[Node], timeout: float, facts: Facts) -> Mapping[str, Any]:
+    """A worker's part: say who is here, return the chief's answer."""
+    message = {"name": cluster.name, "nodes": [node.address for node in everyone], "facts": dict(facts)}
     deadline = time.monotonic() + timeout
     problem = f"{cluster.chief.name}, the chief, is absent at {cluster.chief.address}"
     while True:
@@ -148,15 +172,15 @@ def _check_in(cluster: Cluster, everyone: Sequence[Node], timeout: float) -> str
             address, patience = (cluster.chief.host, cluster.chief.port), max(deadline - time.monotonic(), 0.1)
             with socket.create_connection(address, timeout=min(patience, 5)) as connection:
                 problem = f"{cluster.chief.name}, the chief, is here but gave no answer"
-                connection.sendall(_line_of({"name": cluster.name, "nodes": [node.address for node in everyone]}))
+                connection.sendall(_line_of(message))
                 connection.settimeout(timeout + ANSWER_SECONDS)  # from now on, as the chief may have begun just now
-                verdict = _parsed(connection.makefile("rb").readline(LONGEST_LINE))
-                if "problem" in verdict:
-                    return str(verdict["problem"])
+                answer = _parsed(connection.makefile("rb").readline(LONGEST_LINE))
+                if "problem" in answer:
+                    return answer
         except OSError:  # not there yet: refused, unresolved or reset
             pass
         if time.monotonic() > deadline:
-            return problem
+            return {"problem": problem}
         time.sleep(RETRY_SECONDS)
 
 
@@ -166,7 +190,7 @@ def _absent(everyone: Sequence[Node], names: set[str]) -> str:
     return f"{', '.join(listed)} {verb} absent; {len(everyone) - len(listed)} of {len(everyone)} are here"
 
 
-def _line_of(message: dict[str, Any]) -> bytes:
+def _line_of(message: Mapping[str, Any]) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 

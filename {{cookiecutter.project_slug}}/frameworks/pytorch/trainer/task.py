@@ -8,7 +8,7 @@ from trainer import config as configs
 from trainer import optional, shards
 from trainer.cluster import rollcall, spec
 from trainer.goodput import ROLL_CALL, START, Clock, process_start
-from trainer.job import Job
+from trainer.job import Job, facts
 from trainer.vertex import doctor, lease, reducers, storage, writable
 from trainer.vertex.log import exit_code
 
@@ -48,7 +48,7 @@ def launch(job: Job, environ: MutableMapping[str, str]) -> None:
     patience = config.rollcall_timeout or rollcall.patience(emulated=job.storage.emulated)
     layout = mesh.of_job(job, environ.get("CXX", ""))
     job.clock.lap(START)
-    rollcall.call(cluster, patience)
+    rollcall.call(cluster, patience, facts=facts(config, PyTorch=torch.__version__))
     job.clock.lap(ROLL_CALL)
     reducers.prepare(len(cluster.servers), environ, rank=cluster.rank, gpus=gpus, required=config.require_reducers)
     processes.launch(cluster, layout, patience, train.run, job, layout)

@@ -43,14 +43,19 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 
 def launch(job: "Job") -> None:
     """Wait for all replicas, then do this one's part."""
+    import keras
+    import tensorflow as tf
+
     from trainer import train
+    from trainer.job import facts
     from trainer.parallel import strategy as strategies
 
     config, strategy = job.config, strategies.load(job.config.strategy)
     patience = config.rollcall_timeout or rollcall.patience(emulated=job.storage.emulated)
     mesh = strategy.lay_out(job)
     job.clock.lap(START)
-    rollcall.call(job.cluster, patience, strategy.servers(job.cluster))
+    versions = {"TensorFlow": tf.__version__, "Keras": keras.__version__}
+    rollcall.call(job.cluster, patience, strategy.servers(job.cluster), facts(config, **versions))
     job.clock.lap(ROLL_CALL)
     with program.no_exit(job.cluster.name):
         train.run(job, mesh)
