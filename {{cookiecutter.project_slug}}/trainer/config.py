@@ -59,8 +59,8 @@ class LoopFlags:
     data_processes: int = 0
     """Processes that make batches ahead, for each GPU; with 0 threads do, of which Python runs one at a time."""
     anyway: bool = False
-    """Go on where shards are missing, where data, --global-batch, --seed or the flags of the model are not those of the
-    checkpoint, or where copies of the model differ."""
+    """Go on where shards are missing, where copies of the model differ, and where data, flags or code are not those of
+    the checkpoint or of the other replicas."""
     rollcall_timeout: float | None = None
     """Seconds to wait for the other replicas; by default 600 in the cloud, 60 in the local Vertex."""
     collective_timeout: float = 300

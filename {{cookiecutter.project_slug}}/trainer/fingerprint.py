@@ -2,13 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from trainer.checkpoints import commit_marker
+from trainer.job import Job
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import warn
 
@@ -54,6 +55,25 @@ def require(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief
         raise TrainerError(f"{'; '.join(findings)}: {cure}")
     if findings and is_chief:
         warn(f"{'; '.join(findings)}: going on, by --anyway")
+
+
+def require_alike(job: Job, digests: Sequence[Sequence[int]]) -> None:
+    """Compare the data that processes see, by their `Data.digest`, with the chief's.
+
+    Raises:
+        TrainerError: they differ, unless the run is to go on anyway: then the chief warns.
+    """
+    chief, names = digests[0], [job.cluster.process(rank, len(digests)) for rank in range(len(digests))]
+    findings = []
+    for name, own in zip(names, digests, strict=True):
+        for split, part in {"training": slice(3), "held-out": slice(3, 6)}.items():
+            if own[part] != chief[part]:
+                theirs, ours = ("{} in {} shards, checksum {:08x}".format(*each[part]) for each in (chief, own))
+                findings.append(f"{name} sees other {split} samples than {names[0]}: {ours}; there {theirs}")
+    if findings and not job.config.anyway:
+        raise TrainerError(f"{findings[0]}{_more(findings)}: give all replicas the same data, or go on with --anyway")
+    if findings and job.cluster.rank == 0:
+        warn(f"{findings[0]}{_more(findings)}: going on, by --anyway")
 
 
 def _unfinished(shards: Shards) -> Iterator[str]:

@@ -13,13 +13,15 @@ What a sample is stands in trainer/data.py. Write its example data set, and with
 import contextlib
 import errno
 import gc
+import json
 import signal
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -113,12 +115,22 @@ class Dataset:
         return len(self._source)
 
     def samples(self, indices: Iterable[int]) -> list[Sample]:
-        wanted = list(indices)
+        return [data.decode(record) for record in self._records([*indices])]
+
+    @property
+    def digest(self) -> list[int]:
+        """Counts of samples and shards; checksum of names, sizes, counts, and each shard's first and last record."""
+        counts = [count for _, count in self.shards.values()]
+        spans = [(end - count, end - 1) for count, end in zip(counts, accumulate(counts), strict=True) if count]
+        ends = b"".join(self._records([*chain.from_iterable(spans)]))
+        return [len(self), len(counts), zlib.crc32(ends, zlib.crc32(json.dumps(self.shards).encode()))]
+
+    def _records(self, indices: list[int]) -> list[bytes]:
         try:  # one call: the source reads in parallel, which matters where each read asks a bucket
-            records = self._source.__getitems__(wanted)
+            records: list[bytes] = self._source.__getitems__(indices)
         except (RuntimeError, ValueError) as error:
-            raise self._damaged(wanted, error) from None
-        return [data.decode(record) for record in records]
+            raise self._damaged(indices, error) from None
+        return records
 
     def _damaged(self, indices: list[int], error: Exception) -> Exception:
         """Return an error that names the first of these records that cannot be read by itself; else the given one."""
@@ -155,6 +167,11 @@ class Data:
         self.train, self.heldout = Dataset(job.shards, "train"), Dataset(job.shards, "heldout")
         shards = self.train.shards, self.heldout.shards
         self.fingerprint = Fingerprint(config.global_batch, config.seed, *shards, of_model(config))
+
+    @property
+    def digest(self) -> list[int]:
+        """Numbers that are alike in all processes which see the same samples."""
+        return [*self.train.digest, *self.heldout.digest]
 
     @cached_property
     def example(self) -> Batch:

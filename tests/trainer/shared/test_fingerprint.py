@@ -12,11 +12,14 @@ import pytest
 from tests.samples import EXAMPLE
 from tests.training import DEADLINE, PROJECT
 from trainer import data, shards
+from trainer.cluster.spec import Cluster, Node
 from trainer.config import Config
 from trainer.data import EXAMPLES
-from trainer.fingerprint import FILE, Fingerprint, require
-from trainer.shards import Dataset
+from trainer.fingerprint import FILE, Fingerprint, require, require_alike
+from trainer.job import Job
+from trainer.shards import Data, Dataset
 from trainer.vertex.errors import TrainerError
+from trainer.vertex.storage import Storage
 
 FOUR = {f"train-{number:05d}-of-00004.array_record": (1000, 30) for number in range(4)}
 WHOLE = Fingerprint(24, 0, FOUR, {"heldout-mine.array_record": (10, 1)})
@@ -123,6 +126,23 @@ def test_a_damaged_record_is_named_with_its_shard_and_index(tmp_path: Path) -> N
     assert 0 <= int(index.partition(" is damaged (")[0]) < 20
     assert str(told.value).endswith("); write this shard again")
     assert "\n" not in str(told.value)
+
+
+def test_processes_that_see_other_samples_are_named(tmp_path: Path) -> None:
+    samples, names = EXAMPLES[EXAMPLE]()["train"], ("chief", "fewer", "others", "same")
+    for name, part in zip(names, (slice(60), slice(40), slice(60, 120), slice(60)), strict=True):
+        shards.write(samples[part], tmp_path / name, "train", shard_count=2)
+        shards.write(samples[:4], tmp_path / name, "heldout", shard_count=1)
+    nodes = tuple(Node(f"workerpool{min(i, 1)}-{max(i - 1, 0)}", f"localhost:{i}") for i in range(4))
+    cluster = Cluster(nodes, nodes[0].name)
+    jobs = [Job(Config(anyway=name == "same"), Storage(), tmp_path / name, cluster) for name in names]
+    digests = [Data(job).digest for job in jobs]
+    with pytest.raises(TrainerError) as told:
+        require_alike(jobs[0], digests)
+    assert str(told.value).startswith("workerpool1-0 sees other training samples than workerpool0-0: 40 in 2 shards, ")
+    assert str(told.value).endswith(" (and 1 more): give all replicas the same data, or go on with --anyway")
+    require_alike(jobs[3], digests)
+    require_alike(jobs[0], [digests[0], digests[3], digests[3], digests[0]])
 
 
 def test_a_batch_that_lacks_samples_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
