@@ -2,9 +2,10 @@
 
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,28 @@ from trainer.vertex.log import warn
 FILE = "samples.json"  # beside the commit marker, written by the chief
 NUMBERED = re.compile(r"(.+)-(\d{1,6})-of-(\d{1,6})\.array_record")
 
-Shards = Mapping[str, tuple[int, int]]  # name of a file -> its bytes and records
+Shards = Mapping[str, tuple[int, ...]]  # name of a file -> its bytes, its records, checksum of the first and the last
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Flags and shards of a run. A shard counts by name, size and records: nobody reads all of its bytes."""
+    """Flags and shards of a run. Nobody reads all bytes of a shard."""
 
     global_batch: int
     seed: int
     train: Shards
     heldout: Shards
     model: Mapping[str, str] = field(default_factory=dict)  # its own flags
+
+    @property
+    def digest(self) -> list[int]:
+        """For training and held-out shards the samples, the shards, and a checksum: alike where the data is."""
+        splits = [*self.train.items()], [*self.heldout.items()]
+        tables = (
+            (sum(records for _, (_, records, *_) in split), len(split), zlib.crc32(json.dumps(split).encode()))
+            for split in splits
+        )
+        return [*chain.from_iterable(tables)]
 
     @property
     def flags(self) -> dict[str, Any]:
@@ -58,7 +69,7 @@ def require(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief
 
 
 def require_alike(job: Job, digests: Sequence[Sequence[int]]) -> None:
-    """Compare the data that processes see, by their `Data.digest`, with the chief's.
+    """Compare the data that processes see, by its digests, with the chief's.
 
     Raises:
         TrainerError: they differ, unless the run is to go on anyway: then the chief warns.
@@ -90,8 +101,8 @@ def _unfinished(shards: Shards) -> Iterator[str]:
         if missing:
             name = f"{split}-{missing[0]:0{len(numbers[0])}}-of-{total}.array_record"
             yield f"{name} is missing{_more(missing)}"
-    empty = [name for name, (_, records) in shards.items() if not records]
-    if empty and sum(records for _, records in shards.values()) >= len(shards):  # there were enough for all shards
+    empty = [name for name, (_, records, *_) in shards.items() if not records]
+    if empty and sum(records for _, records, *_ in shards.values()) >= len(shards):  # there were enough for all shards
         yield f"{empty[0]} holds no record{_more(empty)}"
 
 
@@ -109,6 +120,8 @@ def _changes(present: Fingerprint, folder: Path) -> Iterator[str]:
             yield f"--{name.replace('_', '-')} was {before[name]}, and is {now}"
     had = {name: tuple(size) for name, size in (past["train"] | past["heldout"]).items()}
     has = {**present.train, **present.heldout}
+    for name, size in had.items():  # of an older version, without a checksum
+        has |= {name: has[name][: len(size)]} if name in has else {}
     if changed := sorted(name for name in had.keys() | has.keys() if had.get(name) != has.get(name)):
         yield f"{changed[0]} {_change(had.get(changed[0]), has.get(changed[0]))}{_more(changed)}"
 
@@ -117,6 +130,8 @@ def _change(before: tuple[int, ...] | None, now: tuple[int, ...] | None) -> str:
     """`had 30 records in 1200 bytes, and has 28 in 1100`"""
     if not before or not now:
         return "is gone" if before else "is new"
+    if before[:2] == now[:2]:
+        return "has other records than it had"
     return f"had {before[1]} records in {before[0]} bytes, and has {now[1]} in {now[0]}"
 
 

@@ -13,7 +13,6 @@ What a sample is stands in trainer/data.py. Write its example data set, and with
 import contextlib
 import errno
 import gc
-import json
 import signal
 import sys
 import tempfile
@@ -21,7 +20,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -117,13 +116,13 @@ class Dataset:
     def samples(self, indices: Iterable[int]) -> list[Sample]:
         return [data.decode(record) for record in self._records([*indices])]
 
-    @property
-    def digest(self) -> list[int]:
-        """Counts of samples and shards; checksum of names, sizes, counts, and each shard's first and last record."""
+    def described(self) -> dict[str, tuple[int, int, int]]:
+        """Return bytes and records of each shard by its name, and a checksum of its first and its last record."""
         counts = [count for _, count in self.shards.values()]
-        spans = [(end - count, end - 1) for count, end in zip(counts, accumulate(counts), strict=True) if count]
-        ends = b"".join(self._records([*chain.from_iterable(spans)]))
-        return [len(self), len(counts), zlib.crc32(ends, zlib.crc32(json.dumps(self.shards).encode()))]
+        places = [[end - count, end - 1] * bool(count) for count, end in zip(counts, accumulate(counts), strict=True)]
+        records = iter(self._records([*chain.from_iterable(places)]))
+        ends = (b"".join(islice(records, len(pair))) for pair in places)
+        return {name: (*size, zlib.crc32(end)) for (name, size), end in zip(self.shards.items(), ends, strict=True)}
 
     def _records(self, indices: list[int]) -> list[bytes]:
         try:  # one call: the source reads in parallel, which matters where each read asks a bucket
@@ -165,13 +164,8 @@ class Data:
         config = job.config
         self._config, self._clock = config, job.clock
         self.train, self.heldout = Dataset(job.shards, "train"), Dataset(job.shards, "heldout")
-        shards = self.train.shards, self.heldout.shards
+        shards = self.train.described(), self.heldout.described()
         self.fingerprint = Fingerprint(config.global_batch, config.seed, *shards, of_model(config))
-
-    @property
-    def digest(self) -> list[int]:
-        """Numbers that are alike in all processes which see the same samples."""
-        return [*self.train.digest, *self.heldout.digest]
 
     @cached_property
     def example(self) -> Batch:

@@ -95,6 +95,19 @@ def test_other_samples_than_those_of_the_checkpoint_are_refused(tmp_path: Path) 
     )
 
 
+def test_a_shard_with_other_records_of_the_same_size_is_refused(tmp_path: Path) -> None:
+    samples, name = EXAMPLES[EXAMPLE]()["train"], "train-00000-of-00001.array_record"
+    found = []
+    for part in (slice(9), slice(9, 18)):
+        shards.write(samples[part], tmp_path, "train", shard_count=1)
+        found.append(replace(WHOLE, train=Dataset(tmp_path, "train").described()))
+    assert {Dataset(tmp_path, "train").shards[name]} == {one.train[name][:2] for one in found}
+    found[0].keep(tmp_path)
+    assert refused(found[1], tmp_path).startswith(f"{name} has other records than it had: bring back")
+    replace(found[0], train={name: found[0].train[name][:2]}).keep(tmp_path)  # of an older version
+    require(found[1], tmp_path, anyway=False, is_chief=True)
+
+
 def test_other_flags_of_the_model_are_refused_also_where_all_shapes_are_alike(tmp_path: Path) -> None:
     replace(WHOLE, model={"heads": "4"}).keep(tmp_path)
     assert refused(replace(WHOLE, model={"heads": "2", "new": "1"}), tmp_path).startswith("--heads was 4, and is 2: ")
@@ -136,7 +149,7 @@ def test_processes_that_see_other_samples_are_named(tmp_path: Path) -> None:
     nodes = tuple(Node(f"workerpool{min(i, 1)}-{max(i - 1, 0)}", f"localhost:{i}") for i in range(4))
     cluster = Cluster(nodes, nodes[0].name)
     jobs = [Job(Config(anyway=name == "same"), Storage(), tmp_path / name, cluster) for name in names]
-    digests = [Data(job).digest for job in jobs]
+    digests = [Data(job).fingerprint.digest for job in jobs]
     with pytest.raises(TrainerError) as told:
         require_alike(jobs[0], digests)
     assert str(told.value).startswith("workerpool1-0 sees other training samples than workerpool0-0: 40 in 2 shards, ")
