@@ -250,6 +250,13 @@ def test_an_exception_of_the_model_stays_what_it_is(error: Exception) -> None:
         raise error
 
 
+@pytest.mark.parametrize("file", processes.YOURS, ids=lambda file: file.name)
+def test_a_bucket_that_does_not_answer_the_data_or_the_model_is_no_lost_peer(file: Path) -> None:
+    error = tf.errors.UnavailableError(None, None, "the bucket does not answer")
+    with pytest.raises(tf.errors.UnavailableError, match="the bucket"), processes.with_peers(PAIR):
+        exec(compile("raise error", str(file), "exec"), {"error": error})
+
+
 def test_a_lost_peer_is_one_sentence_with_the_code_for_which_the_parent_names_the_silent_one() -> None:
     told = "workerpool0-0 lost a peer: Socket closed; the next start resumes"
     with pytest.raises(LostPeerError, match=told), processes.with_peers(PAIR):

@@ -7,7 +7,9 @@ import re
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 import tensorflow as tf
 
@@ -17,8 +19,9 @@ from trainer.vertex.errors import LostPeerError
 NOTICE = signal.SIGTERM  # how this replica hears that it is to end
 MONOTONIC, IN_A_THREAD = 1, 2  # CLOCK_MONOTONIC and SIGEV_THREAD of Linux
 LAST_WORDS_SECONDS = 3.0
-# TensorFlow raises these for a peer that is gone or silent, and never for a fault of the model or the data.
+# TensorFlow raises these for a peer that is gone or silent, and beyond these files never for a fault of the user's.
 LOSSES = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
+YOURS = [Path(__file__).parents[1] / name for name in ("data.py", "model.py")]
 NCCL_LOST = "remote process exited or there was a network error"  # within an InternalError
 
 
@@ -95,11 +98,16 @@ def with_peers(cluster: Cluster) -> Iterator[None]:
 def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:
     """Say in one line which peer is gone or silent by this error, with our names; empty for every other error."""
     text = str(error.message) or type(error).__name__
-    if len(cluster.nodes) == 1 or not (isinstance(error, LOSSES) or NCCL_LOST in text):
+    if len(cluster.nodes) == 1 or _is_yours(error) or not (isinstance(error, LOSSES) or NCCL_LOST in text):
         return ""
     first, *others = (text.rpartition("Collective ops is aborted by: ")[2] or text).splitlines()
     what = f"{first} {others[0]}" if first.endswith(":") and others else first.partition(". ")[0]
     return re.sub(r"/job:(chief|worker)(?:/replica:\d+)?/task:(\d+)", lambda task: _name(cluster, *task.groups()), what)
+
+
+def _is_yours(error: tf.errors.OpError) -> bool:
+    """Whether the data or the model raised it, as TensorFlow does for a bucket that does not answer."""
+    return any(Path(frame.f_code.co_filename) in YOURS for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _name(cluster: Cluster, job: str, index: str) -> str:
