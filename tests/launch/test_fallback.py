@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.launch.running import SOURCE, eventually, job
+from tests.launch.test_run import launch
 from tests.launch.vertex import Service, service
 
 EVERYWHERE = ("us-central1", "us-east1")
@@ -51,12 +52,6 @@ def submit(vertex: Service, *flags: str) -> tuple[int, str]:
     done = subprocess.run(**words(vertex, *flags), capture_output=True, timeout=240)
     assert "Traceback" not in done.stdout + done.stderr
     return done.returncode, done.stdout + done.stderr
-
-
-def command(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    """A command that ends before it asks a service."""
-    args, environ = [sys.executable, "-m", "vertex_launch", *words], os.environ | {"PYTHONPATH": str(SOURCE)}
-    return subprocess.run(args, cwd=folder, env=environ, capture_output=True, text=True, timeout=120)
 
 
 def jobs(vertex: Service) -> list[tuple[str, str, str]]:
@@ -120,12 +115,12 @@ def test_ctrl_c_leaves_the_job_that_waits_and_sends_no_other(vertex: Service, tm
 
 @pytest.mark.parametrize("wait", ["20", "soon", "-1m"])
 def test_a_time_that_is_none_is_refused(tmp_path: Path, wait: str) -> None:
-    done = command(tmp_path, "submit", "large.yaml", "--wait", wait)
+    done = launch(tmp_path, "submit", "large.yaml", "--wait", wait)
     assert done.returncode == 2
     assert "write such as 90s, 20m or 1.5h" in " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_a_capacity_that_is_none_is_refused(tmp_path: Path) -> None:
-    done = command(tmp_path, "emulate", "--capacity", "us-central1=many")
+    done = launch(tmp_path, "emulate", "--capacity", "us-central1=many")
     assert done.returncode == 1
     assert '--capacity: "us-central1=many" is no number of replicas; write such as 16, or us-central1=0' in done.stderr
