@@ -13,7 +13,12 @@ EARLY = "workerpool0-0: a training process ended with code 0 before the training
 
 def start(body: str, success: str = "program.FINISHED") -> "subprocess.Popen[str]":
     """Start a program whose main part is this body."""
-    lines = ("import os, signal, sys, time", "from trainer.cluster import program", f"def main(*_):\n    {body}")
+    imports = (
+        "import os, signal, sys, time",
+        "from trainer.cluster import program",
+        "from trainer.vertex.errors import no_exit",
+    )
+    lines = (*imports, f"def main(*_):\n    {body}")
     command = [sys.executable, "-c", "\n".join((*lines, f"program.run_to_end(main, {success})"))]
     return subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -37,7 +42,7 @@ def ended(body: str, success: str = "program.FINISHED") -> tuple[int, str]:
         ("raise KeyError('labels')", 1, "KeyError: 'labels'"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, ""),
         ("os._exit(0)", 1, EARLY),
-        ("\n    with program.no_exit('workerpool0-0'): sys.exit()", 1, EARLY),
+        ("\n    with no_exit('workerpool0-0'): sys.exit()", 1, EARLY),
     ],
 )
 def test_a_program_ends_with_0_only_after_its_work(body: str, code: int, words: str) -> None:

@@ -1,5 +1,8 @@
 """The exceptions whose text is meant for the person who started the job; the exit code says who is to blame."""
 
+import contextlib
+from collections.abc import Iterator
+
 
 class TrainerError(ValueError):
     """A fault that the user can cure; `task.py` prints its text without a traceback and ends with its exit code."""
@@ -27,3 +30,14 @@ class EndedEarlyError(TrainerError):
             f"{replica}: a training process ended with code 0 before the training did; look for a call of exit,"
             " sys.exit or os._exit"
         )
+
+
+@contextlib.contextmanager
+def no_exit(replica: str) -> Iterator[None]:
+    """Take sys.exit(0) within the block for what it is: raises EndedEarlyError."""
+    try:
+        yield
+    except SystemExit as end:
+        if end.code:
+            raise
+        raise EndedEarlyError(replica) from None

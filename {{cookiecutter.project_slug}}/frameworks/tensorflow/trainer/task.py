@@ -8,6 +8,7 @@ from trainer import optional
 from trainer.cluster import program, rollcall, spec
 from trainer.goodput import ROLL_CALL, START, Clock, process_start
 from trainer.vertex import doctor, lease, storage, writable
+from trainer.vertex.errors import no_exit
 from trainer.vertex.log import exit_code
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def launch(job: "Job") -> None:
     versions = {"TensorFlow": tf.__version__, "Keras": keras.__version__}
     rollcall.call(job.cluster, patience, strategy.servers(job.cluster), facts(config, **versions))
     job.clock.lap(ROLL_CALL)
-    with program.no_exit(job.cluster.name):
+    with no_exit(job.cluster.name):
         train.run(job, mesh)
 
 

@@ -36,7 +36,7 @@ from trainer.cluster.notice import GRACE_SECONDS, StoppedError
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import Mesh, World
 from trainer.vertex import driver
-from trainer.vertex.errors import EndedEarlyError, LostPeerError, PeerError, TrainerError
+from trainer.vertex.errors import EndedEarlyError, LostPeerError, PeerError, TrainerError, no_exit
 from trainer.vertex.log import say
 
 # How this replica's processes hear that it is to end: SIGTERM comes from the agent, too, where a neighbour has failed.
@@ -172,12 +172,8 @@ def run_process(replica: str, main: Callable[..., None], args: tuple[Any, ...]) 
     Tearing down a process group whose peers are gone can hang or abort; exiting cannot.
     """
     try:
-        return main(*args)
-    except SystemExit as end:
-        if end.code:
-            raise
-        say(str(EndedEarlyError(replica)), "ERROR")
-        code = EndedEarlyError.exit_code
+        with no_exit(replica):
+            return main(*args)
     except StoppedError as error:
         if os.environ["LOCAL_RANK"] == "0":
             say(str(error), "WARNING")

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import NoReturn
 
 from trainer.cluster import spec
@@ -79,17 +79,6 @@ def attend(child: int, success: int) -> int:
         say_lines(heartbeat.loss() or f"{cluster.name} lost a peer, which is gone, stuck or slow", "ERROR")
         return PeerError.exit_code
     return 128 - code if code < 0 else code
-
-
-@contextlib.contextmanager
-def no_exit(replica: str) -> Iterator[None]:
-    """Take sys.exit(0) within the block for what it is: raises EndedEarlyError."""
-    try:
-        yield
-    except SystemExit as end:
-        if end.code:
-            raise
-        raise EndedEarlyError(replica) from None
 
 
 def stop(*_: object) -> None:
