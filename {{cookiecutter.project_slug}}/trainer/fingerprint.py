@@ -32,7 +32,7 @@ class Fingerprint:
 
     @property
     def digest(self) -> list[int]:
-        """For training and held-out shards the samples, the shards, and a checksum: alike where the data is."""
+        """Samples, shards and a checksum, of the training and of the held-out shards: alike where the data is."""
         splits = [*self.train.items()], [*self.heldout.items()]
         tables = (
             (sum(records for _, (_, records, *_) in split), len(split), zlib.crc32(json.dumps(split).encode()))
@@ -68,7 +68,7 @@ def require(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief
         warn(f"{'; '.join(findings)}: going on, by --anyway")
 
 
-def require_alike(job: Job, digests: Sequence[Sequence[int]]) -> None:
+def require_same(job: Job, digests: Sequence[Sequence[int]]) -> None:
     """Compare the data that processes see, by its digests, with the chief's.
 
     Raises:

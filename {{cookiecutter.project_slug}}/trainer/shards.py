@@ -164,8 +164,11 @@ class Data:
         config = job.config
         self._config, self._clock = config, job.clock
         self.train, self.heldout = Dataset(job.shards, "train"), Dataset(job.shards, "heldout")
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
         shards = self.train.described(), self.heldout.described()
-        self.fingerprint = Fingerprint(config.global_batch, config.seed, *shards, of_model(config))
+        return Fingerprint(self._config.global_batch, self._config.seed, *shards, of_model(self._config))
 
     @cached_property
     def example(self) -> Batch:

@@ -15,7 +15,7 @@ from trainer import data, shards
 from trainer.cluster.spec import Cluster, Node
 from trainer.config import Config
 from trainer.data import EXAMPLES
-from trainer.fingerprint import FILE, Fingerprint, require, require_alike
+from trainer.fingerprint import FILE, Fingerprint, require, require_same
 from trainer.job import Job
 from trainer.shards import Data, Dataset
 from trainer.vertex.errors import TrainerError
@@ -151,11 +151,11 @@ def test_processes_that_see_other_samples_are_named(tmp_path: Path) -> None:
     jobs = [Job(Config(anyway=name == "same"), Storage(), tmp_path / name, cluster) for name in names]
     digests = [Data(job).fingerprint.digest for job in jobs]
     with pytest.raises(TrainerError) as told:
-        require_alike(jobs[0], digests)
+        require_same(jobs[0], digests)
     assert str(told.value).startswith("workerpool1-0 sees other training samples than workerpool0-0: 40 in 2 shards, ")
     assert str(told.value).endswith(" (and 1 more): give all replicas the same data, or go on with --anyway")
-    require_alike(jobs[3], digests)
-    require_alike(jobs[0], [digests[0], digests[3], digests[3], digests[0]])
+    require_same(jobs[3], digests)
+    require_same(jobs[0], [digests[0], digests[3], digests[3], digests[0]])
 
 
 def test_a_batch_that_lacks_samples_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from trainer.cluster import devices, processes
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config, due, learning_rate
 from trainer.data import Batch
-from trainer.fingerprint import require_alike
+from trainer.fingerprint import require_same
 from trainer.job import Job
 from trainer.parallel import strategy as strategies
 from trainer.parallel.precision import autocast
@@ -44,7 +44,7 @@ def run(job: Job, mesh: Mesh) -> None:
 def train(job: Job, strategy: Strategy, world: World) -> Values:
     """Train from the first step, or from the newest whole checkpoint, to the last; returns the held-out metrics."""
     config, data = job.config, Data(job)
-    require_alike(job, world.gather(data.fingerprint.digest))
+    require_same(job, world.gather(data.fingerprint.digest))
     torch.manual_seed(config.seed)  # so all processes begin with the same weights
     net = strategy.wrap(config, model.build(config, data.example), world)
     checkpoints = Checkpoints(job, strategy, world, data.fingerprint)

@@ -10,7 +10,7 @@ from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config, due
 from trainer.data import Batch
-from trainer.fingerprint import require_alike
+from trainer.fingerprint import require_same
 from trainer.job import Job
 from trainer.parallel import strategy as strategies
 from trainer.parallel.calls import calls
@@ -42,7 +42,7 @@ def run(job: Job, mesh: Mesh) -> None:
 def train(job: Job, strategy: Strategy, world: World) -> Values:
     """Train from the first step, or from the newest whole checkpoint, to the last; returns the held-out metrics."""
     config, data = job.config, Data(job)
-    require_alike(job, world.gather(data.fingerprint.digest))
+    require_same(job, world.gather(data.fingerprint.digest))
     state = new_state(config, strategy, data.example, world)
     with tf.device("CPU:0"):  # a second state, for the checkpoints
         copy = new_state(config, Strategy(), data.example, World()) if world.is_chief else None
