@@ -212,6 +212,13 @@ class _Loader(yaml.SafeLoader):
     yaml_constructors: ClassVar[dict[str | None, Any]] = {None: _made}
 
 
+# Text for PyYAML, but not for gcloud, which refuses it where text must be.
+# Source: YAML 1.1, yaml.org/type/bool.html; gcloud of 2026 with `args: [1e-3]`.
+_Loader.add_implicit_resolver(f"{TAG}bool", re.compile("[yYnN]$"), list("yYnN"))
+EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
+_Loader.add_implicit_resolver(f"{TAG}float", EXPONENT, list("-+0123456789"))
+
+
 def _merged(node: MappingNode) -> dict[str, tuple[Node, Node]]:
     """Return the keys and values by name. A mapping's own keys override merged keys; the first merged mapping wins.
 

@@ -10,7 +10,6 @@ from datetime import date
 from pathlib import Path
 from typing import IO, Any
 
-import yaml
 
 from tests.conftest import ROOT
 from vertex_launch import catalog, lease
@@ -154,7 +153,7 @@ def _copy(value: Any) -> Any:
 def write(folder: Path, document: Any) -> Path:
     """The document as a job file."""
     path = folder / "run.yaml"
-    path.write_text(yaml.safe_dump(_copy(document), sort_keys=False), encoding="utf-8")
+    path.write_text(json.dumps(document, indent=1), encoding="utf-8")
     return path
 
 

@@ -31,7 +31,7 @@ from vertex_launch.local.jobs.search import (
 LOSS = "metrics: [{metricId: loss, goal: MINIMIZE}]\n"
 BOWL = f"""{LOSS}parameters:
 - {{parameterId: x, doubleValueSpec: {{minValue: -5, maxValue: 5}}}}
-- {{parameterId: y, doubleValueSpec: {{minValue: 0.0001, maxValue: 1}}, scaleType: UNIT_LOG_SCALE}}
+- {{parameterId: "y", doubleValueSpec: {{minValue: 0.0001, maxValue: 1}}, scaleType: UNIT_LOG_SCALE}}
 """
 TREE = f"""{LOSS}parameters:
 - parameterId: optimizer
@@ -197,7 +197,7 @@ def test_two_metrics_are_two_goals() -> None:
 
 REVERSED = f"""{LOSS}parameters:
 - {{parameterId: x, doubleValueSpec: {{minValue: 0.1, maxValue: 0.9}}, scaleType: UNIT_REVERSE_LOG_SCALE}}
-- {{parameterId: n, integerValueSpec: {{minValue: 1, maxValue: 100}}, scaleType: UNIT_REVERSE_LOG_SCALE}}
+- {{parameterId: "n", integerValueSpec: {{minValue: 1, maxValue: 100}}, scaleType: UNIT_REVERSE_LOG_SCALE}}
 """
 
 
@@ -401,8 +401,8 @@ def parameter(text: str) -> str:
 
 
 DOUBLE = "parameterId: x, doubleValueSpec: {minValue: 1, maxValue: 2}"
-INTEGER = "parameterId: n, integerValueSpec: {minValue: 1, maxValue: 9}"
-CHILD = "parameterSpec: {parameterId: y, integerValueSpec: {minValue: 1, maxValue: 2}}"
+INTEGER = 'parameterId: "n", integerValueSpec: {minValue: 1, maxValue: 9}'
+CHILD = 'parameterSpec: {parameterId: "y", integerValueSpec: {minValue: 1, maxValue: 2}}'
 
 # A study, and all that is said about it: the place below studySpec and words of the sentence.
 FAULTS = [
@@ -500,7 +500,7 @@ FAULTS = [
     (
         parameter(
             f"{INTEGER}, conditionalParameterSpecs: ["
-            "{parentIntValues: {values: [1]}, parameterSpec: {parameterId: y, categoricalValueSpec: {}}}]"
+            '{parentIntValues: {values: [1]}, parameterSpec: {parameterId: "y", categoricalValueSpec: {}}}]'
         ),
         "parameters[0].conditionalParameterSpecs[0].parameterSpec.categoricalValueSpec.values",
         "no value",

@@ -159,6 +159,10 @@ MALFORMED = [
     ("fraction in args", args("0.0010"), ['quote it: "0.0010"']),
     ("time in args", args("10:30"), ['quote it: "10:30"']),
     ("boolean in args", args("yes"), ["yes is a boolean", 'quote it: "yes"']),
+    *(
+        (f"{text}, which gcloud reads so", args(text), [f"must be text, and {text} is {kind}", f'quote it: "{text}"'])
+        for text, kind in {"1e-3": "a number", "1e3": "a number", "y": "a boolean", "N": "a boolean"}.items()
+    ),
     ("date in args", args("2026-02-30"), ["is a date", 'quote it: "2026-02-30"']),
     ("nothing in args", args("~"), ["args[0]: has no value"]),
     ("tag", args("!!python/name:os.system x"), ["special value", 'quote it: "x"']),
