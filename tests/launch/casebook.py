@@ -10,7 +10,6 @@ from datetime import date
 from pathlib import Path
 from typing import IO, Any
 
-
 from tests.conftest import ROOT
 from vertex_launch import catalog, lease
 from vertex_launch.rules import Project

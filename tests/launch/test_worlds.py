@@ -1,5 +1,6 @@
 """Worlds: which replicas were connected to one another, and who has met nobody; with sockets of real processes."""
 
+import math
 import random
 import threading
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from vertex_launch.local.running.hosts import free_ports
 from vertex_launch.local.running.namespaces import isolation
 from vertex_launch.local.running.prepare import PreparedJob
 from vertex_launch.local.running.restart_policy import Policy
+from vertex_launch.local.running.worlds import Worlds
 
 pytestmark = pytest.mark.skipif(not visible(), reason="only Linux lists the connections of all processes")
 
@@ -139,3 +141,9 @@ def test_a_rendezvous_that_fails_on_a_cluster_is_told(notes: dict[str, tuple[str
         note for note in notes["the chief is at localhost"] if " led workerpool1-0 to workerpool0-0" in note
     ]
     assert len(told) == 1
+
+
+def test_a_job_that_waits_for_machines_looks_for_no_connections() -> None:
+    worlds = Worlds({"workerpool0-0": "127.0.0.1", "workerpool1-0": "127.0.0.2"})
+    worlds.look({})
+    assert worlds.due == math.inf, "a service with hundreds of such jobs would be busy with nothing"

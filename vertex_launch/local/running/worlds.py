@@ -49,8 +49,8 @@ class Worlds:
 
     def look(self, numbers: Mapping[str, int], last: bool = False) -> None:
         """Take in what is connected now; `numbers` are those of the first processes of running replicas."""
-        if len(self.addresses) < 2 or not connections.visible():
-            self.due = math.inf
+        if len(self.addresses) < 2 or not (numbers or last) or not connections.visible():
+            self.due = math.inf  # until the next replica starts
             return
         start, spent = time.monotonic(), time.thread_time()
         if last or start >= self.regular_due:
