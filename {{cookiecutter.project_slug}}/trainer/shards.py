@@ -175,6 +175,11 @@ class Data:
         """A batch of one sample, for its shapes and types."""
         return self.heldout.batch([0], self._config)
 
+    def first(self, parts: int) -> Batch:
+        """Return the first held-out samples, as many as a process takes at a time of `parts` of a global batch."""
+        length = -(-self._config.global_batch // parts)
+        return self.heldout.batch((index % len(self.heldout) for index in range(length)), self._config)
+
     def training(self, start: int, rank: int, size: int, idle_timer: IdleTimer | None) -> Iterator[Batch]:
         """Yield one process's part of the global batch of each step from `start` on; the clock learns of each wait."""
         batches = train_batches(self.train, self._config, start=start, rank=rank, world_size=size)

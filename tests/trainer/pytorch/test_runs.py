@@ -16,6 +16,7 @@ from tests.told import told_to_end_and_resumed
 from tests.training import Run, eventually, processes, started, train
 from trainer import export, shards
 from trainer.config import Config
+from trainer.disagreement import Answers
 from trainer.job import Job
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import Storage
@@ -204,5 +205,5 @@ def test_a_damaged_checkpoint_is_not_exported(tmp_path: Path) -> None:
     damage(folder / "weights")
     job = Job(Config(steps=50), Storage(model=tmp_path / "model", checkpoints=tmp_path), tmp_path / "shards")
     with pytest.raises(TrainerError, match=r"step-000000050 is not exported: weights is damaged: .*; run again"):
-        export.finish(job)
+        export.finish(job, Answers([]))
     assert not (tmp_path / "model").exists()

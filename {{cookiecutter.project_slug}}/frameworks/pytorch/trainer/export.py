@@ -13,9 +13,12 @@ from torch import Tensor, nn
 
 from trainer import model
 from trainer.checkpoints import commit_marker, saver
+from trainer.cluster import devices
 from trainer.data import Array, show
+from trainer.disagreement import DRAWN, SAMPLES, Answers
 from trainer.job import Job
 from trainer.shards import Dataset
+from trainer.state import new_model
 from trainer.vertex import writable
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import say_lines
@@ -23,7 +26,6 @@ from trainer.vertex.storage import copy_files
 
 PROGRAM = "model.pt2"
 WEIGHTS = "weights.pt"
-SAMPLES = 32  # that must be answered alike
 Answer: TypeAlias = Callable[[Array], Array]  # inputs -> output, arrays of numpy
 
 
@@ -35,20 +37,23 @@ class Exported(NamedTuple):
     dtype: np.dtype[np.generic]
 
 
-def finish(job: Job) -> None:
+def finish(job: Job, trained: Answers) -> None:
     """Export the model from the last checkpoint: there, whatever the strategy, it is whole.
 
     Raises:
-        TrainerError: the checkpoint is damaged.
+        TrainerError: the checkpoint is damaged, or the export answers otherwise than the trained model.
     """
     config, target, heldout = job.config, job.storage.model, Dataset(job.shards, "heldout")
     folder = commit_marker.exportable(job.storage.checkpoints, config.steps)
     count = max(min(len(heldout), SAMPLES), 2)  # for PyTorch, one sample would mean that there is always one
     samples = heldout.batch([index % len(heldout) for index in range(count)], config)
-    net = model.build(config, samples)
+    net = new_model(config, samples)
     saver.read_model(net, folder)
     with writable.writing(target):
         answer = export(net, torch.from_numpy(samples.inputs), target)
+    output, batch = torch.from_numpy(answer(samples.inputs)), devices.copy(samples, torch.device("cpu"))
+    if trained.differ(model.losses(output, batch).tolist()):
+        raise TrainerError(f"{target} answers otherwise than the trained model, with the same weights; {DRAWN}")
     say_lines(show(answer, samples))
 
 

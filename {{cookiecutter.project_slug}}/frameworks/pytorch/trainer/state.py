@@ -1,8 +1,15 @@
 """State of a run, which a checkpoint holds."""
 
+import random
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 from torch import Tensor, nn, optim
+
+from trainer import model
+from trainer.config import Config
+from trainer.data import Batch
 
 
 @dataclass
@@ -27,3 +34,11 @@ class State:
         elif is_taken:
             self.optimizer.step()
         return is_taken
+
+
+def new_model(config: Config, example: Batch) -> nn.Module:
+    """Build the model as it is before the first step: the same in every process, after a resume and for the export."""
+    random.seed(config.seed)
+    np.random.seed(config.seed)
+    torch.manual_seed(config.seed)
+    return model.build(config, example)

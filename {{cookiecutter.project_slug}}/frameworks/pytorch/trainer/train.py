@@ -13,16 +13,18 @@ from trainer.cluster import devices, processes
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config, due, learning_rate
 from trainer.data import Batch
+from trainer.disagreement import EXACT, ROUNDED, SAMPLES, Answers, require_same_answers
 from trainer.fingerprint import require_same
 from trainer.job import Job
+from trainer.parallel import copies
 from trainer.parallel import strategy as strategies
-from trainer.parallel.precision import autocast
+from trainer.parallel.precision import autocast, precision
 from trainer.parallel.strategy import Strategy
 from trainer.reports.reporter import conclude
 from trainer.reports.reports import Reports
 from trainer.reports.sinks import Values
 from trainer.shards import Data, micro_batches
-from trainer.state import State
+from trainer.state import State, new_model
 from trainer.totals import Totals, add, counted, means, measure
 from trainer.vertex.log import say
 
@@ -33,22 +35,28 @@ def run(job: Job, mesh: Mesh) -> None:
     with processes.join(mesh, timeout) as world, strategy.join(world, timeout):
         if world.is_chief:
             say(f"training on {world.size} x {devices.describe(world.device)}, {job.config.strategy}: {mesh}")
-        final = train(job, strategy, world)
+        final, answers = train(job, strategy, world)
     if world.is_chief:  # the state of the training has left the memory
         from trainer import export  # takes half a second, and only the chief exports
 
-        export.finish(job)
+        export.finish(job, answers)
         conclude(job, final)
 
 
-def train(job: Job, strategy: Strategy, world: World) -> Values:
-    """Train from the first step, or from the newest whole checkpoint, to the last; returns the held-out metrics."""
+def train(job: Job, strategy: Strategy, world: World) -> tuple[Values, Answers]:
+    """Train from the first step, or from the newest whole checkpoint, to the last.
+
+    Returns the held-out metrics, and the model's answers, by which its export is proven.
+    """
     config, data = job.config, Data(job)
     require_same(job, world.gather(data.fingerprint.digest))
-    torch.manual_seed(config.seed)  # so all processes begin with the same weights
-    net = strategy.wrap(config, model.build(config, data.example), world)
+    net = new_model(config, data.example)
+    copies.require_same_buffers(job, net, world)  # before a strategy gives all of them those of the first process
+    net = strategy.wrap(config, net, world)
     checkpoints = Checkpoints(job, strategy, world, data.fingerprint)
     state = checkpoints.restore(State(net, new_optimizer(config, net)))
+    ask = partial(answers, job, strategy, net, data, world)
+    ask()
     reports = Reports(job, strategy, world, state, data.example)
     with checkpoints:
         batches = data.training(state.step, world.data_rank, world.data_size, partial(devices.idle_timer, world.device))
@@ -60,7 +68,7 @@ def train(job: Job, strategy: Strategy, world: World) -> Values:
                 reports.heldout(state.step, evaluate(config, strategy, net, data, world))
         final = evaluate(config, strategy, net, data, world)
         reports.heldout(state.step, final)
-    return final
+    return final, ask()
 
 
 def train_step(config: Config, strategy: Strategy, state: State, batch: Batch, world: World) -> Totals:
@@ -96,15 +104,32 @@ def forward_backward(config: Config, strategy: Strategy, net: nn.Module, batch: 
 def evaluate(config: Config, strategy: Strategy, net: nn.Module, data: Data, world: World) -> Values:
     """Return the mean loss and metrics over every held-out sample exactly once. Every process must call it."""
     net.eval()
+    copies.share_buffers(strategy.bare(net), world)
     totals = Totals()
-    parts = 1 if strategy.forward_backward else config.micro_batches  # a pipeline divides a batch by itself
-    for filled, mask in data.evaluation(world.data_rank, world.data_size, parts):
+    for filled, mask in data.evaluation(world.data_rank, world.data_size, strategy.parts(config)):
         batch = devices.copy(filled, world.device)
         with autocast(config, world.device, enabled=strategy.casts):
             output = net(batch.inputs)
         add(totals, measure(output, batch, mask=torch.from_numpy(mask).to(world.device)))
     net.train()
     return means(totals, world)
+
+
+@torch.no_grad()
+def answers(job: Job, strategy: Strategy, net: nn.Module, data: Data, world: World) -> Answers:
+    """Return the model's losses of the first held-out samples, which are the same in all processes.
+
+    Every process must call it. Raises TrainerError where processes have other models.
+    """
+    net.eval()
+    batch = devices.copy(data.first(world.data_size * strategy.parts(job.config)), world.device)
+    with autocast(job.config, world.device, enabled=strategy.casts):
+        output = net(batch.inputs)  # none before the last stage of a pipeline
+    net.train()
+    losses = [] if output is None else model.losses(output, batch)[:SAMPLES].tolist()
+    tolerance = EXACT if precision(job.config, world.device) == torch.float32 else ROUNDED
+    names = [job.cluster.process(rank, world.size) for rank in range(world.size)]
+    return require_same_answers(job, [Answers(own, tolerance) for own in world.gather(losses)], names)
 
 
 def new_optimizer(config: Config, net: nn.Module) -> optim.Optimizer:

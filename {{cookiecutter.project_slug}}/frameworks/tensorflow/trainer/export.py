@@ -12,6 +12,7 @@ import tensorflow as tf
 from trainer import model
 from trainer.checkpoints import commit_marker, saver
 from trainer.data import Array, show
+from trainer.disagreement import DRAWN, SAMPLES, Answers
 from trainer.job import Job
 from trainer.shards import Dataset
 from trainer.vertex import writable
@@ -19,7 +20,6 @@ from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import say_lines
 from trainer.vertex.storage import copy_files
 
-SAMPLES = 32  # that must be answered alike
 Answer: TypeAlias = Callable[[Array], Array]  # inputs -> output, arrays of numpy
 
 
@@ -31,22 +31,25 @@ class Exported(NamedTuple):
     dtype: np.dtype[np.generic]
 
 
-def finish(job: Job) -> None:
+def finish(job: Job, trained: Answers) -> None:
     """Export the model from the last checkpoint: there, whatever the strategy, it is whole.
 
     In float32: what is served must not depend on how it was trained.
 
     Raises:
-        TrainerError: the checkpoint is damaged.
+        TrainerError: the checkpoint is damaged, or the export answers otherwise than the trained model.
     """
     config, target, heldout = job.config, job.storage.model, Dataset(job.shards, "heldout")
     folder = commit_marker.exportable(job.storage.checkpoints, config.steps)
     keras.config.set_dtype_policy("float32")
     samples = heldout.batch(range(min(len(heldout), SAMPLES)), config)
+    keras.utils.set_random_seed(config.seed)
     net = model.build(config, samples)
     saver.read_model(net, folder)
     with writable.writing(target):
         answer = export(net, samples.inputs, target)
+    if trained.differ(np.asarray(model.losses(answer(samples.inputs), samples)).tolist()):
+        raise TrainerError(f"{target} answers otherwise than the trained model, with the same weights; {DRAWN}")
     say_lines(show(answer, samples))
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from trainer import export, model
@@ -10,6 +11,7 @@ from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config, due
 from trainer.data import Batch
+from trainer.disagreement import EXACT, ROUNDED, SAMPLES, Answers, require_same_answers
 from trainer.fingerprint import require_same
 from trainer.job import Job
 from trainer.parallel import strategy as strategies
@@ -33,14 +35,17 @@ def run(job: Job, mesh: Mesh) -> None:
             return
         if world.is_chief:
             say(f"training on {strategy.describe(job, world)}")
-        final = train(job, strategy, world)
+        final, answers = train(job, strategy, world)
         if world.is_chief:  # the state of the training has left the memory
-            export.finish(job)
+            export.finish(job, answers)
             conclude(job, final)
 
 
-def train(job: Job, strategy: Strategy, world: World) -> Values:
-    """Train from the first step, or from the newest whole checkpoint, to the last; returns the held-out metrics."""
+def train(job: Job, strategy: Strategy, world: World) -> tuple[Values, Answers]:
+    """Train from the first step, or from the newest whole checkpoint, to the last.
+
+    Returns the held-out metrics, and the model's answers, by which its export is proven.
+    """
     config, data = job.config, Data(job)
     require_same(job, world.gather(data.fingerprint.digest))
     state = new_state(config, strategy, data.example, world)
@@ -48,6 +53,7 @@ def train(job: Job, strategy: Strategy, world: World) -> Values:
         copy = new_state(config, Strategy(), data.example, World()) if world.is_chief else None
     checkpoints = Checkpoints(job, world, copy, data.fingerprint)
     state = checkpoints.restore(state)
+    answers(job, state.net, data, world)
     loop = Loop(config, names(state.net, data.example), train_step, new_optimizer)
     spread = strategy.wrap(loop, state, world)
     reports = Reports(job, strategy, world, state, spread, data.example)
@@ -61,7 +67,7 @@ def train(job: Job, strategy: Strategy, world: World) -> Values:
                 reports.heldout(state.step, evaluate(spread, data, world))
         final = evaluate(spread, data, world)
         reports.heldout(state.step, final)
-    return final
+    return final, answers(job, state.net, data, world)
 
 
 def train_step(
@@ -100,6 +106,19 @@ def evaluate(spread: Spread, data: Data, world: World) -> Values:
     size, parts = world.mesh.data_size, spread.loop.config.micro_batches
     shares = (data.evaluation(rank, size, parts) for rank in world.data_ranks)
     return means(spread.score(zip(*shares, strict=True)), spread.loop.names)
+
+
+def answers(job: Job, net: keras.Model, data: Data, world: World) -> Answers:
+    """Return the model's losses of the first held-out samples, which are the same on all machines.
+
+    Every machine must call it. Raises TrainerError where machines have other models.
+    """
+    batch = data.heldout.batch(range(min(len(data.heldout), SAMPLES)), job.config)
+    losses = np.asarray(model.losses(net(batch.inputs, training=False), batch), np.float32)
+    of_each = np.array(world.gather(losses.view(np.int32).tolist()), np.int32).view(np.float32).tolist()
+    tolerance = EXACT if keras.config.dtype_policy().compute_dtype == "float32" else ROUNDED
+    names = [job.cluster.node(rank, world.size).name for rank in range(world.size)]
+    return require_same_answers(job, [Answers(own, tolerance) for own in of_each], names)
 
 
 def new_state(config: Config, strategy: Strategy, example: Batch, world: World) -> State:

@@ -106,6 +106,7 @@ class Checkpoints(Background):
         self.wait()
         self.compare(state)
         net = self._strategy.bare(state.net)
+        copies.share_buffers(net, self._world)
         model, optimizer = get_state_dict(net, state.optimizer, options=BY_NAME)
         world = self._writers
         copy = self._stager.stage({"model": share(model, world), "optimizer": share(optimizer, world)})

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import torch
 
-from trainer import model, train
+from trainer import train
 from trainer.checkpoints import saver
 from trainer.cluster.world import World
 from trainer.job import Job
 from trainer.parallel.strategy import Strategy
 from trainer.shards import Data
+from trainer.state import new_model
 
 
 def scorer(job: Job) -> Callable[[Path], Mapping[str, float]]:
@@ -21,7 +22,7 @@ def scorer(job: Job) -> Callable[[Path], Mapping[str, float]]:
     """
     config, data = job.config, Data(job)
     alone = World(rank=0, size=1, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    net = model.build(config, data.example).to(alone.device)
+    net = new_model(config, data.example).to(alone.device)
 
     def score(folder: Path) -> Mapping[str, float]:
         saver.read_model(net, folder)

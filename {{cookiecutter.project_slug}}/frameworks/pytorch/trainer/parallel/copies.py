@@ -6,11 +6,15 @@ Along `tensor` each process computes gradients of its own for what all of them h
 from collections.abc import Iterator
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from trainer.cluster.world import World
+from trainer.disagreement import DRAWN, object_to
+from trainer.job import Job
 from trainer.state import State
+from trainer.vertex.errors import TrainerError
 
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 WEIGHTS = 0x9E3779B97F4A7C1, 0x2545F4914F6CDD1  # odd, of rows and of columns
@@ -41,6 +45,26 @@ def held(state: State, net: nn.Module) -> Iterator[tuple[str, Tensor]]:
             local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
             if isinstance(local, Tensor) and local.numel():
                 yield key, local.detach()
+
+
+def require_same_buffers(job: Job, net: nn.Module, world: World) -> None:
+    """Compare the buffers of all processes' new models, which need not be part of their state dicts.
+
+    Every process must call it. Raises TrainerError where they differ, unless the run is to go on anyway.
+    """
+    of_each = world.gather({name: int(digest(buffer)) for name, buffer in net.named_buffers() if buffer.numel()})
+    for rank, own in enumerate(of_each):
+        if names := sorted(name for name in own.keys() | of_each[0] if own.get(name) != of_each[0].get(name)):
+            one, other = (job.cluster.process(number, world.size) for number in (rank, 0))
+            fault = f"{names[0]} of the model of {one} is another one than in {other}"
+            object_to(job, fault, TrainerError(f"{fault}; {DRAWN}"))
+
+
+def share_buffers(net: nn.Module, world: World) -> None:
+    """Give all processes the first one's buffers, such as the means of BatchNorm. Every process must call it."""
+    for dimension in ("shard", "replicate"):
+        for buffer in net.buffers() if world.extent(dimension) > 1 else ():
+            dist.broadcast(buffer, group=world.along(dimension).get_group(), group_src=0)
 
 
 def digest(tensor: Tensor) -> Tensor:

@@ -46,6 +46,10 @@ class Strategy:
         """Return this process's part of the model, without what `wrap` has put around it."""
         return cast(nn.Module, net)
 
+    def parts(self, config: Config) -> int:
+        """Parts into which the loop divides a batch; a pipeline divides it by itself."""
+        return 1 if self.forward_backward else config.micro_batches
+
     def sync(self, net: Any, last: bool) -> AbstractContextManager[None]:
         """Average gradients over the processes after the backward pass of the last micro-batch, and not before."""
         return nullcontext()

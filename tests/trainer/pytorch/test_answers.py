@@ -1,0 +1,68 @@
+"""A model is the same one in all processes, after a resume and in the export, or the run ends in one sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.changed import change
+from tests.training import Run, train
+
+pytestmark = pytest.mark.proof
+DRAWN = "have build() of trainer/model.py draw all from the generators that --seed sets, or keep it in the state dict"
+BUILD = """
+import numpy as np
+
+_build = build
+
+
+def build(config, example):
+    net = _build(config, example)
+    {change}
+    return net
+"""
+ORDER = "order = {order}.permutation(8)\n    net.register_forward_pre_hook(lambda _, inputs: (inputs[0][:, order],))"
+BUFFER = (
+    "net.register_buffer('scale', torch.from_numpy(np.random.default_rng().random(10)).float(), persistent=False)\n"
+    "    net.register_forward_hook(lambda net, _, output: output * net.scale)"
+)
+NORMED = "net.head.out = nn.Sequential(nn.BatchNorm1d(net.head.out.in_features), net.head.out)"
+
+
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int, change_of_net: str, *flags: str) -> Run:
+    change(folder / "project", "trainer/model.py", BUILD.format(change=change_of_net), monkeypatch)
+    return train(folder, count, "--steps", "10", *flags)
+
+
+def test_processes_that_draw_other_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = run(tmp_path, monkeypatch, 2, ORDER.format(order="np.random.default_rng()"))
+    fault = "the model of workerpool1-0 answers otherwise than that of workerpool0-0, with the same weights"
+    assert f"{fault}; {DRAWN}" in refused.output
+    assert (refused.code, refused.losses) == (1, []), "before the first step"
+
+
+def test_a_process_alone_does_not_export_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = run(tmp_path, monkeypatch, 1, ORDER.format(order="np.random.default_rng()"))
+    assert refused.code == 1
+    assert f"answers otherwise than the trained model, with the same weights; {DRAWN}" in refused.output
+
+
+def test_what_follows_from_the_seed_is_the_same_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run(tmp_path, monkeypatch, 2, ORDER.format(order="np.random"), "--strategy", "fsdp")
+    assert done.code == 0, done.output
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_buffers_of_no_state_dict_are_compared_too(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = run(tmp_path, monkeypatch, 2, BUFFER, "--strategy", strategy)
+    assert f"scale of the model of workerpool1-0 is another one than in workerpool0-0; {DRAWN}" in refused.output
+    assert (refused.code, refused.losses) == (1, [])
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_the_means_that_are_evaluated_are_those_that_are_saved(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run(tmp_path, monkeypatch, 3, NORMED, "--strategy", strategy)
+    assert done.code == 0, done.output

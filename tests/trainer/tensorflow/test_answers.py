@@ -1,0 +1,59 @@
+"""A model is the same one on all machines, after a resume and in the export, or the run ends in one sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.changed import change
+from tests.training import Run, train
+
+pytestmark = pytest.mark.proof
+DRAWN = "have build() of trainer/model.py draw all from the generators that --seed sets, or keep it in the state dict"
+BUILD = """
+import numpy as np
+
+_build = build
+
+
+def build(config, example):
+    {change}
+"""
+ORDER = (
+    "order, net = {order}.permutation(8), _build(config, example)\n"
+    "    inputs = keras.Input(net.inputs[0].shape[1:])\n"
+    "    return keras.Model(inputs, net(keras.ops.take(inputs, order, axis=1)))"
+)
+NORMED = (
+    "net = _build(config, example)\n"
+    "    return keras.Model(net.inputs[0], keras.layers.BatchNormalization()(net.outputs[0]))"
+)
+
+
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int, change_of_net: str) -> Run:
+    change(folder / "project", "trainer/model.py", BUILD.format(change=change_of_net), monkeypatch)
+    return train(folder, count, "--steps", "10")
+
+
+def test_machines_that_draw_other_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = run(tmp_path, monkeypatch, 2, ORDER.format(order="np.random.default_rng()"))
+    fault = "the model of workerpool1-0 answers otherwise than that of workerpool0-0, with the same weights"
+    assert f"{fault}; {DRAWN}" in refused.output
+    assert (refused.code, refused.losses) == (1, []), "before the first step"
+
+
+def test_a_machine_alone_does_not_export_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = run(tmp_path, monkeypatch, 1, ORDER.format(order="np.random.default_rng()"))
+    assert refused.code == 1
+    assert f"answers otherwise than the trained model, with the same weights; {DRAWN}" in refused.output
+
+
+def test_what_follows_from_the_seed_is_the_same_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run(tmp_path, monkeypatch, 2, ORDER.format(order="np.random"))
+    assert done.code == 0, done.output
+
+
+def test_the_means_that_are_evaluated_are_those_that_are_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run(tmp_path, monkeypatch, 3, NORMED)
+    assert done.code == 0, done.output
