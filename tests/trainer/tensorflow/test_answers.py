@@ -52,8 +52,6 @@ def test_what_follows_from_the_seed_is_the_same_everywhere(tmp_path: Path, monke
     assert done.code == 0, done.output
 
 
-def test_the_means_that_are_evaluated_are_those_that_are_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_means_that_are_evaluated_are_those_that_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = run(tmp_path, monkeypatch, 3, NORMED)
     assert done.code == 0, done.output
