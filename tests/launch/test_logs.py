@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -146,8 +147,17 @@ def test_a_written_entry_has_a_time(vertex: Service) -> None:
     assert (status, answer["error"]["message"]) == (400, 'timestamp: "soon" is no time; write 2026-11-23T12:30:00Z')
 
 
-def test_logs_grep_finds_the_first_and_the_last_of_many_lines(vertex: Service, job: str) -> None:
-    command = [sys.executable, "-m", "vertex_launch", "logs", job, "--grep", f"^line (7|{LINES - 1})$"]
+@pytest.mark.parametrize("words", ["LINE 4321", "LINE 432", "workerpool0-0"])
+def test_words_alone_are_looked_for_in_all_of_an_entry(vertex: Service, job: str, words: str) -> None:
+    found = [*chain(*pages(vertex, job, f'"{words}" timestamp>="{time(0)}"', orderBy="timestamp", pageSize=1000))]
+    expected = [number for number in range(LINES) if words.lower() in f"workerpool0-0 line {number}"]
+    assert found[: len(expected)] == expected
+
+
+@pytest.mark.parametrize("pattern", [f"^line (7|{LINES - 1})$", "^li.*e 7$|19999", "^l.ne .*7$", "^line .?7$"])
+def test_logs_grep_finds_what_a_pattern_means_among_many_lines(vertex: Service, job: str, pattern: str) -> None:
+    command = [sys.executable, "-m", "vertex_launch", "logs", job, "--grep", pattern]
     environ = os.environ | {"VERTEX_ENDPOINT": vertex.endpoint, "PYTHONPATH": str(SOURCE)}
     output = subprocess.check_output(command, cwd=vertex.folder, env=environ, text=True, timeout=DEADLINE)
-    assert [line.partition("] ")[2] for line in output.splitlines()] == ["line 7", f"line {LINES - 1}"]
+    expected = [number for number in range(LINES) if re.search(pattern, f"line {number}")]
+    assert [line.partition("] ")[2] for line in output.splitlines()] == [f"line {number}" for number in expected]

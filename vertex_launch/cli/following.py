@@ -35,6 +35,8 @@ UNSEEN, DETACHED = 5, 130  # the job goes on, but can no longer be seen, or is n
 # The trainer prints `step 50/600  loss 0.1234  accuracy 0.9722`; the first metric stands beside the bar.
 METRIC = r"[a-z]\w*(?: \w+){0,5} -?(?:[\d.]+|nan|inf)"
 STEP = re.compile(rf"\bstep (\d{{1,12}})/(\d{{1,12}})\b(?:  ({METRIC})(?=  |$))?", re.IGNORECASE)
+PLAIN = re.compile("[A-Za-z0-9 _-]*")  # a pattern that means itself
+BETWEEN = re.compile(r"\.[*+?]?|[\^$]")  # of what may stand between two of them
 AGO = re.compile("([0-9]+)([smhd])")
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 MOST_SHOWN = 20  # replicas
@@ -57,9 +59,11 @@ class LogsOptions(SentJobOptions):
         printed = 0
         with self.sent() as (service, job):
             known_replica(self.replica, job)
-            log = Log(service, since, self.replica)
-            if self.follow:
+            if self.follow:  # which moves its bar by lines that are not printed, too
+                log = Log(service, since, self.replica)
                 raise typer.Exit(follow_to_end(service, job["name"], log, lambda line: search(line.text), self.json))
+            # The service leaves out other lines, if it can be sure of them.
+            log = Log(service, since, self.replica, part(self.grep))
             for event in once(service, job, log):
                 if isinstance(event, Lost):
                     errors.print(service_line(event))
@@ -84,6 +88,12 @@ def pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise FaultError(f"--grep {text}: {error}; write \\ before a character that is meant as it is") from None
+
+
+def part(pattern: str) -> str:
+    """Return the longest text that each match of the pattern has; empty if it isn't a few texts one after the other."""
+    parts = BETWEEN.split(pattern)
+    return max(parts, key=len) if all(map(PLAIN.fullmatch, parts)) else ""
 
 
 def earliest(text: str, now: datetime) -> datetime | None:

@@ -46,17 +46,22 @@ class Line:
 
 
 class Log:
-    """The log of a job, or of one replica, since a time or the job's creation: each line once, even if it is late."""
+    """The log of a job, or of one replica, since a time or the job's creation: each line once, even if it is late.
 
-    def __init__(self, service: Service, since: datetime | None = None, replica: str = "") -> None:
+    Args:
+        part: what all lines to read contain, in letters of either case.
+    """
+
+    def __init__(self, service: Service, since: datetime | None = None, replica: str = "", part: str = "") -> None:
         self._service, self._since, self._replica = service, since, replica
+        self._part = [json.dumps(part)] * bool(part)
         self._seen: dict[str, datetime] = {}
         self.count = 0  # lines that were read
 
     def new(self, job: Resource) -> Iterator[Line]:
         """Yield the lines that were not yet read, in the order of their time; goes on where it was cut off."""
         since = self._since or moment(job, "createTime")  # without a time, Cloud Logging reads weeks
-        wanted = _filter(job, [self._replica] if self._replica else [], since)
+        wanted = _filter(job, [self._replica] if self._replica else [], since, *self._part)
         try:
             for line in map(_line, self._service.log_entries(wanted, "timestamp asc")):
                 if line.id not in self._seen:

@@ -9,6 +9,7 @@ import base64
 import contextlib
 import fnmatch
 import functools
+import json
 import re
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ class Filter(NamedTuple):
     matches: Predicate
     since: str = ""
     until: str = LAST
+    part: str = ""  # of a match as JSON, in small letters; it needs no escape there
 
 
 PAGE_SIZE = 100
@@ -48,7 +50,8 @@ TOKEN = re.compile(
 )
 COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
-TIME = "timestamp"  # of a log entry
+TIME, PAYLOAD = "timestamp", "jsonPayload"  # of a log entry
+PLAIN = r"[a-z0-9 ,;:=_+/-]*"  # characters that JSON doesn't escape
 IN_CONTEXT = "inContext"  # a field that only the function in_context("NAME") reads
 METADATA = "metadata"  # a field that holds values of any kind
 # The kinds of a metadata field's value in a filter: types in JSON, form, example.
@@ -106,12 +109,15 @@ class _Parser:
             self._take("AND")
             terms.append(self._alternatives())
         since, until = max(term.since for term in terms), min(term.until for term in terms)
-        return Filter(lambda resource: all(term.matches(resource) for term in terms), since, until)
+        part = max((term.part for term in terms), key=len)
+        return Filter(lambda resource: all(term.matches(resource) for term in terms), since, until, part)
 
     def _alternatives(self) -> Filter:
         terms = [self._term()]
         while self._take("OR"):
             terms.append(self._term())
+        if len(terms) == 1:
+            return terms[0]
         since, until = min(term.since for term in terms), max(term.until for term in terms)
         return Filter(lambda resource: any(term.matches(resource) for term in terms), since, until)
 
@@ -131,7 +137,10 @@ class _Parser:
         return inner
 
     def _comparison(self) -> Filter:
-        field = _checked_field(self._text("a field"), self._fields, "filter")
+        text = self._text("a field")
+        if PAYLOAD in self._fields and (not self._tokens or self._tokens[0] not in (":", *COMPARISONS)):
+            return _anywhere(text.lower())
+        field = _checked_field(text, self._fields, "filter")
         if field == IN_CONTEXT:
             return Filter(self._membership())
         symbol = self._take(":", *COMPARISONS)
@@ -159,6 +168,12 @@ class _Parser:
         if not self._tokens or self._tokens[0] in ("(", ")", ":", *COMPARISONS):
             raise _fault("filter", f'"{self._expression}" lacks {wanted}', 'write a filter such as display_name="name"')
         return re.sub(QUOTED, lambda quoted: re.sub(r"\\(.)", r"\1", quoted[0][1:-1]), self._tokens.popleft())
+
+
+def _anywhere(text: str) -> Filter:
+    """Search all fields of a log entry. Source: Cloud Logging documentation, "Global restrictions", 2026."""
+    part = text if re.fullmatch(PLAIN, text) else ""
+    return Filter(lambda entry: text in json.dumps(entry, ensure_ascii=False).lower(), part=part)
 
 
 def _tokens(expression: str) -> Iterator[str]:
