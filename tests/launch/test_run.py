@@ -109,6 +109,23 @@ def lines(text: str, start: str) -> list[str]:
     return sorted(line for line in text.splitlines() if line.startswith(start) and not line.endswith(early))
 
 
+def test_a_run_whose_reader_has_seen_enough_goes_on_and_exits_as_the_job_does(project: Path) -> None:
+    says = "import time\nfor number in range(100):\n    print(number, flush=True)\n    time.sleep(0.01)\n"
+    for end, code in ("", 0), ("raise SystemExit(3)", 1):
+        run = [*command("run", write(project, pool(f"{says}{end}"))), "--fresh"]
+        with subprocess.Popen(run, cwd=project, env=environment(), stdout=subprocess.PIPE, text=True) as running:
+            assert running.stdout
+            running.stdout.readline()
+            running.stdout.close()
+            assert running.wait(timeout=240) == code
+
+
+def test_a_killed_replica_may_have_had_no_memory(project: Path) -> None:
+    run = launch(project, "run", write(project, pool("raise SystemExit(137)")))
+    killed = "Job failed: workerpool0-0 was ended by SIGKILL (exit code 137); if nobody sent it, the machine was out of"
+    assert killed in run.stdout
+
+
 def test_check_says_ok_for_a_job_without_a_fault(project: Path) -> None:
     run = launch(project, "check", write(project, pool(HELLO)))
     assert (run.returncode, run.stdout) == (0, "job.yaml: ok\n")

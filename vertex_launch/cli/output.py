@@ -1,10 +1,11 @@
 """Output of the commands: answers on stdout, findings and faults on stderr."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -21,9 +22,19 @@ from vertex_launch.settings import Settings
 from vertex_launch.spec import Job, TuningJob
 
 WIDEST = 200  # columns
+
+
+class Lasting(Console):
+    """Prints nothing more when `| head` has seen enough; what the command does goes on, and so does its exit code."""
+
+    def on_broken_pipe(self) -> None:
+        with contextlib.suppress(SystemExit):
+            super().on_broken_pipe()
+
+
 # A user's brackets and colons are no markup and no emoji.
-console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
-errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+PLAIN: Mapping[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False, "emoji": False}
+console, lasting, errors = Console(**PLAIN), Lasting(**PLAIN), Console(stderr=True, **PLAIN)
 
 
 def approved(path: Path, *places: Settings) -> list[Job | TuningJob]:

@@ -16,7 +16,7 @@ from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import program, rules, study_validation
 from vertex_launch.cli.options import JobFile, LocalOptions
-from vertex_launch.cli.output import approved, complain, console, errors
+from vertex_launch.cli.output import approved, complain, errors, lasting
 from vertex_launch.contract import limit, with_arguments
 from vertex_launch.errors import FaultError
 from vertex_launch.local import run_job
@@ -67,9 +67,9 @@ class RunOptions(LocalOptions):
         if self.retry_user_errors and not self.restarts:
             raise FaultError("--retry-user-errors is for --restarts, without which nothing starts again; add that")
         if not self.fresh:
-            run_job.say_what_is_there(job, context.state_dir, console)
+            run_job.say_what_is_there(job, context.state_dir, lasting)
         try:
-            outcome = run_job.run(job, context, console, self.fresh, size(whole))
+            outcome = run_job.run(job, context, lasting, self.fresh, size(whole))
         except KeyboardInterrupt:
             errors.print("interrupted; every replica was stopped")
             errors.print(advice(job, context.state_dir, sys.argv, os.environ))
@@ -107,7 +107,7 @@ def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
     message = HyperparameterTuningJob(tuning.spec)
     message.display_name, message.trial_job_spec = tuning.name, job.spec
     try:
-        return local_search.run(message, job, as_in_the_service, console, fresh)
+        return local_search.run(message, job, as_in_the_service, lasting, fresh)
     except KeyboardInterrupt:
         errors.print("interrupted; every trial was stopped")
         errors.print(f"it goes on after the trials that have ended, with: {command(sys.argv, os.environ)}")

@@ -28,6 +28,7 @@ from vertex_launch.state_dir import StateDir, output_folder
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 SEVERITY_STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
+OUT_OF_MEMORY = "; if nobody sent it, the machine was out of memory"
 
 # What C++ prints of a lost peer: whole in the log, and on the terminal one line a stack of PyTorch or gloo, and nothing
 # of TensorFlow, whose error in Python says the same.
@@ -134,7 +135,8 @@ def printed(line: str) -> Text:
 def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, console: Console) -> None:
     """Say what happened, the likely cause first, and where output and logs are."""
     for ended in outcome.failures[:1]:
-        console.print(f"Job failed: {ended}", style="bold red")
+        reason = OUT_OF_MEMORY if ended.signal_name == "SIGKILL" else ""
+        console.print(f"Job failed: {ended}{reason}", style="bold red")
         _show_last_words(ended, console)
     if not outcome.succeeded and not outcome.failures:
         console.print(f"Job failed: {outcome.message.splitlines()[0]}", style="bold red")
