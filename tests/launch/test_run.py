@@ -120,6 +120,15 @@ def test_a_run_whose_reader_has_seen_enough_goes_on_and_exits_as_the_job_does(pr
             assert running.wait(timeout=240) == code
 
 
+@pytest.mark.skipif(not Path("/sys").is_dir(), reason="is a folder of Linux, where nobody may write")
+def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(project: Path) -> None:
+    run = launch(project, "run", write(project, pool(HELLO)), "--state-dir", "/sys/vertex")
+    assert run.returncode == 1
+    assert re.fullmatch(
+        r"/sys/vertex: (Operation not permitted|Permission denied); work in .+", lines(run.stderr, "/")[0]
+    )
+
+
 def test_a_killed_replica_may_have_had_no_memory(project: Path) -> None:
     run = launch(project, "run", write(project, pool("raise SystemExit(137)")))
     killed = "Job failed: workerpool0-0 was ended by SIGKILL (exit code 137); if nobody sent it, the machine was out of"

@@ -1,5 +1,6 @@
 """Check, run or submit a job file; or be the service that runs it."""
 
+import errno
 import importlib
 import os
 import sys
@@ -12,6 +13,10 @@ from vertex_launch import program
 from vertex_launch.cli.options import CallingCommand, Command, TrainerCommand, app_of
 from vertex_launch.cli.output import complain
 from vertex_launch.errors import FaultError
+
+OTHER_FOLDER, ROOM = "; work in a folder that you may write to, or as its owner", "; free some space there"
+CURES = dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), OTHER_FOLDER)
+CURES |= dict.fromkeys((errno.ENOSPC, errno.EDQUOT), ROOM)
 
 # Name -> the command, once it is imported.
 COMMANDS: dict[str, Any] = dict.fromkeys(
@@ -59,6 +64,9 @@ def main() -> None:
         group(prog_name=program.NAME)
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its exit
-    except (FaultError, OSError) as error:  # OSError: a full disk, a folder that is not ours, no network
+    except FaultError as error:
         complain(str(error))
+    except OSError as error:  # a full disk, a folder that is not ours, no network
+        place = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        complain(place + CURES.get(error.errno or 0, ""))
     raise SystemExit(1)

@@ -22,7 +22,7 @@ def require(output: Any, losses: Any, metrics: Mapping[str, Any], count: int) ->
     for name in metrics.keys() & RESERVED:
         raise TrainerError(f'metrics() of trainer/model.py returns "{name}", which the loop reports; rename it')
     results = {"losses()": losses, **{f'"{name}" of metrics()': value for name, value in metrics.items()}}
-    for name, shape in ((name, tuple(value.shape)) for name, value in results.items()):
+    for name, shape in ((name, tuple(getattr(value, "shape", ()))) for name, value in results.items()):
         if shape != (count,):
             raise TrainerError(
                 f"{name} in trainer/model.py has the shape {shape}, must be ({count},): one number per sample, no mean"

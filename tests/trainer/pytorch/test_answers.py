@@ -60,6 +60,12 @@ def test_buffers_of_no_state_dict_are_compared_too(
     assert (refused.code, refused.losses) == (1, [])
 
 
+def test_parameters_that_no_loss_depends_on_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = run(tmp_path, monkeypatch, 2, "net.spare = nn.Linear(2, 3)")
+    assert "losses() of trainer/model.py do not depend on spare.weight, spare.bias; remove these" in refused.output
+    assert (refused.code, "Traceback" in refused.output) == (1, False)
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_the_means_that_are_evaluated_are_those_that_are_saved(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

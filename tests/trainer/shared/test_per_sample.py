@@ -31,6 +31,7 @@ def test_one_number_per_sample_is_what_is_wanted() -> None:
             "losses() in trainer/model.py has the shape (4, 1), must be (4,): one number per sample",
         ),
         (EACH, {"error": np.zeros(())}, '"error" of metrics() in trainer/model.py has the shape (), must be (4,): one'),
+        (EACH, {"errors": 3}, '"errors" of metrics() in trainer/model.py has the shape (), must be (4,): one number'),
         (EACH, {"loss": EACH}, 'metrics() of trainer/model.py returns "loss", which the loop reports; rename it'),
         (EACH, {"samples": EACH}, 'metrics() of trainer/model.py returns "samples", which the loop reports; rename it'),
     ],

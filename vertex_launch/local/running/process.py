@@ -1,6 +1,7 @@
 """One started replica: its process, its log file, and the threads that follow both."""
 
 import contextlib
+import errno
 import io
 import os
 import selectors
@@ -69,6 +70,8 @@ class Process:
             log.close()
             reason = error.strerror if isinstance(error, OSError) else error
             cure = "write long values to a file in a bucket; there may be no NUL, and no = in a variable's name"
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
+                cure = "run fewer replicas at the same time, or raise this system's limits (ulimit -a)"
             raise FaultError(f"{replica.name}: this system cannot start it: {reason}; {cure}") from None
         self.number = self._process.pid  # of its first process
         streams = (self._process.stdin, self._process.stdout, self._process.stderr)

@@ -117,9 +117,9 @@ def _attempt(score: Score, folder: Path, *, is_last: bool) -> Metrics | None:
     except Exception as error:  # each framework says in its own way that a file has vanished
         if is_last and not commit_marker.why_incomplete(folder):
             raise
-        problem = str(error).partition("\n")[0]
+        problem = f"{type(error).__name__}: {error}".partition("\n")[0]
     if commit_marker.why_incomplete(folder):
         warn(f"skipped {folder}: it was removed while it was read")
     else:
-        warn(f"skipped {folder}: {problem}" if is_last else f"{folder} cannot be read ({problem}); trying again")
+        warn(f"skipped {folder}: {problem}" if is_last else f"{folder} cannot be scored ({problem}); trying again")
     return None

@@ -33,6 +33,13 @@ def test_the_weights_fit_a_fresh_model(tmp_path: Path) -> None:
     assert torch.equal(net(MORE), fresh(MORE))
 
 
+def test_a_model_for_which_the_temporary_folder_has_no_room_is_refused(tmp_path: Path) -> None:
+    net = tiny()
+    net.register_buffer("large", torch.zeros(1).expand(2**50))  # which takes no memory here
+    with pytest.raises(OSError, match="No space left on device"):
+        export.export(net, SOME, tmp_path)
+
+
 def test_a_program_that_answers_differently_is_no_success(tmp_path: Path) -> None:
     export.export(tiny(), SOME, tmp_path)
     with pytest.raises(TrainerError, match="answers differently from the trained model"):

@@ -1,6 +1,9 @@
 """Export of the trained model, in the form that PyTorch serves: a `torch.export` program, and its weights."""
 
 import copy
+import errno
+import os
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -74,6 +77,8 @@ def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
     sizes[0] = torch.export.Dim("n", min=1)
     program = torch.export.export(net, (inputs,), dynamic_shapes=(sizes,))
     with tempfile.TemporaryDirectory() as aside:
+        if shutil.disk_usage(aside).free < 2 * sum(tensor.nbytes for tensor in net.state_dict().values()):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), aside)  # of which PyTorch would die by SIGABRT
         torch.export.save(program, Path(aside) / PROGRAM)
         torch.save(net.state_dict(), Path(aside) / WEIGHTS)
         copy_files(Path(aside), folder)

@@ -1,7 +1,9 @@
 """Each GPU holds the model, and gradients are averaged over all of them."""
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 from torch import nn
@@ -11,6 +13,10 @@ from trainer.cluster.world import World
 from trainer.config import Config
 from trainer.parallel.blocks import compile_and_recompute
 from trainer.parallel.strategy import Strategy
+from trainer.vertex.errors import TrainerError
+
+UNUSED = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
+UNUSED_CURE = "remove these parameters, or freeze them with requires_grad_(False)"
 
 
 class DataParallel(Strategy):
@@ -33,8 +39,17 @@ class DataParallel(Strategy):
     def bare(self, net: Any) -> nn.Module:
         return cast(nn.Module, net.module)
 
-    def sync(self, net: Any, last: bool) -> AbstractContextManager[None]:
-        return nullcontext() if last else net.no_sync()
+    @contextmanager
+    def sync(self, net: Any, last: bool) -> Iterator[None]:
+        try:
+            with nullcontext() if last else net.no_sync():
+                yield
+        except RuntimeError as error:
+            if not (found := UNUSED.search(str(error))):
+                raise
+            names = [name for name, parameter in net.module.named_parameters() if parameter.requires_grad]
+            unused = ", ".join(names[int(index)] for index in found[1].split())
+            raise TrainerError(f"losses() of trainer/model.py do not depend on {unused}; {UNUSED_CURE}") from None
 
     def communication(self, net: Any) -> dict[str, float]:
         """Return the times that DDP has logged: of the latest timed step, and none before there is one."""
