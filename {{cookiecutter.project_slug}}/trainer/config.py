@@ -65,6 +65,8 @@ class LoopFlags:
     """Seconds to wait for the other replicas; by default 600 in the cloud, 60 in the local Vertex."""
     collective_timeout: float = 300
     """Seconds after which a silent peer fails the run."""
+    rehearse_export: bool | None = None
+    """Export the model before the first step, too; by default in the cloud alone, where its failure costs a run."""
     doctor: bool = False
     """Look at each replica's machine before it trains: names, ports, GPUs, driver, outputs; a fault ends the run."""
     profile: str | None = None

@@ -10,7 +10,16 @@ from trainer.goodput import Clock
 from trainer.vertex.storage import Storage
 
 # Flags that may differ: how long a replica waits, what it looks for, and where its data is, which is compared itself.
-OWN = ("anyway", "collective_timeout", "data", "data_processes", "doctor", "profile", "rollcall_timeout")
+OWN = (
+    "anyway",
+    "collective_timeout",
+    "data",
+    "data_processes",
+    "doctor",
+    "profile",
+    "rehearse_export",
+    "rollcall_timeout",
+)
 CODE = Path(__file__).parent
 
 
@@ -23,6 +32,10 @@ class Job:
     shards: Path  # the folder of the data set
     cluster: Cluster = field(default_factory=Cluster)
     clock: Clock = field(default_factory=Clock)
+
+    @property
+    def rehearses_export(self) -> bool:
+        return not self.storage.emulated if self.config.rehearse_export is None else self.config.rehearse_export
 
 
 def facts(config: Config, **versions: str) -> dict[str, str]:

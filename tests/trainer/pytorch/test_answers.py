@@ -1,5 +1,6 @@
 """A model is the same one in all processes, after a resume and in the export, or the run ends in one sentence."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,19 @@ BUFFER = (
     "    net.register_forward_hook(lambda net, _, output: output * net.scale)"
 )
 NORMED = "net.head.out = nn.Sequential(nn.BatchNorm1d(net.head.out.in_features), net.head.out)"
+UNFIT = """
+
+_forward = VisionTransformer.forward
+
+
+def forward(self, images):
+    if images.sum() > 0:
+        return _forward(self, images)
+    return _forward(self, images + 1)
+
+
+VisionTransformer.forward = forward
+"""
 
 
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int, change_of_net: str, *flags: str) -> Run:
@@ -72,3 +86,13 @@ def test_the_means_that_are_evaluated_are_those_that_are_saved(
 ) -> None:
     done = run(tmp_path, monkeypatch, 3, NORMED, "--strategy", strategy)
     assert done.code == 0, done.output
+
+
+def test_a_model_that_cannot_be_exported_is_refused_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(tmp_path / "project", "trainer/model.py", UNFIT, monkeypatch)
+    refused = train(tmp_path, 2, "--steps", "10", "--rehearse-export", "True")
+    assert (refused.code, refused.losses) == (1, []), refused.output
+    assert re.search(r"trainer/model\.py:\d+: the model cannot be exported: \w+: ", refused.output)
+    assert "Traceback" not in refused.output

@@ -1,5 +1,6 @@
 """A model is the same one on all machines, after a resume and in the export, or the run ends in one sentence."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,27 @@ NORMED = (
     "net = _build(config, example)\n"
     "    return keras.Model(net.inputs[0], keras.layers.BatchNormalization()(net.outputs[0]))"
 )
+UNFIT = """
+
+_build = build
+
+
+class Strict(keras.Model):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def call(self, inputs):
+        if not isinstance(inputs.shape[0], int):
+            raise ValueError("how many?")
+        return self.inner(inputs)
+
+
+def build(config, example):
+    net = Strict(_build(config, example))
+    net(example.inputs)
+    return net
+"""
 
 
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int, change_of_net: str) -> Run:
@@ -55,3 +77,13 @@ def test_what_follows_from_the_seed_is_the_same_everywhere(tmp_path: Path, monke
 def test_the_means_that_are_evaluated_are_those_that_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = run(tmp_path, monkeypatch, 3, NORMED)
     assert done.code == 0, done.output
+
+
+def test_a_model_that_cannot_be_exported_is_refused_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(tmp_path / "project", "trainer/model.py", UNFIT, monkeypatch)
+    refused = train(tmp_path, 2, "--steps", "10", "--rehearse-export", "True")
+    assert (refused.code, refused.losses) == (1, []), refused.output
+    assert re.search(r"trainer/model\.py:\d+: the model cannot be exported: \w+: ", refused.output)
+    assert "Traceback" not in refused.output

@@ -1,7 +1,10 @@
 """The exceptions whose text is meant for the person who started the job; the exit code says who is to blame."""
 
 import contextlib
+import traceback
 from collections.abc import Iterator
+
+EXPORTABLE = "write its forward pass in operations of the framework alone, or export another form in trainer/export.py"
 
 
 class TrainerError(ValueError):
@@ -30,6 +33,18 @@ class EndedEarlyError(TrainerError):
             f"{replica}: a training process ended with code 0 before the training did; look for a call of exit,"
             " sys.exit or os._exit"
         )
+
+
+@contextlib.contextmanager
+def exporting(file: str) -> Iterator[None]:
+    """Turn an error of the block, which exports the model of this file, into one sentence with the line of the file."""
+    try:
+        yield
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        place = next((f"{file}:{frame.lineno}: " for frame in reversed(frames) if frame.filename == file), "")
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise TrainerError(f"{place}the model cannot be exported: {reason}; {EXPORTABLE}") from None
 
 
 @contextlib.contextmanager

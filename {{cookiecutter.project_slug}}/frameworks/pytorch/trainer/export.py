@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from trainer import model
 from trainer.checkpoints import commit_marker, saver
 from trainer.cluster import devices
-from trainer.data import Array, show
+from trainer.data import Array, Batch, show
 from trainer.disagreement import DRAWN, SAMPLES, Answers
 from trainer.job import Job
 from trainer.shards import Dataset
 from trainer.state import new_model
 from trainer.vertex import writable
-from trainer.vertex.errors import TrainerError
+from trainer.vertex.errors import TrainerError, exporting
 from trainer.vertex.log import say_lines
 from trainer.vertex.storage import copy_files
 
@@ -46,11 +46,8 @@ def finish(job: Job, trained: Answers) -> None:
     Raises:
         TrainerError: the checkpoint is damaged, or the export answers otherwise than the trained model.
     """
-    config, target, heldout = job.config, job.storage.model, Dataset(job.shards, "heldout")
-    folder = commit_marker.exportable(job.storage.checkpoints, config.steps)
-    count = max(min(len(heldout), SAMPLES), 2)  # for PyTorch, one sample would mean that there is always one
-    samples = heldout.batch([index % len(heldout) for index in range(count)], config)
-    net = new_model(config, samples)
+    target, folder = job.storage.model, commit_marker.exportable(job.storage.checkpoints, job.config.steps)
+    net, samples = new(job)
     saver.read_model(net, folder)
     with writable.writing(target):
         answer = export(net, torch.from_numpy(samples.inputs), target)
@@ -58,6 +55,21 @@ def finish(job: Job, trained: Answers) -> None:
     if trained.differ(model.losses(output, batch).tolist()):
         raise TrainerError(f"{target} answers otherwise than the trained model, with the same weights; {DRAWN}")
     say_lines(show(answer, samples))
+
+
+def rehearse(job: Job) -> None:
+    """Export the model of the first step to a folder that is then removed. Raises TrainerError where that fails."""
+    net, samples = new(job)
+    with tempfile.TemporaryDirectory() as aside:
+        export(net, torch.from_numpy(samples.inputs), Path(aside))
+
+
+def new(job: Job) -> tuple[nn.Module, Batch]:
+    """Return the model of the first step, and the samples that it must answer alike when it is exported."""
+    heldout = Dataset(job.shards, "heldout")
+    count = max(min(len(heldout), SAMPLES), 2)  # for PyTorch, one sample would mean that there is always one
+    samples = heldout.batch([index % len(heldout) for index in range(count)], job.config)
+    return new_model(job.config, samples), samples
 
 
 def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
@@ -69,13 +81,14 @@ def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
         folder: where to; created if absent.
 
     Raises:
-        TrainerError: the reloaded program answers otherwise.
+        TrainerError: the model cannot be exported, or the reloaded program answers otherwise.
     """
     net = copy.deepcopy(net).cpu().eval()
     inputs = inputs.cpu()
     sizes = {i: torch.export.Dim.AUTO for i, size in enumerate(inputs.shape) if size > 1}
     sizes[0] = torch.export.Dim("n", min=1)
-    program = torch.export.export(net, (inputs,), dynamic_shapes=(sizes,))
+    with exporting(model.__file__):
+        program = torch.export.export(net, (inputs,), dynamic_shapes=(sizes,))
     with tempfile.TemporaryDirectory() as aside:
         if shutil.disk_usage(aside).free < 2 * sum(tensor.nbytes for tensor in net.state_dict().values()):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), aside)  # of which PyTorch would die by SIGABRT

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn, optim
 
-from trainer import model
+from trainer import export, model
 from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster import devices, processes
 from trainer.cluster.world import Mesh, World
@@ -37,8 +37,6 @@ def run(job: Job, mesh: Mesh) -> None:
             say(f"training on {world.size} x {devices.describe(world.device)}, {job.config.strategy}: {mesh}")
         final, answers = train(job, strategy, world)
     if world.is_chief:  # the state of the training has left the memory
-        from trainer import export  # takes half a second, and only the chief exports
-
         export.finish(job, answers)
         conclude(job, final)
 
@@ -50,6 +48,8 @@ def train(job: Job, strategy: Strategy, world: World) -> tuple[Values, Answers]:
     """
     config, data = job.config, Data(job)
     require_same(job, world.gather(data.fingerprint.digest))
+    if world.is_chief and job.rehearses_export:
+        export.rehearse(job)
     net = new_model(config, data.example)
     copies.require_same_buffers(job, net, world)  # before a strategy gives all of them those of the first process
     net = strategy.wrap(config, net, world)

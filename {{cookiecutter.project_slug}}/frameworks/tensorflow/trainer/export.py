@@ -11,12 +11,12 @@ import tensorflow as tf
 
 from trainer import model
 from trainer.checkpoints import commit_marker, saver
-from trainer.data import Array, show
+from trainer.data import Array, Batch, show
 from trainer.disagreement import DRAWN, SAMPLES, Answers
 from trainer.job import Job
 from trainer.shards import Dataset
 from trainer.vertex import writable
-from trainer.vertex.errors import TrainerError
+from trainer.vertex.errors import TrainerError, exporting
 from trainer.vertex.log import say_lines
 from trainer.vertex.storage import copy_files
 
@@ -39,18 +39,31 @@ def finish(job: Job, trained: Answers) -> None:
     Raises:
         TrainerError: the checkpoint is damaged, or the export answers otherwise than the trained model.
     """
-    config, target, heldout = job.config, job.storage.model, Dataset(job.shards, "heldout")
-    folder = commit_marker.exportable(job.storage.checkpoints, config.steps)
-    keras.config.set_dtype_policy("float32")
-    samples = heldout.batch(range(min(len(heldout), SAMPLES)), config)
-    keras.utils.set_random_seed(config.seed)
-    net = model.build(config, samples)
+    target, folder = job.storage.model, commit_marker.exportable(job.storage.checkpoints, job.config.steps)
+    net, samples = new(job)
     saver.read_model(net, folder)
     with writable.writing(target):
         answer = export(net, samples.inputs, target)
     if trained.differ(np.asarray(model.losses(answer(samples.inputs), samples)).tolist()):
         raise TrainerError(f"{target} answers otherwise than the trained model, with the same weights; {DRAWN}")
     say_lines(show(answer, samples))
+
+
+def rehearse(job: Job) -> None:
+    """Export the model of the first step to a folder that is then removed. Raises TrainerError where that fails."""
+    policy, (net, samples) = keras.config.dtype_policy(), new(job)
+    with tempfile.TemporaryDirectory() as aside:
+        export(net, samples.inputs, Path(aside))
+    keras.config.set_dtype_policy(policy)
+
+
+def new(job: Job) -> tuple[keras.Model, Batch]:
+    """Return the model of the first step, in float32, and the samples that it must answer alike when it is exported."""
+    keras.config.set_dtype_policy("float32")
+    heldout = Dataset(job.shards, "heldout")
+    samples = heldout.batch(range(min(len(heldout), SAMPLES)), job.config)
+    keras.utils.set_random_seed(job.config.seed)
+    return model.build(job.config, samples), samples
 
 
 def export(net: keras.Model, inputs: Array, folder: Path) -> Answer:
@@ -62,10 +75,11 @@ def export(net: keras.Model, inputs: Array, folder: Path) -> Answer:
         folder: where to; created if absent.
 
     Raises:
-        TrainerError: the reloaded model answers otherwise.
+        TrainerError: the model cannot be exported, or the reloaded one answers otherwise.
     """
     with tempfile.TemporaryDirectory() as aside:
-        net.export(aside, verbose=False)
+        with exporting(model.__file__):
+            net.export(aside, verbose=False)
         copy_files(Path(aside), folder)
     return prove(net, inputs, folder)
 

@@ -48,6 +48,8 @@ def train(job: Job, strategy: Strategy, world: World) -> tuple[Values, Answers]:
     """
     config, data = job.config, Data(job)
     require_same(job, world.gather(data.fingerprint.digest))
+    if world.is_chief and job.rehearses_export:
+        export.rehearse(job)
     state = new_state(config, strategy, data.example, world)
     with tf.device("CPU:0"):  # a second state, for the checkpoints
         copy = new_state(config, Strategy(), data.example, World()) if world.is_chief else None

@@ -23,6 +23,7 @@ LAST_WORDS_SECONDS = 3.0
 LOSSES = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
 YOURS = [Path(__file__).parents[1] / name for name in ("data.py", "model.py")]
 NCCL_LOST = "remote process exited or there was a network error"  # within an InternalError
+ABORTED = "Collective ops is aborted by: "
 
 
 class _Event(ctypes.Structure):
@@ -98,9 +99,10 @@ def with_peers(cluster: Cluster) -> Iterator[None]:
 def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:
     """Say in one line which peer is gone or silent by this error, with our names; empty for every other error."""
     text = str(error.message) or type(error).__name__
-    if len(cluster.nodes) == 1 or _is_yours(error) or not (isinstance(error, LOSSES) or NCCL_LOST in text):
+    yours = _is_yours(error) and ABORTED not in text  # as build() makes variables, which machines share
+    if len(cluster.nodes) == 1 or yours or not (isinstance(error, LOSSES) or NCCL_LOST in text):
         return ""
-    first, *others = (text.rpartition("Collective ops is aborted by: ")[2] or text).splitlines()
+    first, *others = (text.rpartition(ABORTED)[2] or text).splitlines()
     what = f"{first} {others[0]}" if first.endswith(":") and others else first.partition(". ")[0]
     return re.sub(r"/job:(chief|worker)(?:/replica:\d+)?/task:(\d+)", lambda task: _name(cluster, *task.groups()), what)
 
