@@ -117,7 +117,9 @@ def test_python_is_copied_byte_for_byte(project: Path, framework: str, example: 
     for path in project.rglob("*.py"):
         name = path.relative_to(project)
         laid = next(part / name for part in parts if (part / name).exists())
-        assert path.read_bytes() == laid.read_bytes(), name
+        header = path.read_bytes().removesuffix(laid.read_bytes())
+        assert path.read_bytes() == header + laid.read_bytes(), name
+        assert not header or (template / "header.txt").exists(), name
 
 
 def test_framework_and_example_are_laid_in_place_and_the_parts_are_gone(project: Path) -> None:

