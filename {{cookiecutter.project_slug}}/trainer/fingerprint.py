@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, pairwise
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from trainer.vertex.log import warn
 FILE = "samples.json"  # beside the commit marker, written by the chief
 NUMBERED = re.compile(r"(.+)-(\d{1,6})-of-(\d{1,6})\.array_record")
 
-Shards = Mapping[str, tuple[int, ...]]  # name of a file -> its bytes, its records, checksum of the first and the last
+# Name of a file -> its bytes, its records, checksum of the first and the last, that of all its bytes if one was kept.
+Shards = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -120,9 +122,9 @@ def _changes(present: Fingerprint, folder: Path) -> Iterator[str]:
             yield f"--{name.replace('_', '-')} was {before[name]}, and is {now}"
     had = {name: tuple(size) for name, size in (past["train"] | past["heldout"]).items()}
     has = {**present.train, **present.heldout}
-    for name, size in had.items():  # of an older version, without a checksum
-        has |= {name: has[name][: len(size)]} if name in has else {}
-    if changed := sorted(name for name in had.keys() | has.keys() if had.get(name) != has.get(name)):
+    # An older version kept less of each, and checksums of whole shards may have been added.
+    alike = {name for name in had.keys() & has.keys() if all(map(eq, had[name], has[name]))}
+    if changed := sorted((had.keys() | has.keys()) - alike):
         yield f"{changed[0]} {_change(had.get(changed[0]), has.get(changed[0]))}{_more(changed)}"
 
 

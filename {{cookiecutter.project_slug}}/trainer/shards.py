@@ -5,9 +5,10 @@ order of the training samples follows from the seed alone; of every global batch
 samples r, r + w, r + 2w, ... So the run is the same run on 1 machine or on 100, and starting at step k
 costs nothing: reading is random access.
 
-What a sample is stands in trainer/data.py. Write its example data set, and with `write` your own:
+What a sample is stands in trainer/data.py. Write its example data set, and with `write` your own; read all of a folder:
 
     python -m trainer.shards NAME --to DIR
+    python -m trainer.shards verify DIR
 """
 
 import contextlib
@@ -19,7 +20,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -31,9 +32,10 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from grain.multiprocessing import MultiprocessingOptions
 
 from trainer import data
+from trainer.checkpoints.commit_marker import checksum, read_json, write_json
 from trainer.config import Config, of_model
 from trainer.data import EXAMPLES, Batch, Sample
-from trainer.fingerprint import Fingerprint
+from trainer.fingerprint import Fingerprint, require
 from trainer.goodput import IdleTimer
 from trainer.job import Job
 from trainer.vertex.errors import TrainerError
@@ -52,7 +54,7 @@ class Masked(NamedTuple):
 
 
 def write(samples: Iterable[Sample], folder: Path, split: Split, shard_count: int = 4) -> None:
-    """Deal the samples out to `shard_count` files, like cards."""
+    """Deal the samples out to `shard_count` files, like cards, and keep the checksum of each file beside them."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"{split}-{i:05d}-of-{shard_count:05d}.array_record" for i in range(shard_count)]
     # Random access is fast only with one record per group.
@@ -61,6 +63,7 @@ def write(samples: Iterable[Sample], folder: Path, split: Split, shard_count: in
         writers[i % shard_count].write(data.encode(sample))
     for writer in writers:
         writer.close()
+    write_json(folder / f"{split}-checksums.json", {name: checksum(folder / name) for name in names})
 
 
 def write_example(name: str, folder: Path) -> None:
@@ -102,7 +105,7 @@ class Dataset:
             raise TrainerError(f"{folder}: no file {split}-*.array_record; write one with trainer.shards.write")
         with ThreadPoolExecutor(READERS) as readers:
             counts = [*readers.map(_record_count, paths)]
-        self._folder = folder
+        self._folder, self._split = folder, split
         self.shards = {path.name: (path.stat().st_size, count) for path, count in zip(paths, counts, strict=True)}
         if sum(counts) == 0:
             raise TrainerError(f"{folder}: the {split} shards hold no sample")
@@ -116,13 +119,15 @@ class Dataset:
     def samples(self, indices: Iterable[int]) -> list[Sample]:
         return [data.decode(record) for record in self._records([*indices])]
 
-    def described(self) -> dict[str, tuple[int, int, int]]:
-        """Return bytes and records of each shard by its name, and a checksum of its first and its last record."""
+    def described(self) -> dict[str, tuple[int, ...]]:
+        """Return bytes and records of each shard by its name, a checksum of its first and last record, and the kept."""
         counts = [count for _, count in self.shards.values()]
         places = [[end - count, end - 1] * bool(count) for count, end in zip(counts, accumulate(counts), strict=True)]
         records = iter(self._records([*chain.from_iterable(places)]))
-        ends = (b"".join(islice(records, len(pair))) for pair in places)
-        return {name: (*size, zlib.crc32(end)) for (name, size), end in zip(self.shards.items(), ends, strict=True)}
+        ends = [zlib.crc32(b"".join(islice(records, len(pair)))) for pair in places]
+        kept = _checksums(self._folder, self._split)
+        rows = zip(self.shards.items(), ends, strict=True)
+        return {name: (*size, end, *kept.get(name, [])) for (name, size), end in rows}
 
     def _records(self, indices: list[int]) -> list[bytes]:
         try:  # one call: the source reads in parallel, which matters where each read asks a bucket
@@ -138,10 +143,7 @@ class Dataset:
                 self._source[index]
             except (RuntimeError, ValueError) as cause:
                 shard, record = self._place(index)
-                reason = str(cause).partition("\n")[0].partition(";")[0]
-                return TrainerError(
-                    f"{self._folder / shard}: record {record} is damaged ({reason}); write this shard again"
-                )
+                return TrainerError(f"{self._folder / shard}: {_damage(record, cause)}")
         return error
 
     def _place(self, index: int) -> tuple[str, int]:
@@ -224,6 +226,40 @@ def _record_count(path: Path) -> int:
         raise TrainerError(f"{path}: is not an ArrayRecord file, or was cut short; write it again") from None
 
 
+def _damage(record: int, cause: Exception) -> str:
+    reason = str(cause).partition("\n")[0].partition(";")[0]
+    return f"record {record} is damaged ({reason}); write this shard again"
+
+
+def _checksums(folder: Path, split: Split) -> dict[str, list[int]]:
+    """Return the checksum of each shard that `write` has kept: none for those of an older version."""
+    file = folder / f"{split}-checksums.json"
+    try:
+        return {name: [int(value)] for name, value in read_json(file).items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise TrainerError(f"{file}: cannot be read ({error}); copy it again, or remove it") from None
+
+
+def _fault(shard: Path, kept: Sequence[int]) -> str:
+    """Read all of a shard, and return what is wrong with it; empty if nothing is."""
+    index = 0
+    try:
+        if kept and checksum(shard) != kept[0]:
+            return f"{shard}: is not as it was written; copy it again, or write its set again"
+        count, source = _record_count(shard), grain.sources.ArrayRecordDataSource(str(shard))
+        for index in range(count):
+            data.decode(source[index])
+    except FileNotFoundError:
+        return f"{shard}: is missing; copy it again"
+    except TrainerError as error:
+        return str(error)
+    except Exception as error:  # of the team's decode(), too
+        return f"{shard}: {_damage(index, error)}"
+    return ""
+
+
 def per_step(config: Config, example: Batch) -> dict[str, int]:
     """Return the counts of an optimizer step, for reports: {"samples": 96, "tokens": 6144}."""
     return {name: config.global_batch * count for name, count in {"samples": 1, **data.counts(config, example)}.items()}
@@ -298,15 +334,12 @@ def micro_batches(batch: Batch, count: int) -> list[Batch]:
     return [Batch(*(array[a:b] for array in batch)) for a, b in pairwise(bounds)]
 
 
-def main(name: tyro.conf.Positional[str], to: str) -> None:
-    """Write an example data set as train and held-out shards.
+def main(name: str, to: str) -> None:
+    """Write this example data set as train and held-out shards.
 
     Args:
-        name: Which of them; trainer/data.py lists them.
         to: Folder to write the shards to.
     """
-    if name not in EXAMPLES:
-        sys.exit(f"{name}: is no example data set; there is {', '.join(EXAMPLES)}")
     if "://" in to:
         sys.exit(f"--to {to}: must be a folder of this machine; copy it from there to the bucket")
     try:
@@ -317,5 +350,28 @@ def main(name: tyro.conf.Positional[str], to: str) -> None:
     print(f"{counts} samples in {to}; train on them with --data {to}")
 
 
+def verify(folder: tyro.conf.Positional[Path]) -> None:
+    """Read all shards of a folder, and compare them with the checksums that were kept when they were written.
+
+    Raises:
+        TrainerError: shards are missing or damaged.
+    """
+    kept = _checksums(folder, "train") | _checksums(folder, "heldout")
+    names = sorted({path.name for path in folder.glob("*.array_record")} | kept.keys())
+    with ThreadPoolExecutor(READERS) as readers:
+        faults = readers.map(lambda name: _fault(folder / name, kept.get(name, [])), names)
+    if found := "\n".join(filter(None, faults)):
+        raise TrainerError(found)
+    train, heldout = Dataset(folder, "train"), Dataset(folder, "heldout")
+    require(Fingerprint(0, 0, train.shards, heldout.shards), None, anyway=False, is_chief=True)
+    bare = sum(name not in kept for name in names)
+    seen = f"can be read; {bare} have no checksum" if bare else "as they were written"
+    print(f"{len(names)} shards, {len(train) + len(heldout)} samples: {seen}")
+
+
 if __name__ == "__main__":
-    tyro.cli(main, prog="python -m trainer.shards")
+    commands: dict[str, Callable[..., None]] = {name: partial(main, name) for name in EXAMPLES} | {"verify": verify}
+    try:
+        tyro.extras.subcommand_cli_from_dict(commands, prog="python -m trainer.shards")
+    except TrainerError as error:
+        sys.exit(str(error))

@@ -13,7 +13,7 @@ import torch
 from tests.changed import change
 from tests.checkpoints import damage, whole
 from tests.told import told_to_end_and_resumed
-from tests.training import Run, eventually, processes, started, train
+from tests.training import DEADLINE, Run, eventually, processes, signal_trainer, started, train
 from trainer import export, shards
 from trainer.config import Config
 from trainer.disagreement import Answers
@@ -24,6 +24,21 @@ from trainer.vertex.storage import Storage
 pytestmark = pytest.mark.proof
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 STEPS = ("--steps", "150", "--global-batch", "25")  # which neither 2 nor 3 processes share evenly
+HELD = """
+
+import time
+
+from trainer.vertex.log import say
+
+_finish = finish
+
+
+def finish(job):
+    say("the export is held")
+    while not (job.storage.checkpoints / "go").exists():
+        time.sleep(0.1)
+    _finish(job)
+"""
 OTHER_BETAS = """
 
 _new_optimizer = new_optimizer
@@ -143,6 +158,20 @@ def test_a_replica_that_is_told_to_end_costs_no_step_and_the_next_run_resumes_bi
     assert resumed.losses == pair.losses[last:]
     expected = weights(pair)
     assert all(torch.equal(value, expected[name]) for name, value in weights(resumed).items())
+
+
+@linux
+def test_a_replica_that_is_told_to_end_after_the_last_step_lets_the_job_succeed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(tmp_path / "project", "trainer/export.py", HELD, monkeypatch)
+    with started(tmp_path, 2, "--steps", "8", "--warmup", "1") as (launcher, shown):
+        assert eventually(lambda: "the export is held" in shown.read_text()), shown.read_text()
+        assert signal_trainer(tmp_path, "workerpool1-0", signal.SIGTERM)
+        assert signal_trainer(tmp_path, "workerpool0-0", signal.SIGTERM)
+        (tmp_path / ".vertex/gcs/b/run/checkpoints/go").touch()
+        assert launcher.wait(DEADLINE) == 0, shown.read_text()
+    assert (tmp_path / ".vertex/gcs/b/run/model/model.pt2").exists()
 
 
 def test_a_resumed_run_has_the_optimizer_of_today(pair: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,20 @@ def test_a_shard_with_other_records_of_the_same_size_is_refused(tmp_path: Path) 
     require(found[1], tmp_path, anyway=False, is_chief=True)
 
 
+def test_a_shard_with_other_records_in_its_middle_is_refused_where_checksums_were_kept(tmp_path: Path) -> None:
+    samples, name = EXAMPLES[EXAMPLE]()["train"][:9], "train-00000-of-00001.array_record"
+    swapped = [samples[0], *samples[7:0:-1], samples[8]]
+    found = []
+    for each in (samples, swapped):
+        shards.write(each, tmp_path, "train", shard_count=1)
+        found.append(replace(WHOLE, train=Dataset(tmp_path, "train").described()))
+    assert found[0].train[name][:3] == found[1].train[name][:3]
+    found[0].keep(tmp_path)
+    assert refused(found[1], tmp_path).startswith(f"{name} has other records than it had: bring back")
+    (tmp_path / "train-checksums.json").unlink()
+    require(replace(WHOLE, train=Dataset(tmp_path, "train").described()), tmp_path, anyway=False, is_chief=True)
+
+
 def test_other_flags_of_the_model_are_refused_also_where_all_shapes_are_alike(tmp_path: Path) -> None:
     replace(WHOLE, model={"heads": "4"}).keep(tmp_path)
     assert refused(replace(WHOLE, model={"heads": "2", "new": "1"}), tmp_path).startswith("--heads was 4, and is 2: ")

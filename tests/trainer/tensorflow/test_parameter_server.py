@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -218,3 +219,10 @@ def test_pool_2_is_told_what_it_lacks_when_it_runs_the_trainer_without_the_flag(
     with pytest.raises(TrainerError, match=r"workerpool2-0: only pools 0 and 1 train; .* --strategy parameter_server"):
         multi_worker_mirrored.STRATEGY.lay_out(job("multi_worker_mirrored", reducers))
     assert multi_worker_mirrored.STRATEGY.servers(Cluster((CHIEF, WORKER), servers=(SERVER,))) == ()
+
+
+def test_the_net_of_a_worker_drops_other_numbers_in_each_call() -> None:
+    net = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64), keras.layers.Dropout(0.5)])
+    worker = served.ServedNet(net)
+    call = tf.function(lambda: worker(tf.ones((1, 64)), training=True) != 0)
+    assert len({call().numpy().tobytes() for _ in range(4)}) == 4

@@ -139,6 +139,67 @@ def test_a_checkpoint_does_not_depend_on_the_devices_of_the_layers(tmp_path: Pat
             assert np.array_equal(ours, theirs)
 
 
+class Dropping(keras.Model):
+    """The model, with a dropout whose newest mask each device keeps."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.inner = model.build(config, batch(1))
+        self.dropout = keras.layers.Dropout(0.5)
+        self.mask = self.add_weight(shape=(64,), initializer="zeros", trainable=False, aggregation="none")
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        if training:
+            self.mask.assign(self.dropout(tf.ones(64), training=True))
+        return self.inner(inputs)
+
+
+def masks(folder: Path, config: Config, state: State, world: World) -> list[list[tuple[float, ...]]]:
+    """The newest mask of each device after each call, from the state's step to the last."""
+    spread, seen = MultiWorkerMirrored().wrap(loop(config, state), state, world), []
+    for steps in calls(Job(config, Storage(), folder), shards.Dataset(folder, "train"), state.step, world):
+        spread.take(steps)
+        seen.append([(*one.numpy(),) for one in world.strategy.experimental_local_results(state.net.mask.value)])
+        state.step = steps.end
+    return seen
+
+
+def dropping(config: Config, world: World) -> State:
+    keras.utils.set_random_seed(config.seed)
+    with world.strategy.scope():
+        net = Dropping(config)
+        net(batch(1).inputs)
+        return State(net, train.new_optimizer(config, net.trainable_variables))
+
+
+def test_each_device_drops_its_own_numbers_and_a_resumed_run_the_same_again(folder: Path, tmp_path: Path) -> None:
+    world, config = on(["CPU:0", "CPU:1"]), replace(CONFIG, steps=6, warmup=1, steps_per_call=2)
+    job, copy = Job(config, Storage(checkpoints=tmp_path), folder), dropping(config, World())
+    unbroken = masks(folder, config, dropping(config, world), world)
+    assert len(unbroken) == 3
+    assert len({mask for each in unbroken for mask in each}) == 6
+    state = dropping(config, world)
+    half = masks(folder, replace(config, steps=2), state, world)
+    checkpoints = Checkpoints(job, world, copy, NO_SAMPLES)
+    checkpoints.save(state)  # refuses copies that differ
+    checkpoints.wait()
+    resumed = dropping(config, world)
+    masks(folder, replace(config, steps=1), resumed, world)  # somewhere else
+    Checkpoints(job, world, copy, NO_SAMPLES).restore(resumed)
+    assert half + masks(folder, config, resumed, world) == unbroken
+    single = masks(folder, replace(config, steps_per_call=1), dropping(config, world), world)
+    assert single[1::2] == unbroken
+    assert masks(folder, replace(config, seed=1), dropping(config, world), world)[0] != unbroken[0]
+
+
+def test_micro_batches_drop_their_own_numbers(folder: Path) -> None:
+    world, config = on(["CPU:0"]), replace(CONFIG, steps=3, warmup=1)
+    whole, parts = (
+        masks(folder, each, dropping(each, world), world) for each in (config, replace(config, micro_batches=2))
+    )
+    assert len({mask for run in (whole, parts) for (mask,) in run}) == 6
+
+
 def test_layers_are_split_evenly_and_in_order() -> None:
     assert placement.even(5, ["a", "b"]) == ["a", "a", "a", "b", "b"]
     assert placement.even(4, ["a", "b", "c"]) == ["a", "a", "b", "c"]

@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+SEED = "seed_generator_state"  # Keras' name of the variable by which a layer draws random numbers
+
 
 @dataclass
 class State:
@@ -20,6 +22,18 @@ class State:
     """Steps since the start whose gradient was no number; no checkpoint holds it."""
     fetch: Callable[[], None] = lambda: None
     """Bring the state up to date, where others hold it while it is trained."""
+
+    def seed(self, seed: int) -> None:
+        """Choose what dropout draws in this step: each device has its own, and a resumed run draws the same again."""
+        context = tf.distribute.get_replica_context()
+        states = [variable for variable in self.net.non_trainable_variables if variable.name == SEED] if context else []
+        if not states:  # or a worker of parameter servers, whose net draws by itself
+            return
+        shape = [context.num_replicas_in_sync, len(states), 2]
+        key = tf.stack([seed, tf.cast(self.optimizer.iterations, tf.int64)])
+        seeds = tf.random.stateless_uniform(shape, key, None, None, tf.int64)
+        for i, state in enumerate(states):
+            state.assign(seeds[context.replica_id_in_sync_group, i])
 
     def update(self, gradients: Any, norm: tf.Tensor, limit: int) -> tf.Tensor:
         """Let the optimizer step if the norm of the gradients is a number; returns whether it does, without a wait.

@@ -79,6 +79,7 @@ def train_step(
 
     Returns the sums over the samples of all devices, and the seconds in which this one only communicated.
     """
+    state.seed(config.seed)
     # Parameter servers hold the weights for workers, which fetch them.
     totals, gradients = (strategy.forward_backward or forward_backward)(config, strategy, state.net, batch, world)
     totals, synced, communicating = strategy.sync(totals, gradients)

@@ -127,8 +127,7 @@ class Checkpoints(Background):
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._last_moment.__exit__()
+        super().__exit__(*error)  # a notice stays without effect from now on: after the last step this process finishes
         self._clock.lap(LAST_CHECKPOINT)
 
 

@@ -59,7 +59,6 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, main: Callable[..., Non
         PeerError: the others cannot be met.
         TrainerError: no GPU is usable.
     """
-    metrics.configure(EarlyEnd(cluster.name))
     launch_entry(cluster, mesh, timeout, run_process, cluster.name, main, args)
 
 
@@ -78,22 +77,31 @@ def launch_entry(cluster: Cluster, mesh: Mesh, timeout: float, entry: Callable[.
     for name in ("multiprocessing.api", "agent.server.api"):
         logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)
 
-    def tell(*_: object) -> None:
-        """Have the agent pass the notice on; a program of the user's own gets what it would get from torchrun."""
-        raise SignalException("told to end", NOTICE if callable(entry) else signal.SIGTERM)
+    early_end, told = EarlyEnd(cluster.name), False
 
+    def tell(*_: object) -> None:
+        """Pass the notice on. A program of the user's own gets what it would get from torchrun."""
+        nonlocal told
+        told, processes = True, early_end.processes()
+        if not callable(entry) or not processes:
+            raise SignalException("told to end", signal.SIGTERM)
+        for process in filter(lambda one: one.is_alive(), processes):
+            os.kill(process.pid, NOTICE)
+
+    metrics.configure(early_end)
     signal.signal(signal.SIGTERM, tell)
     heartbeat = Heartbeat(cluster)
     try:
         elastic_launch(_launch_config(cluster, count, timeout), entry)(*args)
     except ChildFailedError as error:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this program is about to end, and says why
+        if told:
+            raise ProcessError(f"{cluster.name} was stopped by SIGTERM", -signal.SIGTERM) from None
         raise cause(error, cluster, mesh, heartbeat) from None
     except dist.DistError as error:
         raise PeerError(f"{cluster.name} cannot meet the others at {cluster.chief.address}: {error}") from None
     except SignalException as error:
-        number = signal.SIGTERM if error.sigval == NOTICE else error.sigval
-        raise ProcessError(f"{cluster.name} was stopped by {number.name}", -number) from None
+        raise ProcessError(f"{cluster.name} was stopped by {error.sigval.name}", -error.sigval) from None
 
 
 def cause(error: ChildFailedError, cluster: Cluster, mesh: Mesh, heartbeat: Heartbeat) -> TrainerError:
@@ -160,9 +168,13 @@ class EarlyEnd(metrics.MetricHandler):
     def __init__(self, replica: str) -> None:
         self._replica, self._children = replica, set[Any]()
 
-    def emit(self, metric_data: metrics.MetricData) -> None:
+    def processes(self) -> set[Any]:
+        """All that the agent has started, also those that have ended."""
         self._children.update(multiprocessing.active_children())
-        if metric_data.name.endswith(".healthy") and any(child.exitcode == 0 for child in self._children):
+        return self._children
+
+    def emit(self, metric_data: metrics.MetricData) -> None:
+        if metric_data.name.endswith(".healthy") and any(child.exitcode == 0 for child in self.processes()):
             raise EndedEarlyError(self._replica)
 
 

@@ -21,7 +21,7 @@ from trainer.parallel.optimizers import PlacedAdamW
 from trainer.parallel.parameter_server.heartbeat import Heartbeats
 from trainer.parallel.strategy import Loop, Strategy
 from trainer.shards import Masked, micro_batches
-from trainer.state import State
+from trainer.state import SEED, State
 from trainer.totals import Totals, measure, score
 
 AHEAD = 2  # parts for each worker that are scheduled at once: one at work, one on its way
@@ -35,7 +35,7 @@ class ServedNet:
     def __init__(self, net: keras.Model) -> None:
         self.weights = [tf.Variable(weight.numpy()) for weight in net.trainable_variables]
         self.trainable_variables = [piece for weight in self.weights for piece in pieces(weight)]
-        self._net, self._fixed = net, [variable.numpy() for variable in net.non_trainable_variables]
+        self._net, self._fixed = net, [(one.name, one.numpy()) for one in net.non_trainable_variables]
 
     def fetch(self) -> list[tf.Tensor]:
         """Return the weights that the servers have now."""
@@ -43,7 +43,9 @@ class ServedNet:
 
     def __call__(self, inputs: tf.Tensor, training: bool, weights: Sequence[tf.Tensor] = ()) -> tf.Tensor:
         """Compute with these weights, or else with those of this moment."""
-        return self._net.stateless_call(weights or self.fetch(), self._fixed, inputs, training=training)[0]
+        # Workers take parts in no fixed order, so dropout draws numbers that nothing repeats.
+        fixed = [tf.raw_ops.NonDeterministicInts(shape=[2]) if name == SEED else value for name, value in self._fixed]
+        return self._net.stateless_call(weights or self.fetch(), fixed, inputs, training=training)[0]
 
 
 def forward_backward(
