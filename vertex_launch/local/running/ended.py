@@ -24,7 +24,7 @@ LOST = re.compile(
 
 # How a trainer names the peer that it lost, that it waits for, or whose model differs.
 NAMED = re.compile(
-    r"has heard nothing from (workerpool\d-\d+)|(workerpool\d-\d+) (?:is stuck in|differs from the others in) "
+    r"has heard nothing from (workerpool\d-\d+)|(workerpool\d-\d+) (?:is stuck in|differs? from the others in) "
 )
 STUCK = re.compile(r"(workerpool\d-\d+) (is stuck in .+; the others wait for it)")
 # What became of a trainer that lost no connection, by its words.

@@ -11,7 +11,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -48,9 +48,9 @@ def took(step: int) -> None:
 
 
 def end() -> None:
-    """Tell this process's parent that a peer is lost; from now on this process, which is about to end, has no record."""
+    """Tell this process's parent that a peer is lost; this process is about to end, and does not answer any more."""
     if (file := record()) >= 0:
-        os.close(file)
+        os.ftruncate(file, 0)
         signal.signal(ASK, signal.SIG_IGN)
         os.kill(os.getppid(), ASK)
 
@@ -61,28 +61,26 @@ def ask(replica: str) -> str:
     Returns its finished steps, in WIDTH characters, and `workerpool1-0 is stuck in decode (trainer/data.py:71), 41 s
     after step 30`; empty if all have ended or wait for others.
     """
-    records = [(number, file, time.time() - file.stat().st_mtime) for number, file in _records()]
-    for number, _, _ in records:
-        os.kill(number, ASK)
+    records = [*_asked()]
     time.sleep(ANSWER_SECONDS)
-    for rank, (_, file, seconds) in enumerate(records):
+    for rank, (file, seconds) in enumerate(records):
         with contextlib.suppress(OSError):  # it has ended
             text = file.read_text(errors="replace")
-            step, stack = text[:WIDTH], "\n\n".join(thread for thread in text[WIDTH:].split("\n\n") if any(_own(thread)))
-            if where := place(stack):
+            step, threads = text[:WIDTH], [each for each in text[WIDTH:].split("\n\n") if any(_own(each))]
+            if where := place(threads):
                 who = replica if len(records) == 1 else f"process {rank} of {replica}"
                 since = f", {seconds:.0f} s after step {step.strip()}" if step.strip() else ""
-                say(f"{who} is stuck in {where}{since}; its stack:\n{stack}", "ERROR")
+                say(f"{who} is stuck in {where}{since}; its stack:\n" + "\n\n".join(threads), "ERROR")
                 return f"{step}{who} is stuck in {where}{since}"
     return ""
 
 
-def place(stack: str) -> str:
+def place(threads: Sequence[str]) -> str:
     """Return where a process hangs, by the stacks of its threads, the main thread's last; empty if it waits for peers.
 
     If the main thread waits for another thread, that one hangs.
     """
-    own = [of_thread for of_thread in map(_own, reversed(stack.split("\n\n"))) if any(of_thread)]
+    own = [*filter(any, map(_own, reversed(threads)))]
     if not own or PEERS.search(own[0][1]):
         return ""
     hangs = [where for where, libraries in own if not PEERS.search(libraries) and not THREADS.search(libraries)]
@@ -98,9 +96,12 @@ def _own(thread: str) -> tuple[str, str]:
     return "", ""
 
 
-def _records() -> Iterator[tuple[int, Path]]:
-    """Yield the number and the record of each process that this one has started and that answers."""
+def _asked() -> Iterator[tuple[Path, float]]:
+    """Ask each process that this one has started; yields its record, and the seconds since it finished a step."""
     for process in psutil.Process().children():
         with contextlib.suppress(OSError):  # it has ended
-            files = Path(f"/proc/{process.pid}/fd").iterdir()
-            yield from ((process.pid, file) for file in files if RECORD in os.readlink(file))
+            for file in Path(f"/proc/{process.pid}/fd").iterdir():
+                if RECORD in os.readlink(file):
+                    seconds = time.time() - file.stat().st_mtime
+                    os.kill(process.pid, ASK)
+                    yield file, seconds
