@@ -8,6 +8,7 @@ Its news travel with its name: that it has lost a peer or, once another one has,
 """
 
 import contextlib
+import math
 import socket
 import threading
 import time
@@ -20,7 +21,7 @@ from trainer.cluster.spec import Cluster, Node
 
 BEAT_SECONDS = 1.0
 SILENT_SECONDS = 3.0  # after which a replica counts as silent
-ANSWER_SECONDS = 10.0  # within which every peer is silent or has news
+ANSWER_SECONDS = 10.0  # within which each peer that was heard is silent or has news
 LONGEST_MESSAGE = 500  # bytes
 LOST = "lost"
 
@@ -30,24 +31,20 @@ class Heartbeat:
 
     def __init__(self, cluster: Cluster) -> None:
         self._name, self.heard = cluster.name, dict[str, float]()
-        self._news, self._own, self._lost = dict[str, str](), "", threading.Event()
         self._others = {node.name: node for node in cluster.nodes if cluster.trains and node.name != cluster.name}
+        self._news, self._own, self._lost = dict[str, str](), "", threading.Event()
         with contextlib.suppress(OSError):  # somebody else has the port: this replica is neither heard nor named
             if self._others:
                 self._socket = bound(cluster.nodes[cluster.rank])
                 threading.Thread(target=self._send, daemon=True).start()
                 threading.Thread(target=self._hear, daemon=True).start()
-        threading.Thread(target=self._look, daemon=True).start()
-
-    def lost(self, *_: object) -> None:
-        """Note that a peer is lost: those of this replica's processes that go on are asked where they are."""
-        self._lost.set()
+                threading.Thread(target=self._look, daemon=True).start()
 
     def loss(self) -> str:
-        """Wait until a lost replica is silent, or all have news; returns a sentence that names it, empty if unknown."""
+        """Wait until a peer is silent, or all have news; returns a sentence that names the lost one, empty if unknown."""
         self._own, deadline = self._own or LOST, time.monotonic() + ANSWER_SECONDS
         while not (silent := self._silent()) and time.monotonic() < deadline:
-            if all(map(self._news.get, self._others)):
+            if all(self._news[name] for name in [*self.heard]):
                 break
             time.sleep(BEAT_SECONDS / 10)
         if not silent:
@@ -61,15 +58,14 @@ class Heartbeat:
 
     def _stuck(self) -> str:
         """Name the replica that hangs after the fewest steps; empty if there is none, or several."""
-        hanging = sorted(news for news in (self._own, *self._news.values()) if news not in ("", LOST))
+        hanging = sorted(news for news in self._news.values() if news not in ("", LOST))
         least = [news[stuck.WIDTH :] for news in hanging if news[: stuck.WIDTH] == hanging[0][: stuck.WIDTH]]
         return f"{least[0]}; the others wait for it" if len(least) == 1 else ""
 
     def _silent(self) -> dict[str, float]:
-        """Seconds for which each silent replica has been; one that had news has ended since, and was not the first."""
+        """Seconds for which each silent replica has been."""
         now = time.monotonic()
-        silent = {name: now - at for name, at in [*self.heard.items()] if now - at > SILENT_SECONDS}
-        return {name: seconds for name, seconds in silent.items() if not self._news.get(name)}
+        return {name: now - at for name, at in [*self.heard.items()] if now - at > SILENT_SECONDS}
 
     def _send(self) -> None:
         while True:
@@ -81,12 +77,12 @@ class Heartbeat:
     def _hear(self) -> None:
         while True:
             with contextlib.suppress(OSError):
-                message = self._socket.recv(LONGEST_MESSAGE).decode(errors="replace")
-                name, _, news = message.partition("\n")
+                name, _, news = self._socket.recv(LONGEST_MESSAGE).decode(errors="replace").partition("\n")
                 if name in self._others:
-                    self.heard[name], self._news[name] = time.monotonic(), news
+                    # Who has news may end before others lose a peer, and is not the one that they have lost.
+                    self._news[name], self.heard[name] = news, math.inf if news else time.monotonic()
                     if news:
-                        self.lost()
+                        self._lost.set()
 
     def _look(self) -> None:
         self._lost.wait()

@@ -1,7 +1,6 @@
-"""Where a training process hangs: asked by a signal, it writes its stack, from which its replica's first process reads.
+"""Where a training process hangs: asked by a signal it writes its stack into a file in memory, which its parent reads.
 
-Nothing watches a run that goes well. faulthandler answers, even if C code holds the lock of Python. Linux alone has
-files that exist only in memory, and shows those of a process to its parent.
+Nothing watches a run that goes well, and faulthandler answers even if C code holds Python's lock. Linux only.
 """
 
 import contextlib
@@ -13,10 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import takewhile
 from pathlib import Path
-
-import psutil
 
 from trainer.vertex.log import say
 
@@ -24,8 +20,8 @@ ASK = signal.SIGUSR2
 RECORD, WIDTH = "training-record", 12  # the file: finished steps, in this many bytes, then the stack
 ANSWER_SECONDS = 1.0
 PROJECT = Path(__file__).parents[2]
-FRAME = re.compile(r'  File "(.+)", line (\d+) in (\S+)')
-LIBRARY = re.compile(r"/lib/python3[^/]*/(?!site-packages/trainer/)|^<")
+# A frame of code that is in no library: the first of a thread is the innermost.
+OWN = re.compile(r'  File "(?!<|.*/lib/python3[^/]*/(?!site-packages/trainer/))(.+)", line (\d+) in (\S+)')
 # Libraries in which a thread waits for other processes, and for other threads of its own process.
 PEERS = re.compile(r"/torch/(distributed|autograd)/|/tensorflow/python/eager/execute\.py")
 THREADS = re.compile(r"/(threading|queue)\.py|/concurrent/futures/|/grain/")
@@ -33,11 +29,11 @@ THREADS = re.compile(r"/(threading|queue)\.py|/concurrent/futures/|/grain/")
 
 @cache
 def record() -> int:
-    """Return the descriptor of this process's record; from the first call on the process answers."""
-    file = -1
-    if sys.platform == "linux":
-        os.write(file := os.memfd_create(RECORD), b" " * WIDTH)
-        faulthandler.register(ASK, file)
+    """Return the descriptor of this process's record, -1 without one; from the first call on the process answers."""
+    if sys.platform != "linux":
+        return -1
+    os.write(file := os.memfd_create(RECORD), b" " * WIDTH)
+    faulthandler.register(ASK, file)
     return file
 
 
@@ -47,61 +43,47 @@ def took(step: int) -> None:
         os.pwrite(file, str(step).encode().rjust(WIDTH), 0)
 
 
-def end() -> None:
-    """Tell this process's parent that a peer is lost; this process is about to end, and does not answer any more."""
-    if (file := record()) >= 0:
-        os.ftruncate(file, 0)
-        signal.signal(ASK, signal.SIG_IGN)
-        os.kill(os.getppid(), ASK)
-
-
 def ask(replica: str) -> str:
-    """Print the stack of the first process of this replica that hangs.
+    """Print the stack of this process's first child that hangs.
 
     Returns its finished steps, in WIDTH characters, and `workerpool1-0 is stuck in decode (trainer/data.py:71), 41 s
-    after step 30`; empty if all have ended or wait for others.
+    after step 30`; empty if all children wait for others.
     """
     records = [*_asked()]
     time.sleep(ANSWER_SECONDS)
-    for rank, (file, seconds) in enumerate(records):
+    for file, seconds in records:
         with contextlib.suppress(OSError):  # it has ended
             text = file.read_text(errors="replace")
-            step, threads = text[:WIDTH], [each for each in text[WIDTH:].split("\n\n") if any(_own(each))]
+            step, threads = text[:WIDTH], [each for each in text[WIDTH:].split("\n\n") if OWN.search(each)]
             if where := place(threads):
-                who = replica if len(records) == 1 else f"process {rank} of {replica}"
                 since = f", {seconds:.0f} s after step {step.strip()}" if step.strip() else ""
-                say(f"{who} is stuck in {where}{since}; its stack:\n" + "\n\n".join(threads), "ERROR")
-                return f"{step}{who} is stuck in {where}{since}"
+                told = f"{replica} is stuck in {where}{since}"
+                say(f"{told}; its stack:\n" + "\n\n".join(threads), "ERROR")
+                return step + told
     return ""
 
 
+def _asked() -> Iterator[tuple[Path, float]]:
+    """Ask each child; yields its record, and the seconds since it finished a step."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if int((process / "stat").read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                for file in (process / "fd").iterdir():
+                    if RECORD in os.readlink(file):
+                        yield file, time.time() - file.stat().st_mtime
+                        os.kill(int(process.name), ASK)
+
+
 def place(threads: Sequence[str]) -> str:
-    """Return where a process hangs, by the stacks of its threads, the main thread's last; empty if it waits for peers.
+    """Return where a process hangs by its threads' stacks, the main thread's last; empty if it waits for its peers.
 
     If the main thread waits for another thread, that one hangs.
     """
-    own = [*filter(any, map(_own, reversed(threads)))]
+    own = [(frame, thread[: frame.start()]) for thread in reversed(threads) if (frame := OWN.search(thread))]
     if not own or PEERS.search(own[0][1]):
         return ""
-    hangs = [where for where, libraries in own if not PEERS.search(libraries) and not THREADS.search(libraries)]
-    return next(iter(hangs), "" if any(PEERS.search(libraries) for _, libraries in own) else own[0][0])
-
-
-def _own(thread: str) -> tuple[str, str]:
-    """Return the innermost place of a thread that is in no library, and the files of the libraries called there."""
-    frames = FRAME.findall(thread)
-    libraries = [file for file, _, _ in takewhile(lambda frame: LIBRARY.search(frame[0]), frames)]
-    for file, line, function in frames[len(libraries) :][:1]:
-        return f"{function} ({os.path.relpath(file, PROJECT)}:{line})", "\n".join(libraries)
-    return "", ""
-
-
-def _asked() -> Iterator[tuple[Path, float]]:
-    """Ask each process that this one has started; yields its record, and the seconds since it finished a step."""
-    for process in psutil.Process().children():
-        with contextlib.suppress(OSError):  # it has ended
-            for file in Path(f"/proc/{process.pid}/fd").iterdir():
-                if RECORD in os.readlink(file):
-                    seconds = time.time() - file.stat().st_mtime
-                    os.kill(process.pid, ASK)
-                    yield file, seconds
+    hangs = [frame for frame, inner in own if not PEERS.search(inner) and not THREADS.search(inner)]
+    if not hangs and any(PEERS.search(inner) for _, inner in own):
+        return ""
+    file, line, function = (hangs or [own[0][0]])[0].groups()
+    return f"{function} ({os.path.relpath(file, PROJECT)}:{line})"

@@ -2,7 +2,6 @@
 
 import math
 
-from trainer.cluster import stuck
 from trainer.data import Batch
 from trainer.goodput import DATA, EVALUATION, EXPORT, REPORTS, TRAINING
 from trainer.job import Job
@@ -35,7 +34,6 @@ class Reporter:
     ) -> None:
         config = job.config
         self._clock, self._device_count, self._flops = job.clock, device_count, flops
-        stuck.took(start)
         self._per_step, self._reported = per_step(config, example), start
         self._last_start = last_reported(job.storage.logs) if is_chief else 0  # before there are curves of this start
         self._sinks = sinks(job.storage.logs, config.steps, job.storage.trial) if is_chief else ()
