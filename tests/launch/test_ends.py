@@ -172,6 +172,16 @@ def test_of_those_who_lost_a_peer_the_one_that_most_name_is_the_cause() -> None:
     assert [*outcome.others] == ["2 others: connection lost"]
 
 
+def test_the_replica_whose_copy_differs_is_the_cause_and_nobody_lost_a_connection() -> None:
+    says = "after step 8 workerpool1-0 differs from the others in head; nothing is saved, and ..."
+    ends = [ended(f"workerpool{name}", PEER_LOST, says, time=n) for n, name in enumerate(("0-0", "1-1", "1-0"))]
+    outcome = Outcome(likely_cause_first(ends), Ending.FAILED)
+    assert [str(outcome.failures[0]), *outcome.others] == [
+        "workerpool1-0 exited with code 75",
+        "2 others: stopped at the same step",
+    ]
+
+
 def test_those_who_saved_a_step_because_one_was_told_to_end_have_lost_no_connection() -> None:
     told = ended("workerpool1-0", 128 + signal.SIGTERM, time=2)
     says = "saved step 8, as workerpool1-0 was told to end; the next start resumes there"
@@ -196,8 +206,20 @@ def test_who_still_runs_and_is_stopped_is_named_before_those_who_lost_it(tmp_pat
     assert [*outcome.others] == ["after that workerpool0-0 exited with code 75"]
 
 
-SHELL = f"{sys.executable} -c 'raise RuntimeError(123)' 2>&1 | cat; seq 30"  # more lines than are kept
 SAYS_AND_GOES_ON = "import json; print(json.dumps({'message': 'part 1'}), flush=True)\n" + FOREVER
+
+
+def test_who_hangs_is_named_with_the_place_before_those_who_wait_for_it(tmp_path: Path) -> None:
+    up = until(tmp_path / "logs/workerpool1-1.log", "part")
+    does = "is stuck in decode (trainer/data.py:71), 41 s after step 30; the others wait for it"
+    says = f"{up}\nprint('workerpool1-1 {does}', file=__import__('sys').stderr, flush=True); exit({PEER_LOST})"
+    stuck = replica(SAYS_AND_GOES_ON, 1)
+    with deadline():
+        outcome = Running(tmp_path, replica(says), replica(says, 0), stuck, policy=Policy(grace=0)).end()
+    assert [str(outcome.failures[0]), *outcome.others] == [f"workerpool1-1 {does}", "2 others: waited for it"]
+
+
+SHELL = f"{sys.executable} -c 'raise RuntimeError(123)' 2>&1 | cat; seq 30"  # more lines than are kept
 
 
 def test_a_success_after_a_traceback_says_so_and_so_does_one_that_stops_others(tmp_path: Path) -> None:

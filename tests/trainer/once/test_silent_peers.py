@@ -4,10 +4,15 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
+import pytest
+
 from tests.training import PROJECT, eventually
+from trainer.cluster import stuck
 from trainer.cluster.heartbeat import Heartbeat
 from trainer.cluster.spec import Cluster, Node
 from vertex_launch.local.running.hosts import free_addresses
@@ -54,6 +59,44 @@ def test_where_all_others_fell_silent_together_the_fault_may_be_here() -> None:
         for process in processes:
             process.send_signal(signal.SIGSTOP)
         assert eventually(lambda: heartbeat.loss().endswith(" s; it may be cut off"))
+
+
+def news(step: int, name: str) -> str:
+    return f"{name}\n{step:{stuck.WIDTH}}{name} is stuck in decode (trainer/data.py:71), 41 s after step {step}"
+
+
+CHIEF, FIRST, SECOND = NAMES
+STUCK = f"{FIRST} is stuck in decode (trainer/data.py:71), 41 s after step 30; the others wait for it"
+
+
+@pytest.mark.parametrize(
+    ("messages", "told"),
+    [
+        ([news(30, FIRST), f"{SECOND}\nlost"], STUCK),
+        ([news(30, FIRST), news(31, SECOND)], STUCK),
+        ([news(30, FIRST), news(9, "workerpool9-9")], STUCK),
+        ([news(30, FIRST), news(30, SECOND)], ""),
+        ([f"{FIRST}\nlost", f"{SECOND}\nlost"], ""),
+        ([f"{FIRST}\nlost", SECOND], ""),
+    ],
+)
+def test_only_one_that_hangs_after_fewer_steps_than_every_other_is_named(messages: list[str], told: str) -> None:
+    nodes = tuple(map(Node, NAMES, free_addresses(3)))
+    heartbeat, stop = Heartbeat(Cluster(nodes, CHIEF)), threading.Event()
+
+    def send() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peers:
+            while not stop.wait(0.2):
+                for message in messages:
+                    peers.sendto(message.encode(), (nodes[0].host, nodes[0].port))
+
+    with ThreadPoolExecutor(1) as sender:
+        sender.submit(send)
+        try:
+            assert eventually(lambda: len(heartbeat.heard) == 2 or "workerpool9-9" in str(messages))
+            assert heartbeat.loss() == told
+        finally:
+            stop.set()
 
 
 def test_a_replica_whose_port_is_taken_is_neither_heard_nor_stopped() -> None:

@@ -22,9 +22,17 @@ LOST = re.compile(
     re.IGNORECASE,
 )
 
-# How a trainer names the peer that it lost, and says that it has lost none.
-NAMED = re.compile(r"has heard nothing from (workerpool\d-\d+)")
-SAVED = re.compile(r"saved step \d+, as \S+ was told to end")
+# How a trainer names the peer that it lost, that it waits for, or whose model differs.
+NAMED = re.compile(
+    r"has heard nothing from (workerpool\d-\d+)|(workerpool\d-\d+) (?:is stuck in|differs? from the others in) "
+)
+STUCK = re.compile(r"(workerpool\d-\d+) (is stuck in .+; the others wait for it)")
+# What became of a trainer that lost no connection, by its words.
+LOSSES = {
+    "saved the same step": re.compile(r"saved step \d+, as \S+ was told to end"),
+    "stopped at the same step": re.compile(r"workerpool\d-\d+ differs? from (the others|one another) in "),
+    "waited for it": STUCK,
+}
 
 
 @dataclass(frozen=True)
@@ -69,12 +77,18 @@ class Ended:
     def accused(self) -> str:
         """Name of the replica that its last words blame, "" where they name none; the last, who knew most."""
         named = NAMED.findall("\n".join(self._last_words))
-        return named[-1] if named else ""
+        return "".join(named[-1]) if named else ""
 
     @property
-    def saved(self) -> bool:
-        """Whether it has saved a step with the others, because one of them was told to end."""
-        return bool(SAVED.search("\n".join(self.last_lines)))
+    def stuck(self) -> dict[str, str]:
+        """`is stuck in ...` by the name of the replica that its last words say this of."""
+        return dict(STUCK.findall("\n".join(self._last_words)))
+
+    @property
+    def loss(self) -> str:
+        """What became of it when a peer was lost, by its last words."""
+        said = "\n".join((*self._last_words, *self.last_lines))
+        return next((loss for loss, words in LOSSES.items() if words.search(said)), "connection lost")
 
     @property
     def verdict(self) -> str:

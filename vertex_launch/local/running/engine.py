@@ -306,13 +306,14 @@ class Execution:
     def _silent(self, failures: Sequence[Ended]) -> Iterator[Ended]:
         """Yield the replicas that still run and are stopped, or named by those that lost a peer."""
         named, running = {ended.accused for ended in failures}, self._numbers()
+        stuck = {name: does for ended in failures for name, does in ended.stuck.items()}
         stopped = {name for name, activity in activities(running).items() if activity.stopped}
         for state in self._states.values():
             name, process = state.replica.name, state.process
             if process and name in named | stopped:
                 does = f"still runs and has printed nothing for {time.monotonic() - process.heard:.0f} s"
                 does += "; it is stopped (SIGSTOP)" if name in stopped else ""
-                yield Ended(state.replica, 0, time=process.heard, instead=does)
+                yield Ended(state.replica, 0, time=process.heard, instead=stuck.get(name, does))
 
     def _numbers(self) -> dict[str, int]:
         """Return the number of the first process of each running replica; none in containers, which the engine has."""

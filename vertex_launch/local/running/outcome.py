@@ -102,8 +102,7 @@ class Outcome:
             if len(victims) < 2 or ended not in victims:
                 yield f"{'before' if ended.time < self.failures[0].time else 'after'} that {ended}"
         if len(victims) > 1:
-            how = "saved the same step" if victims[0].saved else "connection lost"
-            yield f"{len(victims)} others: {how}"
+            yield f"{len(victims)} others: {victims[0].loss}"
 
     @property
     def message(self) -> str:

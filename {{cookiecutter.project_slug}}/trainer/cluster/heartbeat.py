@@ -1,23 +1,29 @@
-"""Heartbeats between all replicas that train: when a peer is lost, the one that has been silent for longest is named.
+"""Heartbeats between all replicas that train: when a peer is lost, the one is named that fell silent, or that hangs.
 
 A framework only knows that some peer does not answer. So each replica sends its name to every other one, as a datagram
 to the port of its address, where the framework listens with TCP. Its first process does so, which waits for those that
 train and has the lock of its Python to itself. Who has never been heard, as behind a firewall, is never named.
+
+Its news travel with its name: that it has lost a peer or, once another one has, where its own processes hang.
 """
 
 import contextlib
+import math
 import socket
 import threading
 import time
 from functools import cache
 from typing import Any
 
+from trainer.cluster import stuck
 from trainer.cluster.rollcall import interface
 from trainer.cluster.spec import Cluster, Node
 
 BEAT_SECONDS = 1.0
 SILENT_SECONDS = 3.0  # after which a replica counts as silent
-LONGEST_NAME = 100  # bytes
+ANSWER_SECONDS = 10.0  # within which each peer that was heard is silent or has news
+LONGEST_MESSAGE = 500  # bytes
+LOST = "lost"
 
 
 class Heartbeat:
@@ -26,25 +32,35 @@ class Heartbeat:
     def __init__(self, cluster: Cluster) -> None:
         self._name, self.heard = cluster.name, dict[str, float]()
         self._others = {node.name: node for node in cluster.nodes if cluster.trains and node.name != cluster.name}
+        self._news, self._own, self._lost = dict[str, str](), "", threading.Event()
         with contextlib.suppress(OSError):  # somebody else has the port: this replica is neither heard nor named
             if self._others:
                 self._socket = bound(cluster.nodes[cluster.rank])
                 threading.Thread(target=self._send, daemon=True).start()
                 threading.Thread(target=self._hear, daemon=True).start()
+                threading.Thread(target=self._look, daemon=True).start()
 
     def loss(self) -> str:
-        """Wait until a lost replica counts as silent; returns a sentence that names it, empty where none is silent."""
-        deadline = time.monotonic() + SILENT_SECONDS
-        while not (silent := self._silent()) and time.monotonic() < deadline + BEAT_SECONDS:
+        """Wait until a peer is silent, or all have news; returns a sentence that names the lost one, empty if unknown."""
+        self._own, deadline = self._own or LOST, time.monotonic() + ANSWER_SECONDS
+        while not (silent := self._silent()) and time.monotonic() < deadline:
+            if all(self._news[name] for name in [*self.heard]):
+                break
             time.sleep(BEAT_SECONDS / 10)
         if not silent:
-            return ""
+            return self._stuck()
         name = max(silent, key=lambda name: silent[name])
         who, cure = name, ""
         # Peers that have ended because of another one were heard for longer than that one.
         if 1 < len(silent) == len(self._others) and silent[name] - min(silent.values()) < SILENT_SECONDS / 2:
             who, cure = "anybody", "; it may be cut off"
         return f"{self._name} has heard nothing from {who} for {silent[name]:.0f} s{cure}"
+
+    def _stuck(self) -> str:
+        """Name the replica that hangs after the fewest steps; empty if there is none, or several."""
+        hanging = sorted(news for news in self._news.values() if news not in ("", LOST))
+        least = [news[stuck.WIDTH :] for news in hanging if news[: stuck.WIDTH] == hanging[0][: stuck.WIDTH]]
+        return f"{least[0]}; the others wait for it" if len(least) == 1 else ""
 
     def _silent(self) -> dict[str, float]:
         """Seconds for which each silent replica has been."""
@@ -55,15 +71,24 @@ class Heartbeat:
         while True:
             for node in self._others.values():
                 with contextlib.suppress(OSError):  # it is not there yet, or no longer
-                    self._socket.sendto(self._name.encode(), address(node, self._socket.family))
+                    self._socket.sendto(f"{self._name}\n{self._own}".encode(), address(node, self._socket.family))
             time.sleep(BEAT_SECONDS)
 
     def _hear(self) -> None:
         while True:
             with contextlib.suppress(OSError):
-                name = self._socket.recv(LONGEST_NAME).decode(errors="replace")
+                name, _, news = self._socket.recv(LONGEST_MESSAGE).decode(errors="replace").partition("\n")
                 if name in self._others:
-                    self.heard[name] = time.monotonic()
+                    # Who has news may end before others lose a peer, and is not the one that they have lost.
+                    self._news[name], self.heard[name] = news, math.inf if news else time.monotonic()
+                    if news:
+                        self._lost.set()
+
+    def _look(self) -> None:
+        self._lost.wait()
+        time.sleep(BEAT_SECONDS)  # in which this replica's processes lose the peer, too, unless they hang
+        answer = stuck.ask(self._name)
+        self._own = self._own or answer
 
 
 def bound(node: Node) -> socket.socket:

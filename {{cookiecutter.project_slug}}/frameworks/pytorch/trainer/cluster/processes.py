@@ -31,6 +31,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from trainer.cluster import stuck
 from trainer.cluster.heartbeat import Heartbeat
 from trainer.cluster.notice import GRACE_SECONDS, StoppedError
 from trainer.cluster.spec import Cluster, Node
@@ -183,6 +184,7 @@ def run_process(replica: str, main: Callable[..., None], args: tuple[Any, ...]) 
 
     Tearing down a process group whose peers are gone can hang or abort; exiting cannot.
     """
+    stuck.record()
     try:
         with no_exit(replica):
             return main(*args)
@@ -202,6 +204,7 @@ def run_process(replica: str, main: Callable[..., None], args: tuple[Any, ...]) 
             traceback.print_exc()
     sys.stdout.flush()
     if code == LostPeerError.exit_code and int(os.environ["LOCAL_WORLD_SIZE"]) > 1:
+        signal.signal(stuck.ASK, signal.SIG_IGN)  # it does not hang
         time.sleep(NEIGHBOUR_SECONDS)  # the agent reports the first to end: that must be a neighbour, if it was the one
     os._exit(code)
 

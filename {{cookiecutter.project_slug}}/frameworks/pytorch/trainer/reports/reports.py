@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 
 from trainer import optional
-from trainer.cluster import devices
+from trainer.cluster import devices, stuck
 from trainer.cluster.world import World
 from trainer.config import due, learning_rate
 from trainer.data import Batch
@@ -51,6 +51,7 @@ class Reports(Reporter):
         """
         add(self._totals, totals)
         config, step = self._job.config, state.step
+        stuck.took(step)
         is_first = FIRST_STEP not in self._clock.seconds
         if is_first:  # the gradients have been all-reduced
             self._reducers = self._settle_reducers()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from trainer.cluster import stuck
 from trainer.cluster.spec import Cluster
 from trainer.vertex.errors import LostPeerError
 
@@ -86,6 +87,7 @@ def with_peers(cluster: Cluster) -> Iterator[None]:
     Raises:
         LostPeerError: TensorFlow lost a machine, in a cluster of several.
     """
+    stuck.record()
     try:
         yield
     except tf.errors.OpError as error:

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from trainer import optional
-from trainer.cluster import devices
+from trainer.cluster import devices, stuck
 from trainer.cluster.world import World
 from trainer.config import due, learning_rate
 from trainer.data import Batch
@@ -56,6 +56,7 @@ class Reports(Reporter):
         """
         self._totals += totals
         config, step = self._job.config, state.step
+        stuck.took(step)
         is_first = FIRST_STEP not in self._clock.seconds
         if is_first:  # the gradients have been all-reduced
             self._reducers = self._settle_reducers()
