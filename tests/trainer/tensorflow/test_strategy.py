@@ -139,7 +139,7 @@ def test_a_checkpoint_does_not_depend_on_the_devices_of_the_layers(tmp_path: Pat
             assert np.array_equal(ours, theirs)
 
 
-class Dropping(keras.Model):
+class Dropping(keras.Model):  # type: ignore[misc]
     """The model, with a dropout whose newest mask each device keeps."""
 
     def __init__(self, config: Config) -> None:
