@@ -41,7 +41,7 @@ class Heartbeat:
                 threading.Thread(target=self._look, daemon=True).start()
 
     def loss(self) -> str:
-        """Wait until a peer is silent, or all have news; returns a sentence that names the lost one, if it is known."""
+        """Wait until a peer is silent or all have news; returns a sentence that names the lost one, or nothing."""
         self._own, deadline = self._own or LOST, time.monotonic() + ANSWER_SECONDS
         while not (silent := self._silent()) and time.monotonic() < deadline:
             if all(self._news[name] for name in [*self.heard]):
