@@ -6,6 +6,7 @@ Other trainers take none, so nobody is seen to use their folders.
 import contextlib
 import os
 import platform
+import sys
 import time
 from pathlib import Path
 from typing import IO
@@ -20,7 +21,7 @@ FOLDER = "checkpoints/lease/"  # in the output folder
 CURE = "choose another output folder, or wait until it ends"
 EXPIRE_SECONDS, LOOK_SECONDS = 60.0, 0.5
 LARGEST = 2**12  # bytes of a claim
-BOOT = Path("/proc/sys/kernel/random/boot_id")
+BOOT, UPTIME = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/uptime")
 NONE = (OSError, ValueError, LookupError, TypeError)  # raised by a file that is no claim, or is gone
 
 
@@ -35,14 +36,19 @@ def in_use(output: Path, below: str = "", seconds: float = 0) -> Findings:
 
     Args:
         below: a pattern of folders in it that count in its place, such as `**/` for all, and itself.
-        seconds: to wait for a renewal by a job of another machine, without which it counts as ended.
+        seconds: to wait for a renewal by a job of another machine, without which it counts as ended; a line says so.
     """
     for file in sorted(output.glob(f"{below}{FOLDER}*.json")):
         with contextlib.suppress(*NONE):
-            claim = read_regular(file, LARGEST)
-            if _lives(file, jsons.loads(claim)["lock"], seconds):
-                folder, renewed = file.parents[1], _renewed(file) or file
-                shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+            claim, folder = read_regular(file, LARGEST), file.parents[1]
+            shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+            job, host, lock = (str(jsons.loads(claim)[key]) for key in ("job", "host", "lock"))
+            lives = _is_locked(file, host, lock)
+            if lives is None and seconds:
+                whether = f"whether job {printable(job)} on {printable(host)} still writes there"
+                print(f"{shown}: looking for up to {seconds:.0f} s {whether}", file=sys.stderr, flush=True)
+            if _is_renewed(file, seconds) if lives is None else lives:
+                renewed = _renewed(file) or file
                 yield Finding(OUTPUT, sentence(str(shown), claim, time.time() - renewed.stat().st_mtime), CURE)
 
 
@@ -53,10 +59,21 @@ def sentence(folder: str, claim: bytes, seconds: float) -> str:
     return f"{folder} is in use by job {job} on {host} since {since} UTC (renewed {max(seconds, 0):.0f} s ago)"
 
 
-def _lives(file: Path, lock: str, seconds: float) -> bool:
+def _is_locked(file: Path, host: str, lock: str) -> bool | None:
+    """Whether the writer of a claim lives; None if this machine can't tell. The trainer decides in the same way."""
     with open_regular(file) as stream:
-        if lock == machine(stream):
+        own = machine(stream)
+        if lock == own:
             return locked_elsewhere(stream)
+    boot, own_boot = lock.partition(":")[0], own.partition(":")[0]
+    if host != platform.node() or boot in ("", own_boot) or not UPTIME.exists():
+        return None
+    # After a reboot the claim is void, but another machine may have the same name; that one renews.
+    booted = time.time() - float(UPTIME.read_text().split()[0])
+    return None if (_renewed(file) or file).stat().st_mtime > booted else False
+
+
+def _is_renewed(file: Path, seconds: float) -> bool:
     first, end = _renewed(file), time.monotonic() + seconds
     while file.exists() and time.monotonic() < end:
         time.sleep(LOOK_SECONDS)

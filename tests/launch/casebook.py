@@ -1071,9 +1071,21 @@ CASES = [
     ),
     Case(
         "flags-differ",
-        {f"{P0}.containerSpec.args": ["--steps", "100", "--global-batch", "32"]},
-        told("--steps", "100", "--global-batch", "32"),
-        ("workerPoolSpecs[1].containerSpec.args", "--global-batch is missing here and 32 in pool 0"),
+        {f"{P0}.containerSpec.args": ["--steps", "100", "--learning-rate", "0.001"]},
+        {f"{P0}.containerSpec.args": ["--steps", "100", "--learning-rate", "2e-3"]},
+        ("workerPoolSpecs[1].containerSpec.args", "--learning-rate is missing here and 0.001 in pool 0"),
+    ),
+    Case(
+        "flags-vary",
+        {f"{P0}.containerSpec.args": ["--data", "gs://b/one"], f"{P1}.containerSpec.args": ["--data", "gs://b/two"]},
+        told("--data", "gs://b/one"),
+        ("workerPoolSpecs[1].containerSpec.args[0]", "--data is gs://b/two here and gs://b/one in pool 0"),
+    ),
+    Case(
+        "flags-vary",
+        {f"{pool}.containerSpec.args": ["--anyway", "--steps", steps] for pool, steps in ((P0, "100"), (P1, "200"))},
+        told("--anyway", "--steps", "100"),
+        ("workerPoolSpecs[1].containerSpec.args[1]", "--steps is 200 here and 100 in pool 0"),
     ),
     Case(
         "batch-small",

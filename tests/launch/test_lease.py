@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -137,6 +138,25 @@ def test_a_claim_of_another_machine_counts_if_it_is_renewed_meanwhile(tmp_path: 
         ended.set()
         thread.join()
     assert "/checkpoints is in use by job far on elsewhere since 2026-11-27 08:31 UTC (renewed " in finding.fault
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux names a boot")
+def test_a_claim_from_before_this_machine_was_booted_is_free_unless_it_was_renewed_since(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / lease.FOLDER
+    folder.mkdir(parents=True)
+    claim = {"job": "far", "host": platform.node(), "since": "2026-11-27T08:31:02+00:00", "lock": "another boot:1"}
+    (folder / "far.json").write_text(json.dumps(claim))
+    (folder / "far.7").touch()
+    assert [*lease.in_use(tmp_path, seconds=1)] == []
+    assert capsys.readouterr().err == (
+        f"{tmp_path}/checkpoints: looking for up to 1 s whether job far on {platform.node()} still writes there\n"
+    )
+    for file in folder.iterdir():
+        os.utime(file, (0, 0))
+    assert [*lease.in_use(tmp_path, seconds=DEADLINE)] == []
+    assert capsys.readouterr().err == ""
 
 
 def test_check_warns_of_a_job_that_writes_there(project: Path) -> None:

@@ -1,3 +1,4 @@
+import ast
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -35,6 +36,7 @@ from tests.launch.casebook import (
     told,
     write,
 )
+from tests.launch.running import TEMPLATE
 from vertex_launch import check, rules, strict_yaml
 from vertex_launch.errors import Finding, first
 from vertex_launch.local.api.errors import invalid
@@ -81,7 +83,10 @@ def test_a_rule_says_what_it_is_and_rests_on(rule: Any, project: Path) -> None:
     assert rule.sources
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if RULES[case.code].severity == "error"], ids=lambda c: c.code)
+REFUSED = [case for case in CASES if RULES[case.code].severity == "error" and "trainer" not in RULES[case.code].sources]
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda c: c.code)
 def test_what_stands_around_a_file_makes_no_error(case: Case, tmp_path: Path) -> None:
     # The local Vertex knows neither the day nor the trainer, and refuses the same.
     for project in (Project(), replace(PROJECT, today=date(2030, 1, 1), dockerfile="FROM scratch\n")):
@@ -89,6 +94,32 @@ def test_what_stands_around_a_file_makes_no_error(case: Case, tmp_path: Path) ->
             one for one in found(tmp_path, case.wrong, case.settings, project, case.base) if one.severity == "error"
         ]
         assert [one.code for one in errors] == [case.code]
+
+
+def test_flags_that_may_differ_are_those_that_the_trainer_does_not_compare() -> None:
+    source = ast.parse((TEMPLATE / "trainer/job.py").read_text(encoding="utf-8"))
+    lines = (node for node in source.body if isinstance(node, ast.Assign))
+    (own,) = (line.value for line in lines if ast.unparse(line.targets[0]) == "OWN")
+    assert ast.literal_eval(own) == training.UNCOMPARED
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "codes"),
+    [
+        (["--learning-rate", "0.001"], ["--learning-rate", "1e-3"], []),
+        (["--steps", "600"], [], []),  # the default
+        (["--anyway"], [], ["flags-vary"]),
+        (["--anyway"], ["--steps", "7"], ["flags-vary", "flags-vary"]),
+        (["--steps", "7", "--data=a"], ["--steps", "8", "--data=b"], ["flags-differ", "flags-vary"]),
+        (["--unknown", "7"], [], ["flag-unknown", "flags-vary"]),
+        (["--global-batch", "32"], [], ["flags-vary"]),  # whose default check can't read
+    ],
+)
+def test_flags_that_decide_samples_or_updates_are_an_error_where_the_trainer_would_take_other_values(
+    there: list[str], here: list[str], codes: list[str], tmp_path: Path
+) -> None:
+    edits = {f"{P0}.containerSpec.args": there, f"{P1}.containerSpec.args": here}
+    assert sorted(one.code for one in found(tmp_path, edits)) == codes
 
 
 def test_all_findings_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ NO_COMPILER = re.compile(r"^ARG COMPILE=\s*$", re.MULTILINE)
 MODEL = "trainer/model.py"  # whose function metrics() names what is reported besides the loss
 NAMES = re.compile(r"""(?<=["'])[^"'/\n]+(?=["'])|\b\w+(?==)""")  # in Python: "f1", f1=
 FRAMEWORKS = ("torch", "tensorflow", "tensorflow-cpu")
+# Flags that replicas of one job may have different, as OWN of the trainer's job.py lists them.
+UNCOMPARED = ("anyway", "collective_timeout", "data", "data_processes", "doctor", "profile", "rollcall_timeout")
 WITHOUT_FIELD = ("help", "describe")  # flags that are no fields of Config
 
 
@@ -149,18 +151,44 @@ def compiler_there(job: Job, context: RuleContext) -> Findings:
                 yield Finding(flag.place, fault, "write ARG COMPILE=1 there and build it again, or leave out --compile")
 
 
-@rule("flags-differ", "warning", "documented", "trainer")
+@rule("flags-differ", "error", "documented", "trainer")
 def flags_alike(job: Job, context: RuleContext) -> Findings:
-    """All replicas that train are given the same flags: pools 0 and 1 have the same args.
-    Otherwise: The replicas disagree about batch, model or steps: the job fails, or trains something else."""
+    """All replicas that train have the same flags that decide samples or updates: pools 0 and 1 have the same args.
+    Otherwise: Every replica ends at the roll call, before the first step."""
+    return _unlike(job, context, compared=True)
+
+
+@rule("flags-vary", "warning", "documented", "trainer")
+def other_flags_alike(job: Job, context: RuleContext) -> Findings:
+    """Pools 0 and 1 also have the same flags that the roll call doesn't compare, such as --data and the timeouts.
+    Otherwise: The job ends before the first step if the replicas see different samples; other flags change waits."""
+    return _unlike(job, context, compared=False)
+
+
+def _unlike(job: Job, context: RuleContext, compared: bool) -> Findings:
+    """Yield the flags whose values differ between training pools: those that the roll call compares, or the others."""
     for first, second in itertools.pairwise(pool for pool in job.training_pools if runs_trainer(pool, context)):
         there, here = ({flag.name: flag for flag in _flags(pool, context)} for pool in (first, second))
-        missing = Flag(second.at(second.task, "args"), "", "missing")
-        for name in here | there:
+        missing, given = Flag(second.at(second.task, "args"), "", "missing"), here | there
+        for name in given:
             flag, other = here.get(name, missing), there.get(name, missing).value or "set"
-            if (said := flag.value or "set") != other:
-                fault = f"{_spelled(name)} is {said} here and {other} in pool {first.index}"
+            values = {_value(name, flags, context) for flags in (here, there)}
+            is_compared = "anyway" not in given and name not in UNCOMPARED and None not in values
+            alike = (flag.value or "set") == other or (len(values) == 1 and None not in values)
+            if is_compared == compared and not alike:
+                fault = f"{_spelled(name)} is {flag.value or 'set'} here and {other} in pool {first.index}"
                 yield Finding(flag.place, fault, "give both pools the same flags")
+
+
+def _value(name: str, flags: Mapping[str, Flag], context: RuleContext) -> object:
+    """The value that the trainer takes from a pool's flags or from its defaults; None if it isn't known."""
+    default = context.project.flags.get(name)
+    if context.project.values.get(name) == BOOLEAN:
+        return name in flags or bool(default)
+    value = flags[name].value if name in flags else default
+    with contextlib.suppress(ValueError, TypeError):
+        return float(str(value))
+    return value if name in context.project.flags else None
 
 
 @rule("batch-small", "warning", "documented", "trainer")

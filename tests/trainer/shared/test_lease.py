@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -70,11 +71,11 @@ def storage(root: Path, job: str) -> Storage:
     return Storage(checkpoints=root, mount=root.parent, job=job)
 
 
-def foreign(root: Path, job: str = "far", since: str = "2026-01-01T08:31:02+00:00") -> Path:
+def foreign(root: Path, job: str = "far", since: str = "2026-01-01T08:31:02+00:00", host: str = "elsewhere") -> Path:
     """Write the claim of a job of another machine; returns the folder."""
     folder = root / lease.FOLDER
     folder.mkdir(parents=True)
-    claim = {"job": job, "host": "elsewhere", "since": since, "lock": "another boot:1"}
+    claim = {"job": job, "host": host, "since": since, "lock": "another boot:1"}
     (folder / f"{job}.json").write_text(json.dumps(claim))
     return folder
 
@@ -137,6 +138,22 @@ def test_a_claim_of_another_machine_expires_unless_it_is_renewed(tmp_path: Path)
         assert "looking for up to 1 s whether job far on elsewhere still writes there" in says(second)
         assert says(second) == "holds"
         assert not list(folder.glob("far.*"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux names a boot")
+def test_a_claim_from_before_this_machine_was_booted_expires_at_once_unless_it_was_renewed_since(
+    tmp_path: Path,
+) -> None:
+    folder = foreign(tmp_path / "checkpoints", host=platform.node())
+    (folder / "far.7").touch()
+    for file in folder.iterdir():
+        os.utime(file, (0, 0))
+    with chief(folder.parent, "second") as second:  # it would look for longer than this test may take
+        assert says(second) == "holds"
+        assert leave(second) == 0
+    folder = foreign(tmp_path / "checkpoints", host=platform.node())
+    with chief(folder.parent, "second", expire=1) as second:
+        assert f"looking for up to 1 s whether job far on {platform.node()} still writes there" in says(second)
 
 
 def test_a_claim_of_another_machine_that_is_renewed_counts_whatever_its_clock_says(tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ The folder `lease` in that of the checkpoints holds two files of each writer; th
               the writer locks it by `flock`; "lock" is empty where the file system has no locks
     JOB.12    empty: its twelfth renewal, one in 10 s; the file of the renewal before is removed
 
-A writer lives while its lock is held, which a reader on the same machine sees at once. For another reader it lives if
-it renews within 60 s of looking; the clocks of two machines are never compared. A renewal is a new name, because a
-mounted bucket is listed anew, but may show a file's content and time from a cache for 60 s. As nothing is atomic there,
-each writer first writes its claim, waits until others see it, and then looks (Lamport's bakery algorithm): the folder
-is left to whoever has renewed already, or has the older claim.
+A writer lives while its lock is held, which a reader on the same machine sees at once. A writer of the same host before
+the last boot is gone if it hasn't renewed since that boot. For another reader it lives if it renews within 60 s of
+looking; the clocks of two machines are never compared. A renewal is a new name, because a mounted bucket is listed
+anew, but may show a file's content and time from a cache for 60 s. As nothing is atomic there, each writer first writes
+its claim, waits until others see it, and then looks (Lamport's bakery algorithm): the folder is left to whoever has
+renewed already, or has the older claim.
 Source: Cloud Storage FUSE documentation, "Caching" and "Limitations and differences from POSIX", 2026.
 """
 
@@ -40,7 +41,7 @@ RENEW_SECONDS, EXPIRE_SECONDS, LOOK_SECONDS, LEAVE_SECONDS = 10.0, 60.0, 0.5, 5.
 SETTLE_SECONDS = 3.0  # until all machines see a new file of a mounted bucket
 LARGEST = 2**12  # bytes of a claim
 NO_CLAIM = (OSError, ValueError, TypeError, AttributeError, RecursionError)  # of a file that is gone, or is none
-BOOT = Path("/proc/sys/kernel/random/boot_id")
+BOOT, UPTIME = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/uptime")
 
 
 @dataclass(frozen=True, order=True)
@@ -183,12 +184,17 @@ def _renewals(folder: Path, job: str) -> int:
 def _is_locked(folder: Path, claim: Claim) -> bool | None:
     """Return whether the writer of a claim lives; None where this machine cannot tell."""
     with contextlib.suppress(OSError), (folder / f"{claim.job}.json").open("rb") as stream:
-        if claim.lock == _machine(stream):
+        if claim.lock == (machine := _machine(stream)):
             try:
                 fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
             return False
+        boot, own_boot = (lock.partition(":")[0] for lock in (claim.lock, machine))
+        if claim.host == platform.node() and boot not in ("", own_boot):
+            booted = time.time() - float(UPTIME.read_text().split()[0])
+            # Another machine may have the same name; that one renews.
+            return None if any(file.stat().st_mtime > booted for file in _files(folder, claim.job)) else False
     return None
 
 
