@@ -25,10 +25,11 @@ DIFFERENT = {
     "model": "Keras puts layers together, and places them, by calling them; a layer of PyTorch knows its shapes before",
     "task.launch": "only PyTorch can compile with the C++ compiler that a variable names",
     "state": "TensorFlow's optimizer takes the gradients, and merges the calls of all devices outside of any branch",
+    "train.answers": "a process of PyTorch may hold a part of the model alone; a machine of TensorFlow holds all of it",
     "train.evaluate": "TensorFlow's batches are scored by all devices of a machine, or by the workers of its servers",
     "train.new_optimizer": "an optimizer of Keras is built for variables, and placed or not by its class",
     "train.new_state": "TensorFlow builds in the scope of its strategy, and once more for the checkpoints",
-    "train.step_seed": "TensorFlow's models draw no numbers by step; Keras seeds each layer once",
+    "train.step_seed": "each device of TensorFlow seeds its layers in the step: state.seed",
     "reports.Reports.__init__": "the devices of a TensorFlow process know what they have communicated, not the state",
 }
 

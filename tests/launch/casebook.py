@@ -3,12 +3,15 @@
 import atexit
 import fcntl
 import json
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import IO, Any
+
+import yaml
 
 from tests.conftest import ROOT
 from vertex_launch import catalog, lease
@@ -55,6 +58,7 @@ PROJECT = Project(
 BESIDE = replace(PROJECT, folder=ROOT / "benchmarks/rivals", dockerfile="COPY trainer trainer\n")
 WITH_LAUNCHER = replace(PROJECT, folder=ROOT / "{{cookiecutter.project_slug}}/frameworks/pytorch")
 BUCKETS = Path(tempfile.mkdtemp())
+OTHERS = re.compile(r"[yYnN]|[-+]?[0-9.]+[eE][-+]?[0-9]+")
 # A script beside requirements that do not bring what it imports.
 BESIDE_LIGHTNING = BUCKETS / "script"
 INSTALLS = f"FROM python:3.13\n{PROJECT.dockerfile}COPY . .\nRUN pip install -r requirements.txt\n"
@@ -149,10 +153,20 @@ def _copy(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
+class Dumper(yaml.SafeDumper):
+    """Quotes text that gcloud would take for a boolean or a number, and PyYAML writes as it is."""
+
+    def represent_str(self, text: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if OTHERS.fullmatch(text) else None)
+
+
+Dumper.add_representer(str, Dumper.represent_str)
+
+
 def write(folder: Path, document: Any) -> Path:
     """The document as a job file."""
     path = folder / "run.yaml"
-    path.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    path.write_text(yaml.dump(_copy(document), Dumper=Dumper, sort_keys=False), encoding="utf-8")
     return path
 
 

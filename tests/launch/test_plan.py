@@ -701,8 +701,10 @@ def test_jobs_with_other_reducers_take_other_times(tmp_path: Path) -> None:
     assert "13 x n1-highcpu-16: yes" in pays
 
 
-def test_reducers_that_pay_are_written_into_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("machine", ["n1-highcpu-16", '"n1-highcpu-16"', "'n1-highcpu-16'"])
+def test_reducers_that_pay_are_written_into_the_file(machine: str, tmp_path: Path) -> None:
     path = reducing(tmp_path, 99)
+    path.write_text(path.read_text().replace("n1-highcpu-16", machine))
     before = path.read_text()
     shown = launch(path.name, "--apply", *GIVEN, folder=tmp_path)
     assert shown.returncode == 0, shown.stderr

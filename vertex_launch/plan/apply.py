@@ -37,7 +37,8 @@ def _edited(text: str, job: Job, values: dict[str, str]) -> str:
         if not isinstance(scalar, strict_yaml.Scalar):
             cure = "write it, with any value, and apply again"
             raise FaultError(Finding(f"{POOL}.{key}", "is not in the file", cure), file=job.path)
-        places.append((scalar.span.start, scalar.span.stop, value))
+        quote = text[scalar.span.start] if text[scalar.span.start] in "\"'" else ""
+        places.append((scalar.span.start, scalar.span.stop, f"{quote}{value}{quote}"))
     for start, end, value in sorted(places, reverse=True):  # from the end: marks stay true
         text = text[:start] + value + text[end:]
     return text

@@ -29,7 +29,10 @@ MODEL = "trainer/model.py"  # whose function metrics() names what is reported be
 NAMES = re.compile(r"""(?<=["'])[^"'/\n]+(?=["'])|\b\w+(?==)""")  # in Python: "f1", f1=
 FRAMEWORKS = ("torch", "tensorflow", "tensorflow-cpu")
 # Flags that replicas of one job may have different, as OWN of the trainer's job.py lists them.
-UNCOMPARED = ("anyway", "collective_timeout", "data", "data_processes", "doctor", "profile", "rollcall_timeout")
+UNCOMPARED = (
+    *("anyway", "collective_timeout", "data", "data_processes"),
+    *("doctor", "profile", "rehearse_export", "rollcall_timeout"),
+)
 WITHOUT_FIELD = ("help", "describe")  # flags that are no fields of Config
 
 
