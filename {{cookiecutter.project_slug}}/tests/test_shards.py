@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -264,78 +264,3 @@ def test_the_command_writes_the_example_and_says_what_to_do_with_it(tmp_path: Pa
 def test_a_wrong_command_is_one_sentence(to: str, words: str) -> None:
     with pytest.raises(SystemExit, match=re.escape(words)):
         shards.main(EXAMPLE, to)
-
-
-@pytest.fixture
-def whole(samples: list[Sample], tmp_path: Path) -> Path:
-    shards.write(samples, tmp_path, "train", shard_count=3)
-    shards.write(samples[:5], tmp_path, "heldout", shard_count=1)
-    return tmp_path
-
-
-def flip(file: Path, places: Iterable[int]) -> None:
-    """Invert these bytes."""
-    content = bytearray(file.read_bytes())
-    for place in places:
-        content[place] ^= 255
-    file.write_bytes(content)
-
-
-def found(folder: Path) -> list[str]:
-    """The sentences about a folder that is damaged."""
-    with pytest.raises(TrainerError) as told:
-        shards.verify(folder)
-    return str(told.value).splitlines()
-
-
-def test_shards_are_compared_with_what_was_written(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shards.verify(whole)
-    assert capsys.readouterr().out == f"4 shards, {COUNT + 5} samples: as they were written\n"
-    one, other, gone = sorted(whole.glob("train-*.array_record"))
-    flip(one, [120])
-    flip(other, [-1])  # padding
-    gone.unlink()
-    changed = "is not as it was written; copy it again, or write its set again"
-    assert found(whole) == [f"{one}: {changed}", f"{other}: {changed}", f"{gone}: is missing; copy it again"]
-
-
-def test_shards_without_checksums_are_read(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (whole / "train-checksums.json").unlink()
-    shards.verify(whole)
-    assert capsys.readouterr().out == f"4 shards, {COUNT + 5} samples: can be read; 3 have no checksum\n"
-    one, other, gone = sorted(whole.glob("train-*.array_record"))
-    gone.unlink()
-    assert found(whole) == [f"{gone.name} is missing: copy or write one whole set, or train on these shards: --anyway"]
-    one.write_bytes(one.read_bytes()[:-1000])
-    flip(other, range(120, 128))  # behind the headers of the file and of its first chunk
-    cut, damaged = found(whole)
-    assert cut == f"{one}: is not an ArrayRecord file, or was cut short; write it again"
-    assert re.match(rf"{other}: record \d+ is damaged \(", damaged)
-
-
-@pytest.mark.parametrize("content", ["no JSON", "[]", '{"train-00000-of-00003.array_record": null}'])
-def test_checksums_that_cannot_be_read_are_one_sentence(content: str, whole: Path) -> None:
-    (whole / "train-checksums.json").write_text(content)
-    (sentence,) = found(whole)
-    assert re.fullmatch(f"{whole}/train-checksums.json: cannot be read (.+); copy it again, or remove it", sentence)
-
-
-def test_a_bit_that_flips_is_told_or_changes_no_sample(samples: list[Sample], tmp_path: Path) -> None:
-    shards.write(samples[:9], tmp_path, "train", shard_count=1)
-    (path,) = tmp_path.glob("*.array_record")
-    whole = path.read_bytes()
-    places = [place for place, byte in enumerate(whole) if byte]  # the rest is padding
-    random = np.random.default_rng(0)
-    for place in random.choice(places, 100, replace=False):
-        content = bytearray(whole)
-        content[place] ^= 1 << random.integers(8)
-        path.write_bytes(content)
-        told = ""
-        try:
-            seen = Dataset(tmp_path, "train").samples(range(9))
-        except TrainerError as error:
-            told = str(error)
-        if told:
-            assert re.fullmatch(f"{path}: (record [0-8] is damaged|is not an ArrayRecord file).*", told), place
-        else:
-            assert [*map(data.encode, seen)] == [*map(data.encode, samples[:9])], place

@@ -23,7 +23,7 @@ PROJECT = Path(__file__).parents[2]
 # A frame of code that is in no library: the first of a thread is the innermost.
 OWN = re.compile(r'  File "(?!<|.*/lib/python3[^/]*/(?!site-packages/trainer/))(.+)", line (\d+) in (\S+)')
 # Libraries in which a thread waits for other processes, and for other threads of its own process.
-PEERS = re.compile(r"/torch/(distributed|autograd)/|/tensorflow/python/eager/execute\.py")
+PEERS = re.compile(r"/\w+/(distributed|autograd|python/eager)/")
 THREADS = re.compile(r"/(threading|queue)\.py|/concurrent/futures/|/grain/")
 
 
