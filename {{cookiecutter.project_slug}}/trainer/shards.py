@@ -39,6 +39,7 @@ from trainer.fingerprint import Fingerprint, require
 from trainer.goodput import IdleTimer
 from trainer.job import Job
 from trainer.vertex.errors import TrainerError
+from trainer.vertex.log import say
 from trainer.vertex.storage import Storage
 
 Split = Literal["train", "heldout"]
@@ -117,7 +118,16 @@ class Dataset:
         return len(self._source)
 
     def samples(self, indices: Iterable[int]) -> list[Sample]:
-        return [data.decode(record) for record in self._records([*indices])]
+        places = [*indices]
+        return [self._decoded(*pair) for pair in zip(places, self._records(places), strict=True)]
+
+    def _decoded(self, index: int, record: bytes) -> Sample:
+        try:
+            return data.decode(record)
+        except Exception:
+            shard, number = self._place(index)
+            say(f"{self._folder / shard}: decode() of trainer/data.py fails for record {number}", "ERROR")
+            raise
 
     def described(self) -> dict[str, tuple[int, ...]]:
         """Return bytes and records of each shard by its name, a checksum of its first and last record, and the kept."""

@@ -183,3 +183,13 @@ def test_no_damage_of_a_checkpoint_is_silent(tmp_path: Path) -> None:
         done = hurt(folder, dice)
         told = commit_marker.why_incomplete(folder) or commit_marker.why_corrupt(folder)
         assert told or {name: (folder / name).read_bytes() for name in whole} == whole, f"{number}: {done}"
+
+
+def test_a_record_that_decode_fails_for_is_named(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(data, "decode", {}.__getitem__)  # as if the team's code looked for what isn't there
+    with pytest.raises(KeyError):
+        Dataset(whole, "train").samples([5])
+    said = f"{whole}/train-00000-of-00003.array_record: decode() of trainer/data.py fails for record 5"
+    assert said in capsys.readouterr().out
