@@ -262,9 +262,9 @@ FORBIDDEN: Mapping[str, Callable[[Document, random.Random], None]] = {
     "dns-peering": set_at_top(pscInterfaceConfig={"dnsPeeringConfigs": [{"domain": "ours.example"}]}),
     "env-name": set_in("env", "containerSpec", lambda dice: variables(dice.choice(("", "1ST", "A-B", "A B", "É")))),
 }
-# In vertex.toml, not in the file; or of a study.
+# In vertex.toml, not in the file; or of a study; or of the project's trainer.
 ELSEWHERE_SET = {"region-name", "region-accelerator", "study-counts", "study-metrics", "study-parameters"}
-ELSEWHERE_SET |= {"search-name", "label", "key-name", "key-region"}
+ELSEWHERE_SET |= {"search-name", "label", "key-name", "key-region", "flags-differ"}
 
 
 def test_every_error_has_a_mutation() -> None:

@@ -535,7 +535,7 @@ def test_two_values_change_and_every_other_byte_stays(tmp_path: Path) -> None:
     one = load(path)
     assert isinstance(one, Job)
     apply(one, SIZING)
-    wanted = FILE.replace("replicaCount: 3", "replicaCount: 25").replace('"n1-standard-16"', "n1-highcpu-16")
+    wanted = FILE.replace("replicaCount: 3", "replicaCount: 25").replace("n1-standard-16", "n1-highcpu-16")
     assert path.read_bytes() == wanted.replace("\n", "\r\n").encode()
 
 
