@@ -3,9 +3,10 @@
 Parameters say nothing about what else a model computes with, such as an order that `build` has drawn. Its answers do.
 """
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,6 +58,13 @@ class Answers(NamedTuple):
         own, theirs = np.array(self.losses[:count]), np.array(other[:count])
         differences = np.nan_to_num(np.abs(own - theirs) / (1 + np.abs(own)))
         return bool(differences.size) and float(differences.mean()) > self.tolerance
+
+
+def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
+    """Return a model's losses; NaNs, which equal all, if it draws numbers in evaluation and so has others each time."""
+    first, second = (np.asarray(losses(), np.float32).tolist() for _ in range(2))
+    answers = Answers(first, tolerance)
+    return Answers([math.nan] * len(first)) if answers.differ(second) else answers
 
 
 def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[str]) -> Answers:

@@ -40,6 +40,14 @@ def forward(self, images):
 
 VisionTransformer.forward = forward
 """
+NOISY = """
+
+_losses = losses
+
+
+def losses(output, batch):
+    return _losses(output + torch.randn_like(output), batch)
+"""
 
 
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int, change_of_net: str, *flags: str) -> Run:
@@ -96,3 +104,11 @@ def test_a_model_that_cannot_be_exported_is_refused_before_the_first_step(
     assert (refused.code, refused.losses) == (1, []), refused.output
     assert re.search(r"trainer/model\.py:\d+: the model cannot be exported: \w+: ", refused.output)
     assert "Traceback" not in refused.output
+
+
+def test_a_model_that_draws_numbers_in_evaluation_is_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(tmp_path / "project", "trainer/model.py", NOISY, monkeypatch)
+    done = train(tmp_path, 2, "--steps", "10")
+    assert done.code == 0, done.output

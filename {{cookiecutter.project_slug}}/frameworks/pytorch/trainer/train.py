@@ -13,7 +13,7 @@ from trainer.cluster import devices, processes
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config, due, learning_rate
 from trainer.data import Batch
-from trainer.disagreement import EXACT, ROUNDED, SAMPLES, Answers, require_same_answers
+from trainer.disagreement import EXACT, ROUNDED, SAMPLES, Answers, repeated, require_same_answers
 from trainer.fingerprint import require_same
 from trainer.job import Job
 from trainer.parallel import copies
@@ -121,15 +121,18 @@ def answers(job: Job, strategy: Strategy, net: nn.Module, data: Data, world: Wor
 
     Every process must call it. Raises TrainerError where processes have other models.
     """
-    net.eval()
     batch = devices.copy(data.first(world.data_size * strategy.parts(job.config)), world.device)
-    with autocast(job.config, world.device, enabled=strategy.casts):
-        output = net(batch.inputs)  # none before the last stage of a pipeline
+
+    def losses() -> list[float]:
+        with autocast(job.config, world.device, enabled=strategy.casts):
+            output = net(batch.inputs)  # none before the last stage of a pipeline
+        return [] if output is None else model.losses(output, batch)[:SAMPLES].tolist()
+
+    net.eval()
+    own = repeated(losses, EXACT if precision(job.config, world.device) == torch.float32 else ROUNDED)
     net.train()
-    losses = [] if output is None else model.losses(output, batch)[:SAMPLES].tolist()
-    tolerance = EXACT if precision(job.config, world.device) == torch.float32 else ROUNDED
     names = [job.cluster.process(rank, world.size) for rank in range(world.size)]
-    return require_same_answers(job, [Answers(own, tolerance) for own in world.gather(losses)], names)
+    return require_same_answers(job, world.gather(own), names)
 
 
 def new_optimizer(config: Config, net: nn.Module) -> optim.Optimizer:

@@ -11,7 +11,7 @@ from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config, due
 from trainer.data import Batch
-from trainer.disagreement import EXACT, ROUNDED, SAMPLES, Answers, require_same_answers
+from trainer.disagreement import EXACT, ROUNDED, SAMPLES, Answers, repeated, require_same_answers
 from trainer.fingerprint import require_same
 from trainer.job import Job
 from trainer.parallel import strategy as strategies
@@ -117,11 +117,12 @@ def answers(job: Job, net: keras.Model, data: Data, world: World) -> Answers:
     Every machine must call it. Raises TrainerError where machines have other models.
     """
     batch = data.heldout.batch(range(min(len(data.heldout), SAMPLES)), job.config)
-    losses = np.asarray(model.losses(net(batch.inputs, training=False), batch), np.float32)
-    of_each = np.array(world.gather(losses.view(np.int32).tolist()), np.int32).view(np.float32).tolist()
-    tolerance = EXACT if keras.config.dtype_policy().compute_dtype == "float32" else ROUNDED
+    is_exact = keras.config.dtype_policy().compute_dtype == "float32"
+    own = repeated(lambda: model.losses(net(batch.inputs, training=False), batch), EXACT if is_exact else ROUNDED)
+    bits = np.array(own.losses, np.float32).view(np.int32).tolist()
+    of_each = np.array(world.gather(bits), np.int32).view(np.float32).tolist()
     names = [job.cluster.node(rank, world.size).name for rank in range(world.size)]
-    return require_same_answers(job, [Answers(own, tolerance) for own in of_each], names)
+    return require_same_answers(job, [own._replace(losses=losses) for losses in of_each], names)
 
 
 def new_state(config: Config, strategy: Strategy, example: Batch, world: World) -> State:
