@@ -59,11 +59,10 @@ class LogsOptions(SentJobOptions):
         printed = 0
         with self.sent() as (service, job):
             known_replica(self.replica, job)
-            if self.follow:  # which moves its bar by lines that are not printed, too
-                log = Log(service, since, self.replica)
+            # The service leaves out other lines, if it can be sure of them; but --follow moves its bar by them.
+            log = Log(service, since, self.replica, "" if self.follow else part(self.grep))
+            if self.follow:
                 raise typer.Exit(follow_to_end(service, job["name"], log, lambda line: search(line.text), self.json))
-            # The service leaves out other lines, if it can be sure of them.
-            log = Log(service, since, self.replica, part(self.grep))
             for event in once(service, job, log):
                 if isinstance(event, Lost):
                     errors.print(service_line(event))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.checkpoints import commit_marker
+from trainer.disagreement import object_to
 from trainer.job import Job
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import warn
@@ -83,10 +84,9 @@ def require_same(job: Job, digests: Sequence[Sequence[int]]) -> None:
             if own[part] != chief[part]:
                 theirs, ours = ("{} in {} shards, checksum {:08x}".format(*each[part]) for each in (chief, own))
                 findings.append(f"{name} sees other {split} samples than {names[0]}: {ours}; there {theirs}")
-    if findings and not job.config.anyway:
-        raise TrainerError(f"{findings[0]}{_more(findings)}: give all replicas the same data, or go on with --anyway")
-    if findings and job.cluster.rank == 0:
-        warn(f"{findings[0]}{_more(findings)}: going on, by --anyway")
+    if findings:
+        fault = f"{findings[0]}{_more(findings)}"
+        object_to(job, fault, TrainerError(f"{fault}: give all replicas the same data, or go on with --anyway"))
 
 
 def _unfinished(shards: Shards) -> Iterator[str]:

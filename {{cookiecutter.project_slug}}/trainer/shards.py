@@ -168,6 +168,10 @@ class Dataset:
         """Return these samples, without augmentation."""
         return collated(self.samples(indices), config)
 
+    def first(self, count: int, config: Config) -> Batch:
+        """Return the first samples; from the beginning again, if there are fewer."""
+        return self.batch((index % len(self) for index in range(count)), config)
+
 
 class Data:
     """The data set of a job: batches for training, in one global order, and held out."""
@@ -187,11 +191,6 @@ class Data:
         """A batch of one sample, for its shapes and types."""
         return self.heldout.batch([0], self._config)
 
-    def first(self, parts: int) -> Batch:
-        """Return the first held-out samples, as many as a process takes at a time of `parts` of a global batch."""
-        length = -(-self._config.global_batch // parts)
-        return self.heldout.batch((index % len(self.heldout) for index in range(length)), self._config)
-
     def training(self, start: int, rank: int, size: int, idle_timer: IdleTimer | None) -> Iterator[Batch]:
         """Yield one process's part of the global batch of each step from `start` on; the clock learns of each wait."""
         batches = train_batches(self.train, self._config, start=start, rank=rank, world_size=size)
@@ -203,7 +202,7 @@ class Data:
         A batch is as large as one of the `micro_batches` into which a process divides its part of a global batch. At
         the end it is filled up with a sample that counts for nothing.
         """
-        length = -(-self._config.global_batch // (size * micro_batches))
+        length = largest_part(self._config, size * micro_batches)
         block = length * size  # samples of all processes
 
         def part(number: int) -> Masked:
@@ -278,6 +277,11 @@ def per_step(config: Config, example: Batch) -> dict[str, int]:
 def order(count: int, config: Config) -> Any:
     """The index of the sample at each place of the run, batch after batch: all of them, then all in another order."""
     return grain.MapDataset.range(count).shuffle(seed=config.seed).repeat()
+
+
+def largest_part(config: Config, count: int) -> int:
+    """Return the samples of the largest of so many parts of a global batch."""
+    return -(-config.global_batch // count)
 
 
 def require_samples(config: Config, world_size: int) -> None:

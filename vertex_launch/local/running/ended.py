@@ -86,7 +86,7 @@ class Ended:
 
     @property
     def loss(self) -> str:
-        """What became of it when a peer was lost, by its last words."""
+        """Its fate when a peer was lost, by its last words."""
         said = "\n".join((*self._last_words, *self.last_lines))
         return next((loss for loss, words in LOSSES.items() if words.search(said)), "connection lost")
 

@@ -1,4 +1,4 @@
-"""Where a training process hangs: asked by a signal it writes its stack into a file in memory, which its parent reads.
+"""Find where a training process hangs: asked by a signal, it writes its stack to a file in memory for its parent.
 
 Nothing watches a run that goes well, and faulthandler answers even if C code holds Python's lock. Linux only.
 """

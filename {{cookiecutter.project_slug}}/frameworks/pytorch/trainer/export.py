@@ -68,7 +68,7 @@ def new(job: Job) -> tuple[nn.Module, Batch]:
     """Return the model of the first step, and the samples that it must answer alike when it is exported."""
     heldout = Dataset(job.shards, "heldout")
     count = max(min(len(heldout), SAMPLES), 2)  # for PyTorch, one sample would mean that there is always one
-    samples = heldout.batch([index % len(heldout) for index in range(count)], job.config)
+    samples = heldout.first(count, job.config)
     return new_model(job.config, samples), samples
 
 

@@ -23,7 +23,7 @@ from trainer.parallel.strategy import Strategy
 from trainer.reports.reporter import conclude
 from trainer.reports.reports import Reports
 from trainer.reports.sinks import Values
-from trainer.shards import Data, micro_batches
+from trainer.shards import Data, largest_part, micro_batches
 from trainer.state import State, new_model
 from trainer.totals import Totals, add, counted, means, measure
 from trainer.vertex.log import say
@@ -121,7 +121,8 @@ def answers(job: Job, strategy: Strategy, net: nn.Module, data: Data, world: Wor
 
     Every process must call it. Raises TrainerError where processes have other models.
     """
-    batch = devices.copy(data.first(world.data_size * strategy.parts(job.config)), world.device)
+    count = largest_part(job.config, world.data_size * strategy.parts(job.config))  # as in evaluation
+    batch = devices.copy(data.heldout.first(count, job.config), world.device)
 
     def losses() -> list[float]:
         with autocast(job.config, world.device, enabled=strategy.casts):

@@ -61,7 +61,7 @@ def new(job: Job) -> tuple[keras.Model, Batch]:
     """Return the model of the first step, in float32, and the samples that it must answer alike when it is exported."""
     keras.config.set_dtype_policy("float32")
     heldout = Dataset(job.shards, "heldout")
-    samples = heldout.batch(range(min(len(heldout), SAMPLES)), job.config)
+    samples = heldout.first(min(len(heldout), SAMPLES), job.config)
     keras.utils.set_random_seed(job.config.seed)
     return model.build(job.config, samples), samples
 

@@ -116,7 +116,7 @@ def answers(job: Job, net: keras.Model, data: Data, world: World) -> Answers:
 
     Every machine must call it. Raises TrainerError where machines have other models.
     """
-    batch = data.heldout.batch(range(min(len(data.heldout), SAMPLES)), job.config)
+    batch = data.heldout.first(min(len(data.heldout), SAMPLES), job.config)
     is_exact = keras.config.dtype_policy().compute_dtype == "float32"
     own = repeated(lambda: model.losses(net(batch.inputs, training=False), batch), EXACT if is_exact else ROUNDED)
     bits = np.array(own.losses, np.float32).view(np.int32).tolist()

@@ -7,7 +7,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -264,7 +264,7 @@ class Whole(DefaultLoadPlanner):
             raise ValueError(f"the model has no {more[0]}, and the checkpoint has")
         return super().create_global_plan(global_plan)
 
-    @property
+    @cached_property
     def _saved(self) -> dict[str, TensorStorageMetadata]:
         tensors = self.metadata.state_dict_metadata.items() if self.metadata else ()
         return {
