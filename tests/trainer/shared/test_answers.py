@@ -1,6 +1,7 @@
-"""A model is the same one on all machines, after a resume and in the export, or the run ends in one sentence."""
+"""A model is the same one in all processes, after a resume and in the export, or the run ends in one sentence."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from tests.changed import change
 from tests.training import Run, train
 
 pytestmark = pytest.mark.proof
+FRAMEWORK = "torch" if find_spec("torch") else "tensorflow"
+STRATEGIES = {"torch": ["ddp", "fsdp"], "tensorflow": ["multi_worker_mirrored"]}[FRAMEWORK]
 DRAWN = "have build() of trainer/model.py draw all from the generators that --seed sets, or keep it in the state dict"
 BUILD = """
 import numpy as np
@@ -17,18 +20,35 @@ _build = build
 
 
 def build(config, example):
+    net = _build(config, example)
     {change}
+    return net
 """
-ORDER = (
-    "order, net = {order}.permutation(8), _build(config, example)\n"
-    "    inputs = keras.Input(net.inputs[0].shape[1:])\n"
-    "    return keras.Model(inputs, net(keras.ops.take(inputs, order, axis=1)))"
-)
-NORMED = (
-    "net = _build(config, example)\n"
-    "    return keras.Model(net.inputs[0], keras.layers.BatchNormalization()(net.outputs[0]))"
-)
-UNFIT = """
+ORDER = {
+    "torch": "order = {order}.permutation(8)\n"
+    "    net.register_forward_pre_hook(lambda _, inputs: (inputs[0][:, order],))",
+    "tensorflow": "order, inputs = {order}.permutation(8), keras.Input(net.inputs[0].shape[1:])\n"
+    "    net = keras.Model(inputs, net(keras.ops.take(inputs, order, axis=1)))",
+}[FRAMEWORK]
+NORMED = {
+    "torch": "net.head.out = nn.Sequential(nn.BatchNorm1d(net.head.out.in_features), net.head.out)",
+    "tensorflow": "net = keras.Model(net.inputs[0], keras.layers.BatchNormalization()(net.outputs[0]))",
+}[FRAMEWORK]
+UNFIT = {
+    "torch": """
+
+_forward = VisionTransformer.forward
+
+
+def forward(self, images):
+    if images.sum() > 0:
+        return _forward(self, images)
+    return _forward(self, images + 1)
+
+
+VisionTransformer.forward = forward
+""",
+    "tensorflow": """
 
 _build = build
 
@@ -48,42 +68,47 @@ def build(config, example):
     net = Strict(_build(config, example))
     net(example.inputs)
     return net
-"""
+""",
+}[FRAMEWORK]
 NOISY = """
 
 _losses = losses
 
 
 def losses(output, batch):
-    return _losses(output + tf.random.normal(output.shape), batch)
+    return _losses(output + {noise}, batch)
 """
+NOISE = {"torch": "torch.randn_like(output)", "tensorflow": "tf.random.normal(output.shape)"}[FRAMEWORK]
 
 
-def run(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int, change_of_net: str) -> Run:
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int, change_of_net: str, *flags: str) -> Run:
     change(folder / "project", "trainer/model.py", BUILD.format(change=change_of_net), monkeypatch)
-    return train(folder, count, "--steps", "10")
+    return train(folder, count, "--steps", "10", *flags)
 
 
-def test_machines_that_draw_other_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_draw_other_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = run(tmp_path, monkeypatch, 2, ORDER.format(order="np.random.default_rng()"))
     fault = "the model of workerpool1-0 answers otherwise than that of workerpool0-0, with the same weights"
     assert f"{fault}; {DRAWN}" in refused.output
     assert (refused.code, refused.losses) == (1, []), "before the first step"
 
 
-def test_a_machine_alone_does_not_export_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_alone_does_not_export_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = run(tmp_path, monkeypatch, 1, ORDER.format(order="np.random.default_rng()"))
     assert refused.code == 1
     assert f"answers otherwise than the trained model, with the same weights; {DRAWN}" in refused.output
 
 
 def test_what_follows_from_the_seed_is_the_same_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = run(tmp_path, monkeypatch, 2, ORDER.format(order="np.random"))
+    done = run(tmp_path, monkeypatch, 2, ORDER.format(order="np.random"), "--strategy", STRATEGIES[-1])
     assert done.code == 0, done.output
 
 
-def test_the_means_that_are_evaluated_are_those_that_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = run(tmp_path, monkeypatch, 3, NORMED)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_means_that_are_evaluated_are_those_that_are_saved(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run(tmp_path, monkeypatch, 3, NORMED, "--strategy", strategy)
     assert done.code == 0, done.output
 
 
@@ -100,6 +125,6 @@ def test_a_model_that_cannot_be_exported_is_refused_before_the_first_step(
 def test_a_model_that_draws_numbers_in_evaluation_is_no_other_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    change(tmp_path / "project", "trainer/model.py", NOISY, monkeypatch)
+    change(tmp_path / "project", "trainer/model.py", NOISY.format(noise=NOISE), monkeypatch)
     done = train(tmp_path, 2, "--steps", "10")
     assert done.code == 0, done.output
