@@ -19,7 +19,7 @@ FILES = {"model.pt": b"weights" * 50, "shards/0.bin": bytes(range(256)), "empty"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole checkpoint, the only one; each case damages one file of it for a while."""
     folder: Path = commit_marker.numbered(tmp_path_factory.mktemp("checkpoints"), 40)
-    commit_marker.begin(folder)
+    commit_marker.create_empty(folder)
     for name, content in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)

@@ -211,7 +211,9 @@ SAYS_AND_GOES_ON = "import json; print(json.dumps({'message': 'part 1'}), flush=
 
 def test_who_hangs_is_named_with_the_place_before_those_who_wait_for_it(tmp_path: Path) -> None:
     up = until(tmp_path / "logs/workerpool1-1.log", "part")
-    does = "is stuck in decode (trainer/data.py:71), 41 s after step 30; the others wait for it"
+    does = (
+        "is stuck in decode (trainer/data.py:71): no progress for 41 s. The others wait for it; its log has its stack"
+    )
     says = f"{up}\nprint('workerpool1-1 {does}', file=__import__('sys').stderr, flush=True); exit({PEER_LOST})"
     stuck = replica(SAYS_AND_GOES_ON, 1)
     with deadline():

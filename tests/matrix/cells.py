@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import ROOT
+from tests.matrix import changes
 
 INTERVAL = 20  # steps from checkpoint to checkpoint
 FLAGS = ("--steps", "60", "--warmup", "5", "--log-every", "5", "--checkpoint-every", f"{INTERVAL}")
@@ -28,7 +29,7 @@ class Cell:
 
     framework: str
     strategy: str
-    faults: tuple[str, ...]  # the first is told, others prepare or follow it
+    faults: tuple[str, ...]  # the first is told, others prepare or follow it; of `run`, or names of changes
     job: str = "workers"
     replicas: int = 2  # that train
     options: tuple[str, ...] = ()  # of `run`
@@ -43,6 +44,11 @@ class Cell:
     @property
     def guilty(self) -> str:
         return self.faults[0].partition(":")[0]
+
+    @property
+    def change(self) -> changes.Change | None:
+        """The change of the project's code that is its fault, if one is."""
+        return changes.of(self.framework).get(self.faults[0].partition(":")[2])
 
 
 @dataclass
@@ -90,6 +96,8 @@ def _cells() -> Iterator[Cell]:
         restarts: Any = {"options": ("--restarts",), "survives": True}
         yield Cell(framework, strategy, ("workerpool1-0:kill@step=30",), **restarts)
         yield Cell(framework, strategy, ("workerpool1-0:preempt@step=30",), spot=True, **restarts)
+        for name, change in changes.of(framework).items():
+            yield Cell(framework, strategy, (f"{change.replica}:{name}",), replicas=change.replicas, lost=change.lost)
     for strategy, job in (("fsdp", "sharded"), ("pipeline", "pipeline"), ("tensor", "tensor")):
         for fault in ("kill", "term", "exit0", "raise", "freeze"):
             yield _at_30("pytorch", strategy, "workerpool1-0", fault, job)
@@ -116,15 +124,30 @@ def run_all(projects: Mapping[str, Path], cells: Sequence[Cell], scratch: Path) 
 
 def judge(cell: Cell, project: Path, state: Path) -> Verdict:
     """Run a cell and, where its job failed, the job again without the fault."""
-    faulty = run(cell, project, state, *cell.options, *(word for fault in cell.faults for word in ("--fault", fault)))
+    faulty = _faulty(cell, project, state)
     again = run(cell, project, state) if faulty.code and not faulty.hung else faulty
     resumed = [int(step) for step in again.found(r"resumed at step (\d+)")]
     started_again = again is not faulty or bool(cell.options)
     end = "hung" if faulty.hung else "failed" if faulty.code else "succeeded"
-    named = next(iter(faulty.found(r"^Job failed: (workerpool\d+-\d+)")), "")
+    named = _named(cell, faulty)
     step = resumed[0] if resumed else 0 if started_again else -1
     shortfalls = tuple(_shortfalls(cell, faulty, again, named, step))
     return Verdict(end, faulty.times[-1] if faulty.times else 0, named, step, shortfalls)
+
+
+def _faulty(cell: Cell, project: Path, state: Path) -> Run:
+    """Run a cell's job with its faults."""
+    if change := cell.change:
+        copy = changes.changed(project, change, state.with_suffix(".project"))
+        return run(cell, project, state, *cell.options, cwd=copy)
+    return run(cell, project, state, *cell.options, *(word for fault in cell.faults for word in ("--fault", fault)))
+
+
+def _named(cell: Cell, faulty: Run) -> str:
+    """Return the replica in the headline, or in the sentence of several that end for one reason; empty if in none."""
+    if cell.change:
+        return cell.guilty if any(cell.change.says in line for line in faulty.lines) else ""
+    return next(iter(faulty.found(r"^Job failed: (workerpool\d+-\d+)")), "")
 
 
 def _shortfalls(cell: Cell, faulty: Run, again: Run, named: str, resumed: int) -> Iterator[str]:
@@ -151,15 +174,15 @@ def _shortfalls(cell: Cell, faulty: Run, again: Run, named: str, resumed: int) -
         yield f"lost {reached - resumed} steps"
 
 
-def run(cell: Cell, project: Path, state: Path, *options: str) -> Run:
-    """Run a cell's job to its end or to the deadline, and read its lines as they come."""
+def run(cell: Cell, project: Path, state: Path, *options: str, cwd: Path | None = None) -> Run:
+    """Run a cell's job to its end or to the deadline, and read its lines as they come; `cwd` is another project."""
     job = _spot(project, cell.job, state) if cell.spot else f"jobs/{cell.job}.yaml"
     words = ("run", job, "--max-replicas", str(cell.replicas), "--state-dir", str(state), *options)
     command = (str(project / ".venv/bin/python"), "-m", "vertex_launch", *words, "--", *FLAGS, *TIMES)
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "400"}
     began, seen = time.monotonic(), Run()
     with subprocess.Popen(
-        command, cwd=project, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, cwd=cwd or project, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         deadline = threading.Timer(DEADLINE, _stop, (process, seen))
         deadline.start()

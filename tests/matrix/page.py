@@ -19,16 +19,22 @@ HEAD = """\
 
 `nox -s faults` wrote this page from a run of {count} cells: {kept} keep the promise. A cell is a job of 60 steps with a
 checkpoint every {interval}, run with [`--fault`](launcher/rehearse.md) and, where it failed, once more without. The
-promise: no job hangs (here: {deadline} s), none fails silently, the first line after the job's end names the guilty
+promise: no job hangs (here: {deadline} s), none fails silently, the first lines after the job's end name the guilty
 replica within {named_in} s of the fault, and the next run resumes from the last checkpoint.
 
-Faults that nobody can order are tests of the trainer: a number that is none (`test_nonfinite.py`), copies of the model
-that part (`test_disagreement.py`), two jobs on one folder (`test_lease.py`), a shard that is missing, changed or
-damaged (`test_fingerprint.py`), a folder that is full or read-only (`test_writable.py`, `test_lost_reports.py`), and
-twenty kills at random steps (`test_random_kills.py`).
+A fault without an `@` changes the project's code for one replica (`tests/matrix/changes.py`). Where it is named
+`hangs-...`, the process lives on inside that function. Where it is named `another-...` or `a-sample-less`, the job
+would end well, with another result. A TensorFlow chief that hangs while it writes a checkpoint is missing here: the
+others wait for it for a day.
 
-*named*: the replica in the line `Job failed: ...`. *resumed*: the step at which the job went on, after a restart or in
-the next run. *seconds*: of the run with the fault. Two cells ran at once, on shared cores.
+Other faults that nobody can order are tests of the trainer: a number that is none (`test_nonfinite.py`), two jobs on
+one folder (`test_lease.py`), a shard that is missing, changed or damaged (`test_fingerprint.py`, `test_damage.py`), a
+folder that is full or read-only (`test_writable.py`, `test_lost_reports.py`), and twenty kills at random steps
+(`test_random_kills.py`).
+
+*named*: the replica in the line `Job failed: ...` or in the sentence below it. *resumed*: the step at which the job
+went on, after a restart or in the next run. *seconds*: of the run with the fault. Two cells ran at once, on shared
+cores.
 """
 TABLE = """
 ## {framework}, {strategy}

@@ -81,7 +81,7 @@ def at(address: str, storage: Storage) -> Iterator[Path]:
         TrainerError: the folder is not on this machine.
     """
     if address in EXAMPLES:
-        with tempfile.TemporaryDirectory(prefix=f"{address}-") as aside:
+        with tempfile.TemporaryDirectory() as aside:
             write_example(address, Path(aside))
             yield Path(aside)
     elif (path := storage.path(address)).is_dir():

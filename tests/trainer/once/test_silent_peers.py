@@ -61,12 +61,15 @@ def test_where_all_others_fell_silent_together_the_fault_may_be_here() -> None:
         assert eventually(lambda: heartbeat.loss().endswith(" s; it may be cut off"))
 
 
+HANGS = "is stuck in decode (trainer/data.py:71): no progress for 41 s, since step 30"
+
+
 def news(step: int, name: str) -> str:
-    return f"{name}\n{step:{stuck.WIDTH}}{name} is stuck in decode (trainer/data.py:71), 41 s after step {step}"
+    return f"{name}\n{step:{stuck.WIDTH}}{name} {HANGS}"
 
 
 CHIEF, FIRST, SECOND = NAMES
-STUCK = f"{FIRST} is stuck in decode (trainer/data.py:71), 41 s after step 30; the others wait for it"
+STUCK = f"{FIRST} {HANGS}. The others wait for it; its log has its Python stack"
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,6 @@ def test_a_process_in_c_code_that_never_returns_is_told_with_its_stack(
         finally:
             process.kill()
     assert answer[: stuck.WIDTH].strip() == "30"
-    assert answer[stuck.WIDTH :].partition(", ")[0].endswith("/hangs.py:7)")
-    assert answer.endswith(" s after step 30")
+    assert answer[stuck.WIDTH :].partition(": ")[0].endswith("/hangs.py:7)")
+    assert answer.endswith(" s, since step 30")
     assert "re/__init__.py" in capsys.readouterr().out

@@ -8,7 +8,7 @@ from trainer.checkpoints import commit_marker
 def whole(root: Path, number: int) -> Path:
     """A committed folder with a file and a file in a folder of its own."""
     folder = commit_marker.numbered(root, number)
-    commit_marker.begin(folder)
+    commit_marker.create_empty(folder)
     (folder / "weights").write_bytes(bytes(100))
     (folder / "part").mkdir()
     (folder / "part/0").write_bytes(bytes(10))

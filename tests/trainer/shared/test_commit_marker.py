@@ -85,7 +85,7 @@ def test_the_newest_whole_folder_is_taken_and_newer_broken_ones_are_named(tmp_pa
     wanted = whole(tmp_path, 9)
     whole(tmp_path, 2)
     (whole(tmp_path, 10) / "weights").unlink()
-    commit_marker.begin(commit_marker.numbered(tmp_path, 100))
+    commit_marker.create_empty(commit_marker.numbered(tmp_path, 100))
     warnings: list[str] = []
     assert commit_marker.latest(tmp_path, warnings.append) == wanted
     assert [warning.partition(": ")[0].rpartition("-")[2] for warning in warnings] == ["000000100", "000000010"]
@@ -107,9 +107,9 @@ def test_other_things_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_begin_clears_what_an_interrupted_run_left(tmp_path: Path) -> None:
+def test_create_empty_clears_what_an_interrupted_run_left(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
-    commit_marker.begin(folder)
+    commit_marker.create_empty(folder)
     assert list(folder.iterdir()) == []
 
 
@@ -214,7 +214,7 @@ def test_a_broken_folder_never_takes_the_place_of_a_whole_one(tmp_path: Path) ->
 
 
 def test_prune_removes_broken_folders_that_are_older(tmp_path: Path) -> None:
-    commit_marker.begin(commit_marker.numbered(tmp_path, 1))
+    commit_marker.create_empty(commit_marker.numbered(tmp_path, 1))
     kept = [whole(tmp_path, 2), whole(tmp_path, 3)]
     commit_marker.prune(tmp_path, 2)
     assert sorted(tmp_path.iterdir()) == kept

@@ -175,7 +175,7 @@ def test_no_damage_of_a_checkpoint_is_silent(tmp_path: Path) -> None:
     dice = random.Random(0)
     for number in range(150):
         folder = commit_marker.numbered(tmp_path / str(number), 50)
-        commit_marker.begin(folder)
+        commit_marker.create_empty(folder)
         whole = {name: dice.randbytes(size) for name, size in (("weights", 9000), ("moments", 5000), ("one", 1))}
         for name, content in whole.items():
             (folder / name).write_bytes(content)

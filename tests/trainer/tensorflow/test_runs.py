@@ -151,11 +151,11 @@ def test_the_others_wait_for_a_chief_that_writes_for_longer_than_a_step_may_take
 
 SLOW = """
 
-_begin = begin
+_create_empty = create_empty
 
 
-def begin(folder: Path) -> None:
+def create_empty(folder: Path) -> None:
     if folder.name == "step-000000005":
         __import__("time").sleep(55)  # as a bucket may take for a large model
-    _begin(folder)
+    _create_empty(folder)
 """

@@ -26,7 +26,7 @@ LOST = re.compile(
 NAMED = re.compile(
     r"has heard nothing from (workerpool\d-\d+)|(workerpool\d-\d+) (?:is stuck in|differs? from the others in) "
 )
-STUCK = re.compile(r"(workerpool\d-\d+) (is stuck in .+; the others wait for it)")
+STUCK = re.compile(r"(workerpool\d-\d+) (is stuck in .+ The others wait for it.*)")
 # What became of a trainer that lost no connection, by its words.
 LOSSES = {
     "saved the same step": re.compile(r"saved step \d+, as \S+ was told to end"),

@@ -29,7 +29,7 @@ CHUNK = 2**20  # bytes of each that are in memory
 LARGEST = 2**26  # bytes of a JSON file: those of a million files
 
 
-def begin(folder: Path) -> None:
+def create_empty(folder: Path) -> None:
     """Create the folder empty: whatever an interrupted run left there is removed."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

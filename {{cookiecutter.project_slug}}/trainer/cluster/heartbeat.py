@@ -60,7 +60,7 @@ class Heartbeat:
         """Name the replica that hangs after the fewest steps; empty if there is none, or several."""
         hanging = sorted(news for news in self._news.values() if news not in ("", LOST))
         least = [news[stuck.WIDTH :] for news in hanging if news[: stuck.WIDTH] == hanging[0][: stuck.WIDTH]]
-        return f"{least[0]}; the others wait for it" if len(least) == 1 else ""
+        return f"{least[0]}. The others wait for it; its log has its Python stack" if len(least) == 1 else ""
 
     def _silent(self) -> dict[str, float]:
         """Seconds for which each silent replica has been."""

@@ -11,6 +11,8 @@ ROOTS = ("/tmp", "/var/tmp", "/dev/shm")
 OF_TOOLS = re.compile(
     r"(^|/)(\.|__|torch(inductor|elastic)_|pip-|ray/|hsperfdata_)|cache[^/]*/|\.pyc$|/site-packages/"
     r"|^/(etc|run|usr)/|^/var/(?!tmp/)"
+    r"|^/dev/shm/(sem\.|psm_|torch_)"  # locks and memory that processes share, which stay if one is killed
+    r"|^/tmp/(tmp|pymp-)[a-z0-9_]{8}(/|$)"  # Python's temporary files
 )
 
 

@@ -166,7 +166,7 @@ def write(
     writer.fs = files
     with writable.writing(folder.parent):
         if world.is_chief:
-            commit_marker.begin(folder)
+            commit_marker.create_empty(folder)
         world.wait()
         try:
             state_dict_saver.save(copy, storage_writer=writer, process_group=world.group)

@@ -138,7 +138,7 @@ def write(state: State, folder: Path, keep: int, samples: Fingerprint) -> None:
     """
     commit_marker.require_finite(folder, [why_nonfinite(state)])
     with writable.writing(folder.parent, *FILE_ERRORS):
-        commit_marker.begin(folder)
+        commit_marker.create_empty(folder)
         objects(state).write(str(folder / PREFIX))
         samples.keep(folder)
         commit_marker.commit(folder)
